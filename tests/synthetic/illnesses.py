@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from nsystui.exports.demo.host import Frame
 from nsystui.exports.demo.target import Process, Session, Thread
 from nsystui.exports.demo.timeline import nccl_kernel
 from nsystui.exports.demo.writer import DEVICE, MANAGED, PAGEABLE, PINNED
@@ -85,6 +86,110 @@ def synchronous_memsets(path: Path) -> Ill:
             export.memset(gpu.process, 0, _STREAM, begin, end, size=MS, correlation_id=correlation, memory=PINNED)
             gpu.kernel(end, start + 4 * MS, launched=start)
     return Ill((path,), 50 * 400_000)
+
+
+PIN = (
+    Frame("at::native::direct_copy_kernel(int)", "/x/libtorch.so"),
+    Frame("THPVariable_pin_memory", "/x/libtorch.so"),
+)
+"""The stack of the thread that pins memory."""
+
+
+def starved(path: Path, workers: int = 3, pin_ms: int = 4, waits: bool = True) -> Ill:
+    """30 steps of 10 ms; before every third (of `workers` workers) the GPU is idle for 20 ms, until a copy begins.
+
+    In each gap the launching thread is off its CPU (unless it `waits` not: then it runs a checkpoint), and a thread
+    pins memory for `pin_ms` ms.
+    """
+    gaps = 0
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        pins = export.thread(gpu.process, 5_900, "python")
+        checkpoint = [Frame("save_checkpoint", "/x/app.so")]
+        start, ready = 3 * MS, 0
+        for number in range(30):
+            if number and not number % workers:
+                if waits:
+                    export.on_cpu(gpu.main, ready, start - 100_000)
+                else:
+                    export.on_cpu(gpu.main, ready, start + 20 * MS - 100_000, checkpoint)
+                ready = start + 20 * MS - 90_000
+                export.on_cpu(pins, start + MS, start + (1 + pin_ms) * MS, PIN, cpu=1)
+                start += 20 * MS
+                gaps += 1
+            export.nvtx_range(gpu.main, start - 50_000, start + 9_900_000, f"step {number}")
+            gpu.copy("cudaMemcpyAsync_v3020", start, start + MS, PINNED)
+            gpu.kernel(start + MS, start + 10 * MS, launched=start - 2_000)
+            start += 10 * MS
+        export.on_cpu(gpu.main, ready, start)
+    return Ill((path,), gaps * 20 * MS)
+
+
+def staged_copies(path: Path, kind: str = "HtoD") -> Ill:
+    """30 copies of 1 ms beside no kernel, device memory at both ends: between GPUs over the host if HtoD."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        for number in range(30):
+            start = MS + 4 * MS * number
+            gpu.kernel(start, start + 3 * MS, launched=start - 10_000)
+            correlation = gpu.call("cudaMemcpyPeerAsync_v4000", start, start + 5_000)
+            export.memcpy(
+                gpu.process, 0, _STREAM, start + 3 * MS, start + 4 * MS, size=MS, kind=kind, correlation_id=correlation
+            )
+    return Ill((path,), 30 * MS)
+
+
+def pageable_copies(path: Path, source: int = PAGEABLE) -> Ill:
+    """50 steps of 10 ms, before each a copy of 1 MB that takes 0.1 ms beside no kernel."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        for number in range(50):
+            start = MS + 10 * MS * number
+            gpu.copy("cudaMemcpyAsync_v3020", start, start + 100_000, source, size=MS)
+            gpu.kernel(start + 100_000, start + 10 * MS, launched=start)
+    return Ill((path,), 50 * 100_000)
+
+
+def first_use(path: Path, loads: bool = True, pins: bool = True, usual: int = 10_000) -> Ill:
+    """A first ``cudaMalloc`` of 100 ms; 40 ms of ``cudaMallocHost``; 5 kernels whose first launches take 4 ms each.
+
+    Later mallocs take `usual` ns. The cost is that of the first launches: all but the 2 µs that later ones take.
+    """
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        now = MS
+        for _ in range(3):
+            gpu.call("cudaMalloc_v3020", now, now + (100 * MS if now == MS else usual))
+            now += 100 * MS if now == MS else usual
+        if pins:
+            for _ in range(4):
+                gpu.call("cudaMallocHost_v3020", now, now + 10 * MS)
+                now += 10 * MS
+        for number in range(5 * 40):
+            launch = 4 * MS if loads and number < 5 else 2_000
+            correlation = gpu.call("cudaLaunchKernel_v7000", now, now + launch)
+            now += launch
+            name = f"work{number % 5}(float*)"
+            export.kernel(gpu.process, 0, _STREAM, now, now + MS, name=name, correlation_id=correlation)
+            now += MS
+    return Ill((path,), 5 * (4 * MS - 2_000))
+
+
+def launch_bound(path: Path, ahead: int = 0, slower: int = 1) -> Ill:
+    """A loop of 500 kernels of 2 µs, one every 5 µs, each launched as the last one ends; 10 ms idle before and after.
+
+    Or launched `ahead` ns earlier, or all of it `slower` by a factor.
+    """
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        start, every, length = 11 * MS, 5_000 * slower, 2_000 * slower
+        gpu.kernel(MS, MS + length, launched=MS - 10_000)
+        export.nvtx_range(gpu.main, start - 10_000, start + 500 * every, "main_loop")
+        for number in range(500):
+            begin = start + every * number
+            gpu.kernel(begin, begin + length, launched=begin - 2_500 * slower - ahead)
+        gpu.kernel(60 * MS, 60 * MS + length, launched=60 * MS - 10_000)
+    return Ill((path,), 499 * 3_000 * slower)
 
 
 def step_traffic(path: Path) -> Ill:

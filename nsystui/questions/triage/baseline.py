@@ -118,6 +118,8 @@ def _change(was: Finding | None, now: Finding, was_found: bool, least: float) ->
     if now.severity.place < was.severity.place:
         return Change(Kind.WORSE, was, now)
     grown = (now.percent or 0.0) - (was.percent or 0.0)
+    if now.severity is Severity.INFO and (now.cost or 0) <= (was.cost or 0):
+        grown = min(grown, 0.0)  # what is paid once weighs more in a shorter run
     if grown >= least:
         return Change(Kind.WORSE if was_found else Kind.NEW, was, now)
     return Change(Kind.BETTER if grown <= -least else Kind.SAME, was, now)

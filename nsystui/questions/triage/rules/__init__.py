@@ -18,14 +18,18 @@ RULES: Mapping[str, frozenset[str]] = {
     "capture": _WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"},
     "api_errors": frozenset({"api_calls"}),
     "stragglers": _WORK | {"nccl_calls", "nvtx_ranges"},
+    "input_pipeline": _IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
     "idle_gaps": _IDLE | {"api_calls"},
     "exposed_communication": _WORK,
     "step_times": _WORK | {"nvtx_ranges", "api_calls"},
     "low_utilisation": _IDLE,
     "small_messages": _WORK | {"nccl_calls"},
     "launch_overhead": _IDLE | {"api_calls"},
+    "launch_bound": _IDLE | {"api_calls"},
+    "first_use": _WORK | {"api_calls"},
     "synchronising_calls": _IDLE | {"api_calls"},
     "memory_copies": _WORK | {"api_calls"},
+    "staged_copies": _WORK,
     "exposed_memory": _WORK,
     "dominant_kernel": frozenset({"kernels"}),
     "different_work": frozenset({"kernels", "nvtx_ranges", "api_calls"}),
@@ -59,6 +63,7 @@ class Thresholds:
     imbalance_percent: float = _of(8.0, "minimum cost of waiting at collectives that no single rank causes")
     gap_ms: float = _of(1.0, "an idle gap of a GPU is long from so many ms on")
     gap_percent: float = _of(5.0, "minimum cost of long idle gaps")
+    input_percent: float = _of(5.0, "minimum cost of waiting for the data loader")
     exposed_percent: float = _of(10.0, "minimum cost of exposed communication")
     slow_step: float = _of(1.5, "a step is slow that takes so many times the median")
     slow_step_percent: float = _of(2.0, "minimum cost of slow steps")
@@ -71,7 +76,11 @@ class Thresholds:
     small_message_kib: float = _of(64.0, "a message is small below so many KiB")
     small_message_percent: float = _of(2.0, "minimum cost of small-message collectives")
     launch_percent: float = _of(5.0, "minimum cost of GPUs that wait for launches")
+    launch_bound_percent: float = _of(30.0, "a stretch is launch-bound of which so much is idle for launches, in %")
     tiny_kernel_us: float = _of(10.0, "a kernel is tiny below so many µs")
+    context_ms: float = _of(10.0, "a first CUDA call creates the context from so many ms on")
+    host_memory_percent: float = _of(5.0, "minimum cost of allocating and freeing page-locked host memory")
+    first_launch_percent: float = _of(2.0, "minimum cost of first launches of kernels")
     sync_percent: float = _of(3.0, "minimum cost of idle time that begins in a synchronising call")
     copy_percent: float = _of(2.0, "minimum cost of synchronous, or of pageable, memory operations")
     exposed_memory_percent: float = _of(5.0, "minimum cost of memory operations that no kernel hides")

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
-from nsystui.questions.algebra.intervals import Intervals, Times
+from nsystui.questions.algebra.intervals import Intervals, Times, merge
 from nsystui.questions.conditions import is_launched_by, job_end, job_start, where
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, Place, below, places_in, time_words
@@ -101,7 +101,7 @@ def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
 
 
 def _rows(case: Case, devices: Sequence[DeviceIntervals]) -> Iterator[_Row]:
-    launches = _launches(case, devices)
+    launches = launches_of(case, devices)
     for device in devices:
         place = device.device
         own = launches.get((place.task.task, place.device))
@@ -111,15 +111,8 @@ def _rows(case: Case, devices: Sequence[DeviceIntervals]) -> Iterator[_Row]:
 
 def _row(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> _Row:
     launch, called, start, end = own
-    order = np.argsort(start, kind="stable")
-    late = waited = 0
-    for gaps in _short(case, device):
-        place = np.searchsorted(start[order], gaps.ends)
-        is_there = place < len(order)
-        first = order[np.minimum(place, len(order) - 1)]
-        is_late = is_there & (start[first] == gaps.ends) & (launch[first] >= gaps.starts)
-        late += int(is_late.sum())
-        waited += int((gaps.ends - gaps.starts)[is_late].sum())
+    waits = late_gaps(case, device, own)
+    late, waited = len(waits), waits.length
     length = end - start
     tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
     queue = float(np.median(np.maximum(start - called, 0)))
@@ -127,7 +120,21 @@ def _row(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> _Row:
     return _Row(rank, ordinal, len(launch), late, waited, queue, float(np.median(length)), tiny)
 
 
-def _launches(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, tuple[Times, ...]]:
+def late_gaps(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> Intervals:
+    """The short gaps of a GPU at whose end a kernel starts that was launched after they began."""
+    launch, _, start, _ = own
+    order = np.argsort(start, kind="stable")
+    found = []
+    for gaps in _short(case, device):
+        place = np.searchsorted(start[order], gaps.ends)
+        is_there = place < len(order)
+        first = order[np.minimum(place, len(order) - 1)]
+        is_late = is_there & (start[first] == gaps.ends) & (launch[first] >= gaps.starts)
+        found.append(Intervals(gaps.starts[is_late], gaps.ends[is_late]))
+    return merge(*found)
+
+
+def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, tuple[Times, ...]]:
     """Start and end of the launch call, start and end of the kernel, of every kernel of each device; job time, ns."""
     kernels, calls = tables.kernels, tables.api_calls
     tasks = frozenset(one.device.task.task for one in devices)

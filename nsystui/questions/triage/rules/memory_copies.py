@@ -17,6 +17,7 @@ from nsystui.questions.algebra.intervals import union
 from nsystui.questions.conditions import job_end, job_start, where
 from nsystui.questions.triage.case import Case, bytes_words, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, host_copies, mostly
 from nsystui.store import tables
 
 _COLUMNS = (
@@ -62,6 +63,27 @@ _SYNC_MEMSET = _Kind(
 )
 
 
+_FROM = {
+    PAGEABLE: Advice(
+        "pin the host memory (cudaMallocHost, cudaHostRegister) once and reuse it, then use cudaMemcpyAsync on a "
+        "stream of its own",
+        "from and to pageable memory CUDA stages every copy on the CPU, which is slower than the link; and cudaMemcpy "
+        "blocks the CPU until it is done",
+    ),
+    PINNED: Advice(
+        "use cudaMemcpyAsync on a stream of its own, and copy less often",
+        "the memory is pinned already, but cudaMemcpy blocks the CPU until it is done",
+    ),
+}
+"""The advice for synchronous copies where the host's memory is nearly always of one kind."""
+_MANY, _LARGE = 20, 65_536
+"""Copies that are worth a remark: so many of so many bytes in the mean."""
+_REMARKED = 0.05
+"""The part of the threshold below which they are not."""
+_SHOWN = 1 << 20
+"""Of fewer bytes a rate is latency."""
+
+
 class _Row(NamedTuple):
     rank: int | None
     operation: str
@@ -75,10 +97,19 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     session = case.job.session
     if not session.count(tables.memory_ops) or not session.count(tables.api_calls):
         return [NotChecked("memory-copies", "needs memory operations and CUDA API calls: `nsys profile -t cuda`")]
+    kinds: tuple[_Kind, ...] = (_SYNC_COPY, _PAGEABLE, _SYNC_MEMSET)
     if case.percent(case.mean([case.spent.exposed_memory])) < case.thresholds.copy_percent:
-        return []  # no kind of them can cost more than all memory operations together
-    found = [_checked(case, kind) for kind in (_SYNC_COPY, _PAGEABLE, _SYNC_MEMSET)]
+        # No kind of them can cost more than all memory operations together.
+        kinds = (_PAGEABLE,) if _all_pageable(case) else ()
+    found = [_checked(case, kind) for kind in kinds]
     return [one for one in found if one is not None]
+
+
+def _all_pageable(case: Case) -> bool:
+    """Whether the job copies from pageable memory again and again: worth a remark whatever it costs."""
+    uploads = [one for one in host_copies(case) if one.kind == HOST_TO_DEVICE]
+    count, size = sum(one.count for one in uploads), sum(one.bytes for one in uploads)
+    return mostly(uploads, PAGEABLE) and count >= _MANY and size >= count * _LARGE
 
 
 def _checked(case: Case, kind: _Kind) -> Finding | None:
@@ -111,7 +142,9 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
         spans = spans.clip(window.start, window.end)
         exposed += spans.length - device.parts.kernels.shared_with(spans)
     cost = case.mean([exposed])
-    if case.percent(cost) < case.thresholds.copy_percent:
+    is_costly = case.percent(cost) >= case.thresholds.copy_percent
+    is_seen = case.percent(cost) >= _REMARKED * case.thresholds.copy_percent
+    if not is_costly and not (is_seen and kind is _PAGEABLE and _all_pageable(case)):
         return None
     frame["time"] = frame["end"] - frame["start"]
     rows: list[_Row] = []
@@ -123,12 +156,25 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
     size = int(frame["bytes"].sum())
     sentence = (
         f"{number_of(len(frame), 'operation')} are {kind.what} ({bytes_words(size)} in all); on each GPU they run "
-        f"{time_words(cost)} with no kernel beside them"
+        f"{time_words(cost)} with no kernel beside them{_rates(case, kind)}"
     )
     measured = "time of these operations that no kernel of the GPU hides, from the first step on; mean over the GPUs"
     evidence, share = TableAnswer(kind.name, _COLUMNS, rows, len(rows)), case.percent(cost)
     ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
     door = Door("memory")
-    return Finding(
-        kind.name, Severity.WARNING, sentence, kind.advice, door, cost, share, measured, evidence, ranks=ranks
-    )
+    severity = Severity.WARNING if is_costly else Severity.INFO
+    advice = _advice(case, kind)
+    return Finding(kind.name, severity, sentence, advice, door, cost, share, measured, evidence, ranks=ranks)
+
+
+def _rates(case: Case, kind: _Kind) -> str:
+    """How fast the copies are, by direction and memory of the host."""
+    copies = [one for one in host_copies(case) if kind is not _PAGEABLE or one.memory == PAGEABLE]
+    copies = [one for one in copies if one.bytes >= _SHOWN]
+    return "" if kind is _SYNC_MEMSET or not copies else f" ({'; '.join(one.words for one in copies[:3])})"
+
+
+def _advice(case: Case, kind: _Kind) -> Advice:
+    if kind is not _SYNC_COPY:
+        return kind.advice
+    return _FROM.get(next((one for one in (PAGEABLE, PINNED) if mostly(host_copies(case), one)), ""), kind.advice)

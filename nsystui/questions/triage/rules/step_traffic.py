@@ -15,6 +15,7 @@ from nsystui.questions.conditions import job_start, where
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, Place, Spans, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, host_copies, mostly
 from nsystui.store import tables
 
 _NAME = "step-traffic"
@@ -56,19 +57,37 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     rows.sort(key=lambda row: (-row.exposed, str((row.rank, row.device))))
     size = float(np.mean([row.bytes for row in rows]))
     whole = float(np.mean([row.time for row in rows]))
+    uploads = [one for one in host_copies(case) if one.kind == HOST_TO_DEVICE]
     sentence = (
         f"every step copies {bytes_words(size)} from the host to each GPU (mean): {time_words(whole)} in all, of "
-        f"which no kernel hides {time_words(cost)}"
+        f"which no kernel hides {time_words(cost)}{_memory(uploads)}"
     )
-    advice = Advice(
-        "keep on the GPU what does not change, copy less (smaller types, what a step really reads), and prefetch the "
-        "rest on a stream of its own",
-        "the link to the host is slower than the GPU's memory by tens of times, and each step pays for it again",
-    )
+    advice = _advice(uploads)
     measured = "host-to-device copies from the first step on that no kernel of the GPU overlaps; mean over the GPUs"
     evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
     door = Door("memory")
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
+
+
+def _memory(uploads: Sequence[HostCopies]) -> str:
+    return f" ({'; '.join(one.words for one in uploads[:2])})" if uploads else ""
+
+
+def _advice(uploads: Sequence[HostCopies]) -> Advice:
+    """What to do, as the copies already are: pinned or not, on a stream of their own or not."""
+    first = "keep on the GPU what does not change, copy less (smaller types, what a step really reads)"
+    reason = "the link to the host is slower than the GPU's memory by tens of times, and each step pays for it again"
+    if mostly(uploads, PAGEABLE):
+        how = "pin the host memory (pin_memory=True), and prefetch the rest on a stream of its own"
+        reason = f"from pageable memory CUDA stages every copy, and it overlaps nothing; {reason}"
+    elif mostly(uploads, PINNED) and all(one.is_apart for one in uploads):
+        how = "issue the copies of the next step earlier"
+        reason = f"they are from pinned memory and on a stream of their own already; {reason}"
+    elif mostly(uploads, PINNED):
+        how = "prefetch the rest on a stream of its own: the memory is pinned already"
+    else:
+        how = "prefetch the rest on a stream of its own"
+    return Advice(f"{first}, and {how}", reason)
 
 
 def _row(case: Case, device: DeviceIntervals, copies: Spans, sizes: Mapping[Place, tuple[int, int]]) -> _Row:

@@ -1,0 +1,250 @@
+"""What a program pays once: its CUDA context, pinned host memory, and the first launch of each kernel.
+
+See docs/numbers.md#first-use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import COUNT, DURATION, RANK, START, Column, Unit
+from nsystui.base.selection import Task
+from nsystui.questions.algebra.intervals import EMPTY, intersect, union
+from nsystui.questions.conditions import duration, is_launched_by, job_end, job_start, where
+from nsystui.questions.triage.case import Case, Place, number_of, rank_words, spans, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.store import tables
+
+_CONTEXT, _HOST_MEMORY, _LAUNCHES = "context-creation", "host-allocation", "first-launches"
+_NAME = "first-use"
+_FIRST_CALLS = 20
+_LATER = 10
+"""By so much the call that creates the context is longer than the same call usually is."""
+_NO_CONTEXT = re.compile(r"Synchronize|Memcpy|Memset|Launch|EventQuery|StreamQuery")
+_HOST = (
+    "cudaHostAlloc", "cudaMallocHost", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister", "cuMemHostAlloc",
+    "cuMemAllocHost", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostUnregister",
+)  # fmt: skip
+_LONG_LAUNCH = 100_000
+"""A launch of less ns loads nothing."""
+_CALLS = (
+    RANK,
+    Column("call", header="Call", label="call"),
+    COUNT,
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
+)
+_KERNELS = (
+    RANK,
+    Column("kernel", header="Kernel", label="kernel"),
+    Column("first", header="First Launch (ns)", label="first launch", unit=Unit.DURATION),
+    Column("median", header="Launch Med (ns)", label="launch med", unit=Unit.DURATION, decimals=0),
+    COUNT,
+)
+
+
+class _First(NamedTuple):
+    """The call that creates the context: when (job time), and how much longer it is than the same call later."""
+
+    rank: int
+    name: str
+    start: int
+    end: int
+    extra: int
+    share: float
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    if not case.job.session.count(tables.api_calls) or not case.devices:
+        return [NotChecked(_NAME, "needs GPU work and CUDA API calls: record with `nsys profile -t cuda`")]
+    contexts = [one for one in (_context(case, task) for task in sorted(case.tasks)) if one is not None]
+    found = [_context_finding(case, contexts), _host_memory(case, contexts), _first_launches(case)]
+    return [one for one in found if one is not None]
+
+
+def _context(case: Case, task: Task) -> _First | None:
+    """The first long call of a process, before its GPUs work, if the same call is short later."""
+    calls = tables.api_calls
+    work = [one.worked(case.window_of(one)) for one in case.devices if one.device.task.task == task]
+    begin = min((one.start for one in work if one is not None), default=None)
+    if begin is None:
+        return None
+    own = where(calls, case.chosen.with_tasks(frozenset([task])))
+    query = sa.select(calls.c.name, job_start(calls).label("start"), job_end(calls).label("end"))
+    first = query.where(*own, calls.c.end.is_not(None)).order_by(sa.text("start"), calls.c.row).limit(_FIRST_CALLS)
+    least = case.thresholds.context_ms * 1e6
+    for name, start, end in case.job.session.rows(first):
+        if end - start < least:
+            continue
+        if start >= begin or _NO_CONTEXT.search(name):
+            return None
+        later = sa.select(sa.func.median(duration(calls))).where(*own, calls.c.name == name, job_start(calls) > start)
+        usual = case.job.session.scalar(later)
+        if usual is not None and end - start < _LATER * usual:
+            return None
+        whole = case.job.session.scalar(sa.select(sa.func.sum(duration(calls))).where(*own)) or 1
+        extra = end - start - round(usual or 0)
+        return _First(case.rank_of[task], name, start, end, extra, 100 * (end - start) / float(whole))
+    return None
+
+
+def _context_finding(case: Case, contexts: Sequence[_First]) -> Finding | None:
+    if not contexts:
+        return None
+    cost = sum(one.extra for one in contexts) // len(case.tasks)
+    longest = max(contexts, key=lambda one: (one.extra, -one.rank))
+    sentence = (
+        f"the first {_function(longest.name)} takes {time_words(longest.end - longest.start)}, "
+        f"{longest.share:.0f} % of the time in CUDA calls: it creates the CUDA context and loads the program's modules "
+        f"({rank_words(one.rank for one in contexts)})"
+    )
+    advice = Advice(
+        "create the context before what is measured (cudaFree(0), a warm-up), and leave it out of timings",
+        "every process pays it once, whichever call comes first: in a long run it does not matter",
+    )
+    rows: list[Row] = [(one.rank, _function(one.name), one.start, one.end - one.start) for one in contexts]
+    evidence = TableAnswer(
+        _CONTEXT, (RANK, Column("call", header="Call", label="call"), START, DURATION), rows, len(rows)
+    )
+    measured = "the first long CUDA call of each process, less what the same call takes later; mean over the ranks"
+    ranks = tuple(sorted(one.rank for one in contexts))
+    return Finding(
+        _CONTEXT, Severity.INFO, sentence, advice, Door("api", filter=_function(longest.name)), cost,
+        case.percent(cost), measured, evidence, ranks=ranks,
+    )  # fmt: skip
+
+
+def _function(name: str) -> str:
+    """``cudaMalloc`` of ``cudaMalloc_v3020``."""
+    return re.sub(r"_v\d+$", "", name)
+
+
+def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
+    calls = tables.api_calls
+    are_host = sa.or_(*(calls.c.name.startswith(name) for name in _HOST))
+    found = spans(case, calls, [are_host])
+    if not found.count:
+        return None
+    created = {one.rank: one.extra for one in contexts if one.name.startswith(_HOST)}
+    idle = []
+    for device in case.devices:
+        task = device.device.task.task
+        here = intersect(found.of(task), device.idle(case.window_of(device))).length
+        idle.append(max(here - created.get(case.rank_of[task], 0), 0))
+    cost = case.mean(idle)
+    if case.percent(cost) < case.thresholds.host_memory_percent:
+        return None
+    query = (
+        sa.select(calls.c.report, calls.c.process, calls.c.name, sa.func.count(), sa.func.sum(duration(calls)))
+        .where(*where(calls, case.chosen), are_host)
+        .group_by(calls.c.report, calls.c.process, calls.c.name)
+    )
+    rows: list[Row] = [
+        (case.rank_of.get(Task(report, process)), _function(name), int(count), int(time or 0))
+        for report, process, name, count, time in case.job.session.rows(query)
+    ]
+    rows.sort(key=lambda row: (-int(row[3] or 0), str(row)))
+    each = ", ".join(f"{name} {time_words(float(time or 0))}" for _, name, _, time in rows[:2])
+    sentence = (
+        f"GPUs are idle for {time_words(cost)} each while page-locked host memory is allocated, registered or freed "
+        f"({number_of(sum(int(row[2] or 0) for row in rows), 'call')}: {each})"
+    )
+    advice = Advice(
+        "allocate it once, and reuse it; pin less: small staging buffers through which large data go in pieces",
+        "pinning makes copies faster, but it takes time for each page: it pays where the memory is copied many times",
+    )
+    measured = (
+        "calls of cudaHostAlloc, cudaMallocHost, cudaFreeHost, cudaHostRegister, cudaHostUnregister (and the driver's) "
+        "while the GPU is idle, without what the context took; mean over the GPUs"
+    )
+    evidence = TableAnswer(_HOST_MEMORY, _CALLS, rows, len(rows))
+    return Finding(
+        _HOST_MEMORY, Severity.WARNING, sentence, advice, Door("api", filter="Host"), cost, case.percent(cost),
+        measured, evidence,
+    )  # fmt: skip
+
+
+class _Launch(NamedTuple):
+    """The launches of one kernel: the first one (job time), and how long one usually takes, ns."""
+
+    name: str
+    start: int
+    end: int
+    median: float
+    launches: int
+
+
+def _first_launches(case: Case) -> Finding | None:
+    calls = tables.api_calls
+    if not case.job.session.count(tables.kernels):
+        return None
+    is_long = [calls.c.name.contains("Launch"), duration(calls) >= _LONG_LAUNCH]
+    query = sa.select(sa.func.sum(duration(calls))).where(*where(calls, case.chosen), *is_long)
+    if case.percent(case.mean([float(case.job.session.scalar(query) or 0)])) < case.thresholds.first_launch_percent:
+        return None  # cheaper than to read every launch
+    by_place = _launches(case)
+    idle, rows, long = [], [], 0
+    for device in case.devices:
+        task = device.device.task.task
+        own = by_place.get((task, device.device.device), [])
+        usual = float(np.median([one.median for one in own])) if own else 0.0
+        extra = []
+        for one in own:
+            median = one.median if one.launches > 1 else usual
+            rows.append((case.rank_of[task], one.name, one.end - one.start, median, one.launches))
+            if one.end - one.start >= max(_LONG_LAUNCH, 3 * median):
+                extra.append((one.start + round(median), one.end))
+        long += len(extra)
+        first = union([start for start, _ in extra], [end for _, end in extra]) if extra else EMPTY
+        idle.append(intersect(first, device.idle(case.window_of(device))).length)
+    cost = case.mean(idle)
+    if case.percent(cost) < case.thresholds.first_launch_percent:
+        return None
+    rows.sort(key=lambda row: (row[3] - row[2], str(row)))
+    sentence = (
+        f"GPUs are idle for {time_words(cost)} each while a kernel is launched for the first time: {long:,} of "
+        f"{len(rows):,} first launches take longer than later ones, {rows[0][1]} {time_words(rows[0][2])} instead of "
+        f"{time_words(rows[0][3])}"
+    )
+    advice = Advice(
+        "warm up before what is measured, or load everything at the start (CUDA_MODULE_LOADING=EAGER)",
+        "CUDA loads a kernel when it is first launched (lazy loading), and the GPU waits for it; later launches do not",
+    )
+    measured = (
+        "first launches of 0.1 ms or more and of three times the median of the kernel, less that median, while the GPU "
+        "is idle; mean over the GPUs"
+    )
+    evidence = TableAnswer(_LAUNCHES, _KERNELS, rows, len(rows))
+    return Finding(
+        _LAUNCHES, Severity.WARNING, sentence, advice, Door("kernels"), cost, case.percent(cost), measured, evidence
+    )
+
+
+def _launches(case: Case) -> Mapping[Place, list[_Launch]]:
+    """The launches of each kernel by process and device."""
+    kernels, calls = tables.kernels, tables.api_calls
+    places = (kernels.c.report, kernels.c.process, kernels.c.device)
+    start, end = job_start(calls), job_end(calls)
+    query = (
+        sa.select(
+            *places,
+            kernels.c.short_name,
+            sa.func.min(start),
+            sa.func.arg_min(end, start),
+            sa.func.median(end - start),
+            sa.func.count(),
+        )
+        .join_from(kernels, calls, is_launched_by(kernels, calls))
+        .where(*where(kernels, case.chosen), calls.c.end.is_not(None))
+        .group_by(*places, kernels.c.short_name, kernels.c.name)
+    )
+    found: dict[Place, list[_Launch]] = {}
+    for report, process, device, name, first, until, median, count in case.job.session.rows(query):
+        one = _Launch(str(name), int(first), int(until), float(median), int(count))
+        found.setdefault((Task(report, process), device), []).append(one)
+    return found

@@ -1,0 +1,351 @@
+"""GPUs that wait for their input: long gaps in a data loader's range, or between steps, and what is slow there.
+
+A gap is the input's if the launching thread is not mostly in CUDA or MPI calls, and most of it lies in an NVTX range
+of a data loader; or outside of every step, while that thread waits or reads for most of it, until a copy from the host
+begins. See docs/numbers.md#input-pipeline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import RANK, TID, Column, Unit
+from nsystui.base.selection import Task, Window
+from nsystui.exports import canonical
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
+from nsystui.questions.conditions import job_start, where
+from nsystui.questions.host.causes import (
+    ALLOCATING,
+    COPYING,
+    IN_MPI,
+    IN_OS,
+    LAUNCHING,
+    NOTHING,
+    OFF_CPU,
+    OTHER_CALLS,
+    RUNNING_CODE,
+    SYNCHRONISING,
+    WAITING,
+    Cause,
+    IdleSpan,
+    attribute,
+)
+from nsystui.questions.host.functions import Group, function_counts, function_words, top_function
+from nsystui.questions.host.naming import HostThread, named_threads
+from nsystui.questions.host.samples import samples_of
+from nsystui.questions.host.segments import RUNNING, scheduling_of
+from nsystui.questions.nvtx.loading import FOLDED_LABEL
+from nsystui.questions.triage.case import Case, at_least, number_of, spans, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.store import tables
+
+_NAME = "input-pipeline"
+_RANGES = (
+    "dataload", "data load", "data_load", "load data", "load_data", "loading data", "data_iter",
+    "next_batch", "next batch", "get_batch", "fetch_batch", "fetch batch", "load_batch", "load batch",
+)  # fmt: skip
+"""Words in the names of ranges in which a program gets its input."""
+_READS = re.compile(r"(?:p?read(?:v|64|v64|v2)?|fread(?:_unlocked)?|fgets|open(?:at|64)?|fopen(?:64)?)")
+_FILE_READS = ("pread", "pread64", "preadv", "fread", "fread_unlocked")
+"""Calls that read files alone: ``read`` also reads pipes, by which processes send each other their data."""
+_WAITS = re.compile(r"poll|select|sem_|cond_|futex|mutex|recv|msgrcv|mq_")
+_LOADS = re.compile(r"pin_memory|jpe?g|decode|imaging|collate|tokeniz|inflate|uncompress|resize", re.IGNORECASE)
+"""Functions that prepare input."""
+_PINS = re.compile(r"pin_?memory", re.IGNORECASE)
+_PIN_THREAD = "pt_data_pin"
+_PROFILERS = ("[NSys", "CUPTI worker thread")
+_HALF, _WORKS, _SEEN = 0.5, 0.1, 0.01
+_FEWEST_STEPS = 20
+_HOST_TO_DEVICE = 1
+
+_COLUMNS = (
+    RANK,
+    Column("thread", header="Thread", label="thread"),
+    TID.with_importance(1),
+    Column("ran", header="Ran in the Gaps (%)", label="ran in the gaps", unit=Unit.PERCENT, decimals=1),
+    Column("samples", header="Samples", label="samples", unit=Unit.COUNT),
+    Column("pinning", header="In pin_memory", label="in pin_memory", unit=Unit.COUNT, importance=1),
+    Column("function", header="Top Function", label="top function", importance=1),
+)
+_WORKERS = Advice(
+    "give the loader more workers (num_workers) and prefetch more (prefetch_factor), make the preparation of a sample "
+    "cheaper, or do it on the GPU (DALI)",
+    "the next batch is not there when the GPU is done with the last one, and the thread that launches waits for it",
+)
+_PINNING = Advice(
+    "make batches cheaper to pin: smaller types, fewer and larger tensors, or workers that write to pinned memory",
+    "one thread pins all batches, and it is busy for most of the time in which the GPU waits",
+)
+_STORAGE = Advice(
+    "read ahead in workers, from files on a local disk, of a format that is read in large pieces",
+    "for most of the time in which the GPU waits, files are read",
+)
+_IN_LINE = Advice(
+    "load in workers (num_workers above 0 in PyTorch's DataLoader), ahead of the step that needs it",
+    "the thread that launches prepares the input itself, and launches nothing meanwhile",
+)
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """A thread in the gaps: for how much of their time it ran (``None``: not recorded), and its CPU samples."""
+
+    thread: HostThread
+    ran: float | None
+    samples: int
+    pinning: int
+    function: str
+
+    @property
+    def pins(self) -> bool:
+        return self.thread.name.startswith(_PIN_THREAD) or self.pinning > _HALF * self.samples > 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.thread.name} {self.thread.tid}"
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    if not case.devices:
+        return [NotChecked(_NAME, f"needs GPU work: {canonical.KERNELS.record}")]
+    long = [at_least(case.gaps(device), case.thresholds.gap_ms * 1e6) for device in case.devices]
+    if case.percent(case.mean(one.length for one in long)) < case.thresholds.input_percent:
+        return []
+    steps = case.job.steps(case.step_name).of_task
+    loading = _loading_ranges(case)
+    if not steps and not loading:
+        need = "needs steps (numbered NVTX ranges, or --step-range REGEX), or NVTX ranges of the data loader"
+        return [NotChecked(_NAME, need)]
+    in_range, between = [], []
+    for device, gaps in zip(case.devices, long, strict=True):
+        task, own = device.device.task.task, steps.get(device.device.task.task)
+        inside = union(own.starts, own.ends) if own is not None else None
+        arrivals = _arrivals(case).get((task, device.device.device), frozenset())
+        for start, end in zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True):
+            half, span = _HALF * (end - start), IdleSpan(task, device.device.device, start, end)
+            if loading.get(task, EMPTY).clip(start, end).length >= half:
+                in_range.append(span)
+            elif inside is not None and inside.clip(start, end).length < half and end in arrivals:
+                between.append(span)
+    candidates = [*in_range, *between]
+    if case.percent(case.mean(one.end - one.start for one in candidates)) < case.thresholds.input_percent:
+        return []
+    found = attribute(case.job, candidates)
+    kept, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
+    for number, span in enumerate(candidates):
+        own_time = _times(found.of_span(number))
+        half = _HALF * (span.end - span.start)
+        if _calling(found.of_span(number)) > half:
+            continue
+        if number >= len(in_range) and sum(own_time.values()) < half:
+            unknown += span.end - span.start if _is_unknown(found.of_span(number)) else 0
+            continue
+        kept.append(span)
+        for key, time in own_time.items():
+            spent[key] += time
+    cost = case.mean(one.end - one.start for one in kept)
+    if case.percent(cost) < case.thresholds.input_percent:
+        if case.percent(case.mean([unknown])) < case.thresholds.input_percent:
+            return []
+        need = f"needs what the CPU did in the gaps between steps: {canonical.OS_CALLS.record}, or {_scheduling()}"
+        return [NotChecked(_NAME, need)]
+    return [_finding(case, kept, len(in_range), spent, cost)]
+
+
+def _scheduling() -> str:
+    return canonical.SCHED_EVENTS.record.removeprefix("record with ")
+
+
+def _calling(causes: Mapping[Cause, int]) -> int:
+    """The time in CUDA and MPI calls, which are a cause of their own."""
+    kinds = (ALLOCATING, SYNCHRONISING, COPYING, LAUNCHING, OTHER_CALLS, IN_MPI)
+    return sum(time for cause, time in causes.items() if cause.kind in kinds)
+
+
+def _is_unknown(causes: Mapping[Cause, int]) -> bool:
+    return all(cause.kind == NOTHING for cause in causes)
+
+
+def _times(causes: Mapping[Cause, int]) -> dict[str, int]:
+    """The time of a gap in which the launching thread waits, reads, or prepares input itself."""
+    found = dict.fromkeys(("waits", "reads", "prepares"), 0)
+    for cause, time in causes.items():
+        if cause.kind in (OFF_CPU, WAITING) or (cause.kind == IN_OS and not cause.thread and _WAITS.search(cause.what)):
+            found["waits"] += time
+        elif cause.kind == IN_OS and _READS.fullmatch(cause.what):
+            found["reads"] += time
+        elif cause.kind == RUNNING_CODE and _LOADS.search(cause.what):
+            found["prepares"] += time
+    return found
+
+
+def _loading_ranges(case: Case) -> dict[Task, Intervals]:
+    """The ranges of data loaders of each process."""
+    if not case.job.session.count(tables.nvtx_ranges):
+        return {}
+    name = sa.func.lower(FOLDED_LABEL)
+    found = spans(case, tables.nvtx_ranges, [sa.or_(*(name.contains(word) for word in _RANGES))])
+    return {task: own for (task, _), own in found.merged.items()}
+
+
+def _arrivals(case: Case) -> Mapping[tuple[Task, int], frozenset[int]]:
+    """When copies from the host begin on each GPU, job time."""
+    return case.once(f"{_NAME} arrivals", lambda: _copies(case))
+
+
+def _copies(case: Case) -> dict[tuple[Task, int], frozenset[int]]:
+    table = tables.memory_ops
+    query = sa.select(table.c.report, table.c.process, table.c.device, job_start(table).label("start"))
+    query = query.where(*where(table, case.chosen), table.c.copy_kind == _HOST_TO_DEVICE)
+    found: dict[tuple[Task, int], set[int]] = {}
+    for report, process, device, start in case.job.session.rows(query):
+        found.setdefault((Task(report, process), device), set()).add(start)
+    return {place: frozenset(starts) for place, starts in found.items()}
+
+
+def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping[str, int], cost: int) -> Finding:
+    workers = _workers(case, kept)
+    whole = sum(one.end - one.start for one in kept)
+    pinning = next((one for one in workers if one.pins), None)
+    others = {one.thread.task: one for one in workers if one.thread.rank is None and (one.ran or 0) >= _WORKS}
+    period = _period(case)
+    advice = _advice(case, kept, spent, whole, pinning)
+    words = ["in NVTX ranges of the data loader" if in_range else "between steps, outside of their ranges"]
+    doing = max(spent, key=lambda key: spent[key])
+    if spent[doing]:
+        what = {"waits": "waits", "reads": "reads files", "prepares": "prepares the input itself"}[doing]
+        words.append(f"the thread that launches {what} for {100 * spent[doing] / whole:.0f} % of them")
+    busiest = max(workers, key=lambda one: one.samples, default=None)
+    sampled = sum(one.samples for one in workers)
+    if pinning is not None:
+        ran = "" if pinning.ran is None else f", which runs for {100 * pinning.ran:.0f} % of their time"
+        words.append(
+            f"{pinning.samples:,} of {sampled:,} CPU samples in them are of the pin_memory thread ({pinning.name}{ran})"
+        )
+    elif busiest is not None and busiest.samples > _HALF * sampled and not others:
+        words.append(f"{busiest.samples:,} of {sampled:,} CPU samples in them are of thread {busiest.name}")
+    if others:
+        share = 100 * float(np.mean([one.ran or 0 for one in others.values()]))
+        processes = "1 worker process" if len(others) == 1 else f"each of {len(others)} worker processes"
+        words.append(f"{processes} ran for {share:.0f} % of their time")
+    if period:
+        words.append(f"step times repeat every {period} steps, as with {period} workers")
+    longest = max(kept, key=lambda one: (one.end - one.start, -one.start))
+    window = Window(longest.start, longest.end)
+    sentence = (
+        f"GPUs wait {time_words(cost)} each for their input, the data loader ({number_of(len(kept), 'gap')} of "
+        f"{case.thresholds.gap_ms:g} ms or more, {'; '.join(words)})"
+    )
+    rows: list[Row] = [
+        (
+            one.thread.rank, one.thread.name, one.thread.tid, None if one.ran is None else 100 * one.ran,
+            one.samples, one.pinning, one.function or None,
+        )
+        for one in workers
+    ]  # fmt: skip
+    measured = (
+        "gaps that lie in a data loader's range, or outside of every step and in which the launching thread waits or "
+        "reads until a copy from the host begins; mean over the GPUs"
+    )
+    ranks = tuple(sorted({case.rank_of[span.task] for span in kept}))
+    return Finding(
+        _NAME, Severity.WARNING, sentence, advice, Door("timeline", window=window), cost, case.percent(cost), measured,
+        TableAnswer(_NAME, _COLUMNS, rows, len(rows)), window, ranks,
+    )  # fmt: skip
+
+
+def _advice(
+    case: Case, kept: Sequence[IdleSpan], spent: Mapping[str, int], whole: int, pinning: _Worker | None
+) -> Advice:
+    if spent["prepares"] > _HALF * whole:
+        return _IN_LINE
+    if spent["reads"] > _HALF * whole or _reading(case, kept) > _HALF:
+        return _STORAGE
+    if pinning is not None and (pinning.ran or 0) > _HALF:
+        return _PINNING
+    return _WORKERS
+
+
+def _gaps_of(kept: Sequence[IdleSpan]) -> dict[int, Intervals]:
+    """The gaps by report: data loaders are processes of their own."""
+    found: dict[int, list[Intervals]] = {}
+    for one in kept:
+        found.setdefault(one.task.report, []).append(Intervals(np.array([one.start]), np.array([one.end])))
+    return {report: merge(*parts) for report, parts in found.items()}
+
+
+def _reading(case: Case, kept: Sequence[IdleSpan]) -> float:
+    """For how much of the gaps some process reads a file."""
+    if not case.job.session.count(tables.os_calls):
+        return 0.0
+    calls = spans(case, tables.os_calls, [tables.os_calls.c.name.in_(_FILE_READS)])
+    share = 0.0
+    for report, gaps in _gaps_of(kept).items():
+        reads = merge(*(own for (task, _), own in calls.merged.items() if task.report == report))
+        share = max(share, intersect(gaps, reads).length / gaps.length)
+    return share
+
+
+def _workers(case: Case, kept: Sequence[IdleSpan]) -> list[_Worker]:
+    """The threads that ran in the gaps, other than the profiler's: those with the most samples and time first."""
+    session, gaps = case.job.session, _gaps_of(kept)
+    scheduling, samples = scheduling_of(session, case.chosen), samples_of(session, case.chosen)
+    found = []
+    for thread in named_threads(case.job, {*scheduling.threads, *samples.threads}):
+        inside = gaps.get(thread.thread[0])
+        if inside is None or thread.name.startswith(_PROFILERS):
+            continue
+        states = scheduling.threads.get(thread.thread)
+        ran = None if states is None else intersect(states.labelled(RUNNING), inside).length / inside.length
+        count = pins = 0
+        function = ""
+        own = samples.threads.get(thread.thread)
+        if own is not None:
+            place = np.searchsorted(inside.starts, own.times, side="right") - 1
+            nodes = own.nodes[(place >= 0) & (own.times < inside.ends[np.maximum(place, 0)])]
+            count = len(nodes)
+        if own is not None and count:
+            report = thread.thread[0]
+            counted = np.bincount(nodes, minlength=len(samples.stacks[report].tree))
+            group = Group((thread,), {report: counted})
+            top = top_function(samples, group)
+            function = function_words(top) if top is not None else ""
+            totals = function_counts(samples, group)
+            pins = max((total for one, (_, total) in totals.items() if _PINS.search(one.name)), default=0)
+        if count or (ran or 0) >= _SEEN:
+            found.append(_Worker(thread, ran, count, pins, function))
+    return sorted(found, key=lambda one: (-one.samples, -(one.ran or 0), one.thread.thread))
+
+
+def _period(case: Case) -> int | None:
+    """After how many steps the times of the steps of a rank repeat, if they do."""
+    skip = int(case.thresholds.warm_up_steps)
+    found = [period_of(one.duration[skip:]) for _, one in sorted(case.steps.items())]
+    return next((one for one in found if one is not None), None)
+
+
+def period_of(values: Times) -> int | None:
+    """The smallest lag of 2 or more at which values repeat (autocorrelation); ``None`` if they do not.
+
+    Four periods must be there, and smaller lags correlate much less: else the values drift, or are all alike.
+    """
+    count = len(values)
+    if count < _FEWEST_STEPS or np.ptp(values) < 0.1 * np.median(values):
+        return None
+    parts = np.clip(values.astype(float), *np.percentile(values, [2, 98]))  # a single long step says nothing
+    parts -= parts.mean()
+    power = float((parts * parts).mean())
+    if not power:
+        return None
+    by_lag = [float((parts[lag:] * parts[: count - lag]).mean()) / power for lag in range(1, count // 4 + 1)]
+    least = max(0.5, 3 / count**0.5)
+    for lag in range(2, len(by_lag) + 1):
+        if by_lag[lag - 1] > least and by_lag[lag - 1] - max(by_lag[: lag - 1]) > 0.3:
+            return lag
+    return None

@@ -1,0 +1,163 @@
+"""Rules that name a cause, each against an export with a known dose of it, and against real ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import shared
+from synthetic import illnesses
+from triaging import finding, ids, triaged
+
+from nsystui.exports.demo.writer import PINNED
+from nsystui.questions.triage.finding import Severity
+from nsystui.questions.triage.rules.input_pipeline import period_of
+
+MS = 1_000_000
+
+
+class TestInputPipeline:
+    RULE = ("input_pipeline",)
+
+    def test_gaps_between_steps_that_end_with_a_copy_are_the_loaders(self, tmp_path):
+        ill = illnesses.starved(tmp_path / "ill.sqlite")
+        one = finding(triaged(*ill.paths, rules=self.RULE), "input-pipeline")
+        assert one.cost == ill.cost
+        assert "the thread that launches waits" in one.sentence and "pin_memory thread (python 5900" in one.sentence
+        assert "runs for 20 % of their time" in one.sentence
+        assert "repeat every 3 steps, as with 3 workers" in one.sentence
+        assert "num_workers" in one.advice.text
+
+    def test_a_busy_pinning_thread_is_the_cause(self, tmp_path):
+        ill = illnesses.starved(tmp_path / "ill.sqlite", pin_ms=17)
+        one = finding(triaged(*ill.paths, rules=self.RULE), "input-pipeline")
+        assert "pin" in one.advice.text and "num_workers" not in one.advice.text
+
+    def test_code_between_steps_that_prepares_no_input_is_left_alone(self, tmp_path):
+        ill = illnesses.starved(tmp_path / "healthy.sqlite", pin_ms=0, waits=False)
+        assert triaged(*ill.paths, rules=self.RULE).findings == ()
+
+    def test_the_real_one_is_named(self):
+        one = finding(triaged(*shared("dataloader-bound-a100"), rules=self.RULE), "input-pipeline")
+        assert one.percent == pytest.approx(82.4, abs=0.1)
+        for word in ("data loader", "pin_memory thread", "7,888", "every 2 steps, as with 2 workers"):
+            assert word in one.sentence
+
+    def test_a_range_of_the_data_loader_is_enough(self):
+        assert (
+            "1 worker process ran"
+            in finding(triaged(*shared("ai-training-before"), rules=self.RULE), "input-pipeline").sentence
+        )
+
+    def test_it_says_nothing_of_a_job_that_is_fed(self):
+        assert ids(triaged(*shared("ddp-a100-rank0of4"), rules=self.RULE)) == set()
+
+
+class TestCopies:
+    RULES = ("memory_copies", "staged_copies", "step_traffic")
+
+    def test_copies_between_gpus_over_the_host(self, tmp_path):
+        ill = illnesses.staged_copies(tmp_path / "ill.sqlite")
+        found = triaged(*ill.paths, rules=self.RULES)
+        one = finding(found, "staged-peer-copies")
+        assert one.cost == ill.cost
+        assert one.severity is Severity.WARNING
+        assert "go over the host: 30 that are named" in one.sentence
+        assert "peer access" in one.advice.text
+
+    def test_copies_within_a_gpu_and_direct_ones_are_left_alone(self, tmp_path):
+        for kind in ("DtoD", "PtoP"):
+            ill = illnesses.staged_copies(tmp_path / f"{kind}.sqlite", kind)
+            assert triaged(*ill.paths, rules=("staged_copies",)).findings == ()
+
+    def test_cheap_copies_from_pageable_memory_are_a_remark(self, tmp_path):
+        ill = illnesses.pageable_copies(tmp_path / "ill.sqlite")
+        one = finding(triaged(*ill.paths, rules=self.RULES), "pageable-copies")
+        assert (one.cost, one.severity) == (ill.cost, Severity.INFO)
+        assert "at 10.0 GB/s" in one.sentence
+
+    def test_pinned_ones_are_none(self, tmp_path):
+        ill = illnesses.pageable_copies(tmp_path / "healthy.sqlite", PINNED)
+        assert triaged(*ill.paths, rules=("memory_copies",)).findings == ()
+
+    def test_traffic_from_pinned_memory_need_not_be_pinned(self, tmp_path):
+        ill = illnesses.step_traffic(tmp_path / "ill.sqlite")
+        one = finding(triaged(*ill.paths, rules=self.RULES), "step-traffic")
+        assert "pinned already" in one.advice.text
+        assert "pinned memory" in one.sentence
+
+    def test_the_real_ones(self):
+        staged = finding(triaged(*shared("jacobi-staged-copies"), rules=self.RULES), "staged-peer-copies")
+        assert "8,008 that are named" in staged.sentence and "GPU 0, 7" in staged.sentence
+        pageable = finding(triaged(*shared("gemm-pageable"), rules=self.RULES), "synchronous-copies")
+        assert "device-to-host, pageable memory: 4 GiB at 2.0 GB/s" in pageable.sentence
+        assert pageable.advice.text.startswith("pin the host memory")
+        remark = finding(triaged(*shared("ai-training-after"), rules=self.RULES), "pageable-copies")
+        assert "at 9.9 GB/s)" in remark.sentence
+        pinned = finding(triaged(*shared("dataloader-bound-a100"), rules=self.RULES), "step-traffic")
+        assert "pinned already" in str(pinned.advice)
+
+
+class TestFirstUse:
+    RULE = ("first_use",)
+
+    def test_the_context_the_pinned_memory_and_the_first_launches_are_told_apart(self, tmp_path):
+        ill = illnesses.first_use(tmp_path / "ill.sqlite")
+        found = triaged(*ill.paths, rules=self.RULE)
+        context = finding(found, "context-creation")
+        assert (context.cost, context.severity) == (100 * MS - 10_000, Severity.INFO)
+        assert "the first cudaMalloc takes 100 ms" in context.sentence
+        assert finding(found, "host-allocation").cost == 40 * MS
+        launches = finding(found, "first-launches")
+        assert launches.cost == ill.cost
+        assert "5 of 5 first launches" in launches.sentence
+        assert "EAGER" in launches.advice.text and "graph" not in str(launches.advice)
+
+    def test_nothing_is_said_where_nothing_is_paid(self, tmp_path):
+        """Nor is a first call the context's where the same call always takes as long."""
+        ill = illnesses.first_use(tmp_path / "healthy.sqlite", loads=False, pins=False, usual=90 * MS)
+        assert triaged(*ill.paths, rules=self.RULE).findings == ()
+
+    def test_the_real_ones(self):
+        context = finding(triaged(*shared("vadd-launch-bound"), rules=self.RULE), "context-creation")
+        assert "the first cudaMalloc takes 106.9 ms, 97 % of the time in CUDA calls" in context.sentence
+        pinned = triaged(*shared("gemm-pinned"), rules=self.RULE)
+        assert "cudaMallocHost 7.73 s" in finding(pinned, "host-allocation").sentence
+        assert "context-creation" not in {one.id for one in pinned.findings}
+
+
+class TestLaunchBound:
+    RULES = ("launch_overhead", "launch_bound")
+
+    def test_a_loop_in_a_long_job_is_found(self, tmp_path):
+        ill = illnesses.launch_bound(tmp_path / "ill.sqlite")
+        found = triaged(*ill.paths, rules=self.RULES)
+        one = finding(found, "launch-bound")
+        assert one.cost == ill.cost
+        assert one.severity is Severity.WARNING
+        assert "60 % of that time" in one.sentence and "in NVTX range `main_loop`" in one.sentence
+        assert ids(triaged(*ill.paths, rules=self.RULES, settings=("launch_percent=1",))) == {"launch-overhead"}
+
+    def test_tiny_kernels_that_were_launched_in_time_cost_the_gpu_their_start(self, tmp_path):
+        ill = illnesses.launch_bound(tmp_path / "ill.sqlite", ahead=5_000)
+        one = finding(triaged(*ill.paths, rules=self.RULES), "launch-bound")
+        assert one.cost == ill.cost
+        assert "for 0 % because the next was launched late" in one.sentence
+
+    def test_gaps_between_longer_kernels_that_were_launched_before_are_left_alone(self, tmp_path):
+        """Something else is the matter there."""
+        ill = illnesses.launch_bound(tmp_path / "healthy.sqlite", ahead=50_000, slower=10)
+        assert triaged(*ill.paths, rules=self.RULES).findings == ()
+
+    def test_the_real_one(self):
+        one = finding(triaged(*shared("vadd-launch-bound"), rules=self.RULES), "launch-bound")
+        assert "in NVTX range `Profile_Loop`" in one.sentence
+        assert one.severity is Severity.WARNING
+
+
+@pytest.mark.parametrize("lag", [2, 3, 4, 8])
+def test_the_period_of_step_times(lag):
+    noise = np.random.default_rng(lag)
+    times = np.array([(100 if number % lag else 300) + noise.integers(0, 20) for number in range(80)])
+    assert period_of(times) == lag
+    assert period_of(noise.permutation(times)) is None
+    assert period_of(np.sort(times)) is None
