@@ -140,6 +140,8 @@ def plain(text: str) -> str:
     return "".join(part if number % 2 else markdown_text(part) for number, part in enumerate(parts))
 
 
+_LONGER = 1.1
+"""A job or a step that takes so many times as long as before got worse, whatever the shares say."""
 _FIRST = 12
 """Rows of the summary: step time, time span, shares."""
 
@@ -179,7 +181,11 @@ def _change_headline(found: Against) -> str:
     from nsystui.questions.triage.baseline import counts
 
     parts = [f"{count} {kind.value}" for kind, count in counts(found).items() if count]
+    was, now, is_step = found.slower
     start = "" if any(one.kind.is_worse for one in found.changes) else "Nothing got worse. "
+    if was and now >= _LONGER * was:
+        what, (before, after) = "step" if is_step else "job", (format_value(Unit.DURATION, one) for one in (was, now))
+        start = f"The {what} takes {now / was:.1f} × as long ({after} instead of {before}). "
     return f"{start}Against {found.label}: {', '.join(parts) if parts else 'no findings in either job'}"
 
 

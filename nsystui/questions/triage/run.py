@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import END, FILES_ONLY, START, Column, Unit
 from nsystui.base.resources import give_back
@@ -35,6 +37,8 @@ class Triage:
     time: int
     gpus: int
     unsaid: frozenset[str] = frozenset()
+    step: float | None = None
+    """The median time of a step, the mean over the ranks, ns."""
     module_of: Mapping[str, str] = field(default_factory=dict)
     """The module of the rule that made a finding, by the finding's id."""
 
@@ -86,7 +90,20 @@ def triage(
                 not_checked.append(result)
                 unsaid.add(name)
     findings.sort(key=lambda one: (one.severity.place, -(one.cost or 0), one.id, one.sentence))
-    return Triage(tuple(findings), tuple(not_checked), case.time, len(case.devices), frozenset(unsaid), module_of)
+    return Triage(
+        tuple(findings),
+        tuple(not_checked),
+        case.time,
+        len(case.devices),
+        frozenset(unsaid),
+        _step(case) if "step_times" in rules else None,
+        module_of,
+    )
+
+
+def _step(case: Case) -> float | None:
+    medians = [float(np.median(one.duration)) for one in case.steps.values() if len(one)]
+    return sum(medians) / len(medians) if medians else None
 
 
 def _damaged(report: Report) -> Iterator[NotChecked]:
