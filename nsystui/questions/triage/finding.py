@@ -87,6 +87,7 @@ class Finding:
     Both are ``None`` where no time can be put on it. ``measured``: how the cost was found. Costs of several findings
     may be of the same time. ``window``: the place in time (job time), ``ranks``: whom it concerns; empty is all.
     ``under``: the id of the finding that is the cause of most of this one, where there is such a finding.
+    ``gist``: it in a few words, for the summary.
     """
 
     id: str
@@ -101,6 +102,7 @@ class Finding:
     window: Window | None = None
     ranks: tuple[int, ...] = ()
     under: str = ""
+    gist: str = ""
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,9 @@ def _of_copies(case: Case, direction: str, operation: str) -> Advice:
     )
     rows = [(kind, bool(apart), int(time or 0)) for kind, apart, time in case.job.session.rows(query)]
     whole = sum(time for *_, time in rows)
-    is_pageable, is_pinned, is_apart = (
-        2 * sum(row[2] for row in rows if chosen(row)) > whole
-        for chosen in (lambda row: row[0] == "Pageable", lambda row: row[0] == "Pinned", lambda row: row[1])
-    )
+    is_pageable = 2 * sum(time for kind, _, time in rows if kind == "Pageable") > whole
+    is_pinned = 2 * sum(time for kind, _, time in rows if kind == "Pinned") > whole
+    is_apart = 2 * sum(time for _, apart, time in rows if apart) > whole
     words, less = _WORDS[direction], _LESS[direction]
     reason = f"most of the time of these operations is {words} traffic"
     if is_pageable:

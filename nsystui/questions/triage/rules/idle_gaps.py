@@ -119,11 +119,13 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
     kind = max(KINDS, key=lambda one: spent[one])
     looked = sum(span.length for span in spans[: len(works)])
     longest = spans[0]
+    gist = f"it waits {time_words(cost)} of {time_words(case.time)} in gaps of {case.thresholds.gap_ms:g} ms or more"
     if not case.job.session.count(tables.api_calls):
         doing, advice = "", Advice("record CUDA API calls (-t cuda)", "they would say what the CPU did in the gaps")
     else:
         which = "them" if len(works) == len(spans) else f"the {len(works)} longest"
         doing = f"; for {100 * spent[kind] / looked:.0f} % of {which} the CPU was {kind}{_where(works, kind)}"
+        gist += f" (the thread that launches: {kind}{_call(works, kind)}, {100 * spent[kind] / looked:.0f} %)"
         advice = _ADVICE[kind] if kind in _ADVICE else _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
     sentence = (
@@ -144,6 +146,7 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
         _table(case, works, len(spans)),
         longest.window,
         ranks,
+        gist=gist,
     )
 
 
@@ -154,6 +157,17 @@ def _unknown(case: Case, kind: str) -> Advice:
     if flags:
         return Advice(f"record with `nsys profile {flags}`: it would say what that thread did", _REASON[kind])
     return Advice("look at the threads of all processes in the gaps (`nsystui gaps`, Timeline)", _REASON[kind])
+
+
+def _call(works: Sequence[HostWork], kind: str) -> str:
+    """The call or function that takes more than half of the time of a kind."""
+    calls: dict[str, int] = {}
+    for work in works:
+        for cause, time in work.causes.items():
+            if cause.kind == kind:
+                calls[cause.words if cause.what else ""] = calls.get(cause.words if cause.what else "", 0) + time
+    longest = max(sorted(calls), key=lambda one: calls[one])
+    return f" {longest}" if longest and 2 * calls[longest] > sum(calls.values()) else ""
 
 
 def _where(works: Sequence[HostWork], kind: str) -> str:

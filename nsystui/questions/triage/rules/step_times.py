@@ -120,8 +120,8 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
     words = f"; GPUs are idle for {time_words(idle)} of them in long gaps"
     if not causes:
         return f"{words}, and nothing is recorded of what the CPU did"
-    cause = max(sorted(causes), key=lambda one: causes[one])
-    return f"{words}, {time_words(case.mean([causes[cause]]))} of it in {cause}"
+    longest = max(sorted(causes), key=lambda one: causes[one])
+    return f"{words}, {time_words(case.mean([causes[longest]]))} of it in {longest}"
 
 
 def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
