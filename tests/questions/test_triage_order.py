@@ -45,8 +45,7 @@ def test_the_cause_comes_before_its_symptom_which_is_folded(tmp_path):
 
 def test_the_summary_says_how_busy_the_gpu_is_and_what_it_waits_for(tmp_path):
     found = triaged(starved(tmp_path / "a.sqlite"))
-    text = "GPU busy 50 %: it waits 300 ms of 600 ms in gaps of 1 ms or more"
-    assert found.summary.replace("300.02 ms", "300 ms").replace("600.02 ms", "600 ms").startswith(text[:35])
+    assert found.summary.startswith("GPU busy 50 %: it waits 300 ms of 6")
     assert "poll" in found.summary
     assert found.summary[:40] in " ".join(lines(found)[:3])
     assert "GPU busy 50 %" in report(found)

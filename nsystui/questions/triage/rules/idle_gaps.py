@@ -119,13 +119,13 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
     kind = max(KINDS, key=lambda one: spent[one])
     looked = sum(span.length for span in spans[: len(works)])
     longest = spans[0]
-    gist = f"it waits {time_words(cost)} of {time_words(case.time)} in gaps of {case.thresholds.gap_ms:g} ms or more"
+    gist = f"it waits {time_words(cost)} of {time_words(case.time)} in long gaps"
     if not case.job.session.count(tables.api_calls):
         doing, advice = "", Advice("record CUDA API calls (-t cuda)", "they would say what the CPU did in the gaps")
     else:
         which = "them" if len(works) == len(spans) else f"the {len(works)} longest"
         doing = f"; for {100 * spent[kind] / looked:.0f} % of {which} the CPU was {kind}{_where(works, kind)}"
-        gist += f" (the thread that launches: {kind}{_call(works, kind)}, {100 * spent[kind] / looked:.0f} %)"
+        gist += f" ({_gist(works, kind, looked)})"
         advice = _ADVICE[kind] if kind in _ADVICE else _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
     sentence = (
@@ -159,15 +159,18 @@ def _unknown(case: Case, kind: str) -> Advice:
     return Advice("look at the threads of all processes in the gaps (`nsystui gaps`, Timeline)", _REASON[kind])
 
 
-def _call(works: Sequence[HostWork], kind: str) -> str:
-    """The call or function that takes more than half of the time of a kind."""
+def _gist(works: Sequence[HostWork], kind: str, looked: int) -> str:
+    """The call or function with more than half of the time of a kind, else the kind, and its share of all."""
     calls: dict[str, int] = {}
     for work in works:
         for cause, time in work.causes.items():
             if cause.kind == kind:
-                calls[cause.words if cause.what else ""] = calls.get(cause.words if cause.what else "", 0) + time
+                words = cause.words if cause.what else ""
+                calls[words] = calls.get(words, 0) + time
     longest = max(sorted(calls), key=lambda one: calls[one])
-    return f" {longest}" if longest and 2 * calls[longest] > sum(calls.values()) else ""
+    whole = sum(calls.values())
+    has_one = longest and 2 * calls[longest] > whole
+    return f"{longest if has_one else kind} {100 * (calls[longest] if has_one else whole) / looked:.0f} %"
 
 
 def _where(works: Sequence[HostWork], kind: str) -> str:
