@@ -83,10 +83,11 @@ class Triage:
         first, *others = [one.gist or f"{_GISTS.get(one.id, one.id)} {one.percent:.1f} %" for one in told[:2]] or [""]
         words = "; ".join([*([first] if first else []), *(f"then {one}" for one in others)])
         if self.outside >= _OUTSIDE:
-            outside = f"{self.outside:.0f} % lies before the first GPU operation or after the last one"
+            outside = f"{int(self.outside)} % lies before the first GPU operation or after the last one"
             words = f"{words}; {outside}" if words else outside
         whose = "GPU" if self.gpus == 1 else "GPUs"
-        return f"{whose} busy {self.busy:.0f} %: {words or 'no rule found anything that costs time'}"
+        busy = f"{self.busy:.0f}" if self.busy >= 0.5 else "<1"
+        return f"{whose} busy {busy} %: {words or 'no rule found anything that costs time'}"
 
     @property
     def is_healthy(self) -> bool:
