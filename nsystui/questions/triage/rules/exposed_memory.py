@@ -16,7 +16,6 @@ from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, 
 from nsystui.store import tables
 
 _NAME = "exposed-memory"
-_WORDS = {"Host-to-Device": "host-to-device", "Device-to-Host": "device-to-host"}
 _LESS = {"Host-to-Device": "keep on the GPU what does not change", "Device-to-Host": "copy results less often"}
 _USUAL = Advice(
     "put the operations on a stream of their own, or save them (in-place operations, preallocated buffers)",
@@ -39,7 +38,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "them; most of the time of all "
         f"takes {name}"
     )
-    advice = next((_of_copies(case, word, name) for word in _WORDS if word in name), _USUAL)
+    advice = next((_of_copies(case, word, name) for word in _LESS if word in name), _USUAL)
     measured = "copies and memsets without what kernels overlap, from the first step on; mean over the GPUs"
     door, share = Door("memory"), case.percent(cost)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
@@ -61,7 +60,7 @@ def _of_copies(case: Case, direction: str, operation: str) -> Advice:
     is_pageable = 2 * sum(time for kind, _, time in rows if kind == "Pageable") > whole
     is_pinned = 2 * sum(time for kind, _, time in rows if kind == "Pinned") > whole
     is_apart = 2 * sum(time for _, apart, time in rows if apart) > whole
-    words, less = _WORDS[direction], _LESS[direction]
+    words, less = direction.lower(), _LESS[direction]
     reason = f"most of the time of these operations is {words} traffic"
     if is_pageable:
         return Advice(
