@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ EXAMPLES = """  nsystui triage rank*.sqlite
   nsystui triage rank*.sqlite -o triage.md
   nsystui triage rank*.sqlite --fail-on warning --format json
   nsystui triage new/ --baseline old/ --fail-on warning
+  nsystui triage --explain idle-gaps
   nsystui triage rank*.sqlite --set gap_ms=5 --set straggler_percent=1 --top 3"""
 
 _SEVERITIES = ("warning", "error")
@@ -29,7 +31,7 @@ _SEVERITIES = ("warning", "error")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from nsystui.questions.triage.rules import meanings
 
-    shared.add_files(parser)
+    shared.add_files(parser, least="*")
     group = parser.add_argument_group("triage")
     group.add_argument(
         "--fail-on",
@@ -43,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OTHER",
         help="exports of another job to judge against; the flags of the selection choose in both, --time in the time "
         "of each",
+    )
+    group.add_argument(
+        "--explain", metavar="RULE", help="say how a finding is measured, with its thresholds; needs no export"
     )
     meanings_text = "; ".join(f"{name} ({value:g}): {meaning}" for name, value, meaning in meanings())
     group.add_argument(
@@ -64,6 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
     from nsystui.questions.triage.run import triage, triage_table
 
     thresholds = Thresholds().changed(arguments.set)
+    if arguments.explain:
+        return _explain(arguments.explain, thresholds)
+    if not arguments.files:
+        raise UsageError("triage: name an export, a directory of them, or a packed job; or --explain RULE")
     if arguments.baseline:
         return _against(arguments, thresholds)
     job = shared.open_job(arguments, times=True, partly=True)
@@ -74,6 +83,18 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         job.close()
     return int(bool(arguments.fail_on) and found.has(Severity(arguments.fail_on)))
+
+
+def _explain(name: str, thresholds: Thresholds) -> int:
+    """Prints how a finding is measured."""
+    import textwrap
+
+    from nsystui.output.stdout import print_lines
+    from nsystui.questions.triage.explain import explanation
+
+    found = explanation(name, thresholds)
+    print_lines(part for line in found for part in textwrap.wrap(line, 79, subsequent_indent="   "))
+    return 0
 
 
 def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _WIDTH = 79
 _INDENT = "   "
+_FULL = 5
+"""Findings that are told in full; of the others the first words."""
 _EVIDENCE = 20
 """Rows of a table of evidence in a report."""
 _HEALTHY = "No issues found."
@@ -32,14 +34,28 @@ _COSTS = "Costs are time of one GPU (the mean over all) and may be about the sam
 
 def lines(found: Triage) -> list[str]:
     """The lines for a terminal: the findings, worst first, and the rules that could not judge."""
-    text = [headline(found), ""]
-    for one in found.findings:
-        text += [*_finding(one), ""]
+    text = [*textwrap.wrap(safe_text(found.summary), _WIDTH, break_on_hyphens=False), headline(found), ""]
+    for one in told(found):
+        text += [*_finding(one), *_symptoms(found, one), ""]
+    more = [one for one in found.findings if not one.under][_FULL:]
+    if more:
+        text += ["More:", *(textwrap.shorten(f"{_title(one)}: {safe_text(one.sentence)}", _WIDTH) for one in more), ""]
     if any(one.cost is not None for one in found.findings):
         text += [*textwrap.wrap(_COSTS, _WIDTH), ""]
     if found.not_checked:
         text += ["Not checked:", *not_checked_lines(found)]
     return [line.rstrip() for line in text]
+
+
+def told(found: Triage) -> list[Finding]:
+    """The findings that are told in full: the first that are no symptoms."""
+    return [one for one in found.findings if not one.under][:_FULL]
+
+
+def _symptoms(found: Triage, cause: Finding) -> list[str]:
+    """The findings that are folded under their cause."""
+    own = [one for one in found.findings if one.under == cause.id]
+    return [line for one in own for line in _wrapped(f"so: {one.id}{_cost(one)}: {one.sentence}")]
 
 
 def not_checked_lines(found: Triage) -> list[str]:
@@ -61,8 +77,12 @@ def headline(found: Triage) -> str:
 
 
 def _finding(one: Finding) -> Iterator[str]:
-    yield f"{one.severity.value[0].upper()}  {one.id}{_cost(one)}"
+    yield _title(one)
     yield from body_lines(one)
+
+
+def _title(one: Finding) -> str:
+    return f"{one.severity.value[0].upper()}  {one.id}{_cost(one)}"
 
 
 def body_lines(one: Finding) -> Iterator[str]:
@@ -93,12 +113,12 @@ def _wrapped(text: str, first: str = _INDENT) -> list[str]:
 
 def report(found: Triage) -> str:
     """The whole triage in Markdown, with the first rows of each finding's evidence."""
-    parts = ["# Triage\n", f"{headline(found)}.\n"]
+    parts = ["# Triage\n", f"{plain(found.summary)}.\n", f"{headline(found)}.\n"]
     if any(one.cost is not None for one in found.findings):
         parts.append(f"{_COSTS}\n")
     for one in found.findings:
         parts.append(f"## {one.severity.value.capitalize()}: {one.id}{_cost(one)}\n")
-        parts += body_report(one)
+        parts += [*([f"Caused by: {one.under}.\n"] if one.under else []), *body_report(one)]
     if found.not_checked:
         parts += ["## Not checked\n", *not_checked_report(found)]
     return "\n".join(parts) + "\n"
@@ -140,6 +160,8 @@ def plain(text: str) -> str:
     return "".join(part if number % 2 else markdown_text(part) for number, part in enumerate(parts))
 
 
+_LONGER = 1.1
+"""A job or a step that takes so many times as long as before got worse, whatever the shares say."""
 _FIRST = 12
 """Rows of the summary: step time, time span, shares."""
 
@@ -179,7 +201,11 @@ def _change_headline(found: Against) -> str:
     from nsystui.questions.triage.baseline import counts
 
     parts = [f"{count} {kind.value}" for kind, count in counts(found).items() if count]
+    was, now, is_step = found.slower
     start = "" if any(one.kind.is_worse for one in found.changes) else "Nothing got worse. "
+    if was and now >= _LONGER * was:
+        what, (before, after) = "step" if is_step else "job", (format_value(Unit.DURATION, one) for one in (was, now))
+        start = f"The {what} takes {now / was:.1f} × as long ({after} instead of {before}). "
     return f"{start}Against {found.label}: {', '.join(parts) if parts else 'no issues found in either job'}"
 
 

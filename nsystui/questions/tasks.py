@@ -21,8 +21,9 @@ from nsystui.base.selection import Selection, Task
 from nsystui.base.text import whole_number
 from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.identifiers import pid_of
-from nsystui.exports.metadata import LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES
+from nsystui.exports.metadata import ALLOCATION_VARIABLE, LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES
 from nsystui.questions.derived import of_each_report
+from nsystui.questions.mpi import has_mpi
 from nsystui.questions.numbering import SOURCE as GIVEN
 from nsystui.questions.numbering import Numbering
 from nsystui.questions.time_window import report_at
@@ -172,13 +173,23 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
                 _local_rank(report, tasks),
                 report.metadata.host,
                 None if task.process == NO_PROCESS else pid_of(task.process),
-                names.get(task, "").rpartition("/")[2],
+                _program(names.get(task, ""), report),
                 report.name,
                 tuple(device for device, _ in used),
                 tuple(name for _, name in used if name),
             )
         )
     return tuple(sorted(found, key=lambda item: (item.rank, item.task)))
+
+
+_LAUNCHER = "nsys-launcher"
+"""The program of nsys that starts the profiled one, and whose name the process keeps in some exports."""
+
+
+def _program(path: str, report: Report) -> str:
+    """The name of the program of a process."""
+    name = path.rpartition("/")[2]
+    return report.metadata.command.rpartition("/")[2] if name == _LAUNCHER else name
 
 
 def selected_ranks(ranks: Sequence[RankedTask], selection: Selection) -> list[RankedTask]:
@@ -192,12 +203,34 @@ def ranks_alone(session: Session, tasks: list[Task]) -> tuple[Ranks, str]:
 
 
 def world_size(session: Session) -> int | None:
-    """The number of ranks of the job, where all reports that record it agree."""
+    """The number of ranks of the job, where all reports that record it agree.
+
+    What an allocation was made for is the size of the job only where something else shows several processes: a batch
+    script of ``-n 8`` that starts one program gives it ``SLURM_NTASKS=8``, too.
+    """
     told = set()
+    allocated = set()
     for report in session.reports:
-        sizes = (_number(report.metadata.environment.get(variable, "")) for variable in SIZE_VARIABLES)
-        told |= {size for size in sizes if size}
+        environment = report.metadata.environment
+        sizes = {size for name in SIZE_VARIABLES if (size := _number(environment.get(name, "")))}
+        told |= sizes
+        if not sizes and (size := _number(environment.get(ALLOCATION_VARIABLE, ""))):
+            allocated.add(size)
+    if allocated and (told or _has_ranks(session)):
+        told |= allocated
     return told.pop() if len(told) == 1 else None
+
+
+def _has_ranks(session: Session) -> bool:
+    """Whether anything but the size of the allocation shows that the job has several processes."""
+    if len(session.reports) > 1 or session.count(tables.nccl_calls) or has_mpi(session):
+        return True
+    environments = [report.metadata.environment for report in session.reports]
+    if any(_number(one.get(name, "")) for one in environments for name in RANK_VARIABLES):
+        return True  # a rank above 0
+    kernels = tables.kernels
+    is_nccl = sa.cast(kernels.c.is_nccl, sa.Boolean)
+    return bool(session.count(kernels) and session.rows(sa.select(kernels.c.row).where(is_nccl).limit(1)))
 
 
 def _numbered(

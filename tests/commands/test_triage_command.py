@@ -24,7 +24,8 @@ def test_findings_come_with_cost_advice_and_the_command_that_shows_more(run, sta
     done = run("triage", *stalled)
     assert done.status == 0
     lines = done.out.splitlines()
-    assert "warning" in lines[0]
+    assert lines[0].startswith("GPU busy ")
+    assert any("warning" in line for line in lines[:4])
     (head,) = [line for line in lines if line.startswith("W  idle-gaps")]
     assert " ms, " in head
     assert head.endswith(" % of the job")
@@ -36,7 +37,7 @@ def test_findings_come_with_cost_advice_and_the_command_that_shows_more(run, sta
 
 def test_a_healthy_job_is_said_to_be_healthy(run, healthy):
     done = run("triage", *healthy, "--fail-on", "warning")
-    assert done.out.startswith("No issues found.")
+    assert done.out.splitlines()[1].startswith("No issues found.")
     assert done.status == 0
 
 
@@ -134,3 +135,19 @@ class TestBaseline:
         text = target.read_text()
         assert "## New: W  idle-gaps  " in text
         assert "| step time, median |" in text
+
+
+def test_a_rule_is_explained_without_any_export(run):
+    done = run("triage", "--explain", "idle-gaps")
+    assert done.status == 0
+    assert "what the CPU" in done.out
+    assert "gap_ms (1): an idle gap of a GPU is long" in done.out
+    assert "Measured" in done.out
+
+
+def test_every_rule_has_an_explanation_and_an_unknown_one_is_told(run):
+    for name in ("straggler", "no-gpu-work", "ranks-missing", "tensor-activity"):
+        assert run("triage", "--explain", name).out.startswith(name)
+    done = run("triage", "--explain", "idle-gap")
+    assert done.status == 2
+    assert "idle-gaps" in done.err

@@ -66,8 +66,10 @@ class TestFound:
                 await rest(app, pilot)
                 screen = overview(app)
                 parts = (screen.findings, screen.ranks, screen.kernels)
-                lines = sum(part.size.height for part in parts) + len(screen.head.texts)
+                words = len(screen.head.texts) + len(screen.looking.texts)
+                lines = sum(part.size.height for part in parts) + words
                 assert lines + 4 == size[1]
+                assert any("GPUs busy" in text for text in screen.looking.texts) == (size[1] >= 24)
                 assert min(part.size.height for part in parts) >= (2 if size[1] >= 24 else 1)
 
     async def test_enter_opens_its_page_with_the_doors_from_it(self, stalled, cache_directory):

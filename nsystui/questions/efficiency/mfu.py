@@ -21,7 +21,7 @@ import numpy as np
 
 from nsystui.base.selection import Window
 from nsystui.base.text import whole_number
-from nsystui.exports.metadata import SIZE_VARIABLES
+from nsystui.exports.metadata import ALLOCATION_VARIABLE, SIZE_VARIABLES
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.efficiency.device import Gpu
 from nsystui.questions.ranks.steps import StepTimes
@@ -138,7 +138,8 @@ def _gpus(request: MfuRequest, gpus: Sequence[Gpu], reports: Sequence[Report]) -
 
 def recorded_size(reports: Iterable[Report]) -> int:
     """The number of processes of the job by the captured environment; 0 where it does not record it."""
-    return max((_number(report, name) or 0 for report in reports for name in SIZE_VARIABLES), default=0)
+    names = (*SIZE_VARIABLES, ALLOCATION_VARIABLE)
+    return max((_number(report, name) or 0 for report in reports for name in names), default=0)
 
 
 _MOST_PROCESSES = 999_999

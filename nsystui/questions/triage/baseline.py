@@ -61,6 +61,13 @@ class Against:
     changes: tuple[Change, ...]
     summary: TableAnswer
 
+    @property
+    def slower(self) -> tuple[float, float, bool]:
+        """The time before and now, ns: of a step (true) where both have steps, else of the job."""
+        if self.baseline.step and self.found.step:
+            return self.baseline.step, self.found.step, True
+        return self.baseline.time, self.found.time, False
+
     def has(self, least: Severity) -> bool:
         """Whether a finding as bad as ``least`` is new, or costs more than before."""
         return any(one.kind.is_worse and one.finding.severity.place <= least.place for one in self.changes)

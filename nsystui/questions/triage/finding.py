@@ -86,6 +86,8 @@ class Finding:
     ``cost``: ns, a mean over the GPUs of the job, so that it compares with how long the job ran; ``percent``: of that.
     Both are ``None`` where no time can be put on it. ``measured``: how the cost was found. Costs of several findings
     may be of the same time. ``window``: the place in time (job time), ``ranks``: whom it concerns; empty is all.
+    ``under``: the id of the finding that is the cause of most of this one, where there is such a finding.
+    ``gist``: it in a few words, for the summary.
     """
 
     id: str
@@ -99,6 +101,8 @@ class Finding:
     evidence: Answer | None = None
     window: Window | None = None
     ranks: tuple[int, ...] = ()
+    under: str = ""
+    gist: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,54 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import END, FILES_ONLY, START, Column, Unit
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
+from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.job import Job
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.rules import RULES, Thresholds
 from nsystui.store.report import Report
 
+_OUTSIDE = 20.0
+"""What lies outside of the GPUs' work is told of so many percent."""
+_GISTS = {
+    "input-pipeline": "waiting for the data loader",
+    "staged-peer-copies": "copies between GPUs over the host",
+    "host-allocation": "allocations of page-locked host memory",
+    "context-creation": "the creation of the CUDA context",
+    "first-launches": "first launches of kernels",
+    "launch-bound": "launch-bound stretches",
+    "straggler": "ranks wait for one that comes late",
+    "imbalance": "ranks wait for each other",
+    "exposed-communication": "NCCL that no kernel hides",
+    "small-messages": "collectives of small messages",
+    "mpi-waits": "blocking MPI calls",
+    "slow-steps": "slow steps",
+    "drift": "steps that become slower",
+    "low-utilisation": "stretches of short gaps",
+    "launch-overhead": "waiting for launches",
+    "synchronising-calls": "idle after synchronising calls",
+    "profiler-overhead": "the profiler's own work",
+    "synchronous-copies": "synchronous copies",
+    "pageable-copies": "copies of pageable memory",
+    "synchronous-memsets": "synchronous memsets",
+    "exposed-memory": "copies that no kernel hides",
+    "step-traffic": "host-to-device copies within steps",
+    "unified-memory": "unified memory's faults and migrations",
+    "slow-pace": "kernels that become slower",
+    "kernel-outliers": "rare slow launches",
+    "different-work": "ranks that compute more than others",
+    "slow-place": "slow GPUs of one place",
+}
+"""Findings in a few words, where the rule has none of its own."""
 Result = Finding | NotChecked
 Rule = Callable[[Case], Sequence[Result]]
 
@@ -37,6 +73,27 @@ class Triage:
     unsaid: frozenset[str] = frozenset()
     module_of: Mapping[str, str] = field(default_factory=dict)
     """The module of the rule that made a finding, by the finding's id."""
+    busy: float | None = None
+    """The share of their time in which the GPUs worked, %."""
+    outside: float = 0.0
+    """The share of their time before their first operation and after their last, %."""
+    step: float | None = None
+    """The median time of a step, the mean over the ranks, ns."""
+
+    @property
+    def summary(self) -> str:
+        """The share of busy time and the one or two largest causes of the rest, in a sentence."""
+        if self.busy is None:
+            return "no GPU work was recorded"
+        told = [one for one in self.findings if not one.under and one.percent and one.severity is not Severity.INFO]
+        first, *others = [one.gist or f"{_GISTS.get(one.id, one.id)} {one.percent:.1f} %" for one in told[:2]] or [""]
+        words = "; ".join([*([first] if first else []), *(f"then {one}" for one in others)])
+        if self.outside >= _OUTSIDE:
+            outside = f"{int(self.outside)} % lies before the first GPU operation or after the last one"
+            words = f"{words}; {outside}" if words else outside
+        whose = "GPU" if self.gpus == 1 else "GPUs"
+        busy = f"{self.busy:.0f}" if self.busy >= 0.5 else "<1"
+        return f"{whose} busy {busy} %: {words or 'no rule found anything that costs time'}"
 
     @property
     def is_healthy(self) -> bool:
@@ -85,8 +142,65 @@ def triage(
             else:
                 not_checked.append(result)
                 unsaid.add(name)
-    findings.sort(key=lambda one: (one.severity.place, -(one.cost or 0), one.id, one.sentence))
-    return Triage(tuple(findings), tuple(not_checked), case.time, len(case.devices), frozenset(unsaid), module_of)
+    return Triage(
+        tuple(_ordered(findings)),
+        tuple(not_checked),
+        case.time,
+        len(case.devices),
+        frozenset(unsaid),
+        module_of,
+        case.percent(case.mean([case.spent.busy])) if case.devices else None,
+        case.percent(case.mean(map(partial(_outside, case), case.devices))),
+        _step(case) if "step_times" in rules else None,
+    )
+
+
+_SYMPTOMS = {
+    "idle-gaps": ("input-pipeline",),
+    "low-utilisation": ("launch-overhead", "launch-bound", "synchronising-calls"),
+    "exposed-memory": ("synchronous-copies", "pageable-copies", "step-traffic"),
+    "exposed-communication": ("straggler", "imbalance"),
+}
+"""Findings that others may be the cause of: where one of these costs half as much or more."""
+_KEPT = {"dominant-kernel": 0.1, "exposed-communication": 0.5, "warm-up": 0.0}
+"""The part of the cost that may go at best, where it is not all: a judgement, for the order of the findings alone."""
+
+
+def _ordered(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings by severity, then by what could be gained, each followed by those that it is the cause of."""
+    costs = {one.id: one.cost or 0 for one in findings}
+
+    def cause(one: Finding) -> str:
+        for other in (one.under, *_SYMPTOMS.get(one.id, ())):
+            if other in costs and (other == one.under or 2 * costs[other] >= (one.cost or 0)):
+                return other
+        return ""
+
+    def key(one: Finding) -> tuple[int, float, str, str]:
+        return (one.severity.place, -(one.cost or 0) * _KEPT.get(one.id, 1.0), one.id, one.sentence)
+
+    placed = sorted((replace(one, under=cause(one)) for one in findings), key=key)
+    under: dict[str, list[Finding]] = {}
+    for one in placed:
+        under.setdefault(one.under, []).append(one)
+    found: list[Finding] = []
+    pending = list(reversed(under.pop("", [])))
+    while pending:
+        one = pending.pop()
+        found.append(one)
+        pending += reversed(under.pop(one.id, []))
+    return found
+
+
+def _outside(case: Case, device: DeviceIntervals) -> int:
+    window = case.window_of(device)
+    worked = device.worked(window)
+    return window.end - window.start - (worked.end - worked.start if worked else 0)
+
+
+def _step(case: Case) -> float | None:
+    medians = [float(np.median(one.duration)) for one in case.steps.values() if len(one)]
+    return sum(medians) / len(medians) if medians else None
 
 
 def _damaged(report: Report) -> Iterator[NotChecked]:

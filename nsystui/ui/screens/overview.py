@@ -184,7 +184,7 @@ class OverviewScreen(TablesScreen):
         rows = _STRIP_LINES if height >= _TALL else int(height >= _LOW)
         idle = self.idle if self._is_idle_known else None
         lines = [*facts, *words.time_lines(picture, idle, width, rows, not self.app.no_color)]
-        room = height - _FRAME - len(lines) - self.findings_lines()
+        room = height - _FRAME - len(lines) - self.findings_lines() - self._summary_lines()
         spare = room - (len(picture.tasks) + 1) - max(len(picture.kernels) + 1, _KERNEL_LINES)
         # A heading and a rank, on the smallest terminal.
         least = min(_LEAST_REMARKS, room - (self._kernel_lines() + 2))
@@ -231,15 +231,20 @@ class OverviewScreen(TablesScreen):
     @on(FindingsTable.Changed)
     def _findings_changed(self, message: FindingsTable.Changed) -> None:
         message.stop()
-        status = self.findings.status
         self.explorer.triage = self.findings.found
-        self.looking.show_lines([[("Findings  ", "bold"), (status, "")]] if status else [])
+        self._show_looking()
         if self.picture is not None:
             self._show_head(self.picture)
             self._put(self.ranks, self._ranks_answer(self.picture), keep_cursor=True)
         self._share_room()
         if self.findings.number is not None and self.focused is self.ranks and not self.ranks.cursor_row:
             self.findings.focus()  # the cause first, unless the user is at work already
+
+    def _show_looking(self) -> None:
+        """Shows the state of the search, then the summary of what was found."""
+        found = self.findings.found
+        said = self.findings.status or (found.summary if found is not None and self._summary_lines() else "")
+        self.looking.show_lines([[("Findings  ", "bold"), (said, "")]] if said else [])
 
     def _ranks_answer(self, picture: OverviewPicture) -> Answer:
         """The ranks, with the findings that are about some of them."""
@@ -297,6 +302,10 @@ class OverviewScreen(TablesScreen):
         most = max(1, _FINDINGS + (self.app.size.height - 24) // 3)
         return 1 + max(1, min(self.findings.row_count, most))
 
+    def _summary_lines(self) -> int:
+        """How many lines the summary above the findings takes."""
+        return int(self.findings.display and self.app.size.height >= _LOW)
+
     def action_check(self) -> None:
         """Looks for findings where that waits for the user."""
         if self.findings.waits:
@@ -319,6 +328,7 @@ class OverviewScreen(TablesScreen):
     # -- room -----------------------------------------------------------------------------------------------------
 
     def on_resize(self, event: events.Resize) -> None:
+        self._show_looking()
         self.job_changed()
         self._share_room()
 
@@ -332,7 +342,7 @@ class OverviewScreen(TablesScreen):
         On a wide terminal ranks that would take half of the room stand beside the kernels.
         """
         self.findings.styles.height = self.findings_lines()
-        room = self.app.size.height - _FRAME - len(self.head.texts) - self.findings_lines()
+        room = self.app.size.height - _FRAME - len(self.head.texts) - self.findings_lines() - self._summary_lines()
         is_long = self.ranks.row_count > max(_RANKS_BESIDE, room // 2)
         beside = self.app.size.width >= _WIDE and is_long and self.picture is not None
         if beside != self.has_class("-beside"):

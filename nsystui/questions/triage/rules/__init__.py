@@ -21,7 +21,7 @@ RULES: Mapping[str, frozenset[str]] = {
     "input_pipeline": _IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
     "idle_gaps": _IDLE | {"api_calls"},
     "exposed_communication": _WORK,
-    "step_times": _WORK | {"nvtx_ranges", "api_calls"},
+    "step_times": _IDLE | {"nvtx_ranges", "api_calls"},
     "low_utilisation": _IDLE,
     "small_messages": _WORK | {"nccl_calls"},
     "launch_overhead": _IDLE | {"api_calls"},

@@ -22,6 +22,7 @@ _NAMES = {
     1: "invalid value",
     2: "out of memory",
     214: "uncorrectable ECC error",
+    217: "no peer access between two devices",
     700: "illegal address",
     702: "launch timeout",
     710: "assert on the device",
@@ -35,7 +36,7 @@ _NAMES = {
 }
 _STICKY = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719})
 """After these a process cannot use its GPU any more (cudaError_t in driver_types.h; the same numbers in CUresult)."""
-_OUT_OF_MEMORY = 2
+_OUT_OF_MEMORY, _NO_PEER_ACCESS = 2, 217
 _COLUMNS = (
     RANK,
     NAME,
@@ -98,6 +99,11 @@ def _judged(codes: set[int]) -> tuple[Severity, Advice]:
         return Severity.WARNING, Advice(
             "use less memory (batch size, fragmentation), or look whether the program frees and tries again",
             "an allocator that runs full and retries frees its cache, which synchronises the whole GPU",
+        )
+    if _NO_PEER_ACCESS in codes:
+        return Severity.WARNING, Advice(
+            "see which GPUs reach each other (`nvidia-smi topo -p2p r`), and let those exchange data",
+            "without peer access copies between these GPUs are staged through the host",
         )
     return Severity.INFO, Advice(
         "see whether the program expects it", "libraries probe for features with calls that may fail"

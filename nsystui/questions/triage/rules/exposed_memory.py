@@ -7,22 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import sqlalchemy as sa
+
 from nsystui.questions.activities import MEMORY, work_summary
+from nsystui.questions.conditions import duration, where
 from nsystui.questions.triage.case import Case, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
 _NAME = "exposed-memory"
-_ADVICE = {
-    "Host-to-Device": Advice(
-        "prefetch the next batch on a copy stream from pinned memory, or keep the data on the GPU",
-        "most of the time of these operations is host-to-device traffic",
-    ),
-    "Device-to-Host": Advice(
-        "copy results less often, or on a stream of their own into pinned memory",
-        "most of the time of these operations is device-to-host traffic",
-    ),
-}
+_LESS = {"Host-to-Device": "keep on the GPU what does not change", "Device-to-Host": "copy results less often"}
 _USUAL = Advice(
     "put the operations on a stream of their own, or save them (in-place operations, preallocated buffers)",
     "they only cost time where no kernel runs beside them",
@@ -44,7 +38,43 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "them; most of the time of all "
         f"takes {name}"
     )
-    advice = next((one for word, one in _ADVICE.items() if word in name), _USUAL)
+    advice = next((_of_copies(case, word, name) for word in _LESS if word in name), _USUAL)
     measured = "copies and memsets without what kernels overlap, from the first step on; mean over the GPUs"
     door, share = Door("memory"), case.percent(cost)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
+
+
+def _of_copies(case: Case, direction: str, operation: str) -> Advice:
+    """The advice for copies over the link to the host, by what is done for them already."""
+    memory, kernels = tables.memory_ops, tables.kernels
+    host = memory.c.source_memory if direction == "Host-to-Device" else memory.c.target_memory
+    busy = sa.select(kernels.c.report, kernels.c.process, kernels.c.stream).where(*where(kernels, case.chosen))
+    own = sa.tuple_(memory.c.report, memory.c.process, memory.c.stream).not_in(busy.distinct())
+    query = (
+        sa.select(host, own.label("own"), sa.func.sum(duration(memory)))
+        .where(*where(memory, case.chosen), memory.c.operation == operation, memory.c.end.is_not(None))
+        .group_by(host, "own")
+    )
+    rows = [(kind, bool(apart), int(time or 0)) for kind, apart, time in case.job.session.rows(query)]
+    whole = sum(time for *_, time in rows)
+    is_pageable = 2 * sum(time for kind, _, time in rows if kind == "Pageable") > whole
+    is_pinned = 2 * sum(time for kind, _, time in rows if kind == "Pinned") > whole
+    is_apart = 2 * sum(time for _, apart, time in rows if apart) > whole
+    words, less = direction.lower(), _LESS[direction]
+    reason = f"most of the time of these operations is {words} traffic"
+    if is_pageable:
+        return Advice(
+            f"pin the host memory, copy asynchronously on a stream of its own, or {less}",
+            f"{reason}, of pageable memory, which CUDA stages",
+        )
+    if not is_pinned:
+        return Advice(f"copy beside kernels, on a stream of its own and of pinned memory, or {less}", reason)
+    if not is_apart:
+        return Advice(
+            f"copy on a stream of its own, while kernels run, or {less}",
+            f"{reason}; the memory is pinned already, but the copies are on a stream with kernels",
+        )
+    return Advice(
+        f"start the copies earlier, so that kernels run beside them; copy less (smaller types), or {less}",
+        f"{reason}; the copies are pinned already and on a stream of its own, and no kernel runs meanwhile",
+    )

@@ -71,15 +71,19 @@ _ADVICE = {
         "make what the other thread does faster, or have it done earlier: more workers, prefetching (`nsystui gaps`)",
         "the thread that launches waited while another thread of its process ran",
     ),
-    OFF_CPU: Advice(
-        "look at what it waits for: data of worker processes, files, a lock; `-t osrt` would record the call",
-        "the thread that launches was off its CPU, and no thread of its process ran",
-    ),
-    NOTHING: Advice(
-        "look at what the program does on the CPU there: data loading, logging, checkpoints, Python",
-        "it made no CUDA call, so nothing could be launched; with `-t osrt` and CPU sampling the export would say more",
-    ),
 }
+"""Of `OFF_CPU` and `NOTHING` the cause is not known: see `_unknown`."""
+_REASON = {
+    OFF_CPU: "the thread that launches was off its CPU, and no other thread of its process is known to have run: "
+    "what it waited for is not recorded",
+    NOTHING: "the thread that launches made no CUDA or MPI call, so nothing could be launched; nothing else is "
+    "recorded of it",
+}
+_RECORDED = {
+    NOTHING: (canonical.OS_CALLS, canonical.SCHED_EVENTS, canonical.HOST_SAMPLES),
+    OFF_CPU: (canonical.OS_CALLS,),
+}
+"""The tables that would say more."""
 _COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
@@ -115,12 +119,14 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
     kind = max(KINDS, key=lambda one: spent[one])
     looked = sum(span.length for span in spans[: len(works)])
     longest = spans[0]
+    gist = f"it waits {time_words(cost)} of {time_words(case.time)} in long gaps"
     if not case.job.session.count(tables.api_calls):
         doing, advice = "", Advice("record CUDA API calls (-t cuda)", "they would say what the CPU did in the gaps")
     else:
         which = "them" if len(works) == len(spans) else f"the {len(works)} longest"
         doing = f"; for {100 * spent[kind] / looked:.0f} % of {which} the CPU was {kind}{_where(works, kind)}"
-        advice = _ADVICE[kind]
+        gist += f" ({_gist(works, kind, looked)})"
+        advice = _ADVICE[kind] if kind in _ADVICE else _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
     sentence = (
         f"GPUs are idle for {time_words(cost)} each in gaps of {case.thresholds.gap_ms:g} ms or more "
@@ -140,21 +146,51 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
         _table(case, works, len(spans)),
         longest.window,
         ranks,
+        gist=gist,
     )
 
 
-def _where(works: Sequence[HostWork], kind: str) -> str:
-    """The call and the range that hold most of the time of a kind."""
+def _unknown(case: Case, kind: str) -> Advice:
+    """The advice where no cause is known: what to record, as far as it is not there, and else where to look."""
+    lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
+    flags = " ".join(table.record.partition("`nsys profile ")[2].rstrip("`") for table in lacking)
+    if flags:
+        return Advice(f"record with `nsys profile {flags}`: it would say what that thread did", _REASON[kind])
+    return Advice("look at the threads of all processes in the gaps (`nsystui gaps`, Timeline)", _REASON[kind])
+
+
+def _gist(works: Sequence[HostWork], kind: str, looked: int) -> str:
+    """The call or function with more than half of the time of a kind, else the kind, and its share of all."""
     calls: dict[str, int] = {}
-    ranges: dict[str, int] = {}
     for work in works:
-        time = work.spent[kind]
-        if kind in work.calls:
-            calls[work.calls[kind]] = calls.get(work.calls[kind], 0) + time
-        if work.range_name:
-            ranges[work.range_name] = ranges.get(work.range_name, 0) + time
-    call = f", mostly {max(sorted(calls), key=lambda one: calls[one])}" if calls else ""
-    return call + (f", mostly in NVTX range `{max(sorted(ranges), key=lambda one: ranges[one])}`" if ranges else "")
+        for cause, time in work.causes.items():
+            if cause.kind == kind:
+                words = cause.words if cause.what else ""
+                calls[words] = calls.get(words, 0) + time
+    longest = max(sorted(calls), key=lambda one: calls[one])
+    whole = sum(calls.values())
+    has_one = longest and 2 * calls[longest] > whole
+    return f"{longest if has_one else kind} {100 * (calls[longest] if has_one else whole) / looked:.0f} %"
+
+
+def _where(works: Sequence[HostWork], kind: str) -> str:
+    """The call, and the range or that there is none, that hold most of the time of a kind, each with its share."""
+    calls: dict[str, int] = {}
+    ranges: dict[str | None, int] = {}
+    for work in works:
+        ranges[work.range_name] = ranges.get(work.range_name, 0) + work.spent[kind]
+        for cause, time in work.causes.items():
+            if cause.kind == kind and cause.what:
+                calls[cause.words] = calls.get(cause.words, 0) + time
+    whole, words = sum(ranges.values()), ""
+    if calls:
+        call = max(sorted(calls), key=lambda one: calls[one])
+        words = f", {100 * calls[call] / whole:.0f} % of it in {call}"
+    if set(ranges) == {None}:
+        return words
+    longest = max(sorted(ranges, key=str), key=lambda one: ranges[one])
+    where = "outside of every NVTX range" if longest is None else f"in NVTX range `{longest}`"
+    return f"{words}, {100 * ranges[longest] / whole:.0f} % of it {where}"
 
 
 def _table(case: Case, works: Sequence[HostWork], gaps: int) -> TableAnswer:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import few
+from nsystui.questions.algebra.intervals import Intervals, Times
+from nsystui.questions.host.causes import NOTHING
+from nsystui.questions.host_work import Span, host_work
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
-from nsystui.questions.triage.case import Case, number_of, time_words
+from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
 _DOOR = Door("steps across", sort="median")
 _FEWEST = 5
+_LOOKED_AT = 40
+"""The number of longest gaps in which the CPU's work is examined."""
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
@@ -32,13 +39,15 @@ def _mean(values: Sequence[float]) -> int:
 
 
 def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
-    lost, numbers, ranks = [], set(), set()
+    lost, idle, numbers, ranks = [], [], set(), set()
     window, longest, usual = None, 0, 0.0
     for task, one in steps.items():
         later = one.duration[warm_up:]
         middle = float(np.median(later))
         places = np.flatnonzero(later > case.thresholds.slow_step * middle) + warm_up
         lost.append(float((one.duration[places] - middle).sum()))
+        gaps = _long_gaps(case, one)
+        idle.append(float(np.maximum(gaps[places] - np.median(gaps[warm_up:]), 0).sum()))
         for place in places.tolist():
             numbers.add(int(one.numbers[place]))
             ranks.add(case.rank_of[task])
@@ -52,13 +61,67 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
         f"took more than {case.thresholds.slow_step:g} times the rank's median after warm-up; the longest "
         f"{time_words(longest)} instead of {time_words(usual)}"
     )
-    whose = "on every rank" if len(ranks) == len(steps) else "on some ranks only"
+    in_gaps = min(_mean(idle), cost)
+    if in_gaps:
+        sentence += f"; {time_words(cost)} lost, {time_words(in_gaps)} of it idle time in long gaps"
+    if len(steps) == 1:
+        reason = "one rank alone does not tell whether the others were slow, too"
+    elif len(ranks) == len(steps):
+        reason = "every rank was slow: what they wait for, or do, together"
+    else:
+        reason = f"only {rank_words(ranks)} had slow steps: it is no work that all ranks have in common"
     advice = Advice(
-        "compare that step with the one before it (Timeline, or `nsystui diff` with --time-a and --time-b)",
-        f"it was slow {whose}: "
-        + ("checkpoints, data loading or allocations" if len(ranks) == len(steps) else "a host"),
+        "compare that step with the one before it (Timeline, or `nsystui diff` with --time-a and --time-b)", reason
     )
-    return _finding(case, "slow-steps", Severity.WARNING, sentence, advice, cost, "over the median step", window, ranks)
+    found = _finding(
+        case, "slow-steps", Severity.WARNING, sentence, advice, cost, "over the median step", window, ranks
+    )
+    return replace(found, under="idle-gaps") if 2 * in_gaps >= cost else found
+
+
+def _long_gaps(case: Case, steps: StepTimes) -> NDArray[np.float64]:
+    """The idle time in long gaps within each step, ns: the mean over the GPUs of its task."""
+    own = [device for device in case.devices if device.device.task.task == steps.task]
+    found = np.zeros(len(steps))
+    for device in own:
+        gaps = at_least(case.gaps(device), case.thresholds.gap_ms * 1e6)
+        found += _covered(gaps, steps.start + steps.duration) - _covered(gaps, steps.start)
+    return found / max(len(own), 1)
+
+
+def _covered(spans: Intervals, times: Times) -> Times:
+    """The length of the spans before each of some times."""
+    before = np.concatenate(([0], np.cumsum(spans.ends - spans.starts)))
+    place = np.searchsorted(spans.starts, times, side="right")
+    beyond = np.maximum(spans.ends[place - 1] - times, 0) if len(spans) else np.zeros(len(times), np.int64)
+    return before[place] - np.where(place > 0, beyond, 0)
+
+
+def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
+    """What the CPU did in the long gaps of the first steps, as far as it is known."""
+    spans: list[Span] = []
+    for device in case.devices:
+        place, one = device.device, steps.get(device.device.task.task)
+        if one is None:
+            continue
+        first, until = int(one.start[0]), int(one.start[warm_up])
+        gaps = at_least(case.gaps(device), case.thresholds.gap_ms * 1e6).clip(first, until)
+        windows = map(Window, gaps.starts.tolist(), gaps.ends.tolist())
+        spans += [Span(place.task.task, place.device, window) for window in windows if window.end > window.start]
+    idle = case.mean(span.length for span in spans)
+    if not idle:
+        return ""
+    spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
+    causes: dict[str, int] = {}
+    for work in host_work(case.job, spans[:_LOOKED_AT]):
+        for cause, time in work.causes.items():
+            if cause.kind != NOTHING:
+                causes[cause.words] = causes.get(cause.words, 0) + time
+    words = f"; GPUs are idle for {time_words(idle)} of them in long gaps"
+    if not causes:
+        return f"{words}, and nothing is recorded of what the CPU did"
+    longest = max(sorted(causes), key=lambda one: causes[one])
+    return f"{words}, {time_words(case.mean([causes[longest]]))} of it in {longest}"
 
 
 def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
@@ -71,11 +134,11 @@ def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Findi
         return None
     first = next(iter(steps.values()))
     until = int(first.start[warm_up])
-    sentence = f"the first {warm_up} steps take {time_words(cost)} more than as many later ones"
+    work = _work_of(case, steps, warm_up)
+    sentence = f"the first {warm_up} steps take {time_words(cost)} more than as many later ones{work}"
     advice = Advice(
         f"judge the steady part alone: --time {until}ns: (or capture later, with -c cudaProfilerApi)",
-        "compilation, autotuning, allocation and NCCL's connections are paid once, and distort "
-        "shares of a short capture",
+        "what a program pays once distorts the shares of a short capture",
     )
     ranks = {case.rank_of[task] for task in steps}
     return _finding(
@@ -103,8 +166,9 @@ def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding
         "(medians, without the warm-up)"
     )
     advice = Advice(
-        "look for what grows: memory in use and its fragmentation, sequence lengths, logging; and for clocks that sink",
-        "single slow steps would leave the median alone",
+        "compare a late step with an early one (`nsystui diff` with --time-a and --time-b)",
+        "kernels that take longer, more of them, or more idle time: that tells where to look; single slow steps would "
+        "leave the median alone",
     )
     measured = "over the median of the first third"
     return _finding(case, "drift", Severity.WARNING, sentence, advice, _mean(lost), measured, None, ranks)

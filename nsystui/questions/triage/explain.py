@@ -1,0 +1,34 @@
+"""How a finding is measured: its row in docs/triage.md, and its thresholds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+
+from nsystui.base.errors import UsageError, meant
+from nsystui.questions.triage.rules import Thresholds, meanings
+
+_ROW = re.compile(r"^\| `([a-z-]+)` \| (.+?) \|(?: (.+?) \|)?$", re.MULTILINE)
+_NAME = re.compile(r"`(\w+)`")
+_COST = "time of one GPU, the mean over the GPUs of the job; with steps, from the first one on"
+
+
+def explanation(name: str, thresholds: Thresholds) -> list[str]:
+    """The lines that say what a finding means and how it is measured. Raises UsageError for an unknown one."""
+    text = files("nsystui").joinpath("docs", "triage.md").read_text(encoding="utf-8")
+    rows = {found: (meaning, words or "") for found, meaning, words in _ROW.findall(text)}
+    if name not in rows:
+        hint = meant(name, rows, f"write one of {', '.join(sorted(rows))}")
+        raise UsageError(f"--explain {name}: there is no finding {name!r}: {hint}")
+    return list(_lines(name, *rows[name], thresholds))
+
+
+def _lines(name: str, meaning: str, words: str, thresholds: Thresholds) -> Iterator[str]:
+    yield f"{name}: {meaning}"
+    own = _NAME.findall(words)
+    if any(one.endswith("_percent") for one in own):
+        yield f"Measured as {_COST}."
+    for key, _, text in meanings():
+        if key in own:
+            yield f"   {key} ({getattr(thresholds, key):g}): {text}"
