@@ -16,6 +16,8 @@ from itertools import chain
 from typing import Literal
 
 ELLIPSIS = "…"
+CRUMB_GAP = " · "
+"""Between two parts of a selection in words."""
 _SUBSTITUTE = "·"
 
 _INVISIBLE = frozenset(

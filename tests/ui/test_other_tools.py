@@ -17,9 +17,12 @@ async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_dir
         assert isinstance(app.screen, NcuScreen)
         shown = app.screen.commands[0]
         assert shown.count is None and app.clipboard == f"{shown.command}\n"
-        await hit(app, pilot, "escape", "enter", "down", "u")
-        assert isinstance(app.screen, NcuScreen)
-        assert "--launch-count 1" in app.clipboard and "--launch-skip 1" in app.clipboard
+        await hit(app, pilot, "escape", "enter")
+        starts = [int(row[0]) for row in app.screen.table.answer.sorted_by("start", False).page(0, 100)]
+        await hit(app, pilot, "down", "u")
+        place = starts.index(app.screen_stack[-2].values()["start"])
+        assert isinstance(app.screen, NcuScreen) and place
+        assert "--launch-count 1" in app.clipboard and f"--launch-skip {place} " in app.clipboard
 
 
 async def test_before_the_first_table_u_and_enter_say_that_there_is_nothing_yet(demo_job, cache_directory, monkeypatch):

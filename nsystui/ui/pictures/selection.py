@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection
+from nsystui.base.text import CRUMB_GAP
 from nsystui.base.units import format_value
-from nsystui.ui.widgets.lines import CRUMB_GAP
 
 if TYPE_CHECKING:
     from nsystui.questions.tasks import RankedTask

@@ -18,15 +18,12 @@ from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
 
-from nsystui.base.text import fit, safe_text, shorten, width_of
+from nsystui.base.text import CRUMB_GAP, fit, safe_text, shorten, width_of
 from nsystui.ui.ascii import key_name
 from nsystui.ui.keys import textual_key
 from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css, fill_class
 
 CRUMB = " › "
-CRUMB_GAP = " · "
-"""Between two crumbs of a selection."""
-
 GAP = "   "
 """Between what stands left and what stands right on a line, at least."""
 
