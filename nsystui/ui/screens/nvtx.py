@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from itertools import pairwise
 from typing import Any
+
+from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, Row, TableAnswer
 from nsystui.base.columns import START, Column, Unit
@@ -31,7 +33,7 @@ OUTLINE_COLUMNS = (
     Column("total", header="Total Time (ns)", label="wall total", unit=Unit.DURATION),
     Column("average", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=4),
     Column("self", header="Self Time (ns)", label="self", unit=Unit.DURATION, importance=3),
-    Column("gpu", header="GPU Projected (ns)", label="GPU total", unit=Unit.DURATION),
+    Column("gpu", header="GPU Projected (ns)", label="GPU total", unit=Unit.DURATION, has_bar=True),
     Column(
         "gpu-median", header="GPU Projected Med (ns)", label="GPU med", unit=Unit.DURATION, decimals=1, importance=3
     ),
@@ -193,6 +195,10 @@ class NvtxScreen(OutlineScreen[Node]):
         self._target: EventKey | None = None
         self._jumps = 0
         self._exported = "rows"
+
+    def body(self) -> Iterable[Widget]:
+        yield from super().body()
+        self.table.bar_category = "compute"
 
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.by, self.fold_numbers, self._jumps)

@@ -211,7 +211,8 @@ class TableLayout:
                 measure.wording, measure.widest = wording, 0
             if measure.column.has_bar:
                 largest = max((value for value in values if isinstance(value, int | float)), default=0)
-                measure.full = 100.0 if largest > _HALF or largest <= 0 else largest
+                is_of_all = measure.column.unit is Unit.PERCENT and largest > _HALF
+                measure.full = 100.0 if is_of_all or largest <= 0 else largest
 
     def format(self, row: Row, prefix: str = "") -> list[str]:
         """The values of ``row`` in words, and room for them in their columns' widths."""
