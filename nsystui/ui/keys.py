@@ -187,7 +187,7 @@ KEYS: tuple[Key, ...] = (
         "⏎",
         "",
         "open",
-        "a thread's functions, a function's callers, a cause's gaps, a gap on the timeline, memory's allocations",
+        "of a thread its functions, of those the callers; of a cause its gaps, then the timeline",
         "host",
     ),
     Key("c", "c", "call_tree", "call tree", "the call tree of a thread, or of what a function calls", "host"),

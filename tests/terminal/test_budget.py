@@ -12,7 +12,8 @@ from synthetic import training_job
 
 CURSOR, PAGE, SWITCH = 600, 8 * 1024, 15 * 1024
 DETAILS = 2 * 1024
-MODES = {"2": "│2 Kernels│", "3": "│3 NCCL│", "4": "│4 GPU│", "5": "│5 NVTX│", "6": "│6 Events│", "1": "│1 Overview│"}
+TITLES = ("Overview", "Kernels", "NCCL", "GPU", "NVTX", "Events", "Ranks", "Host")
+MODES = {str(number): f"│{number} {title}│" for number, title in enumerate(TITLES, 1)}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def cost(terminal: Terminal, *keys: str, quiet: float = 0.6) -> int:
     return terminal.bytes_since_mark
 
 
-@pytest.mark.parametrize("mode", ["1", "2", "3", "5", "6"])
+@pytest.mark.parametrize("mode", ["1", "2", "3", "5", "6", "8"])
 def test_a_step_of_the_cursor_sends_little(restless, mode):
     restless.press(mode)
     restless.settle(quiet=0.8)

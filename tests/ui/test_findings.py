@@ -113,7 +113,8 @@ class TestFound:
                 await show_finding(app, Finding("it", Severity.INFO, "it is so", advice, door))
                 await rest(app, pilot)
                 name = type(app.screen).__name__.lower()
-                expected = "diagnostics" if view == DIAGNOSTICS else door.screen.lower()
+                others = {DIAGNOSTICS: "diagnostics", "call tree": "calltree"}
+                expected = others.get(view, door.screen.lower())
                 assert name == f"{expected}screen", view
                 assert not isinstance(app.screen, ViewsScreen) or app.screen.view.name == view
                 assert app.selection.name == (NameFilter("x") if door.filter else None)

@@ -41,12 +41,17 @@ def before_launch(job: Job, task: Task, device: int, start: int) -> str:
     end = _end_before(job, task, device, start)
     if end is None or start - end < LEAST:
         return ""
-    found = attribute(job, [IdleSpan(task, device, end, start)]).of_span(0)
-    length = start - end
+    length = format_value(Unit.DURATION, start - end)
+    return f"the GPU was idle for {length} before: {causes_in(job, task, device, end, start)}"
+
+
+def causes_in(job: Job, task: Task, device: int, start: int, end: int) -> str:
+    """The largest causes of idle time of a GPU, ``61 % running direct_copy_kernel, 30 % in poll``."""
+    found = attribute(job, [IdleSpan(task, device, start, end)]).of_span(0)
+    length = end - start
     ordered = sorted(found, key=lambda cause: (-found[cause], cause.words))
     shown = [cause for cause in ordered if found[cause] >= _LEAST_SHARE * length][:_MOST]
-    told = [f"{100 * found[cause] / length:.0f} % {_words(cause)}" for cause in shown]
-    return f"the GPU was idle for {format_value(Unit.DURATION, length)} before: {', '.join(told)}"
+    return ", ".join(f"{100 * found[cause] / length:.0f} % {_words(cause)}" for cause in shown)
 
 
 def _words(cause: Cause) -> str:

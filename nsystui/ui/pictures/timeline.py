@@ -16,6 +16,7 @@ from nsystui.exports.identifiers import tid_of
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, launch, partners
+from nsystui.questions.host.before import causes_in
 from nsystui.questions.host.segments import BLOCKED, OFF, RUNNABLE
 from nsystui.questions.job import Job
 from nsystui.questions.nvtx.around import path_at
@@ -242,7 +243,9 @@ def event_facts(job: Job, timeline: Timeline, lane: Lane, window: Window, row: R
         else:
             row, count = longest_in(timeline, lane, window)
     if row is None:
-        return EventFacts(None, (*_meanwhile(timeline, lane, window), "] and [ go to the next and the previous event"))
+        return EventFacts(
+            None, (*_meanwhile(job, timeline, lane, window), "] and [ go to the next and the previous event")
+        )
     values = record(EVENT_COLUMNS, row)
     start, duration = (format_value(unit, values[key]) for unit, key in _TIMES)
     which = f"the longest of {count:,} in this column, " if count > 1 else ""
@@ -298,8 +301,8 @@ def _full_name(timeline: Timeline, row: Row) -> str:
     return full if smart == full else f"{smart}    {full}"
 
 
-def _meanwhile(timeline: Timeline, lane: Lane, window: Window) -> Iterator[str]:
-    """What the main thread did while nothing ran on a lane: its ranges, and the longest call."""
+def _meanwhile(job: Job, timeline: Timeline, lane: Lane, window: Window) -> Iterator[str]:
+    """What was done while nothing ran on a lane: the ranges of the main thread, its longest call, the causes."""
     item = next((item for item in timeline.tasks if item.task == lane.task), None)
     if lane.is_host or item is None or item.pid is None:
         yield "nothing here"
@@ -314,6 +317,8 @@ def _meanwhile(timeline: Timeline, lane: Lane, window: Window) -> Iterator[str]:
     if found:
         values = record(EVENT_COLUMNS, max(found, key=lambda row: record(EVENT_COLUMNS, row)["duration"] or 0))
         yield f"in the call {values['name']}, {format_value(Unit.DURATION, values['duration'])}"
+    if lane.stream is None and lane.device is not None and timeline.session.count(tables.api_calls):
+        yield f"the GPU was idle here: {causes_in(job, lane.task, lane.device, window.start, window.end)}"
 
 
 def _place(values: dict[str, Value]) -> str:

@@ -61,8 +61,8 @@ _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "GPU memory": (
         ("device", {}),
         ("allocation", {"allocations": "all"}),
-        ("allocation at the peak", {"allocations": "at-peak"}),
-        ("allocation never freed", {"allocations": "never-freed"}),
+        ("at peak", {"allocations": "at-peak"}),
+        ("never freed", {"allocations": "never-freed"}),
         ("pool", {"pools": True}),
     ),
 }
@@ -252,15 +252,25 @@ class HostScreen(ViewsScreen, SampledScreen):
         peak = self.values().get("peak_time")
         return Window(peak, peak + 1) if isinstance(peak, int) else super().row_window()
 
+    def row_details(self) -> Details:
+        """Of a cause of idle time all of its words first."""
+        own, values = super().row_details(), self.values()
+        cause, what, thread = (values.get(key) for key in ("cause", "what", "thread"))
+        if not isinstance(cause, str) or not own:
+            return own
+        words = f"{cause}: {what}" if what else cause
+        return [[f"{words} on {thread}" if thread else words], *own[1:]]
+
     def details_question(self) -> Callable[[Job], Details] | None:
         """Of memory its curve."""
         answer, row = self.table.answer, self.table.current_row
         if answer is None or row is None or answer.columns != MEMORY_COLUMNS:
             return None
         own, selection = self.row_details(), self.selection
+        name = [f"{row[2]} memory of rank {'–' if row[0] is None else row[0]}, device {row[1]}"]
 
         def ask(job: Job) -> Details:
-            return [own[0], [_curve(job, selection, row)], *own[1:]]
+            return [name, [_curve(job, selection, row)], *own[1:]]
 
         return ask
 
