@@ -113,7 +113,7 @@ def test_a_cell_that_two_parts_share_shows_both():
 
 
 async def test_the_facts_share_the_title_line_where_there_is_room(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, (170, 36)) as (app, _):
+    async with running(demo_job, cache_directory, (180, 36)) as (app, _):
         title = screen_text(app)[0]
         assert "4 ranks" in title and "nsys 2026.2.1" in title and "6 Events" in title
 
