@@ -333,7 +333,7 @@ def test_a_storm_of_signals_leaves_the_terminal_as_it_was(job, unpacked, seed):
     with begun(job, unpacked) as terminal:
         terminal.wait_for("begun", timeout=60)
         if chance.random() < 0.5:
-            terminal.wait_for("nsystui", timeout=60)
+            terminal.wait_for("1 Ovw", timeout=60)
         terminal.listen(chance.random() / 2)
         for number in [*chance.choices(others, k=10), *chance.choices(ending * 3 + others, k=40), *ending]:
             terminal.kill(number)
@@ -382,7 +382,7 @@ def test_a_signal_ends_it_whatever_it_waits_for(job, environment, tmp_path, wher
     script = tmp_path / "never.py"
     script.write_text(NEVER_ENDING.format(where=where))
     with in_a_shell([sys.executable, str(script), *job], environment) as terminal:
-        terminal.wait_for("nsystui", timeout=60)
+        terminal.wait_for("1 Ovw", timeout=60)
         terminal.kill(signal.SIGTERM)
         assert_clean(terminal, {143})
 

@@ -178,7 +178,7 @@ async def test_kernels_have_smart_names_and_files_full_ones(demo_job, cache_dire
         assert app.screen.name_of_table == "kernels"
         full = next(name for name in cells(app, "name") if name.startswith("void "))
         smart = app.screen.table.names[full]
-        assert line_with(app, smart) and not any(full[:20] in line for line in screen_text(app)[:-7])
+        assert line_with(app, smart[:30]) and not any(full[:20] in line for line in screen_text(app)[:-7])
         assert any(full in row for row in app.screen.answer_to_export().rows)
         await hit(app, pilot, "n")
         assert line_with(app, full[:20]) and app.screen.table.names == {}
@@ -245,7 +245,7 @@ async def test_e_exports_plain_values_of_the_summary(demo_job, other_job, cache_
 async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "r")
-        await shows(app, pilot, "A and B are chosen")
+        await shows(app, pilot, "A and B are fixed here")
         await hit(app, pilot, "v")
         name = cells(app, "name")[0]
         totals = {side: cells(app, f"sum_{side}")[0] for side in "ab"}

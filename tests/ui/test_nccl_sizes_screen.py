@@ -40,7 +40,7 @@ async def test_v_changes_between_kernels_and_calls(job, cache_directory):
         await shows(app, pilot, "rows of kernels")
         keys = [column.key for column in app.screen.table.answer.columns]
         assert {"bytes", "busbw"} <= set(keys) and "what" not in keys
-        line = line_with(app, "collective ")
+        line = line_with(app, "busbw")
         assert "bytes" in line and "busbw" in line, "both stay at 80 columns"
         await hit(app, pilot, "v")
         await shows(app, pilot, "[CPU calls]")

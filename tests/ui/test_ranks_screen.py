@@ -134,7 +134,7 @@ async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, c
     may_answer = threading.Event()
     ask = RanksScreen.ask
     monkeypatch.setattr(RanksScreen, "ask", lambda *args: may_answer.wait(60) and ask(*args))
-    async with running(demo_job, cache_directory, NARROW) as (app, pilot):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("7")
         try:
             await shows(app, pilot, "computing…")

@@ -103,7 +103,7 @@ async def test_a_map_is_drawn_figure_by_figure_and_is_a_table_too(job, cache_dir
     async with running(job, cache_directory) as (app, pilot):
         await open_recipe(app, pilot, "nccl_gpu_time_util_map")
         assert isinstance(app.screen, RecipeMapScreen)
-        line_with(app, "All Kernels (%) · 1 of 3 figures")
+        line_with(app, "All Kernels (%) · 1 of 3 metrics")
         assert sum("rank " in line and "%" in line for line in screen_text(app)) == 2
         await hit(app, pilot, "b")
         line_with(app, "NCCL (%) · 2 of 3")
