@@ -42,6 +42,29 @@ async def test_a_rank_is_selected_and_its_gpu_shown(demo_job, cache_directory):
         assert app.selection.tasks is None
 
 
+async def test_the_lanes_of_the_rank_stand_beside_those_of_the_median_rank(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "7", "down", "down")
+        await rest(app, pilot)
+        shares = sorted(zip(app.screen.table.answer.cells("compute_percent"), range(4), strict=True))
+        _, median = shares[1]
+        assert [lane.label for lane in app.screen.lanes.lanes] == ["rank 2", f"rank {median}, median"]
+        line_with(app, f"rank {median}, median")
+        await hit(app, pilot, "v")
+        await shows(app, pilot, "[steps]")
+        assert not app.screen.lanes.display
+
+
+async def test_the_figures_in_which_a_rank_is_odd_are_coloured(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "7", "down", "down")
+        values = app.screen.values()
+        assert values["odd"].startswith("late ▲, wait caused ▲")
+        assert {"rank", "odd", "late", "wait_caused"} <= set(app.screen.table.cell_styles(values))
+        await hit(app, pilot, "down")
+        assert not app.screen.table.cell_styles(app.screen.values())
+
+
 async def test_a_step_is_a_selection(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await hit(app, pilot, "7")

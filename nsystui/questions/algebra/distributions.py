@@ -193,27 +193,24 @@ def log_density(x: ArrayLike, y: ArrayLike, columns: int, rows: int) -> Density 
 Cells = list[tuple[int, int]]
 
 
-def log_places(
-    series: Sequence[tuple[ArrayLike, ArrayLike]], columns: int, rows: int
-) -> tuple[list[Cells], Density] | None:
-    """The cells (row, column) of the points of each series on common axes, and the density of all of them together.
+def curve_places(
+    series: Sequence[tuple[ArrayLike, ArrayLike]], columns: int, rows: int, top: float
+) -> tuple[list[Cells], tuple[float, float]] | None:
+    """The cells (row, column) of the points of each series, and the ends of x: x is logarithmic, y goes from 0 to top.
 
-    A point is shown where both of its values are above 0. ``None`` where there are none, or no room for them.
+    A point is shown where its x is above 0. ``None`` where there are none, or no room for them.
     """
-    if not series:
+    points = [tuple(np.asarray(values, np.float64) for values in one) for one in series]
+    known = np.concatenate([xs[xs > 0] for xs, _ in points]) if points else np.zeros(0)
+    if not len(known) or columns < 1 or rows < 1:
         return None
-    xs, ys = (np.concatenate([np.asarray(one[axis], np.float64) for one in series]) for axis in (0, 1))
-    whole = log_density(xs, ys, columns, rows)
-    if whole is None:
-        return None
+    ends = _ends(known)
     cells = []
-    for one in series:
-        xs, ys = (np.asarray(values, np.float64) for values in one)
-        is_shown = (xs > 0) & (ys > 0)
-        column = _places(xs[is_shown], whole.x, columns)
-        row = rows - 1 - _places(ys[is_shown], whole.y, rows)
-        cells.append(list(zip(row.tolist(), column.tolist(), strict=True)))
-    return cells, whole
+    for xs, ys in points:
+        is_shown = xs > 0
+        row = np.clip(rows - 1 - (ys[is_shown] / top * rows).astype(np.int64), 0, rows - 1)
+        cells.append(list(zip(row.tolist(), _places(xs[is_shown], ends, columns).tolist(), strict=True)))
+    return cells, ends
 
 
 def _ends(values: NDArray[np.float64]) -> tuple[float, float]:

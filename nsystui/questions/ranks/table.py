@@ -202,6 +202,12 @@ def _odd(rows: Sequence[Mapping[str, Value]]) -> Iterator[str]:
         yield ", ".join(f"{word} {'▲' if found[word] > 0 else '▼'}" for word in furthest)
 
 
+def odd_figures(odd: str) -> list[str]:
+    """The keys of the columns that a text of the column ``odd`` names."""
+    words = [reason.rpartition(" ")[0] for reason in odd.split(", ")]
+    return [measure.name for measure, word in _JUDGED if word in words]
+
+
 def _number(value: Value) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 

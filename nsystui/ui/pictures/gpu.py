@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from nsystui.base.answer import Row, TableAnswer
@@ -318,6 +318,38 @@ def _metric_lanes(gpu: GpuLanes, height: int) -> list[Lane]:
         for metric in gpu.metrics
     ]
 
+
+# -- a rank beside the others -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ComparedLanes:
+    """The lanes of a rank, and of the median rank, over the selected time; the steps as in ``GpuPicture``."""
+
+    window: Window
+    lanes: tuple[Lane, ...]
+    steps: tuple[tuple[int, str], ...]
+
+
+def compared_lanes(job: Job, selection: Selection, rank: int, columns: int, height: int) -> ComparedLanes:
+    """The lanes of a rank above those of the one whose share of compute is the median. Blocks: call it in a thread.
+
+    Compute, for ranks that wait for a slow one are as busy as that one is.
+    """
+    window = job.extent(selection)
+    busy = job.busy(selection)
+    by_share = sorted(busy.devices, key=lambda item: item.breakdown(window).kernels)
+    median = by_share[(len(by_share) - 1) // 2].device.task.rank if by_share else rank
+    lanes: list[Lane] = []
+    for number in dict.fromkeys((rank, median)):
+        own = replace(busy, devices=tuple(item for item in busy.devices if item.device.task.rank == number))
+        for gpu in _gpus(job, selection, own, window, columns, ()):
+            label = gpu.title if number == rank else f"{gpu.title}, median"
+            lanes += [replace(lane, label=label) for lane in _work_lanes(gpu, _occurring(busy, window), height, False)]
+    return ComparedLanes(window, tuple(lanes), _steps(job, busy, window))
+
+
+# -- the details ------------------------------------------------------------------------------------------------------
 
 Line = list[Part]
 Columns = tuple[int, int]

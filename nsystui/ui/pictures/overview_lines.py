@@ -187,20 +187,21 @@ def _bar_line(picture: OverviewPicture, spent: Breakdown, width: int) -> Line:
 
 
 def _part_lines(spent: Breakdown, width: int) -> list[Line]:
-    """``█ compute 61.2 %  ▒ exposed NCCL 14.1 % of 27.9 % …``; the NCCL that is hidden only where there is room."""
-    lines = [wrapped(_part_words(spent, of_all), width, (" " * LABEL_WIDTH, "")) for of_all in (True, False)]
+    """``█ compute 61.2 %  ▒ exposed NCCL 14.1 % (hidden 13.8 %) …``; what is hidden only where there is room."""
+    lines = [wrapped(_part_words(spent, with_hidden), width, (" " * LABEL_WIDTH, "")) for with_hidden in (True, False)]
     return min(lines, key=len)
 
 
-def _part_words(spent: Breakdown, of_all: bool) -> list[Part]:
+def _part_words(spent: Breakdown, with_hidden: bool) -> list[Part]:
     parts = []
+    hidden = spent.nccl - spent.exposed_nccl
     for field, name, category, glyph in _PARTS:
         time = getattr(spent, field)
         if not time and not (spent.nccl if field == "exposed_nccl" else field != "graph_only"):
             continue
         share = _percent(spent.percent(time))
-        of = f" of {_percent(spent.percent(spent.nccl))}" if of_all and field == "exposed_nccl" else ""
-        parts.append((f"{glyph} {name} {share}{of}", category))
+        rest = f" (hidden {_percent(spent.percent(hidden))})" if with_hidden and hidden and field == "exposed_nccl" else ""
+        parts.append((f"{glyph} {name} {share}{rest}", category))
     return parts
 
 
@@ -293,7 +294,7 @@ def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: i
     remarks = [("! ", note) for note in notes] + [("· ", text) for text in said]
     lines = failure_lines(states, width)
     for number, (mark, text) in enumerate(remarks):
-        found = _wrapped(mark, text, width)
+        found = labelled(mark, text, width)
         rest = len(remarks) - number
         if len(lines) + len(found) + (rest > 1) > most:
             return [*lines, [(f"  {_counted(rest, 'more remark')}: d shows what nsys recorded of its capture", "dim")]]
@@ -306,17 +307,17 @@ def failure_lines(states: Iterable[FileState], width: int) -> list[Line]:
     failed = [state for state in states if state.failure]
     shown = failed if len(failed) <= 2 else failed[:1]
     reasons = [f"{state.path.name} is left out: {state.failure}" for state in shown]
-    lines = [line for reason in reasons for line in _wrapped("! ", reason, width)]
+    lines = [line for reason in reasons for line in labelled("! ", reason, width)]
     if len(failed) > len(shown):
         rest = _counted(len(failed) - len(shown), "more file")
         lines.append([("! ", "bold"), (f"{rest} left out: F lists the files with the reasons", "")])
     return lines
 
 
-def _wrapped(mark: str, text: str, width: int) -> list[Line]:
-    """``text`` on one or two lines after ``mark``."""
-    lines = textwrap.wrap(safe_text(text), max(20, width - len(mark)), max_lines=2, placeholder=" …")
-    return [[(mark if number == 0 else " " * len(mark), "bold"), (line, "")] for number, line in enumerate(lines)]
+def labelled(label: str, text: str, width: int, most: int = 2) -> list[Line]:
+    """``text`` on at most so many lines after ``label``."""
+    lines = textwrap.wrap(safe_text(text), max(20, width - len(label)), max_lines=most, placeholder=" …")
+    return [[(" " * len(label) if number else label, "bold"), (line, "")] for number, line in enumerate(lines)]
 
 
 def _warnings(diagnostics: Answer) -> list[str]:

@@ -13,13 +13,15 @@ from nsystui.base.columns import FILES_ONLY, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import fit
 from nsystui.base.units import format_value
-from nsystui.questions.algebra.distributions import log_density, log_places
+from nsystui.questions.algebra.distributions import curve_places, log_density
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import COLUMNS, By
+from nsystui.questions.nccl.link_rate import LinkRate, link_rate
 from nsystui.questions.nccl.listing import nccl_listing
 from nsystui.questions.nccl.sizes import SizeBin, bandwidth_by_size, durations_and_sizes, size_histogram
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
+from nsystui.questions.tasks import selected_ranks
 from nsystui.ui import keys
 from nsystui.ui.screens.instances import EventRowsScreen
 from nsystui.ui.screens.nccl_log import log_note
@@ -106,7 +108,8 @@ class NcclCallsScreen(EventRowsScreen):
 
 _SIZES = (By.BYTES, By.POW2, By.SIZE)
 _SIZE_WORDS = ("exact size", "power of two", "bucket")
-_HEIGHT = 11
+_HEIGHT, _SHARE = 11, 0.4
+"""Lines of the drawing at least, and the share of a tall screen that it takes."""
 
 
 class Drawing(Enum):
@@ -152,6 +155,7 @@ class NcclSizesScreen(TableScreen):
         self.by = By.BYTES
         self.drawing = Drawing.BANDWIDTH
         self._points: dict[str, Points] = {}
+        self._link: LinkRate | None = None
         self._is_without_wait = False
         self._bars: Sequence[SizeBin] = ()
 
@@ -159,7 +163,9 @@ class NcclSizesScreen(TableScreen):
         job = self.explorer.job
         return (self.by, job is not None and job.nccl_log is not None)
 
-    def ask(self, job: Job, selection: Selection) -> tuple[Answer, dict[str, Points], Sequence[SizeBin]]:
+    def ask(
+        self, job: Job, selection: Selection
+    ) -> tuple[Answer, dict[str, Points], Sequence[SizeBin], LinkRate | None]:
         pairing = job.pairing()
         answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by)
         exact = answer if self.by is By.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
@@ -167,10 +173,11 @@ class NcclSizesScreen(TableScreen):
             name: Points(*_curve(exact, name), *durations_and_sizes(pairing, selection, name))
             for name in dict.fromkeys(map(str, filter(None, exact.cells("collective"))))
         }
-        return answer, points, size_histogram(pairing, selection, By.POW2)
+        link = link_rate(selected_ranks(job.ranks, selection))
+        return answer, points, size_histogram(pairing, selection, By.POW2), link
 
     def show(self, result: Any, same_place: bool) -> None:
-        answer, self._points, self._bars = result
+        answer, self._points, self._bars, self._link = result
         self._is_without_wait = _tells_transfer(answer)
         super().show(answer, same_place)
         self._draw()
@@ -187,22 +194,27 @@ class NcclSizesScreen(TableScreen):
     def row_category(self, values: Record) -> str | None:
         return "nccl"
 
+    @property
+    def _height(self) -> int:
+        return max(_HEIGHT, int(self.size.height * _SHARE))
+
     def _draw(self) -> None:
         lines = self._lines(self.size.width)
+        self.panel.styles.height = self._height
         self.panel.category = "nccl"
         self.panel.show_lines(lines)
         self.panel.set_class(not lines, "-empty")
 
     def _lines(self, width: int) -> list[str]:
         if self.drawing is Drawing.CALLS:
-            return histogram(_most(self._bars, _HEIGHT - 1), width)
+            return histogram(_most(self._bars, self._height - 1), width)
         name = str(self.values().get("collective"))
         points = self._points.get(name)
         if points is None:
             return []
         if self.drawing is Drawing.BANDWIDTH:
             return self._bandwidths(name, width)
-        return [self.drawing.value.format(name), *_plot(points.kernel_sizes, points.durations, width)]
+        return [self.drawing.value.format(name), *_plot(points.kernel_sizes, points.durations, width, self._height - 2)]
 
     def _bandwidths(self, name: str, width: int) -> list[str]:
         """All collectives in one chart, each with a mark of its own; that under the cursor in front of the others."""
@@ -211,25 +223,32 @@ class NcclSizesScreen(TableScreen):
             return [self.drawing.value.format(""), "no bandwidth: the size of the communicator is not known"]
         marks = dict(zip(names, itertools.cycle(_MARKS), strict=False))
         names.sort(key=lambda one: one == name)
+        link = self._link
+        rates = [rate for one in names for rate in self._points[one].bandwidths]
+        ends = (0.0, max([*rates, *([link.rate] if link else [])]))
+        height = self._height - 3
+        columns = width - label_width(_rate_words, ends)
         series = [(self._points[one].sizes, self._points[one].bandwidths) for one in names]
-        ends = log_places(series, 1, 1)
-        if ends is None:
-            return []
-        found = log_places(series, width - label_width(_rate_words, ends[1].y), _HEIGHT - 3)
+        found = curve_places(series, columns, height, ends[1])
         if found is None:
             return []
-        rows = [[" "] * len(counts) for counts in found[1].counts]
+        rows = [[" "] * columns for _ in range(height)]
         for one, cells in zip(names, found[0], strict=True):
             for row, column in cells:
                 # Beside the mark of another collective, where it would hide that.
                 free = [place for place in (column, column + 1, column - 1) if rows[row][place : place + 1] == [" "]]
                 rows[row][free[0] if free else column] = marks[one]
         how = "w/o wait (where known) " if self._is_without_wait else ""
-        legend = "  ".join(f"{mark} {one}" for one, mark in marks.items())
+        legend = [f"{mark} {one}" for one, mark in marks.items()]
+        if link is not None:
+            legend.append(f"{_LINK} {link.link}, nominal {_rate_words(link.rate)} a GPU and direction")
+            level = rows[max(0, height - 1 - int(link.rate / ends[1] * height))]
+            level[:] = [cell if cell != " " else _LINK for cell in level]
+        lines = ["".join(row) for row in rows]
         return [
             self.drawing.value.format(how),
-            legend,
-            *framed(["".join(row) for row in rows], found[1], width, _size_words, _rate_words),
+            "  ".join(legend),
+            *framed(lines, (found[1], ends), width, (_size_words, _rate_words)),
         ]
 
     def has_view(self, view: TabView) -> bool:
@@ -280,6 +299,7 @@ def _tells_transfer(answer: Answer) -> bool:
 
 
 _MARKS = "●○■□▲△◆◇"
+_LINK = "┄"
 
 
 def _size_words(value: float) -> str:
@@ -294,11 +314,11 @@ def _duration_words(value: float) -> str:
     return format_value(Unit.DURATION, value)
 
 
-def _plot(x: Any, y: Any, width: int) -> list[str]:
+def _plot(x: Any, y: Any, width: int, height: int) -> list[str]:
     ends = log_density(x, y, 1, 1)
     if ends is None:
         return []
-    plot = log_density(x, y, width - label_width(_duration_words, ends.y), _HEIGHT - 2)
+    plot = log_density(x, y, width - label_width(_duration_words, ends.y), height)
     return [] if plot is None else plot_lines(plot, width, _size_words, _duration_words)
 
 

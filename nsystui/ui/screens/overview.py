@@ -18,7 +18,7 @@ from nsystui.ui.pictures import overview_lines as words
 from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import TablesScreen
-from nsystui.ui.widgets.lines import PartLines
+from nsystui.ui.widgets.lines import Part, PartLines
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 
@@ -44,6 +44,8 @@ _STRIP_LINES = 3
 _WIDE = 118
 _RANKS_BESIDE = 3
 """On a terminal of so many columns more ranks than that may stand beside the kernels."""
+
+_FINDINGS_LABEL = "Findings  "
 
 _FINDINGS = 3
 """Findings that are in sight on a terminal of 24 lines; on others there are a third of the lines more or fewer."""
@@ -184,7 +186,7 @@ class OverviewScreen(TablesScreen):
         rows = _STRIP_LINES if height >= _TALL else int(height >= _LOW)
         idle = self.idle if self._is_idle_known else None
         lines = [*facts, *words.time_lines(picture, idle, width, rows, not self.app.no_color)]
-        room = height - _FRAME - len(lines) - self.findings_lines() - self._summary_lines()
+        room = height - _FRAME - len(lines) - self.findings_lines() - len(self._summary())
         spare = room - (len(picture.tasks) + 1) - max(len(picture.kernels) + 1, _KERNEL_LINES)
         # A heading and a rank, on the smallest terminal.
         least = min(_LEAST_REMARKS, room - (self._kernel_lines() + 2))
@@ -242,9 +244,9 @@ class OverviewScreen(TablesScreen):
 
     def _show_looking(self) -> None:
         """Shows the state of the search, then the summary of what was found."""
-        found = self.findings.found
-        said = self.findings.status or (found.summary if found is not None and self._summary_lines() else "")
-        self.looking.show_lines([[("Findings  ", "bold"), (said, "")]] if said else [])
+        lines = self._summary()
+        status = self.findings.status
+        self.looking.show_lines([[(_FINDINGS_LABEL, "bold"), (status, "")]] if status else lines)
 
     def _ranks_answer(self, picture: OverviewPicture) -> Answer:
         """The ranks, with the findings that are about some of them."""
@@ -302,9 +304,12 @@ class OverviewScreen(TablesScreen):
         most = max(1, _FINDINGS + (self.app.size.height - 24) // 3)
         return 1 + max(1, min(self.findings.row_count, most))
 
-    def _summary_lines(self) -> int:
-        """How many lines the summary above the findings takes."""
-        return int(self.findings.display and self.app.size.height >= _LOW)
+    def _summary(self) -> list[list[Part]]:
+        """The lines with the summary above the findings."""
+        found, (width, height) = self.findings.found, self.app.size
+        if found is None or not self.findings.display or height < _LOW:
+            return []
+        return words.labelled(_FINDINGS_LABEL, found.summary, width, 2 if height >= _ROOMY else 1)
 
     def action_check(self) -> None:
         """Looks for findings where that waits for the user."""
@@ -342,7 +347,7 @@ class OverviewScreen(TablesScreen):
         On a wide terminal ranks that would take half of the room stand beside the kernels.
         """
         self.findings.styles.height = self.findings_lines()
-        room = self.app.size.height - _FRAME - len(self.head.texts) - self.findings_lines() - self._summary_lines()
+        room = self.app.size.height - _FRAME - len(self.head.texts) - self.findings_lines() - len(self._summary())
         is_long = self.ranks.row_count > max(_RANKS_BESIDE, room // 2)
         beside = self.app.size.width >= _WIDE and is_long and self.picture is not None
         if beside != self.has_class("-beside"):

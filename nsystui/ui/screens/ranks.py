@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import Value
+from textual.widget import Widget
+
+from nsystui.base.answer import Record, Value
 from nsystui.base.selection import Window
+from nsystui.questions.ranks.table import odd_figures
 from nsystui.questions.tasks import RankedTask
 from nsystui.ui import keys
+from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import ViewsScreen
+from nsystui.ui.widgets.charts import StillChart
+from nsystui.ui.widgets.repainting import in_thread, reason_of
+
+if TYPE_CHECKING:
+    from nsystui.ui.pictures.gpu import ComparedLanes
+
+
+_LANE_HEIGHT = 3
+_LANES_HEIGHT = 2 * _LANE_HEIGHT + 2
+"""With the axis and the steps below the lanes."""
+
+_ROOMY = 30
+"""On a terminal of so many lines there are lanes."""
 
 
 class RanksScreen(ViewsScreen):
@@ -21,9 +38,20 @@ class RanksScreen(ViewsScreen):
     PLACES = ("ranks", "table", "everywhere")
     BINDINGS = keys.bindings("ranks", "table", "everywhere")
 
+    DEFAULT_CSS = f"""
+    RanksScreen #lanes {{ height: {_LANES_HEIGHT}; }}
+    """
+
     def __init__(self) -> None:
         super().__init__("7 Ranks")
         self.comparison = RankComparison(self)
+
+    def body(self) -> Iterable[Widget]:
+        above, notes = super().body()
+        self.lanes = StillChart(label_width=16, value_width=7, id="lanes")
+        self.lanes.display = False
+        self.table.cell_styles = _odd_cells
+        yield from (above, self.lanes, notes)
 
     def parameters(self) -> tuple[Hashable, ...]:
         alignment = self.explorer.job.alignment if self.explorer.job is not None else None
@@ -33,6 +61,32 @@ class RanksScreen(ViewsScreen):
         view, _ = result
         self.table.elastic = "collective" if view.name.startswith("collective") else "odd"
         super().show(result, same_place)
+        self.lanes.display = view.name == "ranks" and self.app.size.height >= _ROOMY
+
+    def row_details(self) -> Details:
+        details = super().row_details()
+        rank = self.values().get("rank")
+        return [[f"rank {rank}"], *details[1:]] if details and rank is not None else details
+
+    # -- the lanes of the rank under the cursor -------------------------------------------------------------------
+
+    def cursor_rests(self) -> None:
+        super().cursor_rests()
+        job, rank, selection = self.job, self.values().get("rank"), self.selection
+        if job is None or not isinstance(rank, int) or not self.lanes.display:
+            return
+        columns = max(1, self.lanes.chart_width)
+
+        def ask() -> ComparedLanes:
+            from nsystui.ui.pictures.gpu import compared_lanes
+
+            return compared_lanes(job, selection, rank, columns, _LANE_HEIGHT)
+
+        def arrived(found: ComparedLanes) -> None:
+            window = found.window
+            self.lanes.set_lanes(found.lanes, window.start, window.end, ticks=found.steps)
+
+        in_thread(self, "lanes", ask, arrived, lambda error: self.say(reason_of(error)))
 
     def action_clock(self) -> None:
         """Another clock: refined by collectives, UTC alone, none."""
@@ -83,3 +137,9 @@ class RanksScreen(ViewsScreen):
 
     def _ranks_of(self, number: object) -> Sequence[RankedTask]:
         return [item for item in self.job_ranks if str(item.rank) == str(number)]
+
+
+def _odd_cells(values: Record) -> dict[str, str]:
+    """What is coloured of an odd rank."""
+    odd = values.get("odd")
+    return dict.fromkeys(("rank", "odd", *odd_figures(str(odd))), "warning") if odd else {}

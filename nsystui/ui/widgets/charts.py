@@ -74,6 +74,7 @@ class TimeChart(OwnFocus, can_focus=True):
 
     ALLOW_SELECT = False
     AXIS_ABOVE: ClassVar[bool] = False
+    HAS_CURSOR: ClassVar[bool] = True
     CARET: ClassVar[str] = "▲"
     """Shows the column of the cursor on the axis, where that is blank and no part of a label."""
 
@@ -301,7 +302,7 @@ class TimeChart(OwnFocus, can_focus=True):
         if row is None:
             return _Line(((" " * self.size.width, plain),), "", (), "", plain)
         lane, part = self.lane_at(row)
-        is_current = self.is_current(lane)
+        is_current = self.HAS_CURSOR and self.is_current(lane)
         marker = MARKER if is_current and not part else " " * len(MARKER)
         value = fit(safe_text(self.row_value(lane, part)), self.value_width, "right") if self.value_width else ""
         base = self.get_component_rich_style("time-chart--current") if is_current and not part else plain
@@ -319,7 +320,7 @@ class TimeChart(OwnFocus, can_focus=True):
         cells = self.axis_cells(number)
         styles = [style] * len(cells)
         column = min(self.cursor_column, len(cells) - 1)
-        if number == 0 and column >= 0:
+        if number == 0 and column >= 0 and self.HAS_CURSOR:
             is_within_label = " " not in (cells[max(column - 1, 0)], cells[min(column + 1, len(cells) - 1)])
             if cells[column] == "━" or (cells[column] == " " and not is_within_label):
                 cells = cells[:column] + self.CARET + cells[column + 1 :]
@@ -610,7 +611,7 @@ class StripChart(TimeChart):
         height = self._lanes[lane].height
         is_here = self.is_current(lane) and part >= height - _CURSOR_ROWS
         is_here |= len(self._places) <= CROSSHAIR_ROWS
-        if not is_here or column >= width:
+        if not self.HAS_CURSOR or not is_here or column >= width:
             return cells, styles
         styles = [*styles]
         if self._halves:  # the colours of the two halves are not to be exchanged
@@ -688,6 +689,12 @@ class StripChart(TimeChart):
             first, last = self._span
             axis = axis[:first] + "━" * (last - first + 1) + axis[last + 1 :]
         return axis
+
+
+class StillChart(StripChart, can_focus=False):
+    """Lanes to look at, without a cursor."""
+
+    HAS_CURSOR = False
 
 
 # -- events with names ------------------------------------------------------------------------------------------------

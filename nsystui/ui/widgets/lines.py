@@ -645,11 +645,11 @@ class PlainLines(Widget):
         return self.rich_style
 
 
-_BLOCKS = re.compile("([█▉▊▋▌▍▎▏▁▂▃▄▅▆▇]+)")
+_BLOCKS = re.compile("([█▉▊▋▌▍▎▏▁▂▃▄▅▆▇●○■□▲△◆◇]+)")
 
 
 class SidePanel(PlainLines):
-    """Lines beside or below a table; their bars have the colour of ``category``."""
+    """Lines beside or below a table; their bars and marks have the colour of ``category``."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = CATEGORY_CLASSES
 

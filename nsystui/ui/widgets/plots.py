@@ -155,9 +155,10 @@ _MARKS = ((10, "■"), (2, "○"), (1, "·"))
 _AXIS = "│"
 
 Words = Callable[[float], str]
+Ends = tuple[float, float]
 
 
-def label_width(y_words: Words, ends: tuple[float, float]) -> int:
+def label_width(y_words: Words, ends: Ends) -> int:
     """How many cells the labels of the y axis take, with the axis itself."""
     return max(width_of(y_words(end)) for end in ends) + 2
 
@@ -168,18 +169,18 @@ def plot_lines(plot: Density, width: int, x_words: Words, y_words: Words) -> lis
     The words make a label of a value; only the ends of the axes have one.
     """
     rows = ["".join(_mark(count) for count in counts) for counts in plot.counts]
-    return framed(rows, plot, width, x_words, y_words)
+    return framed(rows, (plot.x, plot.y), width, (x_words, y_words))
 
 
-def framed(rows: Sequence[str], plot: Density, width: int, x_words: Words, y_words: Words) -> list[str]:
-    """The rows of a plot with the ends of its axes."""
-    labels = label_width(y_words, plot.y)
+def framed(rows: Sequence[str], ends: tuple[Ends, Ends], width: int, words: tuple[Words, Words]) -> list[str]:
+    """The rows of a plot with the ends of its axes, x first."""
+    labels = label_width(words[1], ends[1])
     lines = []
     for number, marks in enumerate(rows):
-        at_end = {0: plot.y[1], len(rows) - 1: plot.y[0]}.get(number)
-        label = y_words(at_end) if at_end is not None else ""
+        at_end = {0: ends[1][1], len(rows) - 1: ends[1][0]}.get(number)
+        label = words[1](at_end) if at_end is not None else ""
         lines.append(fit(fit(label, labels - 2, "right") + f" {_AXIS}" + marks, width))
-    left, right = x_words(plot.x[0]), x_words(plot.x[1])
+    left, right = (words[0](end) for end in ends[0])
     room = max(width - labels - width_of(left), 0)
     return [*lines, fit(" " * labels + left + fit(right, room, "right"), width)]
 
