@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
@@ -23,6 +24,8 @@ class HostThread:
     thread: Thread
     rank: int | None
     name: str
+    shown: str = ""
+    """The name, with the number of the thread where others of its process have the same."""
 
     @property
     def task(self) -> Task:
@@ -51,4 +54,7 @@ def named_threads(job: Job, threads: Iterable[Thread]) -> list[HostThread]:
         if tid_of(thread[1]) == pid_of(thread[1]):
             name = f"{name} (main)".lstrip()
         found.append(HostThread(thread, ranks.get(task), name))
+    alike = Counter((one.task, one.name) for one in found)
+    shown = [f"{one.name} {one.tid}" if alike[one.task, one.name] > 1 else one.name for one in found]
+    found = [replace(one, shown=words) for one, words in zip(found, shown, strict=True)]
     return sorted(found, key=lambda one: (one.rank is None, one.rank or 0, one.thread))

@@ -193,7 +193,7 @@ def threads_table(job: Job, selection: Selection) -> TableAnswer:
         shares = [None if time is None else 100.0 * time / spent.window if spent.window else None for time in parts]
         rows.append(
             (
-                *(one.rank, one.name, *shares),
+                *(one.rank, one.shown, *shares),
                 *_scheduled(one.thread, times.scheduling, window, report in scheduled),
                 *_while_idle(when, idle.get(one.task), spent),
                 *(top, len(sampled.times) if sampled is not None else 0 if report in samples.stacks else None),

@@ -200,7 +200,9 @@ def _part_words(spent: Breakdown, with_hidden: bool) -> list[Part]:
         if not time and not (spent.nccl if field == "exposed_nccl" else field != "graph_only"):
             continue
         share = _percent(spent.percent(time))
-        rest = f" (hidden {_percent(spent.percent(hidden))})" if with_hidden and hidden and field == "exposed_nccl" else ""
+        rest = (
+            f" (hidden {_percent(spent.percent(hidden))})" if with_hidden and hidden and field == "exposed_nccl" else ""
+        )
         parts.append((f"{glyph} {name} {share}{rest}", category))
     return parts
 

@@ -69,7 +69,9 @@ def findings_answer(found: Triage) -> TableAnswer:
 
 
 def _row(number: int, one: Finding) -> Row:
-    return (one.severity.value[0].upper(), one.id, one.cost, one.percent, one.sentence, number)
+    """A symptom is indented: it stands below its cause."""
+    name = f"└ {one.id}" if one.under else one.id
+    return (one.severity.value[0].upper(), name, one.cost, one.percent, one.sentence, number)
 
 
 def not_checked_answer(rules: Sequence[NotChecked]) -> TableAnswer:
