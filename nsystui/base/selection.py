@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from nsystui.base.errors import UsageError
@@ -45,10 +45,11 @@ class NameFilter:
     """A filter on names: a substring, ``!`` before it for the inverse, ``/…/`` or ``re:…`` for a regular expression.
 
     Substrings and regular expressions ignore case, unless they contain an upper-case letter (smart case; ``\\S`` is
-    none). Raises UsageError for what is no regular expression, or no text.
+    none). Raises UsageError for what is no regular expression, or no text. ``words`` say it in place of the text.
     """
 
     text: str
+    words: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not self.text.isascii():

@@ -88,6 +88,8 @@ def _name(work: HostWork, cause: HostCause) -> str:
     if work.range_name or work.next_range:
         word, name = ("in", work.range_name) if work.range_name else ("before", work.next_range)
         where = f" {word} `{shorten(_NUMBER.sub('*', name or ''), _LONGEST_NAME)}`"
+    if work.range_name and cause.what and work.range_name.endswith(cause.what):
+        where = ""  # the range of a library around the call of the same name
     if cause.kind != NOTHING:
         return f"{replace(cause, what=shorten(cause.what, _LONGEST_CAUSE)).words}{where}"
     return f"CPU work{where}" if where else UNEXPLAINED

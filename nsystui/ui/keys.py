@@ -45,7 +45,7 @@ VERBS = {
         *("diagnostics", "contents", "files"),
     ),
     "View": (
-        *("choose", "sort", "sort_reverse", "zoom", "whole", "fold", "drawing", "metrics", "open_rank", "expand"),
+        *("choose", "sort", "zoom", "whole", "fold", "drawing", "metrics", "open_rank", "expand"),
         *("collapse", "merge", "useful", "clock", "kinds", "swap", "check"),
     ),
     "Select": (
@@ -143,7 +143,7 @@ KEYS: tuple[Key, ...] = (
     # What A and B are is what is selected here.
     *(Key(key, key, "selection", "", "", "diff") for key in "trDT"),
     Key("f", "f", "filter", "", "", "diff"),
-    *(Key(key, key, "", "", "", "diff alone") for key in ("1", "2", "3", "4", "5", "6", "7", "ctrl+p")),
+    Key("ctrl+p", "ctrl+p", "", "", "", "diff alone"),
     Key("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"),
     Key("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel, shown and copied", "kernels"),
     Key("enter", "⏎", "", "event", "the event", "launches"),
@@ -162,7 +162,7 @@ KEYS: tuple[Key, ...] = (
     # The selection is of exports: what a log says has no time, and its ranks are not theirs.
     *(Key(key, key, "selection", "", "", "nccl log") for key in "trDT"),
     Key("f", "f", "filter", "", "", "nccl log"),
-    *(Key(key, key, "", "", "", "nccl log alone") for key in ("1", "2", "3", "4", "5", "6", "7", "L")),
+    *(Key(key, key, "", "", "", "nccl log alone") for key in "12345678L"),
     Key("plus,equals_sign", "+", "zoom(1)", "zoom in", "zoom in around the cursor", "gpu"),
     Key("minus", "-", "zoom(-1)", "out", "zoom out", "gpu"),
     Key("left_square_bracket", "[ ]", "pan(-1)", "pan", "move the view by half of its width", "gpu"),
@@ -284,7 +284,6 @@ KEYS: tuple[Key, ...] = (
     Key("slash", "/", "filter", "filter", "filter by name: text, !text, /regex/; empty for all", "table"),
     Key("t", "t", "take_window", "this time", "select the time of this row", "table"),
     Key("s", "s", "sort", "sort", "then the marked letter of a column; the same again reverses, s: next", "table"),
-    Key("S", "S", "sort_reverse", "", "reverse sort", "table"),
     Key("up,down", "↑ ↓", "", "", "move, as k and j do; PgUp and PgDn by a page, g and G to the ends", "table"),
     Key("v", "v V", "choose('view', 1)", "", "next and previous view of this tab", "everywhere"),
     Key("V", "V", "choose('view', -1)", "", "", "everywhere"),

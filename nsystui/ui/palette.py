@@ -106,11 +106,11 @@ class EverythingProvider(Provider):
 
     def _offers(self) -> Iterable[Offer]:
         screen: JobScreen = self.screen  # type: ignore[assignment]
+        yield from findings(screen)
+        yield from views(screen)
+        yield from commands(screen)
         for question in offered_questions():
             yield Offer(words_of(question), partial(screen.open_question, question))
-        yield from views(screen)
-        yield from findings(screen)
-        yield from commands(screen)
 
     async def discover(self) -> Hits:
         for offer in self._offers():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from nsystui.base.selection import Task
 from nsystui.questions.nccl.link_rate import link_rate
 from nsystui.questions.tasks import RankedTask
-from nsystui.base.selection import Task
 
 
 def rank(number: int, host: str, *models: str) -> RankedTask:

@@ -109,12 +109,11 @@ class SizedChart(StripChart):
 
 
 class DemoApp(App[None]):
-    """``s`` sorts by the next column, ``S`` reverses, ``/`` asks for a word, ``w`` works for a while, ``q`` quits."""
+    """``s`` sorts by the next column, ``/`` asks for a word, ``w`` works for a while, ``q`` quits."""
 
     ENABLE_COMMAND_PALETTE = False
     BINDINGS = [
         Binding("s", "sort"),
-        Binding("S", "reverse"),
         Binding("slash", "find"),
         Binding("w", "work"),
         Binding("q", "quit"),
@@ -172,9 +171,6 @@ class DemoApp(App[None]):
 
     def action_sort(self) -> None:
         self.query_one(WindowTable).sort_next_column()
-
-    def action_reverse(self) -> None:
-        self.query_one(WindowTable).reverse_sort()
 
     def action_find(self) -> None:
         def parse(text: str) -> str:

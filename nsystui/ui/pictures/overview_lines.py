@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 Line = list[Part]
 
 LABEL_WIDTH = 10
-_IDLE_LINES = 2
 _SEPARATOR = " · "
 _VALUE_WIDTH = 8
 _SHORTEST_TITLE = 15
@@ -161,7 +160,11 @@ def time_lines(picture: OverviewPicture, idle: IdlePicture | None, width: int, r
         return []
     lines = _part_lines(spent, width)
     if rows:
-        lines = [_bar_line(picture, spent, width), *lines, *(idle_lines(idle, width) if idle is not None else [])]
+        lines = [
+            _bar_line(picture, spent, width),
+            *lines,
+            *(idle_lines(idle, width, max(rows, 2)) if idle is not None else []),
+        ]
     if picture.strips:
         cells = strip_width(width)
         busy = _percent(spent.percent(spent.busy)).rjust(_VALUE_WIDTH)
@@ -207,10 +210,10 @@ def _part_words(spent: Breakdown, with_hidden: bool) -> list[Part]:
     return parts
 
 
-def idle_lines(idle: IdlePicture, width: int) -> list[Line]:
+def idle_lines(idle: IdlePicture, width: int, most_lines: int = 2) -> list[Line]:
     """``start-up 18.2 % (…)  gaps 7.7 % (cudaMalloc in `data loading` 6.1 %, …)  short gaps 0.3 %  tail 0.0 %``.
 
-    With as many causes as fit on two lines: those of the largest part first.
+    With as many causes as fit on so many lines, each part whole.
     """
     from nsystui.questions.idle_causes import cause_words
 
@@ -230,7 +233,7 @@ def idle_lines(idle: IdlePicture, width: int) -> list[Line]:
             reasons = cause_words(why, budget.time, most) if time and most else ""
             words.append((f"{name} {_percent(100 * time / budget.time)}{f' ({reasons})' if reasons else ''}", ""))
         lines = wrapped(words, width, ("idle".ljust(LABEL_WIDTH), "bold"))
-        if len(lines) <= _IDLE_LINES:
+        if len(lines) <= most_lines and max(width_of(text) for text, _ in words) <= width - LABEL_WIDTH:
             break
     return lines
 
@@ -336,6 +339,7 @@ def _warnings(diagnostics: Answer) -> list[str]:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
+_MANY_RANKS = 8
 _FINDINGS_OF = Column("findings", header="Findings", label="finding")
 _STEP = Column("step", header="Step Med (ns)", label="step", unit=Unit.DURATION, decimals=0)
 _LATE = Column("late", header="Late", label="late", unit=Unit.COUNT)
@@ -365,13 +369,18 @@ def with_paces(tasks: TableAnswer, paces: Mapping[int, tuple[float | None, int |
 
 
 def with_findings(tasks: TableAnswer, findings: Sequence[Finding]) -> TableAnswer:
-    """The table of ranks with the names of the findings that are about some of them, where there are any."""
+    """The table of ranks with the names of the findings that are about some of them, where there are any.
+
+    Of many ranks these come first: nobody should have to look for them.
+    """
     rank = next(place for place, column in enumerate(tasks.columns) if column.key == "rank")
     telling = [one for one in findings if one.ranks and len(one.ranks) <= len(tasks.rows) // 2]
     names = [", ".join(dict.fromkeys(one.id for one in telling if row[rank] in one.ranks)) for row in tasks.rows]
     if not any(names):
         return tasks
     rows = tuple((*row, f"◂ {name}" if name else None) for row, name in zip(tasks.rows, names, strict=True))
+    if len(rows) > _MANY_RANKS:
+        rows = tuple(sorted(rows, key=lambda row: row[-1] is None))
     return replace(tasks, columns=(*tasks.columns, _FINDINGS_OF), rows=rows)
 
 

@@ -47,5 +47,5 @@ def crumbs_of(selection: Selection, ranks: Iterable[RankedTask]) -> list[tuple[s
         length = format_value(Unit.DURATION, selection.window.end - selection.window.start)
         found.append((f"{start} + {length}", replace(selection, window=None)))
     if selection.name is not None:
-        found.append((f'filter "{selection.name.text}"', replace(selection, name=None)))
+        found.append((f'filter "{selection.name.words or selection.name.text}"', replace(selection, name=None)))
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.base.answer import Row, Value, record
+from nsystui.base.answer import Row, record
 from nsystui.base.columns import Unit
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import NameFilter, Selection, Task, Window
@@ -15,7 +15,7 @@ from nsystui.base.units import format_value
 from nsystui.exports.identifiers import tid_of
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, launch, partners
+from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, partners
 from nsystui.questions.host.before import causes_in
 from nsystui.questions.host.segments import BLOCKED, OFF, RUNNABLE
 from nsystui.questions.job import Job
@@ -36,7 +36,7 @@ from nsystui.questions.timeline.picture import (
     shown_name,
 )
 from nsystui.store import tables
-from nsystui.ui.pictures.details import idle_before
+from nsystui.ui.pictures.details import event_details
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.widgets.charts import LaneLine
 from nsystui.ui.widgets.lines import Part
@@ -246,18 +246,10 @@ def event_facts(job: Job, timeline: Timeline, lane: Lane, window: Window, row: R
         return EventFacts(
             None, (*_meanwhile(job, timeline, lane, window), "] and [ go to the next and the previous event")
         )
-    values = record(EVENT_COLUMNS, row)
-    start, duration = (format_value(unit, values[key]) for unit, key in _TIMES)
+    _, origin, path, place, _ = event_details(job, row)
     which = f"the longest of {count:,} in this column, " if count > 1 else ""
-    return EventFacts(
-        row,
-        (
-            _full_name(timeline, row),
-            f"{which}{duration} from {start} · {values['kind']} · {_place(values)}",
-            *_origin(timeline, row),
-            *idle_before(job, row),
-        ),
-    )
+    lines = (_full_name(timeline, row), which + "  ".join(place), *origin, *path)
+    return EventFacts(row, lines)
 
 
 _STATES = {RUNNABLE: "could run, and had no CPU", BLOCKED: "waited", OFF: "was off the CPU"}
@@ -321,52 +313,8 @@ def _meanwhile(job: Job, timeline: Timeline, lane: Lane, window: Window) -> Iter
         yield f"the GPU was idle here: {causes_in(job, lane.task, lane.device, window.start, window.end)}"
 
 
-def _place(values: dict[str, Value]) -> str:
-    """Where it ran."""
-    if values["device"] is None:
-        return f"rank {values['rank']} thread {values['tid']}"
-    stream = "" if values["stream"] is None else f" stream {values['stream']}"
-    return f"rank {values['rank']} device {values['device']}{stream}"
-
-
-_TIMES = ((Unit.TIME, "start"), (Unit.DURATION, "duration"))
-
-
-def _origin(timeline: Timeline, row: Row) -> Iterator[str]:
-    """The launching call and the NVTX ranges around it; of a range those around itself, of a call its GPU work."""
-    key = key_of(row)
-    values = record(EVENT_COLUMNS, row)
-    if key.kind.on_gpu:
-        found = partners(timeline.session, key, timeline.ranks)
-        if not found.rows:
-            yield found.reason
-            return
-        call = record(EVENT_COLUMNS, found.rows[0])
-        delay = format_value(Unit.DURATION, launch(found.rows[0], row).delay)
-        yield f"launched {delay} before by {call['name']}, thread {call['tid']} · c goes there"
-        yield _around(_path_of(timeline, key.report, call))
-        return
-    path = _path_of(timeline, key.report, values)
-    if key.kind is EventKind.API:
-        found = partners(timeline.session, key, timeline.ranks)
-        if len(found.rows) > 1:
-            yield f"launched {len(found.rows):,} operations · c goes to the first"
-        elif found.rows:
-            work = record(EVENT_COLUMNS, found.rows[0])
-            delay = format_value(Unit.DURATION, launch(row, found.rows[0]).delay)
-            name = timeline.names.get(str(work["name"]), work["name"])
-            yield f"launched {name}, which began {delay} later · c goes there"
-    yield _around(tuple(name for name in path if key.kind is not EventKind.NVTX or name != values["name"]))
-
-
-def _path_of(timeline: Timeline, report: int, values: dict[str, Value]) -> tuple[str, ...]:
-    """The NVTX ranges around an event of a thread."""
-    thread = int(values["process"] or 0) | int(values["tid"] or 0)
-    return path_at(timeline.session, report, thread, int(values["start"] or 0))
-
-
 def _around(path: tuple[str, ...]) -> str:
-    return f"NVTX  {' › '.join(path)} · w goes there" if path else "in no NVTX range"
+    return f"NVTX {' › '.join(path)}" if path else "in no NVTX range"
 
 
 # -- from event to event ----------------------------------------------------------------------------------------------

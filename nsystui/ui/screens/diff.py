@@ -233,6 +233,12 @@ class DiffScreen(FilteredTableScreen):
     def show_filtered(self) -> None:
         self._show_rows(same_place=False)
 
+    async def action_timeline(self) -> None:
+        if self._is_of_open_job:
+            await super().action_timeline()
+        else:
+            await self.action_mode("timeline")
+
     async def action_mode(self, name: str) -> None:
         if self._is_of_open_job:
             await super().action_mode(name)
@@ -309,7 +315,7 @@ def _side_of(text: str) -> int:
 def _exactly(name: str) -> NameFilter:
     """The filter for this name and no other; a numbered name has any number at its ``*``."""
     pattern = re.escape(name).replace(r"\*", "(?:[0-9]+|0[xX][0-9a-fA-F]+|[*])")
-    return NameFilter(f"re:^{pattern}$")
+    return NameFilter(f"re:^{pattern}$", name)
 
 
 # -- from a line that a user typed ------------------------------------------------------------------------------------

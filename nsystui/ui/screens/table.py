@@ -58,11 +58,6 @@ class TablesScreen(JobScreen):
         else:
             self.say("there is nothing to sort")
 
-    def action_sort_reverse(self) -> None:
-        if self.table.sorted_by is None:
-            self.say("sort with s first")
-        self.table.reverse_sort()
-
     @on(PageFailed)
     def _page_failed(self, message: PageFailed) -> None:
         message.stop()

@@ -340,7 +340,7 @@ class WindowTable(OwnFocus, can_focus=True):
 
     def _sort_or_reverse(self, key: str) -> None:
         if self._order_asked is not None and self._order_asked[0] == key:
-            self.reverse_sort()
+            self._ask_for_order(key, not self._order_asked[1])
         else:
             self.sort_by(key)
 
@@ -359,11 +359,6 @@ class WindowTable(OwnFocus, can_focus=True):
             return
         unit = next(column.unit for column in self._answer.columns if column.key == key)
         self._ask_for_order(key, descending=unit not in (Unit.TEXT, Unit.TIME))
-
-    def reverse_sort(self) -> None:
-        """Ask for the opposite of the present order."""
-        if self._order_asked is not None:
-            self._ask_for_order(self._order_asked[0], not self._order_asked[1])
 
     def _ask_for_order(self, key: str, descending: bool) -> None:
         self._order_asked = (key, descending)
