@@ -83,9 +83,10 @@ class TableScreen(TablesScreen):
     TableScreen #around { height: 1fr; layout: vertical; }
     TableScreen #around > WindowTable { width: 1fr; }
     TableScreen #around > #body { width: 1fr; }
-    TableScreen.-low DetailPane { height: 2; }
+    TableScreen DetailPane { height: 6; border-top: solid $foreground 40%; }
+    TableScreen.-low DetailPane { height: 2; border-top: none; }
     TableScreen.-beside #around { layout: horizontal; }
-    TableScreen.-beside DetailPane { width: 52; height: 1fr; }
+    TableScreen.-beside DetailPane { width: 52; height: 1fr; border-top: none; }
     TableScreen #body { height: 1fr; }
     TableScreen #body WindowTable { width: 1fr; }
     TableScreen SidePanel { width: 44; display: none; }

@@ -176,7 +176,7 @@ class WindowTable(OwnFocus, can_focus=True):
 
     DEFAULT_CSS = """
     WindowTable { height: 1fr; }
-    WindowTable > .window-table--header { text-style: bold; color: $foreground; }
+    WindowTable > .window-table--header { text-style: bold underline; color: $foreground; }
     WindowTable > .window-table--cursor { background: $primary-darken-2; color: $block-cursor-foreground; }
     WindowTable:ansi > .window-table--cursor {
         background: $block-cursor-background; color: $block-cursor-foreground;
