@@ -5,12 +5,13 @@ a tail, the one at its start; else the thread of its process with the most CUDA 
 first cause that there is, in this order:
 
 1. the thread is in an MPI or CUDA call (the outermost);
-2. it is in an OS runtime call that does not wait for another thread;
-3. it runs on a CPU: the function of the nearest sample between two switches;
-4. it could run, and another thread has its CPU;
-5. it waits, and another thread of its process is in an MPI or CUDA call, or runs;
-6. it is in an OS runtime call that waits; it is off the CPU;
-7. nothing is recorded.
+2. it waits for Python's GIL, where that is recorded: what the thread that holds it runs;
+3. it is in an OS runtime call that does not wait for another thread;
+4. it runs on a CPU: the function of the nearest sample between two switches;
+5. it could run, and another thread has its CPU;
+6. it waits, and another thread of its process is in an MPI or CUDA call, or runs;
+7. it is in an OS runtime call that waits; it is off the CPU;
+8. nothing is recorded.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, union
 from nsystui.questions.conditions import is_launched_by, of_tasks
+from nsystui.questions.host.gil import Gil, gil_of
 from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.samples import Samples, ThreadSamples, samples_of
 from nsystui.questions.host.segments import (
@@ -56,6 +58,7 @@ ALLOCATING = "in calls that allocate or free memory"
 LAUNCHING = "launching"
 OTHER_CALLS = "in other CUDA calls"
 IN_MPI = "in MPI"
+GIL = "waiting for the GIL"
 IN_OS = "in OS runtime calls"
 RUNNING_CODE = "running code outside of calls"
 PREEMPTED = "not scheduled"
@@ -69,6 +72,7 @@ KINDS = (
     IN_MPI,
     LAUNCHING,
     OTHER_CALLS,
+    GIL,
     IN_OS,
     RUNNING_CODE,
     PREEMPTED,
@@ -117,6 +121,9 @@ class Cause:
         """``cudaMalloc``, ``native::copy_ on pt_data_worker 41063``, ``not scheduled (python 4711 ran)``."""
         if self.kind == PREEMPTED:
             return f"{self.kind} ({self.what} ran)" if self.what else self.kind
+        if self.kind == GIL:
+            where = f" in {self.what}" if self.what else ""
+            return f"{self.kind} (held by {self.thread}{where})" if self.thread else self.kind
         what = self.what or {NOTHING: "", RUNNING_CODE: "CPU work", WAITING: "CPU work"}.get(self.kind, self.kind)
         return f"{what} on {self.thread}" if self.thread else what
 
@@ -212,6 +219,7 @@ class _Host:
     os: Calls
     scheduling: Scheduling
     samples: Samples
+    gil: Gil
     names: Mapping[Thread, HostThread]
     launching: Mapping[tuple[Task, int], tuple[Times, Numbers]]
     ending: Mapping[tuple[Task, int], tuple[Times, Numbers]]
@@ -236,13 +244,14 @@ class _Host:
             else nothing
         )
         scheduling, samples = scheduling_of(session, selection), samples_of(session, selection)
-        threads = {*cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads}
+        gil = gil_of(session, selection, few)
+        threads = {*cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads, *gil.held}
         usual = _usual_threads(session, tasks)
         names = {one.thread: one for one in named_threads(job, threads | set(usual.values()))}
         moments = {one.end for one in spans} if few is not None else None
         before = {one.start for one in spans} if few is not None else None
         return cls(
-            job, cuda, mpi, os, scheduling, samples, names,
+            job, cuda, mpi, os, scheduling, samples, gil, names,
             _launchers(session, tasks, moments, "start"), _launchers(session, tasks, before, "end"), usual,
             _callers(session, os),
         )  # fmt: skip
@@ -266,7 +275,8 @@ class _Host:
         states = NO_SEGMENTS
         if thread is not None:
             states = self.scheduling.threads.get(thread, NO_SEGMENTS)
-            layers += [self._library_calls(thread, inside, ""), self._os_calls(thread, inside, waits=False)]
+            layers += [self._library_calls(thread, inside, ""), *self._waiting_for_gil(thread, others, inside)]
+            layers += [self._os_calls(thread, inside, waits=False)]
             layers += [self._running(thread, inside, RUNNING_CODE, ""), self._preempted(thread, states, inside)]
         layers += [self._calls_of_others(others, inside), *self._running_others(others, inside)]
         if thread is not None:
@@ -336,6 +346,16 @@ class _Host:
                         layers.append(self._all(found, Cause(PREEMPTED, self._name(other))))
         layers.append(self._all(intersect(ready.covered, inside), Cause(PREEMPTED)))
         return one_after_the_other(*layers)
+
+    def _waiting_for_gil(self, thread: Thread, others: Sequence[Thread], inside: Intervals) -> list[Segments]:
+        """The time in which the thread waits for the GIL, by who holds it and what that thread runs."""
+        waits, layers = intersect(self.gil.waited.get(thread, EMPTY), inside), []
+        for one in others:
+            held = intersect(self.gil.held.get(one, EMPTY), waits)
+            if len(held):
+                name = self._name(one)
+                layers += [self._running(one, held, GIL, name), self._all(held, Cause(GIL, "", name))]
+        return [*layers, self._all(waits, Cause(GIL))]
 
     def _calls_of_others(self, others: Sequence[Thread], inside: Intervals) -> Segments:
         """The MPI and CUDA calls of other threads: of two at once that of the first kind."""

@@ -1,0 +1,68 @@
+"""The GIL in the causes of idle time and in the times of threads, from the ranges that nsys writes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import edit
+from synthetic import ExportWriter
+from test_host import COPY, LEAF, MAIN, MS, WORK, job_of
+
+from nsystui.base.selection import Selection, Window
+from nsystui.questions.host import causes
+from nsystui.questions.host.before import causes_in
+from nsystui.questions.host.gaps import gaps_list, gaps_table
+from nsystui.questions.host.threads import threads_table
+
+WINDOW = Selection(Window(0, 12 * MS))
+
+
+def gil_export(path: Path, schema: str = "3.13.2") -> Path:
+    """A GPU is idle from 2 ms to 10 ms; its thread waits for the GIL from 3 to 7, another one has it until 6."""
+    with ExportWriter(path, schema) as export:
+        export.gpu(0)
+        process = export.process(4711)
+        main, loader = export.thread(process, 4711, "train"), export.thread(process, 4800, "loader")
+        export.gil(main, held=[(0, 3 * MS), (7 * MS, 12 * MS)], waited=[(3 * MS, 7 * MS)])
+        export.gil(loader, held=[(3 * MS, 6 * MS)])
+        export.nvtx_range(main, 1 * MS, 12 * MS, "step 0")
+        export.on_cpu(loader, 2 * MS, 6 * MS, [LEAF, WORK, MAIN], cpu=1)
+        export.osrt(main, 3 * MS, 7 * MS, "pthread_cond_timedwait", stack=[COPY, MAIN])
+        for number, (start, end) in enumerate([(0, 2 * MS), (10 * MS, 12 * MS)]):
+            export.api(main, start, start + MS // 2, "cudaLaunchKernel_v7000", number)
+            export.kernel(process, 0, 7, start, end, name="saxpy()", correlation_id=number)
+    return path
+
+
+@pytest.mark.parametrize("schema", ["2.9.1", "3.7.2", "3.25.0"])
+def test_idle_time_in_which_the_thread_waits_for_the_gil_says_who_had_it(tmp_path: Path, schema: str) -> None:
+    with job_of(gil_export(tmp_path / "a.sqlite", schema)) as job:
+        answer, (row,) = gaps_table(job, WINDOW), gaps_list(job, WINDOW).records()
+        (task,) = [one.task for one in job.ranks]
+        words = causes_in(job, task, 0, 2 * MS, 10 * MS)
+    found = {(row["cause"], row["what"], row["thread"]): row["time"] for row in answer.records()}
+    assert found[causes.GIL, "Grid::leaf", "loader 4800"] == 3 * MS
+    assert found[causes.GIL, None, None] == 1 * MS
+    assert sum(found.values()) == 8 * MS
+    assert (row["cause"], row["range"]) == (causes.GIL, "step 0")
+    assert "38 % waiting for the GIL (held by loader 4800 in Grid::leaf)" in words
+
+
+def test_threads_hold_the_gil_and_wait_for_it_where_that_is_recorded(tmp_path: Path) -> None:
+    path = gil_export(tmp_path / "a.sqlite")
+    with job_of(path) as job:
+        found = {row["thread"]: (row["gil_held"], row["gil_waited"]) for row in threads_table(job, WINDOW).records()}
+        cut = threads_table(job, Selection(Window(2 * MS, 4 * MS))).records()
+    assert found == {"train (main)": (8 * MS, 4 * MS), "loader": (3 * MS, 0)}
+    assert {row["thread"]: (row["gil_held"], row["gil_waited"]) for row in cut}["train (main)"] == (1 * MS, 1 * MS)
+    edit(path, "DELETE FROM NVTX_EVENTS WHERE domainId = 77")
+    with job_of(path) as job:
+        assert not {"gil_held", "gil_waited"} & {column.key for column in threads_table(job, WINDOW).columns}
+
+
+def test_the_gil_is_known_where_the_row_that_names_its_domain_is_missing(tmp_path: Path) -> None:
+    path = gil_export(tmp_path / "a.sqlite")
+    edit(path, "DELETE FROM NVTX_EVENTS WHERE eventType = 75")
+    with job_of(path) as job:
+        assert (causes.GIL, 3 * MS) in [(row["cause"], row["time"]) for row in gaps_table(job, WINDOW).records()]
