@@ -12,6 +12,8 @@ address of the pool that it is from, if any, with its size and use after it. The
 switch's GUID. A row of EFA samples is a ``value`` of a ``field``, or in older exports a whole event as JSON
 (``data``).
 
+Of a file access only the thread's own number is known (``tid``), which is unique on its machine.
+
 The ``chain`` of a sample or a call is a number in ``call_chains`` (of its kind: ``sample``, ``os`` or ``cuda``), which
 names the ``stack`` that it is. In a chunk of an export each stack is there once, and a chain that lies in two chunks
 has two rows. Depth 0 is the function that ran; ``function`` and ``module`` are numbers in ``stack_names``.
@@ -166,6 +168,14 @@ OS_CALLS = _table(
     "record with `nsys profile -t osrt`",
     "row start end thread process name:t return_value chain",
 )
+_FILES = "record with `nsys profile -t osrt --osrt-file-access=true`"
+FILE_ACCESSES = _table(
+    "file_accesses",
+    "reads and writes of files by OS runtime calls",
+    _FILES,
+    "row start end tid name:t file bytes",
+)
+FILES = _table("files", "files that were opened, by the number that accesses have", _FILES, "file path:t")
 LIBRARY_CALLS = _table(
     "library_calls",
     "cuBLAS and cuDNN calls",

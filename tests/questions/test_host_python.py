@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import edit
+from support import edit, native
 from synthetic import ExportWriter
 from test_host import COPY, LEAF, MAIN, MS, WORK, job_of
 
 from nsystui.base.selection import Selection, Window
+from nsystui.exports.demo.host import Stack
+from nsystui.exports.demo.target import Thread
 from nsystui.questions.host import causes
 from nsystui.questions.host.before import causes_in
 from nsystui.questions.host.gaps import gaps_list, gaps_table
@@ -66,3 +68,59 @@ def test_the_gil_is_known_where_the_row_that_names_its_domain_is_missing(tmp_pat
     edit(path, "DELETE FROM NVTX_EVENTS WHERE eventType = 75")
     with job_of(path) as job:
         assert (causes.GIL, 3 * MS) in [(row["cause"], row["time"]) for row in gaps_table(job, WINDOW).records()]
+
+
+def reading_export(path: Path, schema: str = "3.25.0", *, has_files: bool = True) -> Path:
+    """A GPU is idle from 2 ms to 20 ms. Its thread reads two files of 3 ms and 2 ms, then waits while another one reads
+    for 4 ms.
+    """
+    with ExportWriter(path, schema) as export:
+        export.gpu(0)
+        process = export.process(4711)
+        main, loader = export.thread(process, 4711, "train"), export.thread(process, 4800, "loader")
+
+        def read(thread: Thread, start: int, end: int, name: str, file: str, size: int, stack: Stack = ()) -> None:
+            if has_files:
+                export.file_access(thread, start, end, name, file, size, stack=stack)
+            else:
+                export.osrt(thread, start, end, name, stack=stack)
+
+        read(main, 1 * MS, 5 * MS, "read", "/data/train/a.tar", 5_000_000, [COPY, WORK, MAIN])
+        read(main, 5 * MS, 7 * MS, "read", "/data/train/b.tar", 3_000_000, [COPY, WORK, MAIN])
+        export.osrt(main, 8 * MS, 20 * MS, "pthread_cond_wait")
+        read(loader, 9 * MS, 13 * MS, "pread64", "/data/index", 4_096)
+        export.osrt(loader, 14 * MS, 20 * MS, "read")
+        for number, (start, end) in enumerate([(0, 2 * MS), (20 * MS, 22 * MS)]):
+            export.api(main, start, start + MS // 2, "cudaLaunchKernel_v7000", number)
+            export.kernel(process, 0, 7, start, end, name="saxpy()", correlation_id=number)
+    return path
+
+
+def test_idle_time_in_reads_says_which_files_are_read(tmp_path: Path) -> None:
+    path = reading_export(tmp_path / "a.sqlite")
+    with job_of(path) as job:
+        answer = gaps_table(job, Selection(Window(0, 22 * MS)))
+    found = {(row["cause"], row["what"], row["thread"]): (row["time"], row["file"]) for row in answer.records()}
+    assert found == {
+        (causes.IN_OS, "read", None): (5 * MS, "2 files in /data/train, 7.629 MiB"),
+        (causes.WAITING, "pread64", "loader 4800"): (4 * MS, "/data/index, 4 KiB"),
+        (causes.IN_OS, "pthread_cond_wait", None): (8 * MS, None),
+        (causes.NOTHING, None, None): (1 * MS, None),
+    }
+    reads = "SELECT sum(min(endedAt, 20000000) - max(startedAt, 2000000)) FROM OSRT_FILE_ACCESS_EVENTS"
+    assert [(sum(time for time, file in found.values() if file),)] == native(path, reads)
+
+
+def test_a_file_that_is_not_known_is_not_named(tmp_path: Path) -> None:
+    path = reading_export(tmp_path / "a.sqlite")
+    edit(path, "DELETE FROM OSRT_FILE_ACCESS_DESCRIPTORS WHERE fileAccessId = 1")
+    with job_of(path) as job:
+        files = {row["what"]: row["file"] for row in gaps_table(job, Selection(Window(0, 22 * MS))).records()}
+    assert files["read"] == "/data/train/b.tar, 2.861 MiB"
+
+
+def test_without_file_accesses_there_is_no_column_for_them(tmp_path: Path) -> None:
+    with job_of(reading_export(tmp_path / "a.sqlite", "3.7.2", has_files=False)) as job:
+        answer = gaps_table(job, Selection(Window(0, 22 * MS)))
+    assert "file" not in {column.key for column in answer.columns}
+    assert {row["what"]: row["time"] for row in answer.records()}["read"] == 5 * MS

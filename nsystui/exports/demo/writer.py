@@ -178,10 +178,6 @@ THREAD_NAME: Final = 39
 PUSH_POP: Final = 59
 START_END: Final = 60
 DOMAIN_CREATE: Final = 75
-GIL_DOMAIN: Final = 77
-"""The number of the domain of Python's GIL."""
-Spans = Iterable[tuple[int, int]]
-"""Starts and ends, ns."""
 
 _NO_UNION_VALUE: Final = (None,) * 7
 """uint64Value … floatValue and jsonTextId, which nobody in this field uses."""
@@ -255,13 +251,6 @@ class NvtxEvents(TargetInfo):
     def nvtx_domain(self, thread: Thread, time: int, domain_id: int, name: str) -> None:
         """The creation of a domain; often long before t = 0. Domain ids belong to the process of `thread`."""
         self.nvtx_range(thread, time, None, name, domain_id=domain_id, style=DOMAIN_CREATE)
-
-    def gil(self, thread: Thread, held: Spans = (), waited: Spans = ()) -> None:
-        """When a thread holds Python's GIL and when it waits for it (``--trace=python-gil``)."""
-        self.nvtx_domain(thread, 0, GIL_DOMAIN, "GIL Trace")
-        for name, spans in (("Holding GIL", held), ("Waiting for GIL", waited)):
-            for start, end in spans:
-                self.nvtx_range(thread, start, end, name, domain_id=GIL_DOMAIN, registered=True)
 
     def nvtx_thread_name(self, thread: Thread, time: int, name: str) -> None:
         """The program names a thread through NVTX."""

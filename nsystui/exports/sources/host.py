@@ -220,6 +220,29 @@ def os_calls(schema: Schema) -> Source:
     return Source(table, integers(schema, table, wanted), {"os_calls": Transform(fields, STRINGS, calls)})
 
 
+def file_accesses(schema: Schema) -> Source:
+    """NVIDIA calls the thread by its own number; the lowest 24 bits are the same where it is a globalTid."""
+    table = "OSRT_FILE_ACCESS_EVENTS"
+    wanted = {
+        "start": "startedAt",
+        "end": "endedAt",
+        "thread": "threadId",
+        "name_id": "apiCallId",
+        "file": "fileAccessId",
+        "bytes": "bytesProcessed",
+    }
+    fields = {"row": "row_id", **as_they_are("start", "end"), "tid": "thread & 16777215", "name": "s.value"}
+    transform = Transform({**fields, **as_they_are("file", "bytes")}, STRINGS)
+    return Source(table, integers(schema, table, wanted), {"file_accesses": transform})
+
+
+def files(schema: Schema) -> Source:
+    table = "OSRT_FILE_ACCESS_DESCRIPTORS"
+    columns = {**integers(schema, table, {"file": "fileAccessId"}), "path": schema.text(table, "filePath")}
+    transform = Transform({"file": "c.file", "path": "nullif(path, '')"}, where="file IS NOT NULL", order="")
+    return Source(table, columns, {"files": transform})
+
+
 _LIBRARIES = {"CUBLAS_EVENTS": "cuBLAS", "CUDNN_EVENTS": "cuDNN"}
 
 
@@ -444,6 +467,8 @@ SOURCES: dict[str, SourceMaker] = {
     "UCP_PROGRESS_EVENTS": ucx("UCP_PROGRESS_EVENTS", 1),
     "UCP_EVENTS": ucx("UCP_EVENTS", 2),
     "OSRT_API": os_calls,
+    "OSRT_FILE_ACCESS_EVENTS": file_accesses,
+    "OSRT_FILE_ACCESS_DESCRIPTORS": files,
     **{table: library_calls(table) for table in _LIBRARIES},
     "COMPOSITE_EVENTS": host_samples,
     "SCHED_EVENTS": sched_events,

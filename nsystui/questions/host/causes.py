@@ -9,7 +9,7 @@ first cause that there is, in this order:
 3. it is in an OS runtime call that does not wait for another thread;
 4. it runs on a CPU: the function of the nearest sample between two switches;
 5. it could run, and another thread has its CPU;
-6. it waits, and another thread of its process is in an MPI or CUDA call, or runs;
+6. it waits, and another thread of its process is in an MPI or CUDA call, or runs, or reads a file;
 7. it is in an OS runtime call that waits; it is off the CPU;
 8. nothing is recorded.
 """
@@ -27,6 +27,7 @@ from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, union
 from nsystui.questions.conditions import is_launched_by, of_tasks
+from nsystui.questions.host.files import Files, files_of
 from nsystui.questions.host.gil import Gil, gil_of
 from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.samples import Samples, ThreadSamples, samples_of
@@ -84,6 +85,8 @@ KINDS = (
 
 _WAITS = re.compile(r"futex|cond_|sem_|mutex|rwlock|barrier|pthread_join|spin_lock|sigwait|waitid|waitpid|wait4")
 """OS runtime calls that wait for another thread."""
+FILE_READS = ("pread", "pread64", "preadv", "preadv2", "fread", "fread_unlocked")
+"""OS runtime calls that read files alone: ``read`` also reads pipes, by which processes send each other their data."""
 _LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
 """Modules whose functions do what their caller wants."""
 _PROFILERS = ("[NSys", "CUPTI worker thread")
@@ -108,13 +111,15 @@ def kind_of(name: str) -> str:
 class Cause:
     """A cause of idle time: its kind, the call or the function, and of another thread than the launching one its name.
 
-    ``caller`` is who called that: for an OS runtime call, where its stack is recorded.
+    ``caller`` is who called that: for an OS runtime call, where its stack is recorded. ``file`` says which files the
+    calls of that kind read or wrote, where that is recorded.
     """
 
     kind: str
     what: str = ""
     thread: str = ""
     caller: str = ""
+    file: str = ""
 
     @property
     def words(self) -> str:
@@ -220,6 +225,7 @@ class _Host:
     scheduling: Scheduling
     samples: Samples
     gil: Gil
+    files: Files
     names: Mapping[Thread, HostThread]
     launching: Mapping[tuple[Task, int], tuple[Times, Numbers]]
     ending: Mapping[tuple[Task, int], tuple[Times, Numbers]]
@@ -251,7 +257,7 @@ class _Host:
         moments = {one.end for one in spans} if few is not None else None
         before = {one.start for one in spans} if few is not None else None
         return cls(
-            job, cuda, mpi, os, scheduling, samples, gil, names,
+            job, cuda, mpi, os, scheduling, samples, gil, files_of(session, selection), names,
             _launchers(session, tasks, moments, "start"), _launchers(session, tasks, before, "end"), usual,
             _callers(session, os),
         )  # fmt: skip
@@ -276,11 +282,15 @@ class _Host:
         if thread is not None:
             states = self.scheduling.threads.get(thread, NO_SEGMENTS)
             layers += [self._library_calls(thread, inside, ""), *self._waiting_for_gil(thread, others, inside)]
-            layers += [self._os_calls(thread, inside, waits=False)]
+            layers += [self._os_calls(thread, inside, lambda call: not _WAITS.search(call))]
             layers += [self._running(thread, inside, RUNNING_CODE, ""), self._preempted(thread, states, inside)]
         layers += [self._calls_of_others(others, inside), *self._running_others(others, inside)]
+        layers += [self._os_calls(one, inside, FILE_READS.__contains__, WAITING, self._name(one)) for one in others]
         if thread is not None:
-            layers += [self._os_calls(thread, inside, waits=True), self._off(states, inside)]
+            layers += [
+                self._os_calls(thread, inside, lambda call: bool(_WAITS.search(call))),
+                self._off(states, inside),
+            ]
         return one_after_the_other(*layers)
 
     def _others(self, task: Task, thread: Thread | None) -> list[Thread]:
@@ -304,18 +314,31 @@ class _Host:
         numbers = np.array([self.number(cause_of(calls.names[one])) for one in known.tolist()], np.int64)
         return Segments(segments.starts, segments.ends, numbers[place.reshape(-1)] if len(known) else segments.labels)
 
-    def _os_calls(self, thread: Thread, inside: Intervals, waits: bool) -> Segments:
+    def _os_calls(
+        self, thread: Thread, inside: Intervals, is_meant: Callable[[str], bool], kind: str = IN_OS, name: str = ""
+    ) -> Segments:
+        """The OS runtime calls of a thread with the names that are meant, by who called them."""
         segments = self.os.threads.get(thread, NO_SEGMENTS)
         callers = self.os_callers.get(thread[0], {})
-        is_wait = np.array([bool(_WAITS.search(name)) for name in self.os.names], bool)
-        chosen = is_wait[segments.labels] == waits if len(segments) else np.empty(0, bool)
+        meant = np.array([is_meant(call) for call in self.os.names], bool)
+        chosen = meant[segments.labels] if len(segments) else np.empty(0, bool)
         chains = self.os.chains.get(thread, segments.labels)[chosen] if len(segments) else segments.labels
         part = Segments(segments.starts[chosen], segments.ends[chosen], np.arange(int(chosen.sum()))).within(inside)
         keys = np.stack([segments.labels[chosen][part.labels], chains[part.labels]])
         known, place = np.unique(keys, axis=1, return_inverse=True)
-        causes = [Cause(IN_OS, self.os.names[name], "", callers.get(chain, "")) for name, chain in known.T.tolist()]
-        numbers = np.array([self.number(one) for one in causes], np.int64)
-        return Segments(part.starts, part.ends, numbers[place.reshape(-1)] if causes else part.labels)
+        # Each call has a chain of its own, if from one place.
+        groups: dict[tuple[str, str], int] = {}
+        group = [
+            groups.setdefault((self.os.names[call], callers.get(chain, "")), len(groups))
+            for call, chain in known.T.tolist()
+        ]
+        own = np.array(group, np.int64)[place.reshape(-1)]
+        numbers = np.empty(len(own), np.int64)
+        for (call, caller), number in groups.items():
+            here = own == number
+            files = self.files.accessed(thread, Intervals(part.starts[here], part.ends[here]))
+            numbers[here] = self.number(Cause(kind, call, name, caller, files))
+        return Segments(part.starts, part.ends, numbers)
 
     def _running(self, thread: Thread, inside: Intervals, kind: str, name: str) -> Segments:
         """The time in which a thread runs, by the function of its nearest sample."""

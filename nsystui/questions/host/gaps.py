@@ -83,6 +83,8 @@ _CAUSE = Column("cause", header="Cause", label="cause")
 _WHAT = Column("what", header="What", label="call or function")
 _THREAD = Column("thread", header="Other Thread", label="other thread", importance=1)
 _CALLER = Column("caller", header="Caller", label="caller", importance=2)
+FILE = Column("file", header="Files", label="files", importance=2)
+"""Only where it is recorded."""
 SUM_COLUMNS = (
     Column("time", header="Idle (ns)", label="idle", unit=Unit.DURATION),
     Column("percent", header="Idle (%)", label="of idle", unit=Unit.PERCENT, decimals=2, has_bar=True),
@@ -90,6 +92,7 @@ SUM_COLUMNS = (
     _WHAT,
     _THREAD,
     _CALLER,
+    FILE,
     Column("spans", header="Spans", label="spans", unit=Unit.COUNT, importance=3),
     Column("startup", header="Start-up (ns)", label="start-up", unit=Unit.DURATION, importance=3),
     Column("gaps", header="Gaps (ns)", label="gaps", unit=Unit.DURATION, importance=3),
@@ -105,6 +108,7 @@ LIST_COLUMNS = (
     _WHAT,
     _THREAD,
     _CALLER,
+    FILE,
     Column("share", header="Cause (%)", label="for", unit=Unit.PERCENT, decimals=1, importance=1),
     Column("range", header="NVTX Range", label="NVTX range", importance=1),
 )
@@ -129,7 +133,7 @@ def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str |
     for (rank, cause), times in sums.items():
         shares = [times.get(part, 0) for part in PARTS]
         time = sum(shares)
-        words = (cause.kind, cause.what or None, cause.thread or None, cause.caller or None)
+        words = _words(job, cause)
         place = (rank,) if by == "rank" else ()
         rows.append((*place, time, 100.0 * time / found.idle, *words, times.get("spans"), *shares))
     first = int(by == "rank")
@@ -140,7 +144,7 @@ def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str |
         rows = [
             row for row in rows if chosen.matches(" ".join(str(cell) for cell in row[first + 2 : first + 6] if cell))
         ]
-    columns = (RANK, *SUM_COLUMNS) if by == "rank" else SUM_COLUMNS
+    columns = _columns(job, (RANK, *SUM_COLUMNS) if by == "rank" else SUM_COLUMNS)
     return TableAnswer("gaps", columns, rows, total, _notes(job, selection))
 
 
@@ -159,13 +163,27 @@ def gaps_list(job: Job, selection: Selection, least: int = LONG_GAP, step_name: 
         cause = max(causes, key=lambda item: (causes[item], item.words))
         length = span.end - span.start
         where = (ranks.get(span.task), span.device, found.parts[number], span.start, length)
-        words = (cause.kind, cause.what or None, cause.thread or None, cause.caller or None)
+        words = _words(job, cause)
         range_name = works[place].range_name if place < len(works) else None
         rows.append((*where, *words, 100.0 * causes[cause] / length, range_name))
     notes = _notes(job, selection)
     if len(numbers) > _WITH_RANGE:
         notes = (*notes, f"the NVTX range is that of the {_WITH_RANGE} longest spans alone")
-    return TableAnswer("gaps", LIST_COLUMNS, rows, len(one.spans), notes)
+    return TableAnswer("gaps", _columns(job, LIST_COLUMNS), rows, len(one.spans), notes)
+
+
+def _words(job: Job, cause: Cause) -> tuple[str | None, ...]:
+    """The cells of a cause."""
+    known = (cause.kind, cause.what, cause.thread, cause.caller, *([cause.file] if _has_files(job) else []))
+    return tuple(one or None for one in known)
+
+
+def _has_files(job: Job) -> bool:
+    return bool(job.session.count(tables.file_accesses))
+
+
+def _columns(job: Job, columns: Sequence[Column]) -> tuple[Column, ...]:
+    return tuple(one for one in columns if one is not FILE or _has_files(job))
 
 
 def _notes(job: Job, selection: Selection) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from nsystui.questions.conditions import job_start, where
 from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
+    FILE_READS,
     IN_MPI,
     IN_OS,
     LAUNCHING,
@@ -52,8 +53,6 @@ _RANGES = (
 )  # fmt: skip
 """Words in the names of ranges in which a program gets its input."""
 _READS = re.compile(r"(?:p?read(?:v|64|v64|v2)?|fread(?:_unlocked)?|fgets|open(?:at|64)?|fopen(?:64)?)")
-_FILE_READS = ("pread", "pread64", "preadv", "fread", "fread_unlocked")
-"""Calls that read files alone: ``read`` also reads pipes, by which processes send each other their data."""
 _WAITS = re.compile(r"poll|select|sem_|cond_|futex|mutex|recv|msgrcv|mq_")
 _LOADS = re.compile(r"pin_memory|jpe?g|decode|imaging|collate|tokeniz|inflate|uncompress|resize", re.IGNORECASE)
 """Functions that prepare input."""
@@ -288,7 +287,7 @@ def _reading(case: Case, kept: Sequence[IdleSpan]) -> float:
     """For how much of the gaps some process reads a file."""
     if not case.job.session.count(tables.os_calls):
         return 0.0
-    calls = spans(case, tables.os_calls, [tables.os_calls.c.name.in_(_FILE_READS)])
+    calls = spans(case, tables.os_calls, [tables.os_calls.c.name.in_(FILE_READS)])
     share = 0.0
     for report, gaps in _gaps_of(kept).items():
         reads = merge(*(own for (task, _), own in calls.merged.items() if task.report == report))
