@@ -87,6 +87,8 @@ _WAITS = re.compile(r"futex|cond_|sem_|mutex|rwlock|barrier|pthread_join|spin_lo
 """OS runtime calls that wait for another thread."""
 FILE_READS = ("pread", "pread64", "preadv", "preadv2", "fread", "fread_unlocked")
 """OS runtime calls that read files alone: ``read`` also reads pipes, by which processes send each other their data."""
+READS = re.compile(r"(?:p?read(?:v|64|v64|v2)?|fread(?:_unlocked)?|fgets|open(?:at|64)?|fopen(?:64)?)")
+"""OS runtime calls that read or open files, and perhaps pipes."""
 _LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
 """Modules whose functions do what their caller wants."""
 _PROFILERS = ("[NSys", "CUPTI worker thread")
@@ -120,6 +122,13 @@ class Cause:
     thread: str = ""
     caller: str = ""
     file: str = ""
+
+    @property
+    def reads(self) -> bool:
+        """Whether a file is read, by the launching thread or by one that it waits for."""
+        if self.kind == WAITING:
+            return self.what in FILE_READS
+        return self.kind == IN_OS and bool(READS.fullmatch(self.what))
 
     @property
     def words(self) -> str:

@@ -14,6 +14,7 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 DOMAIN = "GIL Trace"
+RECORD = "record with `nsys profile --trace=cuda,nvtx,osrt,python-gil`"
 _HELD, _WAITED = "Holding GIL", "Waiting for GIL"
 
 

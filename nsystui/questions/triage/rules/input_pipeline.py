@@ -52,7 +52,6 @@ _RANGES = (
     "next_batch", "next batch", "get_batch", "fetch_batch", "fetch batch", "load_batch", "load batch",
 )  # fmt: skip
 """Words in the names of ranges in which a program gets its input."""
-_READS = re.compile(r"(?:p?read(?:v|64|v64|v2)?|fread(?:_unlocked)?|fgets|open(?:at|64)?|fopen(?:64)?)")
 _WAITS = re.compile(r"poll|select|sem_|cond_|futex|mutex|recv|msgrcv|mq_")
 _LOADS = re.compile(r"pin_memory|jpe?g|decode|imaging|collate|tokeniz|inflate|uncompress|resize", re.IGNORECASE)
 """Functions that prepare input."""
@@ -177,7 +176,7 @@ def _times(causes: Mapping[Cause, int]) -> dict[str, int]:
     for cause, time in causes.items():
         if cause.kind in (OFF_CPU, WAITING) or (cause.kind == IN_OS and not cause.thread and _WAITS.search(cause.what)):
             found["waits"] += time
-        elif cause.kind == IN_OS and _READS.fullmatch(cause.what):
+        elif cause.kind == IN_OS and cause.reads:
             found["reads"] += time
         elif cause.kind == RUNNING_CODE and _LOADS.search(cause.what):
             found["prepares"] += time
