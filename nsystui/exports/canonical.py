@@ -111,7 +111,13 @@ SYNCS = _table(
     "syncs",
     "CUDA synchronisations as the driver saw them",
     _CUDA,
-    f"row start end {_GPU_EVENT} sync_type:t",
+    f"row start end {_GPU_EVENT} sync_type:t event event_sync",
+)
+CUDA_EVENTS = _table(
+    "cuda_events",
+    "CUDA events that were recorded on a stream",
+    "record with `nsys profile -t cuda --cuda-event-trace=true`",
+    f"row {_GPU_EVENT} event event_sync",
 )
 NVTX_RANGES = _table(
     "nvtx_ranges",
