@@ -14,9 +14,10 @@ switch's GUID. A row of EFA samples is a ``value`` of a ``field``, or in older e
 
 Of a file access only the thread's own number is known (``tid``), which is unique on its machine.
 
-The ``chain`` of a sample or a call is a number in ``call_chains`` (of its kind: ``sample``, ``os`` or ``cuda``), which
-names the ``stack`` that it is. In a chunk of an export each stack is there once, and a chain that lies in two chunks
-has two rows. Depth 0 is the function that ran; ``function`` and ``module`` are numbers in ``stack_names``.
+The ``chain`` of a sample or a call is a number in ``call_chains`` (of its kind: ``sample``, ``os`` or ``cuda``; of a
+sample of Python, which is in ``host_samples`` too, ``python``), which names the ``stack`` that it is. In a chunk of an
+export each stack is there once, and a chain that lies in two chunks has two rows. Depth 0 is the function that ran;
+``function`` and ``module`` are numbers in ``stack_names``.
 """
 
 from __future__ import annotations
@@ -192,7 +193,7 @@ HOST_SAMPLES = _table(
     "host_samples",
     "CPU samples",
     "record with `nsys profile --sample=process-tree --backtrace=dwarf`",
-    "row time thread process cpu state:t weight chain",
+    "row time thread process cpu state:t weight chain is_python",
 )
 SCHED_EVENTS = _table(
     "sched_events",

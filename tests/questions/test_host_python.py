@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,16 @@ from test_host import COPY, LEAF, MAIN, MS, WORK, job_of
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo.host import Stack
+from nsystui.exports.demo.target import Session as DemoSession
 from nsystui.exports.demo.target import Thread
 from nsystui.questions.host import causes
 from nsystui.questions.host.before import causes_in
+from nsystui.questions.host.calltree import call_tree_table
+from nsystui.questions.host.functions import functions_table
 from nsystui.questions.host.gaps import gaps_list, gaps_table
 from nsystui.questions.host.threads import threads_table
+from nsystui.questions.job import Job
+from nsystui.store.session import Session
 
 WINDOW = Selection(Window(0, 12 * MS))
 
@@ -124,3 +130,82 @@ def test_without_file_accesses_there_is_no_column_for_them(tmp_path: Path) -> No
         answer = gaps_table(job, Selection(Window(0, 22 * MS)))
     assert "file" not in {column.key for column in answer.columns}
     assert {row["what"]: row["time"] for row in answer.records()}["read"] == 5 * MS
+
+
+FORWARD, STEP, FETCH = (
+    ("forward", "/app/model.py", 40),
+    ("train_step", "/app/train.py", 12),
+    ("fetch", "/app/data.py", 7),
+)
+
+
+def python_export(path: Path, schema: str = "3.25.0", *, native_samples: bool = False) -> Path:
+    """A GPU is idle from 2 ms to 12 ms, its thread runs: 6 samples of Python in ``fetch``, then 3 in ``forward``, one
+    while it waits; with ``native_samples`` also of the CPU, of other functions.
+    """
+    with ExportWriter(path, schema, session=DemoSession(include_blobs=True)) as export:
+        export.gpu(0)
+        process = export.process(4711)
+        main = export.thread(process, 4711, "train")
+        if native_samples:
+            export.on_cpu(main, 2 * MS, 12 * MS, [COPY, LEAF, MAIN], cpu=1)
+        for number in range(9):
+            stack = [FETCH, STEP] if number < 6 else [FORWARD, STEP]
+            export.python_sample(main, (2 + number) * MS + MS // 2, stack)
+        export.python_sample(main, 11 * MS + MS // 2, [STEP], state=2)
+        for number, (start, end) in enumerate([(0, 2 * MS), (12 * MS, 14 * MS)]):
+            export.api(main, start, start + MS // 2, "cudaLaunchKernel_v7000", number)
+            export.kernel(process, 0, 7, start, end, name="saxpy()", correlation_id=number)
+    return path
+
+
+PYTHON_WINDOW = Selection(Window(0, 14 * MS))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("schema", ["3.16.1", "3.25.0", "3.28.1"])
+def test_python_frames_are_functions_like_any(tmp_path: Path, schema: str, whole: bool) -> None:
+    path = python_export(tmp_path / "a.sqlite", schema)
+    session = Session()
+    session.add(path, whole=whole)
+    with closing(Job(session)) as job:
+        table = functions_table(job, Selection())
+        tree = call_tree_table(job, Selection())
+    counts = {row["function"]: (row["own"], row["total"], row["module"]) for row in table.records()}
+    assert counts == {
+        "fetch": (6, 6, "data.py"),
+        "forward": (3, 3, "model.py"),
+        "train_step": (0, 9, "train.py"),
+    }
+    assert sum(row["own"] for row in tree.records()) == 9
+
+
+def test_idle_time_names_the_python_function_that_runs(tmp_path: Path) -> None:
+    with job_of(python_export(tmp_path / "a.sqlite")) as job:
+        found = {(row["what"], row["caller"]): row["time"] for row in gaps_table(job, PYTHON_WINDOW).records()}
+    assert found["fetch (data.py)", None] == pytest.approx(6 * MS, abs=MS)
+    assert sum(found.values()) == 10 * MS
+
+
+def test_a_function_of_the_cpu_has_the_python_frame_that_calls_it(tmp_path: Path) -> None:
+    with job_of(python_export(tmp_path / "a.sqlite", native_samples=True)) as job:
+        answer = gaps_table(job, PYTHON_WINDOW)
+        names = {row["function"] for row in functions_table(job, Selection()).records()}
+    found = {row["caller"]: row["time"] for row in answer.records() if row["what"] == "Grid::leaf"}
+    assert found["fetch (data.py)"] == pytest.approx(6 * MS, abs=MS)
+    assert found["forward (model.py)"] == pytest.approx(3 * MS, abs=MS)
+    assert sum(answer.cells("time")) == 10 * MS
+    assert names == {"memcpy", "Grid::leaf", "main"}
+
+
+def test_a_payload_that_is_no_sample_of_python_is_none(tmp_path: Path) -> None:
+    path = python_export(tmp_path / "a.sqlite")
+    edit(
+        path,
+        "UPDATE NVTX_EVENTS SET binaryData = substr(CAST(binaryData AS BLOB), 1, 90) WHERE start < 5000000",
+        "UPDATE NVTX_EVENTS SET domainId = 99 WHERE start BETWEEN 5000000 AND 6000000 AND eventType = 34",
+        "UPDATE NVTX_EVENTS SET domainId = 0 WHERE start BETWEEN 6000000 AND 7000000 AND eventType = 34",
+    )
+    with job_of(path) as job:
+        found = {row["function"]: row["own"] for row in functions_table(job, Selection()).records()}
+    assert found == {"fetch": 2, "forward": 3, "train_step": 0}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import struct
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, Final
 
 from nsystui.exports.demo.host import Pool, Stack
 from nsystui.exports.demo.schema import GPU_OPERATION, TABLES, Tables
 from nsystui.exports.demo.target import Process, Thread
-from nsystui.exports.demo.writer import CATEGORY, METRICS_LIST
+from nsystui.exports.demo.writer import CATEGORY, MARK, METRICS_LIST, NvtxPayload
 from nsystui.exports.demo.writer import ExportWriter as DemoWriter
 
 _OPENMP_EVENT = "start! end! eventClass! globalTid correlationId nameId! eventKind"
@@ -70,6 +71,7 @@ _TABLES: Final = {
 _OPENMP_CLASS: Final = 78
 _READ: Final = 2
 _GIL_DOMAIN: Final = 77
+_PYTHON_DOMAIN: Final = 78
 _NVIDIA_DEVICE: Final = 4
 
 
@@ -78,6 +80,7 @@ class ExportWriter(DemoWriter):
 
     tables: ClassVar[Tables] = Tables({**TABLES, **_TABLES})
     _generic_events = 0
+    _sampled: Collection[Process] = ()
     _files: Mapping[str, int] = MappingProxyType({})
 
     def graph_launch(
@@ -150,6 +153,17 @@ class ExportWriter(DemoWriter):
         for name, spans in (("Holding GIL", held), ("Waiting for GIL", waited)):
             for start, end in spans:
                 self.nvtx_range(thread, start, end, name, domain_id=_GIL_DOMAIN, registered=True)
+
+    def python_sample(self, thread: Thread, time: int, stack: Sequence[tuple[str, str, int]], state: int = 1) -> None:
+        """A sample of Python (``--python-sampling=true``): functions, files and lines, the innermost first."""
+        if thread.process not in self._sampled:
+            self._sampled = {*self._sampled, thread.process}
+            self.nvtx_domain(thread, 0, _PYTHON_DOMAIN, "Python Periodic Sampling")
+        frames = b"".join(struct.pack("<QQQ", self.intern(name), self.intern(file), line) for name, file, line in stack)
+        body = struct.pack("<QII", 1, state, len(stack)) + frames
+        header = struct.pack("<QQQQ", _PYTHON_DOMAIN, 1, len(body), 32)
+        payload = NvtxPayload("", header + body)
+        self.nvtx_range(thread, time, None, "", domain_id=_PYTHON_DOMAIN, style=MARK, payload=payload)
 
     def file_access(
         self, thread: Thread, start: int, end: int, name: str, path: str, size: int, *, stack: Stack = ()

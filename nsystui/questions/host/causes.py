@@ -33,6 +33,7 @@ from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.samples import Samples, ThreadSamples, samples_of
 from nsystui.questions.host.segments import (
     BLOCKED,
+    FAR,
     NO_SEGMENTS,
     OFF,
     RUNNABLE,
@@ -46,7 +47,7 @@ from nsystui.questions.host.segments import (
     pairs,
     scheduling_of,
 )
-from nsystui.questions.host.stacks import OS_CALL, Numbers, StackTree, stacks_of
+from nsystui.questions.host.stacks import OS_CALL, PYTHON, Function, Numbers, StackTree, stacks_of
 from nsystui.questions.job import Job
 from nsystui.questions.mpi import has_mpi, mpi_rows
 from nsystui.questions.tasks import GPU_TABLES
@@ -233,6 +234,7 @@ class _Host:
     os: Calls
     scheduling: Scheduling
     samples: Samples
+    python: Samples
     gil: Gil
     files: Files
     names: Mapping[Thread, HostThread]
@@ -259,6 +261,7 @@ class _Host:
             else nothing
         )
         scheduling, samples = scheduling_of(session, selection), samples_of(session, selection)
+        python = samples_of(session, selection, PYTHON)
         gil = gil_of(session, selection, few)
         threads = {*cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads, *gil.held}
         usual = _usual_threads(session, tasks)
@@ -266,7 +269,7 @@ class _Host:
         moments = {one.end for one in spans} if few is not None else None
         before = {one.start for one in spans} if few is not None else None
         return cls(
-            job, cuda, mpi, os, scheduling, samples, gil, files_of(session, selection), names,
+            job, cuda, mpi, os, scheduling, samples, python, gil, files_of(session, selection), names,
             _launchers(session, tasks, moments, "start"), _launchers(session, tasks, before, "end"), usual,
             _callers(session, os),
         )  # fmt: skip
@@ -354,12 +357,27 @@ class _Host:
         if thread not in self._functions:
             sampled, states = self.samples.threads.get(thread), self.scheduling.threads.get(thread)
             self._functions[thread] = running_stretches(sampled, self.samples.period, states)
-        segments = self._functions[thread].within(inside)
-        known, place = np.unique(segments.labels, return_inverse=True)
-        functions = self.samples.stacks[thread[0]].tree if thread[0] in self.samples.stacks else None
-        causes = [Cause(kind, program_function(functions, node), name) for node in known.tolist()]
-        numbers = np.array([self.number(one) for one in causes], np.int64)
-        return Segments(segments.starts, segments.ends, numbers[place.reshape(-1)] if causes else segments.labels)
+        segments, frames = self._with_frames(thread, self._functions[thread].within(inside))
+        known, place = np.unique(np.stack([segments.labels, frames]), axis=1, return_inverse=True)
+        trees = [one.stacks[thread[0]].tree if thread[0] in one.stacks else None for one in (self.samples, self.python)]
+        numbers = np.empty(known.shape[1], np.int64)
+        for number, nodes in enumerate(known.T.tolist()):
+            what, caller = (program_function(tree, node) for tree, node in zip(trees, nodes, strict=True))
+            numbers[number] = self.number(Cause(kind, what, name, caller if caller != what else ""))
+        return Segments(segments.starts, segments.ends, numbers[place.reshape(-1)] if len(numbers) else segments.labels)
+
+    def _with_frames(self, thread: Thread, segments: Segments) -> tuple[Segments, Numbers]:
+        """Segments with the node of the nearest sample of Python of the thread, where there is one; else 0."""
+        near = running_stretches(self.python.threads.get(thread), self.python.period, None)
+        inside = pairs(Intervals(segments.starts, segments.ends), near)
+        outside = pairs(near.covered.gaps(-FAR, FAR), segments)
+        starts, ends = (
+            np.concatenate([getattr(part, key) for part in (inside, outside)]) for key in ("starts", "ends")
+        )
+        labels = segments.labels[np.concatenate((inside.span, outside.segment))]
+        frames = np.concatenate((near.labels[inside.segment], np.zeros(len(outside.starts), np.int64)))
+        order = np.argsort(starts, kind="stable")
+        return Segments(starts[order], ends[order], labels[order]), frames[order]
 
     def _preempted(self, thread: Thread, states: Segments, inside: Intervals) -> Segments:
         """The time in which the thread could run, by who had the CPU that it left."""
@@ -463,9 +481,15 @@ def program_function(tree: StackTree | None, node: int) -> str:
     while node:
         one = tree.functions[int(tree.function[node])]
         if not (one.is_folded or one.is_kernel or _LIBRARY.fullmatch(one.library) or one.name.startswith("[")):
-            return function_name(one.name)
+            return _in_file(one)
         node = int(tree.parent[node])
-    return function_name(innermost.name)
+    return _in_file(innermost)
+
+
+def _in_file(function: Function) -> str:
+    """The name; of a function of Python with its file, since many are called alike."""
+    name = function_name(function.name)
+    return f"{name} ({function.library})" if function.library.endswith(".py") else name
 
 
 def _usual_threads(session: Session, tasks: Iterable[Task]) -> dict[Task, Thread]:

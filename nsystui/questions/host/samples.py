@@ -12,7 +12,7 @@ from nsystui.base.selection import Selection
 from nsystui.questions.conditions import where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.host.segments import Thread, by_thread
-from nsystui.questions.host.stacks import SAMPLE, Numbers, Stacks, stacks_of
+from nsystui.questions.host.stacks import PYTHON, SAMPLE, Numbers, Stacks, stacks_of
 from nsystui.questions.job import Job
 from nsystui.questions.time_window import selected_reports
 from nsystui.store import tables
@@ -58,22 +58,28 @@ def samples_of_job(job: Job, selection: Selection) -> Samples:
     return job.once(("host samples", wide), lambda: samples_of(job.session, wide))
 
 
-def samples_of(session: Session, selection: Selection) -> Samples:
-    """The samples of the selected threads in its window."""
+def samples_of(session: Session, selection: Selection, kind: str = "") -> Samples:
+    """The samples of the selected threads in its window: of ``kind``, else those of the CPU, else those of Python.
+
+    Those of Python with a kind are of all threads, else of those that ran.
+    """
     table, columns = tables.host_samples, tables.host_samples.c
     if not session.count(table):
         return Samples({}, {})
     time = (columns.time + columns.clock_offset).label("time")
-    query = sa.select(columns.report, columns.thread, time, columns.chain)
+    query = sa.select(columns.report, columns.thread, time, columns.chain, columns.is_python)
     # Stacks that were taken for another reason, where the thread left its CPU, count no cycles.
-    is_sample = sa.or_(columns.weight.is_(None), columns.weight > 0)
+    is_sample = columns.is_python == 1 if kind == PYTHON else sa.or_(columns.weight.is_(None), columns.weight > 0)
     query = query.where(is_sample, *where(table, selection.with_name(None)))
     found = session.arrays(query.order_by(time, columns.row))
+    kind = kind or (SAMPLE if not (found["is_python"] == 1).all() else PYTHON)
+    chosen = (found["is_python"] == 1) == (kind == PYTHON)
+    found = {name: values[chosen] for name, values in found.items()}
     reports = [report for report in selected_reports(session, selection) if report.count(table)]
     stacks = stacks_of(session, reports)
     threads = {}
     for thread, rows in by_thread(found).items():
-        nodes = stacks[thread[0]].nodes(SAMPLE, found["chain"][rows])
+        nodes = stacks[thread[0]].nodes(kind, found["chain"][rows])
         threads[thread] = ThreadSamples(found["time"][rows].astype(np.int64), nodes)
     return Samples(threads, stacks)
 
