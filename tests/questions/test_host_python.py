@@ -130,6 +130,7 @@ def test_without_file_accesses_there_is_no_column_for_them(tmp_path: Path) -> No
         answer = gaps_table(job, Selection(Window(0, 22 * MS)))
     assert "file" not in {column.key for column in answer.columns}
     assert {row["what"]: row["time"] for row in answer.records()}["read"] == 5 * MS
+    assert any("--osrt-file-access=true" in note for note in answer.notes)
 
 
 FORWARD, STEP, FETCH = (
@@ -209,3 +210,13 @@ def test_a_payload_that_is_no_sample_of_python_is_none(tmp_path: Path) -> None:
     with job_of(path) as job:
         found = {row["function"]: row["own"] for row in functions_table(job, Selection()).records()}
     assert found == {"fetch": 2, "forward": 3, "train_step": 0}
+
+
+def test_each_report_has_samples_of_python_where_it_has_none_of_the_cpu(tmp_path: Path) -> None:
+    paths = [python_export(tmp_path / f"{number}.sqlite", native_samples=number > 0) for number in (0, 1)]
+    with job_of(*paths) as job:
+        early = functions_table(job, Selection(Window(0, 3 * MS)))
+        found = {row["function"]: row["own"] for row in functions_table(job, Selection()).records()}
+    assert found == {"fetch": 6, "forward": 3, "train_step": 0, "memcpy": 10, "Grid::leaf": 0, "main": 0}
+    assert sum(early.cells("own")) == 2
+    assert any("those of Python" in note for note in early.notes)

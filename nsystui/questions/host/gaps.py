@@ -138,7 +138,9 @@ def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str |
             row for row in rows if chosen.matches(" ".join(str(cell) for cell in row[first + 2 : first + 7] if cell))
         ]
     columns = (RANK, *SUM_COLUMNS) if by == "rank" else SUM_COLUMNS
-    return _answer(job, columns, rows, total, _notes(job, selection))
+    reads = any(cause.reads for _, cause in sums)
+    notes = (*_notes(job, selection), *([missing_note(job.session, tables.file_accesses)] if reads else []))
+    return _answer(job, columns, rows, total, [note for note in notes if note])
 
 
 def gaps_list(job: Job, selection: Selection, least: int = LONG_GAP, step_name: str | None = None) -> TableAnswer:
