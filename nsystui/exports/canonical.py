@@ -12,9 +12,12 @@ address of the pool that it is from, if any, with its size and use after it. The
 switch's GUID. A row of EFA samples is a ``value`` of a ``field``, or in older exports a whole event as JSON
 (``data``).
 
-The ``chain`` of a sample or a call is a number in ``call_chains`` (of its kind: ``sample``, ``os`` or ``cuda``), which
-names the ``stack`` that it is. In a chunk of an export each stack is there once, and a chain that lies in two chunks
-has two rows. Depth 0 is the function that ran; ``function`` and ``module`` are numbers in ``stack_names``.
+Of a file access only the thread's own number is known (``tid``), which is unique on its machine.
+
+The ``chain`` of a sample or a call is a number in ``call_chains`` (of its kind: ``sample``, ``os`` or ``cuda``; of a
+sample of Python, which is in ``host_samples`` too, ``python``), which names the ``stack`` that it is. In a chunk of an
+export each stack is there once, and a chain that lies in two chunks has two rows. Depth 0 is the function that ran;
+``function`` and ``module`` are numbers in ``stack_names``.
 """
 
 from __future__ import annotations
@@ -109,7 +112,13 @@ SYNCS = _table(
     "syncs",
     "CUDA synchronisations as the driver saw them",
     _CUDA,
-    f"row start end {_GPU_EVENT} sync_type:t",
+    f"row start end {_GPU_EVENT} sync_type:t event event_sync",
+)
+CUDA_EVENTS = _table(
+    "cuda_events",
+    "CUDA events that were recorded on a stream",
+    "record with `nsys profile -t cuda --cuda-event-trace=true`",
+    f"row {_GPU_EVENT} event event_sync",
 )
 NVTX_RANGES = _table(
     "nvtx_ranges",
@@ -166,6 +175,14 @@ OS_CALLS = _table(
     "record with `nsys profile -t osrt`",
     "row start end thread process name:t return_value chain",
 )
+_FILES = "record with `nsys profile -t osrt --osrt-file-access=true`"
+FILE_ACCESSES = _table(
+    "file_accesses",
+    "reads and writes of files by OS runtime calls",
+    _FILES,
+    "row start end tid name:t file bytes",
+)
+FILES = _table("files", "files that were opened, by the number that accesses have", _FILES, "file path:t")
 LIBRARY_CALLS = _table(
     "library_calls",
     "cuBLAS and cuDNN calls",
@@ -176,7 +193,7 @@ HOST_SAMPLES = _table(
     "host_samples",
     "CPU samples",
     "record with `nsys profile --sample=process-tree --backtrace=dwarf`",
-    "row time thread process cpu state:t weight chain",
+    "row time thread process cpu state:t weight chain is_python",
 )
 SCHED_EVENTS = _table(
     "sched_events",

@@ -44,13 +44,15 @@ class Schema:
     """The tables of an export with their columns, and how far the rowids of the event tables go.
 
     ``efa_types`` are the types of generic events that come from AWS's EFA plugin. ``earliest`` is the least time that
-    an event can have, ns: ``EARLIEST``, unless nsys was told to shift the times.
+    an event can have, ns: ``EARLIEST``, unless nsys was told to shift the times. ``has_python_samples``: whether there
+    may be samples of Python among the NVTX marks.
     """
 
     columns: Mapping[str, frozenset[str]]
     last_rowid: Mapping[str, int]
     efa_types: tuple[int, ...] = ()
     earliest: int = EARLIEST
+    has_python_samples: bool = False
 
     def exists(self, table: str) -> bool:
         """Whether the table is there, if only an empty one."""
@@ -141,9 +143,10 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
                     integrity.check_pages(path, connection, name, f"only {last[name]:,} rows")
         efa_types = efa_types_of(connection, columns)
         earliest = -LATEST if _is_shifted(connection, columns) else EARLIEST
+        has_python_samples = "NVTX_EVENTS" not in without and _has_python_samples(connection, columns)
     except (*opening.READ_ERRORS, OSError) as error:
         raise opening.corrupt(path, error) from None
-    return Schema(columns, last, efa_types, earliest)
+    return Schema(columns, last, efa_types, earliest, has_python_samples)
 
 
 def _is_shifted(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> bool:
@@ -152,6 +155,15 @@ def _is_shifted(connection: sqlite3.Connection, columns: Mapping[str, frozenset[
         return False
     query = "SELECT 1 FROM META_DATA_EXPORT WHERE name = 'EXPORT_PARAM_TIME_SHIFT' AND value NOT IN ('', '0', 0)"
     return connection.execute(query).fetchone() is not None
+
+
+def _has_python_samples(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> bool:
+    """Whether any mark has a payload, in an export that names a file of Python: few read their marks for that."""
+    if not columns.get("NVTX_EVENTS", frozenset()) >= {"eventType", "binaryData"}:
+        return False
+    named = "SELECT 1 FROM StringIds WHERE substr(CAST(value AS BLOB), -3) = x'2e7079' LIMIT 1"
+    marks = "SELECT 1 FROM NVTX_EVENTS WHERE eventType = 34 AND binaryData IS NOT NULL LIMIT 1"
+    return all(connection.execute(query).fetchone() is not None for query in (named, marks))
 
 
 def _read_last(path: Path, connection: sqlite3.Connection, table: str) -> int:

@@ -12,15 +12,17 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from nsystui.base.selection import Task, Window
+from nsystui.questions import mpi
 from nsystui.questions.conditions import job_start
+from nsystui.questions.host import gil
 from nsystui.questions.host.causes import KINDS, Cause, IdleSpan, attribute
 from nsystui.questions.job import Job
-from nsystui.questions.mpi import DOMAIN
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-_MPI_PREFIX = f"{DOMAIN}:"
+_NO_RANGES = (f"{mpi.DOMAIN}:", f"{gil.DOMAIN}:")
+"""What the names of ranges begin with that are causes themselves."""
 _SPAN = ("number", "report", "process", "lo", "hi")
 
 
@@ -88,9 +90,9 @@ def _work(span: Span, causes: Mapping[Cause, int], ranges: Sequence[_Range]) -> 
     around = [
         (end - start, name)
         for start, end, name in ranges
-        if start <= middle < end and name and not name.startswith(_MPI_PREFIX)
+        if start <= middle < end and name and not name.startswith(_NO_RANGES)
     ]
-    behind = (name for start, _, name in ranges if start >= middle and name and not name.startswith(_MPI_PREFIX))
+    behind = (name for start, _, name in ranges if start >= middle and name and not name.startswith(_NO_RANGES))
     return HostWork(span, causes, min(around)[1] if around else None, next(behind, None))
 
 

@@ -181,8 +181,10 @@ def _contents_row(session: Session, table: CanonicalTable) -> Row:
 
 
 def _times(session: Session, table: CanonicalTable) -> tuple[int | None, int | None]:
-    """The first and the last time of a table that has rows."""
+    """The first and the last time of a table that has rows, if these have any."""
     columns = tables.METADATA.tables[table.name].c
+    if not {"start", "time"} & set(table.field_names):
+        return None, None
     start = columns.start if "start" in columns else columns.time
     # A range that was never closed has no end, and reaches at least to its start.
     end = sa.func.greatest(columns.end, start) if "end" in columns else start

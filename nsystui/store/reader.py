@@ -298,6 +298,8 @@ class Reader:
         """The strings that the chunk names: a join with all of an export's builds a table of all of them, each time."""
         used = ", ".join(column for column in _STRING_IDS if column in self._read.columns)
         ids = f"SELECT DISTINCT unnest([{used}]) AS id FROM chunk" if used else "SELECT CAST(NULL AS BIGINT) AS id"
+        if self._read.strings and "blob" in self._read.columns:
+            ids += f" UNION {self._read.strings}"
         found = f"SELECT id, value FROM {self._lookups.schema}.{_STRINGS} SEMI JOIN ({ids}) USING (id)"
         self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {_STRINGS} AS {found}")
 

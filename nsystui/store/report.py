@@ -85,13 +85,13 @@ class PackedReport:
         )
 
 
-_WITHOUT_SPAN = ("nic_metrics", "profiler_overhead", "gpu_memory", "memory_pools")
+_WITHOUT_SPAN = ("nic_metrics", "profiler_overhead", "gpu_memory", "memory_pools", "file_accesses")
 
 
 def has_span(table: CanonicalTable) -> bool:
     """Whether the rows of a table are events: samples, diagnostics and the profiler's own do not stretch a session.
 
-    Nor does memory, which is allocated and freed inside of calls.
+    Nor do memory and files, which are allocated and read inside of calls.
     """
     return "start" in table.field_names and table.name not in _WITHOUT_SPAN
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import synthetic
-from support import edit
+from support import edit, native, shared
 from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection
@@ -197,3 +197,91 @@ class TestFacts:
         session.add(synthetic.open_ranges_export(tmp_path / "open.sqlite"))
         for row in listed(session, EventKind.NVTX, EventKind.MARK):
             assert lines_of(session, row)
+
+
+def waits_export(path, schema: str, *, numbered: bool = False):
+    """Event 5 is recorded on stream 13 at 10 µs and on stream 14 at 30 µs; a stream waits for it at 20 µs, the host at
+    40 µs, and for event 6, which nobody recorded.
+    """
+    with ExportWriter(path, schema) as export:
+        export.gpu(0)
+        process = export.process(4711)
+        main = export.thread(process, 4711, "train")
+        records = [(10_000, 13, 1), (30_000, 14, 2)]
+        waits = [
+            (20_000, "cudaStreamWaitEvent_v3020", 2, 5, 3),
+            (40_000, "cudaEventSynchronize_v3020", 1, 5, 4),
+            (50_000, "cudaEventSynchronize_v3020", 1, 6, 5),
+            (60_000, "cudaStreamSynchronize_v3020", 3, 5, 6),
+        ]
+        for start, stream, correlation in records:
+            export.api(main, start, start + 1_000, "cudaEventRecord_v3020", correlation)
+            export.cuda_event(process, 0, stream, correlation_id=correlation, event_id=5)
+        for start, name, kind, event, correlation in waits:
+            export.api(main, start, start + 5_000, name, correlation)
+            stream = 15 if kind == 2 else 0xFFFFFFFF
+            export.sync(
+                process, 0, stream, start, start + 5_000,
+                sync_type=kind, correlation_id=correlation, event_id=event,
+            )  # fmt: skip
+    if numbered:
+        for correlation, number in [(1, 71), (2, 72)]:
+            table = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+            edit(path, f"UPDATE {table} SET eventSyncId = {number} WHERE correlationId = {correlation}")
+        edit(path, "UPDATE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION SET eventSyncId = 71 WHERE correlationId = 4")
+    return path
+
+
+WAITS = [
+    "waited for event 5, recorded on stream 13 10 µs before",
+    "waited for event 5, recorded on stream 14 10 µs before",
+    "waited for event 6, which was not recorded before in this export",
+]
+
+
+@pytest.mark.parametrize("schema", ["2.9.1", "3.7.2", "3.25.0"])
+@pytest.mark.parametrize("kind", [EventKind.SYNC, EventKind.API])
+def test_a_wait_says_for_which_event_and_where_that_was_recorded(tmp_path, session, schema, kind):
+    session.add(waits_export(tmp_path / "a.sqlite", schema))
+    found = [fact for row in listed(session, kind) for fact in lines_of(session, row) if fact.startswith("waited")]
+    assert found == WAITS
+
+
+def test_the_number_that_a_wait_shares_with_a_record_comes_before_the_last_record(tmp_path, session):
+    session.add(waits_export(tmp_path / "a.sqlite", "3.25.0", numbered=True))
+    (found,) = [
+        fact
+        for row in listed(session, EventKind.SYNC)
+        for fact in lines_of(session, row)
+        if of(row, "correlation_id") == 4 and fact.startswith("waited")
+    ]
+    assert found == "waited for event 5, recorded on stream 13 30 µs before"
+
+
+def test_without_cuda_events_a_wait_says_what_to_record(tmp_path, session):
+    path = waits_export(tmp_path / "a.sqlite", "3.25.0")
+    edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_CUDA_EVENT")
+    session.add(path)
+    row = listed(session, EventKind.SYNC)[0]
+    assert any("--cuda-event-trace=true" in fact for fact in lines_of(session, row))
+
+
+def test_waits_of_a_real_export_are_for_the_last_record_before_them(session):
+    (path,) = shared("ddp-a100-rank0of4")
+    session.add(path)
+    records = native(
+        path,
+        "SELECT e.eventId, e.contextId, e.streamId, r.start FROM CUPTI_ACTIVITY_KIND_CUDA_EVENT e "
+        "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId) ORDER BY r.start",
+    )
+    waits = native(
+        path,
+        "SELECT start, eventId, contextId FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION WHERE syncType = 2 ORDER BY start",
+    )
+    rows = {of(row, "start"): row for row in listed(session, EventKind.SYNC)}
+    assert len(waits) == 186
+    for start, event, context in waits[::20]:
+        own = [one for one in records if one[:2] == (event, context) and one[3] <= start]
+        (fact,) = [fact for fact in lines_of(session, rows[start]) if fact.startswith("waited")]
+        assert fact.startswith(f"waited for event {event}, recorded on stream {own[-1][2]} " if own else "waited for")
+        assert bool(own) == ("recorded on stream" in fact)

@@ -60,8 +60,8 @@ class TestHealthy:
         assert healthy.is_healthy
 
     def test_every_rule_judged_it(self, healthy):
-        # It has no MPI and no unified memory.
-        assert {one.rule for one in healthy.not_checked} == {"mpi-waits", "unified-memory"}
+        # It has no MPI, no unified memory and no times of the GIL.
+        assert {one.rule for one in healthy.not_checked} == {"mpi-waits", "unified-memory", "gil-held"}
 
 
 class TestStraggler:

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from support import edit
 from synthetic import illnesses
 from triaging import finding, ids, triaged
 
@@ -24,6 +25,8 @@ ILL = {
     "slow-pace": (illnesses.throttled, "kernel_pace"),
     "kernel-outliers": (illnesses.kernel_outliers, "kernel_outliers"),
     "exposed-communication": (illnesses.exposed_communication, "exposed_communication"),
+    "gil-held": (illnesses.gil_held, "blocked_host"),
+    "blocking-reads": (illnesses.file_reads, "blocked_host"),
 }
 
 
@@ -37,6 +40,36 @@ def test_it_is_found_at_its_cost(tmp_path, name):
     assert one.evidence is not None and len(one.evidence)
     command, *flags = shlex.split(one.door.command)
     command_parser(command).parse_args(["file.sqlite", *flags])
+
+
+@pytest.mark.parametrize("name", ["gil-held", "blocking-reads"])
+def test_waiting_beside_kernels_costs_nothing(tmp_path, name):
+    write, rule = ILL[name]
+    assert not triaged(*write(tmp_path / "healthy.sqlite", while_busy=True).paths, rules=(rule,)).findings
+
+
+def test_a_gil_that_is_held_says_by_whom(tmp_path):
+    found = triaged(*illnesses.gil_held(tmp_path / "ill.sqlite").paths, rules=("blocked_host", "idle_gaps"))
+    assert "100 % of it thread helper" in finding(found, "gil-held").sentence
+    assert finding(found, "idle-gaps").under == "gil-held"
+
+
+def test_reads_say_who_calls_them_and_of_which_files(tmp_path):
+    ill = illnesses.file_reads(tmp_path / "ill.sqlite")
+    found = finding(triaged(*ill.paths, rules=("blocked_host",)), "blocking-reads")
+    assert "67 % of it called by load_image; 33 % of it by threads that it waits for" in found.sentence
+    assert "40 files in /data" in found.sentence
+    edit(*ill.paths, "DROP TABLE OSRT_FILE_ACCESS_EVENTS", "DROP TABLE OSRT_FILE_ACCESS_DESCRIPTORS")
+    found = finding(triaged(*ill.paths, rules=("blocked_host",)), "blocking-reads")
+    assert found.cost == ill.cost and "--osrt-file-access=true" in found.advice.text
+
+
+def test_what_blocked_hosts_lack_is_said_of_python_alone(tmp_path):
+    ill = illnesses.synchronous_memsets(tmp_path / "ill.sqlite")
+    why = {one.rule: one.why for one in triaged(*ill.paths, rules=("blocked_host",)).not_checked}
+    assert "python-gil" in why["gil-held"] and "-t osrt" in why["blocking-reads"]
+    edit(*ill.paths, "UPDATE PROCESSES SET name = 'solver'")
+    assert {one.rule for one in triaged(*ill.paths, rules=("blocked_host",)).not_checked} == {"blocking-reads"}
 
 
 def test_idle_time_that_the_profiler_made_is_told_once(tmp_path):

@@ -367,3 +367,44 @@ def exposed_communication(path: Path) -> Ill:
             gpu.kernel(start, start + 3 * MS, launched=start - 10_000)
             gpu.kernel(start + 2 * MS, start + 4 * MS, start - 5_000, name=nccl_kernel("AllReduce").name)
     return Ill((path,), 50 * MS)
+
+
+def gil_held(path: Path, *, while_busy: bool = False) -> Ill:
+    """40 gaps of 4 ms, in 3 ms of each the main thread waits for the GIL, which a monitor holds; or beside kernels."""
+
+    def do(gpu: OneGpu, monitor: Thread, time: int) -> None:
+        start = time - 5 * MS if while_busy else time
+        gpu.export.gil(gpu.main, waited=[(start, start + 3 * MS)])
+        gpu.export.gil(monitor, held=[(start - MS // 2, start + 3 * MS)])
+
+    return _with_gaps(path, do, 0 if while_busy else 3 * MS)
+
+
+def file_reads(path: Path, *, while_busy: bool = False) -> Ill:
+    """40 gaps of 4 ms: the main thread reads a file for 2 ms, then waits 1 ms for a thread that does; or beside
+    kernels.
+    """
+
+    def do(gpu: OneGpu, loader: Thread, time: int) -> None:
+        start = time - 5 * MS if while_busy else time
+        gpu.export.file_access(gpu.main, start, start + 2 * MS, "read", f"/data/{time}.jpg", MS, stack=_DECODE)
+        gpu.export.osrt(gpu.main, start + 2 * MS, start + 3 * MS, "pthread_cond_wait")
+        gpu.export.file_access(loader, start + 2 * MS, start + 3 * MS, "pread64", "/data/index", 4096)
+
+    return _with_gaps(path, do, 0 if while_busy else 3 * MS)
+
+
+_DECODE: Final = (Frame("read", "/usr/lib/libc.so.6"), Frame("load_image(char const*)", "/opt/app/libloader.so"))
+
+
+def _with_gaps(path: Path, do: Callable[[OneGpu, Thread, int], None], cost: int, count: int = 40) -> Ill:
+    """Kernels of 6 ms with gaps of 4 ms behind them, in which the host is made to do something by two threads."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        other = export.thread(gpu.process, gpu.main.tid + 50, "helper")
+        for number in range(count + 1):
+            start = (1 + 10 * number) * MS
+            gpu.kernel(start, start + 6 * MS, launched=start - 10_000)
+            if number < count:
+                do(gpu, other, start + 6 * MS)
+    return Ill((path,), count * cost)

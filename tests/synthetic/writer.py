@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, Final
 
-from nsystui.exports.demo.host import Pool
+from nsystui.exports.demo.host import Pool, Stack
 from nsystui.exports.demo.schema import GPU_OPERATION, TABLES, Tables
 from nsystui.exports.demo.target import Process, Thread
-from nsystui.exports.demo.writer import CATEGORY, METRICS_LIST
+from nsystui.exports.demo.writer import CATEGORY, MARK, METRICS_LIST, NvtxPayload
 from nsystui.exports.demo.writer import ExportWriter as DemoWriter
 
 _OPENMP_EVENT = "start! end! eventClass! globalTid correlationId nameId! eventKind"
@@ -36,6 +38,10 @@ _TABLES: Final = {
     ),
     "CUBLAS_EVENTS": "start! end! eventClass! globalTid nameId!",
     "CUDNN_EVENTS": "start! end! eventClass! globalTid nameId!",
+    "OSRT_FILE_ACCESS_EVENTS@3.20": (
+        "fileAccessId! threadId! startedAt! endedAt! eventType! apiCallId! bytesProcessed! context:T!"
+    ),
+    "OSRT_FILE_ACCESS_DESCRIPTORS@3.20": "fileAccessId! processId! openedAt! closedAt! filePath:T!",
     "MPI_RANKS@3.1": "globalTid! rank!",
     "MPI_P2P_EVENTS@3.1": "start! end globalTid textId commHandle tag remoteRank size requestHandle",
     "MPI_COLLECTIVES_EVENTS@3.1": "start! end globalTid textId commHandle rootRank size recvSize requestHandle",
@@ -63,6 +69,9 @@ _TABLES: Final = {
 }
 
 _OPENMP_CLASS: Final = 78
+_READ: Final = 2
+_GIL_DOMAIN: Final = 77
+_PYTHON_DOMAIN: Final = 78
 _NVIDIA_DEVICE: Final = 4
 
 
@@ -71,6 +80,8 @@ class ExportWriter(DemoWriter):
 
     tables: ClassVar[Tables] = Tables({**TABLES, **_TABLES})
     _generic_events = 0
+    _sampled: Collection[Process] = ()
+    _files: Mapping[str, int] = MappingProxyType({})
 
     def graph_launch(
         self,
@@ -135,6 +146,37 @@ class ExportWriter(DemoWriter):
     def library_call(self, thread: Thread, start: int, end: int, name: str, *, library: str = "CUBLAS") -> None:
         """A call of cuBLAS, or with `library` ``CUDNN`` of cuDNN."""
         self.rows(f"{library}_EVENTS").append((start, end, 0, thread.global_id, self.intern(name)))
+
+    def gil(self, thread: Thread, held: Iterable[tuple[int, int]] = (), waited: Iterable[tuple[int, int]] = ()) -> None:
+        """When a thread holds Python's GIL and when it waits for it (``--trace=python-gil``)."""
+        self.nvtx_domain(thread, 0, _GIL_DOMAIN, "GIL Trace")
+        for name, spans in (("Holding GIL", held), ("Waiting for GIL", waited)):
+            for start, end in spans:
+                self.nvtx_range(thread, start, end, name, domain_id=_GIL_DOMAIN, registered=True)
+
+    def python_sample(self, thread: Thread, time: int, stack: Sequence[tuple[str, str, int]], state: int = 1) -> None:
+        """A sample of Python (``--python-sampling=true``): functions, files and lines, the innermost first."""
+        if thread.process not in self._sampled:
+            self._sampled = {*self._sampled, thread.process}
+            self.nvtx_domain(thread, 0, _PYTHON_DOMAIN, "Python Periodic Sampling")
+        frames = b"".join(struct.pack("<QQQ", self.intern(name), self.intern(file), line) for name, file, line in stack)
+        body = struct.pack("<QII", 1, state, len(stack)) + frames
+        header = struct.pack("<QQQQ", _PYTHON_DOMAIN, 1, len(body), 32)
+        payload = NvtxPayload("", header + body)
+        self.nvtx_range(thread, time, None, "", domain_id=_PYTHON_DOMAIN, style=MARK, payload=payload)
+
+    def file_access(
+        self, thread: Thread, start: int, end: int, name: str, path: str, size: int, *, stack: Stack = ()
+    ) -> None:
+        """A call that reads `size` bytes of a file, with what ``--osrt-file-access=true`` says of it."""
+        self.osrt(thread, start, end, name, return_value=size, stack=stack)
+        if path not in self._files:
+            self._files = {**self._files, path: len(self._files) + 1}
+            self.rows("OSRT_FILE_ACCESS_DESCRIPTORS").append((self._files[path], thread.process.pid, 0, 0, path))
+        number = self._files[path]
+        self.rows("OSRT_FILE_ACCESS_EVENTS").append(
+            (number, thread.tid, start, end, _READ, self.intern(name), size, "")
+        )
 
     def nvtx_category(self, thread: Thread, time: int, category: int, name: str, *, domain_id: int = 0) -> None:
         """The program names a category of a domain."""

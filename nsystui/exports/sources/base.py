@@ -137,7 +137,8 @@ class Source:
     """One native table: the columns to read (SQLite's SQL by our names), and the canonical tables that they make.
 
     ``first_row`` is added to rowids, so that two native tables can share one canonical table. ``decoded`` has
-    DuckDB's SQL for the rows of ``chunk`` that Python decodes, by the canonical table that they go to.
+    DuckDB's SQL for the rows of ``chunk`` that Python decodes, by the canonical table that they go to. ``strings`` is a
+    query of DuckDB's for the ids of strings that a payload (``blob``) names.
     """
 
     table: str
@@ -145,6 +146,7 @@ class Source:
     makes: Mapping[str, Transform]
     first_row: int = 0
     decoded: Mapping[str, str] = field(default_factory=dict)
+    strings: str = ""
 
     @property
     def feeds(self) -> tuple[str, ...]:

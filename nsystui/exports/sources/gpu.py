@@ -144,10 +144,31 @@ def graph_launches(schema: Schema) -> Source:
     return Source(table, columns, {"graph_launches": Transform(fields)})
 
 
+_NO_EVENT = 0xFFFFFFFF
+
+
 def syncs(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-    fields = {"row": "row_id", **GPU_EVENT_FIELDS, "sync_type": labelled("sync_kind", SYNC_TYPES)}
-    return Source(table, integers(schema, table, {**GPU_EVENT, "sync_kind": "syncType"}), {"syncs": Transform(fields)})
+    columns = integers(schema, table, {**GPU_EVENT, **_EVENT, "sync_kind": "syncType"})
+    sync_type = labelled("sync_kind", SYNC_TYPES)
+    # Other waits have numbers there too, which are of no event.
+    events = {name: f"CASE WHEN c.sync_kind IN (1, 2) THEN {sql} END" for name, sql in _EVENT_FIELDS.items()}
+    fields = {"row": "row_id", **GPU_EVENT_FIELDS, "sync_type": sync_type, **events}
+    return Source(table, columns, {"syncs": Transform(fields)})
+
+
+_EVENT = {"event": "eventId", "event_sync": "eventSyncId"}
+_EVENT_FIELDS = {name: f"CASE WHEN c.{name} NOT IN (0, {_NO_EVENT}) THEN c.{name} END" for name in _EVENT}
+
+
+def cuda_events(schema: Schema) -> Source:
+    """Where each was recorded; when, the API call tells."""
+    table = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+    timed = ("start", "end")
+    wanted = {name: native for name, native in GPU_EVENT.items() if name not in timed}
+    fields = {name: sql for name, sql in GPU_EVENT_FIELDS.items() if name not in timed}
+    transform = Transform({"row": "row_id", **fields, **_EVENT_FIELDS}, order="")
+    return Source(table, integers(schema, table, {**wanted, **_EVENT}), {"cuda_events": transform})
 
 
 def gpu_metrics(schema: Schema) -> Source:
@@ -273,6 +294,7 @@ SOURCES: dict[str, SourceMaker] = {
     "CUPTI_ACTIVITY_KIND_MEMSET": memsets,
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": graph_launches,
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": syncs,
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": cuda_events,
     "GPU_METRICS": gpu_metrics,
     "CUDA_UM_CPU_PAGE_FAULT_EVENTS": cpu_page_faults,
     "CUDA_UM_GPU_PAGE_FAULT_EVENTS": gpu_page_faults,

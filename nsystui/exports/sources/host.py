@@ -110,15 +110,16 @@ def nvtx(schema: Schema) -> Source:
         "d": f"LEFT JOIN domains d ON d.process = {process} AND d.domain_id = c.domain_id",
     }
     types = ", ".join(str(number) for number in RANGE_TYPES)
-    return Source(
-        table,
-        columns,
-        {
-            "nvtx_ranges": Transform(ranges, joins, f"c.event_type IN ({types})"),
-            "nvtx_marks": Transform(marks, joins, f"c.event_type = {MARK_TYPE}"),
-        },
-        decoded={"nccl_calls": NCCL_RANGES},
-    )
+    makes = {
+        "nvtx_ranges": Transform(ranges, joins, f"c.event_type IN ({types})"),
+        "nvtx_marks": Transform(marks, joins, f"c.event_type = {MARK_TYPE}"),
+    }
+    strings = ""
+    if schema.has_python_samples:
+        columns["time"] = schema.time(table, "start")
+        makes |= _python_samples(schema.rows(["COMPOSITE_EVENTS"]))
+        strings = _numbers(_PYTHON_FRAMES)
+    return Source(table, columns, makes, decoded={"nccl_calls": NCCL_RANGES}, strings=strings)
 
 
 NCCL_RANGES = f"""
@@ -220,6 +221,29 @@ def os_calls(schema: Schema) -> Source:
     return Source(table, integers(schema, table, wanted), {"os_calls": Transform(fields, STRINGS, calls)})
 
 
+def file_accesses(schema: Schema) -> Source:
+    """NVIDIA calls the thread by its own number; the lowest 24 bits are the same where it is a globalTid."""
+    table = "OSRT_FILE_ACCESS_EVENTS"
+    wanted = {
+        "start": "startedAt",
+        "end": "endedAt",
+        "thread": "threadId",
+        "name_id": "apiCallId",
+        "file": "fileAccessId",
+        "bytes": "bytesProcessed",
+    }
+    fields = {"row": "row_id", **as_they_are("start", "end"), "tid": "thread & 16777215", "name": "s.value"}
+    transform = Transform({**fields, **as_they_are("file", "bytes")}, STRINGS)
+    return Source(table, integers(schema, table, wanted), {"file_accesses": transform})
+
+
+def files(schema: Schema) -> Source:
+    table = "OSRT_FILE_ACCESS_DESCRIPTORS"
+    columns = {**integers(schema, table, {"file": "fileAccessId"}), "path": schema.text(table, "filePath")}
+    transform = Transform({"file": "c.file", "path": "nullif(path, '')"}, where="file IS NOT NULL", order="")
+    return Source(table, columns, {"files": transform})
+
+
 _LIBRARIES = {"CUBLAS_EVENTS": "cuBLAS", "CUDNN_EVENTS": "cuDNN"}
 
 
@@ -264,6 +288,7 @@ def host_samples(schema: Schema) -> Source:
         "cpu": "cpu",
         "state": _STATE,
         **as_they_are("weight", "chain"),
+        "is_python": "0",
     }
     return Source(table, columns, {"host_samples": Transform(fields, order="time")})
 
@@ -286,28 +311,53 @@ def sched_events(schema: Schema) -> Source:
 
 
 _CHAIN_TABLES = {"SAMPLING_CALLCHAINS": "sample", "OSRT_CALLCHAINS": "os", "CUDA_CALLCHAINS": "cuda"}
+
+
 # The frames of a chain as one number, whatever their order in the file, for their depth is part of it. A stack has the
 # number of its first row in the chunk, which is in no other one.
-_SIGNATURES = (
-    "SELECT chain, min(row_id) AS first, count(*) AS frames, sum(hash(depth, function_id, module_id, flags)) "
-    "AS signature FROM chunk WHERE chain IS NOT NULL GROUP BY chain"
-)
-_STACK_OF = f"SELECT chain, min(first) OVER (PARTITION BY signature, frames) AS stack FROM ({_SIGNATURES})"
-_FRAMES = (
-    "SELECT k.* EXCLUDE (chain), u.stack FROM chunk k JOIN (SELECT min(first) AS stack, arg_min(chain, first) AS chain "
-    f"FROM ({_SIGNATURES}) GROUP BY signature, frames) u ON k.chain = u.chain"
-)
-_NUMBERS = (
-    "SELECT number FROM (SELECT DISTINCT unnest([function_id, module_id]) AS number FROM chunk) "
-    "WHERE number IS NOT NULL"
-)
+def _signatures(frames: str) -> str:
+    return (
+        "SELECT chain, min(row_id) AS first, count(*) AS frames, sum(hash(depth, function_id, module_id, flags)) "
+        f"AS signature FROM {frames} WHERE chain IS NOT NULL GROUP BY chain"
+    )
+
+
+def _numbers(frames: str) -> str:
+    return (
+        f"SELECT number FROM (SELECT DISTINCT unnest([function_id, module_id]) AS number FROM {frames}) "
+        "WHERE number IS NOT NULL"
+    )
+
+
+def _stacks(kind: str, frames: str = "chunk") -> dict[str, Transform]:
+    """What ``frames``, a table or query of DuckDB's, give: chains, each different stack once, and the names in them."""
+    fields = {
+        "kind": f"'{kind}'",
+        **as_they_are("stack", "depth"),
+        "function": "c.function_id",
+        "module": "c.module_id",
+        "is_kernel": "c.flags & 1",
+        "is_unresolved": "c.flags >> 1",
+    }
+    signed = _signatures(frames)
+    of_chain = f"SELECT chain, min(first) OVER (PARTITION BY signature, frames) AS stack FROM ({signed})"
+    of_stack = (
+        f"SELECT k.* EXCLUDE (chain), u.stack FROM {frames} k JOIN (SELECT min(first) AS stack, "
+        f"arg_min(chain, first) AS chain FROM ({signed}) GROUP BY signature, frames) u ON k.chain = u.chain"
+    )
+    names = {"number": "c.number", "name": "s.value"}
+    joins = {"s": "LEFT JOIN strings s ON s.id = c.number"}
+    return {
+        "call_chains": Transform({"kind": f"'{kind}'", **as_they_are("chain", "stack")}, order="", rows=of_chain),
+        "stack_frames": Transform(fields, order="", rows=of_stack),
+        "stack_names": Transform(names, joins, order="", rows=_numbers(frames)),
+    }
 
 
 def call_chains(table: str, position: int) -> SourceMaker:
     """The tables of call chains share canonical tables; a stack has the number of the first of its rows."""
 
     def make(schema: Schema) -> Source:
-        kind = f"'{_CHAIN_TABLES[table]}'"
         marks = [
             f'{value} * (ifnull("{column}", 0) <> 0)'
             for value, column in ((1, "kernelMode"), (2, "unresolved"))
@@ -321,23 +371,49 @@ def call_chains(table: str, position: int) -> SourceMaker:
             ),
             "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)",
         }
-        frames = {
-            "kind": kind,
-            **as_they_are("stack", "depth"),
-            "function": "c.function_id",
-            "module": "c.module_id",
-            "is_kernel": "c.flags & 1",
-            "is_unresolved": "c.flags >> 1",
-        }
-        names = {"number": "c.number", "name": "s.value"}
-        makes = {
-            "call_chains": Transform({"kind": kind, **as_they_are("chain", "stack")}, order="", rows=_STACK_OF),
-            "stack_frames": Transform(frames, order="", rows=_FRAMES),
-            "stack_names": Transform(names, {"s": "LEFT JOIN strings s ON s.id = c.number"}, order="", rows=_NUMBERS),
-        }
+        makes = _stacks(_CHAIN_TABLES[table])
         return Source(table, columns, makes, schema.rows(list(_CHAIN_TABLES)[:position]))
 
     return make
+
+
+def _number_at(byte: str) -> str:
+    """The number whose lowest byte is number ``byte`` of a payload, as hexadecimal digits ``h``: four bytes of it."""
+    digits = " || ".join(f"substr(h, 2 * ({byte}) + {place}, 2)" for place in (7, 5, 3, 1))
+    return f"CAST('0x' || {digits} AS BIGINT)"
+
+
+# A payload: a header of 32 bytes, a number, state and number of frames (of 4 bytes each), and for each frame, the
+# innermost first, the strings of function and file and the line, of 8 bytes each.
+_PYTHON_SAMPLES = f"""
+    (SELECT *, {_number_at("40")} AS state FROM (
+        SELECT c.*, c.row_id AS chain, hex(c.blob) AS h FROM chunk c
+        LEFT JOIN domains d ON d.process = {process_of("c.thread")} AND d.domain_id = c.domain_id
+        WHERE c.event_type = {MARK_TYPE} AND octet_length(c.blob) >= 48
+            AND (d.domain = 'Python Periodic Sampling' OR (d.domain IS NULL AND c.domain_id <> 0)))
+    WHERE length(h) = 2 * (48 + 24 * {_number_at("44")}))"""
+_PYTHON_FRAMES = f"""
+    (SELECT row_id, chain, depth, {_number_at("48 + 24 * depth")} AS function_id,
+        {_number_at("56 + 24 * depth")} AS module_id, 0 AS flags
+    FROM (SELECT row_id, chain, h, unnest(range({_number_at("44")})) AS depth FROM {_PYTHON_SAMPLES}))"""
+
+
+def _python_samples(first_row: int) -> dict[str, Transform]:
+    """Samples of Python among NVTX marks (docs/exports.md#python); those of threads that did not run count nothing."""
+    fields = {
+        "row": f"row_id + {first_row}",
+        **as_they_are("time", "thread"),
+        "process": process_of("thread"),
+        "cpu": "NULL",
+        "state": _STATE,
+        "weight": "CASE WHEN state > 1 THEN 0 END",
+        **as_they_are("chain"),
+        "is_python": "1",
+    }
+    samples = Transform(
+        fields, where=f"event_type = {MARK_TYPE}", order="time", rows=f"SELECT * FROM {_PYTHON_SAMPLES}"
+    )
+    return {"host_samples": samples, **_stacks("python", _PYTHON_FRAMES)}
 
 
 def profiler_overhead(schema: Schema) -> Source:
@@ -444,6 +520,8 @@ SOURCES: dict[str, SourceMaker] = {
     "UCP_PROGRESS_EVENTS": ucx("UCP_PROGRESS_EVENTS", 1),
     "UCP_EVENTS": ucx("UCP_EVENTS", 2),
     "OSRT_API": os_calls,
+    "OSRT_FILE_ACCESS_EVENTS": file_accesses,
+    "OSRT_FILE_ACCESS_DESCRIPTORS": files,
     **{table: library_calls(table) for table in _LIBRARIES},
     "COMPOSITE_EVENTS": host_samples,
     "SCHED_EVENTS": sched_events,

@@ -5,12 +5,13 @@ a tail, the one at its start; else the thread of its process with the most CUDA 
 first cause that there is, in this order:
 
 1. the thread is in an MPI or CUDA call (the outermost);
-2. it is in an OS runtime call that does not wait for another thread;
-3. it runs on a CPU: the function of the nearest sample between two switches;
-4. it could run, and another thread has its CPU;
-5. it waits, and another thread of its process is in an MPI or CUDA call, or runs;
-6. it is in an OS runtime call that waits; it is off the CPU;
-7. nothing is recorded.
+2. it waits for Python's GIL, where that is recorded: what the thread that holds it runs;
+3. it is in an OS runtime call that does not wait for another thread;
+4. it runs on a CPU: the function of the nearest sample between two switches;
+5. it could run, and another thread has its CPU;
+6. it waits, and another thread of its process is in an MPI or CUDA call, or runs, or reads a file;
+7. it is in an OS runtime call that waits; it is off the CPU;
+8. nothing is recorded.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, union
 from nsystui.questions.conditions import is_launched_by, of_tasks
+from nsystui.questions.host.files import Files, files_of
+from nsystui.questions.host.gil import Gil, gil_of
 from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.samples import Samples, ThreadSamples, samples_of
 from nsystui.questions.host.segments import (
     BLOCKED,
+    FAR,
     NO_SEGMENTS,
     OFF,
     RUNNABLE,
@@ -43,7 +47,7 @@ from nsystui.questions.host.segments import (
     pairs,
     scheduling_of,
 )
-from nsystui.questions.host.stacks import OS_CALL, Numbers, StackTree, stacks_of
+from nsystui.questions.host.stacks import OS_CALL, PYTHON, Function, Numbers, StackTree, stacks_of
 from nsystui.questions.job import Job
 from nsystui.questions.mpi import has_mpi, mpi_rows
 from nsystui.questions.tasks import GPU_TABLES
@@ -56,6 +60,7 @@ ALLOCATING = "in calls that allocate or free memory"
 LAUNCHING = "launching"
 OTHER_CALLS = "in other CUDA calls"
 IN_MPI = "in MPI"
+GIL = "waiting for the GIL"
 IN_OS = "in OS runtime calls"
 RUNNING_CODE = "running code outside of calls"
 PREEMPTED = "not scheduled"
@@ -69,6 +74,7 @@ KINDS = (
     IN_MPI,
     LAUNCHING,
     OTHER_CALLS,
+    GIL,
     IN_OS,
     RUNNING_CODE,
     PREEMPTED,
@@ -80,6 +86,10 @@ KINDS = (
 
 _WAITS = re.compile(r"futex|cond_|sem_|mutex|rwlock|barrier|pthread_join|spin_lock|sigwait|waitid|waitpid|wait4")
 """OS runtime calls that wait for another thread."""
+FILE_READS = ("pread", "pread64", "preadv", "preadv2", "fread", "fread_unlocked")
+"""OS runtime calls that read files alone: ``read`` also reads pipes, by which processes send each other their data."""
+READS = re.compile(r"(?:p?read(?:v|64|v64|v2)?|fread(?:_unlocked)?|fgets|open(?:at|64)?|fopen(?:64)?)")
+"""OS runtime calls that read or open files, and perhaps pipes."""
 _LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
 """Modules whose functions do what their caller wants."""
 _PROFILERS = ("[NSys", "CUPTI worker thread")
@@ -104,19 +114,31 @@ def kind_of(name: str) -> str:
 class Cause:
     """A cause of idle time: its kind, the call or the function, and of another thread than the launching one its name.
 
-    ``caller`` is who called that: for an OS runtime call, where its stack is recorded.
+    ``caller`` is who called that: for an OS runtime call, where its stack is recorded. ``file`` says which files the
+    calls of that kind read or wrote, where that is recorded.
     """
 
     kind: str
     what: str = ""
     thread: str = ""
     caller: str = ""
+    file: str = ""
+
+    @property
+    def reads(self) -> bool:
+        """Whether a file is read, by the launching thread or by one that it waits for."""
+        if self.kind == WAITING:
+            return self.what in FILE_READS
+        return self.kind == IN_OS and bool(READS.fullmatch(self.what))
 
     @property
     def words(self) -> str:
         """``cudaMalloc``, ``native::copy_ on pt_data_worker 41063``, ``not scheduled (python 4711 ran)``."""
         if self.kind == PREEMPTED:
             return f"{self.kind} ({self.what} ran)" if self.what else self.kind
+        if self.kind == GIL:
+            where = f" in {self.what}" if self.what else ""
+            return f"{self.kind} (held by {self.thread}{where})" if self.thread else self.kind
         what = self.what or {NOTHING: "", RUNNING_CODE: "CPU work", WAITING: "CPU work"}.get(self.kind, self.kind)
         return f"{what} on {self.thread}" if self.thread else what
 
@@ -212,6 +234,9 @@ class _Host:
     os: Calls
     scheduling: Scheduling
     samples: Samples
+    python: Samples
+    gil: Gil
+    files: Files
     names: Mapping[Thread, HostThread]
     launching: Mapping[tuple[Task, int], tuple[Times, Numbers]]
     ending: Mapping[tuple[Task, int], tuple[Times, Numbers]]
@@ -236,13 +261,15 @@ class _Host:
             else nothing
         )
         scheduling, samples = scheduling_of(session, selection), samples_of(session, selection)
-        threads = {*cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads}
+        python = samples_of(session, selection, PYTHON)
+        gil = gil_of(session, selection, few)
+        threads = {*cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads, *gil.held}
         usual = _usual_threads(session, tasks)
         names = {one.thread: one for one in named_threads(job, threads | set(usual.values()))}
         moments = {one.end for one in spans} if few is not None else None
         before = {one.start for one in spans} if few is not None else None
         return cls(
-            job, cuda, mpi, os, scheduling, samples, names,
+            job, cuda, mpi, os, scheduling, samples, python, gil, files_of(session, selection), names,
             _launchers(session, tasks, moments, "start"), _launchers(session, tasks, before, "end"), usual,
             _callers(session, os),
         )  # fmt: skip
@@ -266,11 +293,16 @@ class _Host:
         states = NO_SEGMENTS
         if thread is not None:
             states = self.scheduling.threads.get(thread, NO_SEGMENTS)
-            layers += [self._library_calls(thread, inside, ""), self._os_calls(thread, inside, waits=False)]
+            layers += [self._library_calls(thread, inside, ""), *self._waiting_for_gil(thread, others, inside)]
+            layers += [self._os_calls(thread, inside, lambda call: not _WAITS.search(call))]
             layers += [self._running(thread, inside, RUNNING_CODE, ""), self._preempted(thread, states, inside)]
         layers += [self._calls_of_others(others, inside), *self._running_others(others, inside)]
+        layers += [self._os_calls(one, inside, FILE_READS.__contains__, WAITING, self._name(one)) for one in others]
         if thread is not None:
-            layers += [self._os_calls(thread, inside, waits=True), self._off(states, inside)]
+            layers += [
+                self._os_calls(thread, inside, lambda call: bool(_WAITS.search(call))),
+                self._off(states, inside),
+            ]
         return one_after_the_other(*layers)
 
     def _others(self, task: Task, thread: Thread | None) -> list[Thread]:
@@ -294,30 +326,58 @@ class _Host:
         numbers = np.array([self.number(cause_of(calls.names[one])) for one in known.tolist()], np.int64)
         return Segments(segments.starts, segments.ends, numbers[place.reshape(-1)] if len(known) else segments.labels)
 
-    def _os_calls(self, thread: Thread, inside: Intervals, waits: bool) -> Segments:
+    def _os_calls(
+        self, thread: Thread, inside: Intervals, is_meant: Callable[[str], bool], kind: str = IN_OS, name: str = ""
+    ) -> Segments:
+        """The OS runtime calls of a thread with the names that are meant, by who called them."""
         segments = self.os.threads.get(thread, NO_SEGMENTS)
         callers = self.os_callers.get(thread[0], {})
-        is_wait = np.array([bool(_WAITS.search(name)) for name in self.os.names], bool)
-        chosen = is_wait[segments.labels] == waits if len(segments) else np.empty(0, bool)
+        meant = np.array([is_meant(call) for call in self.os.names], bool)
+        chosen = meant[segments.labels] if len(segments) else np.empty(0, bool)
         chains = self.os.chains.get(thread, segments.labels)[chosen] if len(segments) else segments.labels
         part = Segments(segments.starts[chosen], segments.ends[chosen], np.arange(int(chosen.sum()))).within(inside)
         keys = np.stack([segments.labels[chosen][part.labels], chains[part.labels]])
         known, place = np.unique(keys, axis=1, return_inverse=True)
-        causes = [Cause(IN_OS, self.os.names[name], "", callers.get(chain, "")) for name, chain in known.T.tolist()]
-        numbers = np.array([self.number(one) for one in causes], np.int64)
-        return Segments(part.starts, part.ends, numbers[place.reshape(-1)] if causes else part.labels)
+        # Each call has a chain of its own, if from one place.
+        groups: dict[tuple[str, str], int] = {}
+        group = [
+            groups.setdefault((self.os.names[call], callers.get(chain, "")), len(groups))
+            for call, chain in known.T.tolist()
+        ]
+        own = np.array(group, np.int64)[place.reshape(-1)]
+        numbers = np.empty(len(own), np.int64)
+        for (call, caller), number in groups.items():
+            here = own == number
+            files = self.files.accessed(thread, Intervals(part.starts[here], part.ends[here]))
+            numbers[here] = self.number(Cause(kind, call, name, caller, files))
+        return Segments(part.starts, part.ends, numbers)
 
     def _running(self, thread: Thread, inside: Intervals, kind: str, name: str) -> Segments:
         """The time in which a thread runs, by the function of its nearest sample."""
         if thread not in self._functions:
             sampled, states = self.samples.threads.get(thread), self.scheduling.threads.get(thread)
             self._functions[thread] = running_stretches(sampled, self.samples.period, states)
-        segments = self._functions[thread].within(inside)
-        known, place = np.unique(segments.labels, return_inverse=True)
-        functions = self.samples.stacks[thread[0]].tree if thread[0] in self.samples.stacks else None
-        causes = [Cause(kind, program_function(functions, node), name) for node in known.tolist()]
-        numbers = np.array([self.number(one) for one in causes], np.int64)
-        return Segments(segments.starts, segments.ends, numbers[place.reshape(-1)] if causes else segments.labels)
+        segments, frames = self._with_frames(thread, self._functions[thread].within(inside))
+        known, place = np.unique(np.stack([segments.labels, frames]), axis=1, return_inverse=True)
+        trees = [one.stacks[thread[0]].tree if thread[0] in one.stacks else None for one in (self.samples, self.python)]
+        numbers = np.empty(known.shape[1], np.int64)
+        for number, nodes in enumerate(known.T.tolist()):
+            what, caller = (program_function(tree, node) for tree, node in zip(trees, nodes, strict=True))
+            numbers[number] = self.number(Cause(kind, what, name, caller if caller != what else ""))
+        return Segments(segments.starts, segments.ends, numbers[place.reshape(-1)] if len(numbers) else segments.labels)
+
+    def _with_frames(self, thread: Thread, segments: Segments) -> tuple[Segments, Numbers]:
+        """Segments with the node of the nearest sample of Python of the thread, where there is one; else 0."""
+        near = running_stretches(self.python.threads.get(thread), self.python.period, None)
+        inside = pairs(Intervals(segments.starts, segments.ends), near)
+        outside = pairs(near.covered.gaps(-FAR, FAR), segments)
+        starts, ends = (
+            np.concatenate([getattr(part, key) for part in (inside, outside)]) for key in ("starts", "ends")
+        )
+        labels = segments.labels[np.concatenate((inside.span, outside.segment))]
+        frames = np.concatenate((near.labels[inside.segment], np.zeros(len(outside.starts), np.int64)))
+        order = np.argsort(starts, kind="stable")
+        return Segments(starts[order], ends[order], labels[order]), frames[order]
 
     def _preempted(self, thread: Thread, states: Segments, inside: Intervals) -> Segments:
         """The time in which the thread could run, by who had the CPU that it left."""
@@ -336,6 +396,16 @@ class _Host:
                         layers.append(self._all(found, Cause(PREEMPTED, self._name(other))))
         layers.append(self._all(intersect(ready.covered, inside), Cause(PREEMPTED)))
         return one_after_the_other(*layers)
+
+    def _waiting_for_gil(self, thread: Thread, others: Sequence[Thread], inside: Intervals) -> list[Segments]:
+        """The time in which the thread waits for the GIL, by who holds it and what that thread runs."""
+        waits, layers = intersect(self.gil.waited.get(thread, EMPTY), inside), []
+        for one in others:
+            held = intersect(self.gil.held.get(one, EMPTY), waits)
+            if len(held):
+                name = self._name(one)
+                layers += [self._running(one, held, GIL, name), self._all(held, Cause(GIL, "", name))]
+        return [*layers, self._all(waits, Cause(GIL))]
 
     def _calls_of_others(self, others: Sequence[Thread], inside: Intervals) -> Segments:
         """The MPI and CUDA calls of other threads: of two at once that of the first kind."""
@@ -411,9 +481,15 @@ def program_function(tree: StackTree | None, node: int) -> str:
     while node:
         one = tree.functions[int(tree.function[node])]
         if not (one.is_folded or one.is_kernel or _LIBRARY.fullmatch(one.library) or one.name.startswith("[")):
-            return function_name(one.name)
+            return _in_file(one)
         node = int(tree.parent[node])
-    return function_name(innermost.name)
+    return _in_file(innermost)
+
+
+def _in_file(function: Function) -> str:
+    """The name; of a function of Python with its file, since many are called alike."""
+    name = function_name(function.name)
+    return f"{name} ({function.library})" if function.library.endswith(".py") else name
 
 
 def _usual_threads(session: Session, tasks: Iterable[Task]) -> dict[Task, Thread]:

@@ -83,13 +83,13 @@ _CAUSE = Column("cause", header="Cause", label="cause")
 _WHAT = Column("what", header="What", label="call or function")
 _THREAD = Column("thread", header="Other Thread", label="other thread", importance=1)
 _CALLER = Column("caller", header="Caller", label="caller", importance=2)
+_FILE = Column("file", header="Files", label="files", importance=2)
+"""Only where it is recorded."""
+CAUSE_COLUMNS = (_CAUSE, _WHAT, _THREAD, _CALLER, _FILE)
 SUM_COLUMNS = (
     Column("time", header="Idle (ns)", label="idle", unit=Unit.DURATION),
     Column("percent", header="Idle (%)", label="of idle", unit=Unit.PERCENT, decimals=2, has_bar=True),
-    _CAUSE,
-    _WHAT,
-    _THREAD,
-    _CALLER,
+    *CAUSE_COLUMNS,
     Column("spans", header="Spans", label="spans", unit=Unit.COUNT, importance=3),
     Column("startup", header="Start-up (ns)", label="start-up", unit=Unit.DURATION, importance=3),
     Column("gaps", header="Gaps (ns)", label="gaps", unit=Unit.DURATION, importance=3),
@@ -101,10 +101,7 @@ LIST_COLUMNS = (
     Column("part", header="Part", label="part", importance=1),
     START,
     Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
-    _CAUSE,
-    _WHAT,
-    _THREAD,
-    _CALLER,
+    *CAUSE_COLUMNS,
     Column("share", header="Cause (%)", label="for", unit=Unit.PERCENT, decimals=1, importance=1),
     Column("range", header="NVTX Range", label="NVTX range", importance=1),
 )
@@ -129,7 +126,7 @@ def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str |
     for (rank, cause), times in sums.items():
         shares = [times.get(part, 0) for part in PARTS]
         time = sum(shares)
-        words = (cause.kind, cause.what or None, cause.thread or None, cause.caller or None)
+        words = cause_cells(cause)
         place = (rank,) if by == "rank" else ()
         rows.append((*place, time, 100.0 * time / found.idle, *words, times.get("spans"), *shares))
     first = int(by == "rank")
@@ -138,10 +135,12 @@ def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str |
     if selection.name is not None:
         chosen = selection.name
         rows = [
-            row for row in rows if chosen.matches(" ".join(str(cell) for cell in row[first + 2 : first + 6] if cell))
+            row for row in rows if chosen.matches(" ".join(str(cell) for cell in row[first + 2 : first + 7] if cell))
         ]
     columns = (RANK, *SUM_COLUMNS) if by == "rank" else SUM_COLUMNS
-    return TableAnswer("gaps", columns, rows, total, _notes(job, selection))
+    reads = any(cause.reads for _, cause in sums)
+    notes = (*_notes(job, selection), *([missing_note(job.session, tables.file_accesses)] if reads else []))
+    return _answer(job, columns, rows, total, [note for note in notes if note])
 
 
 def gaps_list(job: Job, selection: Selection, least: int = LONG_GAP, step_name: str | None = None) -> TableAnswer:
@@ -159,13 +158,25 @@ def gaps_list(job: Job, selection: Selection, least: int = LONG_GAP, step_name: 
         cause = max(causes, key=lambda item: (causes[item], item.words))
         length = span.end - span.start
         where = (ranks.get(span.task), span.device, found.parts[number], span.start, length)
-        words = (cause.kind, cause.what or None, cause.thread or None, cause.caller or None)
+        words = cause_cells(cause)
         range_name = works[place].range_name if place < len(works) else None
         rows.append((*where, *words, 100.0 * causes[cause] / length, range_name))
     notes = _notes(job, selection)
     if len(numbers) > _WITH_RANGE:
         notes = (*notes, f"the NVTX range is that of the {_WITH_RANGE} longest spans alone")
-    return TableAnswer("gaps", LIST_COLUMNS, rows, len(one.spans), notes)
+    return _answer(job, LIST_COLUMNS, rows, len(one.spans), notes)
+
+
+def cause_cells(cause: Cause) -> tuple[str | None, ...]:
+    """The cells of `CAUSE_COLUMNS`."""
+    return tuple(one or None for one in (cause.kind, cause.what, cause.thread, cause.caller, cause.file))
+
+
+def _answer(job: Job, columns: Sequence[Column], rows: Sequence[Row], total: int, notes: Sequence[str]) -> TableAnswer:
+    """The table, with a column of files where they are recorded."""
+    kept = [place for place, one in enumerate(columns) if one is not _FILE or job.session.count(tables.file_accesses)]
+    shown = [tuple(row[place] for place in kept) for row in rows]
+    return TableAnswer("gaps", tuple(columns[place] for place in kept), shown, total, tuple(notes))
 
 
 def _notes(job: Job, selection: Selection) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from nsystui.base.selection import Selection
 from nsystui.questions.conditions import where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.host.segments import Thread, by_thread
-from nsystui.questions.host.stacks import SAMPLE, Numbers, Stacks, stacks_of
+from nsystui.questions.host.stacks import PYTHON, SAMPLE, Numbers, Stacks, stacks_of
 from nsystui.questions.job import Job
 from nsystui.questions.time_window import selected_reports
 from nsystui.store import tables
@@ -29,10 +29,11 @@ class ThreadSamples:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The samples by thread, and the stacks of each report that has any."""
+    """The samples by thread, and the stacks of each report that has any; ``of_python``: whether any are of Python."""
 
     threads: Mapping[Thread, ThreadSamples]
     stacks: Mapping[int, Stacks]
+    of_python: bool = False
 
     def __len__(self) -> int:
         return sum(len(one.times) for one in self.threads.values())
@@ -47,9 +48,12 @@ class Samples:
     def notes(self) -> tuple[str, ...]:
         """What is to be said of the stacks."""
         damaged = sum(one.damaged for one in self.stacks.values())
-        if not damaged:
-            return ()
-        return (f"{damaged:,} call chains are damaged (frames are missing or there twice): shown without what is lost",)
+        found = ["where no CPU samples were recorded, the samples are those of Python"] if self.of_python else []
+        if damaged:
+            found.append(
+                f"{damaged:,} call chains are damaged (frames are missing or there twice): shown without what is lost"
+            )
+        return tuple(found)
 
 
 def samples_of_job(job: Job, selection: Selection) -> Samples:
@@ -58,24 +62,34 @@ def samples_of_job(job: Job, selection: Selection) -> Samples:
     return job.once(("host samples", wide), lambda: samples_of(job.session, wide))
 
 
-def samples_of(session: Session, selection: Selection) -> Samples:
-    """The samples of the selected threads in its window."""
+def samples_of(session: Session, selection: Selection, kind: str = "") -> Samples:
+    """The samples of the selected threads in its window; of Python in reports without samples of the CPU.
+
+    With `PYTHON` as ``kind`` those of Python alone, also of threads that did not run.
+    """
     table, columns = tables.host_samples, tables.host_samples.c
     if not session.count(table):
         return Samples({}, {})
     time = (columns.time + columns.clock_offset).label("time")
-    query = sa.select(columns.report, columns.thread, time, columns.chain)
+    query = sa.select(columns.report, columns.thread, time, columns.chain, columns.is_python)
     # Stacks that were taken for another reason, where the thread left its CPU, count no cycles.
-    is_sample = sa.or_(columns.weight.is_(None), columns.weight > 0)
+    is_sample = columns.is_python == 1 if kind == PYTHON else sa.or_(columns.weight.is_(None), columns.weight > 0)
     query = query.where(is_sample, *where(table, selection.with_name(None)))
     found = session.arrays(query.order_by(time, columns.row))
+    of_python = found["is_python"] == 1
+    if of_python.any() and not kind:
+        with_cpu = [
+            report for (report,) in session.rows(sa.select(columns.report).where(columns.is_python == 0).distinct())
+        ]
+        chosen = of_python != np.isin(found["report"], with_cpu)
+        found, of_python = {name: values[chosen] for name, values in found.items()}, of_python[chosen]
     reports = [report for report in selected_reports(session, selection) if report.count(table)]
     stacks = stacks_of(session, reports)
     threads = {}
     for thread, rows in by_thread(found).items():
-        nodes = stacks[thread[0]].nodes(SAMPLE, found["chain"][rows])
+        nodes = stacks[thread[0]].nodes(PYTHON if of_python[rows[0]] else SAMPLE, found["chain"][rows])
         threads[thread] = ThreadSamples(found["time"][rows].astype(np.int64), nodes)
-    return Samples(threads, stacks)
+    return Samples(threads, stacks, bool(of_python.any()))
 
 
 def sampling_notes(session: Session, samples: Samples) -> tuple[str, ...]:

@@ -28,8 +28,8 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
-SAMPLE, OS_CALL, CUDA_CALL = KINDS = ("sample", "os", "cuda")
-"""Whose the chains are: those of CPU samples, OS runtime calls and CUDA calls are numbered apart."""
+SAMPLE, OS_CALL, CUDA_CALL, PYTHON = KINDS = ("sample", "os", "cuda", "python")
+"""Whose the chains are: those of CPU samples, OS runtime calls, CUDA calls and samples of Python are numbered apart."""
 NO_STACK = 0
 """The node of an event without a recorded stack."""
 

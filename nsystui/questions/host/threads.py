@@ -16,9 +16,10 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import PID, PROCESS_ID, RANK, REPORT_ID, TID, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.identifiers import pid_of
-from nsystui.questions.algebra.intervals import Intervals, Times, intersect, subtract, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract, union
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.host.functions import Group, function_words, top_function
+from nsystui.questions.host.gil import Gil, gil_of
 from nsystui.questions.host.naming import named_threads
 from nsystui.questions.host.samples import samples_of_job
 from nsystui.questions.host.segments import (
@@ -69,6 +70,7 @@ class HostTimes:
     cuda: Calls
     os: Calls
     scheduling: Scheduling
+    gil: Gil
 
     @classmethod
     def load(cls, session: Session, selection: Selection) -> HostTimes:
@@ -79,10 +81,12 @@ class HostTimes:
             calls_of(session, tables.api_calls, selection) if session.count(tables.api_calls) else nothing,
             calls_of(session, tables.os_calls, selection) if session.count(tables.os_calls) else nothing,
             scheduling_of(session, selection),
+            gil_of(session, selection),
         )
 
     def threads(self) -> set[Thread]:
-        return {thread for one in (self.mpi, self.cuda, self.os, self.scheduling) for thread in one.threads}
+        recorded = (self.mpi, self.cuda, self.os, self.scheduling)
+        return {thread for one in recorded for thread in one.threads} | {*self.gil.held, *self.gil.waited}
 
 
 def idle_of_tasks(job: Job, selection: Selection) -> dict[Task, list[Intervals]]:
@@ -140,6 +144,11 @@ _LABELS = {
     "off": ("off CPU", "Off CPU", 2),
     "unknown": ("not recorded", "Not Recorded", 3),
 }
+GIL_COLUMNS = (
+    Column("gil_held", header="GIL Held (ns)", label="holding the GIL", unit=Unit.DURATION, importance=1),
+    Column("gil_waited", header="GIL Waited For (ns)", label="waiting for the GIL", unit=Unit.DURATION, importance=1),
+)
+"""Only where it is recorded."""
 COLUMNS = (
     RANK,
     Column("thread", header="Thread", label="thread"),
@@ -151,6 +160,7 @@ COLUMNS = (
     Column("idle_calls", header="GPU Idle, In Calls (ns)", label="in calls", unit=Unit.DURATION, importance=3),
     Column("idle_off", header="GPU Idle, Off CPU (ns)", label="off CPU", unit=Unit.DURATION, importance=3),
     Column("idle", header="GPU Idle (ns)", label="GPU idle", unit=Unit.DURATION, importance=3),
+    *GIL_COLUMNS,
     Column("top", header="Top Function", label="top function", importance=1),
     Column("samples", header="Samples", label="samples", unit=Unit.COUNT, importance=3),
     PID.with_importance(4),
@@ -179,7 +189,8 @@ def threads_table(job: Job, selection: Selection) -> TableAnswer:
             continue
         window, sampled = windows[report], samples.threads.get(one.thread)
         spent, when = thread_time(one.thread, times, window, report in scheduled)
-        if spent.unknown == spent.window and sampled is None:
+        with_gil = _with_gil(one.thread, times.gil, window)
+        if spent.unknown == spent.window and sampled is None and not any(with_gil):
             continue
         total += 1
         if selection.name is not None and not selection.name.matches(one.name):
@@ -196,12 +207,14 @@ def threads_table(job: Job, selection: Selection) -> TableAnswer:
                 *(one.rank, one.shown, *shares),
                 *_scheduled(one.thread, times.scheduling, window, report in scheduled),
                 *_while_idle(when, idle.get(one.task), spent),
+                *with_gil,
                 *(top, len(sampled.times) if sampled is not None else 0 if report in samples.stacks else None),
                 *(pid_of(one.thread[1]), one.tid, *parts, spent.window, report, one.task.process),
             )
         )
     lacking = [missing_note(session, table) for table in (tables.sched_events, tables.host_samples)]
-    return TableAnswer("threads", COLUMNS, rows, total, tuple(note for note in lacking if note))
+    columns = tuple(one for one in COLUMNS if times.gil or one not in GIL_COLUMNS)
+    return TableAnswer("threads", columns, rows, total, tuple(note for note in lacking if note))
 
 
 def _scheduled(thread: Thread, scheduling: Scheduling, window: Window, is_scheduled: bool) -> tuple[int | None, ...]:
@@ -211,6 +224,12 @@ def _scheduled(thread: Thread, scheduling: Scheduling, window: Window, is_schedu
     on_cpu = scheduling.cpus.get(thread, NO_SEGMENTS).covered.clip(window.start, window.end).length
     events = (found.get(thread, _NO_TIMES) for found in (scheduling.switches, scheduling.moves))
     return (on_cpu, *(int(((one >= window.start) & (one < window.end)).sum()) for one in events))
+
+
+def _with_gil(thread: Thread, gil: Gil, window: Window) -> list[int]:
+    """How long the thread holds the GIL and waits for it, where any thread does."""
+    both = (gil.held, gil.waited) if gil else ()
+    return [known.get(thread, EMPTY).clip(window.start, window.end).length for known in both]
 
 
 _NO_TIMES: Times = np.empty(0, np.int64)

@@ -156,7 +156,7 @@ def triage(
 
 
 _SYMPTOMS = {
-    "idle-gaps": ("input-pipeline",),
+    "idle-gaps": ("input-pipeline", "gil-held", "blocking-reads"),
     "low-utilisation": ("launch-overhead", "launch-bound", "synchronising-calls"),
     "exposed-memory": ("synchronous-copies", "pageable-copies", "step-traffic"),
     "exposed-communication": ("straggler", "imbalance"),

@@ -21,7 +21,7 @@ Details = list[list[str]]
 _BYTES = frozenset({"bytes", "static_shared_memory", "dynamic_shared_memory", "local_memory_per_thread", "send_bytes"})
 _SHAPES = ("grid", "block")
 _NOT_TOLD = frozenset({"name", "short_name", "mangled_name", "versioned_name"}) | {
-    *("device", "stream", "correlation_id", "is_driver"),
+    *("device", "stream", "correlation_id", "is_driver", "event", "event_sync"),
 }
 _DOORS = ("⏎", "c", "w", "u", "L")
 
@@ -58,11 +58,13 @@ def event_details(job: Job, row: Row) -> Details:
     """
     from nsystui.base.answer import record
     from nsystui.questions.events.listing import EVENT_COLUMNS, facts, key_of
+    from nsystui.questions.events.waited import waited_for
 
     session, values = job.session, record(EVENT_COLUMNS, row)
     found = facts(session, key_of(row))
     known = {name: value for _, value, name in found}
     partner, call = _partner(job, row)
+    waited = waited_for(session, key_of(row), str(values["name"]))
     shapes = [
         f"{shape} {known[f'{shape}_x']}·{known[f'{shape}_y']}·{known[f'{shape}_z']}"
         for shape in _SHAPES
@@ -77,7 +79,7 @@ def event_details(job: Job, row: Row) -> Details:
     path = _path(session, call if call is not None else row)
     return [
         [str(values["name"] or "")],
-        [*partner, *idle_before(job, row)],
+        [*partner, *([waited] if waited else []), *idle_before(job, row)],
         path,
         [time, *_place(values)],
         [*shapes, *others],

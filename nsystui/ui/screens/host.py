@@ -17,6 +17,7 @@ from nsystui.questions.host.calltree import CALL, COLUMNS, HOT, LEAST, CallTree,
 from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
+    GIL,
     IN_MPI,
     IN_OS,
     LAUNCHING,
@@ -47,7 +48,7 @@ _GAPS = 2
 _CATEGORIES = {
     **dict.fromkeys((SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS), "api"),
     **dict.fromkeys((IN_MPI, IN_OS), "os"),
-    **dict.fromkeys((RUNNING_CODE, WAITING, PREEMPTED), "cpu"),
+    **dict.fromkeys((RUNNING_CODE, WAITING, PREEMPTED, GIL), "cpu"),
     **dict.fromkeys((OFF_CPU, NOTHING), "idle"),
 }
 """The colours of causes of idle time."""

@@ -16,6 +16,7 @@ from nsystui.exports import canonical
 from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
+    GIL,
     IN_MPI,
     IN_OS,
     KINDS,
@@ -54,6 +55,10 @@ _ADVICE = {
     OTHER_CALLS: Advice("look at the call on the Events screen", "the CPU was in it while the GPU had nothing to do"),
     IN_MPI: Advice(
         "overlap MPI with GPU work, or look for the rank that comes late", "the CPU waited in MPI and launched nothing"
+    ),
+    GIL: Advice(
+        "move what the other thread does to another process, or into code that releases the GIL (`nsystui gaps`)",
+        "of the threads of a process only the one that holds the GIL runs Python code, and launches",
     ),
     IN_OS: Advice(
         "see who calls it (`nsystui gaps`), and have another thread or process do it ahead of time",

@@ -23,6 +23,7 @@ from nsystui.questions.conditions import job_start, where
 from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
+    FILE_READS,
     IN_MPI,
     IN_OS,
     LAUNCHING,
@@ -51,9 +52,6 @@ _RANGES = (
     "next_batch", "next batch", "get_batch", "fetch_batch", "fetch batch", "load_batch", "load batch",
 )  # fmt: skip
 """Words in the names of ranges in which a program gets its input."""
-_READS = re.compile(r"(?:p?read(?:v|64|v64|v2)?|fread(?:_unlocked)?|fgets|open(?:at|64)?|fopen(?:64)?)")
-_FILE_READS = ("pread", "pread64", "preadv", "fread", "fread_unlocked")
-"""Calls that read files alone: ``read`` also reads pipes, by which processes send each other their data."""
 _WAITS = re.compile(r"poll|select|sem_|cond_|futex|mutex|recv|msgrcv|mq_")
 _LOADS = re.compile(r"pin_memory|jpe?g|decode|imaging|collate|tokeniz|inflate|uncompress|resize", re.IGNORECASE)
 """Functions that prepare input."""
@@ -178,7 +176,7 @@ def _times(causes: Mapping[Cause, int]) -> dict[str, int]:
     for cause, time in causes.items():
         if cause.kind in (OFF_CPU, WAITING) or (cause.kind == IN_OS and not cause.thread and _WAITS.search(cause.what)):
             found["waits"] += time
-        elif cause.kind == IN_OS and _READS.fullmatch(cause.what):
+        elif cause.kind == IN_OS and cause.reads:
             found["reads"] += time
         elif cause.kind == RUNNING_CODE and _LOADS.search(cause.what):
             found["prepares"] += time
@@ -288,7 +286,7 @@ def _reading(case: Case, kept: Sequence[IdleSpan]) -> float:
     """For how much of the gaps some process reads a file."""
     if not case.job.session.count(tables.os_calls):
         return 0.0
-    calls = spans(case, tables.os_calls, [tables.os_calls.c.name.in_(_FILE_READS)])
+    calls = spans(case, tables.os_calls, [tables.os_calls.c.name.in_(FILE_READS)])
     share = 0.0
     for report, gaps in _gaps_of(kept).items():
         reads = merge(*(own for (task, _), own in calls.merged.items() if task.report == report))

@@ -1,0 +1,222 @@
+"""The GIL in the causes of idle time and in the times of threads, from the ranges that nsys writes of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support import edit, native
+from synthetic import ExportWriter
+from test_host import COPY, LEAF, MAIN, MS, WORK, job_of
+
+from nsystui.base.selection import Selection, Window
+from nsystui.exports.demo.host import Stack
+from nsystui.exports.demo.target import Session as DemoSession
+from nsystui.exports.demo.target import Thread
+from nsystui.questions.host import causes
+from nsystui.questions.host.before import causes_in
+from nsystui.questions.host.calltree import call_tree_table
+from nsystui.questions.host.functions import functions_table
+from nsystui.questions.host.gaps import gaps_list, gaps_table
+from nsystui.questions.host.threads import threads_table
+from nsystui.questions.job import Job
+from nsystui.store.session import Session
+
+WINDOW = Selection(Window(0, 12 * MS))
+
+
+def gil_export(path: Path, schema: str = "3.13.2") -> Path:
+    """A GPU is idle from 2 ms to 10 ms; its thread waits for the GIL from 3 to 7, another one has it until 6."""
+    with ExportWriter(path, schema) as export:
+        export.gpu(0)
+        process = export.process(4711)
+        main, loader = export.thread(process, 4711, "train"), export.thread(process, 4800, "loader")
+        export.gil(main, held=[(0, 3 * MS), (7 * MS, 12 * MS)], waited=[(3 * MS, 7 * MS)])
+        export.gil(loader, held=[(3 * MS, 6 * MS)])
+        export.nvtx_range(main, 1 * MS, 12 * MS, "step 0")
+        export.on_cpu(loader, 2 * MS, 6 * MS, [LEAF, WORK, MAIN], cpu=1)
+        export.osrt(main, 3 * MS, 7 * MS, "pthread_cond_timedwait", stack=[COPY, MAIN])
+        for number, (start, end) in enumerate([(0, 2 * MS), (10 * MS, 12 * MS)]):
+            export.api(main, start, start + MS // 2, "cudaLaunchKernel_v7000", number)
+            export.kernel(process, 0, 7, start, end, name="saxpy()", correlation_id=number)
+    return path
+
+
+@pytest.mark.parametrize("schema", ["2.9.1", "3.7.2", "3.25.0"])
+def test_idle_time_in_which_the_thread_waits_for_the_gil_says_who_had_it(tmp_path: Path, schema: str) -> None:
+    with job_of(gil_export(tmp_path / "a.sqlite", schema)) as job:
+        answer, (row,) = gaps_table(job, WINDOW), gaps_list(job, WINDOW).records()
+        (task,) = [one.task for one in job.ranks]
+        words = causes_in(job, task, 0, 2 * MS, 10 * MS)
+    found = {(row["cause"], row["what"], row["thread"]): row["time"] for row in answer.records()}
+    assert found[causes.GIL, "Grid::leaf", "loader 4800"] == 3 * MS
+    assert found[causes.GIL, None, None] == 1 * MS
+    assert sum(found.values()) == 8 * MS
+    assert (row["cause"], row["range"]) == (causes.GIL, "step 0")
+    assert "38 % waiting for the GIL (held by loader 4800 in Grid::leaf)" in words
+
+
+def test_threads_hold_the_gil_and_wait_for_it_where_that_is_recorded(tmp_path: Path) -> None:
+    path = gil_export(tmp_path / "a.sqlite")
+    with job_of(path) as job:
+        found = {row["thread"]: (row["gil_held"], row["gil_waited"]) for row in threads_table(job, WINDOW).records()}
+        cut = threads_table(job, Selection(Window(2 * MS, 4 * MS))).records()
+    assert found == {"train (main)": (8 * MS, 4 * MS), "loader": (3 * MS, 0)}
+    assert {row["thread"]: (row["gil_held"], row["gil_waited"]) for row in cut}["train (main)"] == (1 * MS, 1 * MS)
+    edit(path, "DELETE FROM NVTX_EVENTS WHERE domainId = 77")
+    with job_of(path) as job:
+        assert not {"gil_held", "gil_waited"} & {column.key for column in threads_table(job, WINDOW).columns}
+
+
+def test_the_gil_is_known_where_the_row_that_names_its_domain_is_missing(tmp_path: Path) -> None:
+    path = gil_export(tmp_path / "a.sqlite")
+    edit(path, "DELETE FROM NVTX_EVENTS WHERE eventType = 75")
+    with job_of(path) as job:
+        assert (causes.GIL, 3 * MS) in [(row["cause"], row["time"]) for row in gaps_table(job, WINDOW).records()]
+
+
+def reading_export(path: Path, schema: str = "3.25.0", *, has_files: bool = True) -> Path:
+    """A GPU is idle from 2 ms to 20 ms. Its thread reads two files of 3 ms and 2 ms, then waits while another one reads
+    for 4 ms.
+    """
+    with ExportWriter(path, schema) as export:
+        export.gpu(0)
+        process = export.process(4711)
+        main, loader = export.thread(process, 4711, "train"), export.thread(process, 4800, "loader")
+
+        def read(thread: Thread, start: int, end: int, name: str, file: str, size: int, stack: Stack = ()) -> None:
+            if has_files:
+                export.file_access(thread, start, end, name, file, size, stack=stack)
+            else:
+                export.osrt(thread, start, end, name, stack=stack)
+
+        read(main, 1 * MS, 5 * MS, "read", "/data/train/a.tar", 5_000_000, [COPY, WORK, MAIN])
+        read(main, 5 * MS, 7 * MS, "read", "/data/train/b.tar", 3_000_000, [COPY, WORK, MAIN])
+        export.osrt(main, 8 * MS, 20 * MS, "pthread_cond_wait")
+        read(loader, 9 * MS, 13 * MS, "pread64", "/data/index", 4_096)
+        export.osrt(loader, 14 * MS, 20 * MS, "read")
+        for number, (start, end) in enumerate([(0, 2 * MS), (20 * MS, 22 * MS)]):
+            export.api(main, start, start + MS // 2, "cudaLaunchKernel_v7000", number)
+            export.kernel(process, 0, 7, start, end, name="saxpy()", correlation_id=number)
+    return path
+
+
+def test_idle_time_in_reads_says_which_files_are_read(tmp_path: Path) -> None:
+    path = reading_export(tmp_path / "a.sqlite")
+    with job_of(path) as job:
+        answer = gaps_table(job, Selection(Window(0, 22 * MS)))
+    found = {(row["cause"], row["what"], row["thread"]): (row["time"], row["file"]) for row in answer.records()}
+    assert found == {
+        (causes.IN_OS, "read", None): (5 * MS, "2 files in /data/train, 7.629 MiB"),
+        (causes.WAITING, "pread64", "loader 4800"): (4 * MS, "/data/index, 4 KiB"),
+        (causes.IN_OS, "pthread_cond_wait", None): (8 * MS, None),
+        (causes.NOTHING, None, None): (1 * MS, None),
+    }
+    reads = "SELECT sum(min(endedAt, 20000000) - max(startedAt, 2000000)) FROM OSRT_FILE_ACCESS_EVENTS"
+    assert [(sum(time for time, file in found.values() if file),)] == native(path, reads)
+
+
+def test_a_file_that_is_not_known_is_not_named(tmp_path: Path) -> None:
+    path = reading_export(tmp_path / "a.sqlite")
+    edit(path, "DELETE FROM OSRT_FILE_ACCESS_DESCRIPTORS WHERE fileAccessId = 1")
+    with job_of(path) as job:
+        files = {row["what"]: row["file"] for row in gaps_table(job, Selection(Window(0, 22 * MS))).records()}
+    assert files["read"] == "/data/train/b.tar, 2.861 MiB"
+
+
+def test_without_file_accesses_there_is_no_column_for_them(tmp_path: Path) -> None:
+    with job_of(reading_export(tmp_path / "a.sqlite", "3.7.2", has_files=False)) as job:
+        answer = gaps_table(job, Selection(Window(0, 22 * MS)))
+    assert "file" not in {column.key for column in answer.columns}
+    assert {row["what"]: row["time"] for row in answer.records()}["read"] == 5 * MS
+    assert any("--osrt-file-access=true" in note for note in answer.notes)
+
+
+FORWARD, STEP, FETCH = (
+    ("forward", "/app/model.py", 40),
+    ("train_step", "/app/train.py", 12),
+    ("fetch", "/app/data.py", 7),
+)
+
+
+def python_export(path: Path, schema: str = "3.25.0", *, native_samples: bool = False) -> Path:
+    """A GPU is idle from 2 ms to 12 ms, its thread runs: 6 samples of Python in ``fetch``, then 3 in ``forward``, one
+    while it waits; with ``native_samples`` also of the CPU, of other functions.
+    """
+    with ExportWriter(path, schema, session=DemoSession(include_blobs=True)) as export:
+        export.gpu(0)
+        process = export.process(4711)
+        main = export.thread(process, 4711, "train")
+        if native_samples:
+            export.on_cpu(main, 2 * MS, 12 * MS, [COPY, LEAF, MAIN], cpu=1)
+        for number in range(9):
+            stack = [FETCH, STEP] if number < 6 else [FORWARD, STEP]
+            export.python_sample(main, (2 + number) * MS + MS // 2, stack)
+        export.python_sample(main, 11 * MS + MS // 2, [STEP], state=2)
+        for number, (start, end) in enumerate([(0, 2 * MS), (12 * MS, 14 * MS)]):
+            export.api(main, start, start + MS // 2, "cudaLaunchKernel_v7000", number)
+            export.kernel(process, 0, 7, start, end, name="saxpy()", correlation_id=number)
+    return path
+
+
+PYTHON_WINDOW = Selection(Window(0, 14 * MS))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("schema", ["3.16.1", "3.25.0", "3.28.1"])
+def test_python_frames_are_functions_like_any(tmp_path: Path, schema: str, whole: bool) -> None:
+    path = python_export(tmp_path / "a.sqlite", schema)
+    session = Session()
+    session.add(path, whole=whole)
+    with closing(Job(session)) as job:
+        table = functions_table(job, Selection())
+        tree = call_tree_table(job, Selection())
+    counts = {row["function"]: (row["own"], row["total"], row["module"]) for row in table.records()}
+    assert counts == {
+        "fetch": (6, 6, "data.py"),
+        "forward": (3, 3, "model.py"),
+        "train_step": (0, 9, "train.py"),
+    }
+    assert sum(row["own"] for row in tree.records()) == 9
+
+
+def test_idle_time_names_the_python_function_that_runs(tmp_path: Path) -> None:
+    with job_of(python_export(tmp_path / "a.sqlite")) as job:
+        found = {(row["what"], row["caller"]): row["time"] for row in gaps_table(job, PYTHON_WINDOW).records()}
+    assert found["fetch (data.py)", None] == pytest.approx(6 * MS, abs=MS)
+    assert sum(found.values()) == 10 * MS
+
+
+def test_a_function_of_the_cpu_has_the_python_frame_that_calls_it(tmp_path: Path) -> None:
+    with job_of(python_export(tmp_path / "a.sqlite", native_samples=True)) as job:
+        answer = gaps_table(job, PYTHON_WINDOW)
+        names = {row["function"] for row in functions_table(job, Selection()).records()}
+    found = {row["caller"]: row["time"] for row in answer.records() if row["what"] == "Grid::leaf"}
+    assert found["fetch (data.py)"] == pytest.approx(6 * MS, abs=MS)
+    assert found["forward (model.py)"] == pytest.approx(3 * MS, abs=MS)
+    assert sum(answer.cells("time")) == 10 * MS
+    assert names == {"memcpy", "Grid::leaf", "main"}
+
+
+def test_a_payload_that_is_no_sample_of_python_is_none(tmp_path: Path) -> None:
+    path = python_export(tmp_path / "a.sqlite")
+    edit(
+        path,
+        "UPDATE NVTX_EVENTS SET binaryData = substr(CAST(binaryData AS BLOB), 1, 90) WHERE start < 5000000",
+        "UPDATE NVTX_EVENTS SET domainId = 99 WHERE start BETWEEN 5000000 AND 6000000 AND eventType = 34",
+        "UPDATE NVTX_EVENTS SET domainId = 0 WHERE start BETWEEN 6000000 AND 7000000 AND eventType = 34",
+    )
+    with job_of(path) as job:
+        found = {row["function"]: row["own"] for row in functions_table(job, Selection()).records()}
+    assert found == {"fetch": 2, "forward": 3, "train_step": 0}
+
+
+def test_each_report_has_samples_of_python_where_it_has_none_of_the_cpu(tmp_path: Path) -> None:
+    paths = [python_export(tmp_path / f"{number}.sqlite", native_samples=number > 0) for number in (0, 1)]
+    with job_of(*paths) as job:
+        early = functions_table(job, Selection(Window(0, 3 * MS)))
+        found = {row["function"]: row["own"] for row in functions_table(job, Selection()).records()}
+    assert found == {"fetch": 6, "forward": 3, "train_step": 0, "memcpy": 10, "Grid::leaf": 0, "main": 0}
+    assert sum(early.cells("own")) == 2
+    assert any("those of Python" in note for note in early.notes)
