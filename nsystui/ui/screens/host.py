@@ -42,6 +42,7 @@ from nsystui.ui.widgets.plots import blocks
 _TAB = "8 Host"
 _SAMPLED = ("thread", "function")
 """The rows of views that count samples."""
+_PLACES = ("host", "host samples", "table", "everywhere")
 _GAPS = 2
 """The place of the single gaps among their groupings."""
 _CATEGORIES = {
@@ -141,9 +142,9 @@ class HostScreen(ViewsScreen, SampledScreen):
 
     HOME = SCREEN = "host"
     MODE_KEY = "8"
-    PLACES = ("host", "table", "everywhere")
+    PLACES = _PLACES
     STATE = (*ViewsScreen.STATE, "grouping")
-    BINDINGS = keys.bindings("host", "table", "everywhere")
+    BINDINGS = keys.bindings(*_PLACES)
 
     def __init__(self) -> None:
         super().__init__(_TAB)
@@ -176,6 +177,9 @@ class HostScreen(ViewsScreen, SampledScreen):
 
     def row_category(self, values: Record) -> str | None:
         return _CATEGORIES.get(str(values.get("cause"))) or super().row_category(values)
+
+    def places(self) -> tuple[str, ...]:
+        return tuple(one for one in self.PLACES if one != "host samples" or self.view.question.row in _SAMPLED)
 
     def choices(self) -> tuple[Choice, ...]:
         views, groups = super().choices(), _BY.get(self.view.name)
@@ -302,8 +306,8 @@ class ThreadFunctionsScreen(SampledScreen):
     """The functions of one thread."""
 
     MODE_KEY = "8"
-    PLACES = ("host", "table", "everywhere")
-    BINDINGS = keys.bindings("host", "table", "everywhere")
+    PLACES = _PLACES
+    BINDINGS = keys.bindings(*_PLACES)
     ELASTIC = "function"
 
     def __init__(self, whose: Whose) -> None:
