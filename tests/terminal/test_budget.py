@@ -85,15 +85,13 @@ def test_the_details_of_an_event_are_a_few_lines(terminal):
     assert cost(terminal, "down") <= CURSOR + DETAILS
 
 
-# 8, from another screen and then from itself, is its first view; tab goes to the functions, and to the call tree.
-@pytest.mark.parametrize("keys", ["2", "6", "188", ("1", "8", "8", "tab"), ("1", "8", "8", "tab", "tab")])
+@pytest.mark.parametrize("keys", [("2",), ("6",), ("1", "8", "v")], ids=["kernels", "events", "functions"])
 def test_a_page_sends_less_than_8_kib(restless, keys):
     for key in keys:
         restless.press(key)
         restless.settle(quiet=0.8)
     cost(restless, "home")
-    sent = cost(restless, "pagedown"); print("SENT", keys, sent)
-    assert sent <= PAGE
+    assert PAGE / 10 <= cost(restless, "pagedown") <= PAGE
 
 
 @pytest.mark.parametrize("mode", list(MODES))
