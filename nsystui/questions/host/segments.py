@@ -88,7 +88,7 @@ def one_after_the_other(*layers: Segments) -> Segments:
     parts: list[Segments] = []
     taken = EMPTY
     for layer in layers:
-        parts.append(layer.within(taken.gaps(-_FAR, _FAR)))
+        parts.append(layer.within(taken.gaps(-FAR, FAR)))
         taken = merge(taken, layer.covered)
     starts, ends, labels = (
         np.concatenate([getattr(part, key) for part in parts]) for key in ("starts", "ends", "labels")
@@ -97,7 +97,7 @@ def one_after_the_other(*layers: Segments) -> Segments:
     return Segments(starts[order], ends[order], labels[order])
 
 
-_FAR = 1 << 61
+FAR = 1 << 61
 
 
 def by_thread(found: Mapping[str, NDArray[Any]]) -> dict[Thread, NDArray[np.int64]]:
@@ -145,7 +145,7 @@ def calls_of(
         columns.thread,
         (columns.start + columns.clock_offset).label("start"),
         # A call that never returned goes on.
-        sa.func.coalesce(columns.end + columns.clock_offset, _FAR).label("end"),
+        sa.func.coalesce(columns.end + columns.clock_offset, FAR).label("end"),
         sa.func.coalesce(columns.name, "").label("name"),
         sa.func.coalesce(chain if chain is not None else sa.null(), -1).label("chain"),
     ).where(*where(table, selection.with_name(None)))

@@ -43,7 +43,7 @@ _TAB = "8 Host"
 _SAMPLED = ("thread", "function")
 """The rows of views that count samples."""
 _PLACES = ("host", "host samples", "table", "everywhere")
-_GAPS = 2
+_GAPS = 3
 """The place of the single gaps among their groupings."""
 _CATEGORIES = {
     **dict.fromkeys((SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS), "api"),
@@ -58,7 +58,12 @@ _CURVE = 60
 """Columns of the curve of memory over time."""
 _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "functions": (("all", {"by": "all"}), ("rank", {"by": "rank"}), ("thread", {"by": "thread"})),
-    "gaps": (("cause", {"by": "all"}), ("rank and cause", {"by": "rank"}), ("gap", {"list": True})),
+    "gaps": (
+        ("cause", {"by": "all"}),
+        ("rank and cause", {"by": "rank"}),
+        ("NVTX range", {"by": "range"}),
+        ("gap", {"list": True}),
+    ),
     "GPU memory": (
         ("device", {}),
         ("allocation", {"allocations": "all"}),
