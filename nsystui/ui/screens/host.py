@@ -248,6 +248,10 @@ class HostScreen(ViewsScreen, SampledScreen):
             return
         self.lay_over(screen(whose))
 
+    def open_call_tree(self, task: Task, tid: int) -> None:
+        """Opens the call tree of a thread, from another screen."""
+        self.lay_over(PartialCallTreeScreen(Whose(frozenset({task}), tid, f"thread {tid}")))
+
     def action_call_tree(self) -> None:
         row = self.answered.question.row
         if row == "thread":
