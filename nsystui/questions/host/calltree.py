@@ -7,9 +7,9 @@ Every sample is counted once at each level; what is left out of an answer is sai
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
@@ -48,21 +48,22 @@ class CallTree:
     def samples(self) -> int:
         return int(self.total[0]) if len(self.total) else 0
 
-    @cached_property
-    def below(self) -> Mapping[int, list[int]]:
-        """The children of each node that has any samples, those with the most first; of the root, the first ones."""
-        nodes = np.flatnonzero(self.total > 0)
-        nodes = nodes[nodes > 0]
-        order = nodes[np.lexsort((nodes, -self.total[nodes]))]
-        found: dict[int, list[int]] = {}
-        for node, parent in zip(order.tolist(), self.tree.parent[order].tolist(), strict=True):
-            found.setdefault(parent, []).append(node)
-        return found
+    @property
+    def nodes(self) -> int:
+        """How many nodes but the root have any samples."""
+        return int(np.count_nonzero(self.total[1:]))
+
+    def below(self, node: int) -> list[int]:
+        """The children of a node that have any samples, those with the most first; of the root, the first ones."""
+        first, last = np.searchsorted(self.tree.parent, [node, node + 1])
+        found = np.arange(max(first, 1), last)
+        found = found[self.total[found] > 0]
+        return [int(child) for child in found[np.lexsort((found, -self.total[found]))]]
 
     def hot_path(self) -> list[int]:
         """From the root on the child with the most samples, as long as it has half of its parent's."""
         node, found = 0, []
-        while below := self.below.get(node):
+        while below := self.below(node):
             if node and 2 * self.total[below[0]] < self.total[node]:
                 break
             node = below[0]
@@ -74,13 +75,13 @@ class CallTree:
 
         Nothing below a node that is not shown follows.
         """
-        waiting = [(node, 0) for node in reversed(self.below.get(0, []))]
+        waiting = [(node, 0) for node in reversed(self.below(0))]
         while waiting:
             node, level = waiting.pop()
             shown = is_shown(node, level)
             yield node, level, shown
             if shown:
-                waiting += [(child, level + 1) for child in reversed(self.below.get(node, []))]
+                waiting += [(child, level + 1) for child in reversed(self.below(node))]
 
     def function(self, node: int) -> Function:
         return self.tree.functions[int(self.tree.function[node])]
@@ -103,7 +104,7 @@ class CallTree:
         return {place for place in map(again.get, nodes) if place is not None}
 
     def _child(self, node: int, function: Function) -> int | None:
-        return next((child for child in self.below.get(node, ()) if self.function(child) == function), None)
+        return next((child for child in self.below(node) if self.function(child) == function), None)
 
 
 def call_tree(

@@ -361,10 +361,10 @@ class CallNodes:
 
     def __len__(self) -> int:
         """The number of nodes that have samples."""
-        return sum(map(len, self.calls.below.values()))
+        return self.calls.nodes
 
     def node(self, number: int) -> CallNode:
-        return CallNode(number, len(self.calls.below.get(number, ())))
+        return CallNode(number, len(self.calls.below(number)))
 
     def roots(self, order: str) -> Sequence[CallNode]:
         return [self.node(number) for number in self._sorted(0, order)]
@@ -377,7 +377,7 @@ class CallNodes:
 
     def many(self, number: int) -> int:
         """How many right below a node are no small change."""
-        return sum(not self._is_small(below) for below in self.calls.below.get(number, ()))
+        return sum(not self._is_small(below) for below in self.calls.below(number))
 
     def ancestors(self, node: CallNode) -> Sequence[int]:
         return self.calls.above(node.id)
@@ -395,7 +395,7 @@ class CallNodes:
                 return self._is_small(below), getattr(self.calls.function(below), _NAMES[order])
             return self._is_small(below), 0  # they come by total
 
-        return sorted(self.calls.below.get(number, ()), key=place)
+        return sorted(self.calls.below(number), key=place)
 
     def name(self, number: int) -> str:
         return function_name(self.calls.function(number).name)
