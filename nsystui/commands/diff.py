@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from nsystui.questions.compare import Options, Side
     from nsystui.questions.job import Job
 
-DESCRIPTION = """What changed from A to B: a summary, then kernels, NVTX ranges, NCCL, memory operations and steps by
-name, largest difference first. A and B are two jobs, or two ranks, groups of ranks or spans of time of one job.
+DESCRIPTION = """What changed from A to B: a summary, then kernels, NVTX ranges, NCCL, memory operations, functions by
+CPU samples and steps, largest difference first; with --tables calltree the call tree of the samples. A and B are two
+jobs, or two ranks, groups of ranks or spans of time of one job.
 
   B - A          the difference of the summed times, in two parts:
   from count     what more or fewer of them cost, at the mean duration of both sides
@@ -37,7 +38,8 @@ EXAMPLES = """  nsystui diff before/ -- after/
   nsystui diff rank*.sqlite --ranks-a 0-3 --ranks-b 4-7
   nsystui diff rank0.sqlite --time-a 1.2s:1.5s --time-b 4.2s:4.5s --format json"""
 
-_TABLES = ("summary", "kernels", "nvtx", "nccl", "memory", "steps")
+_TABLES = ("summary", "kernels", "nvtx", "nccl", "memory", "functions", "calltree", "steps")
+_USUAL = tuple(name for name in _TABLES if name != "calltree")
 _USUAL_ROWS = 10
 """Of each table but the summary, where several are printed for people to read."""
 
@@ -63,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sides.add_argument(f"--ranks-{side}", metavar="LIST", help=f"the ranks of {name}, such as 0,4-7")
         sides.add_argument(f"--time-{side}", metavar="A:B", help=f"the window of {name}, in the time of its own job")
     group = parser.add_argument_group("table")
-    group.add_argument("--tables", metavar="LIST", help=f"which, separated by commas: {', '.join(_TABLES)} (all)")
+    group.add_argument(
+        "--tables", metavar="LIST", help=f"which, separated by commas: {', '.join(_TABLES)} (all but calltree)"
+    )
     group.add_argument(
         "--names",
         choices=("full", "short", "mangled"),
@@ -87,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     from nsystui.questions.kernels import Names
 
     _check_sides(arguments)
-    names = chosen_tables(arguments.tables, _TABLES, _TABLES)
+    names = chosen_tables(arguments.tables, _TABLES, _USUAL)
     options = Options(Names(arguments.names or "full"), not arguments.no_fold, arguments.step_range)
     if arguments.screen or _is_for_screen(arguments):
         return _open_screen(arguments, options if arguments.names else replace(options, names=Names.SMART))

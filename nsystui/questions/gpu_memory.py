@@ -457,16 +457,7 @@ def ranges_around(ranges: NvtxRanges, moments: Sequence[tuple[int, int, int]]) -
     lanes = {(lane.report, lane.thread): number for number, lane in enumerate(ranges.lanes)}
     lane_of = np.array([lanes.get(moment[:2], -1) for moment in moments], np.int64)
     times = np.array([time for *_, time in moments], np.int64)
-    innermost = np.full(len(moments), NO_PARENT, np.int64)
-    for lane in np.unique(lane_of[lane_of >= 0]).tolist():
-        chosen = np.flatnonzero(lane_of == lane)
-        mine = np.flatnonzero((ranges.lane == lane) & ranges.is_push_pop)
-        mine = mine[np.lexsort((ranges.level[mine], ranges.start[mine]))]
-        place = np.searchsorted(ranges.start[mine], times[chosen], side="right") - 1
-        # What began last before a moment is the innermost, or it is over: then one around it is.
-        innermost[chosen] = np.where(place >= 0, mine[place], NO_PARENT) if len(mine) else NO_PARENT
-    while len(over := np.flatnonzero((innermost >= 0) & (ranges.end[innermost] <= times))):
-        innermost[over] = ranges.parent[innermost[over]]
+    innermost = ranges.innermost_at(lane_of, times)
     numbers, places = np.unique(innermost, return_inverse=True)
     paths = [_path(ranges, number) for number in numbers.tolist()]
     return [paths[place] for place in places.tolist()]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsystui.exports.identifiers import tid_of
 from nsystui.questions.catalogue import view_named
 from nsystui.questions.triage.finding import DIAGNOSTICS
 from nsystui.ui.screens import screen_of
 
 if TYPE_CHECKING:
-    from nsystui.base.selection import Selection
+    from nsystui.base.selection import Selection, Task, Window
     from nsystui.questions.events.listing import EventKey
     from nsystui.questions.triage.finding import Door, Finding
     from nsystui.ui.app import NsystuiApp
@@ -39,6 +40,18 @@ def show_range(app: NsystuiApp, key: EventKey) -> None:
     async def go() -> None:
         await app.go("nvtx")
         app.screen.show_range(key)  # type: ignore[attr-defined]
+
+    app.call_later(go)
+
+
+def show_thread(app: NsystuiApp, task: Task, thread: int, window: Window, is_sampled: bool) -> None:
+    """Goes to what a thread (globalTid) ran in a span of time as a tree of calls; to the threads without samples."""
+
+    async def go() -> None:
+        chosen = app.selection.with_tasks(frozenset({task})).with_window(window).with_name(None)
+        await show_view(app, "threads", chosen)
+        if is_sampled:
+            app.screen.open_call_tree(task, tid_of(thread))  # type: ignore[attr-defined]
 
     app.call_later(go)
 

@@ -22,7 +22,7 @@ from nsystui.cli import main
 from nsystui.commands.diff import prepared
 from nsystui.exports.demo import TrainingJob
 
-TABLES = ["summary", "kernels", "nvtx", "nccl", "memory", "steps"]
+TABLES = ["summary", "kernels", "nvtx", "nccl", "memory", "functions", "steps"]
 
 
 @pytest.fixture(scope="session")
@@ -101,6 +101,13 @@ def test_chosen_tables_come_sorted_and_cut(demo_job, other_job, capsys):
     assert list(found) == ["kernels", "memory"] and len(found["kernels"]) == 3
     sizes = [abs(row["by_duration"]) for row in found["kernels"]]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_the_call_tree_of_two_jobs_is_a_table_that_is_asked_for(demo_job, other_job, capsys):
+    status, out, err = run(capsys, *demo_job, "--", *other_job, "--tables", "calltree", "--format", "csv")
+    found = list(csv.DictReader(out.splitlines()))
+    assert status == 0 and {"Total Difference per Step (ns)", "Status", "Parent"} <= set(found[0])
+    assert "times are per step, of which A has" in err
 
 
 def test_csv_has_plain_values(demo_job, capsys):

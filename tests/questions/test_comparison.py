@@ -141,7 +141,7 @@ def test_sorting_by_a_difference_looks_at_its_size():
 def test_a_job_does_not_differ_from_itself(demo, name):
     answer = TABLES[name].make(side(demo), side(demo), Options())
     found = rows(answer)
-    assert found
+    assert found or name == "calltree"  # it has what differs
     assert all(not value for row in found for key, value in row.items() if key.endswith("difference"))
     assert all(row["ratio"] in (1, None) and row.get("status", "both") == "both" for row in found)
 

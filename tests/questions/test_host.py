@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from contextlib import closing
 from itertools import pairwise
@@ -321,7 +322,7 @@ def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", [*WITH_SAMPLES, "gemm-pageable", "cuda-graphs", "h100-2rank-moe-before"])
-@pytest.mark.parametrize("by", ["all", "rank"])
+@pytest.mark.parametrize("by", ["all", "rank", "range"])
 def test_causes_of_real_exports_add_up_to_all_idle_time(name: str, by: str) -> None:
     (path,) = shared(name)
     busy = [
@@ -345,6 +346,43 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str, by: str) -> N
             assert sum(answer.cells("time")) == idle
             for row in answer.records():
                 assert row["startup"] + row["gaps"] + row["tail"] == row["time"]
+
+
+def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread(tmp_path: Path) -> None:
+    ranges = [  # ms: of the launching thread, but for the last; three of one form are one
+        (1, 6, "outer"),
+        (3, 5, "load 7"),
+        (8, 9, "load 8"),
+        (9, 12, "load 9"),
+        (10, 11, "MPI:MPI_Barrier"),
+        (13, 30, "last"),
+    ]
+    path = gaps_export(tmp_path / "a.sqlite")
+    with ExportWriter(tmp_path / "b.sqlite", "3.13.2") as export:
+        export.gpu(0)
+        process = export.process(4711)
+        main_thread, other = export.thread(process, 4711, "train"), export.thread(process, 4800, "loader")
+        for start, end, name in ranges:
+            export.nvtx_range(main_thread, start * MS, end * MS, name)
+        export.nvtx_range(other, 0, 40 * MS, "not here")
+        export.api(main_thread, 0, 1 * MS, "cudaLaunchKernel_v7000", 1)
+        export.api(main_thread, 19 * MS, 20 * MS, "cudaLaunchKernel_v7000", 2)
+        export.kernel(process, 0, 7, 0, 2 * MS, name="saxpy()", correlation_id=1)
+        export.kernel(process, 0, 7, 20 * MS, 22 * MS, name="saxpy()", correlation_id=2)
+    expected: Counter[str] = Counter()
+    for moment in range(2, 20):
+        around = [(end - start, name) for start, end, name in ranges if start <= moment < end and "MPI" not in name]
+        expected[re.sub("[0-9]", "*", min(around)[1]) if around else causes.OUTSIDE] += MS
+    window = Selection(Window(0, 22 * MS))
+    with job_of(tmp_path / "b.sqlite") as job:
+        found = {row["range"]: row for row in gaps_table(job, window, "range").records()}
+        assert {name: row["time"] for name, row in found.items()} == expected
+        assert (found["last"]["cause"], found["last"]["share"]) == (causes.NOTHING, pytest.approx(100 * 6 / 7))
+        assert [row["range"] for row in gaps_table(job, window.with_name("load"), "range").records()] == ["load *"]
+    with job_of(path) as job:  # without any NVTX
+        answer = gaps_table(job, window, "range")
+        assert [(row["range"], row["time"]) for row in answer.records()] == [(causes.NO_RANGES, 18 * MS)]
+        assert any("no NVTX" in note for note in answer.notes)
 
 
 def test_the_starved_gpu_of_a_real_tutorial_waits_for_the_thread_that_pins_memory() -> None:

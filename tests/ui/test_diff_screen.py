@@ -23,6 +23,7 @@ from nsystui.questions.recipes import recipe_named
 from nsystui.ui.app import DiffApp, Look
 from nsystui.ui.pictures.diff import change_styles, with_bars, without_bars
 from nsystui.ui.screens.diff import DiffScreen, OtherJobScreen
+from nsystui.ui.screens.host import HostScreen
 from nsystui.ui.screens.kernels import KernelsScreen
 from nsystui.ui.screens.overview import OverviewScreen
 
@@ -164,7 +165,7 @@ async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_di
 
 async def test_v_goes_through_the_tables_and_back(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        for name in ("kernels", "nvtx", "nccl", "memory", "steps", "summary"):
+        for name in ("kernels", "nvtx", "nccl", "memory", "functions", "calltree", "steps", "summary"):
             await hit(app, pilot, "v")
             assert line_with(app, f"[{name}]")
             assert len(app.screen.table.answer)
@@ -240,6 +241,29 @@ async def test_e_exports_plain_values_of_the_summary(demo_job, other_job, cache_
         assert await becomes(pilot, target.exists)
         found = {row["what"].strip(): row for row in json.loads(target.read_text())}
         assert found["GPU busy"]["unit"] == "%" and isinstance(found["GPU busy"]["a"], float)
+
+
+async def test_functions_and_the_call_tree_of_both_jobs_are_views_whose_rows_open_in_either(
+    demo_job, other_job, cache_directory, tmp_path
+):
+    async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, *["tab"] * 5)
+        assert line_with(app, "[functions]")
+        sizes = [abs(change) for change in cells(app, "difference")]
+        assert sizes == sorted(sizes, reverse=True) and sizes[0]
+        name, samples = cells(app, "full_name")[0], cells(app, "own_samples_b")[0]
+        await hit(app, pilot, "enter", "backspace", "b", "enter")
+        assert isinstance(app.screen, HostScreen) and cells(app, "full_name") == [name]
+        assert cells(app, "own")[0] >= samples  # in the table, those between the first step and the last
+        await hit(app, pilot, "escape", "tab")
+        assert line_with(app, "[calltree]")
+        assert cells(app, "parent")[0] == 0
+        target = tmp_path / "tree.csv"
+        await hit(app, pilot, "e")
+        app.screen.prompt.value = str(target)
+        await hit(app, pilot, "enter")
+        assert await becomes(pilot, target.exists)
+        assert "Total Difference per Step (ns)" in target.read_text().splitlines()[0]
 
 
 async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(demo_job, other_job, cache_directory):

@@ -6,11 +6,12 @@ import csv
 import io
 
 import pytest
-from jobs import NARROW, WIDE, becomes, hit, line_with, running, screen_text
+from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text
 from support import edit
 from synthetic import training_job
 
 from nsystui.cli import main
+from nsystui.ui.doors import show_view
 from nsystui.ui.screens.host import CallTreeScreen, ThreadFunctionsScreen
 from nsystui.ui.widgets.lines import ChoiceLine, DetailPane
 
@@ -72,6 +73,19 @@ async def test_threads_functions_and_memory_are_those_of_the_commands(job, cache
     assert gaps == [int(row[rows[0].index("Idle (ns)")]) for row in rows[1:]]
     rows = printed(capsys, "gpu-memory", *job)
     assert memory == [int(row[rows[0].index("Peak (B)")]) for row in rows[1:]]
+
+
+async def test_the_call_tree_is_offered_where_rows_have_samples(job, cache):
+    async with running(job, cache, NARROW) as (app, pilot):
+        await hit(app, pilot, "8")
+        offered = {}
+        for view in ("threads", "functions", "gaps", "GPU memory"):
+            await show_view(app, view)
+            await rest(app, pilot)
+            offered[view] = "c call tree" in screen_text(app)[-1]
+        assert offered == {"threads": True, "functions": True, "gaps": False, "GPU memory": False}
+        await hit(app, pilot, "question_mark")
+        assert "the call tree of a thread" not in "\n".join(screen_text(app))
 
 
 async def test_a_thread_opens_its_functions_and_a_function_its_callers(job, cache, capsys):

@@ -11,10 +11,12 @@ from synthetic import cpu_only_export, empty_export, training_job, whole_graph_e
 from textual import events
 
 from nsystui.base.selection import Window
+from nsystui.exports.identifiers import tid_of
 from nsystui.questions.events.listing import key_of
 from nsystui.questions.opening import Source
 from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.screens.events import EventsScreen
+from nsystui.ui.screens.host import CallTreeScreen
 from nsystui.ui.screens.timeline import TimelineScreen
 from nsystui.ui.widgets.charts import LaneChart, LaneLine
 
@@ -479,6 +481,44 @@ async def test_threads_have_lanes_of_what_they_ran_on_cpus(written_once, cache_d
         assert "CPU" in line_with(app, "▸   CPU")
         await becomes(pilot, lambda: any("on a CPU for" in line for line in screen_text(app)))
         assert line_with(app, "on a CPU for")
+
+
+async def test_n_and_enter_act_on_the_lanes_of_cpus(written_once, cache_directory):
+    job = written_once("cpu lanes", lambda directory: training_job(directory, ranks=1, steps=3, layers=3))
+    async with running(job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "L")
+        picture = app.screen.picture
+        number = next(number for number, lane in enumerate(picture.lanes) if lane.is_cpu)
+        lane = picture.lanes[number]
+        switches = native(job[0], "SELECT start FROM SCHED_EVENTS WHERE globalTid = ? ORDER BY start", (lane.thread,))
+        starts = sorted({*picture.timeline.events(lane).start.tolist(), *(start for (start,) in switches[:-1])})
+        app.screen.action_lane(number - app.screen.chart.cursor_lane)
+        app.screen.look_at(None, starts[0])
+        seen = [app.screen.time]
+        for _ in range(12):
+            await hit(app, pilot, "n")
+            seen.append(app.screen.time)
+        assert seen == starts[:13]
+        await hit(app, pilot, "N")
+        assert app.screen.time == starts[11]
+        # A function that is looked for.
+        own = picture.timeline.events(lane)
+        name = own.names[int(own.name[-1])]
+        await hit(app, pilot, "slash", *name[:6], "enter")
+        await hit(app, pilot, "n")
+        assert name[:6] in own.names[int(own.name[own.start.tolist().index(app.screen.time)])]
+        app.screen.look_at(Window(app.screen.time - 1000, app.screen.time + 100_000), app.screen.time)
+        await rest(app, pilot)
+        await becomes(pilot, lambda: app.screen.facts is not None and app.screen.facts.interval is not None)
+        interval = app.screen.facts.interval
+        assert interval.node
+        await hit(app, pilot, "enter")
+        await becomes(pilot, lambda: isinstance(app.screen, CallTreeScreen) and app.screen.nodes is not None)
+        assert app.selection.window == interval.window
+        assert app.screen.whose.thread == str(tid_of(lane.thread))
+        assert app.screen.nodes.calls.samples > 0
+        await hit(app, pilot, "escape", "escape")
+        assert app.current_mode == "timeline"
 
 
 def native_sum(path, thread: int) -> int:

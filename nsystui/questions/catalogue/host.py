@@ -146,15 +146,22 @@ functions that ran to their callers. With --filter it begins at the functions wi
         description="""\
 All idle time of the GPUs in the selection by cause, so that the times add up to it: in which CUDA, MPI or OS runtime
 call the launching thread was, which function it ran (by the nearest CPU sample), whether it had no CPU and who had it,
-which other thread of its process ran while it waited; what is not recorded is a part of its own. With --list, each
+which other thread of its process ran while it waited; what is not recorded is a part of its own. With --by range, the
+same time by the innermost NVTX range in which the launching thread was, each with its largest cause. With --list, each
 long idle span with its largest cause.""",
         examples="""  nsystui gaps rank*.sqlite --top 20
   nsystui gaps rank0.sqlite --list --time 1.2s:1.5s
-  nsystui gaps rank*.sqlite --by rank --format csv""",
+  nsystui gaps rank*.sqlite --by rank --format csv
+  nsystui gaps rank0.sqlite --by range""",
         topic="numbers",
         order=86,
         options=(
-            Option("by", "what is kept apart (all)", choices=("all", "rank"), default="all"),
+            Option(
+                "by",
+                "causes of all, causes by rank, or NVTX ranges of the launching thread (all)",
+                choices=("all", "rank", "range"),
+                default="all",
+            ),
             Option("list", "the single spans", lists=True),
             Option("least", "with --list: spans of at least so many ms (1)", metavar="MS", kind=float),
             STEP_RANGE,

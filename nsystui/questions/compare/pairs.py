@@ -206,10 +206,10 @@ def _row(key: Key, a: Measured | None, b: Measured | None, basis: Basis, extras:
     totals = _each(first, per_rank[0], "total"), _each(second, per_rank[1], "total")
     counts = _each(first, per_rank[0], "count"), _each(second, per_rank[1], "count")
     medians = [side.median if side is not None else None for side in (first, second)]
-    difference = _minus(totals[1], totals[0])
+    difference = minus(totals[1], totals[0])
     more = [cell for extra in extras for cell in _extra_cells(first, second, per_rank, extra)]
     sums = [side.total if side is not None else None for side in (first, second)]
-    cells = (_ratio(*totals), *totals, *counts, *medians, *split(*counts, *totals), *more, *sums)
+    cells = (ratio(*totals), *totals, *counts, *medians, *split(*counts, *totals), *more, *sums)
     size = 0 if difference is not None else max(total or 0 for total in totals)
     return _Row(key, difference, size, (difference,), (*cells, _status(a, b, basis)))
 
@@ -224,7 +224,7 @@ def _extra_cells(a: Measured | None, b: Measured | None, per_rank: tuple[int, in
     if not extra.difference:
         return pair
     first, second = (value if isinstance(value, int | float) else None for value in pair)
-    return (_minus(second, first), *pair)
+    return (minus(second, first), *pair)
 
 
 def _extra(side: Measured | None, ranks: int, extra: Extra) -> Value:
@@ -236,11 +236,11 @@ def _extra(side: Measured | None, ranks: int, extra: Extra) -> Value:
     return value if value is None or ranks == 1 else value / ranks
 
 
-def _minus(b: float | None, a: float | None) -> float | None:
+def minus(b: float | None, a: float | None) -> float | None:
     return None if a is None or b is None else b - a
 
 
-def _ratio(a: float | None, b: float | None) -> float | None:
+def ratio(a: float | None, b: float | None) -> float | None:
     return b / a if a and b is not None else None
 
 

@@ -51,6 +51,11 @@ class Side:
         """The number of ranks with NCCL calls in their reports."""
         return self._ranks_where(lambda report: bool(report.count(tables.nccl_calls)))
 
+    @property
+    def sampled_ranks(self) -> int:
+        """The number of ranks with CPU samples in their reports."""
+        return self._ranks_where(lambda report: bool(report.count(tables.host_samples)))
+
     def _ranks_where(self, holds: Callable[[Report], bool]) -> int:
         reports = {report.index for report in self.job.session.reports if holds(report)}
         return sum(item.task.report in reports for item in self.ranks)

@@ -9,6 +9,7 @@ from statistics import fmean
 from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.units import align_decimal, format_value
+from nsystui.questions.compare.host import call_tree, functions
 from nsystui.questions.compare.pairs import GONE, NEW, Compared
 from nsystui.questions.compare.side import Basis, Side, both
 from nsystui.questions.compare.tables import STEP, graph_time, kernels, memory, nccl, nvtx, spreads, steps
@@ -285,5 +286,7 @@ TABLES: Mapping[str, Table] = {
     "nvtx": Table("NVTX ranges by name", lambda a, b, options: nvtx(a, b, options.fold_numbers)),
     "nccl": Table("NCCL by collective and message size", lambda a, b, _: nccl(a, b)),
     "memory": Table("memory operations", lambda a, b, _: memory(a, b)),
+    "functions": Table("functions by CPU samples", lambda a, b, options: functions(a, b, options.step_range)),
+    "calltree": Table("call tree of the CPU samples", lambda a, b, options: call_tree(a, b, options.step_range)),
     "steps": Table("training steps", lambda a, b, options: steps(a, b, options.step_range)),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from nsystui.questions.conditions import duration, where
 from nsystui.questions.kernels import Names, kernel_summary
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
-from nsystui.questions.nvtx.paths import FEWEST_VARIANTS, template
+from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.store import tables
 
@@ -155,11 +154,11 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True) -> Compared:
     and times are those of that screen: each counts with all that it holds, so that rows overlap.
     """
     ranges = [_ranges(side) for side in (a, b)]
-    numbered = _numbered({*ranges[0].names, *ranges[1].names}) if fold_numbers else frozenset()
+    folded = numbered({*ranges[0].names, *ranges[1].names}) if fold_numbers else frozenset()
     basis = Basis(a.nvtx_ranks, b.nvtx_ranks)
     has_gpu = basis == Basis(a.projected_ranks, b.projected_ranks)
     found = tuple(
-        _measured_ranges(own, _labels(own.names, numbered, side), has_gpu)
+        _measured_ranges(own, _labels(own.names, folded, side), has_gpu)
         for own, side in zip(ranges, (a, b), strict=True)
     )
     notes = [*basis.note("ranks with NVTX"), *both(ranges[0].notes, ranges[1].notes)]
@@ -173,18 +172,12 @@ def _ranges(side: Side) -> NvtxRanges:
     return side.job.nvtx_ranges(side.selection.with_name(None))
 
 
-def _numbered(names: Collection[str]) -> frozenset[str]:
-    """The templates that so many names share that they are one numbered name."""
-    counts = Counter(template(name) for name in names)
-    return frozenset(text for text, count in counts.items() if count >= FEWEST_VARIANTS)
-
-
-def _labels(names: Sequence[str], numbered: frozenset[str], side: Side) -> list[str | None]:
+def _labels(names: Sequence[str], templates: Collection[str], side: Side) -> list[str | None]:
     """The name of each range in the table; ``None`` where the side's filter leaves it out."""
     wanted = side.selection.name
     folded = [(name, template(name)) for name in names]
     return [
-        None if wanted is not None and not wanted.matches(name) else text if text in numbered else name
+        None if wanted is not None and not wanted.matches(name) else text if text in templates else name
         for name, text in folded
     ]
 

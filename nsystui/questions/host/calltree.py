@@ -7,9 +7,9 @@ Every sample is counted once at each level; what is left out of an answer is sai
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
@@ -48,26 +48,40 @@ class CallTree:
     def samples(self) -> int:
         return int(self.total[0]) if len(self.total) else 0
 
-    @cached_property
-    def below(self) -> Mapping[int, list[int]]:
-        """The children of each node that has any samples, those with the most first; of the root, the first ones."""
-        nodes = np.flatnonzero(self.total > 0)
-        nodes = nodes[nodes > 0]
-        order = nodes[np.lexsort((nodes, -self.total[nodes]))]
-        found: dict[int, list[int]] = {}
-        for node, parent in zip(order.tolist(), self.tree.parent[order].tolist(), strict=True):
-            found.setdefault(parent, []).append(node)
-        return found
+    @property
+    def nodes(self) -> int:
+        """How many nodes but the root have any samples."""
+        return int(np.count_nonzero(self.total[1:]))
+
+    def below(self, node: int) -> list[int]:
+        """The children of a node that have any samples, those with the most first; of the root, the first ones."""
+        first, last = np.searchsorted(self.tree.parent, [node, node + 1])
+        found = np.arange(max(first, 1), last)
+        found = found[self.total[found] > 0]
+        return [int(child) for child in found[np.lexsort((found, -self.total[found]))]]
 
     def hot_path(self) -> list[int]:
         """From the root on the child with the most samples, as long as it has half of its parent's."""
         node, found = 0, []
-        while below := self.below.get(node):
+        while below := self.below(node):
             if node and 2 * self.total[below[0]] < self.total[node]:
                 break
             node = below[0]
             found.append(node)
         return found
+
+    def walk(self, is_shown: Callable[[int, int], bool]) -> Iterator[tuple[int, int, bool]]:
+        """The nodes in the order of the tree, each with its level and whether it ``is_shown`` (node, level).
+
+        Nothing below a node that is not shown follows.
+        """
+        waiting = [(node, 0) for node in reversed(self.below(0))]
+        while waiting:
+            node, level = waiting.pop()
+            shown = is_shown(node, level)
+            yield node, level, shown
+            if shown:
+                waiting += [(child, level + 1) for child in reversed(self.below(node))]
 
     def function(self, node: int) -> Function:
         return self.tree.functions[int(self.tree.function[node])]
@@ -90,7 +104,7 @@ class CallTree:
         return {place for place in map(again.get, nodes) if place is not None}
 
     def _child(self, node: int, function: Function) -> int | None:
-        return next((child for child in self.below.get(node, ()) if self.function(child) == function), None)
+        return next((child for child in self.below(node) if self.function(child) == function), None)
 
 
 def call_tree(
@@ -100,22 +114,35 @@ def call_tree(
 
     Of functions that match within each other the outermost counts.
     """
+    return call_trees([(samples, group)], bottom_up, is_root)[0]
+
+
+def call_trees(
+    sides: Sequence[tuple[Samples, Group]],
+    bottom_up: bool = False,
+    is_root: Callable[[str], bool] | None = None,
+    alike: Callable[[Function], Function] = lambda one: one,
+) -> list[CallTree]:
+    """As `call_tree`, of several sides with the same nodes: each has a node where any has it.
+
+    Functions are the same that are ``alike``.
+    """
     numbers: dict[Function, int] = {}
     parts = []
-    for report, own in group.own.items():
-        tree = samples.stacks[report].tree
-        known = np.array([numbers.setdefault(one, len(numbers)) for one in tree.functions], np.int64)
-        parts.append((tree, known, own))
+    for side, (samples, group) in enumerate(sides):
+        for report, own in group.own.items():
+            tree = samples.stacks[report].tree
+            known = np.array([numbers.setdefault(alike(one), len(numbers)) for one in tree.functions], np.int64)
+            parts.append((side, tree, known, own))
     none = numbers.setdefault(NO_FUNCTION, len(numbers))
     functions = tuple(numbers)
     wanted = None if is_root is None else np.array([is_root(one.name) for one in functions])
-    paths, lengths, weights = [], [], []
-    for tree, known, own in parts:
-        path, length, weight = _paths(tree, known, own, none, wanted, bottom_up)
-        paths.append(path)
-        lengths.append(length)
-        weights.append(weight)
-    return _grown(functions, paths, lengths, weights)
+    found = [_paths(tree, known, own, none, wanted, bottom_up) for _, tree, known, own in parts]
+    merged, places = _grown(functions, [path for path, *_ in found], [length for _, length, _ in found])
+    counted = np.zeros((len(sides), len(merged)), np.int64)
+    for (side, *_), place, (_, _, weight) in zip(parts, places, found, strict=True):
+        np.add.at(counted[side], place, weight)
+    return [CallTree(merged, own, merged.totals(own)) for own in counted]
 
 
 def _paths(
@@ -159,16 +186,18 @@ def _shifted(path: Numbers, by: Numbers) -> Numbers:
 
 
 def _grown(
-    functions: Sequence[Function], paths: Sequence[Numbers], lengths: Sequence[Numbers], weights: Sequence[Numbers]
-) -> CallTree:
-    """The tree over all paths, a level at a time."""
+    functions: tuple[Function, ...], paths: Sequence[Numbers], lengths: Sequence[Numbers]
+) -> tuple[StackTree, list[Numbers]]:
+    """The tree over all paths, a level at a time, and the node of each path."""
     deepest = max((int(length.max(initial=0)) for length in lengths), default=0)
     nodes = [np.zeros(len(length), np.int64) for length in lengths]
     parents, called, levels = [np.zeros(1, np.int64)], [np.full(1, -1, np.int64)], [0]
     made = 1
     for level in range(deepest):
         rows = [np.flatnonzero(length > level) for length in lengths]
-        keys = [nodes[number][row] * len(functions) + paths[number][row, level] for number, row in enumerate(rows)]
+        # Where no path is as deep, none has such a column.
+        called_here = [path[row, min(level, path.shape[1] - 1)] for path, row in zip(paths, rows, strict=True)]
+        keys = [nodes[number][row] * len(functions) + called_here[number] for number, row in enumerate(rows)]
         known, inverse = np.unique(np.concatenate(keys), return_inverse=True)
         places = np.split(made + inverse, np.cumsum([len(row) for row in rows])[:-1])
         for number, row in enumerate(rows):
@@ -177,11 +206,7 @@ def _grown(
         called.append(known % len(functions))
         levels.append(made)
         made += len(known)
-    tree = StackTree(np.concatenate(parents), np.concatenate(called), np.array(levels), tuple(functions))
-    own = np.zeros(made, np.int64)
-    for place, weight in zip(nodes, weights, strict=True):
-        np.add.at(own, place, weight)
-    return CallTree(tree, own, tree.totals(own))
+    return StackTree(np.concatenate(parents), np.concatenate(called), np.array(levels), functions), nodes
 
 
 def tree_of(
@@ -244,18 +269,19 @@ def nodes_table(
     hot_only: bool = False,
 ) -> TableAnswer:
     """The nodes of a tree in its order."""
-    whole, children = tree.samples, tree.below
-    is_hot = set(tree.hot_path())
+    whole, is_hot = tree.samples, set(tree.hot_path())
     rows: list[Row] = []
     left_out = 0
-    waiting = [(node, 0) for node in reversed(children.get(0, []))]
-    while waiting:
-        node, level = waiting.pop()
-        total, own = int(tree.total[node]), int(tree.own[node])
-        if (hot_only and node not in is_hot) or 100.0 * total < least * whole or (depth is not None and level >= depth):
+
+    def is_shown(node: int, level: int) -> bool:
+        is_deep = depth is not None and level >= depth
+        return not (is_deep or (hot_only and node not in is_hot) or 100.0 * tree.total[node] < least * whole)
+
+    for node, level, shown in tree.walk(is_shown):
+        if not shown:
             left_out += 1
             continue
-        function = tree.function(node)
+        function, total, own = tree.function(node), int(tree.total[node]), int(tree.own[node])
         rows.append(
             (
                 *(total, 100.0 * total / whole, own, 100.0 * own / whole),
@@ -265,7 +291,6 @@ def nodes_table(
                 *(function.name, function.module),
             )
         )
-        waiting += [(child, level + 1) for child in reversed(children.get(node, []))]
     if left_out:
         notes = (*notes, f"{left_out:,} branches are left out (--least, --depth, --hot)")
     return TableAnswer("calltree", COLUMNS, rows, len(rows) + left_out, notes)

@@ -49,7 +49,9 @@ from nsystui.questions.host.segments import (
 )
 from nsystui.questions.host.stacks import OS_CALL, PYTHON, Function, Numbers, StackTree, stacks_of
 from nsystui.questions.job import Job
-from nsystui.questions.mpi import has_mpi, mpi_rows
+from nsystui.questions.mpi import DOMAIN, has_mpi, mpi_rows
+from nsystui.questions.nvtx.paths import numbered, template
+from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.tasks import GPU_TABLES
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -93,6 +95,9 @@ READS = re.compile(r"(?:p?read(?:v|64|v64|v2)?|fread(?:_unlocked)?|fgets|open(?:
 _LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
 """Modules whose functions do what their caller wants."""
 _PROFILERS = ("[NSys", "CUPTI worker thread")
+OUTSIDE = "outside of every NVTX range"
+NO_RANGES = "no NVTX in the report"
+_MPI_PREFIX = f"{DOMAIN}:"
 FEW = 200
 """Of so many spans only the calls are read that overlap one."""
 
@@ -157,53 +162,109 @@ class IdleSpan:
 class Attribution:
     """The time of ``spans`` by cause: row i says that span ``span[i]`` has ``time[i]`` ns of ``causes[cause[i]]``.
 
-    The times of a span add up to its length exactly.
+    The launching thread is in the NVTX range ``ranges[range[i]]`` meanwhile, where these were asked for. The times of a
+    span add up to its length exactly.
     """
 
     spans: Sequence[IdleSpan]
     causes: Sequence[Cause]
     span: Numbers
     cause: Numbers
+    range: Numbers
+    ranges: Sequence[str]
     time: Times
 
     def of_span(self, number: int) -> dict[Cause, int]:
         """The time of each cause in one span, ns."""
         first, last = np.searchsorted(self.span, [number, number + 1])
-        return {
-            self.causes[cause]: time
-            for cause, time in zip(self.cause[first:last].tolist(), self.time[first:last].tolist(), strict=True)
-        }
+        found: dict[Cause, int] = {}
+        for cause, time in zip(self.cause[first:last].tolist(), self.time[first:last].tolist(), strict=True):
+            found[self.causes[cause]] = found.get(self.causes[cause], 0) + time
+        return found
 
 
-def attribute(job: Job, spans: Sequence[IdleSpan]) -> Attribution:
-    """The causes of each of some spans; `FEW` of them without reading all calls."""
+def attribute(job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False) -> Attribution:
+    """The causes of each of some spans; `FEW` of them without reading all calls. With NVTX ranges all of these are."""
     if not spans:
         nothing = np.empty(0, np.int64)
-        return Attribution((), (), nothing, nothing, nothing)
+        return Attribution((), (), nothing, nothing, nothing, (), nothing)
     host = _Host.load(job, spans)
+    ranges = ThreadRanges.load(job) if with_ranges else None
     starts, ends = (np.array([getattr(one, key) for one in spans], np.int64) for key in ("start", "end"))
     launchers = host.launchers(spans)
     groups: dict[tuple[Task, Thread | None], list[int]] = {}
     for number, (one, thread) in enumerate(zip(spans, launchers, strict=True)):
         groups.setdefault((one.task, thread), []).append(number)
-    rows: list[tuple[Numbers, Numbers, Times]] = []
+    rows: list[tuple[Numbers, Numbers, Numbers, Times]] = []
     for (task, thread), numbers in groups.items():
         place = np.array(numbers, np.int64)
+        around = ranges.of(task, thread) if ranges is not None else None
         # Several GPUs of a process are idle at once: to be looked at one after the other.
         for own in _disjoint(place, starts, ends):
             inside = Intervals(starts[own], ends[own])
             timeline = host.timeline(task, thread, inside)
             found = pairs(inside, timeline)
-            cause, length = timeline.labels[found.segment], found.ends - found.starts
-            rows.append((own[found.span], cause, length))
-            rest = (ends[own] - starts[own]) - np.bincount(found.span, length, len(own)).astype(np.int64)
-            is_left = rest > 0
-            rows.append((own[is_left], np.full(int(is_left.sum()), host.number(Cause(NOTHING))), rest[is_left]))
-    span, cause, time = (np.concatenate(parts) for parts in zip(*rows, strict=True))
-    key, inverse = np.unique(span * len(host.causes) + cause, return_inverse=True)
+            span, cause = own[found.span], timeline.labels[found.segment]
+            if around is None:
+                rows.append((span, cause, np.zeros(len(span), np.int64), found.ends - found.starts))
+            else:
+                part = pairs(Intervals(found.starts, found.ends), around)
+                rows.append((span[part.span], cause[part.span], around.labels[part.segment], part.ends - part.starts))
+    span, cause, place, time = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    names = ("",) if ranges is None else ranges.names
+    key, inverse = np.unique((span * len(host.causes) + cause) * len(names) + place, return_inverse=True)
     spent = np.zeros(len(key), np.int64)
     np.add.at(spent, inverse.reshape(-1), time)
-    return Attribution(spans, tuple(host.causes), key // len(host.causes), key % len(host.causes), spent)
+    pair, place = np.divmod(key, len(names))
+    return Attribution(
+        spans, tuple(host.causes), pair // len(host.causes), pair % len(host.causes), place, names, spent
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class ThreadRanges:
+    """The innermost NVTX ranges of threads over time, whose numbers are folded where three or more names share a form.
+
+    ``names``: first `OUTSIDE`, then `NO_RANGES`.
+    """
+
+    ranges: NvtxRanges
+    names: tuple[str, ...]
+    labels: Numbers
+    reports: frozenset[int]
+
+    @classmethod
+    def load(cls, job: Job) -> ThreadRanges:
+        ranges = job.nvtx_ranges(Selection())
+        folded = numbered(ranges.names)
+        found = {OUTSIDE: 0, NO_RANGES: 1}
+        labels = [
+            # An MPI call that is a range is a cause: what is around it tells more.
+            -1 if name.startswith(_MPI_PREFIX) else found.setdefault(text if text in folded else name, len(found))
+            for name, text in ((name, template(name)) for name in ranges.names)
+        ]
+        reports = frozenset(lane.report for lane in ranges.lanes)
+        return cls(ranges, tuple(found), np.array(labels, np.int64), reports)
+
+    def of(self, task: Task, thread: Thread | None) -> Segments:
+        """The places in ``names`` from the beginning of time to its end."""
+        if task.report not in self.reports:
+            return _always(1)
+        ranges = self.ranges
+        lane = next((number for number, one in enumerate(ranges.lanes) if (one.report, one.thread) == thread), -1)
+        mine = np.flatnonzero((ranges.lane == lane) & ranges.is_push_pop)
+        if not len(mine):
+            return _always(0)
+        edges = np.unique(np.concatenate((ranges.start[mine], ranges.end[mine])))
+        around = ranges.innermost_at(np.full(len(edges) - 1, lane), edges[:-1])
+        while len(other := np.flatnonzero((around >= 0) & (self.labels[ranges.name[around]] < 0))):
+            around[other] = ranges.parent[around[other]]
+        labels = np.where(around >= 0, self.labels[ranges.name[around]], 0)
+        return one_after_the_other(Segments(edges[:-1], edges[1:], labels), _always(0))
+
+
+def _always(label: int) -> Segments:
+    return Segments(np.array([-FAR]), np.array([FAR]), np.array([label]))
 
 
 def _disjoint(place: Numbers, starts: Times, ends: Times) -> Iterator[Numbers]:
@@ -287,7 +348,7 @@ class _Host:
         return found
 
     def timeline(self, task: Task, thread: Thread | None, inside: Intervals) -> Segments:
-        """The causes over the time of ``inside``; of what is not in it nothing is recorded."""
+        """The causes over the time of ``inside``, every moment of which has one."""
         others = self._others(task, thread)
         layers = []
         states = NO_SEGMENTS
@@ -303,7 +364,7 @@ class _Host:
                 self._os_calls(thread, inside, lambda call: bool(_WAITS.search(call))),
                 self._off(states, inside),
             ]
-        return one_after_the_other(*layers)
+        return one_after_the_other(*layers, self._all(inside, Cause(NOTHING)))
 
     def _others(self, task: Task, thread: Thread | None) -> list[Thread]:
         """The other threads of the process, without those of the profiler."""

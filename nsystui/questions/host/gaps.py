@@ -1,4 +1,4 @@
-"""Host causes of the idle time of GPUs: all of it, in sum by cause or span by span.
+"""Host causes of the idle time of GPUs: all of it, in sum by cause or by NVTX range, or span by span.
 
 See docs/numbers.md#gaps. The parts are those of the budget: start-up before the steady state, the tail after the last
 operation, gaps in between. What nsys noticed of its own work comes first; `causes` says what the rest is.
@@ -6,8 +6,9 @@ operation, gaps in between. What nsys noticed of its own work comes first; `caus
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,7 +30,8 @@ from nsystui.store import tables
 
 PARTS = STARTUP, GAP, TAIL = ("start-up", "gap", "tail")
 PROFILER = "the profiler's own work"
-BY = ("all", "rank")
+_OWN_WORK = Cause(PROFILER)
+BY = ("all", "rank", "range")
 _WITH_RANGE = 100
 """Of so many of the longest spans the NVTX range is looked for."""
 
@@ -48,7 +50,7 @@ class IdleTime:
     idle: int
 
 
-def idle_time(job: Job, selection: Selection, step_name: str | None = None) -> IdleTime:
+def idle_time(job: Job, selection: Selection, step_name: str | None = None, with_ranges: bool = False) -> IdleTime:
     """The idle time of each selected GPU that worked at all, in the selection's window."""
     chosen = selection.with_name(None)
     whole = extents(job.session, chosen.with_window(None))
@@ -76,7 +78,7 @@ def idle_time(job: Job, selection: Selection, step_name: str | None = None) -> I
             for start, end in zip(free.starts.tolist(), free.ends.tolist(), strict=True):
                 spans.append(IdleSpan(task, device, start, end))
                 parts.append(part)
-    return IdleTime(attribute(job, spans), parts, profiler, total)
+    return IdleTime(attribute(job, spans, with_ranges), parts, profiler, total)
 
 
 _CAUSE = Column("cause", header="Cause", label="cause")
@@ -95,6 +97,10 @@ SUM_COLUMNS = (
     Column("gaps", header="Gaps (ns)", label="gaps", unit=Unit.DURATION, importance=3),
     Column("tail", header="Tail (ns)", label="tail", unit=Unit.DURATION, importance=3),
 )
+_RANGE = Column("range", header="NVTX Range", label="NVTX range")
+_SHARE = Column("share", header="Cause (%)", label="for", unit=Unit.PERCENT, decimals=1, importance=1)
+_BEFORE_SPANS = 2 + len(CAUSE_COLUMNS)
+RANGE_COLUMNS = (_RANGE, *SUM_COLUMNS[:_BEFORE_SPANS], _SHARE, *SUM_COLUMNS[_BEFORE_SPANS:])
 LIST_COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
@@ -102,44 +108,69 @@ LIST_COLUMNS = (
     START,
     Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
     *CAUSE_COLUMNS,
-    Column("share", header="Cause (%)", label="for", unit=Unit.PERCENT, decimals=1, importance=1),
-    Column("range", header="NVTX Range", label="NVTX range", importance=1),
+    _SHARE,
+    _RANGE.with_importance(1),
 )
 
 
+@dataclass(eq=False)
+class _Sum:
+    """The time of some causes in each part, ns, and the spans that they are of."""
+
+    causes: Counter[Cause] = field(default_factory=Counter)
+    parts: Counter[str] = field(default_factory=Counter)
+    spans: set[int] = field(default_factory=set)
+
+    def add(self, cause: Cause, part: str, time: int) -> None:
+        self.causes[cause] += time
+        self.parts[part] += time
+
+    def row(self, place: Row, idle: int, is_range: bool) -> Row:
+        """The cells of the largest cause, with its share where ``place`` is a range that may have others."""
+        time = self.causes.total()
+        cause = max(self.causes, key=lambda one: (self.causes[one], one.words))
+        words = cause_cells(cause)
+        share = (100.0 * self.causes[cause] / time,) if is_range else ()
+        parts = (self.parts[part] for part in PARTS)
+        sums = (time, 100.0 * time / idle)
+        return (*place, *sums, *words, *share, len(self.spans) or None, *parts)
+
+
 def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
-    """One row for each cause (of each rank), the longest first; the times add up to all idle time."""
-    found = idle_time(job, selection, step_name)
-    ranks = {one.task: one.rank for one in job.ranks}
-    sums: dict[tuple[int | None, Cause], dict[str, int]] = {}
+    """One row for each cause (of each rank), or for each NVTX range with its largest cause, the longest first.
+
+    The times add up to all idle time.
+    """
+    is_range = by == "range"
+    found = idle_time(job, selection, step_name, is_range)
+    ranks = {item.task: item.rank for item in job.ranks}
+    sums: dict[tuple[Row, Cause | None], _Sum] = {}
+
+    def sum_of(task: Task, name: str | None, cause: Cause) -> _Sum:
+        place: Row = (name,) if is_range else (ranks.get(task),) if by == "rank" else ()
+        return sums.setdefault((place, None if is_range else cause), _Sum())
+
     one = found.attribution
-    for span, cause, time in zip(one.span.tolist(), one.cause.tolist(), one.time.tolist(), strict=True):
-        rank = ranks.get(one.spans[span].task) if by == "rank" else None
-        times = sums.setdefault((rank, one.causes[cause]), {})
-        times[found.parts[span]] = times.get(found.parts[span], 0) + time
-        times["spans"] = times.get("spans", 0) + 1
+    numbers = (part.tolist() for part in (one.span, one.cause, one.range, one.time))
+    for span, number, place, time in zip(*numbers, strict=True):
+        cause = one.causes[number]
+        own = sum_of(one.spans[span].task, one.ranges[place], cause)
+        own.add(cause, found.parts[span], time)
+        own.spans.add(span)
     for (task, part), time in found.profiler.items():
         if time:
-            times = sums.setdefault((ranks.get(task) if by == "rank" else None, Cause(PROFILER)), {})
-            times[part] = times.get(part, 0) + time
-    rows: list[Row] = []
-    for (rank, cause), times in sums.items():
-        shares = [times.get(part, 0) for part in PARTS]
-        time = sum(shares)
-        words = cause_cells(cause)
-        place = (rank,) if by == "rank" else ()
-        rows.append((*place, time, 100.0 * time / found.idle, *words, times.get("spans"), *shares))
-    first = int(by == "rank")
-    rows.sort(key=lambda row: (-int(row[first] or 0), str(row)))
+            sum_of(task, None, _OWN_WORK).add(_OWN_WORK, part, time)
+    rows = [own.row(place, found.idle, is_range) for (place, _), own in sums.items()]
+    columns = {"all": SUM_COLUMNS, "rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS}[by]
+    keys = [column.key for column in columns]
+    texts = [keys.index(key) for key in ("range", *(column.key for column in CAUSE_COLUMNS)) if key in keys]
+    rows.sort(key=lambda row: (-int(row[keys.index("time")] or 0), str(row)))
     total = len(rows)
     if selection.name is not None:
         chosen = selection.name
-        rows = [
-            row for row in rows if chosen.matches(" ".join(str(cell) for cell in row[first + 2 : first + 7] if cell))
-        ]
-    columns = (RANK, *SUM_COLUMNS) if by == "rank" else SUM_COLUMNS
-    reads = any(cause.reads for _, cause in sums)
-    notes = (*_notes(job, selection), *([missing_note(job.session, tables.file_accesses)] if reads else []))
+        rows = [row for row in rows if chosen.matches(" ".join(str(row[place]) for place in texts if row[place]))]
+    reads = any(cause.reads for own in sums.values() for cause in own.causes)
+    notes = (*_notes(job, selection, is_range), *([missing_note(job.session, tables.file_accesses)] if reads else []))
     return _answer(job, columns, rows, total, [note for note in notes if note])
 
 
@@ -179,8 +210,9 @@ def _answer(job: Job, columns: Sequence[Column], rows: Sequence[Row], total: int
     return TableAnswer("gaps", tuple(columns[place] for place in kept), shown, total, tuple(notes))
 
 
-def _notes(job: Job, selection: Selection) -> tuple[str, ...]:
-    notes = [missing_note(job.session, table) for table in (tables.host_samples, tables.sched_events, tables.os_calls)]
+def _notes(job: Job, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
+    read = (tables.host_samples, tables.sched_events, tables.os_calls, *((tables.nvtx_ranges,) if with_ranges else ()))
+    notes = [missing_note(job.session, table) for table in read]
     notes.append(samples_in_gaps(job, selection))
     return tuple(note for note in notes if note)
 

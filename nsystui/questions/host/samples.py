@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, Window
 from nsystui.questions.conditions import where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.host.segments import Thread, by_thread
@@ -37,6 +37,15 @@ class Samples:
 
     def __len__(self) -> int:
         return sum(len(one.times) for one in self.threads.values())
+
+    def within(self, windows: Mapping[int, Window]) -> Samples:
+        """Those of the reports in ``windows``, each in its own."""
+        threads = {}
+        for thread, one in self.threads.items():
+            if (window := windows.get(thread[0])) is not None:
+                first, last = np.searchsorted(one.times, [window.start, window.end])
+                threads[thread] = ThreadSamples(one.times[first:last], one.nodes[first:last])
+        return Samples(threads, self.stacks)
 
     @property
     def period(self) -> int | None:

@@ -60,7 +60,7 @@ class StackTree:
     """The stacks of n nodes: ``parent`` and ``function`` (an index into ``functions``), shapes ``(n,)``.
 
     Node 0 is the root: its parent is itself, its function -1. Nodes are numbered level by level, which begin at
-    ``levels``, so a parent has a lower number than its children.
+    ``levels``, and by parent, so a parent has a lower number than its children, and ``parent`` ascends.
     """
 
     parent: Numbers

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -24,6 +25,12 @@ _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
 def template(name: str) -> str:
     """``name`` with ``*`` for each number in it: ``layer_7`` becomes ``layer_*``, ``at 0x7f3a`` becomes ``at *``."""
     return _NUMBER.sub("*", name)
+
+
+def numbered(names: Collection[str]) -> frozenset[str]:
+    """The templates that so many of some names share that they are one numbered name."""
+    counts = Counter(template(name) for name in set(names))
+    return frozenset(text for text, count in counts.items() if count >= FEWEST_VARIANTS)
 
 
 @dataclass(frozen=True, eq=False)

@@ -148,6 +148,20 @@ class NvtxRanges:
         keys = zip(reports.tolist(), self.row[wanted].tolist(), strict=True)
         return [found[key] for key in keys]
 
+    def innermost_at(self, lanes: Ints, times: Ints) -> Ints:
+        """The index of the innermost push/pop range at each job time on each lane, -1 for none; shapes ``(m,)``."""
+        found = np.full(len(times), NO_PARENT, np.int64)
+        for lane in np.unique(lanes[lanes >= 0]).tolist():
+            chosen = np.flatnonzero(lanes == lane)
+            mine = np.flatnonzero((self.lane == lane) & self.is_push_pop)
+            mine = mine[np.lexsort((self.level[mine], self.start[mine]))]
+            place = np.searchsorted(self.start[mine], times[chosen], side="right") - 1
+            # What began last before a moment is the innermost, or it is over: then one around it is.
+            found[chosen] = np.where(place >= 0, mine[place], NO_PARENT) if len(mine) else NO_PARENT
+        while len(over := np.flatnonzero((found >= 0) & (self.end[found] <= times))):
+            found[over] = self.parent[found[over]]
+        return found
+
     def no_deeper(self, deepest: int = DEEPEST) -> NvtxRanges:
         """The ranges with less than ``deepest`` others around them, and a note about those that are left out."""
         chosen = self.level < deepest

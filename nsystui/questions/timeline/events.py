@@ -15,6 +15,7 @@ from nsystui.base.selection import NameFilter, Window
 from nsystui.questions.conditions import Condition, job_start, matches
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, columns_of, event_row, key_of
+from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nccl.names import collective_of_kernel
 from nsystui.questions.tasks import GPU_TABLES
 from nsystui.questions.time_window import event_span, report_at
@@ -334,6 +335,50 @@ def longest_place_in(level: ThreadEvents, window: Window) -> int | None:
         return None
     inside = np.minimum(level.end[rows], window.end) - np.maximum(level.start[rows], window.start)
     return int(rows[int(np.argmax(inside))])
+
+
+@dataclass(frozen=True)
+class CpuInterval:
+    """A time in which a thread ran one function (``place``: among the stretches of its lane) or had no CPU (``state``).
+
+    ``node``: of the stack that was sampled, 0 for none.
+    """
+
+    window: Window
+    place: int | None
+    state: int
+    node: int = 0
+
+
+def cpu_interval_in(timeline: Timeline, lane: Lane, window: Window) -> CpuInterval | None:
+    """What a thread ran in most of ``window``; else its state in the middle of it. ``None`` if nothing is recorded."""
+    own = timeline.events(lane)
+    place = longest_place_in(own, window)
+    if place is not None:
+        found = Window(int(own.start[place]), int(own.end[place]))
+        return CpuInterval(found, place, RUNNING, int(own.row[place]))
+    states, middle = timeline.cpu_work(lane).states.get(lane.thread or 0), (window.start + window.end) // 2
+    number = -1 if states is None else int(np.searchsorted(states.starts, middle, side="right")) - 1
+    if states is None or number < 0 or middle >= int(states.ends[number]):
+        return None
+    found = Window(int(states.starts[number]), int(states.ends[number]))
+    return CpuInterval(found, None, int(states.labels[number]))
+
+
+def cpu_interval_next_to(
+    timeline: Timeline, lane: Lane, time: int, forward: bool, wanted: NameFilter | None = None
+) -> int | None:
+    """Where the next interval of a lane of a CPU begins, or the one before: another function or another state.
+
+    With ``wanted`` those of functions that pass.
+    """
+    own, states = timeline.events(lane), timeline.cpu_work(lane).states.get(lane.thread or 0)
+    if wanted is not None:
+        starts = own.start[np.array([wanted.matches(name) for name in own.names], bool)[own.name]]
+    else:
+        starts = own.start if states is None else np.union1d(own.start, states.starts)
+    place = int(np.searchsorted(starts, time, side="right" if forward else "left")) - (0 if forward else 1)
+    return int(starts[place]) if 0 <= place < len(starts) else None
 
 
 def _row(timeline: Timeline, lane: Lane, level: ThreadEvents, place: int) -> Row | None:

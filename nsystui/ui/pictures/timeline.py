@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from nsystui.base.answer import Row, record
 from nsystui.base.columns import Unit
 from nsystui.base.kernel_names import function_name
@@ -21,7 +19,7 @@ from nsystui.questions.host.segments import BLOCKED, OFF, RUNNABLE
 from nsystui.questions.job import Job
 from nsystui.questions.nvtx.around import path_at
 from nsystui.questions.timeline.cpu import ON_CPU
-from nsystui.questions.timeline.events import longest_in, longest_place_in, longest_range_in
+from nsystui.questions.timeline.events import CpuInterval, cpu_interval_in, longest_in, longest_range_in
 from nsystui.questions.timeline.lanes import Lane, Timeline
 from nsystui.questions.timeline.picture import (
     LETTERS,
@@ -196,6 +194,8 @@ class EventFacts:
 
     row: Row | None
     lines: tuple[str, ...]
+    interval: CpuInterval | None = None
+    """Of a lane of a CPU."""
 
 
 # -- at once ----------------------------------------------------------------------------------------------------------
@@ -233,7 +233,8 @@ def _percent(share: float) -> str:
 def event_facts(job: Job, timeline: Timeline, lane: Lane, window: Window, row: Row | None) -> EventFacts:
     """The event ``row``, or the one that takes up most of ``window`` on a lane. Blocks: call it in a thread."""
     if lane.is_cpu:
-        return EventFacts(None, tuple(_cpu_facts(timeline, lane, window)))
+        interval = cpu_interval_in(timeline, lane, window)
+        return EventFacts(None, tuple(_cpu_facts(timeline, lane, window, interval)), interval)
     count = 1
     if row is None:
         if lane.is_host:
@@ -257,28 +258,23 @@ _CALLERS = 12
 """Callers of a function that are told at most."""
 
 
-def _cpu_facts(timeline: Timeline, lane: Lane, window: Window) -> Iterator[str]:
+def _cpu_facts(timeline: Timeline, lane: Lane, window: Window, found: CpuInterval | None) -> Iterator[str]:
     """What a thread ran in most of ``window`` and who called that; when it did not run, in which state it was."""
     own, cpu = timeline.events(lane), timeline.cpu_work(lane)
     thread = lane.thread or 0
-    where = f"rank {lane.rank} thread {tid_of(thread)}"
-    place = longest_place_in(own, window)
-    if place is None:
-        states, middle = cpu.states.get(thread), (window.start + window.end) // 2
-        number = -1 if states is None else int(np.searchsorted(states.starts, middle, side="right")) - 1
-        if states is None or number < 0 or middle >= int(states.ends[number]):
-            yield "nothing is recorded of the thread here"
-        else:
-            start, end, state = (int(part[number]) for part in (states.starts, states.ends, states.labels))
-            words = _STATES.get(state, "ran")
-            yield f"the thread {words} for {_duration(end - start)} from {format_value(Unit.TIME, start)} · {where}"
+    if found is None:
+        yield "nothing is recorded of the thread here"
     else:
-        start, end = int(own.start[place]), int(own.end[place])
-        name = own.names[int(own.name[place])]
-        yield name if name == ON_CPU else f"{name} (sampled)"
-        yield f"on a CPU for {_duration(end - start)} from {format_value(Unit.TIME, start)} · {where}"
-        if cpu.tree is not None and own.row[place]:
-            called = [function_name(cpu.tree.functions[one].name) for one in cpu.tree.path(int(own.row[place]))[::-1]]
+        length, start = _duration(found.window.end - found.window.start), format_value(Unit.TIME, found.window.start)
+        when = f"for {length} from {start} · rank {lane.rank} thread {tid_of(thread)}"
+        if found.place is None:
+            yield f"the thread {_STATES.get(found.state, 'ran')} {when}"
+        else:
+            name = own.names[int(own.name[found.place])]
+            yield name if name == ON_CPU else f"{name} (sampled)"
+            yield f"on a CPU {when}"
+        if cpu.tree is not None and found.node:
+            called = [function_name(cpu.tree.functions[one].name) for one in cpu.tree.path(found.node)[::-1]]
             yield f"stack  {' ‹ '.join(called[:_CALLERS])}{' ‹ …' if len(called) > _CALLERS else ''}"
     yield _around(path_at(timeline.session, lane.task.report, thread, (window.start + window.end) // 2))
 

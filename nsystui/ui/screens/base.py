@@ -188,8 +188,9 @@ class JobScreen(ThrottledScreen[None]):
         self.show_choices()
 
     def show_choices(self) -> None:
-        """Updates the third line."""
+        """Updates the third line, and the keys that act with these choices."""
         self.query_one("#choices", ChoiceLine).show_choices(self.path(), self.choices())
+        self.query_one("#keys", KeyLine).update(keys.key_line(*self.places()))
 
     def path(self) -> Sequence[str]:
         """The way down to this screen from its tab."""

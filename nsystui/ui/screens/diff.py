@@ -43,8 +43,18 @@ _SUMMARY = "summary"
 _FRAME = 5
 """The lines around the table: title, sides, tables, headings, keys."""
 _LEAST_NOTES = 4
-_WITH_VIEW = ("kernels", "nvtx", "nccl", "memory")
-"""The tables whose names a view of the same name shows."""
+_VIEWS = {
+    "kernels": "kernels",
+    "nvtx": "nvtx",
+    "nccl": "nccl",
+    "memory": "memory",
+    "functions": "functions",
+    "calltree": "call tree",
+}
+"""The view that shows the names of a table."""
+_OF_SAMPLES = ("functions", "calltree")
+_AS_THEY_COME = (_SUMMARY, "steps", "calltree")
+"""The tables whose rows have an order of their own."""
 
 
 class DiffScreen(FilteredTableScreen):
@@ -134,6 +144,7 @@ class DiffScreen(FilteredTableScreen):
         answer = worded(self.answer) if self._current == _SUMMARY else self.answer
         found = rows_with(answer, self.words)
         self.table.cell_styles = change_styles
+        self.table.elastic = "name" if self._current in _OF_SAMPLES else None
         super().show(found if self._current == _SUMMARY else with_bars(found), same_place)
         self._share_room()
 
@@ -167,7 +178,7 @@ class DiffScreen(FilteredTableScreen):
         return [[title.strip()], *others]
 
     def natural_order(self) -> tuple[str | None, bool]:
-        return (None, True) if self._current in (_SUMMARY, "steps") else ("difference", True)
+        return (None, True) if self._current in _AS_THEY_COME else ("difference", True)
 
     def empty_text(self, answer: Answer) -> str:
         if answer.total and self.words is not None:
@@ -175,7 +186,8 @@ class DiffScreen(FilteredTableScreen):
         return "\n".join(answer.notes) or "neither A nor B has any of this"
 
     def counted(self) -> str:
-        return "measures" if self._current in (_SUMMARY, "steps") else "names"
+        words = {_SUMMARY: "measures", "steps": "measures", "functions": "functions", "calltree": "nodes"}
+        return words.get(self._current, "names")
 
     def row_category(self, values: Record) -> str | None:
         if self._current == _SUMMARY:
@@ -183,6 +195,8 @@ class DiffScreen(FilteredTableScreen):
         name = values.get("name")
         if self.name_of_table == "kernels" and isinstance(name, str):
             return "nccl" if is_nccl_kernel(name) else None
+        if values.get("mode"):
+            return "os"
         return {"nccl": "nccl", "memory": "memory"}.get(self.name_of_table)
 
     # -- keys -----------------------------------------------------------------------------------------------------
@@ -263,8 +277,9 @@ class DiffScreen(FilteredTableScreen):
             self._open_name(values)
 
     def _open_name(self, values: dict[str, Value]) -> None:
-        name = values.get("collective" if self._current == "nccl" else "name")
-        if self._current not in _WITH_VIEW or not isinstance(name, str):
+        key = "collective" if self._current == "nccl" else "full_name" if self._current in _OF_SAMPLES else "name"
+        name, shown = values.get(key), values.get("name")
+        if self._current not in _VIEWS or not isinstance(name, str):
             self.say("this row has no screen of its own")
             return
         sides = self.sides
@@ -276,7 +291,8 @@ class DiffScreen(FilteredTableScreen):
         def chosen(number: int) -> None:
             self.call_later(self._open_in, number, name)
 
-        self.prompt.ask(f"open {shorten(self.table.names.get(name, name), 40)} in A or B?", usual, _side_of, chosen)
+        title = shown.strip() if key == "full_name" and isinstance(shown, str) else self.table.names.get(name, name)
+        self.prompt.ask(f"open {shorten(title, 40)} in A or B?", usual, _side_of, chosen)
 
     async def _open_in(self, number: int, name: str) -> None:
         """Shows the screen of a name, with the ranks and the time of one side."""
@@ -286,7 +302,7 @@ class DiffScreen(FilteredTableScreen):
         chosen = replace(side.selection, name=_exactly(name))
         if self._own_app is not None:
             await self._own_app.open_side(side, "AB"[number])
-        await show_view(self.explorer, table, chosen, names=names.value)
+        await show_view(self.explorer, _VIEWS[table], chosen, names=names.value)
 
     def answer_to_export(self) -> Answer | None:
         """As on the screen; of the summary the plain values, with their units beside them."""

@@ -43,7 +43,8 @@ from nsystui.ui.widgets.plots import blocks
 _TAB = "8 Host"
 _SAMPLED = ("thread", "function")
 """The rows of views that count samples."""
-_GAPS = 2
+_PLACES = ("host", "host samples", "table", "everywhere")
+_GAPS = 3
 """The place of the single gaps among their groupings."""
 _CATEGORIES = {
     **dict.fromkeys((SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS), "api"),
@@ -58,7 +59,12 @@ _CURVE = 60
 """Columns of the curve of memory over time."""
 _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "functions": (("all", {"by": "all"}), ("rank", {"by": "rank"}), ("thread", {"by": "thread"})),
-    "gaps": (("cause", {"by": "all"}), ("rank and cause", {"by": "rank"}), ("gap", {"list": True})),
+    "gaps": (
+        ("cause", {"by": "all"}),
+        ("rank and cause", {"by": "rank"}),
+        ("NVTX range", {"by": "range"}),
+        ("gap", {"list": True}),
+    ),
     "GPU memory": (
         ("device", {}),
         ("allocation", {"allocations": "all"}),
@@ -142,9 +148,9 @@ class HostScreen(ViewsScreen, SampledScreen):
 
     HOME = SCREEN = "host"
     MODE_KEY = "8"
-    PLACES = ("host", "table", "everywhere")
+    PLACES = _PLACES
     STATE = (*ViewsScreen.STATE, "grouping")
-    BINDINGS = keys.bindings("host", "table", "everywhere")
+    BINDINGS = keys.bindings(*_PLACES)
 
     def __init__(self) -> None:
         super().__init__(_TAB)
@@ -177,6 +183,9 @@ class HostScreen(ViewsScreen, SampledScreen):
 
     def row_category(self, values: Record) -> str | None:
         return _CATEGORIES.get(str(values.get("cause"))) or super().row_category(values)
+
+    def places(self) -> tuple[str, ...]:
+        return tuple(one for one in self.PLACES if one != "host samples" or self.view.question.row in _SAMPLED)
 
     def choices(self) -> tuple[Choice, ...]:
         views, groups = super().choices(), _BY.get(self.view.name)
@@ -239,6 +248,10 @@ class HostScreen(ViewsScreen, SampledScreen):
             self.say("no CPU sample of this thread: record with `nsys profile --sample=process-tree`")
             return
         self.lay_over(screen(whose))
+
+    def open_call_tree(self, task: Task, tid: int) -> None:
+        """Opens the call tree of a thread, from another screen."""
+        self.lay_over(PartialCallTreeScreen(Whose(frozenset({task}), tid, f"thread {tid}")))
 
     def action_call_tree(self) -> None:
         row = self.answered.question.row
@@ -303,8 +316,8 @@ class ThreadFunctionsScreen(SampledScreen):
     """The functions of one thread."""
 
     MODE_KEY = "8"
-    PLACES = ("host", "table", "everywhere")
-    BINDINGS = keys.bindings("host", "table", "everywhere")
+    PLACES = _PLACES
+    BINDINGS = keys.bindings(*_PLACES)
     ELASTIC = "function"
 
     def __init__(self, whose: Whose) -> None:
@@ -349,10 +362,10 @@ class CallNodes:
 
     def __len__(self) -> int:
         """The number of nodes that have samples."""
-        return sum(map(len, self.calls.below.values()))
+        return self.calls.nodes
 
     def node(self, number: int) -> CallNode:
-        return CallNode(number, len(self.calls.below.get(number, ())))
+        return CallNode(number, len(self.calls.below(number)))
 
     def roots(self, order: str) -> Sequence[CallNode]:
         return [self.node(number) for number in self._sorted(0, order)]
@@ -365,7 +378,7 @@ class CallNodes:
 
     def many(self, number: int) -> int:
         """How many right below a node are no small change."""
-        return sum(not self._is_small(below) for below in self.calls.below.get(number, ()))
+        return sum(not self._is_small(below) for below in self.calls.below(number))
 
     def ancestors(self, node: CallNode) -> Sequence[int]:
         return self.calls.above(node.id)
@@ -383,7 +396,7 @@ class CallNodes:
                 return self._is_small(below), getattr(self.calls.function(below), _NAMES[order])
             return self._is_small(below), 0  # they come by total
 
-        return sorted(self.calls.below.get(number, ()), key=place)
+        return sorted(self.calls.below(number), key=place)
 
     def name(self, number: int) -> str:
         return function_name(self.calls.function(number).name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
@@ -16,11 +15,18 @@ from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value, parse_duration
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, key_of, window_of
 from nsystui.questions.job import Job
-from nsystui.questions.timeline.events import Match, Matches, Neighbours, lane_events, range_next_to
+from nsystui.questions.timeline.events import (
+    Match,
+    Matches,
+    Neighbours,
+    cpu_interval_next_to,
+    lane_events,
+    range_next_to,
+)
 from nsystui.questions.timeline.lanes import Lane, Timeline
 from nsystui.questions.timeline.picture import cut_end, lane_pictures, timeline_table
 from nsystui.ui import keys
-from nsystui.ui.doors import show_event
+from nsystui.ui.doors import show_event, show_thread
 from nsystui.ui.pictures.selection import describe
 from nsystui.ui.pictures.timeline import (
     HEIGHT,
@@ -359,7 +365,7 @@ class TimelineScreen(ZoomableChartScreen):
             return
         time, forward = self.time, direction > 0
         if lane.is_cpu:
-            self._go_to_stretch(picture, lane, forward)
+            self._go_to_interval(picture, lane, forward)
             return
 
         self._searching = True
@@ -374,18 +380,17 @@ class TimelineScreen(ZoomableChartScreen):
 
         in_thread(self, "neighbour", find, partial(self._event_found, lane), failed)
 
-    def _go_to_stretch(self, picture: TimelinePicture, lane: Lane, forward: bool) -> None:
-        """Goes to where the thread came to a CPU, or to another function, next or before."""
-        starts = picture.timeline.events(lane).start
-        place = bisect_right(starts, self.time) if forward else bisect_left(starts, self.time) - 1
-        if not 0 <= place < len(starts):
+    def _go_to_interval(self, picture: TimelinePicture, lane: Lane, forward: bool) -> None:
+        """Goes to where the thread came to a CPU, left it or went on to another function; to functions looked for."""
+        start = cpu_interval_next_to(picture.timeline, lane, self.time, forward, self._to_mark)
+        if start is None:
             self.say("no more of it on this lane")
-        elif self._view_of(picture).start <= starts[place] < self._view_of(picture).end:
-            self.move_to(time=int(starts[place]), event=None)
+        elif self._view_of(picture).start <= start < self._view_of(picture).end:
+            self.move_to(time=start, event=None)
             self._place_cursor()
             self._follow()
         else:
-            self._go_to(int(starts[place]))
+            self._go_to(start)
 
     def _event_found(self, lane: Lane, row: Row | None, reason: str = "no more events on this lane") -> None:
         picture, steps = self.picture, self._steps
@@ -507,6 +512,9 @@ class TimelineScreen(ZoomableChartScreen):
         row = self.position.event
         if row is None and self.facts is not None:
             row = self.facts.row
+            if (interval := self.facts.interval) is not None:
+                show_thread(self.explorer, lane.task, lane.thread or 0, interval.window, bool(interval.node))
+                return
         if row is None:
             self.say(self.facts.lines[0] if self.facts is not None else "one moment: the event is being read")
             return
@@ -571,6 +579,9 @@ class TimelineScreen(ZoomableChartScreen):
         if self._is_empty():
             return
         matches, lane, time = self._matches(), self.lane, self.time
+        if lane is not None and lane.is_cpu:
+            self.action_event(direction)
+            return
         if matches is None:
             self.say("find a name with / first; ] and [ go to the next and previous event")
             return
