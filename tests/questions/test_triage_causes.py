@@ -8,6 +8,7 @@ from support import shared
 from synthetic import illnesses
 from triaging import finding, ids, triaged
 
+from nsystui.exports.demo.host import INTERRUPTIBLE
 from nsystui.exports.demo.writer import PINNED
 from nsystui.questions.triage.finding import Severity
 from nsystui.questions.triage.rules.input_pipeline import period_of
@@ -152,6 +153,41 @@ class TestLaunchBound:
         one = finding(triaged(*shared("vadd-launch-bound"), rules=self.RULES), "launch-bound")
         assert "in NVTX range `Profile_Loop`" in one.sentence
         assert one.severity is Severity.WARNING
+
+
+class TestPreempted:
+    RULE = ("preempted",)
+
+    def test_the_time_without_a_cpu_and_who_had_it(self, tmp_path):
+        ill = illnesses.preempted(tmp_path / "ill.sqlite")
+        found = triaged(*ill.paths, rules=(*self.RULE, "idle_gaps"))
+        one = finding(found, "preempted")
+        assert one.cost == ill.cost
+        assert "for 100 % of it omp 5900 ran there" in one.sentence
+        assert "3.0 threads of its report can run, all of which use 2 of the node's 96 CPUs" in one.sentence
+        assert "OMP_NUM_THREADS" in one.advice.text
+        assert finding(found, "idle-gaps").under == "preempted"
+
+    def test_a_cpu_that_no_recorded_thread_had(self, tmp_path):
+        ill = illnesses.preempted(tmp_path / "ill.sqlite", others=False)
+        one = finding(triaged(*ill.paths, rules=self.RULE), "preempted")
+        assert one.cost == ill.cost
+        assert "no thread that was recorded" in one.sentence and "--cpu-bind" in one.advice.text
+
+    def test_a_thread_that_waits_is_not_preempted(self, tmp_path):
+        ill = illnesses.preempted(tmp_path / "healthy.sqlite", state=INTERRUPTIBLE)
+        found = triaged(*ill.paths, rules=self.RULE)
+        assert (found.findings, found.not_checked) == ((), ())
+
+    def test_an_export_that_does_not_say_why_threads_left_is_not_judged(self):
+        found = triaged(*shared("dataloader-bound-a100"), rules=self.RULE)
+        assert found.findings == ()
+        assert "why threads left their CPUs" in found.not_checked[0].why
+
+
+@pytest.mark.parametrize("rule", ["preempted"])
+def test_the_demo_job_is_healthy_in_this(demo_job, rule):
+    assert triaged(*demo_job, rules=(rule,)).findings == ()
 
 
 @pytest.mark.parametrize("lag", [2, 3, 4, 8])

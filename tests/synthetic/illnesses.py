@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.demo.host import Frame
+from nsystui.exports.demo.host import RUNNING, Frame
 from nsystui.exports.demo.target import Process, Session, Thread
 from nsystui.exports.demo.timeline import nccl_kernel
 from nsystui.exports.demo.writer import DEVICE, MANAGED, PAGEABLE, PINNED
@@ -123,6 +123,27 @@ def starved(path: Path, workers: int = 3, pin_ms: int = 4, waits: bool = True) -
             start += 10 * MS
         export.on_cpu(gpu.main, ready, start)
     return Ill((path,), gaps * 20 * MS)
+
+
+def preempted(path: Path, state: int = RUNNING, others: bool = True) -> Ill:
+    """50 kernels of 3 ms, between which the launching thread is off CPU 0 for 0.99 ms of the GPU's 1 ms, in `state`.
+
+    With `others` a thread of the process has that CPU then, and one more runs on CPU 1 all the time.
+    """
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        team = [export.thread(gpu.process, 5_900 + number, "omp") for number in range(2)]
+        start = MS
+        for number in range(50):
+            start = MS + 4 * MS * number
+            gpu.kernel(start, start + 3 * MS, launched=start - 2_000)
+            export.on_cpu(gpu.main, start - 10_000, start + MS, state=state)
+            if others:
+                export.on_cpu(team[0], start + MS, start + 4 * MS - 10_000)
+        export.switch(gpu.main, start + 4 * MS - 10_000, 0, is_in=True)
+        if others:
+            export.on_cpu(team[1], 0, start + 4 * MS, cpu=1)
+    return Ill((path,), 49 * 990_000)
 
 
 def staged_copies(path: Path, kind: str = "HtoD") -> Ill:

@@ -23,6 +23,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, 
 from nsystui.questions.conditions import Condition, job_end, job_start, where
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
+from nsystui.questions.host.segments import Scheduling, scheduling_of
 from nsystui.questions.job import Job
 from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.questions.tasks import RankedTask, selected_ranks
@@ -143,6 +144,11 @@ class Case:
     def overhead(self) -> Mapping[Task, Intervals]:
         """The times in which the profiler itself worked in each process."""
         return profiler_overhead(self.job.session, self.chosen)
+
+    @cached_property
+    def scheduling(self) -> Scheduling:
+        """When the threads of the selected reports had a CPU."""
+        return scheduling_of(self.job.session, self.chosen)
 
     def working(self, device: DeviceIntervals) -> Window:
         """The window of a GPU without what lies before the first step of its task: setting up is judged apart."""

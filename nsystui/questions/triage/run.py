@@ -25,6 +25,7 @@ _OUTSIDE = 20.0
 """What lies outside of the GPUs' work is told of so many percent."""
 _GISTS = {
     "input-pipeline": "waiting for the data loader",
+    "preempted": "the launching thread without a CPU",
     "staged-peer-copies": "copies between GPUs over the host",
     "host-allocation": "allocations of page-locked host memory",
     "context-creation": "the creation of the CUDA context",
@@ -156,8 +157,9 @@ def triage(
 
 
 _SYMPTOMS = {
-    "idle-gaps": ("input-pipeline",),
-    "low-utilisation": ("launch-overhead", "launch-bound", "synchronising-calls"),
+    "idle-gaps": ("input-pipeline", "preempted"),
+    "launch-overhead": ("preempted",),
+    "low-utilisation": ("preempted", "launch-overhead", "launch-bound", "synchronising-calls"),
     "exposed-memory": ("synchronous-copies", "pageable-copies", "step-traffic"),
     "exposed-communication": ("straggler", "imbalance"),
 }

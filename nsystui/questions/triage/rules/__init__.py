@@ -19,6 +19,7 @@ RULES: Mapping[str, frozenset[str]] = {
     "api_errors": frozenset({"api_calls"}),
     "stragglers": _WORK | {"nccl_calls", "nvtx_ranges"},
     "input_pipeline": _IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
+    "preempted": _IDLE | {"api_calls", "sched_events"},
     "idle_gaps": _IDLE | {"api_calls"},
     "exposed_communication": _WORK,
     "step_times": _IDLE | {"nvtx_ranges", "api_calls"},
@@ -64,6 +65,7 @@ class Thresholds:
     gap_ms: float = _of(1.0, "an idle gap of a GPU is long from so many ms on")
     gap_percent: float = _of(5.0, "minimum cost of long idle gaps")
     input_percent: float = _of(5.0, "minimum cost of waiting for the data loader")
+    preempted_percent: float = _of(2.0, "minimum cost of launching threads that have no CPU")
     exposed_percent: float = _of(10.0, "minimum cost of exposed communication")
     slow_step: float = _of(1.5, "a step is slow that takes so many times the median")
     slow_step_percent: float = _of(2.0, "minimum cost of slow steps")

@@ -31,6 +31,7 @@ from nsystui.questions.host.causes import (
 from nsystui.questions.host_work import HostWork, Span, host_work
 from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.rules.preempted import CROWDED
 from nsystui.store import tables
 
 _LOOKED_AT = 40
@@ -63,10 +64,7 @@ _ADVICE = {
         "make that code faster, or run it on a thread that launches nothing (`nsystui calltree`)",
         "the thread that launches was busy with it, and could launch nothing",
     ),
-    PREEMPTED: Advice(
-        "start fewer threads than there are CPUs (OMP_NUM_THREADS, DataLoader workers), or bind ranks to cores",
-        "the thread that launches could have run, but had no CPU",
-    ),
+    PREEMPTED: CROWDED,
     WAITING: Advice(
         "make what the other thread does faster, or have it done earlier: more workers, prefetching (`nsystui gaps`)",
         "the thread that launches waited while another thread of its process ran",
