@@ -185,7 +185,30 @@ class TestPreempted:
         assert "why threads left their CPUs" in found.not_checked[0].why
 
 
-@pytest.mark.parametrize("rule", ["preempted"])
+class TestAllocatorChurn:
+    RULE = ("allocator_churn",)
+
+    @pytest.mark.parametrize("drains_ns", [300_000, 1_000_000])
+    def test_the_idle_time_in_and_behind_the_calls_of_each_step(self, tmp_path, drains_ns):
+        """What follows a cudaFree counts up to the next kernel, if the whole gap is short."""
+        ill = illnesses.allocator_churn(tmp_path / "ill.sqlite", drains_ns=drains_ns)
+        one = finding(triaged(*ill.paths, rules=self.RULE), "allocator-churn")
+        assert one.cost == ill.cost
+        assert "2.0 calls in each step" in one.sentence
+        assert "PYTORCH_CUDA_ALLOC_CONF" in one.advice.text
+
+    @pytest.mark.parametrize("calls", [2, 6])
+    def test_allocations_of_the_first_steps_are_none(self, tmp_path, calls):
+        ill = illnesses.allocator_churn(tmp_path / "healthy.sqlite", calls)
+        assert triaged(*ill.paths, rules=self.RULE, settings=("churn_percent=0",)).findings == ()
+
+    def test_pinned_host_memory_is_told_once(self, tmp_path):
+        ill = illnesses.first_use(tmp_path / "pinned.sqlite")
+        found = triaged(*ill.paths, rules=("first_use", *self.RULE), settings=("churn_calls=1",))
+        assert "host-allocation" in ids(found) and "allocator-churn" not in ids(found)
+
+
+@pytest.mark.parametrize("rule", ["preempted", "allocator_churn"])
 def test_the_demo_job_is_healthy_in_this(demo_job, rule):
     assert triaged(*demo_job, rules=(rule,)).findings == ()
 

@@ -146,6 +146,27 @@ def preempted(path: Path, state: int = RUNNING, others: bool = True) -> Ill:
     return Ill((path,), 49 * 990_000)
 
 
+def allocator_churn(path: Path, calls: int = 40, drains_ns: int = 300_000) -> Ill:
+    """Steps of 10 ms; in the first `calls` of 40 memory is freed, until `drains_ns` after the kernel, and allocated.
+
+    After each kernel the GPU is idle for 0.8 ms, or, if that is less than the free takes, for twice as long as that.
+    """
+    cost = 0
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        for number in range(40):
+            start = MS + 10 * MS * number
+            idle = 800_000 if drains_ns < 800_000 else 2 * drains_ns
+            end = start + 10 * MS - idle
+            export.nvtx_range(gpu.main, start - 60_000, start + 10 * MS - 70_000, f"step {number}")
+            gpu.kernel(start, end, launched=start - 50_000)
+            if number < calls:
+                gpu.call("cudaFree_v3020", start + MS, end + drains_ns)
+                gpu.call("cudaMalloc_v3020", end + drains_ns, end + drains_ns + 100_000)
+                cost += 0 if number < 2 or number == 39 else idle if idle < MS else drains_ns + 100_000
+    return Ill((path,), cost)
+
+
 def staged_copies(path: Path, kind: str = "HtoD") -> Ill:
     """30 copies of 1 ms beside no kernel, device memory at both ends: between GPUs over the host if HtoD."""
     with ExportWriter(path, _SCHEMA) as export:

@@ -26,6 +26,7 @@ _OUTSIDE = 20.0
 _GISTS = {
     "input-pipeline": "waiting for the data loader",
     "preempted": "the launching thread without a CPU",
+    "allocator-churn": "allocations of GPU memory",
     "staged-peer-copies": "copies between GPUs over the host",
     "host-allocation": "allocations of page-locked host memory",
     "context-creation": "the creation of the CUDA context",
@@ -157,9 +158,9 @@ def triage(
 
 
 _SYMPTOMS = {
-    "idle-gaps": ("input-pipeline", "preempted"),
+    "idle-gaps": ("input-pipeline", "preempted", "allocator-churn"),
     "launch-overhead": ("preempted",),
-    "low-utilisation": ("preempted", "launch-overhead", "launch-bound", "synchronising-calls"),
+    "low-utilisation": ("preempted", "allocator-churn", "launch-overhead", "launch-bound", "synchronising-calls"),
     "exposed-memory": ("synchronous-copies", "pageable-copies", "step-traffic"),
     "exposed-communication": ("straggler", "imbalance"),
 }

@@ -20,6 +20,7 @@ RULES: Mapping[str, frozenset[str]] = {
     "stragglers": _WORK | {"nccl_calls", "nvtx_ranges"},
     "input_pipeline": _IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
     "preempted": _IDLE | {"api_calls", "sched_events"},
+    "allocator_churn": _IDLE | {"api_calls", "nvtx_ranges"},
     "idle_gaps": _IDLE | {"api_calls"},
     "exposed_communication": _WORK,
     "step_times": _IDLE | {"nvtx_ranges", "api_calls"},
@@ -66,6 +67,8 @@ class Thresholds:
     gap_percent: float = _of(5.0, "minimum cost of long idle gaps")
     input_percent: float = _of(5.0, "minimum cost of waiting for the data loader")
     preempted_percent: float = _of(2.0, "minimum cost of launching threads that have no CPU")
+    churn_percent: float = _of(2.0, "minimum cost of allocating and freeing GPU memory after the warm-up")
+    churn_calls: float = _of(10.0, "minimum calls of a process after the warm-up that allocate or free GPU memory")
     exposed_percent: float = _of(10.0, "minimum cost of exposed communication")
     slow_step: float = _of(1.5, "a step is slow that takes so many times the median")
     slow_step_percent: float = _of(2.0, "minimum cost of slow steps")

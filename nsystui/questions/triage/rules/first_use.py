@@ -27,13 +27,13 @@ _FIRST_CALLS = 20
 _LATER = 10
 """By so much the call that creates the context is longer than the same call usually is."""
 _NO_CONTEXT = re.compile(r"Synchronize|Memcpy|Memset|Launch|EventQuery|StreamQuery")
-_HOST = (
+HOST_CALLS = (
     "cudaHostAlloc", "cudaMallocHost", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister", "cuMemHostAlloc",
     "cuMemAllocHost", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostUnregister",
 )  # fmt: skip
 _LONG_LAUNCH = 100_000
 """A launch of less ns loads nothing."""
-_CALLS = (
+CALL_COLUMNS = (
     RANK,
     Column("call", header="Call", label="call"),
     COUNT,
@@ -126,11 +126,11 @@ def _function(name: str) -> str:
 
 def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
     calls = tables.api_calls
-    are_host = sa.or_(*(calls.c.name.startswith(name) for name in _HOST))
+    are_host = sa.or_(*(calls.c.name.startswith(name) for name in HOST_CALLS))
     found = spans(case, calls, [are_host])
     if not found.count:
         return None
-    created = {one.rank: one.extra for one in contexts if one.name.startswith(_HOST)}
+    created = {one.rank: one.extra for one in contexts if one.name.startswith(HOST_CALLS)}
     idle = []
     for device in case.devices:
         task = device.device.task.task
@@ -162,7 +162,7 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
         "calls of cudaHostAlloc, cudaMallocHost, cudaFreeHost, cudaHostRegister, cudaHostUnregister (and the driver's) "
         "while the GPU is idle, without what the context took; mean over the GPUs"
     )
-    evidence = TableAnswer(_HOST_MEMORY, _CALLS, rows, len(rows))
+    evidence = TableAnswer(_HOST_MEMORY, CALL_COLUMNS, rows, len(rows))
     return Finding(
         _HOST_MEMORY, Severity.WARNING, sentence, advice, Door("api", filter="Host"), cost, case.percent(cost),
         measured, evidence,

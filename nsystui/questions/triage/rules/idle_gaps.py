@@ -31,6 +31,7 @@ from nsystui.questions.host.causes import (
 from nsystui.questions.host_work import HostWork, Span, host_work
 from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.rules.allocator_churn import ADVICE as ALLOCATOR
 from nsystui.questions.triage.rules.preempted import CROWDED
 from nsystui.store import tables
 
@@ -45,10 +46,7 @@ _ADVICE = {
         "copy asynchronously from pinned memory, on a stream of its own",
         "a copy that blocks the CPU keeps it from launching the next work",
     ),
-    ALLOCATING: Advice(
-        "allocate before the loop, or from a pool (cudaMallocAsync, a caching allocator)",
-        "cudaMalloc and cudaFree block the CPU, and cudaFree waits for the whole device",
-    ),
+    ALLOCATING: ALLOCATOR,
     LAUNCHING: Advice(
         "capture the launches in a CUDA graph, or fuse kernels", "the CPU launches more slowly than the GPU works"
     ),

@@ -14,7 +14,7 @@ from nsystui.base.columns import DURATION, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.exports import canonical
 from nsystui.exports.identifiers import process_of
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
 from nsystui.questions.host.causes import PREEMPTED, IdleSpan, attribute
 from nsystui.questions.host.segments import BLOCKED, RUNNABLE, RUNNING
 from nsystui.questions.triage.case import Case, number_of, time_words
@@ -52,28 +52,26 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     able = {task: _runnable(case, task) for task in case.tasks}
     for device in case.devices:
         task = device.device.task.task
-        for part in case.gaps(device).parts():
-            pieces = intersect(part, able[task])
-            ready[task.report] = merge(ready.get(task.report, EMPTY), pieces)
-            places = np.unique(np.searchsorted(part.starts, pieces.starts, side="right") - 1)
-            edges = zip(part.starts[places].tolist(), part.ends[places].tolist(), strict=True)
-            spans += [IdleSpan(task, device.device.device, *edge) for edge in edges]
+        gaps = case.idle_spans(device, able[task])
+        inside = intersect(able[task], union([one.start for one in gaps], [one.end for one in gaps]))
+        ready[task.report] = merge(ready.get(task.report, EMPTY), inside)
+        spans += gaps
     least = case.thresholds.preempted_percent
     most = sum(one.length for one in ready.values()) * len(case.devices)
     if not most or case.percent(case.mean([most])) < least:
         return []  # cheaper than to see which of the threads launched
     found = attribute(case.job, spans)
     spent: dict[tuple[int, str], int] = {}
-    gaps: set[int] = set()
+    met: set[int] = set()
     for span, cause, time in zip(found.span.tolist(), found.cause.tolist(), found.time.tolist(), strict=True):
         if found.causes[cause].kind == PREEMPTED:
             key = (case.rank_of[spans[span].task], found.causes[cause].what)
             spent[key] = spent.get(key, 0) + time
-            gaps.add(span)
+            met.add(span)
     cost = case.mean(spent.values())
     if not cost or case.percent(cost) < least:
         return []
-    return [_finding(case, spent, [spans[number] for number in sorted(gaps)], ready, cost)]
+    return [_finding(case, spent, [spans[number] for number in sorted(met)], ready, cost)]
 
 
 def _runnable(case: Case, task: Task) -> Intervals:
