@@ -7,7 +7,7 @@ recording are left out, so what is in use is what the recording saw.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ from nsystui.questions.conditions import duration, is_launched_by, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.job import Job
 from nsystui.questions.nvtx.ranges import NvtxRanges
+from nsystui.questions.tasks import used_devices
 from nsystui.questions.time_window import edges_of, extents, recorded, report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -118,27 +119,11 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Usage:
-    """The n allocations of one place by start, and the 2 n or fewer moments when its use changes; times are job time.
+class Curve:
+    """The moments when the memory in use changes (job time), and the bytes in use before any and after each of them."""
 
-    ``end`` is ``_NEVER`` for what is never freed. ``times`` are the moments, ``used`` the bytes in use before any and
-    after each of them. ``born`` and ``died``: the moments at which each allocation begins and ends, by number.
-    """
-
-    place: Place
-    start: Ints
-    end: Ints
-    bytes: Ints
-    row: Ints
-    correlation: Ints
     times: Ints
     used: Ints
-    born: Ints
-    died: Ints
-
-    def in_window(self, window: Window) -> Flags:
-        """The allocations that were made in a window."""
-        return (self.start >= window.start) & (self.start < window.end)
 
     def moments(self, window: Window) -> tuple[int, int]:
         """The first moment in a window, and the first behind it."""
@@ -152,16 +137,38 @@ class Usage:
         time = int(self.times[number - 1]) if number > first else window.start
         return int(self.used[number]), time, number
 
-    def live(self, number: int) -> Flags:
-        """The allocations in use after so many moments."""
-        return (self.born < number) & (self.died >= number)
-
     def peaks(self, edges: Sequence[int]) -> tuple[Ints, Ints]:
         """For each span between ``edges`` the most bytes in use, and those at its end."""
         at = np.searchsorted(self.times, np.asarray(edges, np.int64))
         bounds = np.column_stack((at[:-1], at[1:] + 1)).ravel()
         padded = np.append(self.used, 0)
         return np.maximum.reduceat(padded, bounds)[::2], self.used[at[1:]]
+
+
+@dataclass(frozen=True, eq=False)
+class Usage(Curve):
+    """The n allocations of one place by start, and the 2 n or fewer moments when its use changes; times are job time.
+
+    ``end`` is ``_NEVER`` for what is never freed. ``born`` and ``died``: the moments at which each allocation begins
+    and ends, by number.
+    """
+
+    place: Place
+    start: Ints
+    end: Ints
+    bytes: Ints
+    row: Ints
+    correlation: Ints
+    born: Ints
+    died: Ints
+
+    def in_window(self, window: Window) -> Flags:
+        """The allocations that were made in a window."""
+        return (self.start >= window.start) & (self.start < window.end)
+
+    def live(self, number: int) -> Flags:
+        """The allocations in use after so many moments."""
+        return (self.born < number) & (self.died >= number)
 
 
 @dataclass(frozen=True)
@@ -249,18 +256,47 @@ def _usage(place: Place, mine: pd.DataFrame) -> Usage:
     place_of[order] = np.arange(len(order))
     died = np.full(len(start), _NEVER)
     died[is_freed] = place_of[: int(is_freed.sum())]
-    return Usage(
-        place,
-        start,
-        end,
-        size,
-        row,
-        mine["correlation"].to_numpy(),
-        times[order],
-        np.concatenate(([0], np.cumsum(changes))),
-        place_of[int(is_freed.sum()) :],
-        died,
-    )
+    used = np.concatenate(([0], np.cumsum(changes)))
+    born = place_of[int(is_freed.sum()) :]
+    return Usage(times[order], used, place, start, end, size, row, mine["correlation"].to_numpy(), born, died)
+
+
+@dataclass(frozen=True)
+class DevicePeak:
+    """The most of a GPU's own memory that is in use at once, by all processes on it; sizes in bytes, job time.
+
+    ``places``: who has it. ``total`` is the memory of the GPU, ``sizes`` the allocations in use then.
+    """
+
+    places: tuple[Place, ...]
+    total: int
+    peak: int
+    time: int
+    sizes: tuple[int, ...]
+
+
+def device_peaks(job: Job, selection: Selection) -> list[DevicePeak]:
+    """The peak of each GPU whose size is known, the fullest first."""
+    sizes, windows = _device_sizes(job.session), _windows(job, selection)
+    gpus = {(one.task, one.device): one.uuid for one in used_devices(job.session)}
+    found: dict[Hashable, list[Usage]] = {}
+    for one in gpu_memory(job.session, selection).usages:
+        place = (one.place.task, one.place.device)
+        if one.place.memory in ON_DEVICE and place in sizes:
+            found.setdefault(gpus.get(place) or place, []).append(one)
+    peaks = []
+    for usages in found.values():
+        times = np.concatenate([one.times for one in usages])
+        order = np.argsort(times, kind="stable")
+        used = np.cumsum(np.concatenate([np.diff(one.used) for one in usages])[order])
+        spans = [windows[one.place.task.report] for one in usages]
+        whole = Window(min(span.start for span in spans), max(span.end for span in spans))
+        peak, time, _ = Curve(times[order], np.concatenate(([0], used))).peak(whole)
+        live = (one.bytes[one.live(int(np.searchsorted(one.times, time, "right")))] for one in usages)
+        places = tuple(one.place for one in usages)
+        total = max(sizes[one.task, one.device] for one in places)
+        peaks.append(DevicePeak(places, total, peak, time, tuple(np.concatenate(list(live)).tolist())))
+    return sorted(peaks, key=lambda one: (-one.peak / one.total, one.places[0].task, one.places[0].device))
 
 
 def memory_table(job: Job, selection: Selection) -> TableAnswer:

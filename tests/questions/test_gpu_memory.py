@@ -16,7 +16,13 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo.host import Pool
 from nsystui.questions.catalogue import question_named
-from nsystui.questions.gpu_memory import allocation_table, memory_over_time, memory_table, pool_table
+from nsystui.questions.gpu_memory import (
+    allocation_table,
+    device_peaks,
+    memory_over_time,
+    memory_table,
+    pool_table,
+)
 from nsystui.questions.job import Job
 
 MS = 1_000_000
@@ -95,6 +101,24 @@ def windows(seed: int) -> Iterator[Window]:
     for _ in range(6):
         start, end = sorted(draw.sample(range(90_000), 2))
         yield Window(start, end)
+
+
+def test_processes_share_the_memory_of_their_gpu(opened, tmp_path):
+    """Of three that have 10, 20 and 40 MiB in turn on GPU 0, 0 and 1, two are together at most at 30 of their GPU."""
+    with ExportWriter(tmp_path / "x.sqlite") as export:
+        for gpu in (0, 1):
+            export.gpu(gpu)
+        for number, gpu in enumerate((0, 0, 1)):
+            process = export.process(70 + number)
+            export.cuda_device(process, 0, gpu)
+            export.thread(process, 70 + number, "python")
+            export.kernel(process, 0, 7, 1_000, 90_000, name="k(int)", correlation_id=None)
+            size = 10 * 2**number << 20
+            export.gpu_memory(process, 0, 1_000 * (1 + number), size, address=4096)
+            export.gpu_memory(process, 0, 50_000 + number, size, address=4096, is_free=True)
+    peaks = device_peaks(Job(opened(tmp_path / "x.sqlite")), Selection())
+    assert [(one.peak >> 20, one.time, len(one.places)) for one in peaks] == [(40, 3_000, 1), (30, 2_000, 2)]
+    assert [sorted(size >> 20 for size in one.sizes) for one in peaks] == [[40], [10, 20]]
 
 
 class TestTable:

@@ -197,6 +197,12 @@ class TestAllocatorChurn:
         assert "2.0 calls in each step" in one.sentence
         assert "PYTORCH_CUDA_ALLOC_CONF" in one.advice.text
 
+    def test_without_steps_the_warm_up_ends_where_the_gpu_works(self, tmp_path):
+        ill = illnesses.allocator_churn(tmp_path / "ill.sqlite", steps=False)
+        one = finding(triaged(*ill.paths, rules=self.RULE), "allocator-churn")
+        assert one.cost == ill.cost
+        assert "in each step" not in one.sentence
+
     @pytest.mark.parametrize("calls", [2, 6])
     def test_allocations_of_the_first_steps_are_none(self, tmp_path, calls):
         ill = illnesses.allocator_churn(tmp_path / "healthy.sqlite", calls)
@@ -208,7 +214,32 @@ class TestAllocatorChurn:
         assert "host-allocation" in ids(found) and "allocator-churn" not in ids(found)
 
 
-@pytest.mark.parametrize("rule", ["preempted", "allocator_churn"])
+class TestMemoryFull:
+    RULE = ("device_memory",)
+
+    @pytest.mark.parametrize(("gib", "severity"), [(78, Severity.WARNING), (73, Severity.INFO), (60, None)])
+    def test_the_share_of_the_devices_memory_decides(self, tmp_path, gib, severity):
+        ill = illnesses.full_memory(tmp_path / "full.sqlite", gib)
+        found = triaged(*ill.paths, rules=self.RULE)
+        assert [one.severity for one in found.findings] == ([] if severity is None else [severity])
+        if severity is not None:
+            one = finding(found, "memory-full")
+            assert f"{gib} GiB of 79.18 GiB ({100 * (gib << 30) / 85_014_413_312:.0f} %)" in one.sentence
+            assert f"2 allocations, the largest {gib - 10} GiB" in one.sentence
+            assert [row[3] for row in one.evidence.rows] == [(gib - 10) << 30, 10 << 30]
+
+    def test_allocations_that_fail_make_it_worse(self, tmp_path):
+        ill = illnesses.full_memory(tmp_path / "full.sqlite", 73, failures=3)
+        one = finding(triaged(*ill.paths, rules=self.RULE), "memory-full")
+        assert one.severity is Severity.WARNING and "3 allocations got none" in one.sentence
+
+    def test_without_the_events_it_is_not_judged(self, tmp_path):
+        ill = illnesses.synchronous_memsets(tmp_path / "none.sqlite")
+        found = triaged(*ill.paths, rules=self.RULE)
+        assert found.findings == () and "--cuda-memory-usage=true" in found.not_checked[0].why
+
+
+@pytest.mark.parametrize("rule", ["preempted", "allocator_churn", "device_memory"])
 def test_the_demo_job_is_healthy_in_this(demo_job, rule):
     assert triaged(*demo_job, rules=(rule,)).findings == ()
 

@@ -33,6 +33,7 @@ RULES: Mapping[str, frozenset[str]] = {
     "memory_copies": _WORK | {"api_calls"},
     "staged_copies": _WORK,
     "exposed_memory": _WORK,
+    "device_memory": frozenset({"gpu_memory", "devices", "api_calls"}),
     "dominant_kernel": frozenset({"kernels"}),
     "different_work": frozenset({"kernels", "nvtx_ranges", "api_calls"}),
     "tensor_activity": _WORK | {"gpu_metrics"},
@@ -89,6 +90,8 @@ class Thresholds:
     sync_percent: float = _of(3.0, "minimum cost of idle time that begins in a synchronising call")
     copy_percent: float = _of(2.0, "minimum cost of synchronous, or of pageable, memory operations")
     exposed_memory_percent: float = _of(5.0, "minimum cost of memory operations that no kernel hides")
+    memory_high: float = _of(90.0, "a GPU's memory is nearly full from so much in use on, in %")
+    memory_full: float = _of(95.0, "and full from so much on, in %")
     dominant_percent: float = _of(50.0, "minimum share of one kernel in all kernel time but NCCL's, in %")
     dominant_cost_percent: float = _of(20.0, "minimum cost of a kernel that dominates")
     work_difference_percent: float = _of(5.0, "how much more a rank must launch than the median rank, in %")

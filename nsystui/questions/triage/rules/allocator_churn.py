@@ -6,7 +6,7 @@ See docs/numbers.md#allocator-churn. Page-locked host memory is the finding of `
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import sqlalchemy as sa
@@ -70,7 +70,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         if len(own.starts) < case.thresholds.churn_calls:
             continue
         calls[task] = own
-        gaps = case.idle_spans(device, own.covered)
+        gaps = [replace(one, start=max(one.start, begin)) for one in case.idle_spans(device, own.covered)]
         short = [(one.start, one.end) for one in gaps if one.end - one.start < case.thresholds.gap_ms * 1e6]
         behind = idle_after(Intervals(*np.array(short, np.int64).reshape(-1, 2).T), own.waiting)
         whole |= {(task, device.device.device, start) for start in behind.starts.tolist()}

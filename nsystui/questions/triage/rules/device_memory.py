@@ -1,0 +1,87 @@
+"""GPU memory close to the size of the device: the peak, by how many allocations, and allocations that got none.
+
+See docs/numbers.md#gpu-memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import TableAnswer
+from nsystui.base.selection import Window
+from nsystui.exports import canonical
+from nsystui.questions.conditions import where
+from nsystui.questions.gpu_memory import ON_DEVICE, DevicePeak, allocation_table, device_peaks
+from nsystui.questions.host.causes import ALLOCATIONS
+from nsystui.questions.triage.case import Case, bytes_words, number_of, rank_words, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.rules.first_use import HOST_CALLS
+from nsystui.store import tables
+
+_NAME = "memory-full"
+_NO_MEMORY = 2
+"""cudaErrorMemoryAllocation, and CUDA_ERROR_OUT_OF_MEMORY of the driver."""
+_SHOWN = 40
+"""The largest allocations that are shown as evidence."""
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    if not case.job.session.count(tables.gpu_memory):
+        return [NotChecked(_NAME, f"needs {canonical.GPU_MEMORY.what}: {canonical.GPU_MEMORY.record}")]
+    peaks = device_peaks(case.job, case.chosen)
+    if not peaks:
+        return [NotChecked(_NAME, "needs to know how much memory the GPUs have: the exports do not tell")]
+    thresholds = case.thresholds
+    full = [one for one in peaks if 100 * one.peak >= thresholds.memory_high * one.total]
+    return [_finding(case, full, len(peaks), _failures(case))] if full else []
+
+
+def _failures(case: Case) -> int:
+    """The calls that asked for GPU memory and got none."""
+    calls = tables.api_calls
+    if not case.job.session.count(calls):
+        return 0
+    query = sa.select(sa.func.count()).where(
+        *where(calls, case.chosen),
+        calls.c.return_value == _NO_MEMORY,
+        sa.or_(*(calls.c.name.contains(word) for word in ALLOCATIONS)),
+        *(sa.not_(calls.c.name.startswith(host)) for host in HOST_CALLS),
+    )
+    return int(case.job.session.scalar(query) or 0)
+
+
+def _finding(case: Case, full: Sequence[DevicePeak], known: int, failures: int) -> Finding:
+    worst = full[0]
+    percent = 100 * worst.peak / worst.total
+    is_warning = percent >= case.thresholds.memory_full or failures
+    whose = rank_words({case.rank_of[place.task] for place in worst.places if place.task in case.rank_of})
+    sentence = (
+        f"{bytes_words(worst.peak)} of {bytes_words(worst.total)} ({percent:.0f} %) of a GPU's memory is in use at "
+        f"{time_words(worst.time)} ({whose}), in {number_of(len(worst.sizes), 'allocation')}, the largest "
+        f"{bytes_words(max(worst.sizes, default=0))}"
+    )
+    if len(full) > 1:
+        sentence += f"; so full are {len(full)} of {known} GPUs"
+    if failures:
+        sentence += f"; {number_of(failures, 'allocation')} got none"
+    advice = Advice(
+        "see what is in use then (`nsystui gpu-memory --allocations at-peak`): smaller batches, recomputed "
+        "activations, sharded states; less fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)",
+        "an allocator that gets no memory frees its cache and tries again, which makes the GPU wait, or the job fails; "
+        "but a caching allocator may also hold more than it needs",
+    )
+    measured = (
+        "the most that allocations of all processes on the GPU had in use at once: contexts, code and libraries, and "
+        "what was allocated before the recording, come on top"
+    )
+    every = allocation_table(case.job, case.chosen.with_tasks(frozenset(one.task for one in worst.places)), "at-peak")
+    devices = {one.device for one in worst.places}
+    rows = [row for row in every.rows if row[1] in devices and row[2] in ON_DEVICE]
+    ranks = {case.rank_of[place.task] for one in full for place in one.places if place.task in case.rank_of}
+    return Finding(
+        _NAME, Severity.WARNING if is_warning else Severity.INFO, sentence, advice, Door("GPU memory"),
+        measured=measured, evidence=TableAnswer(_NAME, every.columns, rows[:_SHOWN], len(rows)),
+        window=Window(worst.time, worst.time + 1), ranks=tuple(sorted(ranks)),
+    )  # fmt: skip
