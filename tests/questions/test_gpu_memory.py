@@ -14,15 +14,10 @@ from synthetic import ExportWriter, old_schema_export
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo.host import Pool
+from nsystui.exports.demo.host import Frame, Pool
 from nsystui.questions.catalogue import question_named
-from nsystui.questions.gpu_memory import (
-    allocation_table,
-    device_peaks,
-    memory_over_time,
-    memory_table,
-    pool_table,
-)
+from nsystui.questions.gpu_allocations import allocation_table
+from nsystui.questions.gpu_memory import device_peaks, memory_over_time, memory_table, pool_table
 from nsystui.questions.job import Job
 
 MS = 1_000_000
@@ -302,6 +297,26 @@ class TestAllocations:
             export.gpu_memory(process, 0, 50, 64, address=64, correlation_id=1)
         [row] = records(allocation_table(Job(opened(path)), Selection()))
         assert (row["call"], row["duration"], row["tid"], row["nvtx"]) == ("cudaMalloc", 50, 70, None)
+
+    @pytest.mark.parametrize("event_class", [0, 67])
+    def test_the_stack_of_its_call_begins_where_cuda_is_called(self, opened, tmp_path, event_class):
+        """The stack is that of the call, or with --cudabacktrace that of its second row."""
+        path = tmp_path / "x.sqlite"
+        cuda = [Frame("0x7f", "/x/libcuda.so.525", is_unresolved=True), Frame("cudaMalloc", "/x/libcudart.so.12")]
+        stack = [*cuda, Frame("Pool::grow(int)", "/x/app"), Frame("main", "/x/app")]
+        with ExportWriter(path) as export:
+            process = export.process(70)
+            main = export.thread(process, 70, "python")
+            for number, own in enumerate((stack, cuda, ()), 1):
+                time = 1_000 * number
+                if event_class:
+                    export.api(main, time, time + 60, "cudaMalloc_v3020", number)
+                name = "cudaMalloc" if event_class else "cudaMalloc_v3020"
+                export.api(main, time, time + 60, name, number, stack=own, event_class=event_class)
+                export.gpu_memory(process, 0, time + 50, number, address=64 * number, correlation_id=number)
+        rows = records(allocation_table(Job(opened(path)), Selection()))
+        assert [row["stack"] for row in rows] == [None, None, "Pool::grow ‹ main"]
+        assert {row["call"] for row in rows} == {"cudaMalloc"}
 
 
 class TestPools:

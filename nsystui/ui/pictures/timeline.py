@@ -9,7 +9,6 @@ import numpy as np
 
 from nsystui.base.answer import Row, Value, record
 from nsystui.base.columns import Unit
-from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.exports.identifiers import tid_of
@@ -286,8 +285,7 @@ def _cpu_facts(timeline: Timeline, lane: Lane, window: Window) -> Iterator[str]:
         yield name if name == ON_CPU else f"{name} (sampled)"
         yield f"on a CPU for {_duration(end - start)} from {format_value(Unit.TIME, start)} · {where}"
         if cpu.tree is not None and own.row[place]:
-            called = [function_name(cpu.tree.functions[one].name) for one in cpu.tree.path(int(own.row[place]))[::-1]]
-            yield f"stack  {' ‹ '.join(called[:_CALLERS])}{' ‹ …' if len(called) > _CALLERS else ''}"
+            yield f"stack  {cpu.tree.words(int(own.row[place]), _CALLERS)}"
     yield _around(path_at(timeline.session, lane.task.report, thread, (window.start + window.end) // 2))
 
 

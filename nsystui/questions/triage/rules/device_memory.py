@@ -13,7 +13,8 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Window
 from nsystui.exports import canonical
 from nsystui.questions.conditions import where
-from nsystui.questions.gpu_memory import ON_DEVICE, DevicePeak, allocation_table, device_peaks
+from nsystui.questions.gpu_allocations import allocation_table
+from nsystui.questions.gpu_memory import ON_DEVICE, DevicePeak, device_peaks
 from nsystui.questions.host.causes import ALLOCATIONS
 from nsystui.questions.triage.case import Case, bytes_words, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
