@@ -44,6 +44,8 @@ COLUMNS = (
 )
 _CUDA = re.compile(r"lib(?:cuda|cudart|cupti|ToolsInjection)\b.*|libToolsInjection.*")
 """Modules between the program and the profiler."""
+AT_PEAK, NEVER_FREED = "at-peak", "never-freed"
+"""Which allocations a table has, but for all."""
 _Key = tuple[Task, int]
 """The task and the correlation id of a call."""
 
@@ -79,7 +81,7 @@ def allocation_table(job: Job, selection: Selection, which: str = "all") -> Tabl
         total += len(usage.start)
         at_peak = usage.live(usage.peak(window)[2])
         made = usage.in_window(window)
-        chosen = {"at-peak": at_peak, "never-freed": made & (usage.end == NEVER)}.get(which, made)
+        chosen = {AT_PEAK: at_peak, NEVER_FREED: made & (usage.end == NEVER)}.get(which, made)
         for number in np.flatnonzero(chosen).tolist():
             key = (place.task, int(usage.correlation[number]))
             call = calls.get(key, _NO_CALL)

@@ -164,9 +164,10 @@ class TestPreempted:
         one = finding(found, "preempted")
         assert one.cost == ill.cost
         assert "for 100 % of it omp 5900 ran there" in one.sentence
-        assert "3.0 threads of its report can run, all of which use 2 of the node's 96 CPUs" in one.sentence
+        assert "3.0 threads of its report could run then, and they used 2 of the node's 96 CPUs" in one.sentence
         assert "OMP_NUM_THREADS" in one.advice.text
-        assert finding(found, "idle-gaps").under == "preempted"
+        gaps = finding(found, "idle-gaps")
+        assert gaps.under == "preempted" and "not scheduled, 100 % of it while omp 5900 had its CPU" in gaps.sentence
 
     def test_a_cpu_that_no_recorded_thread_had(self, tmp_path):
         ill = illnesses.preempted(tmp_path / "ill.sqlite", others=False)
@@ -194,8 +195,13 @@ class TestAllocatorChurn:
         ill = illnesses.allocator_churn(tmp_path / "ill.sqlite", drains_ns=drains_ns)
         one = finding(triaged(*ill.paths, rules=self.RULE), "allocator-churn")
         assert one.cost == ill.cost
-        assert "2.0 calls in each step" in one.sentence
+        assert "2.0 calls in each step; cudaFree" in one.sentence
         assert "PYTORCH_CUDA_ALLOC_CONF" in one.advice.text
+
+    def test_launches_that_come_late_behind_them_are_a_symptom(self, tmp_path):
+        ill = illnesses.allocator_churn(tmp_path / "ill.sqlite")
+        found = triaged(*ill.paths, rules=(*self.RULE, "launch_overhead"))
+        assert finding(found, "launch-overhead").under == "allocator-churn"
 
     def test_without_steps_the_warm_up_ends_where_the_gpu_works(self, tmp_path):
         ill = illnesses.allocator_churn(tmp_path / "ill.sqlite", steps=False)

@@ -159,7 +159,7 @@ def triage(
 
 _SYMPTOMS = {
     "idle-gaps": ("input-pipeline", "preempted", "allocator-churn"),
-    "launch-overhead": ("preempted",),
+    "launch-overhead": ("preempted", "allocator-churn"),
     "low-utilisation": ("preempted", "allocator-churn", "launch-overhead", "launch-bound", "synchronising-calls"),
     "exposed-memory": ("synchronous-copies", "pageable-copies", "step-traffic"),
     "exposed-communication": ("straggler", "imbalance"),

@@ -21,7 +21,7 @@ from nsystui.questions.host.causes import ALLOCATING, ALLOCATIONS, IdleSpan, att
 from nsystui.questions.time_budget import steady_start
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.rules.first_use import CALL_COLUMNS, HOST_CALLS
+from nsystui.questions.triage.rules.first_use import CALL_COLUMNS, HOST_CALLS, longest_calls
 from nsystui.questions.triage.rules.synchronising_calls import idle_after
 from nsystui.store import tables
 
@@ -129,10 +129,9 @@ def _finding(case: Case, calls: Mapping[Task, _Calls], cost: int) -> Finding:
     total = sum(len(own.starts) for own in calls.values())
     steps = [len(case.steps[task]) - int(case.thresholds.warm_up_steps) for task in calls if task in case.steps]
     each = f", {total / sum(steps):.1f} calls in each step" if len(steps) == len(calls) and min(steps) > 0 else ""
-    longest = ", ".join(f"{name} {time_words(float(time or 0))}" for _, name, _, time in rows[:2])
     sentence = (
         f"GPUs are idle for {time_words(cost)} each in or behind calls that allocate and free GPU memory after the "
-        f"warm-up ({number_of(total, 'call')}{each}; {longest})"
+        f"warm-up ({number_of(total, 'call')}{each}; {longest_calls(rows)})"
     )
     measured = (
         "gaps after the first steps, without page-locked host memory: the time in such calls, and of gaps below "

@@ -13,7 +13,7 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Window
 from nsystui.exports import canonical
 from nsystui.questions.conditions import where
-from nsystui.questions.gpu_allocations import allocation_table
+from nsystui.questions.gpu_allocations import AT_PEAK, allocation_table
 from nsystui.questions.gpu_memory import ON_DEVICE, DevicePeak, device_peaks
 from nsystui.questions.host.causes import ALLOCATIONS
 from nsystui.questions.triage.case import Case, bytes_words, number_of, rank_words, time_words
@@ -64,7 +64,7 @@ def _finding(case: Case, full: Sequence[DevicePeak], known: int, failures: int) 
         f"{bytes_words(max(worst.sizes, default=0))}"
     )
     if len(full) > 1:
-        sentence += f"; so full are {len(full)} of {known} GPUs"
+        sentence += f"; {len(full)} of {known} GPUs are that full"
     if failures:
         sentence += f"; {number_of(failures, 'allocation')} got none"
     advice = Advice(
@@ -77,7 +77,7 @@ def _finding(case: Case, full: Sequence[DevicePeak], known: int, failures: int) 
         "the most that allocations of all processes on the GPU had in use at once: contexts, code and libraries, and "
         "what was allocated before the recording, come on top"
     )
-    every = allocation_table(case.job, case.chosen.with_tasks(frozenset(one.task for one in worst.places)), "at-peak")
+    every = allocation_table(case.job, case.chosen.with_tasks(frozenset(one.task for one in worst.places)), AT_PEAK)
     devices = {one.device for one in worst.places}
     rows = [row for row in every.rows if row[1] in devices and row[2] in ON_DEVICE]
     ranks = {case.rank_of[place.task] for one in full for place in one.places if place.task in case.rank_of}

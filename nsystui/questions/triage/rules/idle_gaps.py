@@ -177,11 +177,12 @@ def _where(works: Sequence[HostWork], kind: str) -> str:
         ranges[work.range_name] = ranges.get(work.range_name, 0) + work.spent[kind]
         for cause, time in work.causes.items():
             if cause.kind == kind and cause.what:
-                calls[cause.words] = calls.get(cause.words, 0) + time
+                what = f"while {cause.what} had its CPU" if kind == PREEMPTED else f"in {cause.words}"
+                calls[what] = calls.get(what, 0) + time
     whole, words = sum(ranges.values()), ""
     if calls:
         call = max(sorted(calls), key=lambda one: calls[one])
-        words = f", {100 * calls[call] / whole:.0f} % of it in {call}"
+        words = f", {100 * calls[call] / whole:.0f} % of it {call}"
     if set(ranges) == {None}:
         return words
     longest = max(sorted(ranges, key=str), key=lambda one: ranges[one])

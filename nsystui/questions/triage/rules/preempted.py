@@ -121,4 +121,4 @@ def _crowd(case: Case, ready: Mapping[int, Intervals]) -> str:
     used = {cpu for one in own for cpu in scheduling.cpus[one].labels.tolist() if cpu >= 0}
     of_node = next(report.metadata.cpus for report in case.reports if report.index == index)
     cpus = f"{len(used)} of the node's {of_node} CPUs" if of_node else number_of(len(used), "CPU")
-    return f"meanwhile {sum(able) / when.length:.1f} threads of its report can run, all of which use {cpus}"
+    return f"on average {sum(able) / when.length:.1f} threads of its report could run then, and they used {cpus} in all"
