@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import Intervals, union
-from nsystui.questions.conditions import job_end, job_start, where
+from nsystui.questions.conditions import Condition, job_end, job_start, where
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host.causes import ALLOCATING, ALLOCATIONS, IdleSpan, attribute
 from nsystui.questions.time_budget import steady_start
@@ -88,6 +88,12 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     return [_finding(case, calls, cost)]
 
 
+def of_device_memory(name: sa.ColumnElement[str]) -> list[Condition]:
+    """Whether a call allocates or frees GPU memory, by its name."""
+    is_any = sa.or_(*(name.contains(word) for word in ALLOCATIONS))
+    return [is_any, *(sa.not_(name.startswith(host)) for host in HOST_CALLS)]
+
+
 def _calls(case: Case) -> Mapping[Task, _Calls]:
     """The calls of each process in the selection."""
     calls = tables.api_calls
@@ -97,8 +103,7 @@ def _calls(case: Case) -> Mapping[Task, _Calls]:
     ).where(
         *where(calls, case.chosen),
         calls.c.end.is_not(None),
-        sa.or_(*(name.contains(word) for word in ALLOCATIONS)),
-        *(sa.not_(name.startswith(host)) for host in HOST_CALLS),
+        *of_device_memory(name),
     )
     found = case.job.session.arrays(query)
     every = _Calls(found["start"].astype(np.int64), found["end"].astype(np.int64), found["name"])

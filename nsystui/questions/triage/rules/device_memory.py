@@ -15,10 +15,9 @@ from nsystui.exports import canonical
 from nsystui.questions.conditions import where
 from nsystui.questions.gpu_allocations import AT_PEAK, allocation_table
 from nsystui.questions.gpu_memory import ON_DEVICE, DevicePeak, device_peaks
-from nsystui.questions.host.causes import ALLOCATIONS
 from nsystui.questions.triage.case import Case, bytes_words, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.rules.first_use import HOST_CALLS
+from nsystui.questions.triage.rules.allocator_churn import of_device_memory
 from nsystui.store import tables
 
 _NAME = "memory-full"
@@ -47,8 +46,7 @@ def _failures(case: Case) -> int:
     query = sa.select(sa.func.count()).where(
         *where(calls, case.chosen),
         calls.c.return_value == _NO_MEMORY,
-        sa.or_(*(calls.c.name.contains(word) for word in ALLOCATIONS)),
-        *(sa.not_(calls.c.name.startswith(host)) for host in HOST_CALLS),
+        *of_device_memory(calls.c.name),
     )
     return int(case.job.session.scalar(query) or 0)
 
