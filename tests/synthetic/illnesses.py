@@ -175,7 +175,10 @@ def allocator_churn(path: Path, calls: int = 40, drains_ns: int = 300_000, steps
 
 
 def full_memory(path: Path, gib: int = 78, failures: int = 0) -> Ill:
-    """A GPU with 79.2 GiB of which two allocations take `gib` at most, and `failures` calls that get no memory."""
+    """A GPU with 79.2 GiB of which two allocations take `gib` at most, and `failures` calls that get no memory.
+
+    After the first failure two allocations are freed, and it is tried again.
+    """
     with ExportWriter(path, _SCHEMA) as export:
         gpu = OneGpu(export)
         sizes = ((gib - 10) << 30, 10 << 30)
@@ -185,6 +188,9 @@ def full_memory(path: Path, gib: int = 78, failures: int = 0) -> Ill:
             export.gpu_memory(gpu.process, 0, time, size, address=4096 * (1 + number), correlation_id=with_call)
         for number in range(failures):
             gpu.call("cudaMalloc_v3020", (4 + number) * MS, (4 + number) * MS + 50_000, return_value=2)
+            if not number:
+                for again, name in enumerate(("cudaFree", "cudaFree", "cudaMalloc"), 2):
+                    gpu.call(f"{name}_v3020", 4 * MS + 50_000 * again, 4 * MS + 50_000 * again + 20_000)
         gpu.kernel(20 * MS, 40 * MS, launched=19 * MS)
         export.gpu_memory(gpu.process, 0, 50 * MS, sizes[1], address=2 * 4096, is_free=True)
     return Ill((path,), 0)

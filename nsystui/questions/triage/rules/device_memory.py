@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Window
 from nsystui.exports import canonical
-from nsystui.questions.conditions import where
+from nsystui.questions.conditions import job_start, where
 from nsystui.questions.gpu_allocations import AT_PEAK, allocation_table
 from nsystui.questions.gpu_memory import ON_DEVICE, DevicePeak, device_peaks
 from nsystui.questions.triage.case import Case, bytes_words, number_of, rank_words, time_words
@@ -38,20 +38,40 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     return [_finding(case, full, len(peaks), _failures(case))] if full else []
 
 
-def _failures(case: Case) -> int:
-    """The calls that asked for GPU memory and got none."""
+def _failures(case: Case) -> str:
+    """The calls that asked for GPU memory and got none, and what their threads did then; empty if there are none."""
     calls = tables.api_calls
     if not case.job.session.count(calls):
-        return 0
-    query = sa.select(sa.func.count()).where(
-        *where(calls, case.chosen),
-        calls.c.return_value == _NO_MEMORY,
-        *of_device_memory(calls.c.name),
-    )
-    return int(case.job.session.scalar(query) or 0)
+        return ""
+    own = [*where(calls, case.chosen), *of_device_memory(calls.c.name)]
+    place = (calls.c.report, calls.c.thread)
+    full = sa.select(*place).where(*own, calls.c.return_value == _NO_MEMORY).distinct().subquery()
+    query = sa.select(*place, calls.c.name, calls.c.return_value).where(*own)
+    query = query.join(full, sa.and_(full.c.report == calls.c.report, full.c.thread == calls.c.thread))
+    failed = again = freed = 0
+    pending: dict[tuple[int, int], int] = {}
+    for report, thread, name, value in case.job.session.rows(query.order_by(job_start(calls), calls.c.row)):
+        key = (report, thread)
+        if value == _NO_MEMORY:
+            failed += 1
+            pending.setdefault(key, 0)
+        elif key in pending and "Free" in name:
+            pending[key] += 1
+        elif key in pending:
+            again += 1
+            freed += pending.pop(key)
+    if not failed:
+        return ""
+    words = f"; {number_of(failed, 'allocation')} got none"
+    if again:
+        were = "was" if again == 1 else "were"
+        words += (
+            f", {again:,} of which {were} tried again with success after {number_of(freed, 'call')} that freed memory"
+        )
+    return words
 
 
-def _finding(case: Case, full: Sequence[DevicePeak], known: int, failures: int) -> Finding:
+def _finding(case: Case, full: Sequence[DevicePeak], known: int, failures: str) -> Finding:
     worst = full[0]
     percent = 100 * worst.peak / worst.total
     is_warning = percent >= case.thresholds.memory_full or failures
@@ -63,8 +83,7 @@ def _finding(case: Case, full: Sequence[DevicePeak], known: int, failures: int) 
     )
     if len(full) > 1:
         sentence += f"; {len(full)} of {known} GPUs are that full"
-    if failures:
-        sentence += f"; {number_of(failures, 'allocation')} got none"
+    sentence += failures
     advice = Advice(
         "see what is in use then (`nsystui gpu-memory --allocations at-peak`): smaller batches, recomputed "
         "activations, sharded states; less fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)",
