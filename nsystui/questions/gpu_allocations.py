@@ -46,6 +46,7 @@ _CUDA = re.compile(r"lib(?:cuda|cudart|cupti|ToolsInjection)\b.*|libToolsInjecti
 """Modules between the program and the profiler."""
 AT_PEAK, NEVER_FREED = "at-peak", "never-freed"
 """Which allocations a table has, but for all."""
+_NO_STACKS = "no call stacks of allocations in this export: record with `nsys profile --cudabacktrace=memory`"
 _Key = tuple[Task, int]
 """The task and the correlation id of a call."""
 
@@ -96,7 +97,8 @@ def allocation_table(job: Job, selection: Selection, which: str = "all") -> Tabl
                 )
             )  # fmt: skip
     rows.sort(key=lambda row: (-int(row[3] or 0), int(row[4] or 0), row[-1]))
-    return TableAnswer("gpu-memory-allocations", COLUMNS, rows, total, memory.notes)
+    notes = memory.notes if stacks or not rows else (*memory.notes, _NO_STACKS)
+    return TableAnswer("gpu-memory-allocations", COLUMNS, rows, total, notes)
 
 
 def _of_allocations(calls: sa.FromClause, selection: Selection, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:

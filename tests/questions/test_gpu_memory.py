@@ -242,7 +242,9 @@ class TestOverTime:
 
 class TestAllocations:
     def test_largest_first_with_call_and_ranges(self, demo_session, demo_job):
-        rows = records(allocation_table(Job(demo_session), Selection()))
+        answer = allocation_table(Job(demo_session), Selection())
+        rows = records(answer)
+        assert "--cudabacktrace=memory" in answer.notes[-1]
         sizes = [size for path in demo_job for size, in native(
             path, "SELECT bytes FROM CUDA_GPU_MEMORY_USAGE_EVENTS WHERE memoryOperationType = 0"
         )]  # fmt: skip
@@ -314,7 +316,9 @@ class TestAllocations:
                 name = "cudaMalloc" if event_class else "cudaMalloc_v3020"
                 export.api(main, time, time + 60, name, number, stack=own, event_class=event_class)
                 export.gpu_memory(process, 0, time + 50, number, address=64 * number, correlation_id=number)
-        rows = records(allocation_table(Job(opened(path)), Selection()))
+        answer = allocation_table(Job(opened(path)), Selection())
+        rows = records(answer)
+        assert not answer.notes
         assert [row["stack"] for row in rows] == [None, None, "Pool::grow ‹ main"]
         assert {row["call"] for row in rows} == {"cudaMalloc"}
 
