@@ -92,6 +92,8 @@ class Metadata:
     mpi_ranks: Mapping[int, int] = field(default_factory=dict)
     json_included: bool = False
     blobs_included: bool = False
+    cpus: int | None = None
+    """The CPUs of the node."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values for ``json.dump``."""
@@ -139,6 +141,7 @@ class _Reader:
             duration=self._first("ANALYSIS_DETAILS", "duration"),
             host=system.get("Hostname", ""),
             os=system.get("OsDescription", ""),
+            cpus=whole_number(system.get("CpuCores", ""), _MOST_CPUS),
             driver_version=system.get("NvDriverVersion", ""),
             cuda_version=_cuda_version(system.get("CudaDriverVersion", "")),
             command=capture.get("PROCESS_0:COMMAND", ""),
@@ -222,7 +225,7 @@ def _integer(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
 
-_LATEST_CUDA = 999_999
+_LATEST_CUDA, _MOST_CPUS = 999_999, 999_999
 
 
 def _cuda_version(raw: str) -> str:

@@ -7,7 +7,7 @@ recording are left out, so what is in use is what the recording saw.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,25 +17,17 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import (
-    BYTES,
     DEVICE,
-    DURATION,
-    PROCESS_ID,
     RANK,
-    REPORT_ID,
-    ROW_ID,
     START,
-    TID,
     Column,
     Unit,
 )
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.identifiers import tid_of
-from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.conditions import duration, is_launched_by, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.job import Job
-from nsystui.questions.nvtx.ranges import NvtxRanges
+from nsystui.questions.tasks import used_devices
 from nsystui.questions.time_window import edges_of, extents, recorded, report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -48,20 +40,24 @@ Flags = NDArray[np.bool_]
 
 ON_DEVICE = ("Device", "Array", "Device Static")
 """The kinds of memory that are the device's own, of which it has only so much."""
-_NEVER = np.iinfo(np.int64).max
-_BETWEEN = " › "
+NEVER = np.iinfo(np.int64).max
 
 MEMORY = Column("memory", header="Memory", label="memory")
+_PEAK = Column("peak", header="Peak (B)", label="peak", unit=Unit.BYTES)
+_PEAK_TIME = Column("peak_time", header="Peak Time (ns)", label="at", unit=Unit.TIME, importance=2)
+_AT_END = Column("at_end", header="In Use at End (B)", label="at end", unit=Unit.BYTES, importance=3)
+_ALLOCATIONS = Column("allocations", header="Allocations", label="allocs", unit=Unit.COUNT, importance=1)
+_FREES = Column("frees", header="Frees", label="frees", unit=Unit.COUNT, importance=1)
 COLUMNS = (
     RANK,
     DEVICE,
     MEMORY,
-    Column("peak", header="Peak (B)", label="peak", unit=Unit.BYTES),
+    _PEAK,
     Column("peak_percent", header="Peak (% of Device)", label="of device", unit=Unit.PERCENT, decimals=2, has_bar=True),
-    Column("peak_time", header="Peak Time (ns)", label="at", unit=Unit.TIME, importance=2),
-    Column("at_end", header="In Use at End (B)", label="at end", unit=Unit.BYTES, importance=3),
-    Column("allocations", header="Allocations", label="allocs", unit=Unit.COUNT, importance=1),
-    Column("frees", header="Frees", label="frees", unit=Unit.COUNT, importance=1),
+    _PEAK_TIME,
+    _AT_END,
+    _ALLOCATIONS,
+    _FREES,
     Column("allocated", header="Allocated (B)", label="allocated", unit=Unit.BYTES, importance=4),
     Column("largest", header="Largest (B)", label="largest", unit=Unit.BYTES, importance=4),
     Column("never_freed", header="Never Freed", label="never freed", unit=Unit.COUNT, importance=2),
@@ -74,24 +70,8 @@ TIME_COLUMNS = (
     DEVICE,
     MEMORY,
     START,
-    Column("peak", header="Peak (B)", label="peak", unit=Unit.BYTES),
-    Column("at_end", header="In Use at End (B)", label="at end", unit=Unit.BYTES, importance=1),
-)
-ALLOCATION_COLUMNS = (
-    RANK,
-    DEVICE,
-    MEMORY,
-    BYTES,
-    START,
-    Column("lifetime", header="Lifetime (ns)", label="lifetime", unit=Unit.DURATION, importance=1),
-    Column("at_peak", header="At Peak", label="at peak", unit=Unit.NUMBER, importance=3),
-    Column("call", header="Call", label="call", importance=2),
-    DURATION.with_importance(4),
-    TID.with_importance(5),
-    Column("nvtx", header="NVTX Ranges", label="NVTX ranges", importance=1),
-    REPORT_ID,
-    PROCESS_ID,
-    ROW_ID,
+    _PEAK,
+    _AT_END.with_importance(1),
 )
 POOL_COLUMNS = (
     RANK,
@@ -100,15 +80,15 @@ POOL_COLUMNS = (
     Column("peak", header="Peak Reserved (B)", label="reserved", unit=Unit.BYTES),
     Column("used", header="Used Then (B)", label="used then", unit=Unit.BYTES),
     Column("unused_percent", header="Unused Then (%)", label="unused", unit=Unit.PERCENT, decimals=2, has_bar=True),
-    Column("peak_time", header="Peak Time (ns)", label="at", unit=Unit.TIME, importance=2),
+    _PEAK_TIME,
     Column("peak_used", header="Peak Used (B)", label="peak used", unit=Unit.BYTES, importance=1),
-    Column("allocations", header="Allocations", label="allocs", unit=Unit.COUNT, importance=1),
-    Column("frees", header="Frees", label="frees", unit=Unit.COUNT, importance=3),
+    _ALLOCATIONS,
+    _FREES.with_importance(3),
     Column("trims", header="Trimmed", label="trimmed", unit=Unit.COUNT, importance=2),
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Place:
     """Memory of one kind that a process has, as the export numbers its devices."""
 
@@ -118,27 +98,11 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Usage:
-    """The n allocations of one place by start, and the 2 n or fewer moments when its use changes; times are job time.
+class Curve:
+    """The moments when the memory in use changes (job time), and the bytes in use before any and after each of them."""
 
-    ``end`` is ``_NEVER`` for what is never freed. ``times`` are the moments, ``used`` the bytes in use before any and
-    after each of them. ``born`` and ``died``: the moments at which each allocation begins and ends, by number.
-    """
-
-    place: Place
-    start: Ints
-    end: Ints
-    bytes: Ints
-    row: Ints
-    correlation: Ints
     times: Ints
     used: Ints
-    born: Ints
-    died: Ints
-
-    def in_window(self, window: Window) -> Flags:
-        """The allocations that were made in a window."""
-        return (self.start >= window.start) & (self.start < window.end)
 
     def moments(self, window: Window) -> tuple[int, int]:
         """The first moment in a window, and the first behind it."""
@@ -152,16 +116,38 @@ class Usage:
         time = int(self.times[number - 1]) if number > first else window.start
         return int(self.used[number]), time, number
 
-    def live(self, number: int) -> Flags:
-        """The allocations in use after so many moments."""
-        return (self.born < number) & (self.died >= number)
-
     def peaks(self, edges: Sequence[int]) -> tuple[Ints, Ints]:
         """For each span between ``edges`` the most bytes in use, and those at its end."""
         at = np.searchsorted(self.times, np.asarray(edges, np.int64))
         bounds = np.column_stack((at[:-1], at[1:] + 1)).ravel()
         padded = np.append(self.used, 0)
         return np.maximum.reduceat(padded, bounds)[::2], self.used[at[1:]]
+
+
+@dataclass(frozen=True, eq=False)
+class Usage(Curve):
+    """The n allocations of one place by start, and the 2 n or fewer moments when its use changes; times are job time.
+
+    ``end`` is ``NEVER`` for what is never freed. ``born`` and ``died``: the moments at which each allocation begins
+    and ends, by number.
+    """
+
+    place: Place
+    start: Ints
+    end: Ints
+    bytes: Ints
+    row: Ints
+    correlation: Ints
+    born: Ints
+    died: Ints
+
+    def in_window(self, window: Window) -> Flags:
+        """The allocations that were made in a window."""
+        return (self.start >= window.start) & (self.start < window.end)
+
+    def live(self, number: int) -> Flags:
+        """The allocations in use after so many moments."""
+        return (self.born < number) & (self.died >= number)
 
 
 @dataclass(frozen=True)
@@ -230,8 +216,8 @@ def _allocations(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, int]
     ends = is_alloc & np.append((places[1:] == places[:-1]).all(axis=1), False)
     follows = np.concatenate(([False], ends))[: len(ends)]
     made = ordered[is_alloc].assign(
-        end=np.where(ends, np.append(start[1:], _NEVER), _NEVER)[is_alloc],
-        end_row=np.where(ends, np.append(row[1:], _NEVER), _NEVER)[is_alloc],
+        end=np.where(ends, np.append(start[1:], NEVER), NEVER)[is_alloc],
+        end_row=np.where(ends, np.append(row[1:], NEVER), NEVER)[is_alloc],
     )
     lost = int(np.count_nonzero(follows & is_alloc))
     return made.sort_values(["start", "row"]), ordered[~is_alloc & ~follows], lost
@@ -239,7 +225,7 @@ def _allocations(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, int]
 
 def _usage(place: Place, mine: pd.DataFrame) -> Usage:
     start, end, row, size = (mine[key].to_numpy() for key in ("start", "end", "row", "bytes"))
-    is_freed = end != _NEVER
+    is_freed = end != NEVER
     times = np.concatenate((end[is_freed], start))
     rows = np.concatenate((mine["end_row"].to_numpy()[is_freed], row))
     # The sort is stable: what a new allocation ends is gone before it is there.
@@ -247,20 +233,49 @@ def _usage(place: Place, mine: pd.DataFrame) -> Usage:
     changes = np.concatenate((-size[is_freed], size))[order]
     place_of = np.empty(len(order), np.int64)
     place_of[order] = np.arange(len(order))
-    died = np.full(len(start), _NEVER)
+    died = np.full(len(start), NEVER)
     died[is_freed] = place_of[: int(is_freed.sum())]
-    return Usage(
-        place,
-        start,
-        end,
-        size,
-        row,
-        mine["correlation"].to_numpy(),
-        times[order],
-        np.concatenate(([0], np.cumsum(changes))),
-        place_of[int(is_freed.sum()) :],
-        died,
-    )
+    used = np.concatenate(([0], np.cumsum(changes)))
+    born = place_of[int(is_freed.sum()) :]
+    return Usage(times[order], used, place, start, end, size, row, mine["correlation"].to_numpy(), born, died)
+
+
+@dataclass(frozen=True)
+class DevicePeak:
+    """The most of a GPU's own memory that is in use at once, by all processes on it; sizes in bytes, job time.
+
+    ``places``: who has it. ``total`` is the memory of the GPU, ``sizes`` the allocations in use then.
+    """
+
+    places: tuple[Place, ...]
+    total: int
+    peak: int
+    time: int
+    sizes: tuple[int, ...]
+
+
+def device_peaks(job: Job, selection: Selection) -> list[DevicePeak]:
+    """The peak of each GPU whose size is known, the fullest first."""
+    sizes, windows = _device_sizes(job.session), windows_of(job, selection)
+    gpus = {(one.task, one.device): one.uuid for one in used_devices(job.session)}
+    found: dict[Hashable, list[Usage]] = {}
+    for one in gpu_memory(job.session, selection).usages:
+        place = (one.place.task, one.place.device)
+        if one.place.memory in ON_DEVICE and place in sizes:
+            found.setdefault(gpus.get(place) or place, []).append(one)
+    peaks = []
+    for usages in found.values():
+        times = np.concatenate([one.times for one in usages])
+        order = np.argsort(times, kind="stable")
+        used = np.cumsum(np.concatenate([np.diff(one.used) for one in usages])[order])
+        spans = [windows[one.place.task.report] for one in usages]
+        whole = Window(min(span.start for span in spans), max(span.end for span in spans))
+        peak, time, _ = Curve(times[order], np.concatenate(([0], used))).peak(whole)
+        live = (one.bytes[one.live(int(np.searchsorted(one.times, time, "right")))] for one in usages)
+        places = tuple(one.place for one in usages)
+        total = max(sizes[one.task, one.device] for one in places)
+        peaks.append(DevicePeak(places, total, peak, time, tuple(np.concatenate(list(live)).tolist())))
+    return sorted(peaks, key=lambda one: (-one.peak / one.total, one.places[0].task, one.places[0].device))
 
 
 def memory_table(job: Job, selection: Selection) -> TableAnswer:
@@ -268,13 +283,13 @@ def memory_table(job: Job, selection: Selection) -> TableAnswer:
     memory = gpu_memory(job.session, selection)
     sizes = _device_sizes(job.session)
     spent = _call_times(job.session, selection)
-    windows = _windows(job, selection)
+    windows = windows_of(job, selection)
     rows: list[Row] = []
-    for usage, rank in _by_rank(job, memory):
+    for usage, rank in by_rank(job, memory):
         place, window = usage.place, windows[usage.place.task.report]
         peak, time, _ = usage.peak(window)
         made = usage.in_window(window)
-        leaked = made & (usage.end == _NEVER)
+        leaked = made & (usage.end == NEVER)
         freed = (usage.end >= window.start) & (usage.end < window.end)
         whole = sizes.get((place.task, place.device)) if place.memory in ON_DEVICE else None
         _, last = usage.moments(window)
@@ -295,9 +310,9 @@ def memory_over_time(job: Job, selection: Selection, bins: int) -> TableAnswer:
     Spans outside of the report's session are missing.
     """
     memory = gpu_memory(job.session, selection)
-    windows = _windows(job, selection)
+    windows = windows_of(job, selection)
     rows: list[Row] = []
-    for usage, rank in _by_rank(job, memory):
+    for usage, rank in by_rank(job, memory):
         place, report = usage.place, report_at(job.session, usage.place.task.report)
         session, edges = recorded(report), edges_of(windows[report.index], bins)
         peaks, ends = usage.peaks(edges)
@@ -308,40 +323,7 @@ def memory_over_time(job: Job, selection: Selection, bins: int) -> TableAnswer:
     return TableAnswer("gpu-memory-time", TIME_COLUMNS, rows, len(rows), _notes(memory, selection))
 
 
-def allocation_table(job: Job, selection: Selection, which: str = "all") -> TableAnswer:
-    """The single allocations that were made in the window, the largest first, with the call and NVTX ranges of each.
-
-    ``which``: all, those in use at the peak of their rank, device and kind (whenever they were made), or those that
-    are never freed. The name filter looks at the NVTX ranges.
-    """
-    memory = gpu_memory(job.session, selection)
-    windows = _windows(job, selection)
-    calls = _Calls.of(job, selection)
-    rows: list[Row] = []
-    total = 0
-    for usage, rank in _by_rank(job, memory):
-        place, window = usage.place, windows[usage.place.task.report]
-        total += len(usage.start)
-        at_peak = usage.live(usage.peak(window)[2])
-        made = usage.in_window(window)
-        chosen = {"at-peak": at_peak, "never-freed": made & (usage.end == _NEVER)}.get(which, made)
-        for number in np.flatnonzero(chosen).tolist():
-            call = calls.found.get((place.task, int(usage.correlation[number])), _NO_CALL)
-            if selection.name is not None and not selection.name.matches(call.nvtx or ""):
-                continue
-            start, end = int(usage.start[number]), int(usage.end[number])
-            rows.append(
-                (
-                    rank, place.device, place.memory, int(usage.bytes[number]), start,
-                    None if end == _NEVER else end - start, int(at_peak[number]), call.name, call.duration, call.tid,
-                    call.nvtx, place.task.report, place.task.process, int(usage.row[number]),
-                )
-            )  # fmt: skip
-    rows.sort(key=lambda row: (-int(row[3] or 0), int(row[4] or 0), row[-1]))
-    return TableAnswer("gpu-memory-allocations", ALLOCATION_COLUMNS, rows, total, memory.notes)
-
-
-def _windows(job: Job, selection: Selection) -> Mapping[int, Window]:
+def windows_of(job: Job, selection: Selection) -> Mapping[int, Window]:
     """The window of each report; a moment at its very end is in it where nobody chose it."""
     found = extents(job.session, selection)
     if selection.window is not None:
@@ -349,20 +331,11 @@ def _windows(job: Job, selection: Selection) -> Mapping[int, Window]:
     return {report: Window(window.start, window.end + 1) for report, window in found.items()}
 
 
-def _by_rank(job: Job, memory: GpuMemory) -> Iterator[tuple[Usage, int | None]]:
+def by_rank(job: Job, memory: GpuMemory) -> list[tuple[Usage, int | None]]:
+    """The usages with their ranks, by rank, process, device and kind."""
     ranks = {item.task: item.rank for item in job.ranks}
-
-    def place(usage: Usage) -> tuple[bool, int, Place]:
-        rank = ranks.get(usage.place.task)
-        return rank is None, rank or 0, usage.place
-
-    for usage in sorted(memory.usages, key=lambda usage: _order(place(usage))):
-        yield usage, ranks.get(usage.place.task)
-
-
-def _order(key: tuple[bool, int, Place]) -> tuple[Any, ...]:
-    unknown, rank, place = key
-    return unknown, rank, place.task, place.device, place.memory
+    found = [(usage, ranks.get(usage.place.task)) for usage in memory.usages]
+    return sorted(found, key=lambda one: (one[1] is None, one[1] or 0, one[0].place))
 
 
 def _notes(memory: GpuMemory, selection: Selection) -> tuple[str, ...]:
@@ -396,80 +369,6 @@ def _call_times(session: Session, selection: Selection) -> dict[tuple[Task, int,
         .group_by(*place)
     )
     return {(Task(report, process), device, kind): time for report, process, device, kind, time in session.rows(query)}
-
-
-@dataclass(frozen=True)
-class _Call:
-    """The API call that made an allocation; nothing of it is known without a correlation id."""
-
-    name: str | None = None
-    duration: int | None = None
-    tid: int | None = None
-    nvtx: str | None = None
-
-
-_NO_CALL = _Call()
-
-
-@dataclass(frozen=True)
-class _Calls:
-    """The calls that allocated, by task and correlation id."""
-
-    found: Mapping[tuple[Task, int], _Call]
-
-    @classmethod
-    def of(cls, job: Job, selection: Selection) -> _Calls:
-        """Those of every window: what is in use at a peak may be older."""
-        session, memory, calls = job.session, tables.gpu_memory, tables.api_calls
-        if not session.count(memory) or not session.count(calls):
-            return cls({})
-        wide = Selection(tasks=selection.tasks, devices=selection.devices)
-        own = memory.c
-        made = (
-            sa.select(own.report, own.process, own.correlation_id)
-            .where(own.is_free == 0, *where(memory, wide))
-            .distinct()
-            .subquery()
-        )
-        query = sa.select(
-            calls.c.report,
-            calls.c.process,
-            calls.c.correlation_id,
-            (calls.c.start + calls.c.clock_offset).label("start"),
-            duration(calls),
-            calls.c.thread,
-            calls.c.name,
-        ).join_from(calls, made, is_launched_by(made, calls))
-        rows = session.rows(query.where(calls.c.thread.is_not(None)))
-        paths = ranges_around(job.nvtx_ranges(wide), [(row[0], row[5], row[3]) for row in rows])
-        return cls(
-            {
-                (Task(report, process), correlation): _Call(name, time, tid_of(thread), path)
-                for (report, process, correlation, _, time, thread, name), path in zip(rows, paths, strict=True)
-            }
-        )
-
-
-def ranges_around(ranges: NvtxRanges, moments: Sequence[tuple[int, int, int]]) -> list[str | None]:
-    """The names of the push/pop ranges around each (report, thread, job time), the outermost first."""
-    if not len(ranges):
-        return [None] * len(moments)
-    lanes = {(lane.report, lane.thread): number for number, lane in enumerate(ranges.lanes)}
-    lane_of = np.array([lanes.get(moment[:2], -1) for moment in moments], np.int64)
-    times = np.array([time for *_, time in moments], np.int64)
-    innermost = ranges.innermost_at(lane_of, times)
-    numbers, places = np.unique(innermost, return_inverse=True)
-    paths = [_path(ranges, number) for number in numbers.tolist()]
-    return [paths[place] for place in places.tolist()]
-
-
-def _path(ranges: NvtxRanges, number: int) -> str | None:
-    """``outer › inner`` for a range; nothing for none."""
-    names: list[str] = []
-    while number != NO_PARENT:
-        names.append(ranges.names[ranges.name[number]])
-        number = int(ranges.parent[number])
-    return _BETWEEN.join(reversed(names)) or None
 
 
 def pool_table(job: Job, selection: Selection) -> TableAnswer:

@@ -106,6 +106,27 @@ STEP_RANGE = Option(
     group="",
 )
 
+_BINS = 100
+OVER_TIME = (
+    Option("over-time", "one row for each span of the time", one_of="table"),
+    Option("bins", f"with --over-time: into how many spans (default: {_BINS})", metavar="N", kind=int),
+)
+"""The options of a question that is also answered span by span; `read_bins` reads them."""
+
+
+def read_bins(values: Values) -> dict[str, Any]:
+    """The values with the number of spans. Raises UsageError for one that makes no sense."""
+    bins = values["bins"]
+    if bins is None:
+        return {**values, "bins": _BINS}
+    from nsystui.base.errors import UsageError
+
+    if bins < 1:
+        raise UsageError(f"--bins {bins}: at least one is needed")
+    if not values["over_time"]:
+        raise UsageError("--bins goes with --over-time")
+    return dict(values)
+
 
 class Drawing(NamedTuple):
     """An answer as lines of text, with its notes."""

@@ -14,9 +14,10 @@ from synthetic import ExportWriter, old_schema_export
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo.host import Pool
+from nsystui.exports.demo.host import Frame, Pool
 from nsystui.questions.catalogue import question_named
-from nsystui.questions.gpu_memory import allocation_table, memory_over_time, memory_table, pool_table
+from nsystui.questions.gpu_allocations import allocation_table
+from nsystui.questions.gpu_memory import device_peaks, memory_over_time, memory_table, pool_table
 from nsystui.questions.job import Job
 
 MS = 1_000_000
@@ -95,6 +96,24 @@ def windows(seed: int) -> Iterator[Window]:
     for _ in range(6):
         start, end = sorted(draw.sample(range(90_000), 2))
         yield Window(start, end)
+
+
+def test_processes_share_the_memory_of_their_gpu(opened, tmp_path):
+    """Of three that have 10, 20 and 40 MiB in turn on GPU 0, 0 and 1, two are together at most at 30 of their GPU."""
+    with ExportWriter(tmp_path / "x.sqlite") as export:
+        for gpu in (0, 1):
+            export.gpu(gpu)
+        for number, gpu in enumerate((0, 0, 1)):
+            process = export.process(70 + number)
+            export.cuda_device(process, 0, gpu)
+            export.thread(process, 70 + number, "python")
+            export.kernel(process, 0, 7, 1_000, 90_000, name="k(int)", correlation_id=None)
+            size = 10 * 2**number << 20
+            export.gpu_memory(process, 0, 1_000 * (1 + number), size, address=4096)
+            export.gpu_memory(process, 0, 50_000 + number, size, address=4096, is_free=True)
+    peaks = device_peaks(Job(opened(tmp_path / "x.sqlite")), Selection())
+    assert [(one.peak >> 20, one.time, len(one.places)) for one in peaks] == [(40, 3_000, 1), (30, 2_000, 2)]
+    assert [sorted(size >> 20 for size in one.sizes) for one in peaks] == [[40], [10, 20]]
 
 
 class TestTable:
@@ -223,7 +242,9 @@ class TestOverTime:
 
 class TestAllocations:
     def test_largest_first_with_call_and_ranges(self, demo_session, demo_job):
-        rows = records(allocation_table(Job(demo_session), Selection()))
+        answer = allocation_table(Job(demo_session), Selection())
+        rows = records(answer)
+        assert "--cudabacktrace=memory" in answer.notes[-1]
         sizes = [size for path in demo_job for size, in native(
             path, "SELECT bytes FROM CUDA_GPU_MEMORY_USAGE_EVENTS WHERE memoryOperationType = 0"
         )]  # fmt: skip
@@ -278,6 +299,28 @@ class TestAllocations:
             export.gpu_memory(process, 0, 50, 64, address=64, correlation_id=1)
         [row] = records(allocation_table(Job(opened(path)), Selection()))
         assert (row["call"], row["duration"], row["tid"], row["nvtx"]) == ("cudaMalloc", 50, 70, None)
+
+    @pytest.mark.parametrize("event_class", [0, 67])
+    def test_the_stack_of_its_call_begins_where_cuda_is_called(self, opened, tmp_path, event_class):
+        """The stack is that of the call, or with --cudabacktrace that of its second row."""
+        path = tmp_path / "x.sqlite"
+        cuda = [Frame("0x7f", "/x/libcuda.so.525", is_unresolved=True), Frame("cudaMalloc", "/x/libcudart.so.12")]
+        stack = [*cuda, Frame("Pool::grow(int)", "/x/app"), Frame("main", "/x/app")]
+        with ExportWriter(path) as export:
+            process = export.process(70)
+            main = export.thread(process, 70, "python")
+            for number, own in enumerate((stack, cuda, ()), 1):
+                time = 1_000 * number
+                if event_class:
+                    export.api(main, time, time + 60, "cudaMalloc_v3020", number)
+                name = "cudaMalloc" if event_class else "cudaMalloc_v3020"
+                export.api(main, time, time + 60, name, number, stack=own, event_class=event_class)
+                export.gpu_memory(process, 0, time + 50, number, address=64 * number, correlation_id=number)
+        answer = allocation_table(Job(opened(path)), Selection())
+        rows = records(answer)
+        assert not answer.notes
+        assert [row["stack"] for row in rows] == [None, None, "Pool::grow ‹ main"]
+        assert {row["call"] for row in rows} == {"cudaMalloc"}
 
 
 class TestPools:

@@ -8,6 +8,7 @@ from support import shared
 from synthetic import illnesses
 from triaging import finding, ids, triaged
 
+from nsystui.exports.demo.host import INTERRUPTIBLE
 from nsystui.exports.demo.writer import PINNED
 from nsystui.questions.triage.finding import Severity
 from nsystui.questions.triage.rules.input_pipeline import period_of
@@ -152,6 +153,103 @@ class TestLaunchBound:
         one = finding(triaged(*shared("vadd-launch-bound"), rules=self.RULES), "launch-bound")
         assert "in NVTX range `Profile_Loop`" in one.sentence
         assert one.severity is Severity.WARNING
+
+
+class TestPreempted:
+    RULE = ("preempted",)
+
+    def test_the_time_without_a_cpu_and_who_had_it(self, tmp_path):
+        ill = illnesses.preempted(tmp_path / "ill.sqlite")
+        found = triaged(*ill.paths, rules=(*self.RULE, "idle_gaps"))
+        one = finding(found, "preempted")
+        assert one.cost == ill.cost
+        assert "for 100 % of it omp 5900 ran there" in one.sentence
+        assert "3.0 threads of its report could run then, and they used 2 of the node's 96 CPUs" in one.sentence
+        assert "OMP_NUM_THREADS" in one.advice.text
+        gaps = finding(found, "idle-gaps")
+        assert gaps.under == "preempted" and "not scheduled, 100 % of it while omp 5900 had its CPU" in gaps.sentence
+
+    def test_a_cpu_that_no_recorded_thread_had(self, tmp_path):
+        ill = illnesses.preempted(tmp_path / "ill.sqlite", others=False)
+        one = finding(triaged(*ill.paths, rules=self.RULE), "preempted")
+        assert one.cost == ill.cost
+        assert "no thread that was recorded" in one.sentence and "--cpu-bind" in one.advice.text
+
+    def test_a_thread_that_waits_is_not_preempted(self, tmp_path):
+        ill = illnesses.preempted(tmp_path / "healthy.sqlite", state=INTERRUPTIBLE)
+        found = triaged(*ill.paths, rules=self.RULE)
+        assert (found.findings, found.not_checked) == ((), ())
+
+    def test_an_export_that_does_not_say_why_threads_left_is_not_judged(self):
+        found = triaged(*shared("dataloader-bound-a100"), rules=self.RULE)
+        assert found.findings == ()
+        assert "why threads left their CPUs" in found.not_checked[0].why
+
+
+class TestAllocatorChurn:
+    RULE = ("allocator_churn",)
+
+    @pytest.mark.parametrize("drains_ns", [300_000, 1_000_000])
+    def test_the_idle_time_in_and_behind_the_calls_of_each_step(self, tmp_path, drains_ns):
+        """What follows a cudaFree counts up to the next kernel, if the whole gap is short."""
+        ill = illnesses.allocator_churn(tmp_path / "ill.sqlite", drains_ns=drains_ns)
+        one = finding(triaged(*ill.paths, rules=self.RULE), "allocator-churn")
+        assert one.cost == ill.cost
+        assert "2.0 calls in each step; cudaFree" in one.sentence
+        assert "PYTORCH_CUDA_ALLOC_CONF" in one.advice.text
+
+    def test_launches_that_come_late_behind_them_are_a_symptom(self, tmp_path):
+        ill = illnesses.allocator_churn(tmp_path / "ill.sqlite")
+        found = triaged(*ill.paths, rules=(*self.RULE, "launch_overhead"))
+        assert finding(found, "launch-overhead").under == "allocator-churn"
+
+    def test_without_steps_the_warm_up_ends_where_the_gpu_works(self, tmp_path):
+        ill = illnesses.allocator_churn(tmp_path / "ill.sqlite", steps=False)
+        one = finding(triaged(*ill.paths, rules=self.RULE), "allocator-churn")
+        assert one.cost == ill.cost
+        assert "in each step" not in one.sentence
+
+    @pytest.mark.parametrize("calls", [2, 6])
+    def test_allocations_of_the_first_steps_are_none(self, tmp_path, calls):
+        ill = illnesses.allocator_churn(tmp_path / "healthy.sqlite", calls)
+        assert triaged(*ill.paths, rules=self.RULE, settings=("churn_percent=0",)).findings == ()
+
+    def test_pinned_host_memory_is_told_once(self, tmp_path):
+        ill = illnesses.first_use(tmp_path / "pinned.sqlite")
+        found = triaged(*ill.paths, rules=("first_use", *self.RULE), settings=("churn_calls=1",))
+        assert "host-allocation" in ids(found) and "allocator-churn" not in ids(found)
+
+
+class TestMemoryFull:
+    RULE = ("device_memory",)
+
+    @pytest.mark.parametrize(("gib", "severity"), [(78, Severity.WARNING), (73, Severity.INFO), (60, None)])
+    def test_the_share_of_the_devices_memory_decides(self, tmp_path, gib, severity):
+        ill = illnesses.full_memory(tmp_path / "full.sqlite", gib)
+        found = triaged(*ill.paths, rules=self.RULE)
+        assert [one.severity for one in found.findings] == ([] if severity is None else [severity])
+        if severity is not None:
+            one = finding(found, "memory-full")
+            assert f"{gib} GiB of 79.18 GiB ({100 * (gib << 30) / 85_014_413_312:.0f} %)" in one.sentence
+            assert f"2 allocations, the largest {gib - 10} GiB" in one.sentence
+            assert [row[3] for row in one.evidence.rows] == [(gib - 10) << 30, 10 << 30]
+
+    def test_allocations_that_fail_make_it_worse(self, tmp_path):
+        ill = illnesses.full_memory(tmp_path / "full.sqlite", 73, failures=3)
+        one = finding(triaged(*ill.paths, rules=self.RULE), "memory-full")
+        assert one.severity is Severity.WARNING and one.sentence.endswith(
+            "; 3 allocations got none, 1 of which was tried again with success after 2 calls that freed memory"
+        )
+
+    def test_without_the_events_it_is_not_judged(self, tmp_path):
+        ill = illnesses.synchronous_memsets(tmp_path / "none.sqlite")
+        found = triaged(*ill.paths, rules=self.RULE)
+        assert found.findings == () and "--cuda-memory-usage=true" in found.not_checked[0].why
+
+
+@pytest.mark.parametrize("rule", ["preempted", "allocator_churn", "device_memory"])
+def test_the_demo_job_is_healthy_in_this(demo_job, rule):
+    assert triaged(*demo_job, rules=(rule,)).findings == ()
 
 
 @pytest.mark.parametrize("lag", [2, 3, 4, 8])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.demo.host import Frame
+from nsystui.exports.demo.host import RUNNING, Frame
 from nsystui.exports.demo.target import Process, Session, Thread
 from nsystui.exports.demo.timeline import nccl_kernel
 from nsystui.exports.demo.writer import DEVICE, MANAGED, PAGEABLE, PINNED
@@ -123,6 +123,77 @@ def starved(path: Path, workers: int = 3, pin_ms: int = 4, waits: bool = True) -
             start += 10 * MS
         export.on_cpu(gpu.main, ready, start)
     return Ill((path,), gaps * 20 * MS)
+
+
+def preempted(path: Path, state: int = RUNNING, others: bool = True) -> Ill:
+    """50 kernels of 3 ms, between which the launching thread is off CPU 0 for 0.99 ms of the GPU's 1 ms, in `state`.
+
+    With `others` a thread of the process has that CPU then, and one more runs on CPU 1 all the time.
+    """
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        team = [export.thread(gpu.process, 5_900 + number, "omp") for number in range(2)]
+        start = MS
+        for number in range(50):
+            start = MS + 4 * MS * number
+            gpu.kernel(start, start + 3 * MS, launched=start - 2_000)
+            export.on_cpu(gpu.main, start - 10_000, start + MS, state=state)
+            if others:
+                export.on_cpu(team[0], start + MS, start + 4 * MS - 10_000)
+        export.switch(gpu.main, start + 4 * MS - 10_000, 0, is_in=True)
+        if others:
+            export.on_cpu(team[1], 0, start + 4 * MS, cpu=1)
+    return Ill((path,), 49 * 990_000)
+
+
+def allocator_churn(path: Path, calls: int = 40, drains_ns: int = 300_000, steps: bool = True) -> Ill:
+    """Steps of 10 ms; in the first `calls` of 40 memory is freed, until `drains_ns` after the kernel, and allocated.
+
+    After each kernel the GPU is idle for 0.8 ms, or, if that is less than the free takes, for twice as long as that.
+    Without `steps` there are no ranges; 60 ms before the loop a kernel runs, then 50 ms of allocation, and 0.1 ms more
+    just before the loop.
+    """
+    cost = 0 if steps else 100_000
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        if not steps:
+            gpu.kernel(10 * MS, 10 * MS + 5_000, launched=9 * MS)
+            gpu.call("cudaMalloc_v3020", 11 * MS, 61 * MS)
+            gpu.call("cudaMalloc_v3020", 69_800_000, 69_900_000)
+        for number in range(40):
+            start = 70 * MS + 10 * MS * number
+            idle = 800_000 if drains_ns < 800_000 else 2 * drains_ns
+            end = start + 10 * MS - idle
+            if steps:
+                export.nvtx_range(gpu.main, start - 60_000, start + 10 * MS - 70_000, f"step {number}")
+            gpu.kernel(start, end, launched=start - 50_000)
+            if number < calls:
+                gpu.call("cudaFree_v3020", start + MS, end + drains_ns)
+                gpu.call("cudaMalloc_v3020", end + drains_ns, end + drains_ns + 100_000)
+                cost += 0 if (steps and number < 2) or number == 39 else idle if idle < MS else drains_ns + 100_000
+    return Ill((path,), cost)
+
+
+def full_memory(path: Path, gib: int = 78, failures: int = 0) -> Ill:
+    """A GPU with 79.2 GiB of which two allocations take `gib` at most, and `failures` calls that get no memory.
+
+    After the first failure two allocations are freed, and it is tried again.
+    """
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        sizes = ((gib - 10) << 30, 10 << 30)
+        for number, size in enumerate(sizes):
+            with_call = gpu.call("cudaMalloc_v3020", MS * (1 + number), MS * (1 + number) + 50_000)
+            time = MS * (1 + number) + 40_000
+            export.gpu_memory(gpu.process, 0, time, size, address=4096 * (1 + number), correlation_id=with_call)
+        for number in range(failures):
+            gpu.call("cudaMalloc_v3020", (4 + number) * MS, (4 + number) * MS + 50_000, return_value=2)
+            if not number:
+                for again, name in enumerate(("cudaFree", "cudaFree", "cudaMalloc"), 2):
+                    gpu.call(f"{name}_v3020", 4 * MS + 50_000 * again, 4 * MS + 50_000 * again + 20_000)
+        gpu.kernel(20 * MS, 40 * MS, launched=19 * MS)
+        export.gpu_memory(gpu.process, 0, 50 * MS, sizes[1], address=2 * 4096, is_free=True)
+    return Ill((path,), 0)
 
 
 def staged_copies(path: Path, kind: str = "HtoD") -> Ill:

@@ -8,9 +8,10 @@ import io
 import pytest
 from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text
 from support import edit
-from synthetic import training_job
+from synthetic import ExportWriter, training_job
 
 from nsystui.cli import main
+from nsystui.exports.demo.host import Frame
 from nsystui.ui.doors import show_view
 from nsystui.ui.screens.host import CallTreeScreen, ThreadFunctionsScreen
 from nsystui.ui.widgets.lines import ChoiceLine, DetailPane
@@ -184,6 +185,20 @@ async def test_the_details_of_memory_have_its_curve_and_its_row_opens_the_alloca
         assert any("█" in text for text in pane.lines)
         await hit(app, pilot, "enter")
         assert "bytes" in [one.key for one in app.screen.table.answer.columns]
+
+
+async def test_the_details_of_an_allocation_have_its_call_stack(tmp_path):
+    with ExportWriter(tmp_path / "x.sqlite") as export:
+        process = export.process(70)
+        export.kernel(process, 0, 7, 1_000, 90_000, name="k(int)", correlation_id=None)
+        stack = [Frame("cudaMalloc", "/x/libcudart.so.12"), Frame("Pool::grow(int)", "/x/app"), Frame("main", "/x/app")]
+        main_thread = export.thread(process, 70, "python")
+        export.nvtx_range(main_thread, 0, 100, "load data")
+        export.api(main_thread, 10, 60, "cudaMalloc_v3020", 1, stack=stack)
+        export.gpu_memory(process, 0, 50, 64, address=64, correlation_id=1)
+    async with running([tmp_path / "x.sqlite"], tmp_path / "cache", NARROW) as (app, pilot):
+        await hit(app, pilot, "8", "V", "enter")
+        assert "stack Pool::grow ‹ main" in " ".join(app.screen.query_one(DetailPane).lines)
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE])

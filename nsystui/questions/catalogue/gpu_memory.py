@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.errors import UsageError
-from nsystui.questions.question import Option, Question, Values, View
+from nsystui.questions.question import OVER_TIME, Option, Question, View, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
 
-_BINS = 100
-
-
-def _read(values: Values) -> dict[str, Any]:
-    bins = values["bins"]
-    if bins is not None and bins < 1:
-        raise UsageError(f"--bins {bins}: at least one is needed")
-    if bins is not None and not values["over_time"]:
-        raise UsageError("--bins goes with --over-time")
-    return {**values, "bins": _BINS if bins is None else bins}
-
 
 def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.gpu_memory import allocation_table, memory_over_time, memory_table, pool_table
+    from nsystui.questions.gpu_allocations import allocation_table
+    from nsystui.questions.gpu_memory import memory_over_time, memory_table, pool_table
 
     if options["over_time"]:
         return memory_over_time(job, selection, options["bins"])
@@ -42,16 +31,16 @@ QUESTIONS = (
         description="""\
 The memory that was allocated through CUDA, one row for each rank, device and kind of memory: the most that was in use
 and when, allocations and frees, what is never freed, and the time in the calls that did it. With --over-time the curve,
-with --allocations the single allocations, the largest first, with their NVTX ranges, with --pools how much of what
-memory pools reserved was used. Recorded with `nsys profile --cuda-memory-usage=true`.""",
+with --allocations the single allocations, the largest first, with their NVTX ranges and call stacks (recorded with
+--cudabacktrace=memory), with --pools how much of what memory pools reserved was used. Recorded with `nsys profile
+--cuda-memory-usage=true`.""",
         examples="""  nsystui gpu-memory rank*.sqlite
   nsystui gpu-memory rank0.sqlite --allocations at-peak --top 20
   nsystui gpu-memory rank*.sqlite --over-time --bins 1000 --format csv -o memory.csv""",
         topic="numbers",
         order=145,
         options=(
-            Option("over-time", "one row for each span of the time", one_of="table"),
-            Option("bins", f"with --over-time: into how many spans (default: {_BINS})", metavar="N", kind=int),
+            *OVER_TIME,
             Option(
                 "allocations",
                 "the single allocations: all, those in use at the peak, or those never freed (default: all)",
@@ -62,7 +51,7 @@ memory pools reserved was used. Recorded with `nsys profile --cuda-memory-usage=
             ),
             Option("pools", "one row for each memory pool", one_of="table"),
         ),
-        read=_read,
+        read=read_bins,
         has_times=True,
         row="device",
         home="host",

@@ -5,24 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import STEP_RANGE, Drawing, Option, Question, Values, View
+from nsystui.questions.question import OVER_TIME, STEP_RANGE, Drawing, Option, Question, Values, View, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
     from nsystui.questions.question import Expected
-
-_BINS = 100
-
-
-def _read_gpu(values: Values) -> dict[str, Any]:
-    bins = values["bins"]
-    if bins is not None and bins < 1:
-        raise UsageError(f"--bins {bins}: at least one is needed")
-    if bins is not None and not values["over_time"]:
-        raise UsageError("--bins goes with --over-time")
-    return {"over_time": values["over_time"], "bins": _BINS if bins is None else bins}
 
 
 def _gpu_columns(values: Values) -> Expected:
@@ -95,11 +84,8 @@ This is the table that `e` exports on the GPU screen; while zoomed, that of --ti
   nsystui gpu rank*.sqlite --over-time --bins 1000 --format csv -o busy.csv""",
         topic="numbers",
         order=80,
-        options=(
-            Option("over-time", "one row for each span of the time"),
-            Option("bins", f"with --over-time: into how many spans (default: {_BINS})", metavar="N", kind=int),
-        ),
-        read=_read_gpu,
+        options=(*OVER_TIME,),
+        read=read_bins,
         expected=_gpu_columns,
         has_times=True,
         row="device",

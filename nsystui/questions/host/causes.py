@@ -86,6 +86,8 @@ KINDS = (
 )
 """In this order where calls of two threads run side by side. Of `NOTHING` nothing else is recorded."""
 
+ALLOCATIONS = ("Malloc", "Free", "MemAlloc", "MemCreate", "MemMap", "HostAlloc", "HostRegister")
+"""Words in the names of CUDA calls that allocate or free memory."""
 _WAITS = re.compile(r"futex|cond_|sem_|mutex|rwlock|barrier|pthread_join|spin_lock|sigwait|waitid|waitpid|wait4")
 """OS runtime calls that wait for another thread."""
 FILE_READS = ("pread", "pread64", "preadv", "preadv2", "fread", "fread_unlocked")
@@ -110,7 +112,7 @@ def kind_of(name: str) -> str:
         return LAUNCHING
     if "Memcpy" in name or "Memset" in name or "cuMemset" in name:
         return COPYING
-    if any(word in name for word in ("Malloc", "Free", "MemAlloc", "MemCreate", "MemMap", "HostAlloc", "HostRegister")):
+    if any(word in name for word in ALLOCATIONS):
         return ALLOCATING
     return OTHER_CALLS
 

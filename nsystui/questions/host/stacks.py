@@ -19,6 +19,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.base.kernel_names import function_name
 from nsystui.questions.derived import of_each_report
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -100,6 +101,17 @@ class StackTree:
             found.append(int(self.function[node]))
             node = int(self.parent[node])
         return found[::-1]
+
+    def outside(self, node: int, libraries: re.Pattern[str]) -> int:
+        """The innermost caller, or the node itself, that is in none of some modules (file names)."""
+        while node and libraries.fullmatch(self.functions[int(self.function[node])].library):
+            node = int(self.parent[node])
+        return node
+
+    def words(self, node: int, most: int = _DEEPEST) -> str:
+        """``inner ‹ caller ‹ …``: the function of a node and its callers, ``most`` functions at most."""
+        called = [function_name(self.functions[one].name) for one in self.path(node)[::-1]]
+        return " ‹ ".join(called[:most] + ["…"] * (len(called) > most))
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import record
+from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, partners
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
+from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.time_window import report_at
 from nsystui.store import tables
@@ -73,3 +76,25 @@ def _open_at(session: Session, report: int, thread: int, time: int, *columns: sa
         table.c.start <= moment,
         sa.or_(ends >= moment, ends.is_(None)),
     )
+
+
+def paths_around(ranges: NvtxRanges, moments: Sequence[tuple[int, int, int]]) -> list[str | None]:
+    """The names of the push/pop ranges around each (report, thread, job time), the outermost first."""
+    if not len(ranges):
+        return [None] * len(moments)
+    lanes = {(lane.report, lane.thread): number for number, lane in enumerate(ranges.lanes)}
+    lane_of = np.array([lanes.get(moment[:2], -1) for moment in moments], np.int64)
+    times = np.array([time for *_, time in moments], np.int64)
+    innermost = ranges.innermost_at(lane_of, times)
+    numbers, places = np.unique(innermost, return_inverse=True)
+    paths = [_path_of(ranges, number) for number in numbers.tolist()]
+    return [paths[place] for place in places.tolist()]
+
+
+def _path_of(ranges: NvtxRanges, number: int) -> str | None:
+    """``outer › inner`` for a range; nothing for none."""
+    names: list[str] = []
+    while number != NO_PARENT:
+        names.append(ranges.names[ranges.name[number]])
+        number = int(ranges.parent[number])
+    return " › ".join(reversed(names)) or None

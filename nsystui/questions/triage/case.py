@@ -19,10 +19,12 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few
 from nsystui.base.units import format_value as worded
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, without
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
 from nsystui.questions.conditions import Condition, job_end, job_start, where
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
+from nsystui.questions.host.causes import IdleSpan
+from nsystui.questions.host.segments import Scheduling, scheduling_of
 from nsystui.questions.job import Job
 from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.questions.tasks import RankedTask, selected_ranks
@@ -143,6 +145,20 @@ class Case:
     def overhead(self) -> Mapping[Task, Intervals]:
         """The times in which the profiler itself worked in each process."""
         return profiler_overhead(self.job.session, self.chosen)
+
+    @cached_property
+    def scheduling(self) -> Scheduling:
+        """When the threads of the selected reports had a CPU."""
+        return scheduling_of(self.job.session, self.chosen)
+
+    def idle_spans(self, device: DeviceIntervals, when: Intervals) -> list[IdleSpan]:
+        """The gaps of a GPU that have a part of ``when``."""
+        found = []
+        for part in self.gaps(device).parts():
+            places = np.unique(np.searchsorted(part.starts, intersect(part, when).starts, side="right") - 1)
+            edges = zip(part.starts[places].tolist(), part.ends[places].tolist(), strict=True)
+            found += [IdleSpan(device.device.task.task, device.device.device, *edge) for edge in edges]
+        return found
 
     def working(self, device: DeviceIntervals) -> Window:
         """The window of a GPU without what lies before the first step of its task: setting up is judged apart."""

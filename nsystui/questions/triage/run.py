@@ -25,6 +25,8 @@ _OUTSIDE = 20.0
 """What lies outside of the GPUs' work is told of so many percent."""
 _GISTS = {
     "input-pipeline": "waiting for the data loader",
+    "preempted": "the launching thread without a CPU",
+    "allocator-churn": "allocations of GPU memory",
     "staged-peer-copies": "copies between GPUs over the host",
     "host-allocation": "allocations of page-locked host memory",
     "context-creation": "the creation of the CUDA context",
@@ -156,8 +158,9 @@ def triage(
 
 
 _SYMPTOMS = {
-    "idle-gaps": ("input-pipeline", "gil-held", "blocking-reads"),
-    "low-utilisation": ("launch-overhead", "launch-bound", "synchronising-calls"),
+    "idle-gaps": ("input-pipeline", "gil-held", "blocking-reads", "preempted", "allocator-churn"),
+    "launch-overhead": ("preempted", "allocator-churn"),
+    "low-utilisation": ("preempted", "allocator-churn", "launch-overhead", "launch-bound", "synchronising-calls"),
     "exposed-memory": ("synchronous-copies", "pageable-copies", "step-traffic"),
     "exposed-communication": ("straggler", "imbalance"),
 }

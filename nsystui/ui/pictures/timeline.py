@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from nsystui.base.answer import Row, record
 from nsystui.base.columns import Unit
-from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.exports.identifiers import tid_of
@@ -274,8 +273,7 @@ def _cpu_facts(timeline: Timeline, lane: Lane, window: Window, found: CpuInterva
             yield name if name == ON_CPU else f"{name} (sampled)"
             yield f"on a CPU {when}"
         if cpu.tree is not None and found.node:
-            called = [function_name(cpu.tree.functions[one].name) for one in cpu.tree.path(found.node)[::-1]]
-            yield f"stack  {' ‹ '.join(called[:_CALLERS])}{' ‹ …' if len(called) > _CALLERS else ''}"
+            yield f"stack  {cpu.tree.words(found.node, _CALLERS)}"
     yield _around(path_at(timeline.session, lane.task.report, thread, (window.start + window.end) // 2))
 
 

@@ -20,6 +20,8 @@ RULES: Mapping[str, frozenset[str]] = {
     "stragglers": _WORK | {"nccl_calls", "nvtx_ranges"},
     "input_pipeline": _IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
     "blocked_host": _IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
+    "preempted": _IDLE | {"api_calls", "sched_events"},
+    "allocator_churn": _IDLE | {"api_calls", "nvtx_ranges"},
     "idle_gaps": _IDLE | {"api_calls"},
     "exposed_communication": _WORK,
     "step_times": _IDLE | {"nvtx_ranges", "api_calls"},
@@ -32,6 +34,7 @@ RULES: Mapping[str, frozenset[str]] = {
     "memory_copies": _WORK | {"api_calls"},
     "staged_copies": _WORK,
     "exposed_memory": _WORK,
+    "device_memory": frozenset({"gpu_memory", "devices", "api_calls"}),
     "dominant_kernel": frozenset({"kernels"}),
     "different_work": frozenset({"kernels", "nvtx_ranges", "api_calls"}),
     "tensor_activity": _WORK | {"gpu_metrics"},
@@ -67,6 +70,9 @@ class Thresholds:
     input_percent: float = _of(5.0, "minimum cost of waiting for the data loader")
     gil_percent: float = _of(3.0, "minimum cost of waiting for Python's GIL")
     read_percent: float = _of(3.0, "minimum cost of waiting for files to be read")
+    preempted_percent: float = _of(2.0, "minimum cost of launching threads that have no CPU")
+    churn_percent: float = _of(2.0, "minimum cost of allocating and freeing GPU memory after the warm-up")
+    churn_calls: float = _of(10.0, "minimum calls of a process after the warm-up that allocate or free GPU memory")
     exposed_percent: float = _of(10.0, "minimum cost of exposed communication")
     slow_step: float = _of(1.5, "a step is slow that takes so many times the median")
     slow_step_percent: float = _of(2.0, "minimum cost of slow steps")
@@ -87,6 +93,8 @@ class Thresholds:
     sync_percent: float = _of(3.0, "minimum cost of idle time that begins in a synchronising call")
     copy_percent: float = _of(2.0, "minimum cost of synchronous, or of pageable, memory operations")
     exposed_memory_percent: float = _of(5.0, "minimum cost of memory operations that no kernel hides")
+    memory_high: float = _of(90.0, "a GPU's memory is nearly full from so much in use on, in %")
+    memory_full: float = _of(95.0, "and full from so much on, in %")
     dominant_percent: float = _of(50.0, "minimum share of one kernel in all kernel time but NCCL's, in %")
     dominant_cost_percent: float = _of(20.0, "minimum cost of a kernel that dominates")
     work_difference_percent: float = _of(5.0, "how much more a rank must launch than the median rank, in %")

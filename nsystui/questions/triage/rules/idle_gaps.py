@@ -32,6 +32,8 @@ from nsystui.questions.host.causes import (
 from nsystui.questions.host_work import HostWork, Span, host_work
 from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.rules.allocator_churn import ADVICE as ALLOCATOR
+from nsystui.questions.triage.rules.preempted import CROWDED
 from nsystui.store import tables
 
 _LOOKED_AT = 40
@@ -45,10 +47,7 @@ _ADVICE = {
         "copy asynchronously from pinned memory, on a stream of its own",
         "a copy that blocks the CPU keeps it from launching the next work",
     ),
-    ALLOCATING: Advice(
-        "allocate before the loop, or from a pool (cudaMallocAsync, a caching allocator)",
-        "cudaMalloc and cudaFree block the CPU, and cudaFree waits for the whole device",
-    ),
+    ALLOCATING: ALLOCATOR,
     LAUNCHING: Advice(
         "capture the launches in a CUDA graph, or fuse kernels", "the CPU launches more slowly than the GPU works"
     ),
@@ -68,10 +67,7 @@ _ADVICE = {
         "make that code faster, or run it on a thread that launches nothing (`nsystui calltree`)",
         "the thread that launches was busy with it, and could launch nothing",
     ),
-    PREEMPTED: Advice(
-        "start fewer threads than there are CPUs (OMP_NUM_THREADS, DataLoader workers), or bind ranks to cores",
-        "the thread that launches could have run, but had no CPU",
-    ),
+    PREEMPTED: CROWDED,
     WAITING: Advice(
         "make what the other thread does faster, or have it done earlier: more workers, prefetching (`nsystui gaps`)",
         "the thread that launches waited while another thread of its process ran",
@@ -186,11 +182,12 @@ def _where(works: Sequence[HostWork], kind: str) -> str:
         ranges[work.range_name] = ranges.get(work.range_name, 0) + work.spent[kind]
         for cause, time in work.causes.items():
             if cause.kind == kind and cause.what:
-                calls[cause.words] = calls.get(cause.words, 0) + time
+                what = f"while {cause.what} had its CPU" if kind == PREEMPTED else f"in {cause.words}"
+                calls[what] = calls.get(what, 0) + time
     whole, words = sum(ranges.values()), ""
     if calls:
         call = max(sorted(calls), key=lambda one: calls[one])
-        words = f", {100 * calls[call] / whole:.0f} % of it in {call}"
+        words = f", {100 * calls[call] / whole:.0f} % of it {call}"
     if set(ranges) == {None}:
         return words
     longest = max(sorted(ranges, key=str), key=lambda one: ranges[one])

@@ -40,7 +40,7 @@ from nsystui.questions.host.causes import (
 from nsystui.questions.host.functions import Group, function_counts, function_words, top_function
 from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.samples import samples_of
-from nsystui.questions.host.segments import RUNNING, scheduling_of
+from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.triage.case import Case, at_least, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -297,7 +297,7 @@ def _reading(case: Case, kept: Sequence[IdleSpan]) -> float:
 def _workers(case: Case, kept: Sequence[IdleSpan]) -> list[_Worker]:
     """The threads that ran in the gaps, other than the profiler's: those with the most samples and time first."""
     session, gaps = case.job.session, _gaps_of(kept)
-    scheduling, samples = scheduling_of(session, case.chosen), samples_of(session, case.chosen)
+    scheduling, samples = case.scheduling, samples_of(session, case.chosen)
     found = []
     for thread in named_threads(case.job, {*scheduling.threads, *samples.threads}):
         inside = gaps.get(thread.thread[0])

@@ -28,7 +28,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     # In a long gap the CPU did something else after it had synchronised: that is the finding of idle_gaps.
     longest_gap = case.thresholds.gap_ms * 1e6
     waits = [
-        merge(*(_idle_after(part, calls.of(device.device.task.task)) for part in short))
+        merge(*(idle_after(part, calls.of(device.device.task.task)) for part in short))
         for device in case.devices
         for short in [below(case.gaps(device), longest_gap)]
     ]
@@ -61,7 +61,7 @@ def _rank(device: DeviceIntervals) -> int:
     return device.device.task.rank
 
 
-def _idle_after(gaps: Intervals, calls: Intervals) -> Intervals:
+def idle_after(gaps: Intervals, calls: Intervals) -> Intervals:
     """The gaps that begin inside a call and outlast it: the GPU ran dry while the CPU waited for it."""
     if not len(gaps) or not len(calls):
         return EMPTY
