@@ -185,6 +185,7 @@ def source_of(arguments: argparse.Namespace) -> Source:
         place.cap if place is not None else None,
         ranks=getattr(arguments, "ranks", None) or "",
         clock=arguments.clock,
+        families=config_of(arguments).families,
     )
 
 

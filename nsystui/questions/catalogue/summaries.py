@@ -31,7 +31,7 @@ def _ask_kernels(job: Job, selection: Selection, options: _Kernels) -> Answer:
     if options.instances:
         return kernel_instances(job.session, selection, options.instances, options.names, job.ranks)
     ranks = job.ranks if GroupBy.RANK in options.groups else ()
-    return kernel_summary(job.session, selection, options.names, options.groups, ranks)
+    return kernel_summary(job.session, selection, options.names, options.groups, ranks, job.families)
 
 
 def _work(name: str) -> Ask:
@@ -70,6 +70,7 @@ QUESTIONS = (
 With --instances, every launch of one kernel.""",
         examples="""  nsystui kernels rank0.sqlite
   nsystui kernels rank*.sqlite --names short --by rank --top 20
+  nsystui kernels rank*.sqlite --by family,rank
   nsystui kernels rank*.sqlite --filter '!nccl' --time 1.2s:1.5s --format csv
   nsystui kernels rank0.sqlite --names short --instances ampere_sgemm_128x64_nn --sort duration --top 10""",
         topic="numbers",
@@ -83,7 +84,8 @@ With --instances, every launch of one kernel.""",
             ),
             Option(
                 "by",
-                "also group by rank, device, stream, shape (grid and block), separated by commas",
+                "also group by rank, device, stream, shape (grid and block), separated by commas; with family or "
+                "precision a row is all kernels of one",
                 metavar="LIST",
                 default="",
             ),

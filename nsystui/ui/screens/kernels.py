@@ -21,8 +21,16 @@ if TYPE_CHECKING:
     from nsystui.questions.trace.ncu import NcuCommand
     from nsystui.ui.screens import TabView
 
-_GROUPS = {"": "name", "rank": "rank", "device": "device", "stream": "stream", "shape": "grid"}
-"""The groupings of kernels besides their name, with the words for them."""
+_GROUPS = {
+    "": "name",
+    "rank": "rank",
+    "device": "device",
+    "stream": "stream",
+    "shape": "grid",
+    "family": "family",
+    "precision": "precision",
+}
+"""The groupings of kernels besides their name, or in place of it, with the words for them."""
 
 
 _BARS = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}
