@@ -79,14 +79,14 @@ def group_by_of(text: str) -> tuple[GroupBy, ...]:
 
 
 FAMILY = Column("family", header="Family", label="family")
-_PRECISION = Column("precision", header="Precision", label="precision")
+PRECISION = Column("precision", header="Precision", label="precision")
 _GROUP_COLUMNS = {
     GroupBy.RANK: (RANK,),
     GroupBy.DEVICE: (Column("device", header="Device", label="device", unit=Unit.NUMBER),),
     GroupBy.STREAM: (Column("stream", header="Strm", label="stream", unit=Unit.NUMBER),),
     GroupBy.SHAPE: (Column("grid", header="GridXYZ", label="grid"), Column("block", header="BlockXYZ", label="block")),
     GroupBy.FAMILY: (FAMILY,),
-    GroupBy.PRECISION: (_PRECISION,),
+    GroupBy.PRECISION: (PRECISION,),
 }
 
 
@@ -150,7 +150,7 @@ def _with_smart_names(answer: TableAnswer, session: Session, selection: Selectio
     columns = (
         *(replace(one, importance=FILES_ONLY) if one == NAME else one for one in answer.columns),
         FAMILY.with_importance(3),
-        _PRECISION.with_importance(6),
+        PRECISION.with_importance(6),
         SMART_NAME,
     )
     rows = [
