@@ -11,6 +11,7 @@ import numpy as np
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import END, FILES_ONLY, START, Column, Unit
+from nsystui.base.kernel_families import OTHER
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
@@ -84,7 +85,7 @@ class Triage:
     outside: float = 0.0
     """The share of their time before their first operation and after their last, %."""
     mix: tuple[tuple[str, float], ...] = ()
-    """The share of each family in the time of all kernels, %, the largest first."""
+    """The share of each family in the time of all kernels, %, the largest first; empty where graphs hide most."""
     step: float | None = None
     """The median time of a step, the mean over the ranks, ns."""
 
@@ -105,9 +106,9 @@ class Triage:
 
     @property
     def kernels(self) -> str:
-        """The families of kernels with most time, in a sentence; empty without kernels."""
+        """The families of kernels with most time, in a sentence; empty where the names tell nothing of most."""
         told = [f"{family} {share:.0f} %" for family, share in self.mix if share >= _LEAST_TOLD]
-        return f"kernel time: {', '.join(told)}" if told else ""
+        return f"kernel time: {', '.join(told)}" if told and self.mix[0][0] != OTHER else ""
 
     @property
     def is_healthy(self) -> bool:
@@ -165,7 +166,7 @@ def triage(
         module_of,
         case.percent(case.mean([case.spent.busy])) if case.devices else None,
         case.percent(case.mean(map(partial(_outside, case), case.devices))),
-        tuple(shares(kernel_mix(case), lambda one: one.family)),
+        () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda one: one.family)),
         _step(case) if "step_times" in rules else None,
     )
 
