@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
-from nsystui.commands.configuration import config_of
 from nsystui.questions.question import Drawing, Option, Question
 
 if TYPE_CHECKING:
@@ -87,7 +86,6 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
     values = vars(arguments)
     memory = shared.remembered(arguments) if question.is_remembered else None
     key = (question.name, *(str(values[option.name]) for option in question.options if not option.lists))
-    key += tuple(map(str, config_of(arguments).families))
     known = memory.recall(*key) if memory is not None else None
     if known is not None:
         return shared.deliver(arguments, known[1])
