@@ -95,6 +95,8 @@ _PRECISION_RULES = (
 )
 """Precision of the inputs and pattern. TF32 is what tensor cores make of FP32; what no word tells has none."""
 
+PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in _PRECISION_RULES if precision))
+
 Rules = tuple[tuple[str, str], ...]
 """A word and the pattern of the names that it is for."""
 

@@ -25,8 +25,8 @@ from nsystui.base.columns import (
     Column,
     Unit,
 )
-from nsystui.base.errors import UsageError
-from nsystui.base.kernel_families import Rules, family_of, precision_of
+from nsystui.base.errors import UsageError, meant
+from nsystui.base.kernel_families import FAMILIES, PRECISIONS, Rules, family_of, precision_of
 from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra import statistics
@@ -80,6 +80,18 @@ def group_by_of(text: str) -> tuple[GroupBy, ...]:
 
 FAMILY = Column("family", header="Family", label="family")
 PRECISION = Column("precision", header="Precision", label="precision")
+
+
+def family_or_precision(text: str) -> str:
+    """A word that ``only`` takes; raises UsageError for any other."""
+    known = {word.lower(): word for word in (*FAMILIES, *PRECISIONS)}
+    if text.lower() not in known:
+        raise UsageError(
+            f"--only {text}: {meant(text, list(known.values()), 'there are ' + ', '.join(known.values()))}"
+        )
+    return known[text.lower()]
+
+
 _GROUP_COLUMNS = {
     GroupBy.RANK: (RANK,),
     GroupBy.DEVICE: (Column("device", header="Device", label="device", unit=Unit.NUMBER),),
@@ -109,15 +121,17 @@ def kernel_summary(
     group_by: Sequence[GroupBy] = (),
     ranks: Sequence[RankedTask] = (),
     families: Rules = (),
+    only: str = "",
 ) -> TableAnswer:
     """One row for each kernel name (and each group): share of kernel time, statistics of duration in ns.
 
-    ``ranks`` is needed for ``GroupBy.RANK``; ``families`` are the user's own. Without grouping the columns, order and
-    values are those of ``cuda_gpu_kern_sum``; smart names come with families and precisions.
+    ``ranks`` is needed for ``GroupBy.RANK``; ``families`` are the user's own rules; ``only`` is a family or a
+    precision. Without grouping the columns, order and values are those of ``cuda_gpu_kern_sum``; smart names come with
+    families and precisions.
     """
     table = tables.kernels
     is_of_names = not any(group in _OF_NAMES for group in group_by)
-    kinds = None if is_of_names else _kinds(session, families)
+    kinds = None if is_of_names and not only else _kinds(session, families)
     name = name_of(table, names)
     keys = [key for group in group_by for key in _group_keys(group, table, ranks, kinds)]
     keys += [name.label("name")] if is_of_names else []
@@ -129,12 +143,14 @@ def kernel_summary(
 
     def ask() -> list[Row]:
         conditions = where(table, selection, name)
+        if kinds is not None and only:
+            conditions.append(sa.or_(kinds.c.family == only, kinds.c.precision == only))
         rows_of = table if kinds is None else table.join(kinds, sa.func.coalesce(table.c.name, "") == kinds.c.name)
         return statistics.summary_rows(session, rows_of, duration(table), keys, conditions, columns)
 
     kept_as = Names.FULL if names is Names.SMART else names
-    rows = ask() if group_by else of_all_reports(session, selection, table, f"kernels {kept_as.value}", ask)
-    total = _names(session, selection, name, rows, group_by)
+    rows = ask() if group_by or only else of_all_reports(session, selection, table, f"kernels {kept_as.value}", ask)
+    total = _names(session, selection, name, rows, group_by, only)
     found = TableAnswer("kernels", columns, rows, total, kernel_notes(session))
     is_smart = names is Names.SMART and is_of_names
     return _with_smart_names(found, session, selection, families) if is_smart else found
@@ -194,11 +210,12 @@ def _names(
     name: sa.ColumnElement[Any],
     rows: Sequence[Row],
     group_by: Sequence[GroupBy],
+    only: str,
 ) -> int | None:
     """The number of names without the selection; ``None`` with groups, where it has no meaning."""
     if group_by:
         return None
-    if selection.is_everything:
+    if selection.is_everything and not only:
         return len(rows)
     return int(session.scalar(sa.select(sa.func.count(name.distinct()))) or 0)
 

@@ -169,6 +169,14 @@ class TestSummary:
             None: totals[True],
         }
 
+    @pytest.mark.parametrize("only", [NCCL, OTHER, "FP32"])
+    def test_the_kernels_of_one_family_or_precision(self, chance, only):
+        frame = frame_of(chance)
+        chosen = frame[[only in (family_of(name), precision_of(name)) for name in frame.name]]
+        answer = kernel_summary(chance, EVERYTHING, Names.FULL, only=only)
+        assert_summary(answer, chosen, {"name": "name"})
+        assert answer.total == frame.name.nunique()
+
     def test_smart_names_have_their_family_and_precision(self, chance):
         for row in records(kernel_summary(chance, EVERYTHING, Names.SMART)):
             assert (row["family"], row["precision"]) == (family_of(row["name"]), precision_of(row["name"]))
