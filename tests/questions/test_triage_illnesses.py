@@ -227,6 +227,12 @@ class TestUnfusedKernels:
         ill = illnesses.unfused(tmp_path / "well.sqlite", name, gap)
         assert triaged(*ill.paths, rules=self.RULES).findings == ()
 
+    def test_without_pointwise_kernels_there_is_nothing_whatever_the_threshold(self, tmp_path):
+        ill = illnesses.layout_changes(tmp_path / "none.sqlite")
+        assert triaged(*ill.paths, rules=self.RULES, settings=("unfused_percent=0",)) == triaged(
+            *ill.paths, rules=self.RULES
+        )
+
     def test_the_limit_is_that_of_a_sweep_over_a_real_export(self, shared_export):
         path = shared_export("ddp-a100-rank0of4")
         one = finding(triaged(path, rules=self.RULES), "unfused-kernels")

@@ -27,6 +27,10 @@ from nsystui.store import tables
 
 _NAME = "unfused-kernels"
 _LOOKED_AT = 40
+_MOST_LAUNCHES = 2_000_000
+"""Of more kernels their launches are not read for the name of a range."""
+_SUMS = 4
+"""Of the rows of the longest runs, the sums over all runs come first."""
 _COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -52,20 +56,19 @@ class _Run(NamedTuple):
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     works = [one for one in kernel_mix(case) if _is_pointwise(one)]
-    if case.percent(case.mean(one.time for one in works)) < case.thresholds.unfused_percent / 2:
+    if not works or case.percent(case.mean(one.time for one in works)) < case.thresholds.unfused_percent / 2:
         return []  # cheaper than to put every launch in order
     runs = _runs(case, works)
-    sums = sa.select(
-        *(sa.cast(sa.func.sum(runs.c[key]), sa.BigInteger) for key in ("saved", "kernels", "idle")), sa.func.count()
-    ).select_from(runs)
-    ((saved, kernels, idle, count),) = case.job.session.rows(sums)
-    cost = case.mean([saved or 0])
+    sums = [sa.cast(sa.func.sum(runs.c[key]).over(), sa.BigInteger) for key in ("saved", "kernels", "idle")]
+    keys = ("report", "process", "first", *(column.key for column in _COLUMNS[1:]))
+    longest = sa.select(*sums, sa.func.count().over(), *(runs.c[key] for key in keys))
+    found = case.job.session.rows(longest.order_by(runs.c.saved.desc(), runs.c.start).limit(_LOOKED_AT))
+    saved, kernels, idle, count = found[0][:_SUMS] if found else (0, 0, 0, 0)
+    cost = case.mean([saved])
     share = case.percent(cost)
     if not saved or share < case.thresholds.unfused_percent:
         return []
-    keys = ("report", "process", "first", *(column.key for column in _COLUMNS[1:]))
-    longest = sa.select(*(runs.c[key] for key in keys)).order_by(runs.c.saved.desc(), runs.c.start).limit(_LOOKED_AT)
-    worst = case.job.session.rows(longest)
+    worst = [row[_SUMS:] for row in found]
     steps = sum(len(one) for one in case.steps.values())
     each = f" ({kernels / steps:,.0f} a step)" if steps else ""
     name = _range(case, worst)
@@ -148,9 +151,11 @@ def _runs(case: Case, works: Sequence[NameWork]) -> sa.Subquery:
 
 
 def _range(case: Case, runs: Sequence[tuple[Any, ...]]) -> str:
-    """The NVTX range that most of these runs were launched in, the innermost; empty where there is none."""
+    """The NVTX range that most of these runs were launched in, the innermost; empty where none is, or many launches."""
     reports, rows = (np.array([run[place] for run in runs], np.int64) for place in (0, 2))
     part = case.job.session.part(sorted(set(reports.tolist())))
+    if part.count(tables.kernels) > _MOST_LAUNCHES:
+        return ""
     ranges = LaunchRanges.find(part, Selection(tasks=case.chosen.tasks))
     code, count = Counter(ranges.of(reports, rows).tolist()).most_common(1)[0]
     return "" if code == NO_RANGE or 2 * count <= len(runs) else ranges.texts[code]
