@@ -27,7 +27,7 @@ def check(case: Case) -> Sequence[Finding]:
     is_of_channels = 2 * channels >= sum(one.time for one in found)
     words = "between NCHW and NHWC" if is_of_channels else "(transposes)"
     of_kernels = 100 * sum(one.time for one in found) / sum(one.time for one in mix)
-    launches = number_of(sum(one.launches for one in found), "launch").replace("launchs", "launches")
+    launches = number_of(sum(one.launches for one in found), "launch")
     sentence = (
         f"changes of layout {words} take {time_words(cost)} on each GPU, {of_kernels:.0f} % of kernel time ({launches})"
     )
