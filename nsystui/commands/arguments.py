@@ -185,6 +185,7 @@ def source_of(arguments: argparse.Namespace) -> Source:
         place.cap if place is not None else None,
         ranks=getattr(arguments, "ranks", None) or "",
         clock=arguments.clock,
+        families=config_of(arguments).families,
     )
 
 
@@ -211,8 +212,9 @@ def remembered(arguments: argparse.Namespace) -> Remembered | None:
     from nsystui.questions.remembered import Remembered
 
     try:
-        cache = default_cache(config_of(arguments))
-        return Remembered.of_files(cache, discover(arguments.files)) if cache.is_ours else None
+        config = config_of(arguments)
+        cache = default_cache(config)
+        return Remembered.of_files(cache, discover(arguments.files), config.families) if cache.is_ours else None
     except (ExportError, OSError):
         return None
 

@@ -18,6 +18,7 @@ from nsystui.base.errors import UsageError, meant
 from nsystui.base.text import whole_number
 
 if TYPE_CHECKING:
+    from nsystui.base.kernel_families import Rules
     from nsystui.store.cache import Cache
     from nsystui.store.database import Limits
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 CLOCKS = ("collectives", "utc", "own")
 THEMES = ("dark", "light")
 _TRIAGE = "triage"
+_FAMILIES = "families"
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Config:
     """The contents of the file; empty without one. ``path`` is that of the file, empty where none was read.
 
     ``options`` are defaults by their names in a parsed command line. What has an environment variable is apart, since
-    that comes between the flag and the file: ``jobs``, and sizes in bytes.
+    that comes between the flag and the file: ``jobs``, and sizes in bytes. So are ``families``, which have no option.
     """
 
     path: str = ""
@@ -40,6 +42,7 @@ class Config:
     cache_limit: int | None = None
     jobs: int | None = None
     memory_limit: int | None = None
+    families: Rules = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -179,12 +182,31 @@ class _Reader:
         return str(value)
 
     def pattern(self, key: str, value: object) -> str:
-        text = str(self._of_type(key, value, str, "'^iteration (\\d+)'"))
+        return self._pattern(key, str(self._of_type(key, value, str, "'^iteration (\\d+)'")))
+
+    def _pattern(self, key: str, text: str, section: str = "") -> str:
         try:
             re.compile(text)
         except re.error as error:
-            raise self._wrong(key, f"{key} is no regular expression: {error}") from None
+            raise self._wrong(key, f"{key} is no regular expression: {error}", section) from None
         return text
+
+    def families(self, key: str, value: object) -> Rules:
+        """A family and a pattern for each line."""
+        from nsystui.base.kernel_families import FAMILIES
+
+        rules = []
+        for pattern, family in self._section(key, value, "'my_attention' = \"attention\"").items():
+            if family not in FAMILIES:
+                allowed = ", ".join(f'"{one}"' for one in FAMILIES)
+                raise self._wrong(pattern, f"{pattern} is {_worded(family)}; the families are {allowed}", key)
+            rules.append((family, self._pattern(pattern, pattern, key)))
+        return tuple(rules)
+
+    def _section(self, key: str, value: object, line: str) -> Mapping[str, Any]:
+        if not isinstance(value, dict):
+            raise self._wrong(key, f"{key} is {_worded(value)}; write [{key}] and below it lines such as {line}")
+        return value
 
     def switch(self, key: str, value: object) -> bool:
         return bool(self._of_type(key, value, bool, "true, or false"))
@@ -193,11 +215,9 @@ class _Reader:
         """As ``--set`` takes them; that of the command line comes after these and wins."""
         from nsystui.questions.triage.rules import Thresholds, meanings
 
-        if not isinstance(value, dict):
-            raise self._wrong(key, f"{key} is {_worded(value)}; write [triage] and below it lines such as gap_ms = 5")
         names = [name for name, *_ in meanings()]
         settings = []
-        for name, number in value.items():
+        for name, number in self._section(key, value, "gap_ms = 5").items():
             if name not in names:
                 raise self._wrong(name, _unknown(name, names, f"[{key}] has no"), key)
             if type(number) not in (int, float):
@@ -229,6 +249,7 @@ _KEYS: Mapping[str, _Key] = {
     "ascii": _Key(_Reader.switch, "ascii"),
     "color": _Key(_Reader.switch, "color"),
     "mouse": _Key(_Reader.switch, "mouse"),
+    _FAMILIES: _Key(_Reader.families),
     _TRIAGE: _Key(_Reader.thresholds, "set"),
 }
 

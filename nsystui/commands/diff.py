@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from nsystui.questions.compare import Options, Side
     from nsystui.questions.job import Job
 
-DESCRIPTION = """What changed from A to B: a summary, then kernels, NVTX ranges, NCCL, memory operations, functions by
-CPU samples and steps, largest difference first; with --tables calltree the call tree of the samples. A and B are two
-jobs, or two ranks, groups of ranks or spans of time of one job.
+DESCRIPTION = """What changed from A to B: a summary, then kernels by name and by family, NVTX ranges, NCCL, memory
+operations, functions by CPU samples and steps, largest difference first; with --tables calltree the call tree of the
+samples. A and B are two jobs, or two ranks, groups of ranks or spans of time of one job.
 
   B - A          the difference of the summed times, in two parts:
   from count     what more or fewer of them cost, at the mean duration of both sides
@@ -38,7 +38,7 @@ EXAMPLES = """  nsystui diff before/ -- after/
   nsystui diff rank*.sqlite --ranks-a 0-3 --ranks-b 4-7
   nsystui diff rank0.sqlite --time-a 1.2s:1.5s --time-b 4.2s:4.5s --format json"""
 
-_TABLES = ("summary", "kernels", "nvtx", "nccl", "memory", "functions", "calltree", "steps")
+_TABLES = ("summary", "kernels", "families", "nvtx", "nccl", "memory", "functions", "calltree", "steps")
 _USUAL = tuple(name for name in _TABLES if name != "calltree")
 _USUAL_ROWS = 10
 """Of each table but the summary, where several are printed for people to read."""

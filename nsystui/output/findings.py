@@ -34,7 +34,7 @@ _COSTS = "Costs are time of one GPU (the mean over all) and may be about the sam
 
 def lines(found: Triage) -> list[str]:
     """The lines for a terminal: the findings, worst first, and the rules that could not judge."""
-    text = [*textwrap.wrap(safe_text(found.summary), _WIDTH, break_on_hyphens=False), headline(found), ""]
+    text = [*_plainly(found.summary), headline(found), *_plainly(found.kernels), ""]
     for one in told(found):
         text += [*_finding(one), *_symptoms(found, one), ""]
     more = [one for one in found.findings if not one.under][_FULL:]
@@ -105,6 +105,10 @@ def _command(one: Finding) -> str:
     return f"{name} FILE… {flags}".rstrip()
 
 
+def _plainly(text: str) -> list[str]:
+    return textwrap.wrap(safe_text(text), _WIDTH, break_on_hyphens=False)
+
+
 def _wrapped(text: str, first: str = _INDENT) -> list[str]:
     return textwrap.wrap(
         safe_text(text), _WIDTH, initial_indent=first, subsequent_indent=_INDENT, break_on_hyphens=False
@@ -114,6 +118,7 @@ def _wrapped(text: str, first: str = _INDENT) -> list[str]:
 def report(found: Triage) -> str:
     """The whole triage in Markdown, with the first rows of each finding's evidence."""
     parts = ["# Triage\n", f"{plain(found.summary)}.\n", f"{headline(found)}.\n"]
+    parts += [f"{plain(found.kernels)}.\n"] if found.kernels else []
     if any(one.cost is not None for one in found.findings):
         parts.append(f"{_COSTS}\n")
     for one in found.findings:

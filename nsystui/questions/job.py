@@ -17,6 +17,7 @@ from nsystui.store.results import Key, Memory
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
+    from nsystui.base.kernel_families import Rules
     from nsystui.questions.alignment import Alignment, ClockMode
     from nsystui.questions.collectives.matching import Matching
     from nsystui.questions.gpu.utilisation import BusyIntervals
@@ -45,6 +46,8 @@ class Job:
     """Who is which rank, where the user says it."""
     step_range: str | None = None
     """Which NVTX ranges are steps, where the user says it for the whole job: see `steps`."""
+    families: Rules = ()
+    """The user's own rules for families of kernels: see `base.kernel_families`."""
     alignment: Alignment | None = None
     """How the clocks of the reports were made one, once `align` was asked for."""
     tell: Callable[[str], object] = lambda note: None

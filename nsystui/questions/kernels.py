@@ -25,7 +25,8 @@ from nsystui.base.columns import (
     Column,
     Unit,
 )
-from nsystui.base.errors import UsageError
+from nsystui.base.errors import UsageError, meant
+from nsystui.base.kernel_families import FAMILIES, PRECISIONS, Rules, family_of, precision_of
 from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra import statistics
@@ -54,12 +55,17 @@ class Names(Enum):
 
 
 class GroupBy(Enum):
-    """A further grouping of the rows of the summary."""
+    """A further grouping of the rows of the summary. Family and precision are in place of names, which tell them."""
 
     RANK = "rank"
     DEVICE = "device"
     STREAM = "stream"
     SHAPE = "shape"  # grid and block
+    FAMILY = "family"
+    PRECISION = "precision"
+
+
+_OF_NAMES = (GroupBy.FAMILY, GroupBy.PRECISION)
 
 
 def group_by_of(text: str) -> tuple[GroupBy, ...]:
@@ -72,11 +78,27 @@ def group_by_of(text: str) -> tuple[GroupBy, ...]:
     return tuple(dict.fromkeys(known[word] for word in words))
 
 
+FAMILY = Column("family", header="Family", label="family")
+PRECISION = Column("precision", header="Precision", label="precision")
+
+
+def family_or_precision(text: str) -> str:
+    """A word that ``only`` takes; raises UsageError for any other."""
+    known = {word.lower(): word for word in (*FAMILIES, *PRECISIONS)}
+    if text.lower() not in known:
+        raise UsageError(
+            f"--only {text}: {meant(text, list(known.values()), 'there are ' + ', '.join(known.values()))}"
+        )
+    return known[text.lower()]
+
+
 _GROUP_COLUMNS = {
     GroupBy.RANK: (RANK,),
     GroupBy.DEVICE: (Column("device", header="Device", label="device", unit=Unit.NUMBER),),
     GroupBy.STREAM: (Column("stream", header="Strm", label="stream", unit=Unit.NUMBER),),
     GroupBy.SHAPE: (Column("grid", header="GridXYZ", label="grid"), Column("block", header="BlockXYZ", label="block")),
+    GroupBy.FAMILY: (FAMILY,),
+    GroupBy.PRECISION: (PRECISION,),
 }
 
 
@@ -98,46 +120,76 @@ def kernel_summary(
     names: Names = Names.FULL,
     group_by: Sequence[GroupBy] = (),
     ranks: Sequence[RankedTask] = (),
+    families: Rules = (),
+    only: str = "",
 ) -> TableAnswer:
     """One row for each kernel name (and each group): share of kernel time, statistics of duration in ns.
 
-    ``ranks`` is needed for ``GroupBy.RANK``. Without grouping the columns, order and values are those of
-    ``cuda_gpu_kern_sum``.
+    ``ranks`` is needed for ``GroupBy.RANK``; ``families`` are the user's own rules; ``only`` is a family or a
+    precision. Without grouping the columns, order and values are those of ``cuda_gpu_kern_sum``; smart names come with
+    families and precisions.
     """
     table = tables.kernels
+    is_of_names = not any(group in _OF_NAMES for group in group_by)
+    kinds = None if is_of_names and not only else _kinds(session, families)
     name = name_of(table, names)
-    keys = [*(key for group in group_by for key in _group_keys(group, table, ranks)), name.label("name")]
+    keys = [key for group in group_by for key in _group_keys(group, table, ranks, kinds)]
+    keys += [name.label("name")] if is_of_names else []
     columns = (
         *statistics.duration_columns("Instances"),
         *(column for group in group_by for column in _GROUP_COLUMNS[group]),
-        NAME,
+        *((NAME,) if is_of_names else ()),
     )
 
     def ask() -> list[Row]:
         conditions = where(table, selection, name)
-        return statistics.summary_rows(session, table, duration(table), keys, conditions, columns)
+        if kinds is not None and only:
+            conditions.append(sa.or_(kinds.c.family == only, kinds.c.precision == only))
+        rows_of = table if kinds is None else table.join(kinds, sa.func.coalesce(table.c.name, "") == kinds.c.name)
+        return statistics.summary_rows(session, rows_of, duration(table), keys, conditions, columns)
 
     kept_as = Names.FULL if names is Names.SMART else names
-    rows = ask() if group_by else of_all_reports(session, selection, table, f"kernels {kept_as.value}", ask)
-    total = _names(session, selection, name, rows, group_by)
+    rows = ask() if group_by or only else of_all_reports(session, selection, table, f"kernels {kept_as.value}", ask)
+    total = _names(session, selection, name, rows, group_by, only)
     found = TableAnswer("kernels", columns, rows, total, kernel_notes(session))
-    return found if names is not Names.SMART else _with_smart_names(found, session, selection)
+    is_smart = names is Names.SMART and is_of_names
+    return _with_smart_names(found, session, selection, families) if is_smart else found
 
 
 SMART_NAME = Column("smart", header="Smart Name", label="name")
 
 
-def _with_smart_names(answer: TableAnswer, session: Session, selection: Selection) -> TableAnswer:
-    """The summary with the smart name of each kernel; the full name is for files."""
+def _with_smart_names(answer: TableAnswer, session: Session, selection: Selection, families: Rules) -> TableAnswer:
+    """The summary with the family, precision and smart name of each kernel; the full name is for files."""
     full = [str(name or "") for name in answer.cells("name")]
     known = smart_names(full) if selection.is_everything else smart_kernel_names(session)
-    columns = (*(replace(one, importance=FILES_ONLY) if one == NAME else one for one in answer.columns), SMART_NAME)
-    rows = [(*row, known.get(name, name)) for row, name in zip(answer.rows, full, strict=True)]
+    columns = (
+        *(replace(one, importance=FILES_ONLY) if one == NAME else one for one in answer.columns),
+        FAMILY.with_importance(3),
+        PRECISION.with_importance(6),
+        SMART_NAME,
+    )
+    rows = [
+        (*row, family_of(name, families), precision_of(name), known.get(name, name))
+        for row, name in zip(answer.rows, full, strict=True)
+    ]
     return TableAnswer(answer.name, columns, rows, answer.total, answer.notes)
 
 
 def smart_kernel_names(session: Session) -> Mapping[str, str]:
     """The smart name of every kernel of the session by its full name; no two are alike."""
+    return smart_names(_full_names(session))
+
+
+def _kinds(session: Session, families: Rules) -> sa.Subquery:
+    """The family and the precision of every kernel of the session, by its full name."""
+    rows = [(name, family_of(name, families), precision_of(name)) for name in _full_names(session)] or [("", "", None)]
+    columns = (sa.column(key, sa.String) for key in ("name", "family", "precision"))
+    return sa.select(sa.values(*columns, name="given").data(rows)).subquery("kinds")
+
+
+def _full_names(session: Session) -> list[str]:
+    """The full names of the kernels of the session; that of a kernel without a name is empty."""
     table = tables.kernels
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
@@ -149,7 +201,7 @@ def smart_kernel_names(session: Session) -> Mapping[str, str]:
 
     having = [one for one in session.reports if one.count(table)]
     stored = of_each_report(session, having, "kernel-names", compute, by=table)
-    return smart_names(name for arrays in stored.values() for name in json_of(arrays["names"]))
+    return list(dict.fromkeys(name for arrays in stored.values() for name in json_of(arrays["names"])))
 
 
 def _names(
@@ -158,11 +210,12 @@ def _names(
     name: sa.ColumnElement[Any],
     rows: Sequence[Row],
     group_by: Sequence[GroupBy],
+    only: str,
 ) -> int | None:
     """The number of names without the selection; ``None`` with groups, where it has no meaning."""
     if group_by:
         return None
-    if selection.is_everything:
+    if selection.is_everything and not only:
         return len(rows)
     return int(session.scalar(sa.select(sa.func.count(name.distinct()))) or 0)
 
@@ -175,8 +228,12 @@ def kernel_names(session: Session, most: int) -> list[str]:
     return [str(row[0]) for row in session.rows(query)]
 
 
-def _group_keys(group: GroupBy, table: sa.Table, ranks: Sequence[RankedTask]) -> list[sa.Label[Any]]:
+def _group_keys(
+    group: GroupBy, table: sa.Table, ranks: Sequence[RankedTask], kinds: sa.Subquery | None
+) -> list[sa.Label[Any]]:
     columns = table.c
+    if group in _OF_NAMES and kinds is not None:
+        return [kinds.c[group.value].label(group.value)]
     if group is GroupBy.RANK:
         return [rank_of(table, ranks).label("rank")]
     if group is GroupBy.DEVICE:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from nsystui.base.errors import NsystuiError
 
 if TYPE_CHECKING:
+    from nsystui.base.kernel_families import Rules
     from nsystui.questions.job import Job
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
@@ -28,7 +29,7 @@ class Source:
 
     ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
     ``logs`` are debug logs of NCCL, one name each. ``ranks`` says who is which rank, where the user does, and ``clock``
-    what makes the clocks one (a ``ClockMode``). ``step_range``: see `Job`.
+    what makes the clocks one (a ``ClockMode``). ``step_range``, ``families``: see `Job`.
     """
 
     files: tuple[str, ...]
@@ -42,6 +43,7 @@ class Source:
     ranks: str = ""
     clock: str = "collectives"
     step_range: str | None = None
+    families: Rules = ()
 
 
 class Listener:
@@ -116,7 +118,7 @@ class Opener:
             warn=listener.warned,
             tell=listener.computing,
         )
-        return Job(session, numbering=who, step_range=source.step_range), exports
+        return Job(session, numbering=who, step_range=source.step_range, families=source.families), exports
 
     def look_at(self, job: Job, export: Export) -> Export | None:
         """An export with what it is found to be, converted before where that is asked for; ``None`` if it fails."""

@@ -6,7 +6,7 @@ They are kept in the cache as plain values; a remembered answer is the answer th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from nsystui.store.damage import damage_line, known_damage
 from nsystui.store.results import Results, version_of
 
 if TYPE_CHECKING:
+    from nsystui.base.kernel_families import Rules
     from nsystui.questions.job import Job
 
 MOST_ROWS = 20_000
@@ -33,9 +34,11 @@ class Remembered:
     results: Results
     damage: tuple[str, ...] = ()
     """One line for each file that is known to be damaged."""
+    families: Rules = ()
+    """The user's own rules for families of kernels, which answers depend on."""
 
     @classmethod
-    def of_files(cls, cache: Cache, paths: Iterable[Path]) -> Remembered:
+    def of_files(cls, cache: Cache, paths: Iterable[Path], families: Rules = ()) -> Remembered:
         """The remembered answers about exports. Raises ExportError and OSError for one that cannot be opened."""
         files, damage = [], []
         for path in paths:
@@ -43,11 +46,11 @@ class Remembered:
             # Its name and its state, and in which columns it was read. The path, as notes name files.
             files.append(f"{path.name}|{cache.path_of(path).name}")
             damage.append(damage_line(path, known_damage(cache.results_of(path))))
-        return cls(cache.results_of_several(files), tuple(filter(None, damage)))
+        return cls(cache.results_of_several(files), tuple(filter(None, damage)), families)
 
     def recall(self, *question: str) -> tuple[str, TableAnswer] | None:
         """The answer to ``question`` that was given before, with its title."""
-        found = self.results.load(json.dumps(question), version_of())
+        found = self.results.load(self._key(question), version_of())
         if found is None:
             return None
         answer = from_json(found["answer"])
@@ -59,7 +62,10 @@ class Remembered:
         # A note on rows that were left out comes from reading them.
         is_whole = not any(any(report.packed.left_out.values()) for report in job.session.reports)
         if is_small and is_whole and len(job.session.reports) == len(self.results.reports):
-            self.results.save(json.dumps(question), {"title": title, "answer": to_json(answer)}, version_of())
+            self.results.save(self._key(question), {"title": title, "answer": to_json(answer)}, version_of())
+
+    def _key(self, question: Sequence[str]) -> str:
+        return json.dumps([*question, *self.families])
 
 
 def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> None:

@@ -443,6 +443,12 @@ WORDS: tuple[Word, ...] = (
         "all ranks of the communicator are open",
         ("nccl",),
     ),
+    Word(
+        "family",
+        "what a kernel does, as far as its name tells: GEMM, attention …; `nsystui help numbers`",
+        ("kernels",),
+    ),
+    Word("precision", "of what a kernel reads, as its name says it: TF32 is FP32 on tensor cores", ("kernels",)),
     Word("time %", "share of the time of all kernels, of all memory operations or of all calls", ("kernels", "nccl")),
     Word(
         "self",

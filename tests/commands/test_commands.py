@@ -129,7 +129,7 @@ class TestFlags:
     def test_csv_is_what_nsys_would_print(self, run, demo_job):
         done = run("kernels", demo_job[0], "--format", "csv")
         header = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name"
-        assert done.out.splitlines()[0] == f"{header},Smart Name"
+        assert done.out.splitlines()[0] == f"{header},Family,Precision,Smart Name"
         assert sum(int(row["Instances"]) for row in done.table) == native_count(
             demo_job[0], "CUPTI_ACTIVITY_KIND_KERNEL"
         )

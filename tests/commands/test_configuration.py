@@ -24,6 +24,9 @@ color = false
 mouse = false
 theme = "light"
 
+[families]
+'my_attention' = "attention"
+
 [triage]
 gap_ms = 5
 straggler_percent = 1.5
@@ -55,6 +58,7 @@ def test_the_example_sets_every_key(home):
     cache = default_cache(opened.config, environ)
     assert (cache.directory, cache.cap) == (Path("/scratch/me/nsystui"), 5 << 30)
     assert parsed("triage", ["a.sqlite"], environ).set == ["gap_ms=5", "straggler_percent=1.5"]
+    assert opened.config.families == (("attention", "my_attention"),)
     assert all(f"{key} =" in EVERYTHING or f"[{key}]" in EVERYTHING for key in keys())
 
 
@@ -111,6 +115,9 @@ def test_a_named_file_that_is_not_there_is_an_error_and_the_usual_one_is_not(hom
         ("triage = 5\n", ":1: triage is 5; write [triage] and below it lines such as gap_ms = 5"),
         ("[triage]\ngap_ms = '5'\n", ':2: gap_ms is the text "5"; write gap_ms = 5'),
         ("[triage]\ngap_ms = -5\n", ":2: gap_ms=-5: '-5' is not a number of 0 or more"),
+        ("families = 5\n", ":1: families is 5; write [families] and below it lines such as 'my_attention' ="),
+        ("[families]\n'fmha' = 'atention'\n", ':2: fmha is the text "atention"; the families are "GEMM", "attention"'),
+        ("[families]\n'(' = 'GEMM'\n", ":2: ( is no regular expression:"),
         ("jobs = \n", ": no TOML: Invalid value (at line 1,"),
     ],
 )
@@ -121,6 +128,20 @@ def test_a_mistake_is_one_line_with_the_place_and_what_to_write(tmp_path, text, 
         read_config(path, {})
     assert str(raised.value).startswith(str(path) + said)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("command", [("kernels", "--by", "family"), ("stats", "-r", "nvtx_kern_sum:family")])
+def test_families_of_kernels_are_the_users_own(tmp_path, run, demo_job, command):
+    path = tmp_path / "config.toml"
+    asked = (*command, demo_job[0], "--format", "csv")
+    usual = run(*asked)
+    path.write_text("[families]\n'^nvjet|gemm' = 'communication'\n")
+    changed = run(*asked, "--config", path)
+    assert "GEMM" in usual.out
+    assert "communication" not in usual.out
+    assert "GEMM" not in changed.out
+    assert "communication" in changed.out
+    assert run(*asked).out == usual.out
 
 
 def test_bytes_that_are_no_text_are_told(tmp_path):

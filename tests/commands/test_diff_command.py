@@ -22,7 +22,7 @@ from nsystui.cli import main
 from nsystui.commands.diff import prepared
 from nsystui.exports.demo import TrainingJob
 
-TABLES = ["summary", "kernels", "nvtx", "nccl", "memory", "functions", "steps"]
+TABLES = ["summary", "kernels", "families", "nvtx", "nccl", "memory", "functions", "steps"]
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from synthetic import cpu_only_export, nccl_without_nvtx_export, old_schema_expo
 
 from nsystui.base.answer import iter_rows
 from nsystui.base.columns import NAME
+from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.activities import MEMORY, work_summary
@@ -21,7 +22,7 @@ from nsystui.questions.compare import TABLES, Options, summary
 from nsystui.questions.compare.pairs import Compared, Measured, compared
 from nsystui.questions.compare.side import Basis, Side
 from nsystui.questions.compare.summary import worded
-from nsystui.questions.compare.tables import kernels, memory, nccl, nvtx, steps
+from nsystui.questions.compare.tables import families, kernels, memory, nccl, nvtx, steps
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_summary
 from nsystui.questions.nccl.summary import nccl_summary
@@ -155,6 +156,23 @@ def test_two_jobs_differ_alike_from_either_side(demo, faster, name):
     assert len(other) == len(forth) > 2
     for row in forth:
         assert row["difference"] == pytest.approx(-other[tuple(row[key] for key in told)]["difference"], abs=1e-3)
+
+
+def test_families_add_up_the_kernels_of_both_sides(demo, faster):
+    a, b = side(demo), side(faster)
+    by_family, by_name = families(a, b), kernels(a, b)
+    assert set(by_family.cells("name")) >= {"GEMM", "attention", "normalisation", "NCCL"}
+    for key in ("total_a", "total_b", "count_a", "count_b", "difference"):
+        assert total(by_family, key) == total(by_name, key)
+    gemm = [row for row in rows(by_name) if family_of(row["name"]) == "GEMM"]
+    assert by(by_family)["GEMM"]["difference"] == sum(row["difference"] for row in gemm)
+
+
+def test_the_summary_names_the_family_that_changed_most(demo, faster):
+    a, b = side(demo), side(faster)
+    largest = families(a, b).sorted_by("difference", descending=True).cells("name")[0]
+    (note,) = [note for note in summary(a, b).notes if note.startswith("kernel families that changed most")]
+    assert note.split(": ")[1].startswith(f"{largest} ")
 
 
 def test_totals_are_those_of_the_single_summaries(demo, faster):

@@ -16,6 +16,7 @@ from support import edit, native
 from synthetic import ExportWriter
 
 from nsystui.base.errors import UsageError
+from nsystui.base.kernel_families import COPY, NCCL, OTHER, family_of, precision_of
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.questions.activities import MEMORY, MPI, OS, WORKS, memory_sizes, work_instances, work_summary
 from nsystui.questions.kernels import (
@@ -149,6 +150,36 @@ class TestSummary:
         frame["rank"] = [number[place] for place in zip(frame.report, frame.process, strict=True)]
         answer = kernel_summary(chance, EVERYTHING, Names.SHORT, groups, ranks)
         assert_summary(answer, frame, {**self.GROUPS[groups], "name": "short_name"})
+
+    @pytest.mark.parametrize("groups", [(GroupBy.FAMILY,), (GroupBy.FAMILY, GroupBy.DEVICE)])
+    def test_families_are_in_place_of_names(self, chance, groups):
+        frame = frame_of(chance)
+        own = ((COPY, "kernel_[1-3]<"),)
+        frame["family"] = [family_of(name, own) for name in frame.name]
+        assert set(frame.family) == {COPY, NCCL, OTHER}
+        answer = kernel_summary(chance, EVERYTHING, Names.SMART, groups, families=own)
+        assert_summary(answer, frame, {group.value: group.value for group in groups})
+
+    def test_kernels_that_tell_no_precision_have_a_row_of_their_own(self, chance):
+        frame = frame_of(chance)
+        totals = frame.duration.groupby(frame.name.str.startswith("nccl")).sum()
+        answer = kernel_summary(chance, EVERYTHING, Names.SMART, (GroupBy.PRECISION,))
+        assert {row["precision"]: row["total"] for row in records(answer)} == {
+            "FP32": totals[False],
+            None: totals[True],
+        }
+
+    @pytest.mark.parametrize("only", [NCCL, OTHER, "FP32"])
+    def test_the_kernels_of_one_family_or_precision(self, chance, only):
+        frame = frame_of(chance)
+        chosen = frame[[only in (family_of(name), precision_of(name)) for name in frame.name]]
+        answer = kernel_summary(chance, EVERYTHING, Names.FULL, only=only)
+        assert_summary(answer, chosen, {"name": "name"})
+        assert answer.total == frame.name.nunique()
+
+    def test_smart_names_have_their_family_and_precision(self, chance):
+        for row in records(kernel_summary(chance, EVERYTHING, Names.SMART)):
+            assert (row["family"], row["precision"]) == (family_of(row["name"]), precision_of(row["name"]))
 
     @pytest.mark.parametrize(
         "selection",

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from synthetic import ExportWriter
 
 from nsystui.base.answer import Answer
+from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo import Thread
@@ -634,3 +635,14 @@ def test_the_demo_job_projects_its_steps(demo_session):
     kernels = [row for row in records(demo_session, "nvtx_kern_sum") if row["range"] == "step 1"]
     assert sum(row["kernel_count"] for row in kernels) <= rows["step 1"]["op_count"]
     assert rows["step 1"]["count"] == 4
+
+
+def test_kernels_of_a_range_add_up_by_family(demo_session):
+    summed: dict[tuple[Any, ...], tuple[int, int]] = {}
+    for row in records(demo_session, "nvtx_kern_sum"):
+        key = (row["range"], row["tid"], family_of(row["kernel"]))
+        count, time = summed.get(key, (0, 0))
+        summed[key] = count + row["kernel_count"], time + row["total"]
+    found = cells(demo_session, "nvtx_kern_sum:family", "range", "tid", "kernel", "kernel_count", "total")
+    assert {row[:3]: row[3:] for row in found} == summed
+    assert {row[2] for row in found} > {"GEMM", "attention", "optimizer"}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import real_exports, shared
-from synthetic import ExportWriter, empty_export, illnesses
+from synthetic import ExportWriter, empty_export, illnesses, whole_graph_export
 from synthetic.illnesses import OneGpu
 from triaging import finding, ids, triaged
 
@@ -358,3 +358,17 @@ def test_every_rule_has_a_module():
     import importlib.util
 
     assert all(importlib.util.find_spec(f"{runner.__package__}.rules.{name}") for name in RULES)
+
+
+def test_the_families_of_kernels_are_told_with_their_shares(tmp_path):
+    ill = illnesses.layout_changes(tmp_path / "mix.sqlite")
+    assert triaged(*ill.paths, rules=()).kernels == "kernel time: convolution 80 %, copy/transpose 20 %"
+
+
+def test_kernels_whose_names_tell_nothing_are_not_told_of(tmp_path):
+    ill = illnesses.step_traffic(tmp_path / "own.sqlite")
+    assert triaged(*ill.paths, rules=()).kernels == ""
+
+
+def test_of_graphs_that_hide_most_kernels_no_families_are_told(tmp_path):
+    assert triaged(whole_graph_export(tmp_path / "graphs.sqlite"), rules=()).kernels == ""

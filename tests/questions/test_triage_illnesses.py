@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,10 @@ from support import edit
 from synthetic import illnesses
 from triaging import finding, ids, triaged
 
+from nsystui.base.kernel_families import COPY, ELEMENTWISE, family_of
 from nsystui.cli import command_parser
 from nsystui.exports.demo import TrainingJob
+from nsystui.exports.demo.target import H100, GpuModel
 from nsystui.questions.triage.finding import Severity
 
 MS = 1_000_000
@@ -27,6 +30,9 @@ ILL = {
     "exposed-communication": (illnesses.exposed_communication, "exposed_communication"),
     "gil-held": (illnesses.gil_held, "blocked_host"),
     "blocking-reads": (illnesses.file_reads, "blocked_host"),
+    "precision": (illnesses.slow_precision, "precision"),
+    "layout-changes": (illnesses.layout_changes, "layout_changes"),
+    "unfused-kernels": (illnesses.unfused, "unfused_kernels"),
 }
 
 
@@ -176,3 +182,110 @@ class TestTensorActivity:
     def test_where_they_work_nothing_is_told(self, tmp_path):
         ill = illnesses.resting_tensor_cores(tmp_path / "working.sqlite", tensor=30)
         assert triaged(*ill.paths, rules=("tensor_activity",)).findings == ()
+
+
+class TestPrecision:
+    RULES = ("precision",)
+
+    def test_it_says_how_much_of_which_work_and_that_it_is_a_limit(self, tmp_path):
+        one = finding(triaged(*illnesses.slow_precision(tmp_path / "tf32.sqlite").paths, rules=self.RULES), "precision")
+        assert one.sentence == (
+            "of the kernel time 80 % is TF32 convolution; no FP16 or BF16 kernel does such work; "
+            "a faster precision could save 100 ms on each GPU at most"
+        )
+        assert "2 times that of TF32" in one.advice.reason
+
+    @pytest.mark.parametrize(
+        ("precision", "model"),
+        [
+            ("bf16bf16_bf16f32_f32", H100),
+            ("f64f64_f64f64_f64", H100),
+            ("tf32f32_tf32f32_f32", GpuModel("Tesla V100-SXM2-16GB", "GV100")),  # cannot be: it has no TF32
+        ],
+    )
+    def test_what_is_fast_or_has_to_be_exact_is_left_alone(self, tmp_path, precision, model):
+        ill = illnesses.slow_precision(tmp_path / "fast.sqlite", precision, model)
+        assert triaged(*ill.paths, rules=self.RULES).findings == ()
+
+    @pytest.mark.parametrize(
+        ("name", "chip", "factor"),
+        [("Tesla V100-SXM2-16GB", "GV100", 8), ("NVIDIA A100-SXM4-40GB", "", 16), ("NVIDIA A40", "GA102", 4)],
+    )
+    def test_fp32_costs_what_the_gpu_could_do(self, tmp_path, name, chip, factor):
+        ill = illnesses.slow_precision(tmp_path / "fp32.sqlite", "f32f32_f32f32_f32", GpuModel(name, chip))
+        assert finding(triaged(*ill.paths, rules=self.RULES), "precision").cost == 200 * MS * (1 - 1 / factor)
+
+    def test_a_gpu_that_is_not_known_is_not_judged(self, tmp_path):
+        ill = illnesses.slow_precision(tmp_path / "old.sqlite", "f32f32_f32f32_f32", GpuModel("Tesla K80", "GK210"))
+        found = triaged(*ill.paths, rules=self.RULES)
+        assert (found.findings, [one.rule for one in found.not_checked]) == ((), ["precision"])
+
+
+class TestLayoutChanges:
+    def test_other_copies_are_left_alone(self, tmp_path):
+        ill = illnesses.layout_changes(tmp_path / "copies.sqlite", "void CatArrayBatchedCopy<float>(float *)")
+        assert triaged(*ill.paths, rules=("layout_changes",)).findings == ()
+
+    def test_the_advice_fits(self, tmp_path):
+        of_channels = illnesses.layout_changes(tmp_path / "channels.sqlite")
+        transposes = illnesses.layout_changes(tmp_path / "transposes.sqlite", "loop_transpose_fusion_3")
+        one, other = (
+            finding(triaged(*ill.paths, rules=("layout_changes",)), "layout-changes")
+            for ill in (of_channels, transposes)
+        )
+        assert "channels_last" in one.advice.text
+        assert "transposed tensor" in other.advice.text
+
+
+class TestUnfusedKernels:
+    RULES = ("unfused_kernels",)
+
+    def test_it_says_how_many_and_where(self, tmp_path):
+        one = finding(triaged(*illnesses.unfused(tmp_path / "ill.sqlite").paths, rules=self.RULES), "unfused-kernels")
+        assert one.sentence.startswith(
+            "400 launches of pointwise kernels (8 a step) come back to back, in 50 runs, "
+            "most of the longest in NVTX range `optimizer`: "
+        )
+        assert "fused or foreach optimizer" in one.advice.text
+
+    @pytest.mark.parametrize(
+        ("name", "gap"),
+        [
+            ("void vectorized_elementwise_kernel<4, Functor{}>(int)", 20_000),
+            ("void multi_tensor_apply_kernel<TensorListMetadata<{}>, AdamFunctor<float>>(int)", 2_000),
+            ("void reduce_kernel<512, {}, ReduceOp<float>>(T3)", 2_000),
+        ],
+    )
+    def test_what_is_apart_or_fused_or_not_pointwise_is_left_alone(self, tmp_path, name, gap):
+        ill = illnesses.unfused(tmp_path / "well.sqlite", name, gap)
+        assert triaged(*ill.paths, rules=self.RULES).findings == ()
+
+    def test_without_pointwise_kernels_there_is_nothing_whatever_the_threshold(self, tmp_path):
+        ill = illnesses.layout_changes(tmp_path / "none.sqlite")
+        assert triaged(*ill.paths, rules=self.RULES, settings=("unfused_percent=0",)) == triaged(
+            *ill.paths, rules=self.RULES
+        )
+
+    def test_the_limit_is_that_of_a_sweep_over_a_real_export(self, shared_export):
+        path = shared_export("ddp-a100-rank0of4")
+        one = finding(triaged(path, rules=self.RULES), "unfused-kernels")
+        query = """SELECT streamId, start, "end", value, gridX || ' ' || gridY || ' ' || gridZ
+            FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName ORDER BY 1, 2"""
+        saved, kernels, run = 0, 0, []
+        last = (None, 0, 0, "", "")
+        rows = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True).execute(query).fetchall()
+        for row in [*rows, last]:
+            is_pointwise = "multi_tensor" not in row[3] and (
+                family_of(row[3]) == ELEMENTWISE or (family_of(row[3]) == COPY and "copy_kernel" in row[3])
+            )
+            if run and not (is_pointwise and row[0] == run[-1][0] and row[1] - run[-1][2] < 10_000):
+                if len(run) > 1:
+                    kept: dict[str, int] = {}
+                    for _, start, end, _, grid in run:
+                        kept[grid] = max(kept.get(grid, 0), end - start)
+                    saved += max(run[-1][2] - run[0][1] - sum(kept.values()), 0)
+                    kernels += len(run)
+                run = []
+            run += [row] if is_pointwise else []
+        assert one.cost == saved
+        assert one.sentence.startswith(f"{kernels:,} launches")

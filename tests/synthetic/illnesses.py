@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from nsystui.exports.demo.host import RUNNING, Frame
-from nsystui.exports.demo.target import Process, Session, Thread
+from nsystui.exports.demo.target import H100, GpuModel, Process, Session, Thread
 from nsystui.exports.demo.timeline import nccl_kernel
 from nsystui.exports.demo.writer import DEVICE, MANAGED, PAGEABLE, PINNED
 
@@ -35,8 +35,8 @@ class Ill:
 class OneGpu:
     """A process on one GPU that is made to do things, ns after the session's start."""
 
-    def __init__(self, export: ExportWriter, gpu: int = 0) -> None:
-        export.gpu(gpu)
+    def __init__(self, export: ExportWriter, gpu: int = 0, model: GpuModel = H100) -> None:
+        export.gpu(gpu, model)
         self.export = export
         self.process: Process
         self.main: Thread
@@ -479,3 +479,46 @@ def _with_gaps(path: Path, do: Callable[[OneGpu, Thread, int], None], cost: int,
             if number < count:
                 do(gpu, other, start + 6 * MS)
     return Ill((path,), count * cost)
+
+
+def slow_precision(path: Path, precision: str = "tf32f32_tf32f32_f32", model: GpuModel = H100) -> Ill:
+    """50 convolutions of 4 ms in TF32, 1 ms of other work after each, on an H100: BF16 takes half of the time."""
+    name = f"sm80_xmma_fprop_implicit_gemm_indexed_{precision}_nhwckrsc_nhwc_tilesize128x128x16_kernel_cudnn"
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export, model=model)
+        for number in range(50):
+            start = MS + 5 * MS * number
+            gpu.kernel(start, start + 4 * MS, start - 10_000, name)
+            gpu.kernel(start + 4 * MS, start + 5 * MS, start - 10_000)
+    return Ill((path,), 50 * 2 * MS)
+
+
+def layout_changes(path: Path, name: str = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float>(T2 *)") -> Ill:
+    """50 times 1 ms of a change of layout before 4 ms of a convolution in FP16."""
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        for number in range(50):
+            start = MS + 5 * MS * number
+            gpu.kernel(start, start + MS, start - 10_000, name)
+            gpu.kernel(start + MS, start + 5 * MS, start - 10_000, "sm80_xmma_fprop_f16f16_f16f32_f32_kernel_cudnn")
+    return Ill((path,), 50 * MS)
+
+
+def unfused(path: Path, name: str = "void vectorized_elementwise_kernel<4, Functor{}>(int)", gap: int = 2_000) -> Ill:
+    """50 steps of 3 ms of a GEMM, then of 8 pointwise kernels of 50 µs each with `gap` ns between them.
+
+    Launched in the range `optimizer`; one kernel takes as long as one of them.
+    """
+    with ExportWriter(path, _SCHEMA) as export:
+        gpu = OneGpu(export)
+        start = MS
+        for number in range(50):
+            export.nvtx_range(gpu.main, start - 30_000, start + 3 * MS, f"step {number}")
+            gpu.kernel(start, start + 3 * MS, start - 25_000, "nvjet_tst_128x128_64x4_TNN")
+            export.nvtx_range(gpu.main, start - 20_000, start + 100_000, "optimizer")
+            start += 3 * MS
+            for kind in range(8):
+                gpu.kernel(start, start + 50_000, start - 3 * MS - 15_000 + 4_000 * kind, name.format(kind))
+                start += 50_000 + gap
+            start += 20_000
+    return Ill((path,), 50 * 7 * (50_000 + gap))

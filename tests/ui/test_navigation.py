@@ -139,9 +139,24 @@ async def test_views_are_named_and_v_goes_through_them(job, cache):
         await hit(app, pilot, "V", "V", "V")
         assert app.screen.view.name == "kernels" and seen[:2] == ["memory", "memory sizes"]
         await hit(app, pilot, "b")
-        assert "by  name [rank]" in view_bar(app)
+        assert "[rank]" in view_bar(app)
         await hit(app, pilot, "B")
         assert "by [name]" in view_bar(app)
+
+
+async def test_a_family_opens_into_its_kernels_and_esc_goes_back(job, cache):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "2", "b", "b", "b", "b", "b", "end")
+        assert "[family]" in view_bar(app)
+        families = app.screen.table.answer.cells("family")
+        await hit(app, pilot, "home", "enter")
+        assert "[name]" in view_bar(app)
+        assert set(app.screen.table.answer.cells("family")) == {families[0]}
+        assert screen_text(app)[1].endswith(f"names of {families[0]}")
+        await hit(app, pilot, "escape")
+        assert app.screen.table.answer.cells("family") == families
+        await hit(app, pilot, "B", "B", "B", "B", "B")
+        assert len(set(app.screen.table.answer.cells("family"))) > 2
 
 
 @pytest.mark.parametrize(

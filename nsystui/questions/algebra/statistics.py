@@ -142,7 +142,8 @@ def summary_rows(
     first: sa.ColumnElement[Any] | None = None,
 ) -> list[Row]:
     """The rows of ``summary`` in the order of ``columns``; of a large table the medians come in a pass of their own."""
-    if not isinstance(table, sa.Table) or most_rows(session.reports, table) < MANY:
+    counted = table.left if isinstance(table, sa.Join) else table
+    if not isinstance(counted, sa.Table) or most_rows(session.reports, counted) < MANY:
         return query_rows(session, summary(table, value, keys, conditions, first), columns)
     rows = query_rows(session, summary(table, value, keys, conditions, first, with_median=False), columns)
     place = [column.key for column in columns].index("median")

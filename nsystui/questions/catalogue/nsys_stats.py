@@ -28,6 +28,7 @@ def _number(text: str) -> int:
 
 _BASE = Option("base", "kernels by their short names", one_of="names")
 _MANGLED = Option("mangled", "kernels by their mangled names", one_of="names")
+_FAMILY = Option("family", "kernels by family", one_of="names")
 _NVTX_NAME = Option("nvtx-name", "the innermost NVTX range of the launch before a kernel's name")
 _ROWS = Option("rows", "how many rows there are at most", metavar="N", kind=_number)
 _TICKS = Option("ticks_threshold", "from which rate on, in ticks/ms, it is congestion", metavar="N", kind=_number)
@@ -43,6 +44,8 @@ def _options(values: Values) -> Options:
     for key, names in (("base", Names.SHORT), ("mangled", Names.MANGLED)):
         if given.pop(key, None):
             given["names"] = names
+    if given.pop("family", None):
+        given["families"] = ()
     return Options(**given)
 
 
@@ -58,7 +61,10 @@ def _report(
     answer = in_module(f"stats.{module}", "ASK", name)
 
     def ask(job: Job, selection: Selection, given: Options) -> Answer:
-        found: Answer = answer(job.session, selection, given)
+        from dataclasses import replace
+
+        known = given if given.families is None else replace(given, families=job.families)
+        found: Answer = answer(job.session, selection, known)
         return found
 
     return Question(name, rows, ask, FAMILY, options=options, needs=needs, read=_options, row=row, home="")
@@ -150,7 +156,11 @@ QUESTIONS = (
         row="range",
     ),
     _report(
-        "nvtx_kern_sum", "kernels by NVTX range and name", "nvtx_projected", ((_NVTX,), (_CALLS,), (_KERNELS,)), _NAMES
+        "nvtx_kern_sum",
+        "kernels by NVTX range and name",
+        "nvtx_projected",
+        ((_NVTX,), (_CALLS,), (_KERNELS,)),
+        (*_NAMES, _FAMILY),
     ),
     _report("nvtx_pushpop_sum", "NVTX push/pop ranges by name", "nvtx_ranges", ((_NVTX,),), row="range"),
     _report(

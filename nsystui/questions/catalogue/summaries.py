@@ -17,12 +17,14 @@ class _Kernels(NamedTuple):
     names: Names
     groups: tuple[GroupBy, ...]
     instances: str | None
+    only: str
 
 
 def _read_kernels(values: Values) -> _Kernels:
-    from nsystui.questions.kernels import Names, group_by_of
+    from nsystui.questions.kernels import Names, family_or_precision, group_by_of
 
-    return _Kernels(Names(values["names"]), group_by_of(values["by"]), values["instances"])
+    only = family_or_precision(values["only"]) if values["only"] else ""
+    return _Kernels(Names(values["names"]), group_by_of(values["by"]), values["instances"], only)
 
 
 def _ask_kernels(job: Job, selection: Selection, options: _Kernels) -> Answer:
@@ -31,7 +33,7 @@ def _ask_kernels(job: Job, selection: Selection, options: _Kernels) -> Answer:
     if options.instances:
         return kernel_instances(job.session, selection, options.instances, options.names, job.ranks)
     ranks = job.ranks if GroupBy.RANK in options.groups else ()
-    return kernel_summary(job.session, selection, options.names, options.groups, ranks)
+    return kernel_summary(job.session, selection, options.names, options.groups, ranks, job.families, options.only)
 
 
 def _work(name: str) -> Ask:
@@ -70,6 +72,8 @@ QUESTIONS = (
 With --instances, every launch of one kernel.""",
         examples="""  nsystui kernels rank0.sqlite
   nsystui kernels rank*.sqlite --names short --by rank --top 20
+  nsystui kernels rank*.sqlite --by family,rank
+  nsystui kernels rank*.sqlite --only attention
   nsystui kernels rank*.sqlite --filter '!nccl' --time 1.2s:1.5s --format csv
   nsystui kernels rank0.sqlite --names short --instances ampere_sgemm_128x64_nn --sort duration --top 10""",
         topic="numbers",
@@ -83,10 +87,12 @@ With --instances, every launch of one kernel.""",
             ),
             Option(
                 "by",
-                "also group by rank, device, stream, shape (grid and block), separated by commas",
+                "also group by rank, device, stream, shape (grid and block), separated by commas; with family or "
+                "precision a row is all kernels of one",
                 metavar="LIST",
                 default="",
             ),
+            Option("only", "only the kernels of this family or precision", metavar="WORD", default=""),
             Option("instances", "the launches of the kernel of this name", metavar="NAME", lists=True),
         ),
         read=_read_kernels,

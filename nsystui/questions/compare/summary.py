@@ -12,7 +12,7 @@ from nsystui.base.units import align_decimal, format_value
 from nsystui.questions.compare.host import call_tree, functions
 from nsystui.questions.compare.pairs import GONE, NEW, Compared
 from nsystui.questions.compare.side import Basis, Side, both
-from nsystui.questions.compare.tables import STEP, graph_time, kernels, memory, nccl, nvtx, spreads, steps
+from nsystui.questions.compare.tables import STEP, families, graph_time, kernels, memory, nccl, nvtx, spreads, steps
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.summary import KERNEL
@@ -134,8 +134,11 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> TableAnswer:
     notes = (
         *basis.note("ranks with a GPU"),
         *([other_work] if other_work else []),
+        *_largest("kernel families", families(a, b), change),
         *_largest("kernels", tables[0], change),
+        *_single("kernels", tables[0]),
         *_largest("NVTX ranges", ranges, change),
+        *_single("NVTX ranges", ranges),
         *both(*(one.notes for one in used)),
         *(note for note in tables[0].notes if note not in basis.note("ranks with a GPU")),
         *(note for note in both(*(side.job.steps(step_range).notes for side in (a, b))) if "no steps" in note),
@@ -250,13 +253,17 @@ def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> st
 
 
 def _largest(what: str, answer: Compared, key: str) -> Iterator[str]:
-    """The names with the largest changes in the column ``key``, and how many are new or gone."""
+    """The names with the largest changes in the column ``key``."""
     largest = answer.sorted_by(key, descending=True)
     changes = zip(largest.cells("name")[:_NAMED], largest.cells(key)[:_NAMED], strict=True)
     changed = [f"{name} {format_value(Unit.CHANGE, change)}" for name, change in changes if change]
     if changed:
         by = " in duration" if key == "by_duration" else ""
         yield f"{what} that changed most{by}: {', '.join(changed)}"
+
+
+def _single(what: str, answer: Compared) -> Iterator[str]:
+    """The number of names that are new or gone."""
     statuses = answer.cells("status")
     single = [f"{count:,} {word}" for word in (NEW, GONE) if (count := statuses.count(word))]
     if single:
@@ -283,6 +290,7 @@ class Table:
 TABLES: Mapping[str, Table] = {
     "summary": Table("what changed", lambda a, b, options: summary(a, b, options.step_range)),
     "kernels": Table("kernels by name", lambda a, b, options: kernels(a, b, options.names)),
+    "families": Table("kernels by family", lambda a, b, _: families(a, b)),
     "nvtx": Table("NVTX ranges by name", lambda a, b, options: nvtx(a, b, options.fold_numbers)),
     "nccl": Table("NCCL by collective and message size", lambda a, b, _: nccl(a, b)),
     "memory": Table("memory operations", lambda a, b, _: memory(a, b)),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from nsystui.questions.algebra.statistics import frame_groups
 from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, compared
 from nsystui.questions.compare.side import Basis, Side, both
 from nsystui.questions.conditions import duration, where
-from nsystui.questions.kernels import Names, kernel_summary
+from nsystui.questions.kernels import GroupBy, Names, kernel_summary
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.nvtx.paths import numbered, template
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _NAME = (NAME,)
+_FAMILY = (Column("name", header="Family", label="family"),)
 _OPERATION = (Column("name", header="Operation", label="operation"),)
 _BYTES = (Extra("bytes", "Bytes", "bytes", Unit.BYTES, None, 2, is_sum=True),)
 
@@ -38,10 +40,20 @@ _BYTES = (Extra("bytes", "Bytes", "bytes", Unit.BYTES, None, 2, is_sum=True),)
 def kernels(a: Side, b: Side, names: Names = Names.FULL) -> Compared:
     """Kernels by name, with the counts and times of `kernel_summary`."""
     kept = Names.FULL if names is Names.SMART else names  # a screen shows smart names in place of the full ones
-    found = [kernel_summary(side.job.session, side.selection, kept) for side in (a, b)]
+    return _kernels("diff-kernels", _NAME, a, b, partial(kernel_summary, names=kept))
+
+
+def families(a: Side, b: Side) -> Compared:
+    """Kernels by family, likewise."""
+    return _kernels("diff-families", _FAMILY, a, b, partial(kernel_summary, group_by=(GroupBy.FAMILY,)))
+
+
+def _kernels(name: str, columns: Sequence[Column], a: Side, b: Side, ask: Callable[..., TableAnswer]) -> Compared:
+    found = [ask(side.job.session, side.selection, families=side.job.families) for side in (a, b)]
     basis = Basis(a.gpu_ranks, b.gpu_ranks)
     notes = (*basis.note("ranks with a GPU"), *both(found[0].notes, found[1].notes))
-    return compared("diff-kernels", _NAME, (by_name(found[0]), by_name(found[1])), basis, notes)
+    measured = by_name(found[0], columns[0].label), by_name(found[1], columns[0].label)
+    return compared(name, columns, measured, basis, notes)
 
 
 def memory(a: Side, b: Side) -> Compared:
@@ -60,10 +72,10 @@ def graph_time(side: Side) -> int:
     return int(side.job.session.scalar(query) or 0)
 
 
-def by_name(answer: TableAnswer) -> dict[Key, Measured]:
-    """The rows of a summary by their name."""
+def by_name(answer: TableAnswer, key: str = "name") -> dict[Key, Measured]:
+    """The rows of a summary by their name, or by another column."""
     return {
-        (row["name"],): Measured(int(row["count"] or 0), row["total"], row["median"])  # type: ignore[arg-type]
+        (row[key],): Measured(int(row["count"] or 0), row["total"], row["median"])  # type: ignore[arg-type]
         for row in answer.records()
     }
 

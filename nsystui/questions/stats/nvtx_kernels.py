@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import PID, TID, Column, Unit
+from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.projection import Inside, are_outside, calls_inside
 from nsystui.questions.conditions import duration, is_launched_by, where
@@ -204,7 +205,9 @@ def _read_kernel_calls(
     are_known = ~np.ma.getmaskarray(found["start"])
     # Of calls that are not known anything may stand in the arrays: no two of their threads are to differ.
     start, end, thread, length, row, name = (np.ma.filled(values, 0) for values in found.values())
-    numbers = texts.coded(np.array(names.texts(session), object))
+    own, families = names.texts(session), options.families
+    shown = own if families is None else [family_of(name, families) for name in own]
+    numbers = texts.coded(np.array(shown, object))
     moved = report.clock_offset
     return _KernelCalls(start + moved, end + moved, thread, are_known, length, row, numbers[name])
 

@@ -222,8 +222,9 @@ def rank_words(ranks: Iterable[int]) -> str:
 
 
 def number_of(count: int, word: str) -> str:
-    """``1 call``, ``2,000 calls``."""
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
+    """``1 call``, ``2,000 calls``, ``2 launches``."""
+    plural = "es" if word.endswith("ch") else "s"
+    return f"{count:,} {word}" + ("" if count == 1 else plural)
 
 
 Place = tuple[Task, int]

@@ -11,6 +11,7 @@ import numpy as np
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import END, FILES_ONLY, START, Column, Unit
+from nsystui.base.kernel_families import OTHER
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
@@ -18,11 +19,14 @@ from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.job import Job
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_mix import kernel_mix, shares
 from nsystui.questions.triage.rules import RULES, Thresholds
 from nsystui.store.report import Report
 
 _OUTSIDE = 20.0
 """What lies outside of the GPUs' work is told of so many percent."""
+_LEAST_TOLD = 1.0
+"""A family of kernels is told of from so many percent of kernel time on."""
 _GISTS = {
     "input-pipeline": "waiting for the data loader",
     "preempted": "the launching thread without a CPU",
@@ -51,6 +55,9 @@ _GISTS = {
     "unified-memory": "unified memory's faults and migrations",
     "slow-pace": "kernels that become slower",
     "kernel-outliers": "rare slow launches",
+    "precision": "FP32 and TF32 where the GPUs are faster",
+    "layout-changes": "changes of tensor layout",
+    "unfused-kernels": "pointwise kernels that are not fused",
     "different-work": "ranks that compute more than others",
     "slow-place": "slow GPUs of one place",
 }
@@ -79,6 +86,8 @@ class Triage:
     """The share of their time in which the GPUs worked, %."""
     outside: float = 0.0
     """The share of their time before their first operation and after their last, %."""
+    mix: tuple[tuple[str, float], ...] = ()
+    """The share of each family in the time of all kernels, %, the largest first; empty where graphs hide most."""
     step: float | None = None
     """The median time of a step, the mean over the ranks, ns."""
 
@@ -96,6 +105,12 @@ class Triage:
         whose = "GPU" if self.gpus == 1 else "GPUs"
         busy = f"{self.busy:.0f}" if self.busy >= 0.5 else "<1"
         return f"{whose} busy {busy} %: {words or 'no rule found anything that costs time'}"
+
+    @property
+    def kernels(self) -> str:
+        """The families of kernels with most time, in a sentence; empty where the names tell nothing of most."""
+        told = [f"{family} {share:.0f} %" for family, share in self.mix if share >= _LEAST_TOLD]
+        return f"kernel time: {', '.join(told)}" if told and self.mix[0][0] != OTHER else ""
 
     @property
     def is_healthy(self) -> bool:
@@ -153,6 +168,7 @@ def triage(
         module_of,
         case.percent(case.mean([case.spent.busy])) if case.devices else None,
         case.percent(case.mean(map(partial(_outside, case), case.devices))),
+        () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda one: one.family)),
         _step(case) if "step_times" in rules else None,
     )
 
@@ -165,7 +181,7 @@ _SYMPTOMS = {
     "exposed-communication": ("straggler", "imbalance"),
 }
 """Findings that others may be the cause of: where one of these costs half as much or more."""
-_KEPT = {"dominant-kernel": 0.1, "exposed-communication": 0.5, "warm-up": 0.0}
+_KEPT = {"dominant-kernel": 0.1, "exposed-communication": 0.5, "precision": 0.5, "unfused-kernels": 0.5, "warm-up": 0.0}
 """The part of the cost that may go at best, where it is not all: a judgement, for the order of the findings alone."""
 
 

@@ -21,9 +21,19 @@ if TYPE_CHECKING:
     from nsystui.questions.trace.ncu import NcuCommand
     from nsystui.ui.screens import TabView
 
-_GROUPS = {"": "name", "rank": "rank", "device": "device", "stream": "stream", "shape": "grid"}
-"""The groupings of kernels besides their name, with the words for them."""
+_GROUPS = {
+    "": "name",
+    "rank": "rank",
+    "device": "device",
+    "stream": "stream",
+    "shape": "grid",
+    "family": "family",
+    "precision": "precision",
+}
+"""The groupings of kernels besides their name, or in place of it, with the words for them."""
 
+_OF_NAMES = ("family", "precision")
+"""Those whose rows are all kernels of a kind: Enter shows their names."""
 
 _BARS = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}
 """The category of the bars in the table of each kind of work."""
@@ -39,7 +49,7 @@ class KernelsScreen(ViewsScreen):
 
     def __init__(self) -> None:
         super().__init__("2 Kernels")
-        self.options = {"names": Names.SMART.value, "by": ""}
+        self.options = {"names": Names.SMART.value, "by": "", "only": ""}
 
     def empty_text(self, answer: Answer) -> str:
         text = super().empty_text(answer)
@@ -75,8 +85,10 @@ class KernelsScreen(ViewsScreen):
         return {} if self.options["names"] == Names.FULL.value else super().shown_names()
 
     def counted(self) -> str:
-        by = self.options["by"]
-        return f"by {by}" if by and self.answered.question.row == "kernel" else super().counted()
+        by, only = self.options["by"], self.options["only"]
+        if self.answered.question.row != "kernel":
+            return super().counted()
+        return (f"by {by}" if by else super().counted()) + (f" of {only}" if only else "")
 
     def row_category(self, values: Record) -> str | None:
         name = values.get("name") if self.view.question.row == "kernel" else None
@@ -99,7 +111,8 @@ class KernelsScreen(ViewsScreen):
         )
 
     def _group_by(self, place: int) -> None:
-        self.options["by"] = list(_GROUPS)[place]
+        by = list(_GROUPS)[place]
+        self.options |= {"by": by} | ({"only": ""} if by in _OF_NAMES else {})
         self.job_changed()
 
     def _show_names(self, names: Names) -> None:
@@ -110,6 +123,9 @@ class KernelsScreen(ViewsScreen):
         if self.job is None:
             self.say("this is a sample: its launches can be opened when the export is read")
             return
+        if self.options["by"] in _OF_NAMES and self.answered.question.row == "kernel":
+            self._open_kind()
+            return
         name = self.values().get("name")
         if not isinstance(name, str):
             return
@@ -118,6 +134,19 @@ class KernelsScreen(ViewsScreen):
             self.lay_over(KernelInstancesScreen(name, Names(self.options["names"])))
         elif row in WORKS:
             self.lay_over(WorkInstancesScreen(name, WORKS[row]))
+
+    def take_view(self, name: str, **options: str) -> None:
+        super().take_view(name, **{"only": "", **options})
+
+    def _open_kind(self) -> None:
+        """The kernels of the family or precision under the cursor, by name."""
+        word = self.values().get(self.options["by"])
+        if not isinstance(word, str):
+            self.say("the names of these kernels tell no precision: b goes back to all names")
+            return
+        self.explorer.remember()
+        self.options |= {"by": "", "only": word}
+        self.job_changed()
 
     def action_ncu(self) -> None:
         show_ncu_commands(self, self._ncu_question())

@@ -36,6 +36,9 @@ RULES: Mapping[str, frozenset[str]] = {
     "exposed_memory": _WORK,
     "device_memory": frozenset({"gpu_memory", "devices", "api_calls"}),
     "dominant_kernel": frozenset({"kernels"}),
+    "precision": frozenset({"kernels", "devices"}),
+    "layout_changes": frozenset({"kernels"}),
+    "unfused_kernels": frozenset({"kernels", "nvtx_ranges"}),
     "different_work": frozenset({"kernels", "nvtx_ranges", "api_calls"}),
     "tensor_activity": _WORK | {"gpu_metrics"},
     "mpi_waits": _WORK | {"mpi_calls", "nvtx_ranges", "api_calls"},
@@ -97,6 +100,9 @@ class Thresholds:
     memory_full: float = _of(95.0, "and full from so much on, in %")
     dominant_percent: float = _of(50.0, "minimum share of one kernel in all kernel time but NCCL's, in %")
     dominant_cost_percent: float = _of(20.0, "minimum cost of a kernel that dominates")
+    precision_percent: float = _of(2.0, "minimum cost of FP32 and TF32 where a GPU has faster units")
+    layout_percent: float = _of(2.0, "minimum cost of changes of layout")
+    unfused_percent: float = _of(5.0, "minimum cost of pointwise kernels that are not fused")
     work_difference_percent: float = _of(5.0, "how much more a rank must launch than the median rank, in %")
     work_percent: float = _of(5.0, "minimum cost of different work")
     tensor_percent: float = _of(5.0, "mean tensor activity of a busy GPU is low below so much, in %")

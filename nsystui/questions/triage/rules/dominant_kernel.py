@@ -39,7 +39,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     sentence = (
         f"one kernel, {shorten(name or '(no name)', 48)}, takes {100 * int(spent) / whole:.0f} % "
         "of the time of all kernels "
-        f"but NCCL's ({time_words(cost)} on each GPU, {number_of(count, 'launch').replace('launchs', 'launches')})"
+        f"but NCCL's ({time_words(cost)} on each GPU, {number_of(count, 'launch')})"
     )
     advice = Advice(
         "profile it with Nsight Compute (ncu)", "what it gains, the job gains; nothing else can gain as much"

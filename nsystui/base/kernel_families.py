@@ -1,0 +1,126 @@
+"""Families and precisions of kernels, by their names: one table each, of which the first pattern that is found counts.
+
+Patterns are regular expressions, whatever the case, searched in the full name. A user's own rules come first
+(``[families]`` of the config file). To add a kernel, add its word to the row of its family; rows stand in the order in
+which they are tried, from what a name is sure to mean to words that many names have in them.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+GEMM, ATTENTION, CONVOLUTION = "GEMM", "attention", "convolution"
+NORMALISATION, ELEMENTWISE, REDUCTION = "normalisation", "elementwise", "reduction"
+COPY, EMBEDDING, OPTIMIZER, SORT = "copy/transpose", "embedding", "optimizer", "sampling/sort"
+NCCL, COMMUNICATION, OTHER = "NCCL", "communication", "other"
+FAMILIES = (
+    GEMM, ATTENTION, CONVOLUTION, NORMALISATION, ELEMENTWISE, REDUCTION,
+    COPY, EMBEDDING, OPTIMIZER, SORT, NCCL, COMMUNICATION, OTHER,
+)  # fmt: skip
+"""Every family. Softmax is a normalisation, pooling and loss are reductions, casts are copies, gathers embeddings."""
+
+_LOOP = r"^(?:loop_|input_|wrapped_)?"  # how XLA begins the name of a fusion
+_FAMILY_RULES = (
+    (NCCL, r"^(?:void )?nccl"),
+    (COMMUNICATION, r"nvshmem|deep_ep::|cross_device_reduce|(?:one|two)_?shot_?all_?reduce|multimem_all|userbuffers"),
+    # torch.compile: triton_KIND_fused_OPERATIONS_NUMBER
+    (ATTENTION, r"^triton_tem_.*(?:attention|sdpa)"),
+    (CONVOLUTION, r"^triton_tem_.*conv"),
+    (GEMM, r"^triton_(?:tem|mm|bmm)_"),
+    (OPTIMIZER, r"^triton_for_"),
+    (NORMALISATION, r"^triton_(?:red|per|spl)_.*(?:norm|softmax|rsqrt)"),
+    (REDUCTION, r"^triton_(?:red|per|spl)_"),
+    (EMBEDDING, r"^triton_poi_fused_embedding"),
+    (COPY, r"^triton_poi_fused_(?:_?(?:to_copy|clone|cat|stack|transpose|permute|copy_?|convert_element_type)_)+\d*$"),
+    (ELEMENTWISE, r"^triton_poi_"),
+    # XLA: loop_add_fusion_3, input_reduce_fusion, wrapped_transpose, gemm_fusion_dot_12
+    (GEMM, r"^(?:triton_)?gemm_fusion|^triton_gemm"),
+    (NORMALISATION, r"^triton_softmax"),
+    (COPY, _LOOP + r"(?:(?:transpose|copy|concatenate|dynamic|update|slice|broadcast|pad|reverse|convert|bitcast)_?)+"
+        r"(?:_?fusion)?(?:_\d+)*(?:\(|$)"),
+    (EMBEDDING, _LOOP + r"(?:\w+_)?(?:gather|scatter)(?:_\w*)?fusion"),
+    (REDUCTION, _LOOP + r"(?:\w+_)?reduce(?:_\w*)?fusion"),
+    (ELEMENTWISE, r"^(?:loop|input)_\w*fusion|^fusion(?:_\d+)*$|^wrapped_"),
+    # PyTorch's containers say what is done with what they hold
+    (SORT, r"distribution_elementwise"),
+    (EMBEDDING, r"index_elementwise_kernel|scatter_gather_elementwise"),
+    (COPY, r"elementwise_kernel.*?(?:copy_kernel|CopyFunctor|LoadWithCast.*identity)"),
+    (ELEMENTWISE, r"elementwise_kernel\w*<"),
+    (REDUCTION, r"(?<![a-z])reduce_kernel<(?!.*cublas)"),
+    (OPTIMIZER, r"multi_tensor_apply.*(?:adam|sgd|lamb|lars|adagrad|rmsprop|novograd|amp_)"),
+    (REDUCTION, r"multi_tensor_apply.*norm"),
+    (COPY, r"multi_tensor_apply.*copy"),
+    (ELEMENTWISE, r"multi_tensor_apply"),
+    (OPTIMIZER, r"adam|adagrad|rmsprop|(?<![a-z])(?:lamb|lars|lion|sgd)(?![a-z]{3})|adafactor|amp_update|optimizer"),
+    # What cuDNN and others do around a convolution
+    (COPY, r"nchwToNhwc|nhwcToNchw|nchw_?to_?nhwc|nhwc_?to_?nchw|reshape_and_cache|concat_and_cache"),
+    (EMBEDDING, r"(?<!rotary_)(?<!rotary)embedding"),
+    (SORT, r"topk_?|top_k|topp|top_p_|sampling::|bitonic|radix|(?<![a-z])sort|merge_?sort|segmented_?sort|moe_align"),
+    # The kernels that hold most of the arithmetic
+    (NORMALISATION, r"^(?:void )?(?:\w+::)*\w*(?:layer_?norm|rms_?norm|softmax)"),
+    (ATTENTION, r"flash_?(?:fwd|bwd|attn|attention|fprop|bprop)|fmha|sdpa|attention|attn|paged_?kv|(?<![a-z])mha"
+        r"|flash::|_mla_|flashmla|selective_scan|chunk_(?:scan|state|fwd|bwd)|mamba|wkv"),
+    (CONVOLUTION, r"conv(?!er)|wgrad|dgrad|fprop|winograd|im2col|col2im|[shd]cudnn|\d+cudnn|cudnn.*fft|fft\dd_[rc]2[rc]"
+        r"|flip_filter|computeB?OffsetsKernel"),
+    (GEMM, r"gemm|gemv|nvjet|matmul|(?<![a-z])b?mm_|_mm_|splitk_?reduce|cublas|marlin|awq|gptq|fused_moe|cutlass(?!::"
+        r"(?:half|bfloat16|float_e\w+)_t)|compute_gemm_pointers|(?<![a-z])(?:trsm|syrk|dot_kernel)"),
+    # Words
+    (SORT, r"sort|(?<!up)(?<!down)(?<!grid_)sampl|multinomial|device_?scan|tensor_kernel_scan|device_?select|cumsum"
+        r"|unique|histogram|random|curand|rng"),
+    (NORMALISATION, r"softmax|batch_?norm|group_?norm|layer_?norm|rms_?norm|(?<![a-z])bn_(?:fw|bw)|moments|gammabeta"
+        r"|welford|(?<!lp)norm(?!al_|ops|two)"),
+    (REDUCTION, r"reduc|pool|loss|cross_?entropy|argm(?:ax|in)|amax|lpnorm|norm|(?<![a-z])sum(?![a-z])|mean"),
+    (EMBEDDING, r"index_?select|indexing|index_?put|index_?func|gather|scatter|krn_partial|compute_grad_weight"),
+    (COPY, r"copy|transpose|permute|catarray|concat|memcpy|memset|flip|deinterleave|swap_blocks|(?<![a-z])(?:pad|roll"
+        r"|cast|slice|stack|tril|triu)"),
+    (ELEMENTWISE, r"elementwise|pointwise|dropout|[gsr]elu|silu|swi?glu|act_and_mul|activation|sigmoid|tanh|rotary|rope"
+        r"|bias|quant|axpy|vector_?add|vec_?add|(?<![a-z])(?:add|mul|scale|fill)(?![a-z])|scal_kernel|CudaCodeGen"
+        r"|fused_|mask|(?:set|scale|add)\w*Tensor|upsample|interpol|op_?tensor|unary|binary"),
+)  # fmt: skip
+"""Family and pattern; the first whose pattern is found in the name."""
+
+_PRECISION_RULES = (
+    ("", r"^(?:void )?nccl"),  # what such a name says is not what ran, see questions.nccl.names
+    ("FP4", r"e2m1|nv_?fp4|mxfp4"),
+    ("FP8", r"e4m3|e5m2|fp8|float8|nvjet_(?:sm\d+_)?q"),
+    ("INT8", r"(?<!u)int8|imma|i8i8|igemm|i(?:8816|8832|16816|16832)gemm|tensorop_i\d|s8_s8"),
+    ("TF32", r"tf32"),
+    ("BF16", r"bf16|bfloat16|nvjet_(?:sm\d+_)?t"),
+    # hmma_fp32: matrices of FP16, sums in FP32
+    ("FP16", r"fp16|f16|half|hmma_fp|nvjet_(?:sm\d+_)?h|(?<![a-z])h\d*(?:gemm|cudnn)|hcudnn"),
+    ("TF32", r"s1688(?:gemm|cudnn|fprop|dgrad|wgrad)"),
+    ("FP64", r"double|f64|fp64|(?<![a-z])d\d*(?:gemm|cudnn)|(?<![a-z])z\d*gemm"),
+    ("FP32", r"float|fp32|f32|(?<![a-z])[sc]\d*(?:gemm|cudnn)|convolve_[sc]gemm"),
+)
+"""Precision of the inputs and pattern. TF32 is what tensor cores make of FP32; what no word tells has none."""
+
+PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in _PRECISION_RULES if precision))
+
+Rules = tuple[tuple[str, str], ...]
+"""A word and the pattern of the names that it is for."""
+
+
+@lru_cache(maxsize=8)
+def _compiled(rules: Rules) -> list[tuple[str, re.Pattern[str]]]:
+    return [(word, re.compile(pattern, re.IGNORECASE)) for word, pattern in rules]
+
+
+def _first(rules: Rules, name: str) -> str | None:
+    return next((word for word, pattern in _compiled(rules) if pattern.search(name)), None)
+
+
+@lru_cache(maxsize=16384)
+def family_of(name: str, own: Rules = ()) -> str:
+    """The family of the kernel with that full name; ``own`` rules come before those of the table."""
+    return (_first(own, name) if own else None) or _first(_FAMILY_RULES, name) or OTHER
+
+
+_SCALAR = re.compile(r"(?:^|(?<=, ))(?:double|float)(?=[,)])")
+
+
+@lru_cache(maxsize=16384)
+def precision_of(name: str) -> str | None:
+    """The precision of what a kernel reads, as far as its name tells; a number among its arguments tells nothing."""
+    head, bracket, arguments = name.rpartition("(")
+    return _first(_PRECISION_RULES, head + bracket + _SCALAR.sub("", arguments) if bracket else name) or None

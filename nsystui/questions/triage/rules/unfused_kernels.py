@@ -1,0 +1,161 @@
+"""Pointwise kernels one behind the other, which could be one: of an eager program, of an optimizer that is not fused.
+
+A run is two or more such kernels of a stream with nothing between them but gaps below `tiny_kernel_us`. Those of one
+grid work on tensors of one size; fused they take at least as long as the longest of them: what is left of the run is
+what fusing saves at most. Multi-tensor kernels are fused already.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import DEVICE, DURATION, RANK, START, STREAM, Column, Unit
+from nsystui.base.kernel_families import COPY, ELEMENTWISE
+from nsystui.base.selection import Selection, Task
+from nsystui.questions.conditions import duration, job_end, job_start, where
+from nsystui.questions.stats.kernel_names import NO_RANGE, LaunchRanges
+from nsystui.questions.triage.case import Case, number_of, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_mix import NameWork, kernel_mix
+from nsystui.store import tables
+
+_NAME = "unfused-kernels"
+_LOOKED_AT = 40
+_MOST_LAUNCHES = 2_000_000
+"""Of more kernels their launches are not read for the name of a range."""
+_SUMS = 4
+"""Of the rows of the longest runs, the sums over all runs come first."""
+_COLUMNS = (
+    RANK,
+    DEVICE.with_importance(1),
+    STREAM.with_importance(1),
+    START,
+    DURATION,
+    Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT),
+    Column("idle", header="Idle (ns)", label="idle", unit=Unit.DURATION, importance=1),
+    Column("saved", header="Saved at Most (ns)", label="saved at most", unit=Unit.DURATION),
+)
+
+
+class _Run(NamedTuple):
+    rank: int | None
+    device: int
+    stream: int
+    start: int
+    duration: int
+    kernels: int
+    idle: int
+    saved: int
+
+
+def check(case: Case) -> Sequence[Finding | NotChecked]:
+    works = [one for one in kernel_mix(case) if _is_pointwise(one)]
+    if not works or case.percent(case.mean(one.time for one in works)) < case.thresholds.unfused_percent / 2:
+        return []  # cheaper than to put every launch in order
+    runs = _runs(case, works)
+    sums = [sa.cast(sa.func.sum(runs.c[key]).over(), sa.BigInteger) for key in ("saved", "kernels", "idle")]
+    keys = ("report", "process", "first", *(column.key for column in _COLUMNS[1:]))
+    longest = sa.select(*sums, sa.func.count().over(), *(runs.c[key] for key in keys))
+    found = case.job.session.rows(longest.order_by(runs.c.saved.desc(), runs.c.start).limit(_LOOKED_AT))
+    saved, kernels, idle, count = found[0][:_SUMS] if found else (0, 0, 0, 0)
+    cost = case.mean([saved])
+    share = case.percent(cost)
+    if not saved or share < case.thresholds.unfused_percent:
+        return []
+    worst = [row[_SUMS:] for row in found]
+    steps = sum(len(one) for one in case.steps.values())
+    each = f" ({kernels / steps:,.0f} a step)" if steps else ""
+    name = _range(case, worst)
+    place = f", most of the longest in NVTX range `{name}`" if name else ""
+    sentence = (
+        f"{kernels:,} launches of pointwise kernels{each} come back to back, in {number_of(count, 'run')}{place}: one "
+        f"kernel for those of a run with the same grid would save {time_words(cost)} on each GPU at most, "
+        f"{time_words(case.mean([idle]))} of it idle time between them"
+    )
+    is_optimizer = "optim" in name.lower() or any("addcdiv" in one.name for one in works)
+    optimizer = "a fused or foreach optimizer (torch.optim.Adam(fused=True)), and " if is_optimizer else ""
+    advice = Advice(
+        f"use {optimizer}torch.compile (jit in JAX does it), or fused operators",
+        "each of these kernels reads and writes whole tensors; a fused one reads and writes them once",
+    )
+    measured = (
+        f"runs of two or more pointwise kernels of a stream, gaps below {case.thresholds.tiny_kernel_us:g} µs: their "
+        "time without the longest kernel of each grid of a run; a limit; mean over the GPUs"
+    )
+    rows = [_Run(case.rank_of.get(Task(report, process)), *others) for report, process, _, *others in worst]
+    door, evidence = Door("kernels", by="family"), TableAnswer(_NAME, _COLUMNS, rows, len(rows))
+    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
+
+
+def _is_pointwise(one: NameWork) -> bool:
+    """Whether a kernel computes each element from those at its place, as casts do."""
+    if "multi_tensor" in one.name:
+        return False
+    return one.family == ELEMENTWISE or (one.family == COPY and "copy_kernel" in one.name)
+
+
+def _runs(case: Case, works: Sequence[NameWork]) -> sa.Subquery:
+    """The runs: their place and first row, start, duration, kernels, idle time, and what fusing saves at most."""
+    columns = tables.kernels.c
+    names = [(one.name,) for one in works]
+    own = sa.select(sa.values(sa.column("name", sa.String), name="given").data(names)).cte("pointwise")
+    place = ("report", "process", "device", "stream")
+
+    def in_order(of: sa.Subquery, value: sa.Function[Any], until_here: bool = False) -> sa.ColumnElement[Any]:
+        rows = (None, 0) if until_here else None
+        return value.over(partition_by=[of.c[key] for key in place], order_by=[of.c.start, of.c.row], rows=rows)
+
+    kernels = (
+        sa.select(
+            *(columns[key] for key in place), columns.row, job_start(tables.kernels).label("start"),
+            job_end(tables.kernels).label("end"), duration(tables.kernels).label("time"),
+            sa.func.coalesce(columns.name, "").in_(sa.select(own.c.name)).label("is_own"),
+            sa.func.concat_ws(" ", columns.grid_x, columns.grid_y, columns.grid_z).label("grid"),
+        ).where(*where(tables.kernels, case.chosen), columns.end.is_not(None))
+    ).subquery("launches")  # fmt: skip
+    last_end, last_own = (in_order(kernels, sa.func.lag(kernels.c[key])) for key in ("end", "is_own"))
+    goes_on = sa.and_(last_own, kernels.c.start - last_end < round(case.thresholds.tiny_kernel_us * 1e3))
+    ordered = sa.select(*kernels.c, sa.func.coalesce(goes_on, sa.false()).label("goes_on")).subquery("ordered")
+    begun = in_order(ordered, sa.func.sum(sa.case((ordered.c.goes_on, 0), else_=1)), until_here=True)
+    of_run = sa.select(*ordered.c, begun.label("number")).subquery("of_run")
+    keys = [of_run.c[key] for key in (*place, "number")]
+    grids = (
+        sa.select(
+            *keys,
+            sa.func.min(of_run.c.start).label("start"),
+            sa.func.max(of_run.c.end).label("end"),
+            sa.func.min(of_run.c.row).label("row"),
+            sa.func.sum(of_run.c.time).label("time"),
+            sa.func.max(of_run.c.time).label("longest"),
+            sa.func.count().label("kernels"),
+        )
+        .where(of_run.c.is_own)
+        .group_by(*keys, of_run.c.grid)
+    ).subquery("grids")
+    keys = [grids.c[key] for key in (*place, "number")]
+    span, kernels_of = sa.func.max(grids.c.end) - sa.func.min(grids.c.start), sa.func.sum(grids.c.kernels)
+    return (
+        sa.select(
+            *keys, sa.func.min(grids.c.row).label("first"), sa.func.min(grids.c.start).label("start"),
+            span.label("duration"), kernels_of.label("kernels"),
+            sa.func.greatest(span - sa.func.sum(grids.c.time), 0).label("idle"),
+            sa.func.greatest(span - sa.func.sum(grids.c.longest), 0).label("saved"),
+        ).group_by(*keys).having(kernels_of > 1)
+    ).subquery("runs")  # fmt: skip
+
+
+def _range(case: Case, runs: Sequence[tuple[Any, ...]]) -> str:
+    """The NVTX range that most of these runs were launched in, the innermost; empty where none is, or many launches."""
+    reports, rows = (np.array([run[place] for run in runs], np.int64) for place in (0, 2))
+    part = case.job.session.part(sorted(set(reports.tolist())))
+    if part.count(tables.kernels) > _MOST_LAUNCHES:
+        return ""
+    ranges = LaunchRanges.find(part, Selection(tasks=case.chosen.tasks))
+    code, count = Counter(ranges.of(reports, rows).tolist()).most_common(1)[0]
+    return "" if code == NO_RANGE or 2 * count <= len(runs) else ranges.texts[code]
