@@ -23,6 +23,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, 
 from nsystui.questions.conditions import Condition, job_end, job_start, where
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
+from nsystui.questions.host_copies import HostCopies, host_copies
 from nsystui.questions.job import Job
 from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.questions.tasks import RankedTask, selected_ranks
@@ -166,6 +167,11 @@ class Case:
         )
         counts = {Task(report, process): count for report, process, count in self.job.session.rows(query)}
         return {task: Computed(counts.get(task, 0), time) for task, time in times.items()}
+
+    @cached_property
+    def host_copies(self) -> tuple[HostCopies, ...]:
+        """The copies between host and GPUs."""
+        return host_copies(self.job.session, self.chosen)
 
     @cached_property
     def steps(self) -> Mapping[Task, StepTimes]:

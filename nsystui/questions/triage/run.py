@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
-
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import END, FILES_ONLY, START, Column, Unit
 from nsystui.base.resources import give_back
@@ -77,8 +75,6 @@ class Triage:
     """The share of their time in which the GPUs worked, %."""
     outside: float = 0.0
     """The share of their time before their first operation and after their last, %."""
-    step: float | None = None
-    """The median time of a step, the mean over the ranks, ns."""
 
     @property
     def summary(self) -> str:
@@ -151,7 +147,6 @@ def triage(
         module_of,
         case.percent(case.mean([case.spent.busy])) if case.devices else None,
         case.percent(case.mean(map(partial(_outside, case), case.devices))),
-        _step(case) if "step_times" in rules else None,
     )
 
 
@@ -196,11 +191,6 @@ def _outside(case: Case, device: DeviceIntervals) -> int:
     window = case.window_of(device)
     worked = device.worked(window)
     return window.end - window.start - (worked.end - worked.start if worked else 0)
-
-
-def _step(case: Case) -> float | None:
-    medians = [float(np.median(one.duration)) for one in case.steps.values() if len(one)]
-    return sum(medians) / len(medians) if medians else None
 
 
 def _damaged(report: Report) -> Iterator[NotChecked]:

@@ -100,7 +100,8 @@ class Thresholds:
     outlier_percent: float = _of(1.0, "minimum cost of outliers among the launches of a kernel")
     place_percent: float = _of(3.0, "minimum cost of a host, or place in a host, whose GPUs are slow")
     place_slower: float = _of(5.0, "so much longer the same kernels must take there, in %")
-    worse_points: float = _of(2.0, "by so many percentage points a finding must grow to be worse than the baseline's")
+    worse_points: float = _of(2.0, "a finding must grow by so many % of the baseline's time (of a step) to be worse")
+    slower_percent: float = _of(5.0, "a step, the same work or the job must take so much longer to be slower, in %")
     fewest_steps: float = _of(3.0, "minimum number of steps that are a sample of a job")
     shortest_ms: float = _of(20.0, "minimum GPU activity that is a sample of a job, in ms")
 

@@ -15,9 +15,9 @@ from nsystui.base.selection import Task
 from nsystui.questions.activities import MemoryCalls, are, with_calls
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.conditions import job_end, job_start, where
+from nsystui.questions.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, mostly
 from nsystui.questions.triage.case import Case, bytes_words, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, host_copies, mostly
 from nsystui.store import tables
 
 _COLUMNS = (
@@ -107,7 +107,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
 
 def _all_pageable(case: Case) -> bool:
     """Whether the job copies from pageable memory again and again: worth a remark whatever it costs."""
-    uploads = [one for one in host_copies(case) if one.kind == HOST_TO_DEVICE]
+    uploads = [one for one in case.host_copies if one.kind == HOST_TO_DEVICE]
     count, size = sum(one.count for one in uploads), sum(one.bytes for one in uploads)
     return mostly(uploads, PAGEABLE) and count >= _MANY and size >= count * _LARGE
 
@@ -169,7 +169,7 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
 
 def _rates(case: Case, kind: _Kind) -> str:
     """How fast the copies are, by direction and memory of the host."""
-    copies = [one for one in host_copies(case) if kind is not _PAGEABLE or one.memory == PAGEABLE]
+    copies = [one for one in case.host_copies if kind is not _PAGEABLE or one.memory == PAGEABLE]
     copies = [one for one in copies if one.bytes >= _SHOWN]
     return "" if kind is _SYNC_MEMSET or not copies else f" ({'; '.join(one.words for one in copies[:3])})"
 
@@ -177,4 +177,4 @@ def _rates(case: Case, kind: _Kind) -> str:
 def _advice(case: Case, kind: _Kind) -> Advice:
     if kind is not _SYNC_COPY:
         return kind.advice
-    return _FROM.get(next((one for one in (PAGEABLE, PINNED) if mostly(host_copies(case), one)), ""), kind.advice)
+    return _FROM.get(next((one for one in (PAGEABLE, PINNED) if mostly(case.host_copies, one)), ""), kind.advice)

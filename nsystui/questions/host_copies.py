@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from nsystui.base.columns import Unit
+from nsystui.base.selection import Selection
+from nsystui.base.units import format_value
 from nsystui.questions.conditions import duration, where
-from nsystui.questions.triage.case import Case, bytes_words
 from nsystui.store import tables
+from nsystui.store.session import Session
 
 HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
 PINNED, PAGEABLE = "Pinned", "Pageable"
@@ -39,23 +42,20 @@ class HostCopies:
     def words(self) -> str:
         """``device-to-host, pageable memory: 4 GiB at 2.0 GB/s``."""
         memory = "" if self.memory is None else f", {self.memory.lower()} memory"
-        return f"{DIRECTIONS[self.kind]}{memory}: {bytes_words(self.bytes)} at {self.rate / 1e9:.1f} GB/s"
+        size = format_value(Unit.BYTES, self.bytes)
+        return f"{DIRECTIONS[self.kind]}{memory}: {size} at {self.rate / 1e9:.1f} GB/s"
 
 
-def host_copies(case: Case) -> tuple[HostCopies, ...]:
+def host_copies(session: Session, selection: Selection) -> tuple[HostCopies, ...]:
     """The copies between host and GPUs, those that take longest first; not those between GPUs over the host."""
-    return case.once("host copies", lambda: _host_copies(case))
-
-
-def _host_copies(case: Case) -> tuple[HostCopies, ...]:
     memory, kernels = tables.memory_ops.c, tables.kernels
     streams = set(
-        case.job.session.rows(
+        session.rows(
             sa.select(*(kernels.c[key] for key in ("report", "process", "device", "stream")))
-            .where(*where(kernels, case.chosen))
+            .where(*where(kernels, selection))
             .distinct()
         )
-        if case.job.session.count(kernels)
+        if session.count(kernels)
         else ()
     )
     host = sa.case((memory.copy_kind == HOST_TO_DEVICE, memory.source_memory), else_=memory.target_memory)
@@ -69,12 +69,12 @@ def _host_copies(case: Case) -> tuple[HostCopies, ...]:
             sa.cast(sa.func.coalesce(sa.func.sum(memory.bytes), 0), sa.BigInteger),
             sa.cast(sa.func.coalesce(sa.func.sum(duration(tables.memory_ops)), 0), sa.BigInteger),
         )
-        .where(*where(tables.memory_ops, case.chosen), memory.copy_kind.in_(list(DIRECTIONS)))
+        .where(*where(tables.memory_ops, selection), memory.copy_kind.in_(list(DIRECTIONS)))
         .where(sa.or_(host.is_(None), host != "Device"))
         .group_by(memory.copy_kind, host, *places)
     )
     found: dict[tuple[int, str | None], HostCopies] = {}
-    for kind, name, *place, count, size, time in case.job.session.rows(query):
+    for kind, name, *place, count, size, time in session.rows(query):
         is_apart = tuple(place) not in streams
         before = found.get((kind, name), HostCopies(kind, name, 0, 0, 0, True))
         found[kind, name] = HostCopies(
