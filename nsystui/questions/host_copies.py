@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -88,3 +89,22 @@ def mostly(copies: Iterable[HostCopies], memory: str) -> bool:
     every = list(copies)
     whole = sum(one.time for one in every)
     return bool(whole) and sum(one.time for one in every if one.memory == memory) >= 0.9 * whole
+
+
+_LINKS = {
+    "GP": (3, 13), "GV": (3, 13), "TU": (3, 13), "GA": (4, 26), "AD": (4, 26), "GH": (5, 55), "GB": (5, 55),
+}  # fmt: skip
+"""By the beginning of the chip's name the generation of PCIe, and about how many GB/s 16 lanes of it give copies."""
+_SUPERCHIP = re.compile(r"\bG[HB]200\b")
+"""GPUs whose link to the host is no PCIe."""
+
+
+def link_words(session: Session, copies: Iterable[HostCopies]) -> str:
+    """What the link of the GPUs could give, where some of the copies get less than half of it; empty if not known."""
+    devices = tables.devices.c
+    known = session.rows(sa.select(devices.chip, devices.name).distinct()) if session.count(tables.devices) else []
+    links = {_LINKS.get((chip or "")[:2]) for chip, name in known if not _SUPERCHIP.search(name or "")}
+    link = links.pop() if len(links) == 1 else None
+    if link is None or all(one.rate >= 0.5e9 * link[1] for one in copies):
+        return ""
+    return f"; the GPU's link, PCIe {link[0]} at best, gives about {link[1]} GB/s"

@@ -27,6 +27,7 @@ _GISTS = {
     "host-allocation": "allocations of page-locked host memory",
     "context-creation": "the creation of the CUDA context",
     "first-launches": "first launches of kernels",
+    "round-trips": "data that go to the GPU and back",
     "launch-bound": "launch-bound stretches",
     "straggler": "ranks wait for one that comes late",
     "imbalance": "ranks wait for each other",
@@ -151,13 +152,17 @@ def triage(
 
 
 _SYMPTOMS = {
-    "idle-gaps": ("input-pipeline",),
+    "start-up": ("context-creation", "host-allocation", "jit-compilation"),
+    "warm-up": ("jit-compilation",),
+    "first-launches": ("jit-compilation",),
+    "idle-gaps": ("input-pipeline", "jit-compilation"),
     "low-utilisation": ("launch-overhead", "launch-bound", "synchronising-calls"),
     "exposed-memory": ("synchronous-copies", "pageable-copies", "step-traffic"),
     "exposed-communication": ("straggler", "imbalance"),
 }
 """Findings that others may be the cause of: where one of these costs half as much or more."""
-_KEPT = {"dominant-kernel": 0.1, "exposed-communication": 0.5, "warm-up": 0.0}
+_ONCE = ("warm-up", "start-up", "tail", "context-creation")
+_KEPT = {"dominant-kernel": 0.1, "exposed-communication": 0.5, **dict.fromkeys(_ONCE, 0.001)}
 """The part of the cost that may go at best, where it is not all: a judgement, for the order of the findings alone."""
 
 

@@ -24,12 +24,15 @@ RULES: Mapping[str, frozenset[str]] = {
     "step_times": _IDLE | {"nvtx_ranges", "api_calls"},
     "low_utilisation": _IDLE,
     "small_messages": _WORK | {"nccl_calls"},
+    "jit_compilation": _IDLE | {"host_samples"},
     "launch_overhead": _IDLE | {"api_calls"},
     "launch_bound": _IDLE | {"api_calls"},
     "first_use": _WORK | {"api_calls"},
+    "start_and_end": _IDLE | {"api_calls"},
     "synchronising_calls": _IDLE | {"api_calls"},
     "memory_copies": _WORK | {"api_calls"},
     "staged_copies": _WORK,
+    "round_trips": _WORK,
     "exposed_memory": _WORK,
     "dominant_kernel": frozenset({"kernels"}),
     "different_work": frozenset({"kernels", "nvtx_ranges", "api_calls"}),
@@ -80,6 +83,9 @@ class Thresholds:
     tiny_kernel_us: float = _of(10.0, "a kernel is tiny below so many µs")
     context_ms: float = _of(10.0, "a first CUDA call creates the context from so many ms on")
     host_memory_percent: float = _of(5.0, "minimum cost of allocating and freeing page-locked host memory")
+    start_up_percent: float = _of(20.0, "a start-up is told that takes so much")
+    tail_percent: float = _of(10.0, "a tail is told that takes so much")
+    jit_percent: float = _of(3.0, "minimum cost of compilers that run while a GPU is idle")
     first_launch_percent: float = _of(2.0, "minimum cost of first launches of kernels")
     sync_percent: float = _of(3.0, "minimum cost of idle time that begins in a synchronising call")
     copy_percent: float = _of(2.0, "minimum cost of synchronous, or of pageable, memory operations")

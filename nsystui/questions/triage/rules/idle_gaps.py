@@ -152,11 +152,16 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
 
 def _unknown(case: Case, kind: str) -> Advice:
     """The advice where no cause is known: what to record, as far as it is not there, and else where to look."""
-    lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
-    flags = " ".join(table.record.partition("`nsys profile ")[2].rstrip("`") for table in lacking)
+    flags = what_to_record(case, kind)
     if flags:
         return Advice(f"record with `nsys profile {flags}`: it would say what that thread did", _REASON[kind])
     return Advice("look at the threads of all processes in the gaps (`nsystui gaps`, Timeline)", _REASON[kind])
+
+
+def what_to_record(case: Case, kind: str) -> str:
+    """The flags of nsys for what would tell the cause of idle time of a kind, and is not there."""
+    lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
+    return " ".join(table.record.partition("`nsys profile ")[2].rstrip("`") for table in lacking)
 
 
 def _gist(works: Sequence[HostWork], kind: str, looked: int) -> str:
