@@ -69,16 +69,21 @@ def test_the_start_of_a_real_run_with_nothing_recorded():
     assert "7.718 s in calls that allocate or free memory (cudaMallocHost)" in one.sentence
 
 
-def compiling(path, library, function="f", *, beside_kernels=False, process=None):
-    """Ten times 20 ms in which the launching thread runs a function of a library, while the GPU is idle or not."""
+def compiling(path, library, function="f", *, beside_kernels=False, process=None, gaps=10):
+    """Ten times 20 ms in which the launching thread runs a function of a library, while the GPU is idle or not.
+
+    In the last ``gaps`` of ten: before those the GPU does nothing.
+    """
     with ExportWriter(path, "3.25.0") as export:
         gpu = OneGpu(export)
         thread = gpu.main
+        gpu.call("cudaFree_v3020", 0, 10_000)
         if process is not None:
             thread = export.thread(export.process(9_000, process), 9_000, process)
         for number in range(10):
             start = (1 + 40 * number) * MS
-            gpu.kernel(start, start + 20 * MS, launched=start - 5_000)
+            if number >= 10 - gaps:
+                gpu.kernel(start, start + 20 * MS, launched=start - 5_000)
             if beside_kernels:
                 gpu.kernel(start + 20 * MS, start + 40 * MS, launched=start + 20 * MS - 5_000)
             export.on_cpu(thread, start + 20 * MS, start + 39 * MS, [Frame("main", "/x/app"), Frame(function, library)])
@@ -107,6 +112,14 @@ def test_compilers_in_gaps_are_their_cause(tmp_path, library, function, name, ad
 def test_a_compiler_that_is_a_process_of_its_own_counts(tmp_path):
     found = triaged(compiling(tmp_path / "a.sqlite", "/opt/cuda/bin/ptxas", process="ptxas"))
     assert finding(found, "jit-compilation").cost == pytest.approx(190 * MS, rel=0.05)
+
+
+def test_what_compiles_at_the_start_alone_is_a_remark(tmp_path):
+    found = triaged(compiling(tmp_path / "a.sqlite", "/opt/libLLVM-17.so", gaps=0))
+    assert finding(found, "jit-compilation").severity is Severity.INFO
+    assert finding(triaged(compiling(tmp_path / "b.sqlite", "/opt/libLLVM-17.so")), "jit-compilation").severity is (
+        Severity.WARNING
+    )
 
 
 def test_what_compiles_beside_kernels_costs_nothing(tmp_path):

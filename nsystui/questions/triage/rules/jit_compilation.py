@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import COUNT, RANK, Column
 from nsystui.exports import canonical
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
+from nsystui.questions.algebra.intervals import Intervals, intersect, merge, union
 from nsystui.questions.host.causes import running_stretches
 from nsystui.questions.host.naming import named_threads
 from nsystui.questions.host.samples import samples_of
@@ -80,7 +80,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
                 (thread.rank, names[number - 1], f"{thread.name} {thread.tid}", int((compiling == number).sum()))
             )
     spent = dict.fromkeys(names, 0)
-    costs = []
+    costs, later = [], 0
     for device in case.devices:
         task, idle = device.device.task.task, device.idle(case.window_of(device))
         found = {
@@ -89,7 +89,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         }
         for name, part in found.items():
             spent[name] += intersect(part, idle).length
-        costs.append(intersect(merge(*found.values()) if found else EMPTY, idle).length)
+        compiling_now = intersect(merge(*found.values()), idle)
+        costs.append(compiling_now.length)
+        later += case.idle(device).shared_with(compiling_now)
     cost = case.mean(costs)
     if case.percent(cost) < case.thresholds.jit_percent:
         return []
@@ -103,10 +105,13 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     )
     measured = "time around CPU samples in compilers, in and beside the processes of the GPUs, while these are idle"
     evidence, share = TableAnswer(_NAME, _COLUMNS, rows, len(rows)), case.percent(cost)
+    # Before the first operation it is part of the start-up, which every program has.
+    is_later = case.percent(case.mean([later])) >= case.thresholds.jit_percent
+    severity = Severity.WARNING if is_later else Severity.INFO
     gist = f"just-in-time compilation ({longest[0]}) {share:.1f} %"
     return [
         Finding(
-            _NAME, Severity.WARNING, sentence, advice, Door("calltree"), cost, share, measured, evidence, gist=gist
+            _NAME, severity, sentence, advice, Door("call tree"), cost, share, measured, evidence, gist=gist
         )
     ]  # fmt: skip
 

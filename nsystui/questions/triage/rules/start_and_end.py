@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import Column, Unit
-from nsystui.exports import canonical
 from nsystui.questions.host.causes import NOTHING, OFF_CPU
 from nsystui.questions.host.gaps import STARTUP, TAIL, idle_time
 from nsystui.questions.time_budget import LONG_GAP, device_budgets, in_sum
@@ -17,7 +16,6 @@ from nsystui.questions.triage.case import Case, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules.idle_gaps import what_to_record
 
-_NAME = "start-and-end"
 _TOLD = 3
 _SEEN = 0.02
 """A cause with less of the time is not told."""
@@ -34,8 +32,6 @@ _ONCE = "a program pays it once: in a long run it does not matter"
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
-    if not case.devices:
-        return [NotChecked(_NAME, f"needs GPU work: {canonical.KERNELS.record}")]
     budget = in_sum(device_budgets(case.job, case.chosen, case.step_name))
     costs = {STARTUP: case.mean([budget.startup]), TAIL: case.mean([budget.tail])}
     parts = [
