@@ -68,6 +68,7 @@ class Thresholds:
     gap_percent: float = _of(5.0, "minimum cost of long idle gaps")
     input_percent: float = _of(5.0, "minimum cost of waiting for the data loader")
     exposed_percent: float = _of(10.0, "minimum cost of exposed communication")
+    communication_percent: float = _of(3.0, "communication that compute hides is told that takes so much")
     slow_step: float = _of(1.5, "a step is slow that takes so many times the median")
     slow_step_percent: float = _of(2.0, "minimum cost of slow steps")
     warm_up_steps: float = _of(2.0, "the first steps, judged apart")
