@@ -68,7 +68,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     percent = case.percent(cost)
     sentence = (
         f"compute hides {100 - share:.0f} % of NCCL's time ({time_words(case.mean([spent.nccl]))} on each GPU, "
-        f"{time_words(cost)} exposed, {time_words(case.mean([spent.nccl_only]))} with no copy beside it either): {calls}"
+        f"{time_words(cost)} exposed, {time_words(case.mean([spent.nccl_only]))} with no copy beside it either): "
+        f"{calls}"
     )
     hidden = Advice("nothing: it is overlapped", "what compute hides costs no time, but for what it takes from kernels")
     advice = hidden if share < 50 else _advice(case, most, share)
