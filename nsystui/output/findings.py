@@ -53,9 +53,11 @@ def told(found: Triage) -> list[Finding]:
 
 
 def _symptoms(found: Triage, cause: Finding) -> list[str]:
-    """The findings that are folded under their cause."""
+    """The findings that are folded under their cause, and those under these."""
     own = [one for one in found.findings if one.under == cause.id]
-    return [line for one in own for line in _wrapped(f"so: {one.id}{_cost(one)}: {one.sentence}")]
+    return [
+        line for one in own for line in (*_wrapped(f"so: {one.id}{_cost(one)}: {one.sentence}"), *_symptoms(found, one))
+    ]
 
 
 def not_checked_lines(found: Triage) -> list[str]:

@@ -122,6 +122,23 @@ def test_what_compiles_at_the_start_alone_is_a_remark(tmp_path):
     )
 
 
+def test_gaps_are_folded_by_their_times_and_not_by_their_cost(tmp_path):
+    """Compilers run for 400 ms at the start; the gaps later, 380 ms, are of ``poll``."""
+    path = tmp_path / "a.sqlite"
+    with ExportWriter(path, "3.25.0") as export:
+        gpu = OneGpu(export)
+        gpu.call("cudaFree_v3020", 0, 10_000)
+        export.on_cpu(gpu.main, MS, 401 * MS, [Frame("main", "/x/app"), Frame("f", "/opt/libLLVM-17.so")])
+        for number in range(20):
+            start = (410 + 40 * number) * MS
+            gpu.kernel(start, start + 20 * MS, launched=start - 5_000)
+            export.osrt(gpu.main, start + 20 * MS, start + 39 * MS, "poll")
+    found = triaged(path)
+    assert finding(found, "jit-compilation").cost == pytest.approx(400 * MS, rel=0.05)
+    assert finding(found, "idle-gaps").under == ""
+    assert finding(found, "start-up").under == "jit-compilation"
+
+
 def test_what_compiles_beside_kernels_costs_nothing(tmp_path):
     found = triaged(compiling(tmp_path / "a.sqlite", "/opt/libLLVM-17.so", beside_kernels=True))
     assert "jit-compilation" not in {one.id for one in found.findings}

@@ -263,6 +263,14 @@ def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = ()
     return Spans(merged, count)
 
 
+def by_place(spans: Iterable[tuple[Task, int, int, int]]) -> dict[Place, Intervals]:
+    """Spans by process and device: each with its start and end."""
+    found: dict[Place, list[tuple[int, int]]] = {}
+    for task, device, start, end in spans:
+        found.setdefault((task, device), []).append((start, end))
+    return {place: union(*map(list, zip(*own, strict=True))) for place, own in found.items()}
+
+
 def places_in(batch: Mapping[str, NDArray[Any]]) -> Iterator[tuple[Place, NDArray[np.bool_]]]:
     """The process and device of the rows of a batch, and which rows are theirs."""
     columns = [batch[key].astype(np.int64) for key in ("report", "process", "device")]

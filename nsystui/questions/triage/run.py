@@ -153,14 +153,16 @@ def triage(
 
 _SYMPTOMS = {
     "start-up": ("context-creation", "host-allocation", "jit-compilation"),
-    "warm-up": ("jit-compilation",),
     "first-launches": ("jit-compilation",),
     "idle-gaps": ("input-pipeline", "jit-compilation"),
     "low-utilisation": ("launch-overhead", "launch-bound", "synchronising-calls"),
     "exposed-memory": ("synchronous-copies", "pageable-copies", "step-traffic"),
     "exposed-communication": ("straggler", "imbalance"),
 }
-"""Findings that others may be the cause of: where one of these costs half as much or more."""
+"""Findings that others may be the cause of: where half of the time or more is that of one of these.
+
+Where only the costs are known, one half as large or more tells, as their times are part of these findings' times.
+"""
 _ONCE = ("warm-up", "start-up", "tail", "context-creation")
 _KEPT = {"dominant-kernel": 0.1, "exposed-communication": 0.5, **dict.fromkeys(_ONCE, 0.001)}
 """The part of the cost that may go at best, where it is not all: a judgement, for the order of the findings alone."""
@@ -168,12 +170,17 @@ _KEPT = {"dominant-kernel": 0.1, "exposed-communication": 0.5, **dict.fromkeys(_
 
 def _ordered(findings: Sequence[Finding]) -> list[Finding]:
     """The findings by severity, then by what could be gained, each followed by those that it is the cause of."""
-    costs = {one.id: one.cost or 0 for one in findings}
+    by_id = {one.id: one for one in findings}
 
     def cause(one: Finding) -> str:
-        for other in (one.under, *_SYMPTOMS.get(one.id, ())):
-            if other in costs and (other == one.under or 2 * costs[other] >= (one.cost or 0)):
-                return other
+        for name in (one.under, *_SYMPTOMS.get(one.id, ())):
+            other = by_id.get(name)
+            if other is None:
+                continue
+            shared = one.shared_with(other)
+            is_cause = 2 * (other.cost or 0) >= (one.cost or 0) if shared is None else shared >= 0.5
+            if name == one.under or is_cause:
+                return name
         return ""
 
     def key(one: Finding) -> tuple[int, float, str, str]:

@@ -29,7 +29,7 @@ from nsystui.questions.host.causes import (
     WAITING,
 )
 from nsystui.questions.host_work import HostWork, Span, host_work
-from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
+from nsystui.questions.triage.case import Case, at_least, by_place, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
@@ -146,6 +146,7 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
         _table(case, works, len(spans)),
         longest.window,
         ranks,
+        times=by_place((span.task, span.device, span.window.start, span.window.end) for span in spans),
         gist=gist,
     )
 

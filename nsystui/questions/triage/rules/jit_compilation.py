@@ -80,7 +80,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
                 (thread.rank, names[number - 1], f"{thread.name} {thread.tid}", int((compiling == number).sum()))
             )
     spent = dict.fromkeys(names, 0)
-    costs, later = [], 0
+    when, later = {}, 0
     for device in case.devices:
         task, idle = device.device.task.task, device.idle(case.window_of(device))
         found = {
@@ -90,9 +90,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         for name, part in found.items():
             spent[name] += intersect(part, idle).length
         compiling_now = intersect(merge(*found.values()), idle)
-        costs.append(compiling_now.length)
+        when[task, device.device.device] = compiling_now
         later += case.idle(device).shared_with(compiling_now)
-    cost = case.mean(costs)
+    cost = case.mean(own.length for own in when.values())
     if case.percent(cost) < case.thresholds.jit_percent:
         return []
     longest = sorted((name for name in names if spent[name]), key=lambda name: -spent[name])
@@ -111,7 +111,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     gist = f"just-in-time compilation ({longest[0]}) {share:.1f} %"
     return [
         Finding(
-            _NAME, severity, sentence, advice, Door("call tree"), cost, share, measured, evidence, gist=gist
+            _NAME, severity, sentence, advice, Door("call tree"), cost, share, measured, evidence, gist=gist,
+            times=when,
         )
     ]  # fmt: skip
 

@@ -12,7 +12,7 @@ from nsystui.base.columns import Column, Unit
 from nsystui.questions.host.causes import NOTHING, OFF_CPU
 from nsystui.questions.host.gaps import STARTUP, TAIL, idle_time
 from nsystui.questions.time_budget import LONG_GAP, device_budgets, in_sum
-from nsystui.questions.triage.case import Case, time_words
+from nsystui.questions.triage.case import Case, by_place, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules.idle_gaps import what_to_record
 
@@ -63,7 +63,8 @@ def _finding(case: Case, part: str, cost: int) -> Finding:
     measured = "idle time by part of the budget, without gaps below 1 ms among the causes; mean over the GPUs"
     evidence = TableAnswer(name, _COLUMNS, rows, len(rows))
     percent = case.percent(cost)
-    return Finding(name, Severity.INFO, sentence, advice, Door("gaps"), cost, percent, measured, evidence)
+    when = by_place((span.task, span.device, span.start, span.end) for span in one.spans)
+    return Finding(name, Severity.INFO, sentence, advice, Door("gaps"), cost, percent, measured, evidence, times=when)
 
 
 def _words(case: Case, kind: str, what: str | None, time: int) -> str:
