@@ -165,15 +165,30 @@ def _answer(arguments: argparse.Namespace, names: Sequence[str], sides: tuple[Si
     sorted_tables = {name: answer for name, answer in answers.items() if name != "summary"}
     check_sort(arguments.sort, {name: [column.key for column in one.columns] for name, one in sorted_tables.items()})
     unsorted = argparse.Namespace(**{**vars(arguments), "sort": None, "top": None})
-    tables = list(_tables(arguments, answers, sides))
+    told = _told(arguments, answers.get("summary"))
+    tables = list(_tables(arguments, answers, sides, told))
     if len(names) == 1 and (shared.to_file(arguments) or not _is_text(arguments) or not len(tables[0].answer)):
         return shared.deliver(unsorted, tables[0].answer)
     deliver_tables(unsorted, tables)
     return 0
 
 
+def _told(arguments: argparse.Namespace, summary: TableAnswer | None) -> str:
+    """Prints the verdict before the tables, where people read them, and returns it: else it is a note."""
+    import textwrap
+
+    from nsystui.output.stdout import print_lines
+    from nsystui.questions.compare import Summary
+
+    if not isinstance(summary, Summary) or not _is_text(arguments) or shared.to_file(arguments):
+        return ""
+    if summary.headline:
+        print_lines([*textwrap.wrap(summary.headline, 79), ""])
+    return summary.headline
+
+
 def _tables(
-    arguments: argparse.Namespace, answers: dict[str, TableAnswer], sides: tuple[Side, Side]
+    arguments: argparse.Namespace, answers: dict[str, TableAnswer], sides: tuple[Side, Side], told: str
 ) -> Iterator[Titled]:
     """The tables, sorted and cut, each note with the first that it belongs to; a text omits tables without rows."""
     from nsystui.base.terminal import reading_width
@@ -184,7 +199,7 @@ def _tables(
     is_text = _is_text(arguments)
     width = None if shared.to_file(arguments) else reading_width()
     sides_told = f": A is {sides[0].label}, B is {sides[1].label}"
-    earlier: set[str] = set()
+    earlier = {told}
     for name, whole in answers.items():
         answer = _arranged(arguments, name, whole, is_text, len(answers) > 1)
         notes = tuple(note for note in whole.notes if note not in earlier)

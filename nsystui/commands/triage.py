@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """What is wrong with a job, worst first: what it costs, how to fix it, and where to look.
 A rule that lacks data says what it needs; a healthy job is said to be healthy. The letter is the severity: E, W, I.
 
-With --baseline: what is new, gone, or costs more or less than in another job (by its share of the job), and the largest
-changes between the two."""
+With --baseline: whether the job is faster than another one (by the time of a step, of the same work, or of the job),
+what is new, gone, or costs more or less of that time, and the largest changes between the two."""
 EXAMPLES = """  nsystui triage rank*.sqlite
   nsystui triage rank*.sqlite -o triage.md
   nsystui triage rank*.sqlite --fail-on warning --format json
@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--fail-on",
         choices=_SEVERITIES,
-        help="exit with status 1 where there is such a finding, or a worse one; with --baseline only what is new or "
-        "costs more than there counts",
+        help="exit with status 1 where there is such a finding, or a worse one; with --baseline where the job is "
+        "slower, or, if it is not faster, where a finding is new or costs more than there",
     )
     group.add_argument(
         "--baseline",

@@ -53,9 +53,11 @@ def told(found: Triage) -> list[Finding]:
 
 
 def _symptoms(found: Triage, cause: Finding) -> list[str]:
-    """The findings that are folded under their cause."""
+    """The findings that are folded under their cause, and those under these."""
     own = [one for one in found.findings if one.under == cause.id]
-    return [line for one in own for line in _wrapped(f"so: {one.id}{_cost(one)}: {one.sentence}")]
+    return [
+        line for one in own for line in (*_wrapped(f"so: {one.id}{_cost(one)}: {one.sentence}"), *_symptoms(found, one))
+    ]
 
 
 def not_checked_lines(found: Triage) -> list[str]:
@@ -165,16 +167,14 @@ def plain(text: str) -> str:
     return "".join(part if number % 2 else markdown_text(part) for number, part in enumerate(parts))
 
 
-_LONGER = 1.1
-"""A job or a step that takes so many times as long as before got worse, whatever the shares say."""
-_FIRST = 12
-"""Rows of the summary: step time, time span, shares."""
+_FIRST = 16
+"""Rows of the summary: step time, time span, shares, facts."""
 
 
 def change_lines(found: Against) -> list[str]:
     """The lines for a terminal: new and worse findings in full, the others in a line each, then the largest changes."""
-    text = [_change_headline(found), ""]
-    for one in found.changes:
+    text = [*textwrap.wrap(_verdict(found), _WIDTH), _change_headline(found), ""]
+    for one in found.told:
         text.append(f"{one.kind.value.upper():<7} {_change_title(one)}")
         if one.kind.is_worse:
             text += [*body_lines(one.finding), ""]
@@ -188,13 +188,14 @@ def change_lines(found: Against) -> list[str]:
 
 def change_report(found: Against) -> str:
     """The changes in Markdown, with the evidence of new and worse findings."""
-    parts = ["# Triage against a baseline\n", f"{plain(_change_headline(found))}.\n"]
-    for one in found.changes:
+    parts = ["# Triage against a baseline\n", *([f"{plain(_verdict(found))}.\n"] if _verdict(found) else [])]
+    parts.append(f"{plain(_change_headline(found))}.\n")
+    for one in found.told:
         parts.append(f"## {one.kind.value.capitalize()}: {_change_title(one)}\n")
         parts += body_report(one.finding) if one.kind.is_worse else [f"{plain(one.finding.sentence)}.\n"]
     text = io.StringIO()
     write(Head(found.summary, _FIRST), "md", text)
-    notes = [f"* {plain(note)}" for note in found.summary.notes]
+    notes = [f"* {plain(note)}" for note in found.summary.notes if note != found.summary.headline]
     label = plain(found.label)
     parts += ["## Largest changes\n", f"A is {label}, B this job.\n", text.getvalue(), *notes]
     if found.found.not_checked:
@@ -206,12 +207,15 @@ def _change_headline(found: Against) -> str:
     from nsystui.questions.triage.baseline import counts
 
     parts = [f"{count} {kind.value}" for kind, count in counts(found).items() if count]
-    was, now, is_step = found.slower
-    start = "" if any(one.kind.is_worse for one in found.changes) else "Nothing got worse. "
-    if was and now >= _LONGER * was:
-        what, (before, after) = "step" if is_step else "job", (format_value(Unit.DURATION, one) for one in (was, now))
-        start = f"The {what} takes {now / was:.1f} × as long ({after} instead of {before}). "
+    is_worse = any(one.kind.is_worse for one in found.told) or (found.verdict is not None and found.verdict.is_slower)
+    start = "" if is_worse else "Nothing got worse. "
     return f"{start}Against {found.label}: {', '.join(parts) if parts else 'no issues found in either job'}"
+
+
+def _verdict(found: Against) -> str:
+    """The verdict as a sentence; empty without one."""
+    words = "" if found.verdict is None else found.verdict.words
+    return words[:1].upper() + words[1:]
 
 
 def _change_title(one: Change) -> str:
@@ -237,4 +241,6 @@ def _summary_lines(found: Against) -> Iterator[str]:
         numbers = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         yield _INDENT + "  ".join([label.ljust(label_width), *numbers])
     for note in found.summary.notes:
+        if note == found.summary.headline:
+            continue
         yield from textwrap.wrap(safe_text(note), _WIDTH, initial_indent="-  ", subsequent_indent=_INDENT)

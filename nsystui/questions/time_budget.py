@@ -81,8 +81,13 @@ class DeviceBudget:
     long_gaps: Intervals
 
 
-def device_budgets(job: Job, selection: Selection, step_name: str | None = None) -> list[DeviceBudget]:
-    """The budget of each selected GPU that worked, over the selection's window (else the job's extent)."""
+def device_budgets(
+    job: Job, selection: Selection, step_name: str | None = None, steady: Mapping[Task, Window] | None = None
+) -> list[DeviceBudget]:
+    """The budget of each selected GPU that worked, over the selection's window (else the job's extent).
+
+    With ``steady``: of the GPUs of its tasks, each over its window, all of which is in the steady state.
+    """
     chosen = selection.with_name(None)
     windows = extents(job.session, chosen)
     whole = extents(job.session, chosen.with_window(None))
@@ -91,16 +96,19 @@ def device_budgets(job: Job, selection: Selection, step_name: str | None = None)
     for one in job.busy(chosen).devices:
         task = one.device.task.task
         worked = one.worked(whole[task.report])
-        if worked is not None:
-            steady = steady_start(one, worked, steps.get(task))
-            found.append(_budget(one, worked, steady, windows[task.report]))
+        if worked is None or (steady is not None and task not in steady):
+            continue
+        if steady is not None:
+            found.append(_budget(one, worked, steady[task].start, steady[task]))
+        else:
+            found.append(_budget(one, worked, steady_start(one, worked, steps.get(task)), windows[task.report]))
     return found
 
 
 def steady_start(device: DeviceIntervals, worked: Window, steps: StepTimes | None) -> int:
     """The time at which the steady state of a GPU begins. ``worked``: from its first operation to its last."""
     if steps is not None and steps.on_gpu and len(steps) >= _FEWEST_STEPS:
-        return max(int(steps.start[np.argmin(steps.is_slow)]), worked.start)
+        return max(int(steps.start[steps.first_steady]), worked.start)
     shares = np.nan_to_num(device.busy(worked, _SPANS))
     first = int(np.argmax(shares >= shares.mean() / 2))
     return worked.start + first * (worked.end - worked.start) // _SPANS

@@ -108,7 +108,8 @@ class TestBaseline:
     def test_what_is_new_is_told_with_what_changed_most(self, run, ill, healthy):
         done = run("triage", *ill, "--baseline", *healthy, "--fail-on", "warning")
         assert done.status == 1
-        assert done.out.splitlines()[0].startswith("Against ")
+        assert done.out.startswith("1.30 × slower: a step takes ")
+        assert any(line.startswith("Against ") for line in done.out.splitlines())
         assert any(line.startswith("NEW     W  idle-gaps  ") for line in done.out.splitlines())
         assert "step time, p95" in done.out
         lines = [line for line in done.out.splitlines() if "see: " not in line and str(healthy[0]) not in line]
@@ -121,7 +122,8 @@ class TestBaseline:
             assert done.status == (baseline is healthy)
         done = run("triage", *healthy, "--baseline", *ill, "--fail-on", "warning")
         assert done.status == 0
-        assert done.out.startswith("Nothing got worse.")
+        assert done.out.startswith("1.30 × faster: a step takes ")
+        assert "\nNothing got worse." in done.out
         assert "GONE    W  idle-gaps (was " in done.out
 
     def test_programs_get_a_table_and_people_a_report(self, run, ill, healthy, tmp_path):

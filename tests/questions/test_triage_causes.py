@@ -75,6 +75,7 @@ class TestCopies:
         one = finding(triaged(*ill.paths, rules=self.RULES), "pageable-copies")
         assert (one.cost, one.severity) == (ill.cost, Severity.INFO)
         assert "at 10.0 GB/s" in one.sentence
+        assert "cudaMemcpyAsync blocks the CPU for 200 µs in them, at most 4 µs" in one.sentence
 
     def test_pinned_ones_are_none(self, tmp_path):
         ill = illnesses.pageable_copies(tmp_path / "healthy.sqlite", PINNED)
@@ -91,9 +92,11 @@ class TestCopies:
         assert "8,008 that are named" in staged.sentence and "GPU 0, 7" in staged.sentence
         pageable = finding(triaged(*shared("gemm-pageable"), rules=self.RULES), "synchronous-copies")
         assert "device-to-host, pageable memory: 4 GiB at 2.0 GB/s" in pageable.sentence
+        assert "the GPU's link, PCIe 4 at best, gives about 26 GB/s" in pageable.sentence
         assert pageable.advice.text.startswith("pin the host memory")
         remark = finding(triaged(*shared("ai-training-after"), rules=self.RULES), "pageable-copies")
-        assert "at 9.9 GB/s)" in remark.sentence
+        assert "at 9.9 GB/s; the GPU's link" in remark.sentence
+        assert "cudaMemcpyAsync blocks the CPU for 41.19 ms in them" in remark.sentence
         pinned = finding(triaged(*shared("dataloader-bound-a100"), rules=self.RULES), "step-traffic")
         assert "pinned already" in str(pinned.advice)
 

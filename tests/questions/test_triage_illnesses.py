@@ -170,7 +170,10 @@ def test_work_that_is_uneven_by_turns_is_imbalance(tmp_path):
     job = TrainingJob(steps=8, layers=2, straggler=None, stall_ms=0, uneven_ms=20, gpu_metrics=False)
     found = triaged(*job.write(tmp_path), rules=("stragglers",))
     assert "straggler" not in ids(found)
-    assert finding(found, "imbalance").cost == pytest.approx(8 * 20 * MS * 3 / 4, rel=0.1)
+    one = finding(found, "imbalance")
+    assert one.cost == pytest.approx(8 * 20 * MS * 3 / 4, rel=0.1)
+    assert "compute for as long" in one.sentence
+    assert not any(guess in f"{one.sentence} {one.advice}" for guess in ("data loading", "padding", "noise"))
 
 
 class TestTensorActivity:

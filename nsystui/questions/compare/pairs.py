@@ -57,6 +57,8 @@ class Extra:
 class Compared(TableAnswer):
     """A table of differences; it is sorted by a difference's size, whichever way it goes."""
 
+    is_per_rank: bool = False
+
     def sorted_by(self, key: str, descending: bool) -> Compared:
         column = next(column for column in self.columns if column.key == key)
         if column.unit is not Unit.CHANGE:
@@ -176,7 +178,7 @@ def compared(
     made = [_row(key, a.get(key), b.get(key), basis, extras) for key in dict.fromkeys((*a, *b))]
     change = sum(abs(row.difference) for row in made if row.difference is not None)
     rows = [row.cells(change) for row in sorted(made, key=_order)]
-    return Compared(name, columns(names, basis, extras, what), rows, len(rows), tuple(notes))
+    return Compared(name, columns(names, basis, extras, what), rows, len(rows), tuple(notes), basis.is_per_rank)
 
 
 @dataclass(frozen=True)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import TypeVar
+
+import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import FILES_ONLY, Column, Unit
+from nsystui.base.selection import Task
 from nsystui.base.units import align_decimal, format_value
 from nsystui.questions.compare.host import call_tree, functions
-from nsystui.questions.compare.pairs import GONE, NEW, Compared
+from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared
 from nsystui.questions.compare.side import Basis, Side, both
 from nsystui.questions.compare.tables import STEP, families, graph_time, kernels, memory, nccl, nvtx, spreads, steps
+from nsystui.questions.compare.verdict import By, Verdict, verdict
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS
+from nsystui.questions.host_copies import PAGEABLE, host_copies
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.summary import KERNEL
 from nsystui.questions.overview import task_table
+from nsystui.questions.tasks import process_names
 from nsystui.questions.time_window import extents
+from nsystui.store import tables
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,7 @@ def _mean(values: list[float]) -> float | None:
     return fmean(values) if values else None
 
 
+T = TypeVar("T", bound=TableAnswer)
 _TABLE = Column("table", header="Table", label="table", importance=FILES_ONLY)
 COLUMNS = (
     Column("what", header="What", label="what"),
@@ -112,7 +121,19 @@ def _rounded(value: float | None, digits: int | None) -> Value:
     return value if value is None or digits is None else round(value, digits)
 
 
-def summary(a: Side, b: Side, step_range: str | None = None) -> TableAnswer:
+@dataclass(frozen=True)
+class Summary(TableAnswer):
+    """The summary with the verdict on B; ``None`` where a side has no GPU work."""
+
+    verdict: Verdict | None = None
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a sentence; empty without one."""
+        return "" if self.verdict is None else f"B is {self.verdict.words}"
+
+
+def summary(a: Side, b: Side, step_range: str | None = None) -> Summary:
     """One row for each measure: A, B, B − A and B / A. Percentages are means over the ranks of a side.
 
     The time of kernels is split into what their number and what their durations make of it, each name by itself (see
@@ -120,34 +141,34 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> TableAnswer:
     changed most, and whether one side did more work. What neither side has (steps, NCCL, graphs) has no row.
     """
     used = utilisation(a, b), utilisation(b, a)
-    tables = kernels(a, b, Names.SHORT), nccl(a, b), memory(a, b)
+    compared = kernels(a, b, Names.SHORT), nccl(a, b), memory(a, b)
     ranges = nvtx(a, b)
     basis = Basis(a.gpu_ranks, b.gpu_ranks)
+    found = Summary("diff-summary", COLUMNS, [], 0, verdict=verdict(a, b, compared[0], step_range))
     lines = [
-        *_steps(a, b, step_range),
+        *_steps(a, b, step_range, found.verdict),
         _Line("time span", "ns", used[0].time, used[1].time),
         *_shares(*used),
-        *_work((a, b), *tables),
+        *_facts((a, b), compared[1], step_range),
+        *_work((a, b), *compared),
     ]
-    other_work = _other_work(tables[0], used)
-    change = "by_duration" if other_work else "difference"
+    other_work = _other_work(compared[0], used)
     notes = (
+        *([found.headline] if found.headline else []),
         *basis.note("ranks with a GPU"),
         *([other_work] if other_work else []),
-        *_largest("kernel families", families(a, b), change),
-        *_largest("kernels", tables[0], change),
-        *_single("kernels", tables[0]),
-        *_largest("NVTX ranges", ranges, change),
-        *_single("NVTX ranges", ranges),
+        *_largest("kernel families", families(a, b), bool(other_work)),
+        *_largest("kernels", compared[0], bool(other_work)),
+        *_largest("NVTX ranges", ranges, bool(other_work)),
         *both(*(one.notes for one in used)),
-        *(note for note in tables[0].notes if note not in basis.note("ranks with a GPU")),
+        *(note for note in compared[0].notes if note not in basis.note("ranks with a GPU")),
         *(note for note in both(*(side.job.steps(step_range).notes for side in (a, b))) if "no steps" in note),
     )
     rows = [line.row() for line in lines]
-    return TableAnswer("diff-summary", COLUMNS, rows, len(rows), tuple(dict.fromkeys(notes)))
+    return replace(found, rows=rows, total=len(rows), notes=tuple(dict.fromkeys(notes)))
 
 
-def worded(answer: TableAnswer) -> TableAnswer:
+def worded(answer: T) -> T:
     """The summary as a screen shows it, each value with the unit of its row; files keep the plain one."""
     units = [_UNITS[str(unit)] for unit in answer.cells("unit")]
 
@@ -163,7 +184,7 @@ def worded(answer: TableAnswer) -> TableAnswer:
         answer.cells("ratio"),
         answer.cells("table"),
     )
-    return TableAnswer(answer.name, _WORDED, list(zip(*columns, strict=True)), answer.total, answer.notes)
+    return replace(answer, columns=_WORDED, rows=list(zip(*columns, strict=True)))
 
 
 def _signed(unit: Unit, value: Value) -> str:
@@ -174,9 +195,11 @@ def _signed(unit: Unit, value: Value) -> str:
     return f"+{text}" if isinstance(value, int | float) and value > 0 else text
 
 
-def _steps(a: Side, b: Side, step_range: str | None) -> Iterator[_Line]:
+def _steps(a: Side, b: Side, step_range: str | None, found: Verdict | None) -> Iterator[_Line]:
     first, second = (spreads(side, step_range)[STEP] for side in (a, b))
     if first.count or second.count:
+        if found is not None and found.basis is By.STEP:
+            yield _Line("step time, mean", "ns", found.a.unit, found.b.unit, "steps")
         yield _Line("step time, median", "ns", first.median, second.median, "steps")
         yield _Line("step time, p95", "ns", first.p95, second.p95, "steps")
         yield _Line("steps of all ranks", "count", first.count or None, second.count or None, "steps")
@@ -218,6 +241,45 @@ def _work(sides: tuple[Side, Side], launched: Compared, communication: Compared,
     yield line("copies and memsets", "count", _pair(moved, "count", basis), "memory")
 
 
+def _facts(sides: tuple[Side, Side], communication: Compared, step_range: str | None) -> Iterator[_Line]:
+    """What the runs were given: the memory that they copy from, the collectives of a step, their workers."""
+    pageable = [_pageable(side) for side in sides]
+    if any(pageable):
+        yield _Line("pageable, of bytes copied", "%", pageable[0], pageable[1], "memory")
+    if communication.cells("what")[:1] == [KERNEL]:
+        each = [_per_step(side, communication, key, step_range) for side, key in zip(sides, "ab", strict=True)]
+        if any(each):
+            yield _Line("NCCL kernels of a step", "count", each[0], each[1], "nccl")
+    workers = [_workers(side) for side in sides]
+    if any(workers):
+        yield _Line("worker processes", "count", workers[0], workers[1])
+
+
+def _pageable(side: Side) -> float | None:
+    """The share of the bytes between host and GPUs that are from or to pageable memory, %."""
+    found = host_copies(side.job.session, side.selection)
+    whole = sum(one.bytes for one in found if one.memory is not None)
+    return 100.0 * sum(one.bytes for one in found if one.memory == PAGEABLE) / whole if whole else None
+
+
+def _per_step(side: Side, communication: Compared, key: str, step_range: str | None) -> float | None:
+    count = spreads(side, step_range)[STEP].count
+    ranks = side.gpu_ranks if communication.is_per_rank else 1
+    return (_sum(communication, f"count_{key}") or 0) * ranks / count if count else None
+
+
+def _workers(side: Side) -> int | None:
+    """The processes of the ranks' programs that are no rank and were on a CPU: mostly workers of data loaders."""
+    events, session = tables.sched_events, side.job.session
+    if not session.count(events):
+        return None
+    ranks, programs = {item.task for item in side.job.ranks}, process_names(session)
+    own = {(item.task.report, programs.get(item.task)) for item in side.ranks}
+    found = session.rows(sa.select(events.c.report, events.c.process).distinct())
+    others = {Task(report, process) for report, process in found} - ranks
+    return sum((task.report, programs.get(task, "")) in own for task in others)
+
+
 _Pair = tuple[float | None, float | None]
 
 
@@ -252,18 +314,18 @@ def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> st
     return f"B launched {many} kernels{span}: sums differ for that alone, 'from duration' and medians do not"
 
 
-def _largest(what: str, answer: Compared, key: str) -> Iterator[str]:
-    """The names with the largest changes in the column ``key``."""
-    largest = answer.sorted_by(key, descending=True)
-    changes = zip(largest.cells("name")[:_NAMED], largest.cells(key)[:_NAMED], strict=True)
-    changed = [f"{name} {format_value(Unit.CHANGE, change)}" for name, change in changes if change]
-    if changed:
-        by = " in duration" if key == "by_duration" else ""
-        yield f"{what} that changed most{by}: {', '.join(changed)}"
-
-
-def _single(what: str, answer: Compared) -> Iterator[str]:
-    """The number of names that are new or gone."""
+def _largest(what: str, answer: Compared, by_duration: bool) -> Iterator[str]:
+    """The names that changed most (those on both sides perhaps in duration alone), and how many are new or gone."""
+    changes = []
+    for row in answer.records():
+        is_both = row["status"] == BOTH
+        change = row["by_duration" if by_duration and is_both else "difference"]
+        if isinstance(change, int | float) and change:
+            side = "" if is_both else f" ({row['status']})"
+            changes.append((-abs(change), f"{row['name']} {format_value(Unit.CHANGE, change)}{side}"))
+    if changes:
+        by = " in duration" if by_duration else ""
+        yield f"{what} that changed most{by}: {', '.join(words for _, words in sorted(changes)[:_NAMED])}"
     statuses = answer.cells("status")
     single = [f"{count:,} {word}" for word in (NEW, GONE) if (count := statuses.count(word))]
     if single:

@@ -50,8 +50,18 @@ class IdleTime:
     idle: int
 
 
-def idle_time(job: Job, selection: Selection, step_name: str | None = None, with_ranges: bool = False) -> IdleTime:
-    """The idle time of each selected GPU that worked at all, in the selection's window."""
+def idle_time(
+    job: Job,
+    selection: Selection,
+    step_name: str | None = None,
+    with_ranges: bool = False,
+    wanted: Sequence[str] = PARTS,
+    least: int = 0,
+) -> IdleTime:
+    """The idle time of each selected GPU that worked at all, in the selection's window.
+
+    Of the ``wanted`` parts, and in spans of at least ``least`` ns alone.
+    """
     chosen = selection.with_name(None)
     whole = extents(job.session, chosen.with_window(None))
     steady = {(one.device.task.task, one.device.device): one for one in device_budgets(job, chosen, step_name)}
@@ -69,10 +79,14 @@ def idle_time(job: Job, selection: Selection, step_name: str | None = None, with
         begin = min(max(budget.steady, window.start), window.end)
         last = min(max(worked.end, begin), window.end)
         idle = one.idle(window)
-        total += idle.length
         edges = ((STARTUP, window.start, begin), (GAP, begin, last), (TAIL, last, window.end))
         for part, low, high in edges:
+            if part not in wanted:
+                continue
             here = idle.clip(low, high)
+            is_long = here.ends - here.starts >= least
+            here = Intervals(here.starts[is_long], here.ends[is_long])
+            total += here.length
             free = subtract(here, own.get(task, EMPTY))
             profiler[task, part] = profiler.get((task, part), 0) + here.length - free.length
             for start, end in zip(free.starts.tolist(), free.ends.tolist(), strict=True):

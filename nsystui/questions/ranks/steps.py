@@ -71,6 +71,11 @@ class StepTimes:
     def is_slow(self) -> NDArray[np.bool_]:
         return self.duration > SLOW * np.median(self.duration) if len(self) else np.zeros(0, bool)
 
+    @property
+    def first_steady(self) -> int:
+        """The place of the first step that is not slow."""
+        return int(np.argmin(self.is_slow))
+
     def window(self, place: int) -> Window:
         """The span of a step, ns."""
         start = int(self.start[place])

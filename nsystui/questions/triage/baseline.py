@@ -1,8 +1,9 @@
 """A triage compared with that of a baseline job: new findings, gone ones, and those that cost more or less.
 
-Findings are compared by their share of the job, because two captures are seldom equally long; ``worse_points`` is the
-minimum change in percentage points. A finding depends on a threshold: so that one just above it is not called new where
-the baseline has it just below, the baseline's findings are computed again with every such threshold at 0.
+Findings are compared by their cost in the unit that the verdict is about (`compare.verdict`): a step, the same work,
+the job; ``worse_points`` is the minimum change in % of the baseline's unit. What is paid once is compared by all of its
+cost. A finding depends on a threshold: so that one just above it is not called new where the baseline has it just
+below, the baseline's findings are computed again with every such threshold at 0.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import Enum
 
 from nsystui.base.answer import Row, TableAnswer, record
 from nsystui.base.columns import Column, Unit
-from nsystui.questions.compare import Side, summary, worded
+from nsystui.questions.compare import Side, Summary, Verdict, summary, worded
 from nsystui.questions.triage.finding import Finding, Severity
 from nsystui.questions.triage.rules import Thresholds
 from nsystui.questions.triage.run import COLUMNS, NOT_CHECKED, Triage, row_of, triage
@@ -59,18 +60,27 @@ class Against:
     baseline: Triage
     label: str
     changes: tuple[Change, ...]
-    summary: TableAnswer
+    summary: Summary
 
     @property
-    def slower(self) -> tuple[float, float, bool]:
-        """The time before and now, ns: of a step (true) where both have steps, else of the job."""
-        if self.baseline.step and self.found.step:
-            return self.baseline.step, self.found.step, True
-        return self.baseline.time, self.found.time, False
+    def told(self) -> list[Change]:
+        """The changes of findings that are no symptoms of others."""
+        return [one for one in self.changes if not one.finding.under]
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.summary.verdict
 
     def has(self, least: Severity) -> bool:
-        """Whether a finding as bad as ``least`` is new, or costs more than before."""
-        return any(one.kind.is_worse and one.finding.severity.place <= least.place for one in self.changes)
+        """Whether the job got worse: it is slower, which is as bad as a warning; or a finding as bad as ``least`` is.
+
+        In a job that is faster, only a finding that costs no time counts.
+        """
+        found = self.verdict
+        if found is not None and found.is_slower and least is Severity.WARNING:
+            return True
+        worse = [one for one in self.told if one.kind.is_worse and one.finding.severity.place <= least.place]
+        return any(one.finding.cost is None for one in worse) if found is not None and found.is_faster else bool(worse)
 
     def first(self, count: int | None) -> Against:
         """The same with the first ``count`` changes only (``None``: all)."""
@@ -85,11 +95,16 @@ def against(side: Side, baseline: Side, thresholds: Thresholds | None = None, st
     below: Sequence[Finding] = ()
     if any(one.cost is not None and _key(one) not in known for one in found.findings):
         below = triage(baseline.job, baseline.selection, limits.without_least_costs(), step_name).findings
-    changes = tuple(_changes(found, before, below, limits.worse_points))
     # The summary names what changed most, of kernels and of NVTX ranges.
-    return Against(found, before, baseline.label, changes, worded(summary(baseline, side, step_name)))
+    told = summary(baseline, side, step_name)
+    if told.verdict is not None:
+        told = replace(told, verdict=replace(told.verdict, least=limits.slower_percent))
+    changes = tuple(_changes(found, before, below, limits.worse_points, told.verdict))
+    return Against(found, before, baseline.label, changes, worded(told))
 
 
+_ONCE = ("context-creation", "host-allocation", "first-launches", "warm-up")
+"""What a job pays once, however long it runs."""
 _Key = tuple[str, tuple[int, ...]]
 
 
@@ -98,12 +113,14 @@ def _key(one: Finding) -> _Key:
     return one.id, one.ranks if len(one.ranks) == 1 else ()
 
 
-def _changes(after: Triage, before: Triage, below: Sequence[Finding], least: float) -> list[Change]:
+def _changes(
+    after: Triage, before: Triage, below: Sequence[Finding], least: float, verdict: Verdict | None = None
+) -> list[Change]:
     were, lower = _by_key(before.findings), _by_key(below)
     changes = []
     for one in after.findings:
         was = were.pop(_key(one), None)
-        changes.append(_change(was or lower.get(_key(one)), one, was is not None, least))
+        changes.append(_change(was or lower.get(_key(one)), one, was is not None, least, verdict))
     for was in were.values():
         is_unknown = before.module_of.get(was.id) in after.unsaid
         changes.append(Change(Kind.UNKNOWN if is_unknown else Kind.GONE, was, None))
@@ -119,14 +136,15 @@ def _by_key(findings: Sequence[Finding]) -> dict[_Key, Finding]:
     return found
 
 
-def _change(was: Finding | None, now: Finding, was_found: bool, least: float) -> Change:
+def _change(was: Finding | None, now: Finding, was_found: bool, least: float, verdict: Verdict | None = None) -> Change:
     if was is None:
         return Change(Kind.NEW, None, now)
     if now.severity.place < was.severity.place:
         return Change(Kind.WORSE, was, now)
-    grown = (now.percent or 0.0) - (was.percent or 0.0)
-    if now.severity is Severity.INFO and (now.cost or 0) <= (was.cost or 0):
-        grown = min(grown, 0.0)  # what is paid once weighs more in a shorter run
+    if verdict is None:
+        grown = (now.percent or 0.0) - (was.percent or 0.0)
+    else:
+        grown = verdict.points(was.cost or 0, now.cost or 0, once=now.id in _ONCE)
     if grown >= least:
         return Change(Kind.WORSE if was_found else Kind.NEW, was, now)
     return Change(Kind.BETTER if grown <= -least else Kind.SAME, was, now)
@@ -157,4 +175,4 @@ def against_table(found: Against) -> TableAnswer:
 
 def counts(found: Against) -> Mapping[Kind, int]:
     """The number of changes of each kind."""
-    return {kind: sum(one.kind is kind for one in found.changes) for kind in Kind}
+    return {kind: sum(one.kind is kind for one in found.told) for kind in Kind}

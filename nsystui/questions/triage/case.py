@@ -25,6 +25,7 @@ from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceInterval
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import IdleSpan
 from nsystui.questions.host.segments import Scheduling, scheduling_of
+from nsystui.questions.host_copies import HostCopies, host_copies
 from nsystui.questions.job import Job
 from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.questions.tasks import RankedTask, selected_ranks
@@ -184,6 +185,11 @@ class Case:
         return {task: Computed(counts.get(task, 0), time) for task, time in times.items()}
 
     @cached_property
+    def host_copies(self) -> tuple[HostCopies, ...]:
+        """The copies between host and GPUs."""
+        return host_copies(self.job.session, self.chosen)
+
+    @cached_property
     def steps(self) -> Mapping[Task, StepTimes]:
         """The steps of every selected task that has any."""
         found = step_times(self.job.steps(self.step_name), self.chosen.window)
@@ -272,6 +278,14 @@ def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = ()
         for place, own in parts.items()
     }
     return Spans(merged, count)
+
+
+def by_place(spans: Iterable[tuple[Task, int, int, int]]) -> dict[Place, Intervals]:
+    """Spans by process and device: each with its start and end."""
+    found: dict[Place, list[tuple[int, int]]] = {}
+    for task, device, start, end in spans:
+        found.setdefault((task, device), []).append((start, end))
+    return {place: union(*map(list, zip(*own, strict=True))) for place, own in found.items()}
 
 
 def places_in(batch: Mapping[str, NDArray[Any]]) -> Iterator[tuple[Place, NDArray[np.bool_]]]:

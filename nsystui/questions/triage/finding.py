@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Answer
-from nsystui.base.selection import Window
+from nsystui.base.selection import Task, Window
 from nsystui.base.text import shell_word
 from nsystui.questions.catalogue import question_named, view_named
 from nsystui.questions.question import SCREENS
+
+if TYPE_CHECKING:
+    from nsystui.questions.algebra.intervals import Intervals
 
 
 class Severity(Enum):
@@ -87,7 +92,8 @@ class Finding:
     Both are ``None`` where no time can be put on it. ``measured``: how the cost was found. Costs of several findings
     may be of the same time. ``window``: the place in time (job time), ``ranks``: whom it concerns; empty is all.
     ``under``: the id of the finding that is the cause of most of this one, where there is such a finding.
-    ``gist``: it in a few words, for the summary.
+    ``gist``: it in a few words, for the summary. ``times``: when it cost time, by process and device, where that is
+    known: of two findings the one may be the cause of the other if these are the same times.
     """
 
     id: str
@@ -103,6 +109,16 @@ class Finding:
     ranks: tuple[int, ...] = ()
     under: str = ""
     gist: str = ""
+    times: Mapping[tuple[Task, int], Intervals] = field(default_factory=dict)
+
+    def shared_with(self, other: Finding) -> float | None:
+        """The part of its time that is also the other's; ``None`` where it is not known of both."""
+        if not self.times or not other.times:
+            return None
+        from nsystui.questions.algebra.intervals import intersect
+
+        shared = sum(intersect(own, other.times[key]).length for key, own in self.times.items() if key in other.times)
+        return shared / max(sum(own.length for own in self.times.values()), 1)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
-
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import END, FILES_ONLY, START, Column, Unit
 from nsystui.base.kernel_families import OTHER
@@ -35,6 +33,7 @@ _GISTS = {
     "host-allocation": "allocations of page-locked host memory",
     "context-creation": "the creation of the CUDA context",
     "first-launches": "first launches of kernels",
+    "round-trips": "data that go to the GPU and back",
     "launch-bound": "launch-bound stretches",
     "straggler": "ranks wait for one that comes late",
     "imbalance": "ranks wait for each other",
@@ -88,8 +87,6 @@ class Triage:
     """The share of their time before their first operation and after their last, %."""
     mix: tuple[tuple[str, float], ...] = ()
     """The share of each family in the time of all kernels, %, the largest first; empty where graphs hide most."""
-    step: float | None = None
-    """The median time of a step, the mean over the ranks, ns."""
 
     @property
     def summary(self) -> str:
@@ -169,30 +166,47 @@ def triage(
         case.percent(case.mean([case.spent.busy])) if case.devices else None,
         case.percent(case.mean(map(partial(_outside, case), case.devices))),
         () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda one: one.family)),
-        _step(case) if "step_times" in rules else None,
     )
 
 
 _SYMPTOMS = {
-    "idle-gaps": ("input-pipeline", "gil-held", "blocking-reads", "preempted", "allocator-churn"),
+    "start-up": ("context-creation", "host-allocation", "jit-compilation"),
+    "first-launches": ("jit-compilation",),
+    "idle-gaps": (
+        *("input-pipeline", "gil-held", "blocking-reads", "preempted"),
+        *("allocator-churn", "jit-compilation"),
+    ),
     "launch-overhead": ("preempted", "allocator-churn"),
     "low-utilisation": ("preempted", "allocator-churn", "launch-overhead", "launch-bound", "synchronising-calls"),
     "exposed-memory": ("synchronous-copies", "pageable-copies", "step-traffic"),
     "exposed-communication": ("straggler", "imbalance"),
 }
-"""Findings that others may be the cause of: where one of these costs half as much or more."""
-_KEPT = {"dominant-kernel": 0.1, "exposed-communication": 0.5, "precision": 0.5, "unfused-kernels": 0.5, "warm-up": 0.0}
+"""Findings that others may be the cause of: where half of the time or more is that of one of these.
+
+Where only the costs are known, one half as large or more tells, as their times are part of these findings' times.
+"""
+_ONCE = ("warm-up", "start-up", "tail", "context-creation")
+_KEPT = {
+    "dominant-kernel": 0.1,
+    **dict.fromkeys(("exposed-communication", "precision", "unfused-kernels"), 0.5),
+    **dict.fromkeys(_ONCE, 0.001),
+}
 """The part of the cost that may go at best, where it is not all: a judgement, for the order of the findings alone."""
 
 
 def _ordered(findings: Sequence[Finding]) -> list[Finding]:
     """The findings by severity, then by what could be gained, each followed by those that it is the cause of."""
-    costs = {one.id: one.cost or 0 for one in findings}
+    by_id = {one.id: one for one in findings}
 
     def cause(one: Finding) -> str:
-        for other in (one.under, *_SYMPTOMS.get(one.id, ())):
-            if other in costs and (other == one.under or 2 * costs[other] >= (one.cost or 0)):
-                return other
+        for name in (one.under, *_SYMPTOMS.get(one.id, ())):
+            other = by_id.get(name)
+            if other is None:
+                continue
+            shared = one.shared_with(other)
+            is_cause = 2 * (other.cost or 0) >= (one.cost or 0) if shared is None else shared >= 0.5
+            if name == one.under or is_cause:
+                return name
         return ""
 
     def key(one: Finding) -> tuple[int, float, str, str]:
@@ -215,11 +229,6 @@ def _outside(case: Case, device: DeviceIntervals) -> int:
     window = case.window_of(device)
     worked = device.worked(window)
     return window.end - window.start - (worked.end - worked.start if worked else 0)
-
-
-def _step(case: Case) -> float | None:
-    medians = [float(np.median(one.duration)) for one in case.steps.values() if len(one)]
-    return sum(medians) / len(medians) if medians else None
 
 
 def _damaged(report: Report) -> Iterator[NotChecked]:

@@ -27,12 +27,15 @@ RULES: Mapping[str, frozenset[str]] = {
     "step_times": _IDLE | {"nvtx_ranges", "api_calls"},
     "low_utilisation": _IDLE,
     "small_messages": _WORK | {"nccl_calls"},
+    "jit_compilation": _IDLE | {"host_samples"},
     "launch_overhead": _IDLE | {"api_calls"},
     "launch_bound": _IDLE | {"api_calls"},
     "first_use": _WORK | {"api_calls"},
+    "start_and_end": _IDLE | {"api_calls"},
     "synchronising_calls": _IDLE | {"api_calls"},
     "memory_copies": _WORK | {"api_calls"},
     "staged_copies": _WORK,
+    "round_trips": _WORK,
     "exposed_memory": _WORK,
     "device_memory": frozenset({"gpu_memory", "devices", "api_calls"}),
     "dominant_kernel": frozenset({"kernels"}),
@@ -77,6 +80,7 @@ class Thresholds:
     churn_percent: float = _of(2.0, "minimum cost of allocating and freeing GPU memory after the warm-up")
     churn_calls: float = _of(10.0, "minimum calls of a process after the warm-up that allocate or free GPU memory")
     exposed_percent: float = _of(10.0, "minimum cost of exposed communication")
+    communication_percent: float = _of(3.0, "communication that compute hides is told that takes so much")
     slow_step: float = _of(1.5, "a step is slow that takes so many times the median")
     slow_step_percent: float = _of(2.0, "minimum cost of slow steps")
     warm_up_steps: float = _of(2.0, "the first steps, judged apart")
@@ -92,6 +96,9 @@ class Thresholds:
     tiny_kernel_us: float = _of(10.0, "a kernel is tiny below so many µs")
     context_ms: float = _of(10.0, "a first CUDA call creates the context from so many ms on")
     host_memory_percent: float = _of(5.0, "minimum cost of allocating and freeing page-locked host memory")
+    start_up_percent: float = _of(20.0, "a start-up is told that takes so much")
+    tail_percent: float = _of(10.0, "a tail is told that takes so much")
+    jit_percent: float = _of(3.0, "minimum cost of compilers that run while a GPU is idle")
     first_launch_percent: float = _of(2.0, "minimum cost of first launches of kernels")
     sync_percent: float = _of(3.0, "minimum cost of idle time that begins in a synchronising call")
     copy_percent: float = _of(2.0, "minimum cost of synchronous, or of pageable, memory operations")
@@ -117,7 +124,8 @@ class Thresholds:
     outlier_percent: float = _of(1.0, "minimum cost of outliers among the launches of a kernel")
     place_percent: float = _of(3.0, "minimum cost of a host, or place in a host, whose GPUs are slow")
     place_slower: float = _of(5.0, "so much longer the same kernels must take there, in %")
-    worse_points: float = _of(2.0, "by so many percentage points a finding must grow to be worse than the baseline's")
+    worse_points: float = _of(2.0, "a finding must grow by so many % of the baseline's time (of a step) to be worse")
+    slower_percent: float = _of(5.0, "a step, the same work or the job must take so much longer to be slower, in %")
     fewest_steps: float = _of(3.0, "minimum number of steps that are a sample of a job")
     shortest_ms: float = _of(20.0, "minimum GPU activity that is a sample of a job, in ms")
 

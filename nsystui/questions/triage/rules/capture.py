@@ -93,9 +93,7 @@ def _empty(case: Case) -> Iterator[Finding]:
 
 def _short(case: Case) -> Iterator[Finding]:
     """A capture that is too short to stand for the job."""
-    advice = Advice(
-        "record a longer part", "what happens once (start-up, autotuning) weighs too much in a short capture"
-    )
+    advice = Advice("record a longer part", "what happens once weighs too much in a short capture")
     steps = [len(one) for one in case.steps.values()]
     if steps and max(steps) < case.thresholds.fewest_steps:
         text = f"only {number_of(max(steps), 'step')} of a rank {'is' if max(steps) == 1 else 'are'} in the window"

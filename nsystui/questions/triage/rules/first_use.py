@@ -131,11 +131,12 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
     if not found.count:
         return None
     created = {one.rank: one.extra for one in contexts if one.name.startswith(HOST_CALLS)}
-    idle = []
+    idle, when = [], {}
     for device in case.devices:
         task = device.device.task.task
-        here = intersect(found.of(task), device.idle(case.window_of(device))).length
-        idle.append(max(here - created.get(case.rank_of[task], 0), 0))
+        here = intersect(found.of(task), device.idle(case.window_of(device)))
+        when[task, device.device.device] = here
+        idle.append(max(here.length - created.get(case.rank_of[task], 0), 0))
     cost = case.mean(idle)
     if case.percent(cost) < case.thresholds.host_memory_percent:
         return None
@@ -164,7 +165,7 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
     evidence = TableAnswer(_HOST_MEMORY, CALL_COLUMNS, rows, len(rows))
     return Finding(
         _HOST_MEMORY, Severity.WARNING, sentence, advice, Door("api", filter="Host"), cost, case.percent(cost),
-        measured, evidence,
+        measured, evidence, times=when,
     )  # fmt: skip
 
 
@@ -196,7 +197,7 @@ def _first_launches(case: Case) -> Finding | None:
     if case.percent(case.mean([float(case.job.session.scalar(query) or 0)])) < case.thresholds.first_launch_percent:
         return None  # cheaper than to read every launch
     by_place = _launches(case)
-    idle, rows, long = [], [], 0
+    when, rows, long = {}, [], 0
     for device in case.devices:
         task = device.device.task.task
         own = by_place.get((task, device.device.device), [])
@@ -209,8 +210,8 @@ def _first_launches(case: Case) -> Finding | None:
                 extra.append((one.start + round(median), one.end))
         long += len(extra)
         first = union([start for start, _ in extra], [end for _, end in extra]) if extra else EMPTY
-        idle.append(intersect(first, device.idle(case.window_of(device))).length)
-    cost = case.mean(idle)
+        when[task, device.device.device] = intersect(first, device.idle(case.window_of(device)))
+    cost = case.mean(own.length for own in when.values())
     if case.percent(cost) < case.thresholds.first_launch_percent:
         return None
     rows.sort(key=lambda row: (row[3] - row[2], str(row)))
@@ -229,8 +230,9 @@ def _first_launches(case: Case) -> Finding | None:
     )
     evidence = TableAnswer(_LAUNCHES, _KERNELS, rows, len(rows))
     return Finding(
-        _LAUNCHES, Severity.WARNING, sentence, advice, Door("kernels"), cost, case.percent(cost), measured, evidence
-    )
+        _LAUNCHES, Severity.WARNING, sentence, advice, Door("kernels"), cost, case.percent(cost), measured, evidence,
+        times=when,
+    )  # fmt: skip
 
 
 def _launches(case: Case) -> Mapping[Place, list[_Launch]]:

@@ -30,7 +30,7 @@ from nsystui.questions.host.causes import (
     WAITING,
 )
 from nsystui.questions.host_work import HostWork, Span, host_work
-from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
+from nsystui.questions.triage.case import Case, at_least, by_place, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules.allocator_churn import ADVICE as ALLOCATOR
 from nsystui.questions.triage.rules.preempted import CROWDED
@@ -147,17 +147,23 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
         _table(case, works, len(spans)),
         longest.window,
         ranks,
+        times=by_place((span.task, span.device, span.window.start, span.window.end) for span in spans),
         gist=gist,
     )
 
 
 def _unknown(case: Case, kind: str) -> Advice:
     """The advice where no cause is known: what to record, as far as it is not there, and else where to look."""
-    lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
-    flags = " ".join(table.record.partition("`nsys profile ")[2].rstrip("`") for table in lacking)
+    flags = what_to_record(case, kind)
     if flags:
         return Advice(f"record with `nsys profile {flags}`: it would say what that thread did", _REASON[kind])
     return Advice("look at the threads of all processes in the gaps (`nsystui gaps`, Timeline)", _REASON[kind])
+
+
+def what_to_record(case: Case, kind: str) -> str:
+    """The flags of nsys for what would tell the cause of idle time of a kind, and is not there."""
+    lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
+    return " ".join(table.record.partition("`nsys profile ")[2].rstrip("`") for table in lacking)
 
 
 def _gist(works: Sequence[HostWork], kind: str, looked: int) -> str:

@@ -42,7 +42,7 @@ from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.samples import samples_of
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
-from nsystui.questions.triage.case import Case, at_least, number_of, spans, time_words
+from nsystui.questions.triage.case import Case, at_least, by_place, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
 
@@ -258,7 +258,7 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
     return Finding(
         _NAME, Severity.WARNING, sentence, advice, Door("timeline", window=window), cost, case.percent(cost), measured,
         TableAnswer(_NAME, _COLUMNS, rows, len(rows)), window, ranks,
-        gist=gist,
+        gist=gist, times=by_place((span.task, span.device, span.start, span.end) for span in kept),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -15,10 +15,13 @@ from nsystui.base.selection import Task
 from nsystui.questions.activities import MemoryCalls, are, with_calls
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.conditions import job_end, job_start, where
+from nsystui.questions.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, link_words, mostly
 from nsystui.questions.triage.case import Case, bytes_words, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, host_copies, mostly
 from nsystui.store import tables
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _COLUMNS = (
     RANK,
@@ -107,7 +110,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
 
 def _all_pageable(case: Case) -> bool:
     """Whether the job copies from pageable memory again and again: worth a remark whatever it costs."""
-    uploads = [one for one in host_copies(case) if one.kind == HOST_TO_DEVICE]
+    uploads = [one for one in case.host_copies if one.kind == HOST_TO_DEVICE]
     count, size = sum(one.count for one in uploads), sum(one.bytes for one in uploads)
     return mostly(uploads, PAGEABLE) and count >= _MANY and size >= count * _LARGE
 
@@ -124,6 +127,7 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
             sa.func.coalesce(memory.c.bytes, 0).label("bytes"),
             job_start(memory).label("start"),
             job_end(memory).label("end"),
+            (calls.c.end - calls.c.start).label("blocked"),
         )
         .select_from(with_calls())
         .where(*where(memory, case.chosen), *are(kind.calls), memory.c.end.is_not(None))
@@ -156,7 +160,7 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
     size = int(frame["bytes"].sum())
     sentence = (
         f"{number_of(len(frame), 'operation')} are {kind.what} ({bytes_words(size)} in all); on each GPU they run "
-        f"{time_words(cost)} with no kernel beside them{_rates(case, kind)}"
+        f"{time_words(cost)} with no kernel beside them{_rates(case, kind)}{_blocking(case, kind, frame)}"
     )
     measured = "time of these operations that no kernel of the GPU hides, from the first step on; mean over the GPUs"
     evidence, share = TableAnswer(kind.name, _COLUMNS, rows, len(rows)), case.percent(cost)
@@ -167,14 +171,25 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
     return Finding(kind.name, severity, sentence, advice, door, cost, share, measured, evidence, ranks=ranks)
 
 
+def _blocking(case: Case, kind: _Kind, frame: pd.DataFrame) -> str:
+    """How long the calls block the CPU that should return at once: those that copy pageable memory."""
+    if kind is not _PAGEABLE:
+        return ""
+    blocked = case.mean([float(frame["blocked"].sum())])
+    (call, *_), (longest, *_) = frame["call"].mode(), frame["blocked"].nlargest(1)
+    return f"; {call.partition('_')[0]} blocks the CPU for {time_words(blocked)} in them, at most {time_words(longest)}"
+
+
 def _rates(case: Case, kind: _Kind) -> str:
     """How fast the copies are, by direction and memory of the host."""
-    copies = [one for one in host_copies(case) if kind is not _PAGEABLE or one.memory == PAGEABLE]
+    copies = [one for one in case.host_copies if kind is not _PAGEABLE or one.memory == PAGEABLE]
     copies = [one for one in copies if one.bytes >= _SHOWN]
-    return "" if kind is _SYNC_MEMSET or not copies else f" ({'; '.join(one.words for one in copies[:3])})"
+    if kind is _SYNC_MEMSET or not copies:
+        return ""
+    return f" ({'; '.join(one.words for one in copies[:3])}{link_words(case.job.session, copies[:3])})"
 
 
 def _advice(case: Case, kind: _Kind) -> Advice:
     if kind is not _SYNC_COPY:
         return kind.advice
-    return _FROM.get(next((one for one in (PAGEABLE, PINNED) if mostly(host_copies(case), one)), ""), kind.advice)
+    return _FROM.get(next((one for one in (PAGEABLE, PINNED) if mostly(case.host_copies, one)), ""), kind.advice)

@@ -13,9 +13,9 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import BYTES, COUNT, DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.conditions import duration, where
+from nsystui.questions.host_copies import DIRECTIONS
 from nsystui.questions.triage.case import Case, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.host_copies import DIRECTIONS
 from nsystui.store import tables
 
 _NAME = "staged-peer-copies"

@@ -13,9 +13,9 @@ from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.conditions import job_start, where
 from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, mostly
 from nsystui.questions.triage.case import Case, Place, Spans, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, host_copies, mostly
 from nsystui.store import tables
 
 _NAME = "step-traffic"
@@ -57,7 +57,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     rows.sort(key=lambda row: (-row.exposed, str((row.rank, row.device))))
     size = float(np.mean([row.bytes for row in rows]))
     whole = float(np.mean([row.time for row in rows]))
-    uploads = [one for one in host_copies(case) if one.kind == HOST_TO_DEVICE]
+    uploads = [one for one in case.host_copies if one.kind == HOST_TO_DEVICE]
     sentence = (
         f"every step copies {bytes_words(size)} from the host to each GPU (mean): {time_words(whole)} in all, of "
         f"which no kernel hides {time_words(cost)}{_memory(uploads)}"

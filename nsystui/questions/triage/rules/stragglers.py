@@ -149,10 +149,11 @@ def _findings(
             f"each GPU waits {time_words(cost)} at collectives for ranks that come "
             f"later{_among(case)}, with nothing else "
             f"to run; it is not always the same one (rank {most.rank} causes most: "
-            f"{time_words(caused.get(most.task, 0))})"
+            f"{time_words(caused.get(most.task, 0))}){_division(computed)}"
         )
         advice = Advice(
-            "compare the ranks within single steps: data loading, padding, memory stalls, noise of the host",
+            "look at what the late rank of a long wait does just before it (Ranks screen, then Timeline; "
+            "`nsystui gaps --by rank`)",
             "waiting that changes from rank to rank comes from work that varies, not from one slow GPU",
         )
         ranks = tuple(sorted(item.rank for item in case.ranks))
@@ -172,6 +173,17 @@ def _among(case: Case) -> str:
     size = world_size(case.job.session)
     there = len(case.job.ranks)
     return f" (of the {there} open ranks of {size})" if size and size > there else ""
+
+
+def _division(computed: Mapping[Task, Computed]) -> str:
+    """Whether the ranks compute for as long as each other, in sum."""
+    times = [one.time for one in computed.values()]
+    if len(times) < 2 or not min(times):
+        return ""
+    longer = max(times) / min(times) - 1
+    if longer <= _DIFFERS:
+        return "; in sum all ranks compute for as long: what they do varies in time alone"
+    return f"; the ranks do not compute for as long: the longest {100 * longer:.0f} % more than the shortest"
 
 
 def _reason(task: Task, computed: Mapping[Task, Computed]) -> tuple[str, Advice]:

@@ -1,0 +1,222 @@
+"""The verdict of a comparison: whether B is faster than A, by time, and the parts of time that made it so.
+
+See docs/numbers.md#verdict. The time compared is the first of these that both sides have:
+
+* that of a step, where the steps of both have one name: the mean from the first that is not slow on;
+* that of the same work: where both sides run mostly the same kernels, which take as long, and launch all of them so
+  many times more or less often, the time between start-up and tail by these launches;
+* that of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from nsystui.base.columns import Unit
+from nsystui.base.selection import Task, Window
+from nsystui.base.units import format_value
+from nsystui.questions.compare.pairs import BOTH, Compared
+from nsystui.questions.compare.side import Side
+from nsystui.questions.nccl.names import is_nccl_kernel
+from nsystui.questions.ranks.steps import StepTimes, step_times
+from nsystui.questions.time_budget import Budget, device_budgets, in_sum
+
+CHANGED = 5.0
+"""By so many % the time of the unit differs if B is faster or slower."""
+
+_PARTS = {
+    "compute": ("compute",),
+    "exposed NCCL": ("exposed_nccl",),
+    "memory": ("memory",),
+    "graphs": ("graph",),
+    "start-up": ("startup",),
+    "gaps": ("long_gaps", "short_gaps"),
+    "tail": ("tail",),
+}
+_TOLD = 3
+_TOLD_SHARE = 0.05
+"""Parts that changed by less of the whole change are not told."""
+_COMMON, _ALIKE, _SAME_WORK = 0.8, 0.15, 0.02
+
+
+class By(Enum):
+    """What is compared by its time."""
+
+    STEP = "a step"
+    WORK = "the same work"
+    JOB = "the job"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The time of a unit and that of all of the job by part, ns; and how many units it has."""
+
+    parts: Mapping[str, float]
+    whole: Mapping[str, float]
+    count: float = 1
+
+    @property
+    def unit(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def job(self) -> float:
+        return sum(self.whole.values())
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """B against A. ``least``: by so many % the time must differ."""
+
+    basis: By
+    a: Timed
+    b: Timed
+    least: float = CHANGED
+
+    @property
+    def percent(self) -> float:
+        """The change of the time of a unit, % of A's."""
+        return 100 * (self.b.unit / self.a.unit - 1)
+
+    @property
+    def is_slower(self) -> bool:
+        return self.b.unit >= self.a.unit * (1 + self.least / 100)
+
+    @property
+    def is_faster(self) -> bool:
+        return self.a.unit >= self.b.unit * (1 + self.least / 100)
+
+    def points(self, cost_a: float, cost_b: float, once: bool = False) -> float:
+        """By how much a cost of a unit grew, % of the time of A's unit; a cost that is paid once, % of A's time."""
+        if once:
+            return 100 * (cost_b - cost_a) / self.a.job
+        return 100 * (cost_b / self.b.count - cost_a / self.a.count) / self.a.unit
+
+    @property
+    def words(self) -> str:
+        """``9.5 × slower: the job takes 25.08 s instead of 2.627 s (start-up +24.46 s, memory -2.001 s)``."""
+        head = "about as fast"
+        if self.is_slower or self.is_faster:
+            ratio = max(self.a.unit, self.b.unit) / min(self.a.unit, self.b.unit)
+            shown = f"{ratio:.1f}" if ratio >= 2 else f"{ratio:.2f}"
+            head = f"{shown} × {'slower' if self.is_slower else 'faster'}"
+        told = f"{head}: {self.basis.value} takes {_instead(self.a.parts, self.b.parts)}"
+        if self.basis is By.JOB or abs(self.b.job / self.a.job - 1) * 100 < self.least:
+            return told
+        is_alike = self.is_slower if self.b.job > self.a.job else self.is_faster
+        joined = "and" if is_alike else "but"
+        is_of_steps = self.basis is By.STEP and self.a.count != self.b.count
+        steps = f", of {self.b.count:,} steps instead of {self.a.count:,}" if is_of_steps else ""
+        return f"{told}; {joined} the job takes {_instead(self.a.whole, self.b.whole)}{steps}"
+
+
+def _instead(a: Mapping[str, float], b: Mapping[str, float]) -> str:
+    """Two times, and the parts of them that changed most."""
+    after, before = (format_value(Unit.DURATION, sum(one.values())) for one in (b, a))
+    changes = {name: b[name] - a[name] for name in _PARTS}
+    least = _TOLD_SHARE * max(map(abs, changes.values()))
+    largest = sorted(changes, key=lambda name: -abs(changes[name]))[:_TOLD]
+    told = [f"{name} {format_value(Unit.CHANGE, changes[name])}" for name in largest if abs(changes[name]) > least]
+    return f"{after} instead of {before}" + (f" ({', '.join(told)})" if told else "")
+
+
+def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None) -> Verdict | None:
+    """The verdict on B. ``launched``: the kernels of both; ``None`` where a side has no GPU work."""
+    both = _stepped(a, step_range), _stepped(b, step_range)
+    whole = [_whole(side, other) for side, other in ((a, b), (b, a))]
+    if not all(one is not None and one.time for one, _ in whole):
+        return None
+    whole_times = [_timed(budget, gpus) for budget, gpus in whole if budget is not None]
+    names = {name for one in both for name in one.names}
+    if all(one.windows for one in both) and len(names) == 1:
+        found = []
+        for side, one, job in zip((a, b), both, whole_times, strict=True):
+            found.append(Timed(one.parts(side, step_range), job, one.count))
+        if all(one.unit for one in found):
+            return Verdict(By.STEP, found[0], found[1])
+    work = _work(launched)
+    if work is not None and abs(work - 1) > _SAME_WORK:
+        times = [
+            {name: 0.0 if name in ("start-up", "tail") else time / count for name, time in parts.items()}
+            for parts, count in zip(whole_times, (1, work), strict=True)
+        ]
+        found = [Timed(parts, job, count) for parts, job, count in zip(times, whole_times, (1, work), strict=True)]
+        if all(one.unit for one in found):
+            return Verdict(By.WORK, found[0], found[1])
+    before, after = map(Timed, whole_times, whole_times)
+    return Verdict(By.JOB, before, after)
+
+
+def _whole(side: Side, other: Side) -> tuple[Budget | None, int]:
+    """The budget of all GPUs of a side, and their number."""
+    chosen = side.judged_beside(other)
+    tasks = {item.task for item in side.ranks}
+    found = [one for one in device_budgets(side.job, chosen) if one.device.task.task in tasks]
+    return (in_sum(found) if found else None), max(len(found), 1)
+
+
+def _timed(budget: Budget, gpus: float) -> dict[str, float]:
+    return {name: sum(getattr(budget, part) for part in parts) / gpus for name, parts in _PARTS.items()}
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steady steps of a side by task: from when to when, and how many; and what their ranges are called."""
+
+    windows: Mapping[Task, Window]
+    counts: Mapping[Task, int]
+    names: frozenset[str]
+
+    @property
+    def count(self) -> int:
+        """The steps of a rank."""
+        return max(self.counts.values())
+
+    def parts(self, side: Side, step_range: str | None) -> dict[str, float]:
+        """The parts of the time of a step, ns, the mean over the GPUs."""
+        found = device_budgets(side.job, side.selection, step_range, self.windows)
+        parts = dict.fromkeys(_PARTS, 0.0)
+        for one in found:
+            for name, time in _timed(one.budget, self.counts[one.device.task.task] * len(found)).items():
+                parts[name] += time
+        return parts
+
+
+def _stepped(side: Side, step_range: str | None) -> _Steps:
+    steps = side.job.steps(step_range)
+    tasks = {item.task for item in side.ranks}
+    times = {
+        task: one for task, one in step_times(steps, side.selection.window).items() if task in tasks and one.on_gpu
+    }
+    steady = {task: (one, one.first_steady) for task, one in times.items()}
+    return _Steps(
+        {task: _from(one, first) for task, (one, first) in steady.items()},
+        {task: len(one) - first for task, (one, first) in steady.items()},
+        frozenset(steps.of_task[task].name for task in times),
+    )
+
+
+def _from(times: StepTimes, first: int) -> Window:
+    return Window(int(times.start[first]), int((times.start + times.duration).max()))
+
+
+def _work(launched: Compared) -> float | None:
+    """How many times the work of A B does; ``None`` where the kernels do not tell."""
+    rows = [row for row in launched.records() if not is_nccl_kernel(str(row["name"]))]
+    times = np.array([float(row["total_a"] or 0) + float(row["total_b"] or 0) for row in rows])
+    whole = times.sum()
+    is_common = np.array([row["status"] == BOTH for row in rows], bool)
+    if not whole or times[is_common].sum() < _COMMON * whole:
+        return None
+    kept = [row for row, common in zip(rows, is_common.tolist(), strict=True) if common]
+    pairs = np.array([[float(row[key] or 0) for key in ("count_a", "count_b", "total_a", "total_b")] for row in kept])
+    times, ratios = times[is_common], pairs[:, 1] / pairs[:, 0]
+    lengths = (pairs[:, 3] / pairs[:, 2]) / ratios
+    order = np.argsort(ratios)
+    middle = float(ratios[order][np.searchsorted(np.cumsum(times[order]), times.sum() / 2)])
+    is_alike = (np.abs(lengths - 1) <= _ALIKE) & (np.abs(ratios / middle - 1) <= _ALIKE)
+    return middle if times[is_alike].sum() >= _COMMON * whole else None
