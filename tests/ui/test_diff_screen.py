@@ -247,7 +247,7 @@ async def test_functions_and_the_call_tree_of_both_jobs_are_views_whose_rows_ope
     demo_job, other_job, cache_directory, tmp_path
 ):
     async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, *["tab"] * 5)
+        await hit(app, pilot, *["tab"] * 6)
         assert line_with(app, "[functions]")
         sizes = [abs(change) for change in cells(app, "difference")]
         assert sizes == sorted(sizes, reverse=True) and sizes[0]
