@@ -29,7 +29,7 @@ class ThreadSamples:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The samples by thread, and the stacks of each report that has any; ``of_python``: the reports whose are of Python."""
+    """The samples by thread, and the stacks of each report that has any; ``of_python``: reports whose are Python's."""
 
     threads: Mapping[Thread, ThreadSamples]
     stacks: Mapping[int, Stacks]
