@@ -163,7 +163,10 @@ def _has_python_samples(connection: sqlite3.Connection, columns: Mapping[str, fr
         return False
     named = "SELECT 1 FROM StringIds WHERE substr(CAST(value AS BLOB), -3) = x'2e7079' LIMIT 1"
     marks = "SELECT 1 FROM NVTX_EVENTS WHERE eventType = 34 AND binaryData IS NOT NULL LIMIT 1"
-    return all(connection.execute(query).fetchone() is not None for query in (named, marks))
+    try:
+        return all(connection.execute(query).fetchone() is not None for query in (named, marks))
+    except opening.READ_ERRORS:  # whoever reads these tables says which one is damaged
+        return False
 
 
 def _read_last(path: Path, connection: sqlite3.Connection, table: str) -> int:

@@ -380,7 +380,7 @@ def call_chains(table: str, position: int) -> SourceMaker:
 def _number_at(byte: str) -> str:
     """The number whose lowest byte is number ``byte`` of a payload, as hexadecimal digits ``h``: four bytes of it."""
     digits = " || ".join(f"substr(h, 2 * ({byte}) + {place}, 2)" for place in (7, 5, 3, 1))
-    return f"CAST('0x' || {digits} AS BIGINT)"
+    return f"TRY_CAST('0x' || {digits} AS BIGINT)"
 
 
 # A payload: a header of 32 bytes, a number, state and number of frames (of 4 bytes each), and for each frame, the

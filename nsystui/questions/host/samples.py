@@ -29,11 +29,11 @@ class ThreadSamples:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The samples by thread, and the stacks of each report that has any; ``of_python``: whether any are of Python."""
+    """The samples by thread, and the stacks of each report that has any; ``of_python``: reports whose are Python's."""
 
     threads: Mapping[Thread, ThreadSamples]
     stacks: Mapping[int, Stacks]
-    of_python: bool = False
+    of_python: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return sum(len(one.times) for one in self.threads.values())
@@ -98,7 +98,7 @@ def samples_of(session: Session, selection: Selection, kind: str = "") -> Sample
     for thread, rows in by_thread(found).items():
         nodes = stacks[thread[0]].nodes(PYTHON if of_python[rows[0]] else SAMPLE, found["chain"][rows])
         threads[thread] = ThreadSamples(found["time"][rows].astype(np.int64), nodes)
-    return Samples(threads, stacks, bool(of_python.any()))
+    return Samples(threads, stacks, frozenset(found["report"][of_python].tolist()))
 
 
 def sampling_notes(session: Session, samples: Samples) -> tuple[str, ...]:
