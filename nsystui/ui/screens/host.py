@@ -284,7 +284,7 @@ class HostScreen(ViewsScreen, SampledScreen):
             return None
         own, selection, values = self.row_details(), self.selection, self.values()
         if self.view.name == "gaps" and not self._is_list and "cause" in values:
-            return lambda job: [own[0], [parts_of_row(job, selection, values)], *own[1:]]
+            return lambda job: [own[0], *([one] for one in [parts_of_row(job, selection, values)] if one), *own[1:]]
         if answer.columns != MEMORY_COLUMNS:
             return None
         name = [f"{row[2]} memory of rank {'–' if row[0] is None else row[0]}, device {row[1]}"]
