@@ -20,7 +20,7 @@ from nsystui.exports.demo.host import Frame
 from nsystui.questions.host import causes, stacks
 from nsystui.questions.host.calltree import call_tree_table, tree_of
 from nsystui.questions.host.functions import functions_table
-from nsystui.questions.host.gaps import gaps_list, gaps_table
+from nsystui.questions.host.gaps import gaps_list, gaps_table, parts_of_row
 from nsystui.questions.host.samples import samples_of
 from nsystui.questions.host.threads import PARTS, threads_table
 from nsystui.questions.job import Job
@@ -379,6 +379,11 @@ def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread
         assert {name: row["time"] for name, row in found.items()} == expected
         assert (found["last"]["cause"], found["last"]["share"]) == (causes.NOTHING, pytest.approx(100 * 6 / 7))
         assert [row["range"] for row in gaps_table(job, window.with_name("load"), "range").records()] == ["load *"]
+        (cause, *_) = (row for row in gaps_table(job, window).records() if row["cause"] == causes.NOTHING)
+        largest = ", ".join(f"{name} {share}" for name, share in [("last", "35.3 %"), ("load *", "35.3 %")])
+        assert parts_of_row(job, window, cause).startswith(f"NVTX ranges: {largest}")
+        told = parts_of_row(job, window, found["last"])
+        assert told == f"causes: {causes.NOTHING} 85.7 %, cudaLaunchKernel 14.3 %"
     with job_of(path) as job:  # without any NVTX
         answer = gaps_table(job, window, "range")
         assert [(row["range"], row["time"]) for row in answer.records()] == [(causes.NO_RANGES, 18 * MS)]

@@ -178,6 +178,18 @@ async def test_a_cause_opens_the_gaps_and_a_gap_is_shown_on_the_timeline(job, ca
         assert "by [cause]" in view_bar(app)
 
 
+async def test_the_details_of_a_cause_have_its_nvtx_ranges_and_those_of_a_range_its_causes(job, cache):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "8")
+        await show_view(app, "gaps")
+        await rest(app, pilot)
+        assert await becomes(pilot, lambda: any("NVTX ranges: " in text for text in pane_lines(app)))
+        app.screen._group_by(2)
+        await rest(app, pilot)
+        assert sum(column(app, "percent")) == pytest.approx(100)
+        assert await becomes(pilot, lambda: any("causes: " in text for text in pane_lines(app)))
+
+
 async def test_the_details_of_memory_have_its_curve_and_its_row_opens_the_allocations(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
         await hit(app, pilot, "8", "V")

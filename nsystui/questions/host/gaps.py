@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.answer import Record, Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
@@ -143,11 +144,10 @@ class _Sum:
         """The cells of the largest cause, with its share where ``place`` is a range that may have others."""
         time = self.causes.total()
         cause = max(self.causes, key=lambda one: (self.causes[one], one.words))
-        words = cause_cells(cause)
         share = (100.0 * self.causes[cause] / time,) if is_range else ()
         parts = (self.parts[part] for part in PARTS)
         sums = (time, 100.0 * time / idle)
-        return (*place, *sums, *words, *share, len(self.spans) or None, *parts)
+        return (*place, *sums, *cause_cells(cause), *share, len(self.spans) or None, *parts)
 
 
 def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
@@ -188,6 +188,30 @@ def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str |
     return _answer(job, columns, rows, total, [note for note in notes if note])
 
 
+def parts_of_row(job: Job, selection: Selection, values: Record) -> str:
+    """Of a row of `gaps_table` by cause the NVTX ranges of most of its time, of one by range the causes."""
+    found = job.once(("idle time by range", selection), lambda: idle_time(job, selection, with_ranges=True))
+    ranks = {item.task: item.rank for item in job.ranks}
+    one, wanted = found.attribution, {key: value for key, value in values.items() if key in _WORDS}
+    is_range = "range" in values
+    times: Counter[str] = Counter()
+    numbers = (part.tolist() for part in (one.span, one.cause, one.range, one.time))
+    for span, number, place, time in zip(*numbers, strict=True):
+        cause, name = one.causes[number], one.ranges[place]
+        if is_range and name == values["range"]:
+            times[cause.words or cause.kind] += time
+        elif not is_range and values.get("rank", ranks.get(one.spans[span].task)) == ranks.get(one.spans[span].task):
+            words = dict(zip(_WORDS, cause_cells(cause), strict=True))
+            times[name] += time if words.items() >= wanted.items() else 0
+    largest = [(name, 100.0 * time / times.total()) for name, time in times.most_common(_TOLD) if time]
+    said = ", ".join(f"{name} {format_value(Unit.PERCENT, share)}" for name, share in largest)
+    return f"{'causes' if is_range else 'NVTX ranges'}: {said}" if said else ""
+
+
+_WORDS = tuple(column.key for column in CAUSE_COLUMNS)
+_TOLD = 3
+
+
 def gaps_list(job: Job, selection: Selection, least: int = LONG_GAP, step_name: str | None = None) -> TableAnswer:
     """One row for each idle span of at least ``least`` ns with its largest cause, the longest first."""
     found = idle_time(job, selection, step_name)
@@ -203,9 +227,8 @@ def gaps_list(job: Job, selection: Selection, least: int = LONG_GAP, step_name: 
         cause = max(causes, key=lambda item: (causes[item], item.words))
         length = span.end - span.start
         where = (ranks.get(span.task), span.device, found.parts[number], span.start, length)
-        words = cause_cells(cause)
         range_name = works[place].range_name if place < len(works) else None
-        rows.append((*where, *words, 100.0 * causes[cause] / length, range_name))
+        rows.append((*where, *cause_cells(cause), 100.0 * causes[cause] / length, range_name))
     notes = _notes(job, selection)
     if len(numbers) > _WITH_RANGE:
         notes = (*notes, f"the NVTX range is that of the {_WITH_RANGE} longest spans alone")

@@ -30,6 +30,7 @@ from nsystui.questions.host.causes import (
     WAITING,
 )
 from nsystui.questions.host.functions import FULL_NAME, KERNEL_MODE, MODULE, PATH, functions_table, mode_of
+from nsystui.questions.host.gaps import parts_of_row
 from nsystui.questions.host.samples import Samples, samples_of_job, samples_words, sampling_notes
 from nsystui.questions.job import Job
 from nsystui.questions.question import QuestionView
@@ -273,14 +274,20 @@ class HostScreen(ViewsScreen, SampledScreen):
         if not isinstance(cause, str) or not own:
             return own
         words = f"{cause}: {what}" if what else cause
+        if values.get("range") and not self._is_list:
+            words = f"{values['range']} · {words}"
         return [[f"{words} on {thread}" if thread else words], *own[1:]]
 
     def details_question(self) -> Callable[[Job], Details] | None:
-        """Of memory its curve."""
+        """Of memory its curve; of a cause of idle time its NVTX ranges, of a range its causes."""
         answer, row = self.table.answer, self.table.current_row
-        if answer is None or row is None or answer.columns != MEMORY_COLUMNS:
+        if answer is None or row is None:
             return None
-        own, selection = self.row_details(), self.selection
+        own, selection, values = self.row_details(), self.selection, self.values()
+        if self.view.name == "gaps" and not self._is_list and "cause" in values:
+            return lambda job: [own[0], *([one] for one in [parts_of_row(job, selection, values)] if one), *own[1:]]
+        if answer.columns != MEMORY_COLUMNS:
+            return None
         name = [f"{row[2]} memory of rank {'–' if row[0] is None else row[0]}, device {row[1]}"]
 
         def ask(job: Job) -> Details:
