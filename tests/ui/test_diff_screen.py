@@ -152,7 +152,7 @@ async def test_enter_goes_from_the_summary_to_a_table_and_to_the_name_on_its_scr
 
 async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "x", "down", "x", "v", "v")
+        await hit(app, pilot, "x", "down", "x", "v", "v", "v")
         place = next(n for n, name in enumerate(cells(app, "name")) if name.endswith("step *"))
         await hit(app, pilot, *["down"] * place, "enter", "enter")
         assert app.current_mode == "nvtx"
@@ -164,7 +164,7 @@ async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_di
 
 async def test_v_goes_through_the_tables_and_back(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        for name in ("kernels", "nvtx", "nccl", "memory", "steps", "summary"):
+        for name in ("kernels", "families", "nvtx", "nccl", "memory", "steps", "summary"):
             await hit(app, pilot, "v")
             assert line_with(app, f"[{name}]")
             assert len(app.screen.table.answer)

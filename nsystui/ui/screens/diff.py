@@ -175,7 +175,7 @@ class DiffScreen(FilteredTableScreen):
         return "\n".join(answer.notes) or "neither A nor B has any of this"
 
     def counted(self) -> str:
-        return "measures" if self._current in (_SUMMARY, "steps") else "names"
+        return {_SUMMARY: "measures", "steps": "measures", "families": "families"}.get(self._current, "names")
 
     def row_category(self, values: Record) -> str | None:
         if self._current == _SUMMARY:
