@@ -97,6 +97,9 @@ _PRECISION_RULES = (
 
 PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in _PRECISION_RULES if precision))
 
+_LONGEST = 8192
+"""So many characters of a name are looked at: real ones are shorter, and hostile ones would take quadratic time."""
+
 Rules = tuple[tuple[str, str], ...]
 """A word and the pattern of the names that it is for."""
 
@@ -107,7 +110,7 @@ def _compiled(rules: Rules) -> list[tuple[str, re.Pattern[str]]]:
 
 
 def _first(rules: Rules, name: str) -> str | None:
-    return next((word for word, pattern in _compiled(rules) if pattern.search(name)), None)
+    return next((word for word, pattern in _compiled(rules) if pattern.search(name, 0, _LONGEST)), None)
 
 
 @lru_cache(maxsize=16384)

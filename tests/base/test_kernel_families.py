@@ -31,6 +31,11 @@ def test_a_users_rules_come_first():
     assert family_of("volta_sgemm_128x64_nt") == "GEMM"
 
 
+def test_a_name_of_any_length_has_a_family():
+    assert family_of("elementwise_kernel" * 6_000) == "elementwise"
+    assert precision_of("(" * 100_000) is None
+
+
 _NO_LEARNING = re.compile("jacobi|no-kernel")
 
 

@@ -186,8 +186,8 @@ class DiffScreen(FilteredTableScreen):
         return "\n".join(answer.notes) or "neither A nor B has any of this"
 
     def counted(self) -> str:
-        words = {_SUMMARY: "measures", "steps": "measures", "functions": "functions", "calltree": "nodes"}
-        return words.get(self._current, "names")
+        own = {_SUMMARY: "measures", "steps": "measures", "calltree": "nodes"}
+        return own.get(self._current, self._current if self._current in ("functions", "families") else "names")
 
     def row_category(self, values: Record) -> str | None:
         if self._current == _SUMMARY:
