@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support import shared
-from synthetic import ExportWriter
+from synthetic import ExportWriter, illnesses
 from synthetic.illnesses import OneGpu
 from triaging import finding, triaged
 
@@ -50,3 +50,15 @@ def test_a_real_job_hides_its_gradients():
     one = finding(triaged(*shared("ddp-a100-rank0of4"), rules=RULES), "communication")
     assert "8 AllReduce a step" in one.sentence
     assert "292.8 ms on each GPU, 21.8 ms exposed, 5.369 ms with no copy beside it either" in one.sentence
+
+
+def test_the_first_calls_of_mpi_are_told_apart(tmp_path):
+    ill = illnesses.mpi_waits(tmp_path / "ill", set_up=100 * MS)
+    one = finding(triaged(*ill.paths, rules=("mpi_waits",)), "mpi-waits")
+    assert one.cost == pytest.approx(ill.cost, rel=0.02)
+    assert "of it in first calls, which set up connections (MPI_Allreduce 10" in one.sentence
+
+
+def test_mpi_without_a_slow_first_call_says_nothing_of_it(tmp_path):
+    ill = illnesses.mpi_waits(tmp_path / "ill")
+    assert "first calls" not in finding(triaged(*ill.paths, rules=("mpi_waits",)), "mpi-waits").sentence

@@ -283,10 +283,10 @@ def profiler_at_work(path: Path) -> Ill:
     return Ill((path,), 19 * MS)
 
 
-def mpi_waits(folder: Path, schema: str = _SCHEMA) -> Ill:
+def mpi_waits(folder: Path, schema: str = _SCHEMA, set_up: int = 0) -> Ill:
     """Two ranks of 20 rounds of 10 ms; rank 0 waits 3 ms of each in ``MPI_Allreduce``, 1 ms of it beside a kernel.
 
-    Before schema 3.1 MPI calls are NVTX ranges of a domain of their own.
+    The first call takes `set_up` ns longer. Before schema 3.1 MPI calls are NVTX ranges of a domain of their own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = (folder / "rank0.sqlite", folder / "rank1.sqlite")
@@ -296,13 +296,13 @@ def mpi_waits(folder: Path, schema: str = _SCHEMA) -> Ill:
             mpi = _mpi_writer(gpu, rank)
             mpi("MPI_Init", 0, 900_000)
             for number in range(20):
-                start = MS + 10 * MS * number
+                start = MS + 10 * MS * number + (set_up if number else 0)
                 gpu.kernel(start, start + (8 if rank == 0 else 10) * MS, launched=start - 10_000)
                 begin = start + (7_000_000 if rank == 0 else 9_990_000)
-                mpi("MPI_Allreduce", begin, start + 10 * MS)
+                mpi("MPI_Allreduce", begin, start + 10 * MS + (0 if number else set_up))
                 # Starting a request waits for nothing.
-                mpi("MPI_Start", start + 10 * MS, start + 10 * MS + 500)
-    return Ill(paths, 20 * 2 * MS // 2)
+                mpi("MPI_Start", start + 10 * MS + set_up, start + 10 * MS + set_up + 500)
+    return Ill(paths, 20 * 2 * MS // 2 + set_up)
 
 
 def _mpi_writer(gpu: OneGpu, rank: int) -> Callable[[str, int, int], None]:

@@ -14,9 +14,10 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import HOST, RANK, Column, Unit
+from nsystui.base.selection import Task
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Intervals, merge, subtract
-from nsystui.questions.conditions import Condition, duration, where
+from nsystui.questions.conditions import Condition, duration, job_end, job_start, where
 from nsystui.questions.mpi import has_mpi, mpi_rows
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.triage.case import Case, Spans, number_of, spans, time_words
@@ -41,6 +42,10 @@ _ADVICE_OF_ONE = Advice(
     "open the exports of all ranks to see who comes last; overlap the calls (MPI_I…, GPU work in between)",
     "a rank in a blocking call launches nothing, so its GPU runs dry; how much of it is waiting the other ranks tell",
 )
+
+
+_FEWEST, _LONGER, _TOLD = 4, 3, 0.2
+"""Of so many calls of a name the first one set something up, if it took so many times as long; told from this share."""
 
 
 class _Row(NamedTuple):
@@ -73,6 +78,15 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         f"ranks are in blocking MPI calls for {time_words(cost)} each{idle} ({number_of(calls.count, 'call')}, most "
         f"time in {rows[0].name})"
     )
+    set_up = _set_up(case, table, conditions, waited)
+    first = round(sum(time for time, *_ in set_up) / max(len(judged), 1))
+    if first >= _TOLD * cost:
+        _, name, length, usual = max(set_up)
+        sentence += (
+            f"; {time_words(first)} of it in first calls, which set up connections ({name} {time_words(length)}, later "
+            f"{time_words(usual)})"
+        )
+    is_steady = case.percent(cost - first) >= case.thresholds.mpi_percent
     advice = _ADVICE_OF_ONE
     if least != most:
         sentence += (
@@ -88,7 +102,20 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
     share, ranks = case.percent(cost), tuple(sorted(item.rank for item in judged if waited[item].length))
     door = Door("mpi")
-    return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, ranks=ranks)]
+    return [
+        Finding(
+            _NAME,
+            Severity.WARNING if is_steady else Severity.INFO,
+            sentence,
+            advice,
+            door,
+            cost,
+            share,
+            measured,
+            evidence,
+            ranks=ranks,
+        )
+    ]
 
 
 def _calls(case: Case) -> tuple[sa.FromClause, list[Condition]]:
@@ -107,6 +134,30 @@ def _waited(case: Case, item: RankedTask, calls: Spans) -> Intervals:
     own = own.clip(start, window.end)
     busy = merge(*(part.clip(start, window.end) for one in devices for part in one.parts.disjoint))
     return subtract(own, busy)
+
+
+def _set_up(
+    case: Case, table: sa.FromClause, conditions: list[Condition], waited: dict[RankedTask, Intervals]
+) -> list[tuple[int, str, int, float]]:
+    """What the first call of each name of a rank waits for longer than later ones do: that, name, length, usual; ns."""
+    start, end = job_start(table), job_end(table)
+    query = (
+        sa.select(
+            table.c.report, table.c.process, table.c.name, sa.func.min(start), sa.func.arg_min(end, start),
+            sa.func.median(end - start),
+        )
+        .where(*where(table, case.chosen), *conditions, table.c.end.is_not(None))
+        .group_by(table.c.report, table.c.process, table.c.name)
+        .having(sa.func.count() >= _FEWEST)
+    )  # fmt: skip
+    own = {item.task: times for item, times in waited.items()}
+    found = []
+    for report, process, name, begin, until, usual in case.job.session.rows(query):
+        task = Task(report, process)
+        if task in own and until - begin >= _LONGER * usual:
+            extra = own[task].clip(int(begin) + round(usual), int(until)).length
+            found.append((extra, str(name), int(until - begin), float(usual)))
+    return found
 
 
 def _rows(
