@@ -1,4 +1,4 @@
-"""The causes of the idle time of the GPUs: what the CPU of each process did in start-up and in the long gaps.
+"""The causes of the idle time of the GPUs: what the CPU of each process did in start-up, in the long gaps and in the tail.
 
 See docs/numbers.md#budget. The time of each of the longest spans is split by cause (`host.causes`), all with the NVTX
 range around the middle of the span, or where there is none the next one; the profiler's own work is a cause of its
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import shorten
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract, union
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host.causes import Cause as HostCause
@@ -44,14 +44,15 @@ class Cause:
 
 @dataclass(frozen=True)
 class IdleCauses:
-    """The causes of two parts of a budget, the largest first, `UNEXPLAINED` last; they add up to their part exactly."""
+    """The causes of the parts of a budget, the largest first, `UNEXPLAINED` last; they add up to their part exactly."""
 
     startup: tuple[Cause, ...]
     long_gaps: tuple[Cause, ...]
+    tail: tuple[Cause, ...]
 
 
 def idle_causes(job: Job, selection: Selection, budgets: Sequence[DeviceBudget]) -> IdleCauses:
-    """The causes of the start-up and the long gaps of some GPUs."""
+    """The causes of the start-up, the long gaps and the tail of some GPUs."""
     own = profiler_overhead(job.session, selection.with_name(None))
     whole = in_sum(budgets)
 
@@ -75,6 +76,7 @@ def idle_causes(job: Job, selection: Selection, budgets: Sequence[DeviceBudget])
     return IdleCauses(
         causes(((one, one.startup) for one in budgets), whole.startup),
         causes(((one, one.long_gaps) for one in budgets), whole.long_gaps),
+        causes(((one, union([one.window.end - one.budget.tail], [one.window.end])) for one in budgets), whole.tail),
     )
 
 
@@ -103,7 +105,7 @@ def budget_with_causes(job: Job, selection: Selection, step_name: str | None = N
     """One row for each GPU, and a note on the causes of the idle time of all."""
     budgets = device_budgets(job, selection, step_name)
     found, whole = idle_causes(job, selection, budgets), in_sum(budgets).time
-    parts = (("start-up", found.startup), ("long gaps", found.long_gaps))
+    parts = (("start-up", found.startup), ("long gaps", found.long_gaps), ("tail", found.tail))
     worded = [(part, cause_words(causes, whole)) for part, causes in parts]
     notes = [f"{part} by cause: {words}" for part, words in worded if words]
     return replace(budget_table(budgets), notes=tuple(notes))

@@ -185,4 +185,5 @@ def test_causes_of_real_exports_add_up_to_their_part(name: str) -> None:
         found, whole = idle_causes(job, Selection(), budgets), in_sum(budgets)
         assert sum(one.time for one in found.startup) == whole.startup
         assert sum(one.time for one in found.long_gaps) == whole.long_gaps
-        assert all(one.time > 0 for one in (*found.startup, *found.long_gaps))
+        assert sum(one.time for one in found.tail) == whole.tail
+        assert all(one.time > 0 for one in (*found.startup, *found.long_gaps, *found.tail))

@@ -8,8 +8,11 @@ from synthetic import ExportWriter, illnesses
 from synthetic.illnesses import OneGpu
 from triaging import finding, triaged
 
+from nsystui.base.selection import Selection
 from nsystui.exports.demo.timeline import nccl_kernel
+from nsystui.questions.mpi_exchanges import exchanges
 from nsystui.questions.triage.finding import Severity
+from nsystui.store.session import Session
 
 MS = 1_000_000
 RULES = ("exposed_communication",)
@@ -62,3 +65,29 @@ def test_the_first_calls_of_mpi_are_told_apart(tmp_path):
 def test_mpi_without_a_slow_first_call_says_nothing_of_it(tmp_path):
     ill = illnesses.mpi_waits(tmp_path / "ill")
     assert "first calls" not in finding(triaged(*ill.paths, rules=("mpi_waits",)), "mpi-waits").sentence
+
+
+def test_the_pair_of_ranks_whose_exchange_is_slow_is_told_from_those_that_wait_for_it(tmp_path):
+    """20 exchanges of 8 MiB a pair: 1.678 GB/s in 5 ms, 8.389 GB/s in 1 ms."""
+    one = finding(triaged(*illnesses.slow_pair(tmp_path).paths, rules=("mpi_waits",)), "mpi-waits")
+    assert "ranks 0 and 3 exchange messages of 8 MiB at 1.678 GB/s, the other pairs at 8.389 GB/s" in one.sentence
+    assert "peer access" in one.advice.text
+    rows = list(one.evidence.records())
+    assert [(row["rank"], row["exchange"]) for row in rows[:2]] == [(0, 140 * MS), (3, 140 * MS)]
+    assert {row["exchange"] for row in rows[2:]} == {60 * MS}
+
+
+def test_pairs_that_are_alike_are_not_told(tmp_path):
+    one = finding(triaged(*illnesses.slow_pair(tmp_path, times=1).paths, rules=("mpi_waits",)), "mpi-waits")
+    assert "exchange messages" not in one.sentence
+
+
+def test_what_a_rank_waits_for_another_is_no_exchange(tmp_path):
+    session = Session()
+    for path in illnesses.slow_pair(tmp_path).paths:
+        session.add(path)
+    pairs = exchanges(session, Selection())
+    assert [(one.count, one.time, one.bytes) for one in pairs if one.time != 20 * MS] == [(20, 100 * MS, 160 << 20)]
+    assert len(pairs) == 6
+    # By hand: ranks 1 and 2 meet right away in the third turn, and 0 and 3 are late for the first one of the next.
+    assert sum(sum(one.waits) for one in pairs) == 19 * 2 * 4 * MS

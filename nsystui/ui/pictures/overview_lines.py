@@ -225,7 +225,7 @@ def idle_lines(idle: IdlePicture, width: int, most_lines: int = 2) -> list[Line]
         ("start-up", budget.startup, causes.startup if causes else ()),
         ("gaps", budget.long_gaps, causes.long_gaps if causes else ()),
         ("gaps under 1 ms", budget.short_gaps, ()),
-        ("tail", budget.tail, ()),
+        ("tail", budget.tail, causes.tail if causes else ()),
     )
     for most in (3, 2, 1, 0):
         words = []

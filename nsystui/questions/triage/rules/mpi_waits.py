@@ -7,7 +7,9 @@ Where a job has no GPU work at all, it is all time in these calls, and the mean 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -15,10 +17,12 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import HOST, RANK, Column, Unit
 from nsystui.base.selection import Task
+from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Intervals, merge, subtract
 from nsystui.questions.conditions import Condition, duration, job_end, job_start, where
 from nsystui.questions.mpi import has_mpi, mpi_rows
+from nsystui.questions.mpi_exchanges import Pair, exchanges
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.triage.case import Case, Spans, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -36,6 +40,7 @@ _COLUMNS = (
     Column("inside", header="In Blocking Calls (ns)", label="in calls", unit=Unit.DURATION),
     Column("count", header="Blocking Calls", label="calls", unit=Unit.COUNT, importance=1),
     Column("name", header="Most Time In", label="most time in"),
+    Column("exchange", header="Exchanging (ns)", label="exchanging", unit=Unit.DURATION, importance=1),
 )
 
 _ADVICE_OF_ONE = Advice(
@@ -48,6 +53,17 @@ _FEWEST, _LONGER, _TOLD = 4, 3, 0.2
 """Of so many calls of a name the first one set something up, if it took so many times as long; told from this share."""
 
 
+_SLOW, _ALIKE = 2.0, 2.0
+"""A pair is slow whose rate is so many times lower than the median of those with messages of a like size."""
+_PAIRS = 3
+
+_SLOW_PAIR = Advice(
+    "check the link between their GPUs (`nvidia-smi topo -m`: is there peer access?) and place ranks that exchange "
+    "much on GPUs that are joined",
+    "the messages of the other pairs are as large, and faster; the ranks that wait for this pair can do nothing",
+)
+
+
 class _Row(NamedTuple):
     rank: int
     host: str | None
@@ -55,6 +71,7 @@ class _Row(NamedTuple):
     inside: int
     calls: int
     name: str | None
+    exchange: int | None
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
@@ -70,13 +87,14 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     cost = round(sum(waited[item].length for item in judged) / max(len(judged), 1))
     if case.percent(cost) < case.thresholds.mpi_percent:
         return []
-    rows = _rows(case, table, conditions, waited, calls)
+    pairs = exchanges(case.job.session, case.chosen)
+    rows = _rows(case, table, conditions, waited, calls, pairs)
     least = min(judged, key=lambda item: (waited[item].length, item.rank))
     most = max(judged, key=lambda item: (waited[item].length, -item.rank))
     idle = " with nothing for their GPUs to do" if on_gpus else ""
     sentence = (
         f"ranks are in blocking MPI calls for {time_words(cost)} each{idle} ({number_of(calls.count, 'call')}, most "
-        f"time in {rows[0].name})"
+        f"time in {max(rows, key=lambda row: row.waited).name})"
     )
     set_up = _set_up(case, table, conditions, waited)
     first = round(sum(time for time, *_ in set_up) / max(len(judged), 1))
@@ -97,6 +115,16 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
             f"look at what rank {least.rank} does before these calls, then overlap them (MPI_I…, GPU work in between)",
             "who waits least comes last, and the others wait for it; what is left is the transfer itself",
         )
+    slow = _slow_pair(pairs)
+    if slow is not None:
+        pair, usual = slow
+        numbers = " and ".join(str(case.rank_of[task]) for task in pair.tasks)
+        size = format_value(Unit.BYTES, round(pair.size))
+        sentence += (
+            f"; ranks {numbers} exchange messages of {size} at {_rate(pair.rate)}, the other pairs at {_rate(usual)}: "
+            "the others wait for them"
+        )
+        advice = _SLOW_PAIR
     beside = " in which the GPU does nothing, from the first step on; mean over the ranks with a GPU" if on_gpus else ""
     measured = f"time inside blocking MPI calls, threads merged{beside or '; mean over the ranks'}"
     evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
@@ -116,6 +144,22 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
             ranks=ranks,
         )
     ]
+
+
+def _rate(rate: float) -> str:
+    return format_value(Unit.RATE, rate)
+
+
+def _slow_pair(pairs: Sequence[Pair]) -> tuple[Pair, float] | None:
+    """The slowest pair, and the median rate of the others with messages of a like size, if it is far from that."""
+    if len(pairs) < _PAIRS:
+        return None
+    slowest = min(pairs, key=lambda pair: pair.rate)
+    alike = [one for one in pairs if one is not slowest and 1 / _ALIKE <= one.size / slowest.size <= _ALIKE]
+    if len(alike) < _PAIRS - 1:
+        return None
+    usual = median(one.rate for one in alike)
+    return (slowest, usual) if slowest.rate * _SLOW <= usual else None
 
 
 def _calls(case: Case) -> tuple[sa.FromClause, list[Condition]]:
@@ -161,9 +205,18 @@ def _set_up(
 
 
 def _rows(
-    case: Case, table: sa.FromClause, conditions: list[Condition], waited: dict[RankedTask, Intervals], calls: Spans
+    case: Case,
+    table: sa.FromClause,
+    conditions: list[Condition],
+    waited: dict[RankedTask, Intervals],
+    calls: Spans,
+    pairs: Sequence[Pair],
 ) -> list[_Row]:
-    """By rank, who waits longest first."""
+    """By rank: who exchanges longest first, as the others wait for it; where that is not known, who waits longest."""
+    spent: Counter[Task] = Counter()
+    for pair in pairs:
+        for task in pair.tasks:
+            spent[task] += pair.time
     query = (
         sa.select(table.c.report, table.c.process, table.c.name, sa.func.count(), sa.func.sum(duration(table)))
         .where(*where(table, case.chosen), *conditions, table.c.end.is_not(None))
@@ -177,5 +230,6 @@ def _rows(
         names = named.get((item.task.report, item.task.process), [])
         most = max(names)[1] if names else None
         count = sum(count for _, _, count in names)
-        rows.append(_Row(item.rank, item.host or None, own.length, calls.of(item.task).length, count, most))
-    return sorted(rows, key=lambda row: (-row.waited, row.rank))
+        inside, exchange = calls.of(item.task).length, spent.get(item.task)
+        rows.append(_Row(item.rank, item.host or None, own.length, inside, count, most, exchange))
+    return sorted(rows, key=lambda row: (-(row.exchange or 0), -row.waited, row.rank))
