@@ -1,4 +1,4 @@
-"""The causes of the idle time of the GPUs: what the CPU of each process did in start-up, in the long gaps and in the tail.
+"""The causes of idle GPU time: what the CPU of each process did in start-up, in the long gaps and in the tail.
 
 See docs/numbers.md#budget. The time of each of the longest spans is split by cause (`host.causes`), all with the NVTX
 range around the middle of the span, or where there is none the next one; the profiler's own work is a cause of its
