@@ -85,7 +85,7 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
     shared.check_output(arguments)
     values = vars(arguments)
     memory = shared.remembered(arguments) if question.is_remembered else None
-    key = (question.name, *(str(values[option.name]) for option in question.options if not option.lists))
+    key = question.key(values)
     known = memory.recall(*key) if memory is not None else None
     if known is not None:
         return shared.deliver(arguments, known[1])

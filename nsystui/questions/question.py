@@ -235,6 +235,10 @@ class Question(NamedTuple):
     def default_values(self) -> dict[str, Any]:
         return {option.name: option.default for option in self.options}
 
+    def key(self, values: Values) -> tuple[str, ...]:
+        """The words by which its answer is remembered; of options that list single rows there is no answer to keep."""
+        return (self.name, *(str(values[option.name]) for option in self.options if not option.lists))
+
     def command(self, values: Values) -> str:
         """The command that asks it, without files; ``values`` are those that differ from the defaults."""
         from nsystui.base.text import shell_word

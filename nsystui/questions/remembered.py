@@ -75,19 +75,21 @@ def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> N
     Raises ExportError and OSError where one of the files is not there any more.
     """
     from nsystui.questions.activities import API, work_summary
+    from nsystui.questions.catalogue import question_named
     from nsystui.questions.events.listing import EventList
     from nsystui.questions.kernels import Names, kernel_summary
     from nsystui.questions.stats import report_of
 
-    known = Remembered.of_files(cache, paths)
+    known = Remembered.of_files(cache, paths, job.families)
     text = "cuda_gpu_kern_sum"
     if known.recall("stats", text) is None and job.session.reports:
         report, options = report_of(text)
         answer = report.ask(job, Selection(), options)
         if len(answer):
             known.keep(job, answer, report.help, "stats", text)
-            summary = kernel_summary(job.session, Selection(), Names.SMART)
-            known.keep(job, summary, "", "kernels", Names.SMART.value, "")
+            summary = kernel_summary(job.session, Selection(), Names.SMART, families=job.families)
+            kernels = question_named("kernels")
+            known.keep(job, summary, "", *kernels.key(kernels.default_values()))
     # The Overview asks for it now: what follows comes after it, for side by side they would take the memory of both.
     job.busy(Selection())
     work_summary(job.session, Selection(), API)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "nsystui/docs").glob("*.md"))]
 # A rate is decimal (GB/s), and the names of GPUs are NVIDIA's.
 DECIMAL = re.compile(r"(?<![A-Za-z])[kKMGT]B\b(?!/s)")
-OF_NVIDIA = re.compile(r"[0-9]+GB HBM3|MB of these reports|MB of 1,000,000|`MB` are 10⁶|MB has base 1000")
+OF_NVIDIA = re.compile(r"[0-9]+GB HBM3|MB of these reports|MB of 1,000,000|`MB` are 10⁶|MB has base 1000|\"GB\"|GB\[")
 MIB = 1024**2
 EVERYTHING = (
     *(("recipe", recipe.name) for recipe in all_recipes() if recipe.name != "diff"),
