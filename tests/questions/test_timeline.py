@@ -458,3 +458,15 @@ def test_a_range_that_begins_where_another_ends_does_not_lie_in_it(opened, tmp_p
     (number,) = session.rows(sa.select(tables.nvtx_ranges.c.thread).distinct())[0]
     assert path_at(session, 0, number, 100) == ("loop", "step 1", "load")
     assert path_at(session, 0, number, 100, until=300) == ("loop", "step 1")
+
+
+def test_threads_that_share_a_name_have_their_number(opened, tmp_path: Path):
+    path = tmp_path / "threads.sqlite"
+    with ExportWriter(path, session=Capture()) as export:
+        process = export.process(4711)
+        for tid, name in ((4711, "python"), (4712, "python"), (4713, "python"), (4714, "loader")):
+            export.nvtx_range(export.thread(process, tid, name), 0, 100, "work")
+        export.kernel(process, 0, 7, 10, 20, name="saxpy(float *)", correlation_id=1)
+    timeline = Timeline.of(Job(opened(path)), Selection())
+    lanes, _ = timeline.lanes(frozenset({timeline.ranks[0].task}))
+    assert {lane.name for lane in lanes if lane.thread is not None} == {"python", "python 4712", "python 4713", "loader"}

@@ -94,6 +94,18 @@ def test_columns_leave_by_importance_and_the_sorted_one_stays():
     assert shown_keys(laid_out(45, sorted_key="grid")) == ["total", "grid", "name"]
 
 
+def test_columns_without_any_value_leave_first():
+    layout = TableLayout(COLUMNS)
+    rows = [(1_500_000, None, "132·1·1", 1.5, NAME), (1_000_000, None, "132·1·1", 0.5, NAME)]
+    layout.word(rows)
+    layout.format(rows[0])
+    layout.place(56, None)
+    assert shown_keys(layout) == ["total", "grid", "share", "name"]
+    layout.word(rows[:1], of_all=False)  # of the first of many rows: others may have a value
+    layout.place(56, None)
+    assert shown_keys(layout) == ["total", "count", "share", "name"]
+
+
 @pytest.mark.parametrize("width", [1, 5, 12, 20, 33, 80, 200])
 def test_every_line_is_exactly_as_wide_as_asked(width):
     layout = laid_out(width)

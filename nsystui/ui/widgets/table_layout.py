@@ -66,6 +66,8 @@ class ColumnMeasure:
     widest: int = 0
     full: float = 100.0
     """The value of a full bar."""
+    is_empty: bool = False
+    """Whether no row of the answer has a value."""
 
     @property
     def is_text(self) -> bool:
@@ -109,8 +111,8 @@ def place_columns(
 ) -> tuple[Placed, ...]:
     """Choose the columns that fit ``width`` cells and share the cells among them.
 
-    Those of the highest ``importance`` leave first, of equals the one furthest right; importance 0, the sorted column
-    and the elastic one stay. Room to spare goes to the elastic column and then to other text that was cut; with nothing
+    Those without any value leave first, then those of the highest ``importance``, of equals the one furthest right;
+    importance 0, the sorted column and the elastic one stay. Room to spare goes to the elastic column and then to other text that was cut; with nothing
     left to leave, text columns shrink, and after that the right edge is cut. ``FILES_ONLY`` columns never show.
     Bars leave after the columns that may.
     """
@@ -132,7 +134,10 @@ def place_columns(
         column = measures[index].column
         return column.importance > 0 and column.key != sorted_key and index != elastic
 
-    leaving = sorted(filter(may_leave, wanted), key=lambda index: (-measures[index].column.importance, -index))
+    def staying(index: int) -> tuple[bool, int, int]:
+        return not measures[index].is_empty, -measures[index].column.importance, -index
+
+    leaving = sorted(filter(may_leave, wanted), key=staying)
     for index in leaving:
         if taken() <= width:
             break
@@ -203,9 +208,10 @@ class TableLayout:
         self.pan = 0
         """From which character on the elastic column is seen; 0: from its beginning."""
 
-    def word(self, rows: Sequence[Row]) -> None:
-        """Choose the units of the columns by the values of ``rows``: all of them, or the first of many."""
+    def word(self, rows: Sequence[Row], of_all: bool = True) -> None:
+        """Choose the units of the columns by the values of ``rows``: ``of_all``, or the first of many."""
         for measure, values in zip(self.measures, zip(*rows, strict=True), strict=False):
+            measure.is_empty = of_all and all(value is None for value in values)
             wording = Wording.of(measure.column.unit, values)
             if wording != measure.wording:
                 measure.wording, measure.widest = wording, 0

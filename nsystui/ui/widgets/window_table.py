@@ -556,7 +556,7 @@ class WindowTable(OwnFocus, can_focus=True):
         present = {index: row for index in self._window.rows() if (row := cache.row(index)) is not None}
         if present and not self._is_worded:
             self._is_worded = True
-            self._table.word(list(present.values()))
+            self._table.word(list(present.values()), of_all=False)
             self._formatted.clear()
         before, self._formatted = self._formatted, {}
         for index, row in present.items():
