@@ -469,4 +469,9 @@ def test_threads_that_share_a_name_have_their_number(opened, tmp_path: Path):
         export.kernel(process, 0, 7, 10, 20, name="saxpy(float *)", correlation_id=1)
     timeline = Timeline.of(Job(opened(path)), Selection())
     lanes, _ = timeline.lanes(frozenset({timeline.ranks[0].task}))
-    assert {lane.name for lane in lanes if lane.thread is not None} == {"python", "python 4712", "python 4713", "loader"}
+    assert {lane.name for lane in lanes if lane.thread is not None} == {
+        "python",
+        "python 4712",
+        "python 4713",
+        "loader",
+    }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
+from os.path import commonprefix
 from typing import NamedTuple
 
 from rich.cells import set_cell_size
@@ -24,6 +26,9 @@ NAME_MINIMUM = 24
 NAME_SHARE = 0.4
 """The elastic column keeps this many cells, or this share of the line if that is more (or its natural width, if that is
 less), while other columns can leave instead: names are what people look for."""
+
+NAME_MOST = 0.6
+"""It keeps up to this share where names of kernels would look alike when they are cut to less."""
 
 TEXT_WANTED = 24
 """Cells that any other text column asks for at most; it gets more only when there is room to spare."""
@@ -68,6 +73,8 @@ class ColumnMeasure:
     """The value of a full bar."""
     is_empty: bool = False
     """Whether no row of the answer has a value."""
+    telling: frozenset[int] = frozenset()
+    """The cells that tell two names in it apart, for each two that begin alike."""
 
     @property
     def is_text(self) -> bool:
@@ -116,7 +123,9 @@ def place_columns(
     left to leave, text columns shrink, and after that the right edge is cut. ``FILES_ONLY`` columns never show.
     Bars leave after the columns that may.
     """
-    name_room = max(NAME_MINIMUM, int(width * NAME_SHARE))
+    telling = measures[elastic].telling if elastic is not None else ()
+    apart = (cells for cells in telling if cells <= width * NAME_MOST)
+    name_room = max(NAME_MINIMUM, int(width * NAME_SHARE), *apart)
     wanted = {
         index: min(measure.natural, name_room if index == elastic else TEXT_WANTED)
         if measure.is_text
@@ -157,6 +166,11 @@ def place_columns(
     if shown and shown[-1] == elastic:  # a name at the right edge may as well own the rest of the line
         wanted[elastic] += max(0, width - taken())
     return tuple(Placed(index, wanted[index] + bars.get(index, 0), bars.get(index, 0)) for index in shown)
+
+
+def telling_cells(names: Collection[str]) -> frozenset[int]:
+    """The cells to which neighbouring names can be cut and still differ: one more than they share, and the ellipsis."""
+    return frozenset(len(commonprefix(pair)) + 2 for pair in pairwise(sorted(names)))
 
 
 def set_text(shown: str, width: int, prefix: str = "", pan: int = 0) -> str:
@@ -219,6 +233,10 @@ class TableLayout:
                 largest = max((value for value in values if isinstance(value, int | float)), default=0)
                 is_of_all = measure.column.unit is Unit.PERCENT and largest > _HALF
                 measure.full = 100.0 if is_of_all or largest <= 0 else largest
+
+        if self.elastic is not None:
+            shown = {self.names.get(text, text) for row in rows if isinstance(text := row[self.elastic], str)}
+            self.measures[self.elastic].telling = telling_cells(shown.intersection(self.names.values()))
 
     def format(self, row: Row, prefix: str = "") -> list[str]:
         """The values of ``row`` in words, and room for them in their columns' widths."""
