@@ -131,7 +131,7 @@ def _tidied(base: str) -> str:
 
 
 def _arguments(part: _Part, detail: int, depth: int) -> list[str]:
-    """The template arguments of ``part`` that are shown, each once, numbers last: a name that is cut keeps the words."""
+    """The template arguments of ``part`` that are shown, each once; numbers last: a cut name keeps the words."""
     if depth >= len(_MOST_ARGUMENTS):
         return []
     shown = list(dict.fromkeys(text for one in part.arguments if (text := _argument(one, detail, depth))))

@@ -7,8 +7,7 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
-from os.path import commonprefix
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from rich.cells import set_cell_size
@@ -119,8 +118,9 @@ def place_columns(
     """Choose the columns that fit ``width`` cells and share the cells among them.
 
     Those without any value leave first, then those of the highest ``importance``, of equals the one furthest right;
-    importance 0, the sorted column and the elastic one stay. Room to spare goes to the elastic column and then to other text that was cut; with nothing
-    left to leave, text columns shrink, and after that the right edge is cut. ``FILES_ONLY`` columns never show.
+    importance 0, the sorted column and the elastic one stay. Room to spare goes to the elastic column and then to other
+    text that was cut; with nothing left to leave, text columns shrink, and after that the right edge is cut.
+    ``FILES_ONLY`` columns never show.
     Bars leave after the columns that may.
     """
     telling = measures[elastic].telling if elastic is not None else ()
@@ -170,7 +170,8 @@ def place_columns(
 
 def telling_cells(names: Collection[str]) -> frozenset[int]:
     """The cells to which neighbouring names can be cut and still differ: one more than they share, and the ellipsis."""
-    return frozenset(len(commonprefix(pair)) + 2 for pair in pairwise(sorted(names)))
+    pairs = (zip(*pair, strict=False) for pair in pairwise(sorted(names)))
+    return frozenset(sum(1 for _ in takewhile(lambda two: two[0] == two[1], pair)) + 2 for pair in pairs)
 
 
 def set_text(shown: str, width: int, prefix: str = "", pan: int = 0) -> str:
