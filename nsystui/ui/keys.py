@@ -145,7 +145,6 @@ KEYS: tuple[Key, ...] = (
     # What A and B are is what is selected here.
     *(Key(key, key, "selection", "", "", "diff") for key in "trDT"),
     Key("f", "f", "filter", "", "", "diff"),
-    Key("ctrl+p", "ctrl+p", "", "", "", "diff alone"),
     Key("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"),
     Key("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel, shown and copied", "kernels"),
     Key("enter", "⏎", "", "event", "the event", "launches"),
