@@ -239,7 +239,7 @@ async def test_ranges_are_events_of_their_lanes(demo_job, cache_directory):
         await hit(app, pilot, "L")
         await hit(app, pilot, "down", "home", "right_square_bracket")
         assert timeline(app).lane.is_host
-        assert line_with(app, "· nvtx · rank 0 thread ")
+        assert line_with(app, "rank 0  thread ")
         await hit(app, pilot, "enter")
         assert app.screen.values()["kind"] == "nvtx"
 

@@ -716,17 +716,20 @@ class DetailPane(PlainLines):
         return lines
 
     def _flat(self, width: int, height: int) -> list[str]:
-        """A line for each paragraph, and more for those that need them while there is room; the doors last."""
-        paragraphs = list(self._details)
         doors = [self._doors] if self._doors and height > 2 else []
-        room = max(height - len(doors), 1)
-        if len(paragraphs) > room:
-            kept = max(room - 1, 1)
-            paragraphs = [*paragraphs[:kept], [fact for one in paragraphs[kept:] for fact in one]]
-        lines: list[str] = []
-        for others, facts in zip(range(len(paragraphs) - 1, -1, -1), paragraphs, strict=True):
-            lines += _filled(facts, max(width, 8), max(room - len(lines) - others, 1))
-        return [*lines, *doors]
+        return [*fill(self._details, width, max(height - len(doors), 1)), *doors]
+
+
+def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:
+    """Paragraphs of facts in ``room`` lines: a line for each, and more for those that need them while there is room."""
+    paragraphs = list(details)
+    if len(paragraphs) > room:
+        kept = max(room - 1, 1)
+        paragraphs = [*paragraphs[:kept], [fact for one in paragraphs[kept:] for fact in one]]
+    lines: list[str] = []
+    for others, facts in zip(range(len(paragraphs) - 1, -1, -1), paragraphs, strict=True):
+        lines += _filled(facts, max(width, 8), max(room - len(lines) - others, 1))
+    return lines
 
 
 def _filled(facts: Sequence[str], width: int, most: int) -> list[str]:
