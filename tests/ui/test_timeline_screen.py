@@ -188,7 +188,7 @@ async def test_brackets_go_from_event_to_event_and_enter_opens_it(demo_job, cach
         screen = timeline(app)
         first = screen.position.event
         assert screen.time == first[0] and line_with(app, str(first[2]))
-        assert line_with(app, "rank 0 device 0 stream") and line_with(app, "launched ")
+        assert line_with(app, "rank 0  device 0  stream") and line_with(app, "launched ")
         await hit(app, pilot, "right_square_bracket")
         second = screen.position.event
         assert second[0] > first[0]
