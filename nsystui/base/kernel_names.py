@@ -104,9 +104,9 @@ def _kernel(parts: list[_Part], detail: int) -> str:
     arguments = _arguments(own, detail, 0)
     if own.name in _GENERIC and arguments:
         return _tidied(arguments[0]) if detail == _USUAL else ", ".join(arguments)
-    base = own.name if detail else _tidied(own.name)
+    base = (re.sub(r"_kernel$", "", own.name) if arguments else own.name) if detail else _tidied(own.name)
     if _NAMELESS.fullmatch(own.name) and len(parts) > 1:
-        base = f"{parts[-2].name}::{own.name}"
+        base = f"{parts[-2].name}::{own.name.removeprefix('kernel_helper_')}"
     text = f"{base}<{', '.join(arguments)}>" if arguments else base
     return text + _lambda_mark(parts, detail)
 
@@ -131,10 +131,11 @@ def _tidied(base: str) -> str:
 
 
 def _arguments(part: _Part, detail: int, depth: int) -> list[str]:
-    """The template arguments of ``part`` that are shown, each once."""
+    """The template arguments of ``part`` that are shown, each once; numbers last: a cut name keeps the words."""
     if depth >= len(_MOST_ARGUMENTS):
         return []
     shown = list(dict.fromkeys(text for one in part.arguments if (text := _argument(one, detail, depth))))
+    shown.sort(key=lambda text: bool(_NUMBER.match(text)))
     return shown if detail == _ALL else shown[: _MOST_ARGUMENTS[depth] + (_MORE if detail else 0)]
 
 

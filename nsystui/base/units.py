@@ -163,6 +163,8 @@ class Wording:
         if unit not in _SCALES:
             return cls(unit)
         numbers = [abs(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
+        if values and not numbers:
+            return cls(unit)
         largest = max(numbers, default=0)
         scales = _SCALES[unit]
         place = max((index for index, (size, _) in enumerate(scales) if largest >= size), default=0)

@@ -145,7 +145,6 @@ KEYS: tuple[Key, ...] = (
     # What A and B are is what is selected here.
     *(Key(key, key, "selection", "", "", "diff") for key in "trDT"),
     Key("f", "f", "filter", "", "", "diff"),
-    Key("ctrl+p", "ctrl+p", "", "", "", "diff alone"),
     Key("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"),
     Key("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel, shown and copied", "kernels"),
     Key("enter", "⏎", "", "event", "the event", "launches"),
@@ -230,6 +229,7 @@ KEYS: tuple[Key, ...] = (
     Key("left_square_bracket", "[", "event(-1)", "", "", "timeline"),
     Key("plus,equals_sign,z", "+ -", "zoom(1)", "zoom", "zoom in and out around the cursor; z and Z", "timeline"),
     Key("minus,Z", "-", "zoom(-1)", "", "", "timeline"),
+    Key("slash", "/", "highlight", "find", "find events by name: text, !text, /regex/", "timeline"),
     Key("space", "space", "open_rank", "streams", "show or hide the streams and threads of a rank", "timeline"),
     Key(
         "tab",
@@ -248,15 +248,6 @@ KEYS: tuple[Key, ...] = (
         "the event under the cursor; on a CPU the call tree; of a closed rank its streams",
         "timeline",
     ),
-    Key("c", "c", "partner", "partner", "from GPU work to the call that launched it, and back", "timeline"),
-    Key("m", "m", "mark", "mark", "mark this time, to measure from; again to take the mark away", "timeline"),
-    Key("t", "t", "take_window", "time", "select the time in view, or from the mark to the cursor", "timeline"),
-    Key(
-        "less_than_sign,ctrl+left", "< >", "pan(-1)", "pan", "move the view by half of its width; ctrl+← →", "timeline"
-    ),
-    Key("greater_than_sign,ctrl+right", ">", "pan(1)", "", "", "timeline"),
-    Key("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view", "timeline"),
-    Key("slash", "/", "highlight", "find", "find events by name: text, !text, /regex/", "timeline"),
     Key(
         "n",
         "n N",
@@ -266,6 +257,14 @@ KEYS: tuple[Key, ...] = (
         "timeline",
     ),
     Key("N", "N", "match(-1)", "", "", "timeline"),
+    Key("c", "c", "partner", "partner", "from GPU work to the call that launched it, and back", "timeline"),
+    Key("m", "m", "mark", "mark", "mark this time, to measure from; again to take the mark away", "timeline"),
+    Key("t", "t", "take_window", "time", "select the time in view, or from the mark to the cursor", "timeline"),
+    Key(
+        "less_than_sign,ctrl+left", "< >", "pan(-1)", "pan", "move the view by half of its width; ctrl+← →", "timeline"
+    ),
+    Key("greater_than_sign,ctrl+right", ">", "pan(1)", "", "", "timeline"),
+    Key("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view", "timeline"),
     Key("colon", ":", "go_to", "go to", "go to a time, such as 1.25s", "timeline"),
     Key("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "timeline"),
     Key(
@@ -299,7 +298,14 @@ KEYS: tuple[Key, ...] = (
     Key("left,right", "← →", "", "", "move along time, as h and l do; < and > by ten columns", "recipe map"),
     Key("slash", "/", "filter", "filter", "filter by name: text, !text, /regex/; empty for all", "table"),
     Key("t", "t", "take_window", "this time", "select the time of this row", "table"),
-    Key("s", "s", "sort", "sort", "then the marked letter of a column; the same again reverses, s: next", "table"),
+    Key(
+        "s",
+        "s",
+        "sort",
+        "sort",
+        "sort by the column whose marked letter follows; the same again reverses, s: next",
+        "table",
+    ),
     Key("up,down", "↑ ↓", "", "", "move, as k and j do; PgUp and PgDn by a page, g and G to the ends", "table"),
     Key("v", "v V", "choose('view', 1)", "", "next and previous view of this tab", "everywhere"),
     Key("V", "V", "choose('view', -1)", "", "", "everywhere"),

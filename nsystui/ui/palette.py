@@ -44,6 +44,11 @@ def offered_questions() -> list[Question]:
     return [question for question in questions() if question.home in (PALETTE, COMPARISON)]
 
 
+def _has_job(screen: JobScreen) -> bool:
+    """Whether there are screens of one job: a comparison of two jobs has none of its own."""
+    return "diff alone" not in screen.places()
+
+
 def commands(screen: JobScreen) -> Iterable[Offer]:
     """What the keys of a screen do."""
     for key in keys.keys_of(screen.places()):
@@ -81,7 +86,7 @@ def names(screen: JobScreen) -> Sequence[Offer]:
     from nsystui.ui.screens.instances import KernelInstancesScreen, RangeInstancesScreen
 
     job = screen.job
-    if job is None:
+    if job is None or not _has_job(screen):
         return ()
     kernels = [
         Offer(f"{name} – kernel", partial(_open, screen, partial(KernelInstancesScreen, name, Names.FULL)))
@@ -106,6 +111,9 @@ class EverythingProvider(Provider):
 
     def _offers(self) -> Iterable[Offer]:
         screen: JobScreen = self.screen  # type: ignore[assignment]
+        if not _has_job(screen):
+            yield from commands(screen)
+            return
         yield from findings(screen)
         yield from views(screen)
         yield from commands(screen)

@@ -75,10 +75,10 @@ def test_names_that_would_be_alike_tell_their_numbers() -> None:
         for width in (2, 4)
     ]
     assert list(smart_names(names).values()) == [
-        "elementwise_kernel<2, MulFunctor<float>>",
-        "elementwise_kernel<4, MulFunctor<float>>",
-        "unrolled_elementwise_kernel<2, MulFunctor<float>>",
-        "unrolled_elementwise_kernel<4, MulFunctor<float>>",
+        "elementwise<MulFunctor<float>, 2>",
+        "elementwise<MulFunctor<float>, 4>",
+        "unrolled_elementwise<MulFunctor<float>, 2>",
+        "unrolled_elementwise<MulFunctor<float>, 4>",
     ]
 
 

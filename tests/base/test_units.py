@@ -201,6 +201,11 @@ def test_a_column_has_one_unit_which_its_heading_names(unit, values, heading, ce
     assert [wording.cell(value) for value in values] == cells
 
 
+@pytest.mark.parametrize("unit", [Unit.DURATION, Unit.BYTES])
+def test_a_column_without_values_names_no_unit(unit):
+    assert Wording.of(unit, [None, None]).heading("wait") == "wait"
+
+
 def test_a_heading_that_names_the_unit_already_stays():
     assert Wording.of(Unit.PERCENT, [1.0]).heading("busy %") == "busy %"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from support import shared
@@ -39,6 +40,7 @@ from nsystui.questions.timeline.events import (
 )
 from nsystui.questions.timeline.lanes import CATEGORIES, IDLE, UNSEEN, Columns, Lane, LaneWork, Timeline, columns
 from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_pictures, lane_text
+from nsystui.store import tables
 from nsystui.store.session import Session
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
@@ -443,3 +445,33 @@ def test_real_lanes_of_a_job_with_data_loader_threads(opened):
         expected = dict(connection.execute(query))
     api = {lane.thread: len(timeline.events(lane).start) for lane in lanes if lane.calls is EventKind.API}
     assert api == expected
+
+
+def test_a_range_that_begins_where_another_ends_does_not_lie_in_it(opened, tmp_path: Path):
+    path = tmp_path / "steps.sqlite"
+    with ExportWriter(path, session=Capture()) as export:
+        process = export.process(4711)
+        thread = export.thread(process, 4711, "main")
+        for start, end, name in ((0, 900, "loop"), (0, 100, "step 0"), (100, 300, "step 1"), (100, 150, "load")):
+            export.nvtx_range(thread, start, end, name)
+    session = opened(path)
+    (number,) = session.rows(sa.select(tables.nvtx_ranges.c.thread).distinct())[0]
+    assert path_at(session, 0, number, 100) == ("loop", "step 1", "load")
+    assert path_at(session, 0, number, 100, until=300) == ("loop", "step 1")
+
+
+def test_threads_that_share_a_name_have_their_number(opened, tmp_path: Path):
+    path = tmp_path / "threads.sqlite"
+    with ExportWriter(path, session=Capture()) as export:
+        process = export.process(4711)
+        for tid, name in ((4711, "python"), (4712, "python"), (4713, "python"), (4714, "loader")):
+            export.nvtx_range(export.thread(process, tid, name), 0, 100, "work")
+        export.kernel(process, 0, 7, 10, 20, name="saxpy(float *)", correlation_id=1)
+    timeline = Timeline.of(Job(opened(path)), Selection())
+    lanes, _ = timeline.lanes(frozenset({timeline.ranks[0].task}))
+    assert {lane.name for lane in lanes if lane.thread is not None} == {
+        "python",
+        "python 4712",
+        "python 4713",
+        "loader",
+    }

@@ -394,3 +394,14 @@ async def test_another_job_that_cannot_be_read_is_said_on_the_screen_before(demo
         await rest(app, pilot)
         await shows(app, pilot, "nothing to compare with:")
         assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_the_palette_of_a_comparison_alone_offers_its_commands(demo_job, other_job, cache_directory):
+    async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
+        line_with(app, "ctrl+p all commands")
+        await hit(app, pilot, "ctrl+p")
+        text = "\n".join(screen_text(app))
+        assert "swap A and B" in text and "– view" not in text
+        await hit(app, pilot, *"swap", "enter")
+        await becomes(pilot, lambda: isinstance(app.screen, DiffScreen) and app.screen.sides[0].label == "after")
+        assert isinstance(app.screen, DiffScreen) and app.screen.sides[0].label == "after"

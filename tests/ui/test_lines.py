@@ -16,6 +16,7 @@ from nsystui.ui.widgets import lines
 from nsystui.ui.widgets.lines import (
     Choice,
     ChoiceLine,
+    DetailPane,
     KeyLine,
     SelectionLine,
     StatusText,
@@ -269,3 +270,19 @@ async def test_a_closed_prompt_takes_no_focus_and_no_room():
         await pilot.pause()
         assert app.query_one(WindowTable).size.height == height == 20
         assert app.query_one(Input).cursor_blink is False
+
+
+async def test_details_go_on_below_while_there_is_room():
+    facts = [f"fact {number} of the row" for number in range(8)]
+    pane = DetailPane()
+
+    class PaneApp(App[None]):
+        def compose(self) -> ComposeResult:
+            yield pane
+
+    async with PaneApp().run_test(size=(60, 12)) as pilot:
+        pane.show([["name"], facts], "⏎ open")
+        await pilot.pause()
+        assert pane.lines[0].strip() == "name" and pane.lines[-1].strip() == "⏎ open"
+        assert all(any(fact in line for line in pane.lines) for fact in facts)
+        assert max(map(len, pane.lines)) <= 60

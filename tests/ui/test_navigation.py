@@ -205,6 +205,11 @@ async def test_the_time_prompt_says_what_it_understands(job, cache):
         line_with(app, "from 0.500 s to 0.600 s")
         await hit(app, pilot, "enter")
         assert (app.selection.window.start, app.selection.window.end) == (500_000_000, 600_000_000)
+        await hit(app, pilot, "T")
+        line_with(app, "0.5s:0.6s")
+        await hit(app, pilot, *"0.1:0.2")
+        await hit(app, pilot, "enter")
+        assert (app.selection.window.start, app.selection.window.end) == (100_000_000, 200_000_000)
 
 
 @pytest.mark.parametrize(("keys", "said"), [(("T", *"50s:60s"), "the events are"), (("D", "7"), "the devices are 0")])

@@ -94,6 +94,31 @@ def test_columns_leave_by_importance_and_the_sorted_one_stays():
     assert shown_keys(laid_out(45, sorted_key="grid")) == ["total", "grid", "name"]
 
 
+def test_columns_without_any_value_leave_first():
+    layout = TableLayout(COLUMNS)
+    rows = [(1_500_000, None, "132·1·1", 1.5, NAME), (1_000_000, None, "132·1·1", 0.5, NAME)]
+    layout.word(rows)
+    layout.format(rows[0])
+    layout.place(56, None)
+    assert shown_keys(layout) == ["total", "grid", "share", "name"]
+    layout.word(rows[:1], of_all=False)  # of the first of many rows: others may have a value
+    layout.place(56, None)
+    assert shown_keys(layout) == ["total", "count", "share", "name"]
+
+
+def test_names_of_kernels_that_differ_are_not_cut_to_the_same_text():
+    names = [f"strided_dgrad_indexed::kernel<{tile}, traits>" for tile in ("128x128x32", "128x64x64", "64x64x64")]
+    rows = [(1_500_000, 12, "132·1·1", 1.5, f"void {name}(T1::Params)") for name in names]
+    layout = TableLayout(COLUMNS)
+    layout.names = dict(zip((str(row[-1]) for row in rows), names, strict=True))
+    layout.word(rows)
+    layout.format(rows[0])
+    layout.place(64, None)
+    assert shown_keys(layout) == ["total", "count", "name"]
+    shown = [line_of(layout, row, 64) for row in rows]
+    assert len(set(shown)) == 3 and all(len(line) == 64 for line in shown)
+
+
 @pytest.mark.parametrize("width", [1, 5, 12, 20, 33, 80, 200])
 def test_every_line_is_exactly_as_wide_as_asked(width):
     layout = laid_out(width)

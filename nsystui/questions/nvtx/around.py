@@ -31,13 +31,16 @@ class Around:
     reason: str = ""
 
 
-def path_at(session: Session, report: int, thread: int, time: int) -> tuple[str, ...]:
-    """The names of the ranges of a thread (globalTid) that are open at ``time`` (job time, ns), outermost first."""
+def path_at(session: Session, report: int, thread: int, time: int, until: int | None = None) -> tuple[str, ...]:
+    """The names of the ranges of a thread (globalTid) that are open at ``time`` (job time, ns), outermost first.
+
+    With ``until`` only those that last as long as that.
+    """
     table = tables.nvtx_ranges
     if not session.count(table):
         return ()
     order = (table.c.start, table.c.end.desc(), table.c.row)
-    query = _open_at(session, report, thread, time, FOLDED_LABEL).order_by(*order).limit(_DEEPEST)
+    query = _open_at(session, report, thread, time, FOLDED_LABEL, until=until).order_by(*order).limit(_DEEPEST)
     return tuple(name or "" for (name,) in session.part([report]).rows(query))
 
 
@@ -67,14 +70,18 @@ def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -
     return Around(EventKey(own.report, EventKind.NVTX, number, start + report_at(session, own.report).clock_offset))
 
 
-def _open_at(session: Session, report: int, thread: int, time: int, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    table, moment = tables.nvtx_ranges, time - report_at(session, report).clock_offset
-    ends: sa.ColumnElement[Any] = table.c.end
+def _open_at(
+    session: Session, report: int, thread: int, time: int, *columns: sa.ColumnElement[Any], until: int | None = None
+) -> sa.Select[Any]:
+    table, offset = tables.nvtx_ranges, report_at(session, report).clock_offset
+    start, end, moment = table.c.start, table.c.end, time - offset
+    last = moment if until is None else until - offset
     return sa.select(*columns).where(
         table.c.report == report,
         table.c.thread == thread,
-        table.c.start <= moment,
-        sa.or_(ends >= moment, ends.is_(None)),
+        start <= moment,
+        # What ends at the moment is over, but for a range without length.
+        sa.or_(end.is_(None), sa.and_(end >= last, sa.or_(end > moment, start == moment))),
     )
 
 

@@ -7,7 +7,7 @@ A column of a lane is dominated by the category that covers most of it, each cat
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.identifiers import process_of, tid_of
+from nsystui.exports.identifiers import pid_of, process_of, tid_of
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.derived import of_each_report
@@ -321,11 +321,18 @@ def _calls_of(session: Session, report: Report, kind: EventKind, table: sa.Table
 
 
 def _thread_names(session: Session, report: Report) -> dict[int, str]:
+    """The names of threads; of those of a process that share a name, all but the main thread have their number too."""
     known = tables.threads.c
     query: sa.Select[Any] = sa.select(known.thread, known.name).where(
         known.report == report.index, known.name.is_not(None)
     )
-    return dict(session.rows(query)) if report.count(tables.threads) else {}
+    names: dict[int, str] = dict(session.rows(query)) if report.count(tables.threads) else {}
+    alike = Counter((process_of(thread), name) for thread, name in names.items())
+
+    def is_shared(thread: int, name: str) -> bool:
+        return alike[process_of(thread), name] > 1 and tid_of(thread) != pid_of(thread)
+
+    return {thread: f"{name} {tid_of(thread)}" if is_shared(thread, name) else name for thread, name in names.items()}
 
 
 # Intervals that may stay in memory of ranks that were opened; those of the one opened last always do.

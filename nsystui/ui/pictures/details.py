@@ -218,7 +218,8 @@ def _path(session: Session, row: Row) -> list[str]:
     if values["tid"] is None:
         return []
     thread = int(values["process"] or 0) | int(values["tid"] or 0)
-    path = path_at(session, key.report, thread, key.start)
+    until = key.start + int(values["duration"] or 0) if key.kind is EventKind.NVTX else None
+    path = path_at(session, key.report, thread, key.start, until)
     if key.kind is EventKind.NVTX and path and path[-1] == values["name"]:
         path = path[:-1]
     return [f"NVTX {' › '.join(path)}"] if path else []

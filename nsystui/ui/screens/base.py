@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -691,14 +692,15 @@ class SelectionPrompts:
             window = self._screen.selection.window
             self._screen.prompt.ask(
                 "time",
-                f"{window.start}:{window.end}" if window else "",
+                f"{_seconds(window.start)}:{_seconds(window.end)}" if window else "",
                 self._with_window,
                 self._screen.explorer.select,
                 lambda selection: _window_words(selection.window) if selection.window else "all time",
+                replaced=True,
             )
 
     def _ask(self, label: str, value: str, parse: Callable[[str], Selection]) -> None:
-        self._screen.prompt.ask(label, value, parse, self._screen.explorer.select)
+        self._screen.prompt.ask(label, value, parse, self._screen.explorer.select, replaced=True)
 
     def _with_ranks(self, text: str) -> Selection:
         from nsystui.base.selection import parse_numbers
@@ -729,6 +731,11 @@ class SelectionPrompts:
         if window.start > whole.end or window.end < whole.start:
             raise UsageError(f"nothing was recorded {_window_words(window)}: the events are {_window_words(whole)}")
         return selection.with_window(window)
+
+
+def _seconds(time: int) -> str:
+    """``0.5s``, exactly."""
+    return f"{Decimal(time).scaleb(-9).normalize():f}s"
 
 
 def _window_words(window: Window) -> str:

@@ -46,7 +46,7 @@ from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
 from nsystui.ui.widgets.charts import LaneChart
-from nsystui.ui.widgets.lines import SelectionLine
+from nsystui.ui.widgets.lines import SelectionLine, fill
 from nsystui.ui.widgets.prompt import one_of
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 
@@ -254,7 +254,8 @@ class TimelineScreen(ZoomableChartScreen):
         lines = [column_line(shown, column, times, self.time, self.position.mark, width)]
         if self.facts is not None:
             first, *others = self.facts.lines
-            lines += [[(cut_end(first, width), "bold")], *([(line, "")] for line in others)]
+            below = fill([line.split("  ") for line in others], width, self._detail_lines - 2)
+            lines += [[(cut_end(first, width), "bold")], *([(line, "")] for line in below)]
         elif picture is not None and not picture.is_whole and self._waits_for_lanes(picture):
             lines.append([("reading the streams and ranges of this rank…", "dim")])
         elif picture is not None:

@@ -716,20 +716,29 @@ class DetailPane(PlainLines):
         return lines
 
     def _flat(self, width: int, height: int) -> list[str]:
-        """A line for each paragraph: the name on more than one where it is long and there is room, the doors last."""
-        name, *others = ["  ".join(one) for one in self._details]
         doors = [self._doors] if self._doors and height > 2 else []
-        if len(others) > height - 1 - len(doors):
-            kept = max(height - 2 - len(doors), 0)
-            others = [*others[:kept], "  ".join(others[kept:])]
-        names = textwrap.wrap(safe_text(name), max(width, 8)) or [""]
-        room = max(height - len(others) - len(doors), 1)
-        return (
-            [*names[: room - 1], " ".join(names[room - 1 :]), *others, *doors]
-            if len(names) > room
-            else [
-                *names,
-                *others,
-                *doors,
-            ]
-        )
+        return [*fill(self._details, width, max(height - len(doors), 1)), *doors]
+
+
+def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:
+    """Paragraphs of facts in ``room`` lines: a line for each, and more for those that need them while there is room."""
+    paragraphs = list(details)
+    if len(paragraphs) > room:
+        kept = max(room - 1, 1)
+        paragraphs = [*paragraphs[:kept], [fact for one in paragraphs[kept:] for fact in one]]
+    lines: list[str] = []
+    for others, facts in zip(range(len(paragraphs) - 1, -1, -1), paragraphs, strict=True):
+        lines += _filled(facts, max(width, 8), max(room - len(lines) - others, 1))
+    return lines
+
+
+def _filled(facts: Sequence[str], width: int, most: int) -> list[str]:
+    """Facts side by side, none broken that fits ``width``; the last of ``most`` lines holds what is left."""
+    lines: list[str] = []
+    for piece in (piece for fact in facts for piece in textwrap.wrap(safe_text(fact), width)):
+        if lines and width_of(lines[-1]) + 2 + width_of(piece) <= width:
+            lines[-1] += "  " + piece
+        else:
+            lines.append(piece)
+    between = "  " if len(facts) > 1 else " "
+    return lines if len(lines) <= most else [*lines[: most - 1], between.join(lines[most - 1 :])]

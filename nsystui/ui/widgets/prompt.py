@@ -14,6 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Input, Static
+from textual.widgets.input import Selection
 
 from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.base.text import safe_text
@@ -108,6 +109,7 @@ class LinePrompt(Widget):
         parse: Callable[[str], Result],
         then: Callable[[Result], object],
         understood: Callable[[Result], str] | None = None,
+        replaced: bool = False,
     ) -> None:
         """Asks for a text.
 
@@ -117,6 +119,7 @@ class LinePrompt(Widget):
             parse: Called with the text on Enter. The prompt stays open and shows the reason if it raises NsystuiError.
             then: Called with the result of ``parse`` when the prompt is closed.
             understood: What the text means, in words, which stand above it while it is typed.
+            replaced: Whether the text to begin with is selected, so that what is typed replaces it.
         """
         if not self.is_open:
             self._focus_before = self.screen.focused
@@ -124,7 +127,7 @@ class LinePrompt(Widget):
         self._label.update(safe_text(label) + " ")
         with self.prevent(Input.Changed):
             self._input.value = value
-        self._input.cursor_position = len(value)
+        self._input.selection = Selection(0 if replaced else len(value), len(value))
         self.remove_class("-failed", "-understood")
         self.add_class("-open")
         self._show_understood(value)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from rich.cells import set_cell_size
@@ -24,6 +25,9 @@ NAME_MINIMUM = 24
 NAME_SHARE = 0.4
 """The elastic column keeps this many cells, or this share of the line if that is more (or its natural width, if that is
 less), while other columns can leave instead: names are what people look for."""
+
+NAME_MOST = 0.6
+"""It keeps up to this share where names of kernels would look alike when they are cut to less."""
 
 TEXT_WANTED = 24
 """Cells that any other text column asks for at most; it gets more only when there is room to spare."""
@@ -66,6 +70,10 @@ class ColumnMeasure:
     widest: int = 0
     full: float = 100.0
     """The value of a full bar."""
+    is_empty: bool = False
+    """Whether no row of the answer has a value."""
+    telling: frozenset[int] = frozenset()
+    """The cells that tell two names in it apart, for each two that begin alike."""
 
     @property
     def is_text(self) -> bool:
@@ -109,12 +117,15 @@ def place_columns(
 ) -> tuple[Placed, ...]:
     """Choose the columns that fit ``width`` cells and share the cells among them.
 
-    Those of the highest ``importance`` leave first, of equals the one furthest right; importance 0, the sorted column
-    and the elastic one stay. Room to spare goes to the elastic column and then to other text that was cut; with nothing
-    left to leave, text columns shrink, and after that the right edge is cut. ``FILES_ONLY`` columns never show.
+    Those without any value leave first, then those of the highest ``importance``, of equals the one furthest right;
+    importance 0, the sorted column and the elastic one stay. Room to spare goes to the elastic column and then to other
+    text that was cut; with nothing left to leave, text columns shrink, and after that the right edge is cut.
+    ``FILES_ONLY`` columns never show.
     Bars leave after the columns that may.
     """
-    name_room = max(NAME_MINIMUM, int(width * NAME_SHARE))
+    telling = measures[elastic].telling if elastic is not None else ()
+    apart = (cells for cells in telling if cells <= width * NAME_MOST)
+    name_room = max(NAME_MINIMUM, int(width * NAME_SHARE), *apart)
     wanted = {
         index: min(measure.natural, name_room if index == elastic else TEXT_WANTED)
         if measure.is_text
@@ -132,7 +143,10 @@ def place_columns(
         column = measures[index].column
         return column.importance > 0 and column.key != sorted_key and index != elastic
 
-    leaving = sorted(filter(may_leave, wanted), key=lambda index: (-measures[index].column.importance, -index))
+    def staying(index: int) -> tuple[bool, int, int]:
+        return not measures[index].is_empty, -measures[index].column.importance, -index
+
+    leaving = sorted(filter(may_leave, wanted), key=staying)
     for index in leaving:
         if taken() <= width:
             break
@@ -152,6 +166,12 @@ def place_columns(
     if shown and shown[-1] == elastic:  # a name at the right edge may as well own the rest of the line
         wanted[elastic] += max(0, width - taken())
     return tuple(Placed(index, wanted[index] + bars.get(index, 0), bars.get(index, 0)) for index in shown)
+
+
+def telling_cells(names: Collection[str]) -> frozenset[int]:
+    """The cells to which neighbouring names can be cut and still differ: one more than they share, and the ellipsis."""
+    pairs = (zip(*pair, strict=False) for pair in pairwise(sorted(names)))
+    return frozenset(sum(1 for _ in takewhile(lambda two: two[0] == two[1], pair)) + 2 for pair in pairs)
 
 
 def set_text(shown: str, width: int, prefix: str = "", pan: int = 0) -> str:
@@ -203,9 +223,10 @@ class TableLayout:
         self.pan = 0
         """From which character on the elastic column is seen; 0: from its beginning."""
 
-    def word(self, rows: Sequence[Row]) -> None:
-        """Choose the units of the columns by the values of ``rows``: all of them, or the first of many."""
+    def word(self, rows: Sequence[Row], of_all: bool = True) -> None:
+        """Choose the units of the columns by the values of ``rows``: ``of_all``, or the first of many."""
         for measure, values in zip(self.measures, zip(*rows, strict=True), strict=False):
+            measure.is_empty = of_all and all(value is None for value in values)
             wording = Wording.of(measure.column.unit, values)
             if wording != measure.wording:
                 measure.wording, measure.widest = wording, 0
@@ -213,6 +234,10 @@ class TableLayout:
                 largest = max((value for value in values if isinstance(value, int | float)), default=0)
                 is_of_all = measure.column.unit is Unit.PERCENT and largest > _HALF
                 measure.full = 100.0 if is_of_all or largest <= 0 else largest
+
+        if self.elastic is not None:
+            shown = {self.names.get(text, text) for row in rows if isinstance(text := row[self.elastic], str)}
+            self.measures[self.elastic].telling = telling_cells(shown.intersection(self.names.values()))
 
     def format(self, row: Row, prefix: str = "") -> list[str]:
         """The values of ``row`` in words, and room for them in their columns' widths."""

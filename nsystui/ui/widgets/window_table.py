@@ -258,9 +258,9 @@ class WindowTable(OwnFocus, can_focus=True):
         if not same_columns:
             self._table = TableLayout(answer.columns, self.elastic)
         self._is_worded = isinstance(answer, TableAnswer)
+        self._table.names = self.names
         if isinstance(answer, TableAnswer):
             self._table.word(answer.rows)
-        self._table.names = self.names
         self._window = Window(len(self._cache), self._window.height, top)
         self.set_reactive(WindowTable.cursor_row, self._window.clamp(cursor))
         self._window.reveal(self.cursor_row)
@@ -556,7 +556,7 @@ class WindowTable(OwnFocus, can_focus=True):
         present = {index: row for index in self._window.rows() if (row := cache.row(index)) is not None}
         if present and not self._is_worded:
             self._is_worded = True
-            self._table.word(list(present.values()))
+            self._table.word(list(present.values()), of_all=False)
             self._formatted.clear()
         before, self._formatted = self._formatted, {}
         for index, row in present.items():
