@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, hit, line_with, running, screen_text
+from jobs import NARROW, WIDE, becomes, hit, line_with, running, screen_text
 from support import edit, native
 from synthetic import training_job
 
@@ -37,10 +37,11 @@ def deepest_range(path, correlation_id: int) -> tuple[str, int]:
     return found[0]
 
 
-def shown_range(app) -> tuple[str, int]:
-    assert app.current_mode == "nvtx" and len(app.screen_stack) == 1
+async def shown_range(app, pilot) -> tuple[str, int]:
+    """The range that is shown, as soon as it is: it is looked for in a thread."""
+    assert await becomes(pilot, lambda: app.current_mode == "nvtx" and len(app.screen_stack) == 1)
+    assert await becomes(pilot, lambda: app.screen.is_settled and app.screen.node().index is not None)
     node = app.screen.node()
-    assert node.index is not None
     return node.name, node.window.end - node.window.start
 
 
@@ -61,11 +62,11 @@ async def test_from_a_kernel_and_from_its_call_to_the_same_range(job, cache, siz
         path = job[int(app.screen.values()["rank"])]
         wanted = deepest_range(path, number(app))
         await hit(app, pilot, "w")
-        assert shown_range(app) == wanted
+        assert await shown_range(app, pilot) == wanted
         await hit(app, pilot, "escape")
         assert isinstance(app.screen, EventsScreen)
         await hit(app, pilot, "c", "w")
-        assert shown_range(app) == wanted
+        assert await shown_range(app, pilot) == wanted
 
 
 async def test_the_way_to_a_range_is_one_step(job, cache):
@@ -80,12 +81,12 @@ async def test_the_way_to_a_range_is_one_step(job, cache):
 async def test_from_a_launch_an_nccl_kernel_and_the_timeline(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
         await hit(app, pilot, "2", "enter", "w")
-        node = shown_range(app)
+        node = await shown_range(app, pilot)
         await hit(app, pilot, "escape")
         await hit(app, pilot, "L", "w")
-        assert shown_range(app) == node
+        assert await shown_range(app, pilot) == node
         await hit(app, pilot, "3", "enter", "w")
-        assert shown_range(app)[0]
+        assert (await shown_range(app, pilot))[0]
 
 
 async def test_a_range_of_a_list_is_shown_itself(job, cache):
@@ -93,7 +94,7 @@ async def test_a_range_of_a_list_is_shown_itself(job, cache):
         await hit(app, pilot, "5", "v", "enter", "down")
         length = app.screen.values()["duration"]
         await hit(app, pilot, "w")
-        assert shown_range(app)[1] == length
+        assert (await shown_range(app, pilot))[1] == length
 
 
 async def test_a_range_beyond_the_first_page_of_its_siblings_is_fetched(job, cache, monkeypatch):
@@ -102,7 +103,7 @@ async def test_a_range_beyond_the_first_page_of_its_siblings_is_fetched(job, cac
         await hit(app, pilot, "5", "v", "enter", "end")
         length, start = app.screen.values()["duration"], app.screen.values()["start"]
         await hit(app, pilot, "w")
-        assert shown_range(app)[1] == length and app.screen.node().window.start == start
+        assert (await shown_range(app, pilot))[1] == length and app.screen.node().window.start == start
         outline = app.screen.outline
         seen = [line.node.id for line in outline.lines if not line.rest]
         assert len(set(seen)) == len(seen)
