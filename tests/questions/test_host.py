@@ -481,6 +481,27 @@ def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one
     assert all(details), "each row has its NVTX ranges"
 
 
+def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path) -> None:
+    call = Frame("cudaStreamSynchronize", "/usr/lib/libcudart.so.12")
+    with ExportWriter(tmp_path / "a.sqlite", "3.13.2") as export:
+        export.gpu(0)
+        process = export.process(4711)
+        main_thread = export.thread(process, 4711, "train")
+        export.on_cpu(main_thread, 0, 10 * MS, [*DRIVER, call, WORK, MAIN], cpu=3)
+        export.api(main_thread, 0, 1 * MS, "cudaLaunchKernel_v7000", 1)
+        export.api(main_thread, 3 * MS, 6 * MS, "cudaStreamSynchronize_v3020", 2)
+        export.api(main_thread, 9 * MS, 10 * MS, "cudaLaunchKernel_v7000", 3)
+        export.kernel(process, 0, 7, 0, 2 * MS, name="saxpy()", correlation_id=1)
+        export.kernel(process, 0, 7, 9 * MS, 10 * MS, name="saxpy()", correlation_id=3)
+    with job_of(tmp_path / "a.sqlite") as job:
+        answer = gaps_table(job, Selection(Window(0, 10 * MS)))
+    found = {(row["cause"], row["what"]): row["time"] for row in answer.records()}
+    assert found == {
+        (causes.RUNNING_CODE, "app::work"): 4 * MS,
+        (causes.SYNCHRONISING, "cudaStreamSynchronize"): 3 * MS,
+    }
+
+
 def test_without_scheduling_and_samples_the_rest_is_not_recorded(tmp_path: Path) -> None:
     path = gaps_export(tmp_path / "a.sqlite")
     edit(path, *(f"DROP TABLE {name}" for name in ("SCHED_EVENTS", "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS")))

@@ -101,6 +101,8 @@ READS = re.compile(r"(?:p?read(?:v|64|v64|v2)?|fread(?:_unlocked)?|fgets|open(?:
 """OS runtime calls that read or open files, and perhaps pipes."""
 _LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
 """Modules whose functions do what their caller wants."""
+_CALLS = re.compile(rf"{_LIBRARY.pattern}|libcuda(?:rt[-\w]*)?\.so.*")
+"""And those of CUDA calls: what is sampled in one says of the time beside it no more than who called."""
 _PROFILERS = ("[NSys", "CUPTI worker thread")
 OUTSIDE = "outside of every NVTX range"
 NO_RANGES = "no NVTX in the report"
@@ -481,7 +483,7 @@ class _Host:
         trees = [one.stacks[thread[0]].tree if thread[0] in one.stacks else None for one in (self.samples, self.python)]
         numbers = np.empty(known.shape[1], np.int64)
         for number, nodes in enumerate(known.T.tolist()):
-            what, caller = (program_function(tree, node) for tree, node in zip(trees, nodes, strict=True))
+            what, caller = (program_function(tree, node, _CALLS) for tree, node in zip(trees, nodes, strict=True))
             numbers[number] = self.number(Cause(kind, what, name, caller if caller != what else ""))
         return Segments(segments.starts, segments.ends, numbers[place.reshape(-1)] if len(numbers) else segments.labels)
 
@@ -600,14 +602,14 @@ def _near(sampled: ThreadSamples, period: int, running: Intervals | None) -> Seg
     return Segments(starts[kept], ends[kept], nodes[kept])
 
 
-def program_function(tree: StackTree | None, node: int) -> str:
+def program_function(tree: StackTree | None, node: int, libraries: re.Pattern[str] = _LIBRARY) -> str:
     """The innermost function of a stack that is resolved and of the program: not of the kernel, not of libc."""
     if tree is None or not node:
         return ""
     innermost = tree.functions[int(tree.function[node])]
     while node:
         one = tree.functions[int(tree.function[node])]
-        if not (one.is_folded or one.is_kernel or _LIBRARY.fullmatch(one.library) or one.name.startswith("[")):
+        if not (one.is_folded or one.is_kernel or libraries.fullmatch(one.library) or one.name.startswith("[")):
             return _in_file(one)
         node = int(tree.parent[node])
     return _in_file(innermost)
