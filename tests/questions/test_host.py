@@ -23,6 +23,7 @@ from nsystui.questions.host.functions import functions_table
 from nsystui.questions.host.gaps import gaps_list, gaps_table, parts_of_row
 from nsystui.questions.host.samples import samples_of
 from nsystui.questions.host.threads import PARTS, threads_table
+from nsystui.questions.idle_causes import budget_with_causes
 from nsystui.questions.job import Job
 from nsystui.store import packing
 from nsystui.store.session import Session
@@ -474,11 +475,13 @@ def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one
         window = Selection(Window(0, 42 * MS))
         answers = {by: gaps_table(job, window, by) for by in ("all", "rank")}
         details = [parts_of_row(job, window, row) for answer in answers.values() for row in answer.records()]
+        (budget,) = (note for note in budget_with_causes(job, window).notes if note.startswith("long gaps"))
     found = {by: [(row["what"], row["thread"], row["time"]) for row in rows.records()] for by, rows in answers.items()}
     assert found["all"] == [(what, "loader (2 ranks)", 40 * MS) for what in ("busy", causes.MANY)]
     own = [(what, f"loader {4800 + rank}", 20 * MS) for what in ("busy", causes.MANY) for rank in range(2)]
     assert sorted(found["rank"]) == sorted(own)
     assert all(details), "each row has its NVTX ranges"
+    assert "busy on loader (2 ranks) 47.6 %, many functions on loader (2 ranks) 47.6 %" in budget
 
 
 def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path) -> None:

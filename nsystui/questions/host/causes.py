@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import sqlalchemy as sa
@@ -32,7 +32,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, interse
 from nsystui.questions.conditions import is_launched_by, of_tasks
 from nsystui.questions.host.files import Files, files_of
 from nsystui.questions.host.gil import Gil, gil_of
-from nsystui.questions.host.naming import HostThread, named_threads, workers_by_rank
+from nsystui.questions.host.naming import WORKER, HostThread, named_threads, workers_by_rank
 from nsystui.questions.host.samples import Samples, ThreadSamples, samples_of
 from nsystui.questions.host.segments import (
     BLOCKED,
@@ -219,6 +219,24 @@ class Attribution:
         for cause, time in zip(self.cause[first:last].tolist(), self.time[first:last].tolist(), strict=True):
             found[self.causes[cause]] = found.get(self.causes[cause], 0) + time
         return found
+
+
+def over_ranks(one: Attribution) -> Attribution:
+    """The same, where each of several ranks has one thread of a name under that name: ``pt_data_worker (4 ranks)``.
+
+    So for all worker processes of a name.
+    """
+    threads: dict[str, set[tuple[Task, str]]] = {}
+    for span, number in zip(one.span.tolist(), one.cause.tolist(), strict=True):
+        thread = one.causes[number].thread
+        if thread:
+            threads.setdefault(thread.rpartition(" ")[0], set()).add((one.spans[span].task, thread))
+    shown: dict[str, str] = {}
+    for name, found in threads.items():
+        ranks = len({task for task, _ in found})
+        if ranks > 1 and (ranks == len(found) or name.startswith(WORKER)):
+            shown |= dict.fromkeys((thread for _, thread in found), f"{name} ({ranks} ranks)")
+    return replace(one, causes=[replace(cause, thread=shown.get(cause.thread, cause.thread)) for cause in one.causes])
 
 
 def attribute(job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False) -> Attribution:

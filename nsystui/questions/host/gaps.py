@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,9 +19,9 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host.causes import Attribution, Cause, IdleSpan, attribute, folded, shown_times
+from nsystui.questions.host.causes import Attribution, Cause, IdleSpan, attribute, folded, over_ranks, shown_times
 from nsystui.questions.host.functions import Group, function_counts, function_words, top_function
-from nsystui.questions.host.naming import WORKER, named_threads, workers_by_rank
+from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.samples import samples_of_job
 from nsystui.questions.host_work import Span, host_work
 from nsystui.questions.job import Job
@@ -191,35 +191,16 @@ def _place(by: str, rank: int | None, name: str | None) -> Row:
 
 def _times(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> list[tuple[Row, Cause, int, int]]:
     """The time of each cause in each span (its number), as the rows of a place show it."""
-    one = found.attribution
-    known = one.causes if by == "rank" else _over_ranks(one)
+    one = found.attribution if by == "rank" else over_ranks(found.attribution)
     rows = []
     whole: dict[Row, Counter[Cause]] = {}
     numbers = (part.tolist() for part in (one.span, one.cause, one.range, one.time))
     for span, number, name, time in zip(*numbers, strict=True):
-        place, cause = _place(by, ranks.get(one.spans[span].task), one.ranges[name]), known[number]
+        place, cause = _place(by, ranks.get(one.spans[span].task), one.ranges[name]), one.causes[number]
         whole.setdefault(place, Counter())[cause] += time
         rows.append((place, cause, span, time))
     shown = {place: folded(times) for place, times in whole.items()}
     return [(place, shown[place][cause], span, time) for place, cause, span, time in rows]
-
-
-def _over_ranks(one: Attribution) -> list[Cause]:
-    """The causes, where each of several ranks has one thread of a name under that name: ``pt_data_worker (4 ranks)``.
-
-    So for all worker processes of a name.
-    """
-    threads: dict[str, set[tuple[Task, str]]] = {}
-    for span, number in zip(one.span.tolist(), one.cause.tolist(), strict=True):
-        thread = one.causes[number].thread
-        if thread:
-            threads.setdefault(thread.rpartition(" ")[0], set()).add((one.spans[span].task, thread))
-    shown: dict[str, str] = {}
-    for name, found in threads.items():
-        number = len({task for task, _ in found})
-        if number > 1 and (number == len(found) or name.startswith(WORKER)):
-            shown |= dict.fromkeys((thread for _, thread in found), f"{name} ({number} ranks)")
-    return [replace(cause, thread=shown.get(cause.thread, cause.thread)) for cause in one.causes]
 
 
 def parts_of_row(job: Job, selection: Selection, values: Record) -> str:
