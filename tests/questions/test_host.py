@@ -505,6 +505,18 @@ def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path) -> None:
     }
 
 
+def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = []
+    compute = stacks._stacks
+    monkeypatch.setattr(stacks, "_stacks", lambda *of: computed.append(1) or compute(*of))
+    with job_of(written(tmp_path / "a.sqlite")) as job:
+        for window in (Window(0, 6 * MS), Window(0, 12 * MS)):
+            assert functions_table(job, Selection(window)).rows
+    assert len(computed) == 1
+
+
 def test_without_scheduling_and_samples_the_rest_is_not_recorded(tmp_path: Path) -> None:
     path = gaps_export(tmp_path / "a.sqlite")
     edit(path, *(f"DROP TABLE {name}" for name in ("SCHED_EVENTS", "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS")))
