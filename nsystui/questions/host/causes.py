@@ -103,7 +103,8 @@ _LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
 """Modules whose functions do what their caller wants."""
 _CALLS = re.compile(rf"{_LIBRARY.pattern}|libcuda(?:rt[-\w]*)?\.so.*")
 """And those of CUDA calls: what is sampled in one says of the time beside it no more than who called."""
-_PROFILERS = ("[NSys", "CUPTI worker thread")
+PROFILERS = ("[NSys", "CUPTI worker thread")
+"""What the names of the profiler's own threads begin with."""
 OUTSIDE = "outside of every NVTX range"
 NO_RANGES = "no NVTX in the report"
 _MPI_PREFIX = f"{DOMAIN}:"
@@ -437,7 +438,7 @@ class _Host:
         return [
             one
             for one, known in sorted(self.names.items())
-            if one != thread and known.task == task and not known.name.startswith(_PROFILERS)
+            if one != thread and known.task == task and not known.name.startswith(PROFILERS)
         ]
 
     def _workers(self, task: Task) -> list[Thread]:
