@@ -5,6 +5,7 @@ The causes are those of `host.causes`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from nsystui.base.selection import Task, Window
 from nsystui.questions import mpi
 from nsystui.questions.conditions import job_start
 from nsystui.questions.host import gil
-from nsystui.questions.host.causes import KINDS, Cause, IdleSpan, attribute
+from nsystui.questions.host.causes import KINDS, Cause, IdleSpan, attribute, folded, over_ranks, shown_times
 from nsystui.questions.job import Job
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.store import tables
@@ -81,8 +82,13 @@ class _Range(NamedTuple):
 def host_work(job: Job, spans: Sequence[Span]) -> list[HostWork]:
     """The CPU's work in each of some spans (dozens: each range is compared with all of its process)."""
     idle = [IdleSpan(one.task, one.device, one.window.start, one.window.end) for one in spans]
-    found, ranges = attribute(job, idle), _overlapping(job.session, tables.nvtx_ranges, FOLDED_LABEL, spans)
-    return [_work(span, found.of_span(number), ranges[number]) for number, span in enumerate(spans)]
+    found, ranges = over_ranks(attribute(job, idle)), _overlapping(job.session, tables.nvtx_ranges, FOLDED_LABEL, spans)
+    causes = [found.of_span(number) for number in range(len(spans))]
+    whole: Counter[Cause] = Counter()
+    for own in causes:
+        whole.update(own)
+    shown = folded(whole)
+    return [_work(*one) for one in zip(spans, (shown_times(own, shown) for own in causes), ranges, strict=True)]
 
 
 def _work(span: Span, causes: Mapping[Cause, int], ranges: Sequence[_Range]) -> HostWork:

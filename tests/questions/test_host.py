@@ -23,6 +23,7 @@ from nsystui.questions.host.functions import functions_table
 from nsystui.questions.host.gaps import gaps_list, gaps_table, parts_of_row
 from nsystui.questions.host.samples import samples_of
 from nsystui.questions.host.threads import PARTS, threads_table
+from nsystui.questions.idle_causes import budget_with_causes
 from nsystui.questions.job import Job
 from nsystui.store import packing
 from nsystui.store.session import Session
@@ -312,7 +313,7 @@ def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Pat
         (causes.IN_OS, "pthread_cond_wait", None, None): 2 * MS,
         (causes.OFF_CPU, None, None, None): 1 * MS,
         (causes.RUNNING_CODE, "Grid::leaf", None, None): 4 * MS,
-        (causes.PREEMPTED, "rival (main) 5000", None, None): 1 * MS,
+        (causes.PREEMPTED, "worker process rival 5000", None, None): 1 * MS,
         (causes.PREEMPTED, None, None, None): 1 * MS,
         (causes.LAUNCHING, "cudaLaunchKernel", None, None): 1 * MS,
     }
@@ -399,6 +400,121 @@ def test_the_starved_gpu_of_a_real_tutorial_waits_for_the_thread_that_pins_memor
     (note,) = [note for note in answer.notes if "CPU samples in gaps" in note]
     assert "of 7,925 CPU samples" in note and "7,888 are of thread python 114211" in note
     assert "direct_copy_kernel" in note
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_rank(
+    tmp_path: Path, ranks: int
+) -> None:
+    with ExportWriter(tmp_path / "a.sqlite", "3.13.2") as export:
+        export.gpu(0)
+        for number in range(ranks):
+            process = export.process(4711 + number)
+            main_thread = export.thread(process, 4711 + number, "train")
+            export.on_cpu(main_thread, 0, 4 * MS, [LEAF], cpu=1)
+            export.osrt(main_thread, 4 * MS, 12 * MS, "poll", stack=[COPY, WORK, MAIN])
+            export.osrt(main_thread, 14 * MS, 18 * MS, "pthread_cond_wait")
+            export.on_cpu(main_thread, 18 * MS, 20 * MS, [LEAF], cpu=1)
+            for start, end in ((0, 4), (18, 20)):
+                export.api(main_thread, start * MS, start * MS + 100, "cudaLaunchKernel_v7000", start + 1)
+                export.kernel(process, 0, 7, start * MS, end * MS, name="saxpy()", correlation_id=start + 1)
+        workers = [export.thread(export.process(pid), pid, "worker") for pid in (5000, 5001)]
+        export.on_cpu(workers[0], 6 * MS, 9 * MS, [COPY, WORK], cpu=2)
+        export.on_cpu(workers[1], 13 * MS, 17 * MS, [WORK], cpu=2)
+        stranger = export.thread(export.process(6000, "/usr/bin/top"), 6000, "top")
+        export.on_cpu(stranger, 4 * MS, 18 * MS, [LEAF], cpu=4)
+    with job_of(tmp_path / "a.sqlite") as job:
+        answer = gaps_table(job, Selection(Window(0, 20 * MS)))
+    found = {(row["cause"], row["what"], row["thread"], row["caller"]): row["time"] for row in answer.records()}
+    if ranks == 1:
+        assert found == {
+            (causes.WAITING, "app::work", "worker process worker 5000", None): 3 * MS,
+            (causes.IN_OS, "poll", None, "app::work"): 5 * MS,
+            (causes.WAITING, "app::work", "worker process worker 5001", None): 4 * MS,
+            (causes.OFF_CPU, None, None, None): 1 * MS,
+            (causes.IN_OS, "pthread_cond_wait", None, None): 1 * MS,
+        }
+        (note,) = [note for note in answer.notes if "CPU samples in gaps" in note]
+        assert "of 7 CPU samples" in note and "4 are of worker process worker 5001" in note
+    else:
+        assert not any(thread for _, _, thread, _ in found)
+
+
+def test_the_starved_gpu_of_another_real_tutorial_waits_for_the_worker_of_its_data_loader() -> None:
+    (path,) = shared("ai-training-before")
+    worker = "(globalTid >> 24) & 0xFFFFFF = 751197"
+    with job_of(path) as job:
+        answer = gaps_table(job, Selection())
+    waiting = [row for row in answer.records() if "worker process python3 751197" in (row["thread"] or "")]
+    samples = native_count(path, "COMPOSITE_EVENTS", worker)
+    assert sum(row["time"] for row in waiting) > 0.55 * sum(answer.cells("time"))
+    (note,) = [note for note in answer.notes if "CPU samples in gaps" in note]
+    counted = re.search(r"of ([0-9,]+) CPU samples .* ([0-9,]+) are of worker process python3 751197", note)
+    assert counted is not None and int(counted[2].replace(",", "")) <= samples
+
+
+def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one_name_in_several_ranks(
+    tmp_path: Path,
+) -> None:
+    for rank in range(2):
+        with ExportWriter(tmp_path / f"{rank}.sqlite", "3.13.2") as export:
+            export.gpu(0)
+            process = export.process(4711 + rank)
+            main_thread = export.thread(process, 4711 + rank, "train")
+            loader = export.thread(process, 4800 + rank, "loader")
+            export.on_cpu(main_thread, 0, 1 * MS, [MAIN], cpu=3)
+            for number in range(40):
+                name = "busy" if number < 20 else f"small_{number}"
+                start = (1 + number) * MS
+                export.on_cpu(loader, start, start + MS, [Frame(name, "/opt/app/main")], cpu=1)
+            export.on_cpu(main_thread, 41 * MS, 42 * MS, [MAIN], cpu=3)
+            for start in (0, 41):
+                export.api(main_thread, start * MS, start * MS + MS, "cudaLaunchKernel_v7000", start + 1)
+                export.kernel(process, 0, 7, start * MS, start * MS + MS, name="saxpy()", correlation_id=start + 1)
+    with job_of(tmp_path / "0.sqlite", tmp_path / "1.sqlite") as job:
+        window = Selection(Window(0, 42 * MS))
+        answers = {by: gaps_table(job, window, by) for by in ("all", "rank")}
+        details = [parts_of_row(job, window, row) for answer in answers.values() for row in answer.records()]
+        (budget,) = (note for note in budget_with_causes(job, window).notes if note.startswith("long gaps"))
+    found = {by: [(row["what"], row["thread"], row["time"]) for row in rows.records()] for by, rows in answers.items()}
+    assert found["all"] == [(what, "loader (2 ranks)", 40 * MS) for what in ("busy", causes.MANY)]
+    own = [(what, f"loader {4800 + rank}", 20 * MS) for what in ("busy", causes.MANY) for rank in range(2)]
+    assert sorted(found["rank"]) == sorted(own)
+    assert all(details), "each row has its NVTX ranges"
+    assert "busy on loader (2 ranks) 47.6 %, many functions on loader (2 ranks) 47.6 %" in budget
+
+
+def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path) -> None:
+    call = Frame("cudaStreamSynchronize", "/usr/lib/libcudart.so.12")
+    with ExportWriter(tmp_path / "a.sqlite", "3.13.2") as export:
+        export.gpu(0)
+        process = export.process(4711)
+        main_thread = export.thread(process, 4711, "train")
+        export.on_cpu(main_thread, 0, 10 * MS, [*DRIVER, call, WORK, MAIN], cpu=3)
+        export.api(main_thread, 0, 1 * MS, "cudaLaunchKernel_v7000", 1)
+        export.api(main_thread, 3 * MS, 6 * MS, "cudaStreamSynchronize_v3020", 2)
+        export.api(main_thread, 9 * MS, 10 * MS, "cudaLaunchKernel_v7000", 3)
+        export.kernel(process, 0, 7, 0, 2 * MS, name="saxpy()", correlation_id=1)
+        export.kernel(process, 0, 7, 9 * MS, 10 * MS, name="saxpy()", correlation_id=3)
+    with job_of(tmp_path / "a.sqlite") as job:
+        answer = gaps_table(job, Selection(Window(0, 10 * MS)))
+    found = {(row["cause"], row["what"]): row["time"] for row in answer.records()}
+    assert found == {
+        (causes.RUNNING_CODE, "app::work"): 4 * MS,
+        (causes.SYNCHRONISING, "cudaStreamSynchronize"): 3 * MS,
+    }
+
+
+def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = []
+    compute = stacks._stacks
+    monkeypatch.setattr(stacks, "_stacks", lambda *of: computed.append(1) or compute(*of))
+    with job_of(written(tmp_path / "a.sqlite")) as job:
+        for window in (Window(0, 6 * MS), Window(0, 12 * MS)):
+            assert functions_table(job, Selection(window)).rows
+    assert len(computed) == 1
 
 
 def test_without_scheduling_and_samples_the_rest_is_not_recorded(tmp_path: Path) -> None:

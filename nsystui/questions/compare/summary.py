@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TypeVar
 
-import sqlalchemy as sa
-
 from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import FILES_ONLY, Column, Unit
-from nsystui.base.selection import Task
 from nsystui.base.units import align_decimal, format_value
 from nsystui.questions.compare.host import call_tree, functions
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared
@@ -19,11 +16,11 @@ from nsystui.questions.compare.side import Basis, Side, both
 from nsystui.questions.compare.tables import STEP, families, graph_time, kernels, memory, nccl, nvtx, spreads, steps
 from nsystui.questions.compare.verdict import By, Verdict, verdict
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS
+from nsystui.questions.host.naming import worker_processes
 from nsystui.questions.host_copies import PAGEABLE, host_copies
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.summary import KERNEL
 from nsystui.questions.overview import task_table
-from nsystui.questions.tasks import process_names
 from nsystui.questions.time_window import extents
 from nsystui.store import tables
 
@@ -269,15 +266,10 @@ def _per_step(side: Side, communication: Compared, key: str, step_range: str | N
 
 
 def _workers(side: Side) -> int | None:
-    """The processes of the ranks' programs that are no rank and were on a CPU: mostly workers of data loaders."""
-    events, session = tables.sched_events, side.job.session
-    if not session.count(events):
+    """The worker processes of the ranks, where scheduling is recorded."""
+    if not side.job.session.count(tables.sched_events):
         return None
-    ranks, programs = {item.task for item in side.job.ranks}, process_names(session)
-    own = {(item.task.report, programs.get(item.task)) for item in side.ranks}
-    found = session.rows(sa.select(events.c.report, events.c.process).distinct())
-    others = {Task(report, process) for report, process in found} - ranks
-    return sum((task.report, programs.get(task, "")) in own for task in others)
+    return len(worker_processes(side.job, [item.task for item in side.ranks]))
 
 
 _Pair = tuple[float | None, float | None]

@@ -21,6 +21,7 @@ from nsystui.questions.host.causes import (
     Cause,
     IdleSpan,
     attribute,
+    shown_times,
 )
 from nsystui.questions.job import Job
 from nsystui.questions.tasks import GPU_TABLES
@@ -47,7 +48,7 @@ def before_launch(job: Job, task: Task, device: int, start: int) -> str:
 
 def causes_in(job: Job, task: Task, device: int, start: int, end: int) -> str:
     """The largest causes of idle time of a GPU, ``61 % running direct_copy_kernel, 30 % in poll``."""
-    found = attribute(job, [IdleSpan(task, device, start, end)]).of_span(0)
+    found = shown_times(attribute(job, [IdleSpan(task, device, start, end)]).of_span(0))
     length = end - start
     ordered = sorted(found, key=lambda cause: (-found[cause], cause.words))
     shown = [cause for cause in ordered if found[cause] >= _LEAST_SHARE * length][:_MOST]

@@ -10,26 +10,29 @@ first cause that there is, in this order:
 4. it runs on a CPU: the function of the nearest sample between two switches;
 5. it could run, and another thread has its CPU;
 6. it waits, and another thread of its process is in an MPI or CUDA call, or runs, or reads a file;
-7. it is in an OS runtime call that waits; it is off the CPU;
-8. nothing is recorded.
+7. it waits, and a worker process of its rank runs or reads a file;
+8. it is in an OS runtime call that waits; it is off the CPU;
+9. nothing is recorded.
+
+A call that waits for descriptors (``poll``) comes third, but for the time in which a worker process works.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
 from nsystui.questions.conditions import is_launched_by, of_tasks
 from nsystui.questions.host.files import Files, files_of
 from nsystui.questions.host.gil import Gil, gil_of
-from nsystui.questions.host.naming import HostThread, named_threads
+from nsystui.questions.host.naming import WORKER, HostThread, named_threads, workers_by_rank
 from nsystui.questions.host.samples import Samples, ThreadSamples, samples_of
 from nsystui.questions.host.segments import (
     BLOCKED,
@@ -90,13 +93,18 @@ ALLOCATIONS = ("Malloc", "Free", "MemAlloc", "MemCreate", "MemMap", "HostAlloc",
 """Words in the names of CUDA calls that allocate or free memory."""
 _WAITS = re.compile(r"futex|cond_|sem_|mutex|rwlock|barrier|pthread_join|spin_lock|sigwait|waitid|waitpid|wait4")
 """OS runtime calls that wait for another thread."""
+_POLLS = re.compile(r"p?poll|p?select|epoll_p?wait")
+"""OS runtime calls that wait for descriptors: what a data loader's worker process sends comes by one."""
 FILE_READS = ("pread", "pread64", "preadv", "preadv2", "fread", "fread_unlocked")
 """OS runtime calls that read files alone: ``read`` also reads pipes, by which processes send each other their data."""
 READS = re.compile(r"(?:p?read(?:v|64|v64|v2)?|fread(?:_unlocked)?|fgets|open(?:at|64)?|fopen(?:64)?)")
 """OS runtime calls that read or open files, and perhaps pipes."""
 _LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
 """Modules whose functions do what their caller wants."""
-_PROFILERS = ("[NSys", "CUPTI worker thread")
+_CALLS = re.compile(rf"{_LIBRARY.pattern}|libcuda(?:rt[-\w]*)?\.so.*")
+"""And those of CUDA calls: what is sampled in one says of the time beside it no more than who called."""
+PROFILERS = ("[NSys", "CUPTI worker thread")
+"""What the names of the profiler's own threads begin with."""
 OUTSIDE = "outside of every NVTX range"
 NO_RANGES = "no NVTX in the report"
 _MPI_PREFIX = f"{DOMAIN}:"
@@ -150,6 +158,35 @@ class Cause:
         return f"{what} on {self.thread}" if self.thread else what
 
 
+MANY = "many functions"
+"""In the place of functions that have less than `_LEAST_SHARE` of the time in which a thread ran, each."""
+_LEAST_SHARE = 0.1
+
+
+def folded(times: Mapping[Cause, int]) -> dict[Cause, Cause]:
+    """What each cause is shown as: itself, or `MANY` where it is one of several small functions of a thread."""
+    threads: dict[tuple[str, str], list[Cause]] = {}
+    for cause in times:
+        if cause.kind in (RUNNING_CODE, WAITING, GIL) and not cause.reads:
+            threads.setdefault((cause.kind, cause.thread), []).append(cause)
+    found = {cause: cause for cause in times}
+    for causes in threads.values():
+        least = _LEAST_SHARE * sum(times[cause] for cause in causes)
+        small = [cause for cause in causes if cause.what and times[cause] < least]
+        if len({cause.what for cause in small}) > 1:
+            found |= dict.fromkeys(small, Cause(small[0].kind, MANY, small[0].thread))
+    return found
+
+
+def shown_times(times: Mapping[Cause, int], shown: Mapping[Cause, Cause] | None = None) -> dict[Cause, int]:
+    """The times of causes under what they are shown as, if not otherwise said by `folded`."""
+    shown = folded(times) if shown is None else shown
+    found: dict[Cause, int] = {}
+    for cause, time in times.items():
+        found[shown[cause]] = found.get(shown[cause], 0) + time
+    return found
+
+
 @dataclass(frozen=True)
 class IdleSpan:
     """A span in which a GPU (``device``: its CUDA ordinal in the task) was idle, job time."""
@@ -183,6 +220,24 @@ class Attribution:
         for cause, time in zip(self.cause[first:last].tolist(), self.time[first:last].tolist(), strict=True):
             found[self.causes[cause]] = found.get(self.causes[cause], 0) + time
         return found
+
+
+def over_ranks(one: Attribution) -> Attribution:
+    """The same, where each of several ranks has one thread of a name under that name: ``pt_data_worker (4 ranks)``.
+
+    So for all worker processes of a name.
+    """
+    threads: dict[str, set[tuple[Task, str]]] = {}
+    for span, number in zip(one.span.tolist(), one.cause.tolist(), strict=True):
+        thread = one.causes[number].thread
+        if thread:
+            threads.setdefault(thread.rpartition(" ")[0], set()).add((one.spans[span].task, thread))
+    shown: dict[str, str] = {}
+    for name, found in threads.items():
+        ranks = len({task for task, _ in found})
+        if ranks > 1 and (ranks == len(found) or name.startswith(WORKER)):
+            shown |= dict.fromkeys((thread for _, thread in found), f"{name} ({ranks} ranks)")
+    return replace(one, causes=[replace(cause, thread=shown.get(cause.thread, cause.thread)) for cause in one.causes])
 
 
 def attribute(job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False) -> Attribution:
@@ -304,6 +359,7 @@ class _Host:
     launching: Mapping[tuple[Task, int], tuple[Times, Numbers]]
     ending: Mapping[tuple[Task, int], tuple[Times, Numbers]]
     usual: Mapping[Task, Thread]
+    workers: Mapping[Task, Task]
     os_callers: Mapping[int, Mapping[int, str]]
     causes: dict[Cause, int] = field(default_factory=dict)
     _functions: dict[Thread, Segments] = field(default_factory=dict)
@@ -313,8 +369,14 @@ class _Host:
         session = job.session
         tasks = frozenset(one.task for one in spans)
         hull = Window(min(one.start for one in spans), max(one.end for one in spans))
-        selection = Selection(hull, tasks)
-        few = [(one.task, one.start, one.end) for one in spans] if len(spans) <= FEW else None
+        workers = workers_by_rank(job, tasks)
+        selection = Selection(hull, tasks | workers.keys())
+        few = None
+        if len(spans) <= FEW:
+            few = [(one.task, one.start, one.end) for one in spans]
+            few += [
+                (worker, start, end) for worker, rank in workers.items() for task, start, end in few if task == rank
+            ]
         nothing = Calls((), {})
         cuda = calls_of(session, tables.api_calls, selection, few) if session.count(tables.api_calls) else nothing
         mpi = calls_of(session, mpi_rows(session), selection, few) if has_mpi(session) else nothing
@@ -333,7 +395,7 @@ class _Host:
         before = {one.start for one in spans} if few is not None else None
         return cls(
             job, cuda, mpi, os, scheduling, samples, python, gil, files_of(session, selection), names,
-            _launchers(session, tasks, moments, "start"), _launchers(session, tasks, before, "end"), usual,
+            _launchers(session, tasks, moments, "start"), _launchers(session, tasks, before, "end"), usual, workers,
             _callers(session, os),
         )  # fmt: skip
 
@@ -351,17 +413,20 @@ class _Host:
 
     def timeline(self, task: Task, thread: Thread | None, inside: Intervals) -> Segments:
         """The causes over the time of ``inside``, every moment of which has one."""
-        others = self._others(task, thread)
+        others, workers = self._others(task, thread), self._workers(task)
         layers = []
         states = NO_SEGMENTS
         if thread is not None:
             states = self.scheduling.threads.get(thread, NO_SEGMENTS)
             layers += [self._library_calls(thread, inside, ""), *self._waiting_for_gil(thread, others, inside)]
+            polls = self._in_os_calls(thread, _POLLS.fullmatch)
+            layers += self._working(workers, intersect(inside, polls))
             layers += [self._os_calls(thread, inside, lambda call: not _WAITS.search(call))]
             layers += [self._running(thread, inside, RUNNING_CODE, ""), self._preempted(thread, states, inside)]
-        layers += [self._calls_of_others(others, inside), *self._running_others(others, inside)]
-        layers += [self._os_calls(one, inside, FILE_READS.__contains__, WAITING, self._name(one)) for one in others]
+        layers += [self._calls_of_others(others, inside), *self._working(others, inside)]
         if thread is not None:
+            waits = merge(self._in_os_calls(thread, _WAITS.search), states.labelled(BLOCKED, OFF))
+            layers += self._working(workers, intersect(inside, waits))
             layers += [
                 self._os_calls(thread, inside, lambda call: bool(_WAITS.search(call))),
                 self._off(states, inside),
@@ -373,8 +438,17 @@ class _Host:
         return [
             one
             for one, known in sorted(self.names.items())
-            if one != thread and known.task == task and not known.name.startswith(_PROFILERS)
+            if one != thread and known.task == task and not known.name.startswith(PROFILERS)
         ]
+
+    def _workers(self, task: Task) -> list[Thread]:
+        """The threads of the worker processes of a rank."""
+        return [one for one, known in sorted(self.names.items()) if self.workers.get(known.task) == task]
+
+    def _in_os_calls(self, thread: Thread, is_meant: Callable[[str], object]) -> Intervals:
+        """When a thread is in OS runtime calls with the names that are meant."""
+        meant = [number for number, call in enumerate(self.os.names) if is_meant(call)]
+        return self.os.threads.get(thread, NO_SEGMENTS).labelled(*meant)
 
     def _library_calls(self, thread: Thread, inside: Intervals, name: str) -> Segments:
         """The MPI and CUDA calls of a thread: of calls within each other the outermost."""
@@ -420,12 +494,15 @@ class _Host:
         if thread not in self._functions:
             sampled, states = self.samples.threads.get(thread), self.scheduling.threads.get(thread)
             self._functions[thread] = running_stretches(sampled, self.samples.period, states)
-        segments, frames = self._with_frames(thread, self._functions[thread].within(inside))
+        segments = self._functions[thread].within(inside)
+        if not len(segments):
+            return NO_SEGMENTS
+        segments, frames = self._with_frames(thread, segments)
         known, place = np.unique(np.stack([segments.labels, frames]), axis=1, return_inverse=True)
         trees = [one.stacks[thread[0]].tree if thread[0] in one.stacks else None for one in (self.samples, self.python)]
         numbers = np.empty(known.shape[1], np.int64)
         for number, nodes in enumerate(known.T.tolist()):
-            what, caller = (program_function(tree, node) for tree, node in zip(trees, nodes, strict=True))
+            what, caller = (program_function(tree, node, _CALLS) for tree, node in zip(trees, nodes, strict=True))
             numbers[number] = self.number(Cause(kind, what, name, caller if caller != what else ""))
         return Segments(segments.starts, segments.ends, numbers[place.reshape(-1)] if len(numbers) else segments.labels)
 
@@ -483,11 +560,18 @@ class _Host:
                     layers.append(Segments(part.starts[chosen], part.ends[chosen], part.labels[chosen]))
         return one_after_the_other(*layers) if layers else NO_SEGMENTS
 
-    def _running_others(self, others: Sequence[Thread], inside: Intervals) -> list[Segments]:
-        """What other threads of the process run, the one that runs longest first."""
-        found = [self._running(one, inside, WAITING, self._name(one)) for one in others]
-        found = [part for part in found if len(part)]
-        return sorted(found, key=lambda part: -int((part.ends - part.starts).sum()))
+    def _working(self, others: Sequence[Thread], inside: Intervals) -> list[Segments]:
+        """What other threads run, the one that runs longest first, and the files that they read."""
+        if not len(inside):
+            return []
+        running = [self._running(one, inside, WAITING, self._name(one)) for one in others]
+        running.sort(key=lambda part: -int((part.ends - part.starts).sum()))
+        reading = [
+            self._os_calls(one, inside, FILE_READS.__contains__, WAITING, self._name(one))
+            for one in others
+            if one in self.os.threads
+        ]
+        return [part for part in (*running, *reading) if len(part)]
 
     def _off(self, states: Segments, inside: Intervals) -> Segments:
         return self._all(intersect(states.labelled(BLOCKED, OFF), inside), Cause(OFF_CPU))
@@ -497,7 +581,7 @@ class _Host:
 
     def _name(self, thread: Thread) -> str:
         one = self.names.get(thread)
-        return f"{one.name} {one.tid}" if one is not None else ""
+        return one.words(one.task in self.workers) if one is not None else ""
 
 
 def _at(known: tuple[Times, Numbers] | None, moment: int) -> int | None:
@@ -537,14 +621,14 @@ def _near(sampled: ThreadSamples, period: int, running: Intervals | None) -> Seg
     return Segments(starts[kept], ends[kept], nodes[kept])
 
 
-def program_function(tree: StackTree | None, node: int) -> str:
+def program_function(tree: StackTree | None, node: int, libraries: re.Pattern[str] = _LIBRARY) -> str:
     """The innermost function of a stack that is resolved and of the program: not of the kernel, not of libc."""
     if tree is None or not node:
         return ""
     innermost = tree.functions[int(tree.function[node])]
     while node:
         one = tree.functions[int(tree.function[node])]
-        if not (one.is_folded or one.is_kernel or _LIBRARY.fullmatch(one.library) or one.name.startswith("[")):
+        if not (one.is_folded or one.is_kernel or libraries.fullmatch(one.library) or one.name.startswith("[")):
             return _in_file(one)
         node = int(tree.parent[node])
     return _in_file(innermost)

@@ -19,9 +19,9 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host.causes import Attribution, Cause, IdleSpan, attribute
-from nsystui.questions.host.functions import Group, function_words, top_function
-from nsystui.questions.host.naming import named_threads
+from nsystui.questions.host.causes import Attribution, Cause, IdleSpan, attribute, folded, over_ranks, shown_times
+from nsystui.questions.host.functions import Group, function_counts, function_words, top_function
+from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.samples import samples_of_job
 from nsystui.questions.host_work import Span, host_work
 from nsystui.questions.job import Job
@@ -160,20 +160,16 @@ def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str |
     ranks = {item.task: item.rank for item in job.ranks}
     sums: dict[tuple[Row, Cause | None], _Sum] = {}
 
-    def sum_of(task: Task, name: str | None, cause: Cause) -> _Sum:
-        place: Row = (name,) if is_range else (ranks.get(task),) if by == "rank" else ()
+    def sum_of(place: Row, cause: Cause) -> _Sum:
         return sums.setdefault((place, None if is_range else cause), _Sum())
 
-    one = found.attribution
-    numbers = (part.tolist() for part in (one.span, one.cause, one.range, one.time))
-    for span, number, place, time in zip(*numbers, strict=True):
-        cause = one.causes[number]
-        own = sum_of(one.spans[span].task, one.ranges[place], cause)
+    for place, cause, span, time in _times(found, by, ranks):
+        own = sum_of(place, cause)
         own.add(cause, found.parts[span], time)
         own.spans.add(span)
     for (task, part), time in found.profiler.items():
         if time:
-            sum_of(task, None, _OWN_WORK).add(_OWN_WORK, part, time)
+            sum_of(_place(by, ranks.get(task), None), _OWN_WORK).add(_OWN_WORK, part, time)
     rows = [own.row(place, found.idle, is_range) for (place, _), own in sums.items()]
     columns = {"all": SUM_COLUMNS, "rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS}[by]
     keys = [column.key for column in columns]
@@ -188,22 +184,41 @@ def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str |
     return _answer(job, columns, rows, total, [note for note in notes if note])
 
 
+def _place(by: str, rank: int | None, name: str | None) -> Row:
+    """The cells before the times."""
+    return {"rank": (rank,), "range": (name,)}.get(by, ())
+
+
+def _times(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> list[tuple[Row, Cause, int, int]]:
+    """The time of each cause in each span (its number), as the rows of a place show it."""
+    one = found.attribution if by == "rank" else over_ranks(found.attribution)
+    rows = []
+    whole: dict[Row, Counter[Cause]] = {}
+    numbers = (part.tolist() for part in (one.span, one.cause, one.range, one.time))
+    for span, number, name, time in zip(*numbers, strict=True):
+        place, cause = _place(by, ranks.get(one.spans[span].task), one.ranges[name]), one.causes[number]
+        whole.setdefault(place, Counter())[cause] += time
+        rows.append((place, cause, span, time))
+    shown = {place: folded(times) for place, times in whole.items()}
+    return [(place, shown[place][cause], span, time) for place, cause, span, time in rows]
+
+
 def parts_of_row(job: Job, selection: Selection, values: Record) -> str:
     """Of a row of `gaps_table` by cause the NVTX ranges of most of its time, of one by range the causes."""
     found = job.once(("idle time by range", selection), lambda: idle_time(job, selection, with_ranges=True))
     ranks = {item.task: item.rank for item in job.ranks}
     one, wanted = found.attribution, {key: value for key, value in values.items() if key in _WORDS}
-    is_range = "range" in values
+    by = "range" if "range" in values else "rank" if "rank" in values else "all"
+    is_range, rank = by == "range", values.get("rank")
+    own = _place(by, rank if isinstance(rank, int) else None, str(values.get("range")))
     times: Counter[str] = Counter()
-    numbers = (part.tolist() for part in (one.span, one.cause, one.range, one.time))
-    for span, number, place, time in zip(*numbers, strict=True):
-        cause, name = one.causes[number], one.ranges[place]
-        if is_range and name == values["range"]:
+    for (place, cause, _, time), number in zip(_times(found, by, ranks), one.range.tolist(), strict=True):
+        if place == own and is_range:
             times[cause.words or cause.kind] += time
-        elif not is_range and values.get("rank", ranks.get(one.spans[span].task)) == ranks.get(one.spans[span].task):
-            words = dict(zip(_WORDS, cause_cells(cause), strict=True))
-            times[name] += time if words.items() >= wanted.items() else 0
-    largest = [(name, 100.0 * time / times.total()) for name, time in times.most_common(_TOLD) if time]
+        elif place == own and dict(zip(_WORDS, cause_cells(cause), strict=True)).items() >= wanted.items():
+            times[one.ranges[number]] += time
+    longest = sorted(times, key=lambda name: (-times[name], name))[:_TOLD]
+    largest = [(name, 100.0 * times[name] / times.total()) for name in longest if times[name]]
     said = ", ".join(f"{name} {format_value(Unit.PERCENT, share)}" for name, share in largest)
     return f"{'causes' if is_range else 'NVTX ranges'}: {said}" if said else ""
 
@@ -223,7 +238,7 @@ def gaps_list(job: Job, selection: Selection, least: int = LONG_GAP, step_name: 
     ranks = {item.task: item.rank for item in job.ranks}
     rows: list[Row] = []
     for place, number in enumerate(numbers):
-        span, causes = one.spans[number], one.of_span(number)
+        span, causes = one.spans[number], shown_times(one.of_span(number))
         cause = max(causes, key=lambda item: (causes[item], item.words))
         length = span.end - span.start
         where = (ranks.get(span.task), span.device, found.parts[number], span.start, length)
@@ -255,7 +270,7 @@ def _notes(job: Job, selection: Selection, with_ranges: bool = False) -> tuple[s
 
 
 def samples_in_gaps(job: Job, selection: Selection) -> str:
-    """The thread that has most of the CPU samples in the long gaps of the GPUs of its process, in a sentence."""
+    """The thread that has most of the CPU samples in the long gaps of the GPUs of its rank, in a sentence."""
     samples = samples_of_job(job, selection)
     if not len(samples):
         return ""
@@ -267,9 +282,10 @@ def samples_in_gaps(job: Job, selection: Selection) -> str:
         is_long = idle.ends - idle.starts >= LONG_GAP
         long = Intervals(idle.starts[is_long], idle.ends[is_long])
         gaps[task] = intersect(gaps[task], long) if task in gaps else long
+    workers = workers_by_rank(job, gaps)
     counted = []
     for thread in named_threads(job, samples.threads):
-        idle, own = gaps.get(thread.task, EMPTY), samples.threads[thread.thread]
+        idle, own = gaps.get(workers.get(thread.task, thread.task), EMPTY), samples.threads[thread.thread]
         place = np.searchsorted(idle.starts, own.times, side="right") - 1
         inside = (place >= 0) & (own.times < idle.ends[np.maximum(place, 0)]) if len(idle) else own.times < 0
         counted.append((int(inside.sum()), thread, own.nodes[inside]))
@@ -279,10 +295,16 @@ def samples_in_gaps(job: Job, selection: Selection) -> str:
     count, thread, nodes = max(counted, key=lambda one: (one[0], one[1].thread))
     report = thread.thread[0]
     own_nodes = {report: np.bincount(nodes, minlength=len(samples.stacks[report].tree))}
-    function = top_function(samples, Group((thread,), own_nodes))
-    where = f", most of them in {function_words(function)}" if function is not None else ""
+    group = Group((thread,), own_nodes)
+    function = top_function(samples, group)
+    where = ""
+    if function is not None:
+        share = format_value(Unit.PERCENT, 100.0 * function_counts(samples, group)[function][0] / count)
+        where = f", {share} of them in {function_words(function)}"
     of_rank = "" if thread.rank is None or len(job.ranks) < 2 else f" of rank {thread.rank}"
+    is_worker = thread.task in workers
+    words = thread.words(is_worker) if is_worker else f"thread {thread.words()}"
     return (
-        f"of {total:,} CPU samples in gaps of {LONG_GAP // 1_000_000} ms or more, {count:,} are of thread "
-        f"{thread.name} {thread.tid}{of_rank}{where}"
+        f"of {total:,} CPU samples in gaps of {LONG_GAP // 1_000_000} ms or more, {count:,} are of "
+        f"{words}{of_rank}{where}"
     )

@@ -16,6 +16,8 @@ from nsystui.questions.tasks import process_names
 from nsystui.store import tables
 from nsystui.store.session import Session
 
+WORKER = "worker process"
+
 
 @dataclass(frozen=True)
 class HostThread:
@@ -35,12 +37,39 @@ class HostThread:
     def tid(self) -> int:
         return tid_of(self.thread[1])
 
+    def words(self, is_worker: bool = False) -> str:
+        """``python (main) 41000``; of a thread of a worker process the process: ``worker process python 41063``."""
+        name = self.name.removesuffix(" (main)")
+        return f"{WORKER} {name} {pid_of(self.thread[1])}" if is_worker else f"{self.name} {self.tid}"
+
 
 def thread_names(session: Session) -> dict[Thread, str]:
     """The names of the threads that have one, whatever the process: nsys writes the last name."""
     columns = tables.threads.c
     query = sa.select(columns.report, columns.thread, columns.name).where(columns.name.is_not(None))
     return {(report, thread): name for report, thread, name in session.rows(query)} if session.reports else {}
+
+
+def worker_processes(job: Job, ranks: Iterable[Task]) -> set[Task]:
+    """The processes of the programs of ``ranks``, in their reports, that are no rank and were on a CPU.
+
+    Mostly workers of data loaders.
+    """
+    events, programs = tables.sched_events, process_names(job.session)
+    if not job.session.count(events):
+        return set()
+    own = {(task.report, programs.get(task)) for task in ranks}
+    query = sa.select(events.c.report, events.c.process).where(events.c.report.in_({report for report, _ in own}))
+    found = {Task(report, process) for report, process in job.session.rows(query.distinct())}
+    others = found - {one.task for one in job.ranks}
+    return {task for task in others if (task.report, programs.get(task, "")) in own}
+
+
+def workers_by_rank(job: Job, tasks: Iterable[Task]) -> dict[Task, Task]:
+    """The rank of each worker process, where its report has one rank alone: whose worker it is, is not recorded."""
+    ranks = Counter(one.task.report for one in job.ranks)
+    alone = {task.report: task for task in tasks if ranks[task.report] == 1}
+    return {worker: alone[worker.report] for worker in sorted(worker_processes(job, alone.values()))}
 
 
 def named_threads(job: Job, threads: Iterable[Thread]) -> list[HostThread]:

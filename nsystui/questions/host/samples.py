@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import sqlalchemy as sa
@@ -47,7 +48,7 @@ class Samples:
                 threads[thread] = ThreadSamples(one.times[first:last], one.nodes[first:last])
         return Samples(threads, self.stacks)
 
-    @property
+    @cached_property
     def period(self) -> int | None:
         """The usual time from one sample of a thread to the next, ns; ``None`` of too few samples."""
         steps = [np.diff(one.times) for one in self.threads.values() if len(one.times) > 1]

@@ -157,8 +157,10 @@ COLUMNS = (
     Column("switches", header="Context Switches", label="switches", unit=Unit.COUNT, importance=3),
     Column("migrations", header="Migrations", label="migrations", unit=Unit.COUNT, importance=3),
     Column("idle_running", header="GPU Idle, Running (ns)", label="GPU idle: ran", unit=Unit.DURATION),
-    Column("idle_calls", header="GPU Idle, In Calls (ns)", label="in calls", unit=Unit.DURATION, importance=3),
-    Column("idle_off", header="GPU Idle, Off CPU (ns)", label="off CPU", unit=Unit.DURATION, importance=3),
+    Column(
+        "idle_calls", header="GPU Idle, In Calls (ns)", label="GPU idle: in calls", unit=Unit.DURATION, importance=3
+    ),
+    Column("idle_off", header="GPU Idle, Off CPU (ns)", label="GPU idle: off CPU", unit=Unit.DURATION, importance=3),
     Column("idle", header="GPU Idle (ns)", label="GPU idle", unit=Unit.DURATION, importance=3),
     *GIL_COLUMNS,
     Column("top", header="Top Function", label="top function", importance=1),

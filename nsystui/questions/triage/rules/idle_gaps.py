@@ -70,7 +70,7 @@ _ADVICE = {
     PREEMPTED: CROWDED,
     WAITING: Advice(
         "make what the other thread does faster, or have it done earlier: more workers, prefetching (`nsystui gaps`)",
-        "the thread that launches waited while another thread of its process ran",
+        "the thread that launches waited while another thread of its process, or a worker process of it, ran",
     ),
 }
 """Of `OFF_CPU` and `NOTHING` the cause is not known: see `_unknown`."""

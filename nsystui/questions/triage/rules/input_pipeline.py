@@ -30,6 +30,7 @@ from nsystui.questions.host.causes import (
     NOTHING,
     OFF_CPU,
     OTHER_CALLS,
+    PROFILERS,
     RUNNING_CODE,
     SYNCHRONISING,
     WAITING,
@@ -57,7 +58,6 @@ _LOADS = re.compile(r"pin_memory|jpe?g|decode|imaging|collate|tokeniz|inflate|un
 """Functions that prepare input."""
 _PINS = re.compile(r"pin_?memory", re.IGNORECASE)
 _PIN_THREAD = "pt_data_pin"
-_PROFILERS = ("[NSys", "CUPTI worker thread")
 _HALF, _WORKS, _SEEN = 0.5, 0.1, 0.01
 _FEWEST_STEPS = 20
 _HOST_TO_DEVICE = 1
@@ -301,7 +301,7 @@ def _workers(case: Case, kept: Sequence[IdleSpan]) -> list[_Worker]:
     found = []
     for thread in named_threads(case.job, {*scheduling.threads, *samples.threads}):
         inside = gaps.get(thread.thread[0])
-        if inside is None or thread.name.startswith(_PROFILERS):
+        if inside is None or thread.name.startswith(PROFILERS):
             continue
         states = scheduling.threads.get(thread.thread)
         ran = None if states is None else intersect(states.labelled(RUNNING), inside).length / inside.length
