@@ -35,12 +35,18 @@ def job_of(path: Path) -> Job:
 def with_gaps(
     path: Path, *, ranges: int = 0, os_calls: bool = False, scheduling: bool = False, samples: bool = False
 ) -> Path:
-    """10 gaps of 10 ms between kernels of 10 ms; of the first ``ranges`` each is within a range ``load``."""
+    """10 gaps of 10 ms between kernels of 10 ms; of the first ``ranges`` each is within a range ``load``.
+
+    Another thread, which launches nothing, is in a range ``decode`` in each.
+    """
     with ExportWriter(path, "3.25.0") as export:
         gpu = OneGpu(export)
+        loader = export.thread(gpu.process, 5_001, "loader")
         for number in range(11):
             start = MS + 20 * MS * number
             gpu.kernel(start, start + 10 * MS, launched=start - 10_000)
+            if ranges:
+                export.nvtx_range(loader, start + 14 * MS, start + 16 * MS, "decode")
             if number < ranges:
                 export.nvtx_range(gpu.main, start + 10 * MS + 1_000, start + 20 * MS - 20_000, "load")
         # What is recorded says nothing of the gaps: it is over before the first, or of another thread.
