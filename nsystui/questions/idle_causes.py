@@ -1,9 +1,9 @@
 """The causes of the idle time of the GPUs: what the CPU of each process did in start-up and in the long gaps.
 
 See docs/numbers.md#budget. The time of each of the longest spans is split by cause (`host.causes`), all with the NVTX
-range of that thread around the middle of the span, or where there is none the next one; the profiler's own work is a cause of its
-own. What nothing is recorded of is other CPU work in that range; without any, and in the spans that are not among the
-longest, it is unexplained. A number in the name of a range is ``*``.
+range of that thread around the middle of the span, or where there is none the next one; the profiler's own work is a
+cause of its own. What nothing is recorded of is other CPU work in that range; without any, and in the spans that are
+not among the longest, it is unexplained. A number in the name of a range is ``*``.
 """
 
 from __future__ import annotations
