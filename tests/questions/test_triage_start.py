@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 from support import shared
 from synthetic import ExportWriter
 from synthetic.illnesses import OneGpu
-from triaging import finding, triaged
+from triaging import finding, job_of, triaged
 
+from nsystui.base.selection import Selection
 from nsystui.exports.demo.host import Frame
 from nsystui.exports.demo.writer import DEVICE, PINNED
+from nsystui.questions.compare import Side
+from nsystui.questions.triage.baseline import against
 from nsystui.questions.triage.finding import Severity
 
 MS = 1_000_000
@@ -52,6 +57,15 @@ def test_a_long_end_is_told_likewise(tmp_path):
 def test_a_short_start_is_not_told(tmp_path):
     found = triaged(late(tmp_path / "a.sqlite", before=10, recorded=False))
     assert not {"start-up", "tail"} & {one.id for one in found.findings}
+
+
+def test_a_longer_start_is_told_with_what_it_was_below_the_threshold(tmp_path):
+    short, long = late(tmp_path / "short.sqlite", before=15, recorded=False), late(tmp_path / "long.sqlite")
+    with closing(job_of(long)) as job, closing(job_of(short)) as baseline:
+        found = against(Side(job, Selection(), "long"), Side(baseline, Selection(), "short"))
+    (one,) = [one for one in found.changes if one.finding.id == "start-up"]
+    assert one.before is not None
+    assert one.before.cost == pytest.approx(15 * MS, rel=1e-3)
 
 
 def test_what_is_paid_once_stands_behind_what_can_be_mended():

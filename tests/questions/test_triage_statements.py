@@ -10,26 +10,18 @@ import pytest
 from support import shared
 from synthetic import ExportWriter
 from synthetic.illnesses import OneGpu
-from triaging import finding, triaged
+from triaging import finding, job_of, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.exports.demo.target import Session as DemoSession
 from nsystui.exports.demo.writer import DEVICE, PAGEABLE, PINNED
 from nsystui.output.findings import change_lines
 from nsystui.questions.compare import Side
-from nsystui.questions.job import Job
 from nsystui.questions.tasks import world_size
 from nsystui.questions.triage.baseline import against
 from nsystui.questions.triage.finding import Severity
-from nsystui.store.session import Session
 
 MS = 1_000_000
-
-
-def job_of(path: Path) -> Job:
-    session = Session()
-    session.add(path)
-    return Job(session)
 
 
 def with_gaps(
@@ -211,7 +203,7 @@ def test_memory_that_cannot_be_opened_is_missing_peer_access_and_no_probe(tmp_pa
     [
         (PAGEABLE, 7, "pin", "pinned already"),
         (PINNED, 7, "stream of its own", "from pinned memory"),
-        (PINNED, 16, "pinned already and on a stream of its own", "from pinned memory"),
+        (PINNED, 16, "pinned already and on a stream of their own", "from pinned memory"),
     ],
 )
 def test_the_advice_for_copies_knows_what_is_pinned_already(tmp_path, source, stream, says, says_not):

@@ -35,7 +35,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     budget = in_sum(device_budgets(case.job, case.chosen, case.step_name))
     costs = {STARTUP: case.mean([budget.startup]), TAIL: case.mean([budget.tail])}
     parts = [
-        part for part, (*_, least) in _PARTS.items() if case.percent(costs[part]) >= getattr(case.thresholds, least)
+        part
+        for part, (*_, least) in _PARTS.items()
+        if costs[part] and case.percent(costs[part]) >= getattr(case.thresholds, least)
     ]
     return [_finding(case, part, costs[part]) for part in parts]
 
