@@ -50,6 +50,8 @@ class IdleCauses:
 
     startup: tuple[Cause, ...] = ()
     long_gaps: tuple[Cause, ...] = ()
+    short_gaps: tuple[Cause, ...] = ()
+    """Only triage knows them."""
     tail: tuple[Cause, ...] = ()
 
 
@@ -90,7 +92,7 @@ def idle_causes(job: Job, selection: Selection, budgets: Sequence[DeviceBudget])
     return IdleCauses(
         causes(((one, one.startup) for one in budgets), whole.startup),
         causes(((one, one.long_gaps) for one in budgets), whole.long_gaps),
-        causes(((one, one.after) for one in budgets), whole.tail),
+        tail=causes(((one, one.after) for one in budgets), whole.tail),
     )
 
 
@@ -143,7 +145,7 @@ def idle_words(budget: Budget, causes: IdleCauses | None, most: int) -> list[str
     parts = (
         ("start-up", budget.startup, causes.startup),
         ("gaps", budget.long_gaps, causes.long_gaps),
-        ("gaps under 1 ms", budget.short_gaps, ()),
+        ("gaps under 1 ms", budget.short_gaps, causes.short_gaps),
         ("tail", budget.tail, causes.tail),
     )
     found = []

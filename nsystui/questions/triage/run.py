@@ -13,7 +13,7 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
-from nsystui.questions.idle_causes import Cause, IdleCauses, caused_budgets, idle_words
+from nsystui.questions.idle_causes import UNEXPLAINED, Cause, IdleCauses, caused_budgets, idle_words
 from nsystui.questions.job import Job
 from nsystui.questions.time_budget import Budget, device_budgets, in_sum
 from nsystui.questions.triage.case import Case
@@ -27,6 +27,8 @@ _ONCE_TOLD = 20.0
 _CAUSES = 3
 """Causes of each part of idle time that are told."""
 _BUSY = {"compute": "compute", "exposed_nccl": "exposed NCCL", "memory": "memory", "graph": "graphs"}
+_LAUNCHES = ("launch-overhead", "launch-bound")
+"""The findings, of which a job has one at most, whose cost is short gaps alone."""
 _LEAST_TOLD = 1.0
 """A family of kernels is told of from so many percent of kernel time on."""
 _GISTS = {
@@ -101,7 +103,8 @@ class Triage:
         told = [one for one in self.findings if not one.under and one.percent and one.severity is not Severity.INFO]
         first, *others = [one.gist or f"{_GISTS.get(one.id, one.id)} {one.percent:.1f} %" for one in told[:2]] or [""]
         words = "; ".join([*([first] if first else []), *(f"then {one}" for one in others)])
-        words = "; ".join([*([words] if words else []), *self._paid_once()])
+        hidden = [one.gist for one in self.findings if one.id == "communication" and one.gist]
+        words = "; ".join([*([words] if words else []), *self._paid_once(), *hidden])
         whose = "GPU" if self.gpus == 1 else "GPUs"
         busy = f"{self.busy:.0f}" if self.busy >= 0.5 else "<1"
         return f"{whose} busy {busy} %: {words or 'no rule found anything that costs time'}"
@@ -188,17 +191,17 @@ def triage(
         frozenset(unsaid),
         module_of,
         case.percent(case.mean([case.spent.busy])) if case.devices else None,
-        *_account(case),
+        *_account(case, findings),
         () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda one: one.family)),
     )
 
 
 _SYMPTOMS = {
-    "start-up": ("context-creation", "host-allocation", "jit-compilation"),
+    "start-up": ("context-creation", "host-allocation", "jit-compilation", "first-launches"),
     "first-launches": ("jit-compilation",),
     "idle-gaps": (
         *("input-pipeline", "gil-held", "blocking-reads", "preempted"),
-        *("allocator-churn", "jit-compilation"),
+        *("allocator-churn", "jit-compilation", "host-allocation", "first-launches"),
     ),
     "launch-overhead": ("preempted", "allocator-churn"),
     "low-utilisation": ("preempted", "allocator-churn", "launch-overhead", "launch-bound", "synchronising-calls"),
@@ -250,13 +253,19 @@ def _ordered(findings: Sequence[Finding]) -> list[Finding]:
     return found
 
 
-def _account(case: Case) -> tuple[Budget, IdleCauses]:
+def _account(case: Case, findings: Iterable[Finding]) -> tuple[Budget, IdleCauses]:
     """The budget of all GPUs; the causes are those that can be read: a rule that fails at the same says so."""
     try:
         budgets, causes = caused_budgets(case.job, case.chosen, case.step_name)
     except Exception:  # whatever it is, the findings count without them
         budgets, causes = device_budgets(case.job, case.chosen, case.step_name), IdleCauses()
-    return in_sum(budgets), causes
+    whole = in_sum(budgets)
+    for one in findings:
+        if one.id in _LAUNCHES:
+            time = min((one.cost or 0) * len(case.devices), whole.short_gaps)
+            why = Cause(_GISTS[one.id], time), Cause(UNEXPLAINED, whole.short_gaps - time)
+            causes = replace(causes, short_gaps=why)
+    return whole, causes
 
 
 def _damaged(report: Report) -> Iterator[NotChecked]:
