@@ -179,10 +179,11 @@ def _gist(works: Sequence[HostWork], kind: str, looked: int) -> str:
                 words = cause.words if cause.what else ""
                 calls[words] = calls.get(words, 0) + time
     longest = max(sorted(calls), key=lambda one: calls[one])
-    whole = sum(calls.values())
-    has_one = longest and 2 * calls[longest] > whole
-    longest = f"running {longest}" if kind == RUNNING_CODE else longest
-    return f"{longest if has_one else kind} {100 * (calls[longest] if has_one else whole) / looked:.0f} %"
+    time = sum(calls.values())
+    if longest and 2 * calls[longest] > time:
+        time = calls[longest]
+        kind = f"running {longest}" if kind == RUNNING_CODE else longest
+    return f"{kind} {100 * time / looked:.0f} %"
 
 
 def _where(works: Sequence[HostWork], kind: str) -> str:
