@@ -203,7 +203,7 @@ _SYMPTOMS = {
         *("input-pipeline", "gil-held", "blocking-reads", "preempted"),
         *("allocator-churn", "jit-compilation", "host-allocation", "first-launches"),
     ),
-    "launch-overhead": ("preempted", "allocator-churn"),
+    "launch-overhead": ("preempted", "allocator-churn", "synchronising-calls"),
     "low-utilisation": ("preempted", "allocator-churn", "launch-overhead", "launch-bound", "synchronising-calls"),
     "exposed-memory": ("synchronous-copies", "pageable-copies", "step-traffic"),
     "exposed-communication": ("straggler", "imbalance"),
