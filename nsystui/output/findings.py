@@ -34,7 +34,7 @@ _COSTS = "Costs are time of one GPU (the mean over all) and may be about the sam
 
 def lines(found: Triage) -> list[str]:
     """The lines for a terminal: the findings, worst first, and the rules that could not judge."""
-    text = [*_plainly(found.summary), headline(found), *_plainly(found.kernels), ""]
+    text = [*_plainly(found.summary), headline(found), *_plainly(found.account), *_plainly(found.kernels), ""]
     for one in told(found):
         text += [*_finding(one), *_symptoms(found, one), ""]
     more = [one for one in found.findings if not one.under][_FULL:]
@@ -62,7 +62,15 @@ def _symptoms(found: Triage, cause: Finding) -> list[str]:
 
 def not_checked_lines(found: Triage) -> list[str]:
     """The rules that could not judge, and what they need."""
-    return [line for rule in found.not_checked for line in _wrapped(f"{rule.rule}: {rule.why}", "-  ")]
+    return [line for text in _not_checked(found) for line in _wrapped(text, "-  ")]
+
+
+def _not_checked(found: Triage) -> list[str]:
+    """The rules that need the same, in a line."""
+    rules: dict[str, list[str]] = {}
+    for one in found.not_checked:
+        rules.setdefault(one.why, []).append(one.rule)
+    return [f"{', '.join(names)}: {why}" for why, names in rules.items()]
 
 
 def headline(found: Triage) -> str:
@@ -120,7 +128,7 @@ def _wrapped(text: str, first: str = _INDENT) -> list[str]:
 def report(found: Triage) -> str:
     """The whole triage in Markdown, with the first rows of each finding's evidence."""
     parts = ["# Triage\n", f"{plain(found.summary)}.\n", f"{headline(found)}.\n"]
-    parts += [f"{plain(found.kernels)}.\n"] if found.kernels else []
+    parts += [f"{plain(line)}.\n" for line in (found.account, found.kernels) if line]
     if any(one.cost is not None for one in found.findings):
         parts.append(f"{_COSTS}\n")
     for one in found.findings:
@@ -146,7 +154,7 @@ def body_report(one: Finding) -> list[str]:
 
 def not_checked_report(found: Triage) -> list[str]:
     """The rules that could not judge, as a list."""
-    return [f"* {rule.rule}: {plain(rule.why)}" for rule in found.not_checked]
+    return [f"* {plain(text)}" for text in _not_checked(found)]
 
 
 def _evidence(one: Finding) -> str:

@@ -16,7 +16,16 @@ from nsystui.base.selection import Task, Window
 from nsystui.questions import mpi
 from nsystui.questions.conditions import job_start
 from nsystui.questions.host import gil
-from nsystui.questions.host.causes import KINDS, Cause, IdleSpan, attribute, folded, over_ranks, shown_times
+from nsystui.questions.host.causes import (
+    KINDS,
+    Attribution,
+    Cause,
+    IdleSpan,
+    attribute,
+    folded,
+    over_ranks,
+    shown_times,
+)
 from nsystui.questions.job import Job
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.store import tables
@@ -24,7 +33,8 @@ from nsystui.store.session import Session
 
 _NO_RANGES = (f"{mpi.DOMAIN}:", f"{gil.DOMAIN}:")
 """What the names of ranges begin with that are causes themselves."""
-_SPAN = ("number", "report", "process", "lo", "hi")
+_SPAN = ("number", "report", "process", "thread", "lo", "hi")
+_UNKNOWN = -1
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Span:
 
 @dataclass(frozen=True)
 class HostWork:
-    """The CPU's work in a span: ns by cause (their sum is its length), and two NVTX ranges.
+    """The CPU's work in a span: ns by cause (their sum is its length), and two NVTX ranges of the launching thread.
 
     ``range_name`` is the shortest range around the middle of the span, ``next_range`` the first that starts behind it.
     """
@@ -81,8 +91,8 @@ class _Range(NamedTuple):
 
 def host_work(job: Job, spans: Sequence[Span]) -> list[HostWork]:
     """The CPU's work in each of some spans (dozens: each range is compared with all of its process)."""
-    idle = [IdleSpan(one.task, one.device, one.window.start, one.window.end) for one in spans]
-    found, ranges = over_ranks(attribute(job, idle)), _overlapping(job.session, tables.nvtx_ranges, FOLDED_LABEL, spans)
+    attributed = attribute(job, [IdleSpan(one.task, one.device, one.window.start, one.window.end) for one in spans])
+    found, ranges = over_ranks(attributed), _overlapping(job.session, attributed)
     causes = [found.of_span(number) for number in range(len(spans))]
     whole: Counter[Cause] = Counter()
     for own in causes:
@@ -102,18 +112,17 @@ def _work(span: Span, causes: Mapping[Cause, int], ranges: Sequence[_Range]) -> 
     return HostWork(span, causes, min(around)[1] if around else None, next(behind, None))
 
 
-def _overlapping(
-    session: Session, table: sa.Table, name: sa.ColumnElement[str], spans: Sequence[Span]
-) -> list[list[_Range]]:
-    """The rows of each span's task that overlap it: start, end (job time, ns) and name, by start."""
-    found: list[list[_Range]] = [[] for _ in spans]
-    if not spans or not session.count(table):
+def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
+    """The NVTX ranges of the launching thread that overlap each span, by start; of its task where none is known."""
+    table = tables.nvtx_ranges
+    found: list[list[_Range]] = [[] for _ in idle.spans]
+    if not idle.spans or not session.count(table):
         return found
     columns, offset = table.c, table.c.clock_offset
     asked = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN), name="asked").data(
         [
-            (number, span.task.report, span.task.process, span.window.start, span.window.end)
-            for number, span in enumerate(spans)
+            (number, one.task.report, one.task.process, thread[1] if thread else _UNKNOWN, one.start, one.end)
+            for number, (one, thread) in enumerate(zip(idle.spans, idle.threads, strict=True))
         ]
     )
     # Given as values the spans are known to be few: the rows go past them, in one scan.
@@ -124,10 +133,11 @@ def _overlapping(
             own.number,
             job_start(table).label("start"),
             sa.func.coalesce(columns.end + offset, own.hi).label("end"),
-            sa.func.coalesce(name, "").label("name"),
+            sa.func.coalesce(FOLDED_LABEL, "").label("name"),
         )
         .join_from(table, wanted, sa.and_(columns.report == own.report, columns.process == own.process))
         .where(
+            sa.or_(columns.thread == own.thread, own.thread == _UNKNOWN),
             columns.start < own.hi - offset,
             sa.or_(columns.end > own.lo - offset, columns.end.is_(None)),
         )

@@ -1,9 +1,9 @@
 """The causes of idle GPU time: what the CPU of each process did in start-up, in the long gaps and in the tail.
 
 See docs/numbers.md#budget. The time of each of the longest spans is split by cause (`host.causes`), all with the NVTX
-range around the middle of the span, or where there is none the next one; the profiler's own work is a cause of its
-own. What nothing is recorded of is other CPU work in that range; without any, and in the spans that are not among the
-longest, it is unexplained. A number in the name of a range is ``*``.
+range of that thread around the middle of the span, or where there is none the next one; the profiler's own work is a
+cause of its own. What nothing is recorded of is other CPU work in that range; without any, and in the spans that are
+not among the longest, it is unexplained. A number in the name of a range is ``*``.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import shorten
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract, union
+from nsystui.base.units import format_value
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host.causes import Cause as HostCause
 from nsystui.questions.host_work import HostWork, Span, host_work
 from nsystui.questions.job import Job
-from nsystui.questions.time_budget import DeviceBudget, budget_table, device_budgets, in_sum
+from nsystui.questions.time_budget import Budget, DeviceBudget, budget_table, device_budgets, in_sum
 
 UNEXPLAINED = "unexplained"
 PROFILER = "the profiler"
@@ -44,11 +46,25 @@ class Cause:
 
 @dataclass(frozen=True)
 class IdleCauses:
-    """The causes of the parts of a budget, the largest first, `UNEXPLAINED` last; they add up to their part exactly."""
+    """The causes of parts of a budget, the largest first, `UNEXPLAINED` last; they add up to their part exactly."""
 
-    startup: tuple[Cause, ...]
-    long_gaps: tuple[Cause, ...]
-    tail: tuple[Cause, ...]
+    startup: tuple[Cause, ...] = ()
+    long_gaps: tuple[Cause, ...] = ()
+    short_gaps: tuple[Cause, ...] = ()
+    """Only triage knows them."""
+    tail: tuple[Cause, ...] = ()
+
+
+def caused_budgets(
+    job: Job, selection: Selection, step_name: str | None = None
+) -> tuple[list[DeviceBudget], IdleCauses]:
+    """The budget of each GPU, and the causes of the idle time of all."""
+
+    def make() -> tuple[list[DeviceBudget], IdleCauses]:
+        budgets = device_budgets(job, selection, step_name)
+        return budgets, idle_causes(job, selection, budgets)
+
+    return job.once(("idle causes", selection.with_name(None), step_name), make)
 
 
 def idle_causes(job: Job, selection: Selection, budgets: Sequence[DeviceBudget]) -> IdleCauses:
@@ -76,7 +92,7 @@ def idle_causes(job: Job, selection: Selection, budgets: Sequence[DeviceBudget])
     return IdleCauses(
         causes(((one, one.startup) for one in budgets), whole.startup),
         causes(((one, one.long_gaps) for one in budgets), whole.long_gaps),
-        causes(((one, union([one.window.end - one.budget.tail], [one.window.end])) for one in budgets), whole.tail),
+        tail=causes(((one, one.after) for one in budgets), whole.tail),
     )
 
 
@@ -103,8 +119,8 @@ def _largest_first(item: tuple[str, int]) -> tuple[int, str]:
 
 def budget_with_causes(job: Job, selection: Selection, step_name: str | None = None) -> TableAnswer:
     """One row for each GPU, and a note on the causes of the idle time of all."""
-    budgets = device_budgets(job, selection, step_name)
-    found, whole = idle_causes(job, selection, budgets), in_sum(budgets).time
+    budgets, found = caused_budgets(job, selection, step_name)
+    whole = in_sum(budgets).time
     parts = (("start-up", found.startup), ("long gaps", found.long_gaps), ("tail", found.tail))
     worded = [(part, cause_words(causes, whole)) for part, causes in parts]
     notes = [f"{part} by cause: {words}" for part, words in worded if words]
@@ -121,6 +137,23 @@ def cause_words(causes: Sequence[Cause], whole: int, most: int = 5) -> str:
     others = sum(cause.time for cause in named[most:])
     shown = [*named[:most], Cause("other causes", others), *causes[len(named) :]]
     return ", ".join(f"{one.name} {100 * one.time / whole:.1f} %" for one in shown if _is_seen(one, whole))
+
+
+def idle_words(budget: Budget, causes: IdleCauses | None, most: int) -> list[str]:
+    """``start-up 18.2 % (cudaMalloc 6.1 %, …)``, for each part of the idle time, with so many causes of each."""
+    causes = causes or IdleCauses()
+    parts = (
+        ("start-up", budget.startup, causes.startup),
+        ("gaps", budget.long_gaps, causes.long_gaps),
+        ("gaps under 1 ms", budget.short_gaps, causes.short_gaps),
+        ("tail", budget.tail, causes.tail),
+    )
+    found = []
+    for name, time, why in parts:
+        reasons = cause_words(why, budget.time, most) if time and most else ""
+        share = format_value(Unit.PERCENT, 100 * time / budget.time)
+        found.append(f"{name} {share}{f' ({reasons})' if reasons else ''}")
+    return found
 
 
 def _is_seen(cause: Cause, whole: int) -> bool:

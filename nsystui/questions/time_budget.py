@@ -8,7 +8,7 @@ graphs, as in `Breakdown`. Idle time is start-up, long gaps, short gaps and the 
 * tail: idle after the last operation of the GPU;
 * gaps: idle in between, long ones of `LONG_GAP` or more apart from short ones.
 
-`idle_causes` gives the causes of start-up and long gaps: see there.
+`idle_causes` gives the causes of start-up, long gaps and tail: see there.
 
 Start-up and tail belong to the capture, not to the selection: a window in the middle of the job has neither.
 """
@@ -69,8 +69,8 @@ PARTS = ("compute", "exposed_nccl", "memory", "graph", "startup", "long_gaps", "
 class DeviceBudget:
     """The budget of a GPU in ``window``, and where its steady state begins (job time, ns).
 
-    ``startup`` and ``long_gaps`` are when it was idle then, in spans of `LONG_GAP` or more, cut at the edges of these
-    parts: of the long gaps all of the time, of start-up perhaps less.
+    ``startup``, ``long_gaps`` and ``after`` (the tail) are when it was idle then, in spans of `LONG_GAP` or more, cut
+    at the edges of these parts: of start-up perhaps less than all of the time.
     """
 
     device: Device
@@ -79,6 +79,7 @@ class DeviceBudget:
     budget: Budget
     startup: Intervals
     long_gaps: Intervals
+    after: Intervals
 
 
 def device_budgets(
@@ -133,7 +134,8 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
         tail=tail,
     )
     at_startup = merge(_long(gaps, window.start, begin), before.clip(window.start, begin))
-    return DeviceBudget(device.device, window, steady, budget, at_startup, long_gaps)
+    after = union([last], [window.end]) if tail else EMPTY
+    return DeviceBudget(device.device, window, steady, budget, at_startup, long_gaps, after)
 
 
 def _long(gaps: IntervalBlocks, begin: int, end: int) -> Intervals:

@@ -144,7 +144,10 @@ def test_a_gpu_that_runs_dry_in_synchronisations_costs_what_follows(tmp_path):
             start = MS + MS * number
             program.kernel(start, start + 800_000, launched=start - 10_000)
             program.call("cudaStreamSynchronize_v3020", start + 10_000, start + 810_000)
-    assert finding(triaged(path), "synchronising-calls").cost == 199 * 200_000
+    found = triaged(path)
+    assert finding(found, "synchronising-calls").cost == 199 * 200_000
+    late = [one for one in found.findings if one.id == "launch-overhead"]
+    assert [one.under for one in late] == ["synchronising-calls"]
 
 
 @pytest.mark.parametrize(

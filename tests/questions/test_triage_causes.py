@@ -116,6 +116,14 @@ class TestFirstUse:
         assert "5 of 5 first launches" in launches.sentence
         assert "EAGER" in launches.advice.text and "graph" not in str(launches.advice)
 
+    def test_gaps_of_first_launches_stand_under_these_and_are_no_case_for_a_graph(self, tmp_path):
+        (path,) = illnesses.first_use(tmp_path / "ill.sqlite").paths
+        found = triaged(path, settings=("gap_percent=1", "first_launch_percent=1"), rules=("first_use", "idle_gaps"))
+        gaps = finding(found, "idle-gaps")
+        assert gaps.under == "first-launches"
+        assert "launching thread was launching" in gaps.sentence
+        assert "EAGER" in gaps.advice.text and "graph" not in str(gaps.advice)
+
     def test_nothing_is_said_where_nothing_is_paid(self, tmp_path):
         """Nor is a first call the context's where the same call always takes as long."""
         ill = illnesses.first_use(tmp_path / "healthy.sqlite", loads=False, pins=False, usual=90 * MS)
@@ -139,6 +147,8 @@ class TestLaunchBound:
         assert one.cost == ill.cost
         assert one.severity is Severity.WARNING
         assert "60 % of that time" in one.sentence and "in NVTX range `main_loop`" in one.sentence
+        share = 100 * ill.cost / found.time
+        assert f"gaps under 1 ms {share:.1f} % (launch-bound stretches {share:.1f} %)" in found.account
         assert ids(triaged(*ill.paths, rules=self.RULES, settings=("launch_percent=1",))) == {"launch-overhead"}
 
     def test_tiny_kernels_that_were_launched_in_time_cost_the_gpu_their_start(self, tmp_path):

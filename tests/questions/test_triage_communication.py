@@ -38,6 +38,7 @@ def test_hidden_communication_is_a_remark_with_calls_per_step(tmp_path):
     assert (one.severity, one.cost) == (Severity.INFO, 0)
     assert "compute hides 100 % of NCCL's time (60 ms on each GPU" in one.sentence
     assert "8 AllReduce a step" in one.sentence
+    assert triaged(tmp_path / "a.sqlite").summary.endswith("compute hides 100 % of NCCL's time")
 
 
 @pytest.mark.parametrize(("calls", "advice"), [(1, "smaller buckets"), (8, "overlap it"), (250, "put more into one")])

@@ -9,7 +9,7 @@ from synthetic.illnesses import OneGpu, exposed_communication
 from triaging import triaged
 
 from nsystui.output.findings import lines, report, told
-from nsystui.questions.triage.finding import Advice, Door, Finding, Severity
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.run import Triage
 
 MS = 1_000_000
@@ -56,9 +56,36 @@ def test_a_summary_of_idle_time_that_no_rule_explains_says_where_it_lies(tmp_pat
         gpu = OneGpu(export)
         gpu.call("cudaMallocHost", MS, 90 * MS)
         gpu.kernel(90 * MS, 100 * MS, launched=90 * MS - 10_000)
-    summary = triaged(tmp_path / "a.sqlite").summary
-    assert "lies before the first GPU operation or after the last one" in summary
-    assert "nothing" not in summary
+    assert triaged(tmp_path / "a.sqlite").summary == "GPU busy 10 %: start-up 89.9 % (cudaMallocHost 89.9 %)"
+
+
+def test_the_account_has_all_time_with_the_causes_of_what_is_idle(tmp_path):
+    """1 s: 600 ms in ``poll`` and 200 ms of nothing, 100 ms of kernels, 100 ms in ``cudaFree``."""
+    with ExportWriter(tmp_path / "a.sqlite", "3.25.0") as export:
+        gpu = OneGpu(export)
+        gpu.call("cudaFree_v3020", 0, 1_000)
+        export.osrt(gpu.main, 100 * MS, 700 * MS, "poll")
+        for number in range(100):
+            gpu.kernel((800 + number) * MS, (801 + number) * MS, launched=(800 + number) * MS - 10_000)
+        gpu.call("cudaFree_v3020", 900 * MS, 1000 * MS)
+    found = triaged(tmp_path / "a.sqlite")
+    assert found.account == (
+        "time: compute 10.0 %; idle: start-up 80.0 % (poll 60.0 %, unexplained 20.0 %), gaps 0.0 %, "
+        "gaps under 1 ms 0.0 %, tail 10.0 % (cudaFree 10.0 %)"
+    )
+    assert found.account in " ".join(lines(found))
+    assert found.account in report(found).replace("\\", "")
+
+
+def test_rules_that_need_the_same_are_one_line():
+    needs = [
+        NotChecked("gaps", "needs GPU work"),
+        NotChecked("steps", "needs steps"),
+        NotChecked("gil", "needs GPU work"),
+    ]
+    text = lines(Triage((), tuple(needs), 100 * MS, 1, busy=40.0))
+    assert text[text.index("Not checked:") + 1 :] == ["-  gaps, gil: needs GPU work", "-  steps: needs steps"]
+    assert "3 not checked" in text[1]
 
 
 def test_five_findings_are_told_and_the_others_in_a_line_each():

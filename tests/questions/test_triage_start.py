@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 from support import shared
 from synthetic import ExportWriter
 from synthetic.illnesses import OneGpu
-from triaging import finding, triaged
+from triaging import finding, job_of, triaged
 
+from nsystui.base.selection import Selection
 from nsystui.exports.demo.host import Frame
 from nsystui.exports.demo.writer import DEVICE, PINNED
+from nsystui.questions.compare import Side
+from nsystui.questions.triage.baseline import against
 from nsystui.questions.triage.finding import Severity
 
 MS = 1_000_000
@@ -52,6 +57,33 @@ def test_a_long_end_is_told_likewise(tmp_path):
 def test_a_short_start_is_not_told(tmp_path):
     found = triaged(late(tmp_path / "a.sqlite", before=10, recorded=False))
     assert not {"start-up", "tail"} & {one.id for one in found.findings}
+
+
+def test_a_gpu_that_waits_while_another_one_of_its_process_works_is_told_of(tmp_path):
+    """GPU 1 begins after 900 ms, of which GPU 0 works for 600 ms, and the CPU waits for it."""
+    with ExportWriter(tmp_path / "a.sqlite", "3.25.0") as export:
+        gpu = OneGpu(export)
+        export.gpu(1)
+        export.cuda_context(gpu.process, 1, 2)
+        export.cuda_device(gpu.process, 1, 1)
+        gpu.call("cudaFree_v3020", 0, 10_000)
+        gpu.kernel(100 * MS, 700 * MS, launched=99 * MS)
+        gpu.call("cudaDeviceSynchronize_v3020", 100 * MS, 700 * MS)
+        correlation = gpu.call("cudaLaunchKernel_v7000", 899 * MS, 899 * MS + 2_000)
+        export.kernel(gpu.process, 1, 7, 900 * MS, 1000 * MS, name="work(float*)", correlation_id=correlation)
+    one = finding(triaged(tmp_path / "a.sqlite", settings=("start_up_percent=1",)), "start-up")
+    # GPU 0 is idle for 100 ms before its work: 600 of 1000 ms.
+    assert one.cost == pytest.approx(500 * MS, rel=1e-3)
+    assert "for 60 % of that while another GPU of the process works" in one.sentence
+
+
+def test_a_longer_start_is_told_with_what_it_was_below_the_threshold(tmp_path):
+    short, long = late(tmp_path / "short.sqlite", before=15, recorded=False), late(tmp_path / "long.sqlite")
+    with closing(job_of(long)) as job, closing(job_of(short)) as baseline:
+        found = against(Side(job, Selection(), "long"), Side(baseline, Selection(), "short"))
+    (one,) = [one for one in found.changes if one.finding.id == "start-up"]
+    assert one.before is not None
+    assert one.before.cost == pytest.approx(15 * MS, rel=1e-3)
 
 
 def test_what_is_paid_once_stands_behind_what_can_be_mended():

@@ -13,11 +13,15 @@ from nsystui.questions.triage.run import Triage, triage
 from nsystui.store.session import Session
 
 
-def triaged(*paths: Path, settings: Sequence[str] = (), rules: Sequence[str] = tuple(RULES)) -> Triage:
+def job_of(*paths: Path) -> Job:
     session = Session()
     for path in paths:
         session.add(path)
-    job = Job(session)
+    return Job(session)
+
+
+def triaged(*paths: Path, settings: Sequence[str] = (), rules: Sequence[str] = tuple(RULES)) -> Triage:
+    job = job_of(*paths)
     try:
         if len(paths) > 1:
             job.align(ClockMode.COLLECTIVES)

@@ -249,13 +249,14 @@ def first_use(path: Path, loads: bool = True, pins: bool = True, usual: int = 10
 def launch_bound(path: Path, ahead: int = 0, slower: int = 1) -> Ill:
     """A loop of 500 kernels of 2 µs, one every 5 µs, each launched as the last one ends; 10 ms idle before and after.
 
-    Or launched `ahead` ns earlier, or all of it `slower` by a factor.
+    Or launched `ahead` ns earlier, or all of it `slower` by a factor. Another thread has shorter ranges meanwhile.
     """
     with ExportWriter(path, _SCHEMA) as export:
         gpu = OneGpu(export)
         start, every, length = 11 * MS, 5_000 * slower, 2_000 * slower
         gpu.kernel(MS, MS + length, launched=MS - 10_000)
         export.nvtx_range(gpu.main, start - 10_000, start + 500 * every, "main_loop")
+        export.nvtx_range(export.thread(gpu.process, 5_001, "loader"), start, start + 499 * every, "decode")
         for number in range(500):
             begin = start + every * number
             gpu.kernel(begin, begin + length, launched=begin - 2_500 * slower - ahead)

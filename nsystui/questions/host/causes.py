@@ -202,10 +202,11 @@ class Attribution:
     """The time of ``spans`` by cause: row i says that span ``span[i]`` has ``time[i]`` ns of ``causes[cause[i]]``.
 
     The launching thread is in the NVTX range ``ranges[range[i]]`` meanwhile, where these were asked for. The times of a
-    span add up to its length exactly.
+    span add up to its length exactly. ``threads``: the launching thread of each span, where it is known.
     """
 
     spans: Sequence[IdleSpan]
+    threads: Sequence[Thread | None]
     causes: Sequence[Cause]
     span: Numbers
     cause: Numbers
@@ -244,7 +245,7 @@ def attribute(job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False) ->
     """The causes of each of some spans; `FEW` of them without reading all calls. With NVTX ranges all of these are."""
     if not spans:
         nothing = np.empty(0, np.int64)
-        return Attribution((), (), nothing, nothing, nothing, (), nothing)
+        return Attribution((), (), (), nothing, nothing, nothing, (), nothing)
     host = _Host.load(job, spans)
     ranges = ThreadRanges.load(job) if with_ranges else None
     starts, ends = (np.array([getattr(one, key) for one in spans], np.int64) for key in ("start", "end"))
@@ -274,7 +275,7 @@ def attribute(job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False) ->
     np.add.at(spent, inverse.reshape(-1), time)
     pair, place = np.divmod(key, len(names))
     return Attribution(
-        spans, tuple(host.causes), pair // len(host.causes), pair % len(host.causes), place, names, spent
+        spans, launchers, tuple(host.causes), pair // len(host.causes), pair % len(host.causes), place, names, spent
     )
 
 

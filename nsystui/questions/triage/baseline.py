@@ -17,7 +17,7 @@ from nsystui.base.columns import Column, Unit
 from nsystui.questions.compare import Side, Summary, Verdict, summary, worded
 from nsystui.questions.triage.finding import Finding, Severity
 from nsystui.questions.triage.rules import Thresholds
-from nsystui.questions.triage.run import COLUMNS, NOT_CHECKED, Triage, row_of, triage
+from nsystui.questions.triage.run import COLUMNS, NOT_CHECKED, ONCE, Triage, row_of, triage
 
 
 class Kind(Enum):
@@ -103,7 +103,7 @@ def against(side: Side, baseline: Side, thresholds: Thresholds | None = None, st
     return Against(found, before, baseline.label, changes, worded(told))
 
 
-_ONCE = ("context-creation", "host-allocation", "first-launches", "warm-up")
+_ONCE = (*ONCE, "host-allocation", "first-launches")
 """What a job pays once, however long it runs."""
 _Key = tuple[str, tuple[int, ...]]
 

@@ -211,6 +211,11 @@ def _chosen(part: Intervals, rows: NDArray[np.bool_]) -> Intervals:
     return Intervals(part.starts[rows], part.ends[rows])
 
 
+def worked_by(devices: Iterable[DeviceIntervals], window: Window) -> Intervals:
+    """When one or more of some GPUs work."""
+    return merge(*(part.clip(window.start, window.end) for one in devices for part in one.parts.disjoint))
+
+
 def time_words(ns: float) -> str:
     """A duration as a screen words it."""
     return worded(Unit.DURATION, float(np.round(ns)))

@@ -5,24 +5,30 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import END, FILES_ONLY, START, Column, Unit
 from nsystui.base.kernel_families import OTHER
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
+from nsystui.base.units import format_value
 from nsystui.exports import canonical
-from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.idle_causes import UNEXPLAINED, Cause, IdleCauses, caused_budgets, idle_words
 from nsystui.questions.job import Job
+from nsystui.questions.time_budget import Budget, device_budgets, in_sum
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
 from nsystui.questions.triage.rules import RULES, Thresholds
 from nsystui.store.report import Report
 
-_OUTSIDE = 20.0
-"""What lies outside of the GPUs' work is told of so many percent."""
+_ONCE_TOLD = 20.0
+"""Start-up and tail are told in the summary from so many percent on."""
+_CAUSES = 3
+"""Causes of each part of idle time that are told."""
+_BUSY = {"compute": "compute", "exposed_nccl": "exposed NCCL", "memory": "memory", "graph": "graphs"}
+_LAUNCHES = ("launch-overhead", "launch-bound")
+"""The findings, of which a job has one at most, whose cost is short gaps alone."""
 _LEAST_TOLD = 1.0
 """A family of kernels is told of from so many percent of kernel time on."""
 _GISTS = {
@@ -83,8 +89,9 @@ class Triage:
     """The module of the rule that made a finding, by the finding's id."""
     busy: float | None = None
     """The share of their time in which the GPUs worked, %."""
-    outside: float = 0.0
-    """The share of their time before their first operation and after their last, %."""
+    budget: Budget = field(default_factory=Budget)
+    """The time of all GPUs by part, and the causes of the idle parts; empty without GPU work."""
+    causes: IdleCauses = field(default_factory=IdleCauses)
     mix: tuple[tuple[str, float], ...] = ()
     """The share of each family in the time of all kernels, %, the largest first; empty where graphs hide most."""
 
@@ -96,12 +103,32 @@ class Triage:
         told = [one for one in self.findings if not one.under and one.percent and one.severity is not Severity.INFO]
         first, *others = [one.gist or f"{_GISTS.get(one.id, one.id)} {one.percent:.1f} %" for one in told[:2]] or [""]
         words = "; ".join([*([first] if first else []), *(f"then {one}" for one in others)])
-        if self.outside >= _OUTSIDE:
-            outside = f"{int(self.outside)} % lies before the first GPU operation or after the last one"
-            words = f"{words}; {outside}" if words else outside
+        hidden = [one.gist for one in self.findings if one.id == "communication" and one.gist]
+        words = "; ".join([*([words] if words else []), *self._paid_once(), *hidden])
         whose = "GPU" if self.gpus == 1 else "GPUs"
         busy = f"{self.busy:.0f}" if self.busy >= 0.5 else "<1"
         return f"{whose} busy {busy} %: {words or 'no rule found anything that costs time'}"
+
+    def _paid_once(self) -> Iterator[str]:
+        """``start-up 98.0 % (cudaMallocHost 30.8 %)``: where it is much of the time, with the largest cause."""
+        parts = (("start-up", self.budget.startup, self.causes.startup), ("tail", self.budget.tail, self.causes.tail))
+        for name, time, causes in parts:
+            if 100 * time >= _ONCE_TOLD * max(self.budget.time, 1):
+                largest = max(causes, key=lambda cause: cause.time, default=Cause("", 0))
+                why = f" ({largest.name} {100 * largest.time / self.budget.time:.1f} %)" if largest.time else ""
+                yield f"{name} {100 * time / self.budget.time:.1f} %{why}"
+
+    @property
+    def account(self) -> str:
+        """Where all of the GPUs' time went, with the causes of idle time: the parts add up. Empty without GPU work."""
+        whole = self.budget.time
+        busy = ", ".join(
+            f"{_BUSY[part]} {format_value(Unit.PERCENT, 100 * getattr(self.budget, part) / whole)}"
+            for part in _BUSY
+            if getattr(self.budget, part)
+        )
+        idle = ", ".join(idle_words(self.budget, self.causes, _CAUSES)) if whole else ""
+        return f"time: {busy}; idle: {idle}" if whole else ""
 
     @property
     def kernels(self) -> str:
@@ -164,19 +191,19 @@ def triage(
         frozenset(unsaid),
         module_of,
         case.percent(case.mean([case.spent.busy])) if case.devices else None,
-        case.percent(case.mean(map(partial(_outside, case), case.devices))),
+        *_account(case, findings),
         () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda one: one.family)),
     )
 
 
 _SYMPTOMS = {
-    "start-up": ("context-creation", "host-allocation", "jit-compilation"),
+    "start-up": ("context-creation", "host-allocation", "jit-compilation", "first-launches"),
     "first-launches": ("jit-compilation",),
     "idle-gaps": (
         *("input-pipeline", "gil-held", "blocking-reads", "preempted"),
-        *("allocator-churn", "jit-compilation"),
+        *("allocator-churn", "jit-compilation", "host-allocation", "first-launches"),
     ),
-    "launch-overhead": ("preempted", "allocator-churn"),
+    "launch-overhead": ("preempted", "allocator-churn", "synchronising-calls"),
     "low-utilisation": ("preempted", "allocator-churn", "launch-overhead", "launch-bound", "synchronising-calls"),
     "exposed-memory": ("synchronous-copies", "pageable-copies", "step-traffic"),
     "exposed-communication": ("straggler", "imbalance"),
@@ -185,11 +212,12 @@ _SYMPTOMS = {
 
 Where only the costs are known, one half as large or more tells, as their times are part of these findings' times.
 """
-_ONCE = ("warm-up", "start-up", "tail", "context-creation")
+ONCE = ("warm-up", "start-up", "tail", "context-creation")
+"""Remarks on what a job pays once, however long it runs."""
 _KEPT = {
     "dominant-kernel": 0.1,
     **dict.fromkeys(("exposed-communication", "precision", "unfused-kernels"), 0.5),
-    **dict.fromkeys(_ONCE, 0.001),
+    **dict.fromkeys(ONCE, 0.001),
 }
 """The part of the cost that may go at best, where it is not all: a judgement, for the order of the findings alone."""
 
@@ -225,10 +253,19 @@ def _ordered(findings: Sequence[Finding]) -> list[Finding]:
     return found
 
 
-def _outside(case: Case, device: DeviceIntervals) -> int:
-    window = case.window_of(device)
-    worked = device.worked(window)
-    return window.end - window.start - (worked.end - worked.start if worked else 0)
+def _account(case: Case, findings: Iterable[Finding]) -> tuple[Budget, IdleCauses]:
+    """The budget of all GPUs; the causes are those that can be read: a rule that fails at the same says so."""
+    try:
+        budgets, causes = caused_budgets(case.job, case.chosen, case.step_name)
+    except Exception:  # whatever it is, the findings count without them
+        budgets, causes = device_budgets(case.job, case.chosen, case.step_name), IdleCauses()
+    whole = in_sum(budgets)
+    for one in findings:
+        if one.id in _LAUNCHES:
+            time = min((one.cost or 0) * len(case.devices), whole.short_gaps)
+            why = Cause(_GISTS[one.id], time), Cause(UNEXPLAINED, whole.short_gaps - time)
+            causes = replace(causes, short_gaps=why)
+    return whole, causes
 
 
 def _damaged(report: Report) -> Iterator[NotChecked]:

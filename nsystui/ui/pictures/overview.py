@@ -12,7 +12,7 @@ from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown
 from nsystui.questions.gpu.utilisation import BusyIntervals
-from nsystui.questions.idle_causes import IdleCauses, idle_causes
+from nsystui.questions.idle_causes import IdleCauses, caused_budgets
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_summary
 from nsystui.questions.overview import JobFacts, job_facts, task_table
@@ -70,8 +70,7 @@ class IdlePicture:
 
 def idle_picture(job: Job, selection: Selection, with_causes: bool) -> IdlePicture:
     """The idle time of a selection. Blocks: call it in a thread."""
-    budgets = job.once(("budgets", selection), lambda: device_budgets(job, selection))
-    causes = job.once(("causes", selection), lambda: idle_causes(job, selection, budgets)) if with_causes else None
+    budgets, causes = caused_budgets(job, selection) if with_causes else (device_budgets(job, selection), None)
     return IdlePicture(in_sum(budgets), causes, steady_window(budgets), _paces(job, selection) if with_causes else {})
 
 

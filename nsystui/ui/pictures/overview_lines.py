@@ -215,23 +215,12 @@ def idle_lines(idle: IdlePicture, width: int, most_lines: int = 2) -> list[Line]
 
     With as many causes as fit on so many lines, each part whole.
     """
-    from nsystui.questions.idle_causes import cause_words
+    from nsystui.questions.idle_causes import idle_words
 
-    budget = idle.budget
-    if not budget.idle:
+    if not idle.budget.idle:
         return []
-    causes = idle.causes
-    parts = (
-        ("start-up", budget.startup, causes.startup if causes else ()),
-        ("gaps", budget.long_gaps, causes.long_gaps if causes else ()),
-        ("gaps under 1 ms", budget.short_gaps, ()),
-        ("tail", budget.tail, causes.tail if causes else ()),
-    )
     for most in (3, 2, 1, 0):
-        words = []
-        for name, time, why in parts:
-            reasons = cause_words(why, budget.time, most) if time and most else ""
-            words.append((f"{name} {_percent(100 * time / budget.time)}{f' ({reasons})' if reasons else ''}", ""))
+        words = [(text, "") for text in idle_words(idle.budget, idle.causes, most)]
         lines = wrapped(words, width, ("idle".ljust(LABEL_WIDTH), "bold"))
         if len(lines) <= most_lines and max(width_of(text) for text, _ in words) <= width - LABEL_WIDTH:
             break

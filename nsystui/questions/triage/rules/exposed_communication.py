@@ -66,14 +66,16 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     cost, share = case.mean([spent.exposed_nccl]), 100 * spent.exposed_nccl / spent.nccl
     percent = case.percent(cost)
+    gist = f"compute hides {100 - share:.0f} % of NCCL's time"
     sentence = (
-        f"compute hides {100 - share:.0f} % of NCCL's time ({time_words(case.mean([spent.nccl]))} on each GPU, "
+        f"{gist} ({time_words(case.mean([spent.nccl]))} on each GPU, "
         f"{time_words(cost)} exposed, {time_words(case.mean([spent.nccl_only]))} with no copy beside it either): "
         f"{calls}"
     )
     hidden = Advice("nothing: it is overlapped", "what compute hides costs no time, but for what it takes from kernels")
     advice = hidden if share < 50 else _advice(case, most, share)
-    return [Finding(_REMARK, Severity.INFO, sentence, advice, door, cost, percent, measured, evidence)]
+    told = gist if share < 50 else ""
+    return [Finding(_REMARK, Severity.INFO, sentence, advice, door, cost, percent, measured, evidence, gist=told)]
 
 
 def _advice(case: Case, most: pd.DataFrame, share: float) -> Advice:

@@ -76,5 +76,5 @@ def _of_copies(case: Case, direction: str, operation: str) -> Advice:
         )
     return Advice(
         f"start the copies earlier, so that kernels run beside them; copy less (smaller types), or {less}",
-        f"{reason}; the copies are pinned already and on a stream of its own, and no kernel runs meanwhile",
+        f"{reason}; the copies are pinned already and on a stream of their own, and no kernel runs meanwhile",
     )

@@ -49,7 +49,9 @@ _ADVICE = {
     ),
     ALLOCATING: ALLOCATOR,
     LAUNCHING: Advice(
-        "capture the launches in a CUDA graph, or fuse kernels", "the CPU launches more slowly than the GPU works"
+        "warm up before what is measured, or load kernels at the start (CUDA_MODULE_LOADING=EAGER); "
+        "`nsystui api --filter Launch` says which launches are long",
+        "a launch takes some µs, unless it loads its kernel, or waits for another thread that is in CUDA",
     ),
     OTHER_CALLS: Advice("look at the call on the Events screen", "the CPU was in it while the GPU had nothing to do"),
     IN_MPI: Advice(
@@ -90,7 +92,7 @@ _COLUMNS = (
     DEVICE.with_importance(2),
     START,
     Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
-    Column("kind", header="CPU", label="the CPU was"),
+    Column("kind", header="CPU", label="launching thread was"),
     Column("share", header="CPU (%)", label="for", unit=Unit.PERCENT, decimals=1, importance=2),
     Column("call", header="Call", label="longest call", importance=1),
     Column("range", header="NVTX Range", label="NVTX range", importance=1),
@@ -125,7 +127,9 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
         doing, advice = "", Advice("record CUDA API calls (-t cuda)", "they would say what the CPU did in the gaps")
     else:
         which = "them" if len(works) == len(spans) else f"the {len(works)} longest"
-        doing = f"; for {100 * spent[kind] / looked:.0f} % of {which} the CPU was {kind}{_where(works, kind)}"
+        doing = (
+            f"; for {100 * spent[kind] / looked:.0f} % of {which} the launching thread was {kind}{_where(works, kind)}"
+        )
         gist += f" ({_gist(works, kind, looked)})"
         advice = _ADVICE[kind] if kind in _ADVICE else _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
@@ -175,9 +179,11 @@ def _gist(works: Sequence[HostWork], kind: str, looked: int) -> str:
                 words = cause.words if cause.what else ""
                 calls[words] = calls.get(words, 0) + time
     longest = max(sorted(calls), key=lambda one: calls[one])
-    whole = sum(calls.values())
-    has_one = longest and 2 * calls[longest] > whole
-    return f"{longest if has_one else kind} {100 * (calls[longest] if has_one else whole) / looked:.0f} %"
+    time = sum(calls.values())
+    if longest and 2 * calls[longest] > time:
+        time = calls[longest]
+        kind = f"running {longest}" if kind == RUNNING_CODE else longest
+    return f"{kind} {100 * time / looked:.0f} %"
 
 
 def _where(works: Sequence[HostWork], kind: str) -> str:

@@ -16,15 +16,15 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import HOST, RANK, Column, Unit
-from nsystui.base.selection import Task
+from nsystui.base.selection import Task, Window
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
-from nsystui.questions.algebra.intervals import Intervals, merge, subtract
+from nsystui.questions.algebra.intervals import Intervals, subtract
 from nsystui.questions.conditions import Condition, duration, job_end, job_start, where
 from nsystui.questions.mpi import has_mpi, mpi_rows
 from nsystui.questions.mpi_exchanges import Pair, exchanges
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.triage.case import Case, Spans, number_of, spans, time_words
+from nsystui.questions.triage.case import Case, Spans, number_of, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
 _NAME = "mpi-waits"
@@ -176,8 +176,7 @@ def _waited(case: Case, item: RankedTask, calls: Spans) -> Intervals:
         return own
     start = min(case.working(one).start for one in devices)
     own = own.clip(start, window.end)
-    busy = merge(*(part.clip(start, window.end) for one in devices for part in one.parts.disjoint))
-    return subtract(own, busy)
+    return subtract(own, worked_by(devices, Window(start, window.end)))
 
 
 def _set_up(

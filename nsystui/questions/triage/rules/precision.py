@@ -21,14 +21,13 @@ _NAME = "precision"
 _ARITHMETIC = (GEMM, CONVOLUTION, ATTENTION)
 _FASTER = (
     (r"GB[12]00|GB10[02]|\bB[123]00", "BF16", {"TF32": 2.0, "FP32": 28.0}),
-    (r"GH100|GH200|\bH[128]00|\bH20\b", "BF16", {"TF32": 2.0, "FP32": 14.8}),
+    (r"\bH20\b", "BF16", {"TF32": 2.0, "FP32": 3.4}),
+    (r"GeForce RTX [345]0|A10G\b|\bL(?:20|40)\b", "BF16", {"TF32": 2.0, "FP32": 2.0}),
+    (r"GeForce RTX 20", "FP16", {"FP32": 4.0}),
+    (r"GH100|GH200|\bH[128]00", "BF16", {"TF32": 2.0, "FP32": 14.8}),
     (r"GA100|A100|\bA30\b|A800", "BF16", {"TF32": 2.0, "FP32": 16.0}),
-    (
-        r"GA10\d|AD10\d|GB20\d|\bA(?:2|10|16|40)\b|\bL(?:4|40S?)\b|RTX (?:A\d|[345]0)",
-        "BF16",
-        {"TF32": 2.0, "FP32": 4.0},
-    ),
-    (r"GV100|V100|TU10\d|\bT4\b|RTX 20", "FP16", {"FP32": 8.0}),
+    (r"GA10\d|AD10\d|GB20\d|\bA(?:2|10|16|40)\b|\bL(?:4|40S)\b|RTX A\d", "BF16", {"TF32": 2.0, "FP32": 4.0}),
+    (r"GV100|V100|TU10\d|\bT4\b", "FP16", {"FP32": 8.0}),
     (r"^(?=.*(?:sm(?:8\d|9\d|1\d\d)_|ampere|hopper|tf32))", "BF16", {"TF32": 2.0, "FP32": 16.0}),
 )
 """Pattern of a GPU (its name or its chip, else of a kernel built for it), the faster precision, its peak by theirs."""

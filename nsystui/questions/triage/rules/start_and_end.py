@@ -5,14 +5,16 @@ What a program pays once is stated, not scolded: both are remarks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import Column, Unit
+from nsystui.base.selection import Window
+from nsystui.questions.algebra.intervals import Intervals, intersect
 from nsystui.questions.host.causes import NOTHING, OFF_CPU
 from nsystui.questions.host.gaps import STARTUP, TAIL, idle_time
 from nsystui.questions.time_budget import LONG_GAP, device_budgets, in_sum
-from nsystui.questions.triage.case import Case, by_place, time_words
+from nsystui.questions.triage.case import Case, Place, by_place, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules.idle_gaps import what_to_record
 
@@ -35,7 +37,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     budget = in_sum(device_budgets(case.job, case.chosen, case.step_name))
     costs = {STARTUP: case.mean([budget.startup]), TAIL: case.mean([budget.tail])}
     parts = [
-        part for part, (*_, least) in _PARTS.items() if case.percent(costs[part]) >= getattr(case.thresholds, least)
+        part
+        for part, (*_, least) in _PARTS.items()
+        if costs[part] and case.percent(costs[part]) >= getattr(case.thresholds, least)
     ]
     return [_finding(case, part, costs[part]) for part in parts]
 
@@ -53,7 +57,8 @@ def _finding(case: Case, part: str, cost: int) -> Finding:
     rows = sorted(((kind, what or None, time) for (kind, what), time in times.items() if time), key=lambda row: -row[2])
     told = [_words(case, *row) for row in rows[:_TOLD] if case.mean([row[2]]) >= _SEEN * cost]
     name, where, _ = _PARTS[part]
-    sentence = f"GPUs are idle for {time_words(cost)} each {where}: {'; '.join(told)}"
+    when = by_place((span.task, span.device, span.start, span.end) for span in one.spans)
+    sentence = f"GPUs are idle for {time_words(cost)} each {where}{_beside(case, when)}: {'; '.join(told)}"
     longest = max(kinds, key=lambda kind: kinds[kind], default=NOTHING)
     flags = what_to_record(case, longest) if longest in (NOTHING, OFF_CPU) else ""
     if flags:
@@ -63,8 +68,19 @@ def _finding(case: Case, part: str, cost: int) -> Finding:
     measured = "idle time by part of the budget, without gaps below 1 ms among the causes; mean over the GPUs"
     evidence = TableAnswer(name, _COLUMNS, rows, len(rows))
     percent = case.percent(cost)
-    when = by_place((span.task, span.device, span.start, span.end) for span in one.spans)
     return Finding(name, Severity.INFO, sentence, advice, Door("gaps"), cost, percent, measured, evidence, times=when)
+
+
+def _beside(case: Case, when: Mapping[Place, Intervals]) -> str:
+    """For how much of the time another GPU of the process works: what the CPU did then is that GPU's affair."""
+    beside = 0
+    for (task, device), own in when.items():
+        others = [one for one in case.devices if one.device.task.task == task and one.device.device != device]
+        if others:
+            hull = Window(int(own.starts[0]), int(own.ends[-1]))
+            beside += intersect(own, worked_by(others, hull)).length
+    share = beside / max(sum(own.length for own in when.values()), 1)
+    return f", for {100 * share:.0f} % of that while another GPU of the process works" if share >= _SEEN else ""
 
 
 def _words(case: Case, kind: str, what: str | None, time: int) -> str:

@@ -75,7 +75,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     place = f", most of the longest in NVTX range `{name}`" if name else ""
     sentence = (
         f"{kernels:,} launches of pointwise kernels{each} come back to back, in {number_of(count, 'run')}{place}: one "
-        f"kernel for those of a run with the same grid would save {time_words(cost)} on each GPU at most, "
+        f"kernel for those of a run with the same grid could save {time_words(cost)} on each GPU at most, "
         f"{time_words(case.mean([idle]))} of it idle time between them"
     )
     is_optimizer = "optim" in name.lower() or any("addcdiv" in one.name for one in works)
