@@ -297,7 +297,23 @@ def metric_means(job: Job, selection: Selection, by: str) -> TableAnswer:
         if counts[row] and (not subject.are_single or sums.of(_RESOLVED, count)[row]):
             totals = () if subject.are_single else (int(counts[row]), int(length[row]))
             found.append((*rows[row], *totals, *_plain(shares[:, row]), *busiest[row], *_plain(means[:, row])))
-    return _answer(job, f"{by}-metrics", (*columns, *_DERIVED, *_columns_of(sources)), found)
+    notes = _means_notes(
+        by, bool(counts.any() and not found), float(sums.of(_RESOLVED, count).sum() / (length.sum() or 1))
+    )
+    return _answer(job, f"{by}-metrics", (*columns, *_DERIVED, *_columns_of(sources)), found, notes)
+
+
+def _means_notes(by: str, are_all_short: bool, resolved: float) -> Iterator[str]:
+    if are_all_short:
+        yield f"no {by} is long enough for two samples: record with a higher --gpu-metrics-frequency"
+    elif resolved < _MOSTLY:
+        yield (
+            f"{100 * (1 - resolved):.0f} % of this time is in spans too short for two samples: their means are also "
+            "those of what ran just before and after"
+        )
+
+
+_MOSTLY = 0.5
 
 
 def _add_up(sums: _Sums, samples: Sequence[Samples], pieces: Pieces) -> None:
@@ -510,7 +526,7 @@ def _columns_of(sources: Sequence[MetricSource]) -> tuple[Column, ...]:
         Column(
             metric,
             header=metric if " [" in metric or not one.unit else f"{metric} ({one.unit})",
-            label=one.family,
+            label=one.family if one.is_percent else f"{one.label} {one.unit}".rstrip(),
             unit=Unit.PERCENT if one.is_percent else Unit.COUNT,
             decimals=3,
             importance=1 + _TELLING.index(one.family) if one.family in _TELLING else 7,
@@ -523,6 +539,8 @@ def _plain(values: Floats) -> list[Value]:
     return [None if np.isnan(value) else value for value in values.tolist()]
 
 
-def _answer(job: Job, name: str, columns: tuple[Column, ...], rows: Sequence[Row]) -> TableAnswer:
-    note = missing_note(job.session, tables.gpu_metrics)
-    return TableAnswer(name, columns, rows, len(rows), (note,) if note else ())
+def _answer(
+    job: Job, name: str, columns: tuple[Column, ...], rows: Sequence[Row], more: Iterable[str] = ()
+) -> TableAnswer:
+    lacking = missing_note(job.session, tables.gpu_metrics)
+    return TableAnswer(name, columns, rows, len(rows), (lacking,) if lacking else tuple(more))
