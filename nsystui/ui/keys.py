@@ -45,7 +45,7 @@ VERBS = {
         *("diagnostics", "contents", "files"),
     ),
     "View": (
-        *("choose", "sort", "zoom", "whole", "fold", "drawing", "metrics", "open_rank", "expand"),
+        *("choose", "sort", "zoom", "whole", "fold", "drawing", "open_rank", "expand"),
         *("collapse", "merge", "useful", "clock", "kinds", "swap", "check"),
     ),
     "Select": (
@@ -171,7 +171,10 @@ KEYS: tuple[Key, ...] = (
     Key("right_square_bracket", "]", "pan(1)", "", "", "gpu"),
     Key("space", "space", "", "mark", "begin and end a marked span at the cursor", "gpu"),
     Key("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen", "gpu"),
-    Key("m", "m", "metrics", "metrics", "show or hide GPU metrics", "gpu"),
+    Key(
+        "m", "m M", "choose('metrics', 1)", "metrics", "next and previous choice of GPU metrics that have lanes", "gpu"
+    ),
+    Key("M", "M", "choose('metrics', -1)", "", "", "gpu"),
     Key("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "gpu"),
     Key("t", "t", "take_window", "", "the same as ⏎, as in tables: select this time", "gpu"),
     Key("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view", "gpu"),

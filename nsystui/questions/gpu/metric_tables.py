@@ -297,20 +297,24 @@ def metric_means(job: Job, selection: Selection, by: str) -> TableAnswer:
         if counts[row] and (not subject.are_single or sums.of(_RESOLVED, count)[row]):
             totals = () if subject.are_single else (int(counts[row]), int(length[row]))
             found.append((*rows[row], *totals, *_plain(shares[:, row]), *busiest[row], *_plain(means[:, row])))
-    notes = _means_notes(
-        by, bool(counts.any() and not found), float(sums.of(_RESOLVED, count).sum() / (length.sum() or 1))
-    )
+    is_long = sums.of(_RESOLVED, count).sum() >= _MOSTLY * length.sum()
+    notes = () if found and is_long else _means_notes(job, by, bool(found))
     return _answer(job, f"{by}-metrics", (*columns, *_DERIVED, *_columns_of(sources)), found, notes)
 
 
-def _means_notes(by: str, are_all_short: bool, resolved: float) -> Iterator[str]:
-    if are_all_short:
-        yield f"no {by} is long enough for two samples: record with a higher --gpu-metrics-frequency"
-    elif resolved < _MOSTLY:
+def _means_notes(job: Job, by: str, has_rows: bool) -> Iterator[str]:
+    """Why there are no rows, or what to think of them."""
+    if has_rows:
         yield (
-            f"{100 * (1 - resolved):.0f} % of this time is in spans too short for two samples: their means are also "
-            "those of what ran just before and after"
+            "most of this time is in spans too short for two samples: their means are also those of what ran just "
+            "before and after"
         )
+    elif lacking := missing_note(job.session, tables.nvtx_ranges if by in ("range", "step") else tables.kernels):
+        yield lacking
+    elif by == "step":
+        yield from job.steps().notes
+    elif by == "launch":
+        yield "no launch is long enough for two samples: record with a higher --gpu-metrics-frequency"
 
 
 _MOSTLY = 0.5

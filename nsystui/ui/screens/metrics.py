@@ -9,6 +9,9 @@ from nsystui.ui import keys
 from nsystui.ui.screens.table import ViewsScreen
 from nsystui.ui.widgets.lines import Choice
 
+_NAMES = {"": "metric", "step": "busiest", "collective": "collective"}
+"""The column that says what a row is about, where it is not its name."""
+
 
 class MetricsScreen(ViewsScreen):
     """The table of `nsystui metrics`, by what is chosen."""
@@ -26,6 +29,7 @@ class MetricsScreen(ViewsScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         self.table.bar_category = "metric"
+        self.table.elastic = _NAMES.get(self.options["by"], "name")
         super().show(result, same_place)
 
     def choices(self) -> tuple[Choice, ...]:
