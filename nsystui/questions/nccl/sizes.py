@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import COUNT, Column, Unit
+from nsystui.base.columns import COUNT, RANK, Column, Unit
+from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
-from nsystui.base.units import size_label
+from nsystui.base.text import few
+from nsystui.base.units import format_value, size_label
+from nsystui.questions.algebra.distributions import distribution
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.bandwidth import rate
 from nsystui.questions.nccl.grouping import (
@@ -159,6 +162,54 @@ def _spread(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:
         "cv": 100.0 * durations.std().mask(durations.count() == 1, 0.0) / durations.mean().replace(0.0, np.nan),
         **{key: values.groupby(group).median() for key, values in rates.items()},
     }
+
+
+_DURATION_COLUMNS = (
+    RANK,
+    Column("from", header="From (ns)", label="from", unit=Unit.DURATION, decimals=1),
+    Column("to", header="To (ns)", label="to", unit=Unit.DURATION, decimals=1),
+    COUNT,
+    Column("percent", header="Share (%)", label="share", unit=Unit.PERCENT, decimals=2, has_bar=True),
+)
+
+
+def durations_of_size(
+    session: Session,
+    selection: Selection,
+    ranks: Sequence[RankedTask],
+    pairing: NcclPairing,
+    collective: str,
+    size: int | None = None,
+    is_linear: bool = False,
+) -> TableAnswer:
+    """The histogram of the durations of a collective's selected kernels of one size: of all ranks, then of each rank.
+
+    The spans are the same for all, see `distribution`; the shares of each add up to 100 %. Without ``size`` (bytes) it
+    is the one whose kernels take the most time. Raises UsageError for a size that no kernel has.
+    """
+    kernels = selected(pairing.kernels, selection)
+    kernels = kernels[(kernels["collective"] == collective) & kernels["message_size"].notna() & kernels["end"].notna()]
+    sizes, spent = whole(kernels["message_size"]), whole(kernels["end"]) - whole(kernels["start"])
+    there, number = np.unique(sizes, return_inverse=True)
+    if size is None and len(there):
+        size = int(there[np.argmax(np.bincount(number, weights=spent))])
+    elif size is not None and size not in there:
+        known = few([format_value(Unit.BYTES, one) for one in there.tolist()]) if len(there) else "none of known size"
+        raise UsageError(f"no {collective} kernel of {format_value(Unit.BYTES, size)}: there are {known}")
+    is_own = sizes == size
+    spent, of_rank = spent[is_own], whole(kernels["rank"])[is_own]
+    found = distribution(spent, is_linear)
+    groups: list[tuple[int | None, Times]] = [(None, spent)]
+    groups += [(rank, spent[of_rank == rank]) for rank in np.unique(of_rank[of_rank != NONE]).tolist()]
+    rows = []
+    for rank, own in groups if len(spent) else ():
+        counts, _ = np.histogram(own, np.asarray(found.edges))
+        spans = zip(found.edges[:-1], found.edges[1:], counts.tolist(), strict=True)
+        rows += [(rank, start, end, count, 100.0 * count / len(own)) for start, end, count in spans]
+    notes = nccl_notes(session, selection, ranks, pairing)
+    if size is not None:
+        notes = (f"{collective} of {format_value(Unit.BYTES, size)}; rows without a rank are of all ranks", *notes)
+    return TableAnswer("nccl-durations", _DURATION_COLUMNS, rows, len(rows), notes)
 
 
 def durations_and_sizes(pairing: NcclPairing, selection: Selection, collective: str) -> tuple[Times, Times]:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Answer, Record, TableAnswer
@@ -13,12 +14,13 @@ from nsystui.base.columns import FILES_ONLY, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import fit
 from nsystui.base.units import format_value
-from nsystui.questions.algebra.distributions import curve_places, log_density
+from nsystui.questions.algebra.distributions import curve_places, distribution, log_density
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.job import Job
-from nsystui.questions.nccl.grouping import COLUMNS, By
+from nsystui.questions.nccl.grouping import COLUMNS, By, bucket_numbers, powers_of_two
 from nsystui.questions.nccl.link_rate import LinkRate, link_rate
 from nsystui.questions.nccl.listing import nccl_listing
+from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.sizes import SizeBin, bandwidth_by_size, durations_and_sizes, size_histogram
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.tasks import selected_ranks
@@ -107,6 +109,7 @@ class NcclCallsScreen(EventRowsScreen):
 
 
 _SIZES = (By.BYTES, By.POW2, By.SIZE)
+_SIZE_KEYS = {By.BYTES: "message_size", By.POW2: "size_from", By.SIZE: "bucket"}
 _SIZE_WORDS = ("exact size", "power of two", "bucket")
 _HEIGHT, _SHARE = 11, 0.4
 """Lines of the drawing at least, and the share of a tall screen that it takes."""
@@ -117,6 +120,7 @@ class Drawing(Enum):
 
     BANDWIDTH = "median bus bandwidth {}against message size"
     DURATIONS = "{}: durations against message size, by kernel (· 1, ○ 2–9, ■ 10+)"
+    SPREAD = "{} of {}: kernels by duration"
     CALLS = "calls by power of two"
 
 
@@ -200,7 +204,7 @@ class NcclSizesScreen(TableScreen):
 
     def _draw(self) -> None:
         lines = self._lines(self.size.width)
-        self.panel.styles.height = self._height
+        self.panel.styles.height = max(self._height, len(lines))
         self.panel.category = "nccl"
         self.panel.show_lines(lines)
         self.panel.set_class(not lines, "-empty")
@@ -214,7 +218,28 @@ class NcclSizesScreen(TableScreen):
             return []
         if self.drawing is Drawing.BANDWIDTH:
             return self._bandwidths(name, width)
+        if self.drawing is Drawing.SPREAD:
+            return self._spread(name, points, width)
         return [self.drawing.value.format(name), *_plot(points.kernel_sizes, points.durations, width, self._height - 2)]
+
+    def _spread(self, name: str, points: Points, width: int) -> list[str]:
+        """Histograms of the kernels of the row under the cursor: by steps that grow where they differ much, and equal."""
+        from pandas import Series
+
+        size, sizes = self.values()[_SIZE_KEYS[self.by]], points.kernel_sizes
+        if self.by is By.SIZE:
+            is_own = bucket_numbers(Series(sizes)) == BUCKETS.index(str(size))
+        else:
+            is_own = (sizes if self.by is By.BYTES else powers_of_two(Series(sizes)).to_numpy()) == size
+        half, blocks = (width - len(_BETWEEN)) // 2, []
+        for is_linear in (False, True):
+            found = distribution(points.durations[is_own], is_linear)
+            labels = [_duration_words(edge) for edge in found.edges[:-1]]
+            lines = histogram_lines(labels, found.counts, half)
+            blocks.append(["by equal steps" if is_linear else "by duration", *lines])
+        words = format_value(Unit.BYTES, size) if isinstance(size, int) else str(size)
+        title = self.drawing.value.format(name, words)
+        return [title, *(fit(one, half) + _BETWEEN + other for one, other in zip_longest(*blocks, fillvalue=""))]
 
     def _bandwidths(self, name: str, width: int) -> list[str]:
         """All collectives in one chart, each with a mark of its own; that under the cursor in front of the others."""
@@ -269,8 +294,7 @@ class NcclSizesScreen(TableScreen):
     def open_row(self) -> None:
         values = self.values()
         if values:
-            key = {By.BYTES: "message_size", By.POW2: "size_from", By.SIZE: "bucket"}[self.by]
-            row = {By.COLLECTIVE: values["collective"], self.by: values[key]}
+            row = {By.COLLECTIVE: values["collective"], self.by: values[_SIZE_KEYS[self.by]]}
             self.lay_over(NcclCallsScreen(KERNEL, row))
 
 
