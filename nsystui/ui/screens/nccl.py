@@ -223,7 +223,7 @@ class NcclSizesScreen(TableScreen):
         return [self.drawing.value.format(name), *_plot(points.kernel_sizes, points.durations, width, self._height - 2)]
 
     def _spread(self, name: str, points: Points, width: int) -> list[str]:
-        """Histograms of the kernels of the row under the cursor: by steps that grow where they differ much, and equal."""
+        """Histograms of the kernels of the row under the cursor: by growing steps, and by equal ones."""
         from pandas import Series
 
         size, sizes = self.values()[_SIZE_KEYS[self.by]], points.kernel_sizes
