@@ -18,6 +18,7 @@ from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
+from nsystui.exports.nccl_log.nccl_tests import Reported
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_and_sizes, durations_of_size, size_histogram
@@ -222,3 +223,18 @@ class TestDurationsOfOneSize:
     def test_a_size_that_nothing_has_is_said_with_those_that_there_are(self, job: Job) -> None:
         with pytest.raises(UsageError, match=r"no AllReduce kernel of 5 B.*there are .*4 MiB"):
             durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", 5)
+
+    def test_the_time_of_nccl_tests_is_marked_where_a_log_has_it(self, tmp_path: Path) -> None:
+        program = Program(tmp_path / "program.sqlite")
+        for size in (1 << 20, 1 << 20, 2 << 20):
+            program.call("ncclAllReduce", size=size, ranks=2, launches=1, kernel="AllReduce")
+        job = program.job()
+        reported = [Reported(1 << 20, 5_000.0, 9_000.0), Reported(4 << 20, 7_000.0, 7_000.0)]
+        arguments = (job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce")
+        answer = durations_of_size(*arguments, 1 << 20, reported=reported)
+        marks = [(row[1] <= 5_000 < row[2], row[-1]) for row in answer.rows if row[0] is None]
+        assert (True, "out of place") in marks and all(mark is None for inside, mark in marks if not inside)
+        assert "nccl-tests reported 5 µs out of place, 9 µs in place" in answer.notes
+        other = durations_of_size(*arguments, 2 << 20, reported=reported)
+        assert "nccl-tests reported nothing of this size" in other.notes
+        job.close()

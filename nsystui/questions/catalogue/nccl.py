@@ -80,7 +80,10 @@ def _ask(job: Job, selection: Selection, options: _Options) -> Answer:
         return bandwidth_by_size(job.session, selection, job.ranks, pairing, size)
     if values["durations"]:
         size, is_linear = values["message"], values["linear"]
-        return durations_of_size(job.session, selection, job.ranks, pairing, values["durations"], size, is_linear)
+        reported = job.nccl_log.reported if job.nccl_log is not None else ()
+        return durations_of_size(
+            job.session, selection, job.ranks, pairing, values["durations"], size, is_linear, reported
+        )
     if values["calls"] is not None:
         return nccl_listing(job.session, selection, job.ranks, pairing, chosen, CALL)
     if values["kernels"] is not None:

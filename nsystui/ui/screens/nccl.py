@@ -21,7 +21,13 @@ from nsystui.questions.nccl.grouping import COLUMNS, By, bucket_numbers, powers_
 from nsystui.questions.nccl.link_rate import LinkRate, link_rate
 from nsystui.questions.nccl.listing import nccl_listing
 from nsystui.questions.nccl.names import BUCKETS
-from nsystui.questions.nccl.sizes import SizeBin, bandwidth_by_size, durations_and_sizes, size_histogram
+from nsystui.questions.nccl.sizes import (
+    SizeBin,
+    bandwidth_by_size,
+    durations_and_sizes,
+    reported_times,
+    size_histogram,
+)
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.tasks import selected_ranks
 from nsystui.ui import keys
@@ -126,12 +132,16 @@ class Drawing(Enum):
 
 @dataclass(frozen=True)
 class Points:
-    """Of a collective: sizes (bytes) and median bus bandwidths (bytes/s) for the curve, all kernels for the scatter."""
+    """Of a collective: sizes (bytes) and median bus bandwidths (bytes/s) for the curve, all kernels for the scatter.
+
+    ``reported``: by size what nccl-tests reported of it, see `reported_times`.
+    """
 
     sizes: Sequence[float]
     bandwidths: Sequence[float]
     kernel_sizes: Any
     durations: Any
+    reported: Mapping[int, Sequence[tuple[str, float]]]
 
 
 class NcclSizesScreen(TableScreen):
@@ -174,7 +184,11 @@ class NcclSizesScreen(TableScreen):
         answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by)
         exact = answer if self.by is By.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
         points = {
-            name: Points(*_curve(exact, name), *durations_and_sizes(pairing, selection, name))
+            name: Points(
+                *_curve(exact, name),
+                *durations_and_sizes(pairing, selection, name),
+                _reported(job, pairing, name),
+            )
             for name in dict.fromkeys(map(str, filter(None, exact.cells("collective"))))
         }
         link = link_rate(selected_ranks(job.ranks, selection))
@@ -231,14 +245,21 @@ class NcclSizesScreen(TableScreen):
             is_own = bucket_numbers(Series(sizes)) == BUCKETS.index(str(size))
         else:
             is_own = (sizes if self.by is By.BYTES else powers_of_two(Series(sizes)).to_numpy()) == size
+        reported = points.reported.get(size, ()) if self.by is By.BYTES and isinstance(size, int) else ()
         half, blocks = (width - len(_BETWEEN)) // 2, []
         for is_linear in (False, True):
             found = distribution(points.durations[is_own], is_linear)
-            labels = [_duration_words(edge) for edge in found.edges[:-1]]
+            labels = [
+                ("▸ " if any(start <= time < end for _, time in reported) else "") + _duration_words(start)
+                for start, end in itertools.pairwise(found.edges)
+            ]
             lines = histogram_lines(labels, found.counts, half)
             blocks.append(["by equal steps" if is_linear else "by duration", *lines])
         words = format_value(Unit.BYTES, size) if isinstance(size, int) else str(size)
         title = self.drawing.value.format(name, words)
+        if reported:
+            times = ", ".join(f"{_duration_words(time)} {place}" for place, time in reported)
+            title = f"{title}; ▸ nccl-tests: {times}"
         return [title, *(fit(one, half) + _BETWEEN + other for one, other in zip_longest(*blocks, fillvalue=""))]
 
     def _bandwidths(self, name: str, width: int) -> list[str]:
@@ -315,6 +336,15 @@ def _curve(answer: TableAnswer, collective: str) -> tuple[Sequence[float], Seque
     rates = frame["busbw_without_wait"].fillna(frame["busbw"]).astype(float)
     is_known = rates.notna()
     return frame["message_size"][is_known].astype(float).tolist(), rates[is_known].tolist()
+
+
+def _reported(job: Job, pairing: NcclPairing, collective: str) -> dict[int, Sequence[tuple[str, float]]]:
+    """By message size what nccl-tests reported of a collective."""
+    if job.nccl_log is None or not job.nccl_log.reported:
+        return {}
+    kernels = pairing.kernels[pairing.kernels["collective"] == collective]
+    sizes = kernels[kernels["message_size"].notna()].groupby("message_size")
+    return {int(size): reported_times(own, job.nccl_log.reported) for size, own in sizes}
 
 
 def _tells_transfer(answer: Answer) -> bool:
