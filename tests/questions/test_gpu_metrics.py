@@ -72,7 +72,7 @@ def test_samples_are_weighted_by_their_overlap_with_each_interval() -> None:
         own = Samples(SOURCE, *np.array(spans, np.int64).reshape(-1, 2).T, np.array(values))
         starts = np.array([chance.randrange(-80, 320) for _ in range(20)])
         ends = starts + np.array([chance.randrange(0, 90) for _ in range(20)])
-        time, value = attributed(own, starts, ends)
+        ((time, value),) = attributed([own], starts, ends)
         for number, piece in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             expected = naive([(*span, one) for span, one in zip(spans, values, strict=True)], [piece])
             assert time[number] == sum(max(0, min(piece[1], b) - max(piece[0], a)) for a, b in spans)

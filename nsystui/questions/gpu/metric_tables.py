@@ -324,13 +324,12 @@ def _add_up(sums: _Sums, samples: Sequence[Samples], pieces: Pieces) -> None:
     lengths = pieces.ends - pieces.starts
     sums.add(_COUNTED, pieces.rows, np.ones(len(lengths)))
     sums.add(_LENGTH, pieces.rows, lengths)
-    for one in samples:
-        time, value = attributed(one, pieces.starts, pieces.ends)
+    for one, (time, value) in zip(samples, attributed(samples, pieces.starts, pieces.ends), strict=True):
         sums.add(f"{one.source.metric} time", pieces.rows, time)
         sums.add(f"{one.source.metric} value", pieces.rows, value)
     if samples:
         most = max(samples, key=lambda one: len(one.ends))
-        sums.add(_DESCRIBED, pieces.rows, attributed(most, pieces.starts, pieces.ends)[0])
+        sums.add(_DESCRIBED, pieces.rows, next(attributed([most], pieces.starts, pieces.ends))[0])
         is_long = samples_in(most, pieces.starts, pieces.ends) >= _FEWEST_SAMPLES
         sums.add(_RESOLVED, pieces.rows, np.where(is_long, lengths, 0))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -230,6 +231,16 @@ class Samples:
     values: NDArray[np.float64]
     implausible: int = 0
 
+    @cached_property
+    def until(self) -> Times:
+        """The time described before each sample, and by all; shape ``(n + 1,)``, ns."""
+        return np.append(0, np.cumsum(self.ends - self.starts))
+
+    @cached_property
+    def integral(self) -> NDArray[np.float64]:
+        """The metric's integral before each sample, and over all; shape ``(n + 1,)``."""
+        return np.append(0.0, np.cumsum((self.ends - self.starts) * self.values))
+
 
 def samples_of(session: Session, sources: Sequence[MetricSource]) -> Iterator[list[Samples]]:
     """The samples of ``sources``, those of one GPU at a time."""
@@ -256,14 +267,17 @@ def samples_of(session: Session, sources: Sequence[MetricSource]) -> Iterator[li
             .order_by("time")
         )
         read = session.part([report]).arrays(query)
-        found = []
+        found: list[Samples] = []
         for number, source in enumerate(own):
             rows = read["metric"] == number
             starts, ends = _spans(read["time"][rows].astype(np.int64))
             values = np.ma.filled(read["value"][rows].astype(np.float64), np.nan)
             plausible = read["is_plausible"][rows].astype(bool)
             known = ~np.isnan(values)
-            found.append(Samples(source, starts[known], ends[known], values[known], int((~plausible).sum())))
+            starts, ends = starts[known], ends[known]
+            if found and np.array_equal(starts, found[0].starts) and np.array_equal(ends, found[0].ends):
+                starts, ends = found[0].starts, found[0].ends  # as is usual: see `attributed`
+            found.append(Samples(source, starts, ends, values[known], int((~plausible).sum())))
         yield found
 
 
@@ -277,24 +291,30 @@ def _spans(times: Times) -> tuple[Times, Times]:
     return times - periods, times
 
 
-def attributed(samples: Samples, starts: Times, ends: Times) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of each interval the time that samples describe, ns, and the integral of the metric over it.
+def attributed(
+    every: Sequence[Samples], starts: Times, ends: Times
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """For each metric: of each interval the time that samples describe, ns, and the integral of the metric over it.
 
     Shapes ``(n,)``. The mean over some intervals is the sum of their integrals by that of their times: each sample is
-    weighted by the overlap of its period. O(n log m) for m samples; intervals may be in any order and overlap.
+    weighted by the overlap of its period. O(n log m) for m samples; intervals may be in any order and overlap. Metrics
+    that share the array of their times cost one search.
     """
-    periods = samples.ends - samples.starts
-    last = np.iinfo(np.int64).max
-    begins, values = np.append(samples.starts, last), np.append(samples.values, 0.0)
-    sums = [np.concatenate(([0.0], np.cumsum(one))) for one in (periods, periods * samples.values)]
-
-    def until(times: Times) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        place = np.searchsorted(samples.ends, times, side="right")
-        begun = times - np.minimum(begins[place], times)
-        return sums[0][place] + begun, sums[1][place] + begun * values[place]
-
-    (from_time, from_value), (to_time, to_value) = until(starts), until(np.maximum(starts, ends))
-    return to_time - from_time, to_value - from_value
+    ends = np.maximum(starts, ends)
+    known: Samples | None = None
+    for samples in every:
+        if known is None or samples.ends is not known.ends:
+            known, begins = samples, np.append(samples.starts, np.iinfo(np.int64).max)
+            places = [np.searchsorted(samples.ends, times, side="right") for times in (starts, ends)]
+            begun = [
+                times - np.minimum(begins[place], times) for place, times in zip(places, (starts, ends), strict=True)
+            ]
+            time = (samples.until[places[1]] + begun[1] - samples.until[places[0]] - begun[0]).astype(np.float64)
+        values = np.append(samples.values, 0.0)
+        first, last = (
+            samples.integral[place] + part * values[place] for place, part in zip(places, begun, strict=True)
+        )
+        yield time, last - first
 
 
 def samples_in(samples: Samples, starts: Times, ends: Times) -> Times:
