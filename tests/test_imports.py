@@ -180,6 +180,7 @@ HEADLESS = {
     "kernels": ["--by", "rank"],
     "nccl": [],
     "gpu": [],
+    "metrics": ["--by", "kernel"],
     "ranks": [],
     "steps": [],
     "efficiency": ["--flops-per-step", "1e13"],

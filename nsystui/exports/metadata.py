@@ -47,6 +47,17 @@ ENVIRONMENT_WHITELIST = frozenset(
 
 
 @dataclass(frozen=True)
+class Multiprocessor:
+    """What a multiprocessor of a GPU holds at once; shared memory in bytes."""
+
+    warps: int
+    blocks: int
+    registers: int
+    shared_memory: int
+    compute_major: int
+
+
+@dataclass(frozen=True)
 class Gpu:
     """A GPU of the machine. ``cuda_device`` is NVIDIA's note of its CUDA ordinal, often missing. Memory in bytes."""
 
@@ -60,6 +71,7 @@ class Gpu:
     cuda_device: int | None
     numa: int | None = None
     """The NUMA node that it is next to, where nsys says it (2026 and later)."""
+    multiprocessor: Multiprocessor | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +115,7 @@ class Metadata:
     def from_json(cls, values: Mapping[str, Any]) -> Metadata:
         """The inverse of ``to_json``."""
         plain = dict(values)
-        plain["gpus"] = tuple(Gpu(**gpu) for gpu in plain["gpus"])
+        plain["gpus"] = tuple(_gpu(gpu) for gpu in plain["gpus"])
         plain["cuda_devices"] = tuple(CudaDevice(**device) for device in plain["cuda_devices"])
         plain["mpi_ranks"] = {int(process): rank for process, rank in plain["mpi_ranks"].items()}
         return cls(**plain)
@@ -198,13 +210,17 @@ class _Reader:
         return found
 
     def _gpus(self) -> tuple[Gpu, ...]:
-        columns = ("id", "name", "uuid", "busLocation", "chipName", "smCount", "totalMemory", "cuDevice", "numaNodeId")
+        texts = ("name", "uuid", "busLocation", "chipName")
+        numbers = ("smCount", "totalMemory", "cuDevice", "numaNodeId")
         gpus = []
-        for number, *texts, sms, memory, ordinal, numa in self._rows("TARGET_INFO_GPU", columns):
+        for number, *values in self._rows("TARGET_INFO_GPU", ("id", *texts, *numbers, *_LIMITS)):
             if isinstance(number, int):
-                name, uuid, bus, chip = (str(text or "") for text in texts)
-                numbers = (_integer(value) for value in (sms, memory, ordinal, numa))
-                gpus.append(Gpu(number, name, uuid, bus, chip, *numbers))
+                name, uuid, bus, chip = (str(text or "") for text in values[:4])
+                limits = [_integer(value) for value in values[8:]]
+                known = [limit for limit in limits if limit is not None and limit > 0]
+                holds = Multiprocessor(*known) if len(known) == len(limits) else None
+                sms, memory, ordinal, numa = map(_integer, values[4:8])
+                gpus.append(Gpu(number, name, uuid, bus, chip, sms, memory, ordinal, numa, holds))
         return tuple(sorted(gpus, key=lambda gpu: gpu.gpu))
 
     def _cuda_devices(self) -> tuple[CudaDevice, ...]:
@@ -219,6 +235,16 @@ class _Reader:
                 continue
             ranks.setdefault(process_of(thread), set()).add(rank)
         return {process: next(iter(found)) for process, found in ranks.items() if len(found) == 1}
+
+
+_LIMITS = ("maxWarpsPerSm", "maxBlocksPerSm", "maxRegistersPerSm", "maxShmemPerSm", "computeMajor")
+"""The columns of ``Multiprocessor``."""
+
+
+def _gpu(values: Mapping[str, Any]) -> Gpu:
+    """A GPU of `Metadata.to_json`."""
+    held = values.get("multiprocessor")
+    return Gpu(**{**values, "multiprocessor": None if held is None else Multiprocessor(**held)})
 
 
 def _integer(value: Any) -> int | None:

@@ -34,6 +34,7 @@ from nsystui.questions.conditions import by_report, duration, job_start, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.derived import of_all_reports, of_each_report
 from nsystui.questions.events.paged import PagedAnswer
+from nsystui.questions.gpu.occupancy import theoretical_occupancy
 from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -293,6 +294,14 @@ INSTANCE_COLUMNS = (
     Column("block", header="BlockXYZ", label="block", importance=3),
     Column("registers", header="Reg/Trd", label="regs", unit=Unit.NUMBER, importance=4),
     Column("shared_memory", header="Shared Memory (B)", label="smem", unit=Unit.BYTES, importance=4),
+    Column(
+        "occupancy",
+        header="Theoretical Occupancy (%)",
+        label="occupancy",
+        unit=Unit.PERCENT,
+        decimals=1,
+        importance=4,
+    ),
     Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=5),
     REPORT_ID,
     PROCESS_ID,
@@ -326,6 +335,7 @@ def kernel_instances(
         _product(kernels, "block").label("block"),
         kernels.c.registers_per_thread.label("registers"),
         (kernels.c.static_shared_memory + kernels.c.dynamic_shared_memory).label("shared_memory"),
+        theoretical_occupancy(session).label("occupancy"),
         kernels.c.correlation_id,
         kernels.c.report,
         kernels.c.process,

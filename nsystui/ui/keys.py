@@ -45,7 +45,7 @@ VERBS = {
         *("diagnostics", "contents", "files"),
     ),
     "View": (
-        *("choose", "sort", "zoom", "whole", "fold", "drawing", "metrics", "open_rank", "expand"),
+        *("choose", "sort", "zoom", "whole", "fold", "drawing", "open_rank", "expand"),
         *("collapse", "merge", "useful", "clock", "kinds", "swap", "check"),
     ),
     "Select": (
@@ -153,7 +153,14 @@ KEYS: tuple[Key, ...] = (
     Key("enter", "⏎", "", "event", "the event", "nccl calls"),
     Key("c", "c", "partner", "partner", "from a call to its kernel and back", "nccl calls"),
     Key("enter", "⏎", "", "kernels", "the single kernels of this size; then the event", "nccl sizes"),
-    Key("d", "d", "drawing", "drawing", "bandwidth by size, durations by size, or calls and bytes", "nccl sizes"),
+    Key(
+        "d",
+        "d",
+        "drawing",
+        "drawing",
+        "bandwidth by size, durations by size or of this row, or calls and bytes",
+        "nccl sizes",
+    ),
     Key("enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU", "nccl log"),
     Key("tab", "tab", "choose('by', 1)", "", "", "nccl log"),
     Key("shift+tab", "shift+tab", "choose('by', -1)", "", "", "nccl log"),
@@ -170,7 +177,10 @@ KEYS: tuple[Key, ...] = (
     Key("right_square_bracket", "]", "pan(1)", "", "", "gpu"),
     Key("space", "space", "", "mark", "begin and end a marked span at the cursor", "gpu"),
     Key("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen", "gpu"),
-    Key("m", "m", "metrics", "metrics", "show or hide GPU metrics", "gpu"),
+    Key(
+        "m", "m M", "choose('metrics', 1)", "metrics", "next and previous choice of GPU metrics that have lanes", "gpu"
+    ),
+    Key("M", "M", "choose('metrics', -1)", "", "", "gpu"),
     Key("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "gpu"),
     Key("t", "t", "take_window", "", "the same as ⏎, as in tables: select this time", "gpu"),
     Key("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view", "gpu"),

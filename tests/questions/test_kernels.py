@@ -451,3 +451,52 @@ def test_a_real_job_has_the_numbers_of_nsys(shared_export, session):
     )
     assert (round(first["avg"], 1), first["median"], round(first["stddev"], 1)) == (620_316.3, 686_191.0, 342_252.7)
     assert (second["name"], second["total"], second["count"]) == ("kernel", 258_069_881, 649)
+
+
+# Theoretical occupancy, worked out by hand
+
+
+def occupancies(session: Session, name: str) -> set[float | None]:
+    return {one["occupancy"] for one in records(kernel_instances(session, EVERYTHING, name, Names.SHORT))}
+
+
+@pytest.mark.parametrize(
+    ("export", "percent"),
+    [
+        # 17 warps a block; 3072 registers a warp: 21, in fours 20, one block.
+        ("alcf-allgather-rank0", 17 / 64),
+        # 16 warps a block; 1280 registers a warp: 51, in fours 48 of the 48 that fit.
+        ("gemm-pinned", 1.0),
+        ("gpu-metrics", 1.0),
+        # TARGET_INFO_GPU has no limits.
+        ("jacobi-staged-copies", None),
+    ],
+)
+def test_occupancy_of_a_real_kernel(opened, shared_export, export: str, percent: float | None) -> None:
+    path = shared_export(export)
+    session = opened(path)
+    query = "SELECT value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName ORDER BY registersPerThread"
+    ((first,), *_) = native(path, query)
+    assert occupancies(session, first) == {None if percent is None else 100 * percent}
+
+
+@pytest.mark.parametrize(
+    ("block", "registers", "shared", "percent"),
+    [
+        ((640, 1, 1), 96, 103808, 20 / 64),  # registers: 20 warps, one block
+        ((33, 1, 1), 16, 0, 1.0),  # two warps a block, 32 blocks
+        ((32, 1, 1), 16, 0, 0.5),  # 32 blocks of one warp
+        ((128, 1, 1), 16, 60_000, 3 * 4 / 64),  # 61 056 B with the system's share, in 128s: three of 233 472 B
+        ((1024, 1, 1), 255, 0, None),  # 8 warps fit, of 32: it cannot have run
+        ((0, 0, 0), 16, 0, None),
+        ((128, 1, 1), 0, 0, None),
+    ],
+)
+def test_occupancy_by_what_is_scarce(opened, tmp_path, block, registers, shared, percent) -> None:
+    with ExportWriter(tmp_path / "a.sqlite") as export:
+        export.gpu(0)
+        process = export.process(100)
+        export.cuda_device(process, cuda_id=0, gpu_id=0)
+        launch = {"block": block, "registers": registers, "dynamic_smem": shared}
+        export.kernel(process, 0, 7, 0, 10, name="a", correlation_id=1, **launch)
+    assert occupancies(opened(tmp_path / "a.sqlite"), "a") == {None if percent is None else 100 * percent}

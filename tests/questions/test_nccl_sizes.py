@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ from nccl_program import Program, job_of
 from synthetic import PAYLOAD_BYTES, ExportWriter, payload_export
 
 from nsystui.base.answer import TableAnswer
+from nsystui.base.columns import Unit
+from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
+from nsystui.base.units import format_value
+from nsystui.exports.nccl_log.nccl_tests import Reported
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import By
-from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_and_sizes, size_histogram
+from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_and_sizes, durations_of_size, size_histogram
+from nsystui.store.session import Session
 
 EVERYTHING = Selection()
 
@@ -168,3 +174,67 @@ def test_sizes_and_durations_for_a_scatter(timed: Job) -> None:
     assert size.dtype == duration.dtype == np.int64
     late = EVERYTHING.with_window(Window(10**9, 10**10))
     assert [len(part) for part in durations_and_sizes(timed.pairing(), late, "AllReduce")] == [0, 0]
+
+
+class TestDurationsOfOneSize:
+    @pytest.fixture(scope="class")
+    def job(self, demo_session: Session) -> Job:
+        return Job(demo_session)
+
+    def naive(self, job: Job, collective: str, size: int) -> dict[int, list[int]]:
+        kernels = job.pairing().kernels
+        found: dict[int, list[int]] = {}
+        for row in kernels.itertuples():
+            if row.collective == collective and row.message_size == size:
+                found.setdefault(int(row.rank), []).append(int(row.end - row.start))
+        return found
+
+    @pytest.mark.parametrize("is_linear", [False, True])
+    def test_every_rank_and_all_have_the_same_spans(self, job: Job, is_linear: bool) -> None:
+        size = 4 << 20
+        answer = durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", size, is_linear)
+        expected = self.naive(job, "AllReduce", size)
+        values = [one for own in expected.values() for one in own]
+        rows = [dict(zip([one.key for one in answer.columns], row, strict=True)) for row in answer.rows]
+        edges = [(one["from"], one["to"]) for one in rows if one["rank"] is None]
+        assert edges[0][0] <= min(values) and edges[-1][1] >= max(values)
+        assert all(after[0] == before[1] for before, after in pairwise(edges))
+        widths = [end - start for start, end in edges]
+        assert not is_linear or max(widths) == pytest.approx(min(widths))
+        for rank, own in ((None, values), *expected.items()):
+            mine = [one for one in rows if one["rank"] == rank]
+            assert [(one["from"], one["to"]) for one in mine] == edges
+            for place, one in enumerate(mine):
+                last = place == len(mine) - 1
+                inside = [value for value in own if one["from"] <= value and (value < one["to"] or last)]
+                assert one["count"] == len(inside)
+                assert one["percent"] == pytest.approx(100 * len(inside) / len(own))
+
+    def test_without_a_size_it_is_the_one_that_took_longest(self, job: Job) -> None:
+        answer = durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", None)
+        kernels = job.pairing().kernels
+        own = kernels[kernels["collective"] == "AllReduce"]
+        longest = max(
+            set(own["message_size"]), key=lambda one: (own["end"] - own["start"])[own["message_size"] == one].sum()
+        )
+        assert any(format_value(Unit.BYTES, int(longest)) in note for note in answer.notes)
+        assert sum(row[3] for row in answer.rows if row[0] is None) == (own["message_size"] == longest).sum()
+
+    def test_a_size_that_nothing_has_is_said_with_those_that_there_are(self, job: Job) -> None:
+        with pytest.raises(UsageError, match=r"no AllReduce kernel of 5 B.*there are .*4 MiB"):
+            durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", 5)
+
+    def test_the_time_of_nccl_tests_is_marked_where_a_log_has_it(self, tmp_path: Path) -> None:
+        program = Program(tmp_path / "program.sqlite")
+        for size in (1 << 20, 1 << 20, 2 << 20):
+            program.call("ncclAllReduce", size=size, ranks=2, launches=1, kernel="AllReduce")
+        job = program.job()
+        reported = [Reported(1 << 20, 5_000.0, 9_000.0), Reported(4 << 20, 7_000.0, 7_000.0)]
+        arguments = (job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce")
+        answer = durations_of_size(*arguments, 1 << 20, reported=reported)
+        marks = [(row[1] <= 5_000 < row[2], row[-1]) for row in answer.rows if row[0] is None]
+        assert (True, "out of place") in marks and all(mark is None for inside, mark in marks if not inside)
+        assert "nccl-tests reported 5 µs out of place, 9 µs in place" in answer.notes
+        other = durations_of_size(*arguments, 2 << 20, reported=reported)
+        assert "nccl-tests reported nothing of this size" in other.notes
+        job.close()

@@ -296,6 +296,36 @@ async def test_real_metrics_are_lanes_below_their_gpu(shared_export, cache_direc
         assert "SM active" in line_with(app, "GR active ") or line_with(app, "SM active")
 
 
+async def test_any_metric_can_be_chosen_as_a_lane_and_exported_with_its_unit(shared_export, cache_directory):
+    async with running([shared_export("gpu-metrics")], cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "4")
+        assert line_with(app, "as room")
+        await hit(app, pilot, "m", "m", "m")
+        assert len(labels(app)) == 15 and "GPC Clock Frequency" in labels(app)
+        await hit(app, pilot, "M", "M", "M", "M")
+        assert labels(app) == ["rank 0", "Vertex/Tess/Geometry Warps in Flight"]
+        while "GPC Clock Frequency" not in labels(app):
+            await hit(app, pilot, "M")
+        lane = gpu(app).chart.lanes[1]
+        assert lane.value == "955MHz" and max(value for value in lane.bins if not math.isnan(value)) == 1
+        assert line_with(app, "GPC Clock Frequency 210 MHz")
+        answer = gpu(app).answer_to_export()
+        clocks = [row[-3:] for row in answer.rows if row[2] == "GPC Clock Frequency"]
+        values = [value for _, value, _ in clocks if value is not None]
+        assert {(share, unit) for share, _, unit in clocks} == {(None, "Hz")}
+        assert 1.3e9 < max(values) < 1.42e9
+
+
+async def test_the_metrics_of_kernels_and_steps_are_a_view_beside_the_lanes(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "4", "V")
+        assert line_with(app, "GR Active [Throughput %]")
+        await hit(app, pilot, "b")
+        assert line_with(app, "nvjet") and line_with(app, "busiest")
+        await hit(app, pilot, "b", "b", "b")
+        assert line_with(app, "step") and line_with(app, "busiest")
+
+
 async def test_real_export_without_kernels_says_what_is_missing(shared_export, cache_directory):
     async with running([shared_export("no-kernel-table")], cache_directory) as (app, pilot):
         await hit(app, pilot, "4")

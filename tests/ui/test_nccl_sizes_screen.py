@@ -85,8 +85,13 @@ async def test_a_view_shows_sizes_and_their_drawings(job, cache_directory):
         await hit(app, pilot, "d")
         await shows(app, pilot, "durations against message size")
         await hit(app, pilot, "d")
+        for _ in range(3):  # by exact size, power of two and bucket
+            await shows(app, pilot, "kernels by duration")
+            assert line_with(app, "by duration") and line_with(app, "by equal steps")
+            assert len([line for line in screen_text(app) if "▇" in line]) >= 2
+            await hit(app, pilot, "b")
+        await hit(app, pilot, "b", "d")
         await shows(app, pilot, "calls by message size")
-        await hit(app, pilot, "b")
         assert "size_from" in [column.key for column in app.screen.table.answer.columns]
 
 

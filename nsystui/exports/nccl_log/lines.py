@@ -15,6 +15,7 @@ from enum import Enum
 from math import isfinite
 
 from nsystui.base.text import whole_number
+from nsystui.exports.nccl_log.nccl_tests import Reported, ResultReader
 
 _DATATYPES: tuple[tuple[str, int], ...] = (
     ("int8", 1),
@@ -356,6 +357,12 @@ class LogReader:
         self._tuning: dict[bytes, TuningLine] = {}
         self._recognised = 0
         self._hosts: dict[tuple[int, int], str] = {}
+        self._results = ResultReader()
+
+    @property
+    def reported(self) -> list[Reported]:
+        """The results of nccl-tests among the lines read so far."""
+        return self._results.found
 
     def read(self, read: Read) -> Iterator[Line]:
         """The values of the lines of a log, in their order. Raises as ``read`` does."""
@@ -363,6 +370,7 @@ class LogReader:
         for block in blocks(read):
             self.lines += block.count(b"\n")
             last = block[-1:]
+            self._results.take(block)
             if any(word in block for word in _WORDS):
                 yield from self._lines_of(block)
         self.lines += last != b"\n"

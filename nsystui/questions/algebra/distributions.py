@@ -36,13 +36,17 @@ class Distribution:
     maximum: float
 
 
-def distribution(values: Any) -> Distribution:
-    """The distribution of an array of numbers; all zero where it is empty."""
+def distribution(values: Any, is_linear: bool = False) -> Distribution:
+    """The distribution of an array of numbers; all zero where it is empty.
+
+    The edges are round and grow with the values where that makes four bars or more, else (and with ``is_linear``) they
+    are equally far apart; the last bar includes its upper edge.
+    """
     data = np.asarray(values, dtype=np.float64)
     if not len(data):
         return Distribution((), (), 0, 0.0, 0.0, 0.0, 0.0)
     low, high = float(data.min()), float(data.max())
-    edges = _edges(low, high)
+    edges = np.linspace(low, max(high, low + 1), 9).tolist() if is_linear else _edges(low, high)
     counts, _ = np.histogram(data, bins=np.asarray(edges))
     return Distribution(
         tuple(edges),

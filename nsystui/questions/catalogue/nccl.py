@@ -26,6 +26,12 @@ class _Options(NamedTuple):
 def _read(values: Values) -> _Options:
     from nsystui.questions.nccl.grouping import by_of
 
+    if not values["durations"] and (values["message"] is not None or values["linear"]):
+        raise UsageError("--message and --linear go with --durations")
+    if values["message"] is not None:
+        from nsystui.base.units import parse_size
+
+        values = {**values, "message": parse_size(values["message"])}
     return _Options(values, by_of("collective" if values["all_sizes"] else values["by"]), _chosen(values))
 
 
@@ -57,7 +63,7 @@ def _ask(job: Job, selection: Selection, options: _Options) -> Answer:
     from nsystui.questions.nccl.bandwidth import in_steps
     from nsystui.questions.nccl.grouping import By
     from nsystui.questions.nccl.listing import nccl_listing
-    from nsystui.questions.nccl.sizes import bandwidth_by_size
+    from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_of_size
     from nsystui.questions.nccl.summary import CALL, KERNEL, nccl_summary
 
     values, by, chosen = options
@@ -72,6 +78,12 @@ def _ask(job: Job, selection: Selection, options: _Options) -> Answer:
     if values["sizes"]:
         size = {"bucket": By.SIZE, "pow2": By.POW2, "exact": By.BYTES}[values["sizes"]]
         return bandwidth_by_size(job.session, selection, job.ranks, pairing, size)
+    if values["durations"]:
+        size, is_linear = values["message"], values["linear"]
+        reported = job.nccl_log.reported if job.nccl_log is not None else ()
+        return durations_of_size(
+            job.session, selection, job.ranks, pairing, values["durations"], size, is_linear, reported
+        )
     if values["calls"] is not None:
         return nccl_listing(job.session, selection, job.ranks, pairing, chosen, CALL)
     if values["kernels"] is not None:
@@ -109,6 +121,7 @@ powers of two have base 1024 and include their lower edge.""",
   nsystui nccl rank*.sqlite --by collective,bytes,communicator --format csv
   nsystui nccl rank0.sqlite --by step --step-range '^iteration (\\d+)'
   nsystui nccl rank*.sqlite --sizes --filter AllReduce
+  nsystui nccl rank*.sqlite --durations AllReduce --message 48MiB
   nsystui nccl rank*.sqlite --calls --format csv
   nsystui nccl rank*.sqlite --nccl-log nccl*.log
   nsystui nccl rank0.sqlite --kernels AllReduce --bucket '1MiB–16MiB' --sort duration --top 10""",
@@ -133,6 +146,19 @@ powers of two have base 1024 and include their lower edge.""",
                 without_value="exact",
                 one_of="table",
             ),
+            Option(
+                "durations",
+                "histogram of the durations of one collective's kernels at one size: of all ranks, and of each rank",
+                metavar="COLLECTIVE",
+                kind=_no_file,
+                one_of="table",
+            ),
+            Option(
+                "message",
+                "with --durations: the message size, such as 48MiB (default: that with the most time)",
+                metavar="SIZE",
+            ),
+            Option("linear", "with --durations: spans of one width (default: round ones that grow)"),
             Option(
                 "calls",
                 "a row for each call that communicates, with its kernel; or only those of a collective (or management "

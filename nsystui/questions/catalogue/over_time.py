@@ -21,14 +21,13 @@ def _gpu_columns(values: Values) -> Expected:
 
 
 def _ask_gpu(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.gpu.metric_tables import with_metrics
     from nsystui.questions.gpu.utilisation import utilisation_over_time, utilisation_table
 
     busy, window = job.busy(selection), job.extent(selection)
-    return (
-        utilisation_over_time(busy, window, options["bins"])
-        if options["over_time"]
-        else utilisation_table(busy, window)
-    )
+    if not options["over_time"]:
+        return utilisation_table(busy, window)
+    return with_metrics(utilisation_over_time(busy, window, options["bins"]), job, selection, options["bins"])
 
 
 def _ask_budget(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
@@ -77,7 +76,7 @@ QUESTIONS = (
 How busy each GPU was: one row per rank and device, with compute (kernels but NCCL's), NCCL, memory
 operations and whole CUDA graphs as unions of time. They overlap, so that together they may exceed `busy`; `exposed` is
 NCCL that no compute hides. With --over-time, one row for each device and each of --bins equal spans of the selected
-time.
+time, with the mean number of kernels that ran at once and every GPU metric that was sampled.
 This is the table that `e` exports on the GPU screen; while zoomed, that of --time with the view's ends.""",
         examples="""  nsystui gpu rank*.sqlite
   nsystui gpu rank0.sqlite --time 1.2s:1.5s --format json

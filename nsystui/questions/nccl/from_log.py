@@ -21,6 +21,7 @@ from nsystui.exports.identifiers import pid_of
 from nsystui.exports.nccl_calls import reduction_name
 from nsystui.exports.nccl_log.files import open_log
 from nsystui.exports.nccl_log.lines import Call, Line, LogReader, Signature, datatype_name
+from nsystui.exports.nccl_log.nccl_tests import Reported
 from nsystui.questions.nccl.names import Reason, collective_of_api
 from nsystui.questions.nccl.units import by_name
 from nsystui.questions.nccl_log.communicators import CallSequence, call_sequences
@@ -41,10 +42,14 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class LogSizes:
-    """The calls of the logs by process and collective; ``hosts`` are those of the open reports, by index."""
+    """The calls of the logs by process and collective; ``hosts`` are those of the open reports, by index.
+
+    ``reported`` are the results of nccl-tests.
+    """
 
     sequences: Sequence[CallSequence]
     hosts: Mapping[int, str]
+    reported: Sequence[Reported] = ()
 
     def _candidates(self, place: Place, collective: str) -> list[tuple[CallSequence, list[Signature]]]:
         """A caller of collectives in a process of the export, and the signatures of its calls in order."""
@@ -128,7 +133,7 @@ def read_log(names: Iterable[str], ranks: Iterable[RankedTask]) -> LogSizes:
             yield from (line for line in reader.read(log.read) if _may_be_of(line, pids))
 
     sequences = call_sequences(chain.from_iterable(map(lines, names)))
-    return LogSizes(sequences, {item.task.report: item.host for item in ranks})
+    return LogSizes(sequences, {item.task.report: item.host for item in ranks}, tuple(reader.reported))
 
 
 def _may_be_of(line: Line, pids: Collection[int]) -> bool:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import COUNT, Column, Unit
+from nsystui.base.answer import Row, TableAnswer
+from nsystui.base.columns import COUNT, RANK, Column, Unit
+from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
-from nsystui.base.units import size_label
+from nsystui.base.text import few
+from nsystui.base.units import format_value, size_label
+from nsystui.exports.nccl_log.nccl_tests import Reported
+from nsystui.questions.algebra.distributions import distribution
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.bandwidth import rate
 from nsystui.questions.nccl.grouping import (
@@ -159,6 +164,78 @@ def _spread(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:
         "cv": 100.0 * durations.std().mask(durations.count() == 1, 0.0) / durations.mean().replace(0.0, np.nan),
         **{key: values.groupby(group).median() for key, values in rates.items()},
     }
+
+
+_DURATION_COLUMNS = (
+    RANK,
+    Column("from", header="From (ns)", label="from", unit=Unit.DURATION, decimals=1),
+    Column("to", header="To (ns)", label="to", unit=Unit.DURATION, decimals=1),
+    COUNT,
+    Column("percent", header="Share (%)", label="share", unit=Unit.PERCENT, decimals=2, has_bar=True),
+    Column("reported", header="nccl-tests", label="nccl-tests"),
+)
+
+
+def reported_times(kernels: pd.DataFrame, reported: Sequence[Reported]) -> list[tuple[str, float]]:
+    """What nccl-tests reported of kernels of one size: out of place or in place, and ns."""
+    sizes = set(kernels["algorithm_size"].dropna().tolist())
+    own = [one for one in reported if one.size in sizes]
+    return [pair for one in own for pair in (("out of place", one.out_of_place), ("in place", one.in_place))]
+
+
+def durations_of_size(
+    session: Session,
+    selection: Selection,
+    ranks: Sequence[RankedTask],
+    pairing: NcclPairing,
+    collective: str,
+    size: int | None = None,
+    is_linear: bool = False,
+    reported: Sequence[Reported] = (),
+) -> TableAnswer:
+    """The histogram of the durations of a collective's selected kernels of one size: of all ranks, then of each rank.
+
+    The spans are the same for all, see `distribution`; the shares of each add up to 100 %. Without ``size`` (bytes) it
+    is the one whose kernels take the most time. The spans in which the times lie that nccl-tests ``reported`` of this
+    size are marked. Raises UsageError for a size that no kernel has.
+    """
+    kernels = selected(pairing.kernels, selection)
+    kernels = kernels[(kernels["collective"] == collective) & kernels["message_size"].notna() & kernels["end"].notna()]
+    sizes, spent = whole(kernels["message_size"]), whole(kernels["end"]) - whole(kernels["start"])
+    there, number = np.unique(sizes, return_inverse=True)
+    if size is None and len(there):
+        size = int(there[np.argmax(np.bincount(number, weights=spent))])
+    elif size is not None and size not in there:
+        there_are = (
+            few([format_value(Unit.BYTES, one) for one in there.tolist()]) if len(there) else "none of known size"
+        )
+        raise UsageError(f"no {collective} kernel of {format_value(Unit.BYTES, size)}: there are {there_are}")
+    is_own = sizes == size
+    spent, of_rank = spent[is_own], whole(kernels["rank"])[is_own]
+    found = distribution(spent, is_linear)
+    groups: list[tuple[int | None, Times]] = [(None, spent)]
+    groups += [(rank, spent[of_rank == rank]) for rank in np.unique(of_rank[of_rank != NONE]).tolist()]
+    known = reported_times(kernels[is_own], reported)
+    marks = [
+        ", ".join(dict.fromkeys(place for place, time in known if start <= time < end)) or None
+        for start, end in pairwise(found.edges)
+    ]
+    rows: list[Row] = []
+    for rank, own in groups if len(spent) else ():
+        counts, _ = np.histogram(own, np.asarray(found.edges))
+        spans = zip(found.edges[:-1], found.edges[1:], counts.tolist(), marks, strict=True)
+        rows += [(rank, start, end, count, 100.0 * count / len(own), mark) for start, end, count, mark in spans]
+    notes = nccl_notes(session, selection, ranks, pairing)
+    if size is not None:
+        notes = (f"{collective} of {format_value(Unit.BYTES, size)}; rows without a rank are of all ranks", *notes)
+    if known:
+        times = ", ".join(f"{format_value(Unit.DURATION, time)} {place}" for place, time in known)
+        notes = (f"nccl-tests reported {times}", *notes)
+    elif reported:
+        notes = ("nccl-tests reported nothing of this size", *notes)
+    if not reported:
+        return TableAnswer("nccl-durations", _DURATION_COLUMNS[:-1], [row[:-1] for row in rows], len(rows), notes)
+    return TableAnswer("nccl-durations", _DURATION_COLUMNS, rows, len(rows), notes)
 
 
 def durations_and_sizes(pairing: NcclPairing, selection: Selection, collective: str) -> tuple[Times, Times]:

@@ -43,6 +43,9 @@ PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory",
 MOST_TELLING = ("SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX")
 """The metric families shown first where there is not room for all."""
 
+FITTING, NO_METRICS, USUAL, EVERY = "as room", "none", "usual", "every"
+"""What may be chosen of the GPU metrics, besides a single one: those that fit, none, one of each family, all."""
+
 _LOW, _HIGH, _HIGHEST = 3, 4, 6
 """Rows of a stack: before metrics get any, where there is room, and of one or two devices alone."""
 
@@ -51,24 +54,41 @@ _LOW, _HIGH, _HIGHEST = 3, 4, 6
 class Wanted:
     """The request for a picture: the window in view (``None``: all of the selection), its columns and lines.
 
-    ``metrics`` is whether to show lanes of GPU metrics, ``None`` where they fit; ``halves`` whether two devices may
-    share a line.
+    ``metrics``: ``FITTING``, ``NO_METRICS``, ``USUAL``, ``EVERY``, or the name of a GPU metric; ``halves``: whether two
+    devices may share a line.
     """
 
     view: Window | None
     columns: int
     lines: int
-    metrics: bool | None
+    metrics: str = FITTING
     halves: bool = False
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of one GPU over time; ``mean`` in percent, of all samples in the window."""
+    """A metric of one GPU over time; ``mean`` in its ``unit``, of all samples in the window.
+
+    ``bins`` are shares of ``top``: of 100 %, or of the largest value of any GPU in view.
+    """
 
     label: str
     bins: Bins
     mean: float | None
+    top: float = 100.0
+    unit: str = "%"
+
+    def words(self, value: float | None) -> str:
+        """A value in few cells: percentages without decimals, for the counters are not that exact."""
+        if value is None:
+            return MISSING
+        if self.unit.startswith("%"):
+            return f"{value:.0f} %"
+        size, prefix = next((one for one in _PREFIXES if value >= one[0]), (1.0, ""))
+        return f"{value / size:.3g} {prefix}{self.unit}"
+
+
+_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @dataclass(frozen=True)
@@ -102,8 +122,8 @@ class GpuPicture:
     halves: bool
     steps: tuple[tuple[int, str], ...]
     """The starts of the steps of the first device in view, ns, and their numbers."""
-    has_metrics: bool
-    shows_metrics: bool
+    metrics: tuple[str, ...]
+    """The recorded names of all GPU metrics, those of the families first."""
     answer: TableAnswer
     """The utilisation table of ``window``, one row for each device."""
     notes: tuple[str, ...]
@@ -117,13 +137,11 @@ def gpu_picture(job: Job, selection: Selection, wanted: Wanted) -> GpuPicture:
     busy = job.busy(selection)
     occurring = _occurring(busy, base)
     sources = job.once(
-        ("metric-sources", selection.tasks, selection.devices), lambda: metric_sources(job.session, selection)
+        ("metric-sources", selection.tasks, selection.devices), lambda: metric_sources(job.session, selection, True)
     )
     steps = _steps(job, busy, window)
     lines = wanted.lines - bool(steps)
-    shown = _telling(sources, lines - _LOW * len(busy.devices))
-    if wanted.metrics is not None:
-        shown = sources if wanted.metrics else []
+    shown = _shown(sources, wanted.metrics, lines - _LOW * len(busy.devices))
     gpus = _gpus(job, selection, busy, window, wanted.columns, shown)
     height = _height(gpus, lines)
     halves = wanted.halves and not shown and len(gpus) > lines
@@ -140,8 +158,7 @@ def gpu_picture(job: Job, selection: Selection, wanted: Wanted) -> GpuPicture:
         owners=owners,
         halves=halves,
         steps=steps,
-        has_metrics=bool(sources),
-        shows_metrics=bool(shown),
+        metrics=tuple(dict.fromkeys(one.metric for one in sorted(sources, key=lambda one: one.place))),
         answer=answer,
         notes=notes,
         ranks=job.ranks,
@@ -179,8 +196,15 @@ def _metric_height(gpus: Sequence[GpuLanes], lines: int, height: int) -> int:
     return max(1, min((lines - devices * height) // metrics, _LOW)) if metrics else 1
 
 
-def _telling(sources: list[MetricSource], lines: int) -> list[MetricSource]:
-    """The metrics that ``lines`` have room for: all of them, or the most telling ones, the same for every GPU."""
+def _shown(every: list[MetricSource], wanted: str, lines: int) -> list[MetricSource]:
+    """The metrics that are wanted, or that ``lines`` have room for: the usual ones, or of them the most telling ones.
+
+    They are the same for every GPU.
+    """
+    sources = [source for source in every if source.has_lane]
+    if wanted != FITTING:
+        named = [source for source in every if source.metric == wanted]
+        return {NO_METRICS: [], USUAL: sources, EVERY: every}.get(wanted, named)
     if not sources or len(sources) <= lines:
         return sources
     gpus = len({(source.report, source.gpu) for source in sources})
@@ -234,16 +258,22 @@ def _parts(lanes: DeviceLanes) -> dict[str, Bins]:
 def _metrics(lanes: Sequence[MetricLane]) -> dict[tuple[int, int | None], tuple[Metric, ...]]:
     """The metrics of each (report, GPU); one that shares its family with another keeps nsys's name."""
     by_gpu: dict[tuple[int, int | None], list[MetricLane]] = {}
+    tops: dict[str, float] = {}
     for lane in lanes:
         by_gpu.setdefault((lane.source.report, lane.source.gpu), []).append(lane)
+        largest = max((value for value in lane.values.tolist() if not math.isnan(value)), default=0.0)
+        name = lane.source.metric
+        tops[name] = 100.0 if lane.source.is_percent else max(tops.get(name, 0.0), largest)
     found = {}
     for place, own in by_gpu.items():
         families = [lane.source.family for lane in own]
         found[place] = tuple(
             Metric(
                 lane.source.family if families.count(lane.source.family) == 1 else lane.source.label,
-                held_back(tuple(value / 100 for value in lane.values.tolist())),
+                held_back(tuple(value / (tops[lane.source.metric] or 1.0) for value in lane.values.tolist())),
                 lane.mean,
+                tops[lane.source.metric],
+                lane.source.unit,
             )
             for lane in own
         )
@@ -311,7 +341,9 @@ def _metric_lanes(gpu: GpuLanes, height: int) -> list[Lane]:
         Lane(
             f"{indent}{metric.label}",
             metric.bins,
-            format_value(Unit.PERCENT, metric.mean),
+            format_value(Unit.PERCENT, metric.mean)
+            if metric.unit.startswith("%")
+            else metric.words(metric.mean).replace(" ", ""),
             stack=(("metric", metric.bins),),
             height=height,
         )
@@ -406,9 +438,9 @@ def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: Columns) ->
 
 
 def _metric_values(gpu: GpuLanes, columns: Columns) -> list[Part]:
-    """Without decimals: the counters are not that exact, and ten of them must fit on two lines."""
-    values = [(metric.label, mean(metric.bins, columns)) for metric in gpu.metrics]
-    return [(f"{label} {MISSING if share is None else f'{100 * share:.0f} %'}", "metric") for label, share in values]
+    """In few words: ten of them must fit on two lines."""
+    values = [(metric, mean(metric.bins, columns)) for metric in gpu.metrics]
+    return [(f"{one.label} {one.words(share and share * one.top)}", "metric") for one, share in values]
 
 
 LANE_COLUMNS = (
@@ -418,30 +450,35 @@ LANE_COLUMNS = (
     START,
     END,
     Column("percent", header="Share (%)", label="%", unit=Unit.PERCENT, decimals=3),
+    Column("value", header="Value", label="value", unit=Unit.COUNT, decimals=3),
+    Column("unit", header="Unit", label="unit"),
 )
 
 
 def lanes_table(picture: GpuPicture) -> TableAnswer:
     """The lanes as they are shown: a row for each column of each part and metric of each GPU.
 
-    The parts of a device are those of its stack, and ``idle``: together they are 100 %. Where nothing was recorded
-    there is no value.
+    The parts of a device are those of its stack, and ``idle``: together they are 100 %. A metric that is no percentage
+    has a value instead. Where nothing was recorded there is neither.
     """
     rows: list[Row] = []
     for gpu in picture.gpus:
         place = (None, None) if gpu.device is None else (gpu.device.task.rank, gpu.device.device)
-        lanes: list[tuple[str, Sequence[float]]] = []
+        lanes: list[tuple[str, Sequence[float], float, str]] = []
         if gpu.device is not None:
             lanes += [
-                (label if name != "exposed_nccl" else "exposed NCCL", gpu.parts[name]) for name, label, _ in STACK
+                (label if name != "exposed_nccl" else "exposed NCCL", gpu.parts[name], 100.0, "%")
+                for name, label, _ in STACK
             ]
-            lanes.append(("idle", [1.0 - share for share in gpu.parts["busy"]]))
+            lanes.append(("idle", [1.0 - share for share in gpu.parts["busy"]], 100.0, "%"))
         prefix = f"{gpu.title} " if gpu.device is None else ""
-        lanes += [(prefix + metric.label, metric.bins) for metric in gpu.metrics]
-        for name, bins in lanes:
+        lanes += [(prefix + metric.label, metric.bins, metric.top, metric.unit) for metric in gpu.metrics]
+        for name, bins, top, unit in lanes:
             edges = edges_of(picture.window, len(bins))
             for share, (start, end) in zip(bins, pairwise(edges), strict=True):
-                rows.append((*place, name, start, end, None if math.isnan(share) else 100.0 * share))
+                value = None if math.isnan(share) else top * share
+                values = (value, None) if unit.startswith("%") else (None, value)
+                rows.append((*place, name, start, end, *values, unit))
     return TableAnswer("gpu-lanes", LANE_COLUMNS, rows, len(rows), picture.notes)
 
 

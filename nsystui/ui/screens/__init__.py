@@ -44,6 +44,7 @@ _OF_TAB = {
         TabView("map", "map of ranks", "rank map"),
         TabView("step map", "map of steps", "rank map"),
         TabView("efficiency", "efficiency", "efficiency"),
+        TabView("metrics", "metrics", "metrics"),
     ),
     "host": (
         TabView("threads", "threads", "host"),

@@ -13,9 +13,20 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
 from nsystui.questions.job import Job
 from nsystui.ui import keys
-from nsystui.ui.pictures.gpu import GpuPicture, Wanted, detail_lines, gpu_picture, lanes_table
+from nsystui.ui.pictures.gpu import (
+    EVERY,
+    FITTING,
+    NO_METRICS,
+    USUAL,
+    GpuPicture,
+    Wanted,
+    detail_lines,
+    gpu_picture,
+    lanes_table,
+)
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.widgets.charts import StripChart
+from nsystui.ui.widgets.lines import Choice
 
 _LABEL_WIDTH = 16
 _VALUE_WIDTH = 7
@@ -45,10 +56,10 @@ class GpuScreen(ZoomableChartScreen):
 
     def __init__(self) -> None:
         super().__init__("4 GPU")
-        self.metrics: bool | None = None
+        self.metrics = FITTING
         self.picture: GpuPicture | None = None
         self._lane: tuple[Hashable, ...] = ()  # GPU and label of the lane that the cursor is in
-        self._wanted = Wanted(None, 1, 1, None)
+        self._wanted = Wanted(None, 1, 1)
 
     def make_chart(self) -> StripChart:
         return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
@@ -151,15 +162,18 @@ class GpuScreen(ZoomableChartScreen):
         self.move_to(view=view, time=time)
         self.job_changed()
 
-    def action_metrics(self) -> None:
+    def choices(self) -> tuple[Choice, ...]:
         picture = self.picture
-        if picture is None:
-            self.say("nothing is loaded yet")
-        elif not picture.has_metrics:
-            self.say("no GPU metrics here: record with `nsys profile --gpu-metrics-devices=all`")
-        else:
-            self.metrics = not picture.shows_metrics
+        if picture is None or not picture.metrics:
+            return super().choices()
+        options = (FITTING, NO_METRICS, USUAL, EVERY, *picture.metrics)
+
+        def choose(place: int) -> None:
+            self.metrics = options[place]
             self.job_changed()
+
+        chosen = options.index(self.metrics) if self.metrics in options else 0
+        return (*super().choices(), Choice("metrics", options, chosen, choose))
 
     # -- the selection --------------------------------------------------------------------------------------------
 

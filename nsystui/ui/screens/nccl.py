@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Answer, Record, TableAnswer
@@ -13,13 +14,20 @@ from nsystui.base.columns import FILES_ONLY, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import fit
 from nsystui.base.units import format_value
-from nsystui.questions.algebra.distributions import curve_places, log_density
+from nsystui.questions.algebra.distributions import curve_places, distribution, log_density
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.job import Job
-from nsystui.questions.nccl.grouping import COLUMNS, By
+from nsystui.questions.nccl.grouping import COLUMNS, By, bucket_numbers, powers_of_two
 from nsystui.questions.nccl.link_rate import LinkRate, link_rate
 from nsystui.questions.nccl.listing import nccl_listing
-from nsystui.questions.nccl.sizes import SizeBin, bandwidth_by_size, durations_and_sizes, size_histogram
+from nsystui.questions.nccl.names import BUCKETS
+from nsystui.questions.nccl.sizes import (
+    SizeBin,
+    bandwidth_by_size,
+    durations_and_sizes,
+    reported_times,
+    size_histogram,
+)
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.tasks import selected_ranks
 from nsystui.ui import keys
@@ -107,6 +115,7 @@ class NcclCallsScreen(EventRowsScreen):
 
 
 _SIZES = (By.BYTES, By.POW2, By.SIZE)
+_SIZE_KEYS = {By.BYTES: "message_size", By.POW2: "size_from", By.SIZE: "bucket"}
 _SIZE_WORDS = ("exact size", "power of two", "bucket")
 _HEIGHT, _SHARE = 11, 0.4
 """Lines of the drawing at least, and the share of a tall screen that it takes."""
@@ -117,17 +126,22 @@ class Drawing(Enum):
 
     BANDWIDTH = "median bus bandwidth {}against message size"
     DURATIONS = "{}: durations against message size, by kernel (· 1, ○ 2–9, ■ 10+)"
+    SPREAD = "{} of {}: kernels by duration"
     CALLS = "calls by power of two"
 
 
 @dataclass(frozen=True)
 class Points:
-    """Of a collective: sizes (bytes) and median bus bandwidths (bytes/s) for the curve, all kernels for the scatter."""
+    """Of a collective: sizes (bytes) and median bus bandwidths (bytes/s) for the curve, all kernels for the scatter.
+
+    ``reported``: by size what nccl-tests reported of it, see `reported_times`.
+    """
 
     sizes: Sequence[float]
     bandwidths: Sequence[float]
     kernel_sizes: Any
     durations: Any
+    reported: Mapping[int, Sequence[tuple[str, float]]]
 
 
 class NcclSizesScreen(TableScreen):
@@ -170,7 +184,11 @@ class NcclSizesScreen(TableScreen):
         answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by)
         exact = answer if self.by is By.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
         points = {
-            name: Points(*_curve(exact, name), *durations_and_sizes(pairing, selection, name))
+            name: Points(
+                *_curve(exact, name),
+                *durations_and_sizes(pairing, selection, name),
+                _reported(job, pairing, name),
+            )
             for name in dict.fromkeys(map(str, filter(None, exact.cells("collective"))))
         }
         link = link_rate(selected_ranks(job.ranks, selection))
@@ -200,7 +218,7 @@ class NcclSizesScreen(TableScreen):
 
     def _draw(self) -> None:
         lines = self._lines(self.size.width)
-        self.panel.styles.height = self._height
+        self.panel.styles.height = max(self._height, len(lines))
         self.panel.category = "nccl"
         self.panel.show_lines(lines)
         self.panel.set_class(not lines, "-empty")
@@ -214,7 +232,35 @@ class NcclSizesScreen(TableScreen):
             return []
         if self.drawing is Drawing.BANDWIDTH:
             return self._bandwidths(name, width)
+        if self.drawing is Drawing.SPREAD:
+            return self._spread(name, points, width)
         return [self.drawing.value.format(name), *_plot(points.kernel_sizes, points.durations, width, self._height - 2)]
+
+    def _spread(self, name: str, points: Points, width: int) -> list[str]:
+        """Histograms of the kernels of the row under the cursor: by growing steps, and by equal ones."""
+        from pandas import Series
+
+        size, sizes = self.values()[_SIZE_KEYS[self.by]], points.kernel_sizes
+        if self.by is By.SIZE:
+            is_own = bucket_numbers(Series(sizes)) == BUCKETS.index(str(size))
+        else:
+            is_own = (sizes if self.by is By.BYTES else powers_of_two(Series(sizes)).to_numpy()) == size
+        reported = points.reported.get(size, ()) if self.by is By.BYTES and isinstance(size, int) else ()
+        half, blocks = (width - len(_BETWEEN)) // 2, []
+        for is_linear in (False, True):
+            found = distribution(points.durations[is_own], is_linear)
+            labels = [
+                ("▸ " if any(start <= time < end for _, time in reported) else "") + _duration_words(start)
+                for start, end in itertools.pairwise(found.edges)
+            ]
+            lines = histogram_lines(labels, found.counts, half)
+            blocks.append(["by equal steps" if is_linear else "by duration", *lines])
+        words = format_value(Unit.BYTES, size) if isinstance(size, int) else str(size)
+        title = self.drawing.value.format(name, words)
+        if reported:
+            times = ", ".join(f"{_duration_words(time)} {place}" for place, time in reported)
+            title = f"{title}; ▸ nccl-tests: {times}"
+        return [title, *(fit(one, half) + _BETWEEN + other for one, other in zip_longest(*blocks, fillvalue=""))]
 
     def _bandwidths(self, name: str, width: int) -> list[str]:
         """All collectives in one chart, each with a mark of its own; that under the cursor in front of the others."""
@@ -269,8 +315,7 @@ class NcclSizesScreen(TableScreen):
     def open_row(self) -> None:
         values = self.values()
         if values:
-            key = {By.BYTES: "message_size", By.POW2: "size_from", By.SIZE: "bucket"}[self.by]
-            row = {By.COLLECTIVE: values["collective"], self.by: values[key]}
+            row = {By.COLLECTIVE: values["collective"], self.by: values[_SIZE_KEYS[self.by]]}
             self.lay_over(NcclCallsScreen(KERNEL, row))
 
 
@@ -291,6 +336,15 @@ def _curve(answer: TableAnswer, collective: str) -> tuple[Sequence[float], Seque
     rates = frame["busbw_without_wait"].fillna(frame["busbw"]).astype(float)
     is_known = rates.notna()
     return frame["message_size"][is_known].astype(float).tolist(), rates[is_known].tolist()
+
+
+def _reported(job: Job, pairing: NcclPairing, collective: str) -> dict[int, Sequence[tuple[str, float]]]:
+    """By message size what nccl-tests reported of a collective."""
+    if job.nccl_log is None or not job.nccl_log.reported:
+        return {}
+    kernels = pairing.kernels[pairing.kernels["collective"] == collective]
+    sizes = kernels[kernels["message_size"].notna()].groupby("message_size")
+    return {int(size): reported_times(own, job.nccl_log.reported) for size, own in sizes}
 
 
 def _tells_transfer(answer: Answer) -> bool:

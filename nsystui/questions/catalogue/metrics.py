@@ -1,0 +1,59 @@
+"""Questions about GPU metrics: every counter that was sampled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nsystui.questions.question import OVER_TIME, Option, Question, View, read_bins
+
+if TYPE_CHECKING:
+    from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job
+
+_SUBJECTS = ("kernel", "launch", "range", "step", "collective")
+
+
+def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.gpu.metric_tables import metric_means, metric_statistics, metrics_over_time
+
+    if options["over_time"]:
+        return metrics_over_time(job, selection, options["bins"])
+    return metric_means(job, selection, options["by"]) if options["by"] else metric_statistics(job, selection)
+
+
+QUESTIONS = (
+    Question(
+        "metrics",
+        "GPU metrics: every sampled counter, over time, or its mean over kernels, ranges, steps, collectives",
+        _ask,
+        description="""\
+Every GPU metric that was sampled, under its recorded name: one row for each rank, device and metric. With --over-time,
+one for each span of the selected time, too. With --by, the mean of every metric over the kernels of a name, single
+launches, NVTX ranges (their GPU time), steps or collectives: each sample is weighted by the overlap of its period.
+`busiest` is the unit nearest to its peak. Recorded with `nsys profile --gpu-metrics-devices=all`.""",
+        examples="""  nsystui metrics rank*.sqlite
+  nsystui metrics rank0.sqlite --by kernel --sort of_peak --top 10
+  nsystui metrics rank*.sqlite --by step --format csv
+  nsystui metrics rank*.sqlite --over-time --bins 1000 --format csv -o metrics.csv""",
+        topic="numbers",
+        order=82,
+        options=(
+            *OVER_TIME,
+            Option(
+                "by",
+                "means over kernels of a name, launches long enough for two samples, NVTX ranges of a name, steps, or "
+                "collectives by size",
+                choices=_SUBJECTS,
+                one_of="table",
+            ),
+        ),
+        read=read_bins,
+        is_whole=True,
+        has_times=True,
+        row="device",
+        home="gpu",
+        title="GPU metrics",
+        views=(View("metrics"),),
+    ),
+)

@@ -1,0 +1,272 @@
+"""GPU metrics as tables, and their means over intervals, against loops over every sample and every interval."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import native
+from synthetic import ExportWriter
+
+from nsystui.base.answer import Answer, iter_rows
+from nsystui.base.selection import Selection, Window
+from nsystui.questions.catalogue import question_named
+from nsystui.questions.gpu.metric_tables import (
+    metric_means,
+    metric_statistics,
+    metrics_over_time,
+)
+from nsystui.questions.gpu.metrics import MetricSource, Samples, attributed, metric_sources, samples_of, unit_of
+from nsystui.questions.job import Job
+from nsystui.questions.tasks import used_devices
+from nsystui.store.session import Session
+
+Opener = Callable[..., Session]
+SOURCE = MetricSource(0, 0, 0, "SM Active")
+METRICS = ("SMs Active [Throughput %]", "GPC Clock Frequency [MHz]", "DRAM Read Bandwidth [Throughput %]")
+
+
+@pytest.fixture
+def sampled(opened: Opener, tmp_path: Path) -> Job:
+    """A GPU sampled every 10 ns from 0 to 200, not from 100 to 150; a long kernel, and two short ones side by side."""
+    path = tmp_path / "metrics.sqlite"
+    with ExportWriter(path) as export:
+        export.gpu(3)
+        process = export.process(100)
+        export.cuda_device(process, cuda_id=0, gpu_id=3)
+        for number, (name, start, end) in enumerate([("long", 20, 75), ("short", 81, 87), ("short", 83, 88)], 1):
+            export.kernel(process, 0, number, start, end, name=f"{name}(float *)", correlation_id=number)
+        export.gpu_metric_names(3, METRICS)
+        for time in (*range(0, 101, 10), *range(150, 201, 10)):
+            clock = -5 if time == 30 else 1000 + time
+            export.gpu_metric(3, time, [150 if time == 30 else time // 2, clock, 7])
+    return Job(opened(path))
+
+
+def records(answer: Answer) -> list[dict[str, Any]]:
+    return [dict(zip([one.key for one in answer.columns], row, strict=True)) for row in iter_rows(answer)]
+
+
+def naive(samples: list[tuple[int, int, float]], pieces: list[tuple[int, int]]) -> float | None:
+    """The mean over some intervals: each sample (start, end, value) by its overlap with each of them."""
+    total = weight = 0.0
+    for start, end in pieces:
+        for first, last, value in samples:
+            overlap = max(0, min(end, last) - max(start, first))
+            total += overlap * value
+            weight += overlap
+    return total / weight if weight else None
+
+
+def test_samples_are_weighted_by_their_overlap_with_each_interval() -> None:
+    chance = random.Random(7)
+    for _ in range(50):
+        edges = sorted(chance.sample(range(-50, 300), 2 * chance.randrange(0, 12)))
+        spans = list(zip(edges[::2], edges[1::2], strict=True))
+        values = [chance.uniform(0, 100) for _ in spans]
+        own = Samples(SOURCE, *np.array(spans, np.int64).reshape(-1, 2).T, np.array(values))
+        starts = np.array([chance.randrange(-80, 320) for _ in range(20)])
+        ends = starts + np.array([chance.randrange(0, 90) for _ in range(20)])
+        ((time, value),) = attributed([own], starts, ends)
+        for number, piece in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            expected = naive([(*span, one) for span, one in zip(spans, values, strict=True)], [piece])
+            assert time[number] == sum(max(0, min(piece[1], b) - max(piece[0], a)) for a, b in spans)
+            assert value[number] == pytest.approx((expected or 0.0) * time[number], abs=1e-6)
+
+
+def test_a_sample_describes_the_time_since_the_one_before_but_no_gap(sampled: Job) -> None:
+    ((first, *_),) = samples_of(sampled.session, metric_sources(sampled.session, Selection(), every=True))
+    spans = list(zip(first.starts.tolist(), first.ends.tolist(), strict=True))
+    assert spans[0] == (-10, 0) and (90, 100) in spans and (140, 150) in spans
+    assert sum(end - start for start, end in spans) == 17 * 10
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"),
+    [
+        ("SM Active", "% of cycles"),
+        ("Tensor Active [Throughput %]", "% of cycles"),
+        ("Compute Warps in Flight [Throughput %]", "% of warp slots"),
+        ("DRAM Read Throughput", "% of peak rate"),
+        ("NVLink RX Responses User Data", "% of peak rate"),
+        ("GPC Clock Frequency", "Hz"),
+        ("GPC Clock Frequency [MHz]", "MHz"),
+        ("Compute Warps in Flight [Avg Warps per Cycle]", "Avg Warps per Cycle"),
+        ("PCIe Read Requests to BAR1", ""),
+    ],
+)
+def test_a_unit_is_the_recorded_one_and_a_percentage_says_of_what(metric: str, unit: str) -> None:
+    assert unit_of(metric) == unit
+
+
+def test_implausible_samples_are_cut_or_left_out_and_counted(sampled: Job) -> None:
+    active, memory, clock = records(metric_statistics(sampled, Selection()))
+    assert [one["metric"] for one in (active, memory, clock)] == [METRICS[0], METRICS[2], METRICS[1]]
+    assert (active["rank"], active["device"], active["gpu"]) == (0, 0, 3)
+    assert (active["samples"], active["implausible"], active["max"]) == (17, 1, 100)
+    assert (clock["samples"], clock["implausible"], clock["min"]) == (16, 1, 1000)
+    assert memory["mean"] == memory["median"] == 7
+
+
+def test_the_mean_of_a_selected_time_counts_the_overlap_of_each_period(sampled: Job) -> None:
+    clock = records(metric_statistics(sampled, Selection(Window(55, 72))))[2]
+    assert clock["mean"] == pytest.approx((5 * 1060 + 10 * 1070 + 2 * 1080) / 17)
+    assert (clock["samples"], clock["min"], clock["max"]) == (3, 1060, 1080)
+
+
+def test_the_means_of_kernels_say_how_much_of_them_was_long_enough(sampled: Job) -> None:
+    long, short = records(metric_means(sampled, Selection(), "kernel"))
+    assert (long["name"], long["count"], long["total"], long["resolved"]) == ("long", 1, 55, 100)
+    assert (short["name"], short["count"], short["total"], short["resolved"]) == ("short", 2, 11, 0)
+    assert long[METRICS[1]] == pytest.approx((10 * 1040 + 10 * 1050 + 10 * 1060 + 10 * 1070 + 5 * 1080) / 45)
+    assert short[METRICS[1]] == 1090
+    assert (short["busiest"], short["of_peak"]) == (None, None), "of DRAM only half was sampled"
+    (only,) = records(metric_means(sampled, Selection(), "launch"))
+    assert (only["name"], only["rank"], only["device"], only["start"], only["duration"]) == ("long", 0, 0, 20, 55)
+
+
+def test_without_a_launch_of_two_samples_a_note_says_what_to_record(sampled: Job) -> None:
+    answer = metric_means(sampled, Selection(Window(80, 90)), "launch")
+    assert not len(answer) and "no launch is long enough" in answer.notes[0]
+    assert "too short for two samples" in metric_means(sampled, Selection(Window(80, 90)), "kernel").notes[0]
+
+
+def test_a_job_without_samples_says_how_to_record_them(opened: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "without.sqlite"
+    with ExportWriter(path) as export:
+        export.kernel(export.process(100), 0, 7, 0, 10, name="a", correlation_id=1)
+    job = Job(opened(path))
+    for answer in (metric_statistics(job, Selection()), *(metric_means(job, Selection(), by) for by in SUBJECTS)):
+        assert not len(answer) and "--gpu-metrics-devices=all" in answer.notes[0]
+
+
+SUBJECTS = ("kernel", "launch", "range", "step", "collective")
+
+
+def spans_of(job: Job, metric: str) -> dict[tuple[int, int | None], list[tuple[int, int, float]]]:
+    """The samples of a metric by report and GPU, each from the one before it."""
+    found: dict[tuple[int, int | None], list[tuple[int, int, float]]] = {}
+    for report in job.session.reports:
+        rows = native(
+            report.path,
+            "SELECT typeId & 255, timestamp, value FROM GPU_METRICS "
+            "JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId) "
+            f"WHERE metricName = '{metric}' AND timestamp IS NOT NULL ORDER BY timestamp",
+        )
+        for gpu in {row[0] for row in rows}:
+            times = [row[1] + report.clock_offset for row in rows if row[0] == gpu]
+            gaps = [later - earlier for earlier, later in pairwise(times)]
+            period = int(np.median(gaps))
+            starts = [
+                times[0] - period,
+                *(time if gap <= 2 * period else time + gap - period for time, gap in zip(times, gaps, strict=False)),
+            ]
+            values = [min(max(row[2], 0), 100) for row in rows if row[0] == gpu]
+            found[report.index, gpu] = list(zip(starts, times, values, strict=True))
+    return found
+
+
+@pytest.mark.parametrize("by", ["step", "collective", "range"])
+def test_the_means_of_a_job_are_those_of_a_loop_over_its_samples(demo_session: Session, by: str) -> None:
+    job, metric = Job(demo_session), "Tensor Active [Throughput %]"
+    samples = spans_of(job, metric)
+    gpu = {one.task: (one.task.report, one.gpu) for one in used_devices(demo_session)}
+    ranks = {item.rank: item.task for item in job.ranks}
+    answer = records(metric_means(job, Selection(), by))
+    if by == "step":
+        assert len(answer) == 12
+        for one in answer:
+            piece = (one["start"], one["start"] + one["duration"])
+            assert one[metric] == pytest.approx(naive(samples[gpu[ranks[one["rank"]]]], [piece]))
+        return
+    total: dict[object, list[float]] = {}
+    if by == "collective":
+        kernels = job.pairing().kernels
+        columns = [kernels[key] for key in ("report", "process", "start", "end", "collective", "message_size")]
+        pieces = [
+            ((c, int(s)), gpu_of, (a, b))
+            for r, p, a, b, c, s in zip(*columns, strict=True)
+            for gpu_of in gpu.values()
+            if gpu_of[0] == r
+        ]
+        assert all(s is not None for (_, s), *_ in pieces)
+        rows = {(one["collective"], one["message_size"]): one[metric] for one in answer}
+    else:
+        ranges = job.nvtx_ranges(Selection())
+        pieces = []
+        for number in np.flatnonzero(ranges.op_count > 0).tolist():
+            lane = ranges.lane_of(number)
+            place = next(
+                where for task, where in gpu.items() if task.process == lane.process and task.report == lane.report
+            )
+            pieces.append(
+                (ranges.names[ranges.name[number]], place, (int(ranges.gpu_start[number]), int(ranges.gpu_end[number])))
+            )
+        pieces = [one for one in pieces if one[0] in ("forward", "backward")]
+        rows = {one["name"]: one[metric] for one in answer if one["name"] in ("forward", "backward")}
+    for key, place, (start, end) in pieces:
+        own = [one for one in samples[place] if one[1] > start and one[0] < end]
+        sums = total.setdefault(key, [0.0, 0.0])
+        for first, last, value in own:
+            overlap = min(end, last) - max(start, first)
+            sums[0] += overlap * value
+            sums[1] += overlap
+    assert rows.keys() == total.keys()
+    for key, (value, time) in total.items():
+        assert rows[key] == pytest.approx(value / time if time else None), key
+
+
+def test_over_time_every_device_has_its_metrics_and_the_kernels_in_flight(demo_session: Session) -> None:
+    job, bins = Job(demo_session), 7
+    question = question_named("gpu")
+    answer = question.ask(
+        job, Selection(), question.read({**question.default_values(), "over_time": True, "bins": bins})
+    )
+    rows, window = records(answer), job.extent(Selection())
+    long = records(metrics_over_time(job, Selection(), bins))
+    clock = "GPC Clock Frequency [MHz]"
+    assert [one[clock] for one in rows] == [one["value"] for one in long if one["metric"] == clock]
+    width = (window.end - window.start) / bins
+    for item in job.ranks:
+        report = next(one for one in demo_session.reports if one.index == item.task.report)
+        kernels = native(
+            report.path, f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {item.task.process}"
+        )
+        for number, one in enumerate([one for one in rows if one["rank"] == item.rank]):
+            low, high = window.start + number * width, window.start + (number + 1) * width
+            moved = report.clock_offset
+            time = sum(max(0.0, min(end + moved, high) - max(start + moved, low)) for start, end in kernels)
+            assert one["in_flight"] == pytest.approx(time / width, abs=1e-6)
+
+
+def test_the_statistics_of_a_real_export_are_those_of_its_samples(opened: Opener, shared_export) -> None:
+    path = shared_export("gpu-metrics")
+    job = Job(opened(path))
+    rows = {one["metric"]: one for one in records(metric_statistics(job, Selection()))}
+    names = dict(native(path, "SELECT metricId, metricName FROM TARGET_INFO_GPU_METRICS"))
+    assert rows.keys() == set(names.values())
+    for metric, name in names.items():
+        values = [
+            one for (one,) in native(path, f"SELECT value FROM GPU_METRICS WHERE metricId = {metric}") if one >= 0
+        ]
+        one = rows[name]
+        assert (one["samples"], one["min"], one["max"]) == (len(values), min(values), max(values))
+        assert one["median"] == np.median(values) and one["p95"] == pytest.approx(np.percentile(values, 95))
+
+
+def test_the_means_of_a_real_kernel_are_those_of_a_loop(opened: Opener, shared_export) -> None:
+    path = shared_export("gpu-metrics")
+    job = Job(opened(path))
+    (one,) = records(metric_means(job, Selection(), "kernel"))
+    kernels = native(path, "SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL")
+    assert (one["name"], one["count"], one["total"]) == ("vectorAdd", 1010, sum(end - start for start, end in kernels))
+    for metric in ("GR Active", "DRAM Write Throughput"):
+        samples = next(iter(spans_of(job, metric).values()))
+        low, high = min(start for start, _ in kernels), max(end for _, end in kernels)
+        near = [sample for sample in samples if sample[1] > low and sample[0] < high]
+        assert one[metric] == pytest.approx(naive(near, kernels))
