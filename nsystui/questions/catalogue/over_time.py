@@ -150,7 +150,8 @@ table, one row for each lane and column.""",
         _ask_events,
         description="""\
 Everything that happened in the selection, in time order: API calls, kernels, memory operations, whole
-graph launches, synchronisations, NVTX ranges and marks, MPI calls; OS runtime calls when asked for.""",
+graph launches, synchronisations, NVTX ranges and marks, calls of MPI and UCX, events of OpenACC and
+OpenMP; OS runtime calls when asked for.""",
         examples="""  nsystui events rank0.sqlite --time 1.200s:1.201s
   nsystui events rank0.sqlite --kinds kernel,nccl,memory --format csv -o gpu.csv
   nsystui events rank0.sqlite --filter cudaMalloc --sort duration --top 20""",
@@ -159,7 +160,7 @@ graph launches, synchronisations, NVTX ranges and marks, MPI calls; OS runtime c
         options=(
             Option(
                 "kinds",
-                "api, kernel, nccl, memory, graph, sync, nvtx, mark, mpi, os, separated by commas",
+                "api, kernel, nccl, memory, graph, sync, nvtx, mark, mpi, ucx, openacc, openmp, os; separate by commas",
                 metavar="LIST",
                 default="",
                 group="",
@@ -171,6 +172,11 @@ graph launches, synchronisations, NVTX ranges and marks, MPI calls; OS runtime c
         row="event",
         home="events",
         title="events",
-        views=(View("events", tables=("graph_launches", "syncs", "nvtx_marks")),),
+        views=(
+            View(
+                "events",
+                tables=("graph_launches", "syncs", "nvtx_marks", "ucx_calls", "openacc_events", "openmp_events"),
+            ),
+        ),
     ),
 )
