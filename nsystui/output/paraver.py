@@ -18,8 +18,6 @@ from itertools import chain, count, groupby
 from operator import itemgetter
 from typing import Any
 
-import sqlalchemy as sa
-
 from nsystui.base.selection import Task
 from nsystui.base.text import safe_text
 from nsystui.output.chrome_trace import Progress, Sink
@@ -27,7 +25,6 @@ from nsystui.output.paraver_types import COPIES, DETAILS, LAUNCHES, EventTypes
 from nsystui.questions.events.kinds import GPU_KINDS, EventKind
 from nsystui.questions.trace.layout import Lanes
 from nsystui.questions.trace.trace import TIMED_FIELDS, Trace
-from nsystui.store import tables
 
 STATE_OF = {
     EventKind.KERNEL.value: 1,
@@ -70,9 +67,7 @@ class Rows:
     def _metrics_row(self, trace: Trace, place: GpuRow) -> tuple[Task, str]:
         """The task that shows the metrics of a GPU: one that uses it, else another of its report, else the first."""
         report, gpu = place
-        devices = tables.devices.c
-        query = sa.select(devices.process).where(devices.report == report, devices.gpu == gpu)
-        users = {process for (process,) in trace.session.rows(query)}
+        users = trace.users_of(report, gpu)
         tasks = [process.task for process in self.processes]
         label = f"GPU {'?' if gpu < 0 else gpu} metrics"
         own = [task for task in tasks if task.report == report]
@@ -135,16 +130,17 @@ def write_records(
 ) -> int:
     """Writes the ``.prv`` and returns how many events of the export are in it; memory does not grow with them.
 
-    ``progress`` gets the number written so far, and may stop the writing by raising.
+    Samples of GPU metrics count, too. ``progress`` gets the number written so far, and may stop the writing by raising.
     """
     stream.write(rows.header(trace).encode())
     body, written = _Body(trace, rows, types), 0
     for batch in trace.by_time():
         stream.write("".join(body.records(batch)).encode())
         written += len(batch)
-        progress(written)
-    stream.write("".join(body.rest()).encode())
-    return written
+        progress(written + body.samples)
+    for line in body.rest():
+        stream.write(line.encode())
+    return written + body.samples
 
 
 Pairs = tuple[tuple[int, int], ...]
@@ -167,6 +163,7 @@ class _Body:
         self._numbers = count()
         self._open: dict[tuple[str, int], list[Pairs]] = {}
         self._busy_until: dict[str, int] = {}
+        self.samples = 0
         self._samples = self._sampled(trace, rows)
         self._sample = next(self._samples, None)
         self._details = {
@@ -190,6 +187,7 @@ class _Body:
             prefix = self._prefixes[rows.of_gpu[report, -1 if gpu is None else gpu]]
             # The counters glitch below 0, which a value of Paraver may not be.
             pairs = [(self._types.metrics[metric or ""], max(round(value), 0)) for *_, metric, value in samples]
+            self.samples += len(pairs)
             yield time - self._origin, _record(prefix, time - self._origin, pairs)
 
     def _ended(self, until: int | None) -> Iterator[str]:

@@ -130,6 +130,12 @@ class Trace:
         query = self._samples(columns.report, columns.gpu, columns.metric_id, columns.metric)
         return [] if query is None else [(*row,) for row in self.session.rows(query.distinct())]
 
+    def users_of(self, report: int, gpu: int) -> set[int]:
+        """The processes that use a GPU, by the machine's number of it."""
+        known = tables.devices.c
+        query = sa.select(known.process).where(known.report == report, known.gpu == gpu)
+        return {process for (process,) in self.session.rows(query)}
+
     def _samples(self, *columns: sa.ColumnElement[Any]) -> sa.Select[Any] | None:
         if not self.layout.sampled:
             return None
