@@ -55,6 +55,12 @@ def _draw_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> D
     return lanes_as_text(job, selection, options["width"], options["all_lanes"])
 
 
+def _ask_network(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.network import network_by_collective, network_table
+
+    return (network_by_collective if options["collectives"] else network_table)(job, selection)
+
+
 def _ask_events(job: Job, selection: Selection, kinds: Any) -> Answer:
     from nsystui.questions.events.listing import EventList
     from nsystui.questions.events.named import SmartNamed
@@ -111,6 +117,26 @@ operation. Notes name the causes of start-up and long gaps: what the CPU did mea
         has_times=True,
         row="device",
         title="budget of time",
+    ),
+    Question(
+        "network",
+        "what each network adapter sent and received, and what moved while collectives ran",
+        _ask_network,
+        description="""\
+What each network adapter and switch sent and received: mean rates over its sampled part of the selected time, peaks,
+and send waits. An adapter counts once by host and GUID, however many reports saw it. With --collectives, one row for
+each NCCL collective, size and kind of link: what the adapters of a host moved while its kernels of the group ran, and
+the send waits beside all and beside the slowest tenth of them.""",
+        examples="""  nsystui network rank*.sqlite
+  nsystui network rank*.sqlite --collectives --filter AllReduce
+  nsystui network rank0.sqlite --time 1.2s:1.5s --format json""",
+        topic="numbers",
+        order=95,
+        options=(Option("collectives", "while NCCL collectives of a size ran"),),
+        needs=(("nic_metrics", "efa_samples"),),
+        is_whole=True,
+        has_times=True,
+        title="network",
     ),
     Question(
         "timeline",
