@@ -58,7 +58,7 @@ def _draw_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> D
 def _ask_network(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.network import network_by_collective, network_table
 
-    return (network_by_collective if options["collectives"] else network_table)(job, selection)
+    return (network_by_collective if options["by"] == "collective" else network_table)(job, selection)
 
 
 def _ask_events(job: Job, selection: Selection, kinds: Any) -> Answer:
@@ -124,19 +124,28 @@ operation. Notes name the causes of start-up and long gaps: what the CPU did mea
         _ask_network,
         description="""\
 What each network adapter and switch sent and received: mean rates over its sampled part of the selected time, peaks,
-and send waits. An adapter counts once by host and GUID, however many reports saw it. With --collectives, one row for
-each NCCL collective, size and kind of link: what the adapters of a host moved while its kernels of the group ran, and
-the send waits beside all and beside the slowest tenth of them.""",
+and send waits. An adapter counts once by host and GUID, however many reports saw it. With --by collective, one row
+for each NCCL collective, size and kind of link: what the adapters of a host moved while its kernels of the group ran,
+and the send waits beside all and beside the slowest tenth of them.""",
         examples="""  nsystui network rank*.sqlite
-  nsystui network rank*.sqlite --collectives --filter AllReduce
+  nsystui network rank*.sqlite --by collective --filter AllReduce
   nsystui network rank0.sqlite --time 1.2s:1.5s --format json""",
         topic="numbers",
         order=95,
-        options=(Option("collectives", "while NCCL collectives of a size ran"),),
+        options=(
+            Option(
+                "by",
+                "by adapter (default), or what moved while NCCL collectives of a size ran",
+                choices=("adapter", "collective"),
+                default="adapter",
+            ),
+        ),
         needs=(("nic_metrics", "efa_samples"),),
         is_whole=True,
         has_times=True,
+        home="gpu",
         title="network",
+        views=(View("network", tables=("nic_metrics", "nic_devices", "efa_samples")),),
     ),
     Question(
         "timeline",
