@@ -10,15 +10,12 @@ from pathlib import Path
 
 import pytest
 from support import SHARED
-from synthetic import ExportWriter
 
 from nsystui.cli import command_parser
-from nsystui.cli import main as main_program
 from nsystui.commands import commands, topic_of
 from nsystui.commands.configuration import keys, read_config
 from nsystui.commands.help import topics
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
-from nsystui.output.paraver import NCCL_SIZE
 from nsystui.questions.catalogue import questions
 from nsystui.questions.stats import all_reports
 from nsystui.questions.triage.rules import meanings
@@ -123,25 +120,6 @@ def test_the_keys_are_those_of_the_program():
 def test_the_table_of_words_is_that_of_the_program():
     table = between(DOCS / "glossary.md", "words")
     assert table.strip() == ui_keys.markdown_table(ui_keys.PLACES), "python tests/update_docs.py"
-
-
-def test_the_event_types_of_paraver_are_those_it_names(tmp_path):
-    with ExportWriter(tmp_path / "ranges.sqlite") as export:
-        main = export.thread(export.process(5_000, "app"), 5_000, "app")
-        export.nvtx_domain(main, 0, 3, "data")
-        export.nvtx_range(main, 1_000, 2_000, "default")
-        export.nvtx_range(main, 3_000, 4_000, "other", domain_id=3)
-        export.mpi_other(main, 5_000, 6_000, "MPI_Init")
-    command = ["export", "--paraver", str(tmp_path / "job.prv"), str(tmp_path / "ranges.sqlite")]
-    assert main_program(command) == 0
-    types = set(re.findall(r"^0    ([0-9]+) ", text_of(tmp_path / "job.pcf"), re.MULTILINE))
-    assert types == {"9003", "9600", "9300"}
-    told = " ".join(text_of(DOCS / "other-tools.md").split())
-    assert "the default domain are 9003 (there 9600) and of further domains 9600, 9601" in told
-    assert "MPI calls are 9300 (there 50000001 to 50000005)" in told
-    assert f"message size of NCCL calls is {NCCL_SIZE} (there the first of the payload's fields" in told
-    for row in ("| CUDA graphs traced as a whole | 63000008 |", "| NCCL calls | 9500 |"):
-        assert row in told
 
 
 def test_the_reports_that_were_compared_with_nsys_are_those_it_names():

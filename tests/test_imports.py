@@ -196,6 +196,7 @@ HEADLESS = {
     "stats": ["-r", "cuda_gpu_kern_sum"],
     "recipe": ["nccl_gpu_time_util_map"],
     "budget": [],
+    "network": ["--by", "collective"],
     "timeline": [],
     "info": [],
     "pack": ["-o", "DIRECTORY"],

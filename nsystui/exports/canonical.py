@@ -81,7 +81,7 @@ KERNELS = _table(
     _CUDA,
     f"row start end {_GPU_EVENT} name:t short_name:t mangled_name:t is_nccl grid_x grid_y grid_z "
     "block_x block_y block_z registers_per_thread static_shared_memory dynamic_shared_memory "
-    "local_memory_per_thread graph_node_id",
+    "local_memory_per_thread local_memory_total graph_node_id",
 )
 MEMORY_OPS = _table(
     "memory_ops",
@@ -143,7 +143,7 @@ GPU_METRICS = _table(
     "gpu_metrics",
     "GPU metric samples",
     "record with `nsys profile --gpu-metrics-devices=all`",
-    "row time gpu metric:t value:f",
+    "row time gpu metric:t value:f metric_id",
 )
 NIC_METRICS = _table(
     "nic_metrics",
@@ -253,7 +253,7 @@ OPENACC_EVENTS = _table(
     "openacc_events",
     "OpenACC events",
     "record with `nsys profile -t openacc`",
-    "row start end thread process name:t kind:t",
+    "row start end thread process name:t kind:t event_kind function:t bytes",
 )
 PROCESSES = _table("processes", "processes", "nothing to record", "process pid name:t")
 THREADS = _table("threads", "threads", "nothing to record", "thread process tid name:t priority")

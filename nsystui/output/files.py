@@ -221,6 +221,8 @@ def _slug(text: str) -> str:
 
 CHROME = (".json", ".json.gz")
 PARAVER = (".prv", ".prv.gz")
+VIEWS = ("states", "nvtx", "nccl", "metrics", "durations", "useful")
+"""The views of a Paraver trace; the file of one is ``job.states.cfg``."""
 
 
 def check_ending(path: str | os.PathLike[str]) -> None:
@@ -233,12 +235,13 @@ def check_ending(path: str | os.PathLike[str]) -> None:
 
 
 def trace_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """Every file of the trace that is called ``path``: Paraver needs ``.pcf`` and ``.row`` next to its ``.prv``."""
+    """Every file that the trace called ``path`` may have: Paraver's are ``.prv``, ``.pcf``, ``.row`` and the views."""
     target = Path(path).expanduser()
     if not target.name.lower().endswith(PARAVER):
         return (target,)
     stem = target.name[: target.name.lower().rindex(".prv")]
-    return (target, target.with_name(f"{stem}.pcf"), target.with_name(f"{stem}.row"))
+    names = (f"{stem}.pcf", f"{stem}.row", *(f"{stem}.{view}.cfg" for view in VIEWS))
+    return (target, *(target.with_name(name) for name in names))
 
 
 def save_trace(
@@ -258,7 +261,9 @@ def save_trace(
         from nsystui.output.chrome_trace import write_chrome_trace
 
         return save_stream(path, overwrite, lambda stream: write_chrome_trace(trace, stream, progress))
-    from nsystui.output.paraver import EventTypes, Rows, write_records
+    from nsystui.output.paraver import Rows, write_records
+    from nsystui.output.paraver_types import EventTypes
+    from nsystui.output.paraver_views import view_texts
 
     if not trace.layout.processes:
         raise MissingDataError("a Paraver trace needs calls, ranges or GPU work, and the selection has none")
@@ -266,6 +271,8 @@ def save_trace(
     written = save_stream(path, overwrite, lambda stream: write_records(trace, rows, types, stream, progress))
     save_text(types.pcf(), files[1], overwrite)
     save_text(rows.row_file(), files[2], overwrite)
+    for view, text in view_texts(types).items():
+        save_text(text, files[3 + VIEWS.index(view)], overwrite)
     return written
 
 

@@ -130,10 +130,10 @@ class TestDirectives:
 
     def test_openacc_events_are_called_by_their_place_where_it_is_known(self, simulation):
         assert rows(simulation(), tables.openacc_events) == [
-            (1, 6_000_000, 6_040_000, THREAD, PROCESS, "Enqueue Upload@src/solve.f90:41", "DATA"),
-            (2, 6_050_000, 6_070_000, THREAD, PROCESS, "Enqueue Launch@src/solve.f90:42", "LAUNCH"),
-            (3, 6_080_000, 6_110_000, THREAD, PROCESS, "Enqueue Launch@src/solve.f90:42", "LAUNCH"),
-            (4, 6_120_000, 6_130_000, THREAD, PROCESS, "Wait", "OTHER"),
+            (1, 6_000_000, 6_040_000, THREAD, PROCESS, "Enqueue Upload@src/solve.f90:41", "DATA", 5, "solve", 65_536),
+            (2, 6_050_000, 6_070_000, THREAD, PROCESS, "Enqueue Launch@src/solve.f90:42", "LAUNCH", 4, "solve", None),
+            (3, 6_080_000, 6_110_000, THREAD, PROCESS, "Enqueue Launch@src/solve.f90:42", "LAUNCH", 4, "solve", None),
+            (4, 6_120_000, 6_130_000, THREAD, PROCESS, "Wait", "OTHER", 7, None, None),
         ]
 
     def test_openacc_events_without_columns_of_their_place_have_a_name(self, simulation):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
+from importlib import resources
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +27,7 @@ from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import PLANTED_SECRET
 from nsystui.exports.demo.target import DEFAULT_STREAM
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
-from nsystui.output.files import TargetExistsError, save_trace
+from nsystui.output.files import VIEWS, TargetExistsError, save_trace
 from nsystui.questions.alignment import ClockMode
 from nsystui.questions.events.kinds import GPU_KINDS, EventKind
 from nsystui.questions.events.listing import EventList
@@ -68,7 +71,8 @@ def chrome(whole, directory) -> ChromeTrace:
 
 @pytest.fixture(scope="module")
 def paraver(whole, directory) -> ParaverTrace:
-    assert save_trace(whole, directory / "job.prv") > 0
+    chrome_rows = save_trace(whole, directory / "same.json")
+    assert save_trace(whole, directory / "job.prv") == chrome_rows > 0
     return read_paraver(directory / "job.prv")
 
 
@@ -138,7 +142,8 @@ class TestParaver:
     def test_every_event_begins_and_ends(self, job, paraver):
         session = job.session
         last = {(place, number): value for place, _, number, value in paraver.events}
-        assert not {value for (_, number), value in last.items() if number != 9005} - {0}
+        lasting = {number for _, number in last if number != 9005 and not 9400 <= number < 9500}
+        assert not {value for (_, number), value in last.items() if number in lasting} - {0}
         kernels = paraver.begun(63000006) + paraver.begun(63000007)
         assert kernels.total() == session.count(tables.kernels)
         assert paraver.begun(63000001).total() == session.count(tables.memory_ops)
@@ -148,7 +153,10 @@ class TestParaver:
         assert [name.partition(":")[0] for name in paraver.rows["TASK"]] == ["rank 0", "rank 1"]
         assert {place for place, *_ in paraver.states} <= {(task, row) for task in (1, 2) for row in range(1, 99)}
         for place, _, number, _ in paraver.events:
-            assert ("stream" in paraver.name(place)) == (number in (63000001, 63000002, 63000006, 63000007))
+            if number != 9200:
+                of_stream = number in (63000001, 63000002, 63000006, 63000007, 63000102) or 9101 <= number <= 9110
+                assert ("stream" in paraver.name(place)) == of_stream
+            assert ("metrics" in paraver.name(place)) == (9400 <= number < 9500)
 
     def test_states_last_as_long_as_the_work(self, job, paraver):
         busy = sum(end - start for _, start, end, state in paraver.states if state in (1, 13, 17))
@@ -173,7 +181,8 @@ class TestParaver:
         save_trace(trace, directory / "again.prv.gz")
         again = read_paraver(directory / "again.prv.gz")
         assert again == paraver
-        assert all(list(names.values())[1:] == sorted(list(names.values())[1:]) for names in again.values.values())
+        own = [names for number, names in again.values.items() if number < 50000000 or number >= 63000000]
+        assert all(list(names.values())[1:] == sorted(list(names.values())[1:]) for names in own)
 
     def test_a_range_inside_another_gives_way_to_it_again(self, tmp_path):
         with ExportWriter(tmp_path / "nested.sqlite") as export:
@@ -183,9 +192,198 @@ class TestParaver:
             export.nvtx_range(main, 1_000, 9_000, "outer")
             export.nvtx_range(main, 2_000, 3_000, "inner")
         _, found = traces_of(tmp_path / "nested.sqlite", tmp_path)
-        names = found.values[9003]
+        names = found.values[9600]
         told = [(time, names[value] if value else "") for _, time, _, value in found.events]
         assert told == [(0, "outer"), (1_000, "inner"), (2_000, "outer"), (8_000, "")]
+
+
+NSYS2PRV = {
+    "CUDA API calls": (63000000,),
+    "memory operations, their bytes": (63000001, 63000002),
+    "kernels, NCCL's kernels": (63000006, 63000007),
+    "CUDA graphs traced as a whole, their id, the executable graph's": (63000008, 63000100, 63000101),
+    "graph node of a kernel or memory operation": (63000102,),
+    "launch parameters": range(9101, 9111),
+    "correlation id": (9200,),
+    "NVTX start/end ranges": (9004,),
+    "NVTX push/pop ranges of the default domain": (9600,),
+    "NVTX push/pop ranges of further domains": (9700, 9800),
+    "NCCL calls": (9500,),
+    "GPU metrics": (9400,),
+    "MPI calls": range(50000001, 50000006),
+    "bytes that an MPI collective sends, receives": (50100001, 50100002),
+    "OpenACC events by construct": (66000000, 66000001, 66000002),
+    "OpenACC events by source line": (66100000, 66100001, 66100002),
+    "OpenACC events by function": (66200000, 66200001, 66200002),
+    "bytes of OpenACC data events": (66300001,),
+}
+"""The numbers of events in nsys2prv 0.5.8, as its release on PyPI has them."""
+
+
+class TestNumbersOfNsys2prv:
+    @pytest.fixture(scope="class")
+    def simulated(self, tmp_path_factory) -> ParaverTrace:
+        place = tmp_path_factory.mktemp("simulated")
+        return traces_of(synthetic.simulation_export(place / "rank0.sqlite"), place)[1]
+
+    def test_the_documentation_has_its_table(self):
+        text = resources.files("nsystui.docs").joinpath("other-tools.md").read_text(encoding="utf-8")
+        told = {}
+        for what, numbers in re.findall(r"^\| ([^|]+) \| ([\d, to…]+) \|$", text, re.MULTILINE):
+            if " to " in numbers:
+                first, last = map(int, numbers.split(" to "))
+                told[what] = tuple(range(first, last + 1))
+            else:
+                told[what] = tuple(int(number) for number in re.findall(r"\d+", numbers))
+        assert told == {what: tuple(numbers) for what, numbers in NSYS2PRV.items()}
+
+    def test_every_type_is_one_of_its_or_said_to_have_none_there(self, paraver, simulated):
+        known = {number for numbers in NSYS2PRV.values() for number in numbers}
+        known |= {*range(9400, 9500), *range(9700, 10_000, 100)}
+        ours = {9005, 9310, 9311, 9312, 9501}
+        assert (paraver.types.keys() | simulated.types.keys()) <= known | ours
+
+    def test_mpi_calls_have_its_types_values_and_sizes(self, simulated):
+        found = [(number, value) for _, _, number, value in simulated.events if number in range(50000001, 50000006)]
+        calls = Counter((number, value) for number, value in found if value)
+        p2p, collective, other = 50000001, 50000002, 50000003
+        assert calls == {(p2p, 1): 2, (p2p, 6): 2, (collective, 10): 2, (collective, 7): 1, (other, 31): 1}
+        sent = [value for _, _, number, value in simulated.events if number == 50100001 and value]
+        assert sorted(sent) == [8, 8, 4_000_000]
+
+    @pytest.mark.parametrize(
+        ("name", "number", "value"),
+        [
+            ("MPI_Iallreduce", 50000002, 155),
+            ("MPI_Ireduce_scatter", 50000002, 166),
+            ("MPI_File_write_at_all", 50000005, 150),
+            ("MPI_Comm_split", 50000003, 23),
+            ("MPI_Put", 50000004, 65),
+            ("MPI_Win_fence", 50000004, 68),
+            ("MPI_Get_count", 50000003, 118),
+            ("MPI_File_set_size", 50000005, 219),
+            ("MPI_Something_new", 50000003, 220),
+        ],
+    )
+    def test_an_mpi_call_is_of_its_kind(self, tmp_path, name, number, value):
+        with ExportWriter(tmp_path / "one.sqlite") as export:
+            main = export.thread(export.process(5_000, "app"), 5_000, "app")
+            if number == 50000002:
+                export.mpi_collective(main, 1_000, 2_000, name)
+            else:
+                export.mpi_other(main, 1_000, 2_000, name)
+        _, found = traces_of(tmp_path / "one.sqlite", tmp_path)
+        begun = [(kind, told) for _, time, kind, told in found.events if time == 0 and kind in found.values]
+        assert begun == [(number, value)] and found.values[number][value] == name
+
+    def test_openacc_events_have_construct_line_function_and_bytes(self, simulated):
+        at = {time for _, time, number, value in simulated.events if number == 66000001 and value}
+        told = {number: value for _, time, number, value in simulated.events if time in at and value}
+        assert (told[66000001], told[66300001]) == (6, 65_536)  # CUPTI's number of the construct and one
+        assert simulated.values[66100001][told[66100001]] == "Enqueue Upload@src/solve.f90:41"
+        assert simulated.values[66200001][told[66200001]] == "solve"
+        launches = [value for _, _, number, value in simulated.events if number == 66000002 and value]
+        waits = [value for _, _, number, value in simulated.events if number == 66000000 and value]
+        assert (launches, waits) == ([5, 5], [8])
+
+    def test_openmp_and_ucx_are_events_of_our_own(self, tmp_path, simulated):
+        # The first region is told again where one task ends and the next begins in it.
+        assert simulated.begun(9312) == {"Parallel region": 3, "Implicit task": 2}
+        with ExportWriter(tmp_path / "ucx.sqlite") as export:
+            main = export.thread(export.process(5_000, "app"), 5_000, "app")
+            export.ucx(main, 1_000, 2_000, "ucp_worker_progress")
+        assert traces_of(tmp_path / "ucx.sqlite", tmp_path)[1].begun(9311) == {"ucp_worker_progress": 1}
+
+    def test_launch_parameters_and_correlation_ids_are_those_of_the_export(self, demo_job, paraver):
+        fields = "gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory localMemoryTotal"
+        columns = ", ".join((*fields.split(), "registersPerThread", "correlationId"))
+        expected = Counter()
+        for path in demo_job[:2]:
+            with closing(sqlite3.connect(path)) as connection:
+                for row in connection.execute(f"SELECT {columns} FROM CUPTI_ACTIVITY_KIND_KERNEL"):
+                    expected[row] += 1
+        numbers = (*range(9101, 9111), 9200)
+        found: dict[Any, dict[int, int]] = {}
+        for place, time, number, value in paraver.events:
+            if number in numbers and "stream" in paraver.name(place):
+                found.setdefault((place, time), {})[number] = value
+        kernels = {
+            (place, time) for place, time, number, value in paraver.events if number in (63000006, 63000007) and value
+        }
+        assert Counter(tuple(found[one][number] for number in numbers) for one in kernels) == expected
+
+    def test_gpu_metrics_are_numbered_as_nvidia_numbers_them(self, demo_job, paraver):
+        expected, names = Counter(), {}
+        for path in demo_job[:2]:
+            with closing(sqlite3.connect(path)) as connection:
+                told = connection.execute("SELECT metricId, metricName FROM TARGET_INFO_GPU_METRICS")
+                names |= {9400 + number: name for number, name in told}
+                for number, value in connection.execute("SELECT metricId, value FROM GPU_METRICS"):
+                    expected[9400 + number, value] += 1
+        found = Counter((number, value) for _, _, number, value in paraver.events if 9400 <= number < 9500)
+        assert found == expected and len(expected) > 10
+        assert {number: paraver.types[number] for number in names} == names
+
+    def test_metrics_stand_with_the_rank_that_uses_the_gpu(self, paraver):
+        rows = {paraver.name(place) for place, _, number, _ in paraver.events if 9400 <= number < 9500}
+        assert rows == {"rank 0 GPU 0 metrics", "rank 1 GPU 1 metrics"}
+
+    def test_domains_are_a_hundred_apart_from_9700(self, tmp_path):
+        with ExportWriter(tmp_path / "domains.sqlite") as export:
+            main = export.thread(export.process(5_000, "app"), 5_000, "app")
+            for number, domain in enumerate(("zlib", "apex"), 1):
+                export.nvtx_domain(main, 0, number, domain)
+                export.nvtx_range(main, 1_000 * number, 1_000 * number + 500, "work", domain_id=number)
+        _, found = traces_of(tmp_path / "domains.sqlite", tmp_path)
+        assert found.types == {
+            9700: "NVTX range apex",
+            9800: "NVTX range zlib",
+        }
+
+    def test_no_value_of_a_kernel_is_that_of_a_call_or_copy(self, paraver):
+        values = [paraver.values[number].keys() - {0} for number in (63000000, 63000001, 63000006, 63000007)]
+        assert len(set().union(*values)) == sum(map(len, values))
+
+    def test_a_call_ends_and_the_one_around_it_is_told_again_with_its_correlation_id(self, tmp_path):
+        with ExportWriter(tmp_path / "nested.sqlite") as export:
+            main = export.thread(export.process(5_000, "app"), 5_000, "app")
+            export.api(main, 1_000, 9_000, "cudaLaunchKernel_v7000", 11)
+            export.api(main, 2_000, 3_000, "cuLaunchKernel", 12)
+        _, found = traces_of(tmp_path / "nested.sqlite", tmp_path)
+        assert [(time, value) for _, time, number, value in found.events if number == 9200] == [
+            (0, 11),
+            (1_000, 12),
+            (2_000, 11),
+            (8_000, 0),
+        ]
+
+
+class TestViews:
+    def test_each_is_of_types_that_the_trace_has(self, directory, paraver):
+        texts = {path.name.split(".")[1]: path.read_text() for path in directory.glob("job.*.cfg")}
+        assert texts.keys() == set(VIEWS)
+        for text in texts.values():
+            assert text.startswith("#ParaverCFG\nConfigFile.Version: 3.4\n")
+            windows = re.findall(r"^window_id (\d+)$", text, re.MULTILINE)
+            assert windows == [str(number) for number in range(1, len(windows) + 1)]
+            assert f"ConfigFile.NumWindows: {len(windows)}\n" in text
+            for number, label in re.findall(r"evt_type 1 (\d+)\nwindow_filter_module evt_type_label 1 \"(.*)\"", text):
+                assert paraver.types[int(number)] == label
+            for control, data in re.findall(r"ControlWindow: (\d+)\nAnalyzer2D.DataWindow: (\d+)", text):
+                assert control == data and control in windows
+        assert len(re.findall("NEW ANALYZER2D", texts["durations"])) == 4
+        assert texts["useful"].count("Analyzer2D.Statistic: Time\n") == 1
+        shown = set(map(int, re.findall(r"evt_type 1 (\d+)", texts["metrics"])))
+        assert shown == {number for number in paraver.types if 9400 <= number < 9500}
+        assert set(map(int, re.findall(r"evt_type 1 (\d+)", texts["nccl"]))) == {63000007, 9500, 9501}
+        assert "evt_type 1 9600\n" in texts["nvtx"]
+
+    def test_there_is_none_of_what_the_trace_has_not(self, tmp_path):
+        with ExportWriter(tmp_path / "nvtx.sqlite") as export:
+            main = export.thread(export.process(5_000, "app"), 5_000, "app")
+            export.nvtx_range(main, 1_000, 2_000, 'the "inner" loop')
+        traces_of(tmp_path / "nvtx.sqlite", tmp_path)
+        assert [path.name for path in tmp_path.glob("*.cfg")] == ["one.nvtx.cfg"]
 
 
 class TestSelections:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -24,11 +25,13 @@ from nsystui.questions.events import listing as events_module
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind, events_query, kinds_of
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, default_kinds, key_of, window_of
 from nsystui.questions.tasks import ranked_tasks
+from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 
 KEYS = [column.key for column in EVENT_COLUMNS]
 ORDER = list(EventKind)
+RUNTIMES = (EventKind.UCX, EventKind.OPENACC, EventKind.OPENMP)
 START = 1_780_000_000_000_000_000
 
 
@@ -68,6 +71,9 @@ def busy(tmp_path_factory):
                         e.nvtx_mark(main, start, name)
                         e.osrt(main, start, end, "read")
                         e.mpi_other(main, start, end, "MPI_Init")
+                        e.ucx(main, start, end, "ucp_worker_progress")
+                        e.openacc(main, start, end, "Wait", kind="OTHER")
+                        e.openmp(main, start, end, "Parallel region")
             session.add(place / f"rank{number}.sqlite")
         yield session
 
@@ -129,6 +135,20 @@ def listed(busy):
 def whole(busy):
     """The expected value of ``listed``."""
     return plain(busy, Selection(), default_kinds(busy))
+
+
+def test_calls_of_ucx_and_events_of_openacc_and_openmp_are_listed_without_being_asked_for(busy):
+    assert set(RUNTIMES) <= set(default_kinds(busy)) and EventKind.OS not in default_kinds(busy)
+    found = build(busy, kinds=RUNTIMES)
+    page = [dict(zip(KEYS, row, strict=True)) for row in found.page(0, len(found))]
+    expected = {
+        "ucx": (busy.count(tables.ucx_calls), "ucp_worker_progress"),
+        "openacc": (busy.count(tables.openacc_events), "Wait"),
+        "openmp": (busy.count(tables.openmp_events), "Parallel region"),
+    }
+    assert Counter(row["kind"] for row in page) == {kind: count for kind, (count, _) in expected.items()}
+    assert {(row["kind"], row["name"]) for row in page} == {(kind, name) for kind, (_, name) in expected.items()}
+    assert all(row["tid"] is not None and row["rank"] is not None for row in page)
 
 
 class TestPages:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sqlalchemy as sa
+import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 from support import shared
@@ -186,6 +187,23 @@ def test_an_opened_rank_has_its_main_thread_below_its_gpu_and_then_its_streams_b
     spent = [covered([(a, b) for a, b, *_ in operations(job, lane)], -1, 10**18) for lane in streams]
     assert len(streams) > 1 and spent == sorted(spent, reverse=True)
     assert [timeline.work(lane).length for lane in streams] == spent
+
+
+def test_an_opened_rank_shows_mpi_openacc_and_openmp_on_its_threads(tmp_path):
+    with closing(Session()) as session:
+        report = session.add(synthetic.simulation_export(tmp_path / "rank0.sqlite"))
+        timeline = Timeline.of(Job(session), Selection())
+        lanes, _ = timeline.lanes(frozenset({timeline.ranks[0].task}))
+        labels = [lane_label(lane).strip() for lane in lanes if lane.calls is not None]
+        assert labels == ["MPI simulation", "OpenACC", "OpenMP"]
+        counts = {lane.calls: len(timeline.events(lane).start) for lane in lanes if lane.calls is not None}
+        assert counts == {
+            EventKind.MPI: report.count(tables.mpi_calls),
+            EventKind.OPENACC: 4,
+            EventKind.OPENMP: 4,
+        }
+        openmp = next(lane for lane in lanes if lane.calls is EventKind.OPENMP)
+        assert timeline.work(openmp).length == 2_000_000  # the implicit task lies inside a region
 
 
 def test_what_is_not_in_memory_is_left_out_until_there_is_time(demo_session):

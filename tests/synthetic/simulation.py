@@ -24,7 +24,8 @@ def simulation_export(path: str | Path, schema: str = "3.28.1", *, rank: int = 0
     MPI: ``MPI_Init`` 1 ms, 2 sends of 1 and 3 MB to the next rank (100 and 300 µs), an ``MPI_Waitall`` of 200 µs and
     one that never ends, 2 ``MPI_Allreduce`` of 8 bytes (50 µs each), an ``MPI_Bcast`` from rank 0 of 4 MB (400 µs).
     OpenMP: 2 parallel regions of 1 ms; an implicit task of 0.9 ms, and a wait of 0.1 ms under the same name.
-    OpenACC: 2 launches (20 and 30 µs) at solve.f90:42, an upload (40 µs) at line 41, and a wait (10 µs) somewhere.
+    OpenACC: 2 launches (20 and 30 µs) at solve.f90:42, an upload of 64 KiB (40 µs) at line 41, both in ``solve``, and a
+    wait (10 µs) somewhere.
     Unified memory: 2 pages go to the GPU (10 µs each), the first comes back (20 µs); 3 CPU faults of 2 instructions
     and 2 groups of 12 and 5 GPU faults, all on the two pages.
     Network: samples of mlx5_0 and of a switch, 1 ms each; send waits 20,000 and 500 ticks/ms, and 30,000 of the switch.
@@ -67,10 +68,13 @@ def _fork_and_join(export: ExportWriter, main: Thread) -> None:
 
 def _offload(export: ExportWriter, main: Thread) -> None:
     solve = "src/solve.f90"
-    export.openacc(main, 6_000_000, 6_040_000, "Enqueue Upload", kind="DATA", file=solve, line=41)
-    export.openacc(main, 6_050_000, 6_070_000, "Enqueue Launch", file=solve, line=42)
-    export.openacc(main, 6_080_000, 6_110_000, "Enqueue Launch", file=solve, line=42)
-    export.openacc(main, 6_120_000, 6_130_000, "Wait", kind="OTHER")
+    export.openacc(
+        main, 6_000_000, 6_040_000, "Enqueue Upload", kind="DATA", file=solve, line=41,
+        event_kind=5, function="solve", size=65_536,
+    )  # fmt: skip
+    for start, end in ((6_050_000, 6_070_000), (6_080_000, 6_110_000)):
+        export.openacc(main, start, end, "Enqueue Launch", file=solve, line=42, event_kind=4, function="solve")
+    export.openacc(main, 6_120_000, 6_130_000, "Wait", kind="OTHER", event_kind=7)
 
 
 def _migrate(export: ExportWriter, process: Process) -> None:

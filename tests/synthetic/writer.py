@@ -235,14 +235,29 @@ class ExportWriter(DemoWriter):
         )  # fmt: skip
 
     def openacc(
-        self, thread: Thread, start: int, end: int, name: str, *, kind: str = "LAUNCH", file: str = "", line: int = 0
+        self,
+        thread: Thread,
+        start: int,
+        end: int,
+        name: str,
+        *,
+        kind: str = "LAUNCH",
+        file: str = "",
+        line: int = 0,
+        event_kind: int = 0,
+        function: str = "",
+        size: int | None = None,
     ) -> None:
-        """An OpenACC event at a line of a source file, if one is given; `kind` is the end of its table's name."""
+        """An OpenACC event at a line of a source file, if one is given; `kind` is the end of its table's name.
+
+        `event_kind` is CUPTI's number, and `size` the bytes of one of the kind ``DATA``.
+        """
         self.add(
             f"CUPTI_ACTIVITY_KIND_OPENACC_{kind}",
-            start=start, end=end, nameId=self.intern(name), globalTid=thread.global_id, eventKind=0,
+            start=start, end=end, nameId=self.intern(name), globalTid=thread.global_id, eventKind=event_kind,
             DeviceType=_NVIDIA_DEVICE, lineNo=line, cuDeviceId=0, cuContextId=1, cuStreamId=7,
-            srcFile=self.intern(file) if file else None,
+            srcFile=self.intern(file) if file else None, funcName=self.intern(function) if function else None,
+            **({} if size is None else {"bytes": size}),
         )  # fmt: skip
 
     def switch_metric(self, guid: int, start: int, end: int, values: Sequence[int]) -> None:

@@ -62,6 +62,7 @@ def kernels(schema: Schema) -> Source:
         "static_shared_memory": "staticSharedMemory",
         "dynamic_shared_memory": "dynamicSharedMemory",
         "local_memory_per_thread": "localMemoryPerThread",
+        "local_memory_total": "localMemoryTotal",
         "graph_node_id": "graphNodeId",
     }
     names = {"name_id": "demangledName", "short_id": "shortName", "mangled_id": "mangledName"}
@@ -181,6 +182,7 @@ def gpu_metrics(schema: Schema) -> Source:
         "gpu": "c.type_id & 255",
         "metric": "m.metric",
         "value": "CAST(value AS DOUBLE)",
+        **as_they_are("metric_id"),
     }
     joins = {"m": "LEFT JOIN gpu_metric_names m ON m.type_id = c.type_id AND m.metric_id = c.metric_id"}
     return Source(table, columns, {"gpu_metrics": Transform(fields, joins, order="time")})

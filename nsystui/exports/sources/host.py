@@ -480,6 +480,16 @@ def openmp(schema: Schema) -> list[Source]:
     ]
 
 
+_OPENACC_COLUMNS = {
+    "file_id": "srcFile",
+    "line": "lineNo",
+    "event_kind": "eventKind",
+    "function_id": "funcName",
+    "bytes": "bytes",
+}
+_OPENACC_FIELDS = {"event_kind": "event_kind", "function": "nullif(g.value, '')", "bytes": "bytes"}
+
+
 def openacc(schema: Schema) -> list[Source]:
     """An event is called ``name@file:line`` where its place in the source is known, as nsys calls it."""
     name = (
@@ -489,8 +499,8 @@ def openacc(schema: Schema) -> list[Source]:
     return [
         Source(
             table,
-            integers(schema, table, {**_NAMED, "file_id": "srcFile", "line": "lineNo"}),
-            {"openacc_events": _transform(name, kind, first_row)},
+            integers(schema, table, {**_NAMED, **_OPENACC_COLUMNS}),
+            {"openacc_events": _transform(name, kind, first_row, **_OPENACC_FIELDS)},
             first_row,
         )
         for table, kind, first_row in _tables(schema, _OPENACC)
@@ -504,9 +514,10 @@ def _tables(schema: Schema, pattern: re.Pattern[str]) -> list[tuple[str, str, in
     return [(name, kind, schema.rows(names[:position])) for position, (name, kind) in enumerate(found)]
 
 
-def _transform(name: str, kind: str, first_row: int) -> Transform:
-    fields = {**thread_event_fields(first_row), "name": name, "kind": f"'{kind}'"}
-    return Transform(fields, {**STRINGS, "f": "LEFT JOIN strings f ON f.id = file_id"})
+def _transform(name: str, kind: str, first_row: int, **more: str) -> Transform:
+    fields = {**thread_event_fields(first_row), "name": name, "kind": f"'{kind}'", **more}
+    joins = {"f": "LEFT JOIN strings f ON f.id = file_id", "g": "LEFT JOIN strings g ON g.id = function_id"}
+    return Transform(fields, {**STRINGS, **joins})
 
 
 SOURCES: dict[str, SourceMaker] = {

@@ -54,6 +54,12 @@ def _draw_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> D
     return lanes_as_text(job, selection, options["width"], options["all_lanes"])
 
 
+def _ask_network(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.network import network_by_collective, network_table
+
+    return (network_by_collective if options["by"] == "collective" else network_table)(job, selection)
+
+
 def _ask_events(job: Job, selection: Selection, kinds: Any) -> Answer:
     from nsystui.questions.events.listing import EventList
     from nsystui.questions.events.named import SmartNamed
@@ -112,6 +118,35 @@ operation. Notes name the causes of start-up and long gaps: what the CPU did mea
         title="budget of time",
     ),
     Question(
+        "network",
+        "what each network adapter sent and received, and what moved while collectives ran",
+        _ask_network,
+        description="""\
+What each network adapter and switch sent and received: mean rates over its sampled part of the selected time, peaks,
+and send waits. An adapter counts once by host and GUID, however many reports saw it. With --by collective, one row
+for each NCCL collective, size and kind of link: what the adapters of a host moved while its kernels of the group ran,
+and the send waits beside all and beside the slowest tenth of them.""",
+        examples="""  nsystui network rank*.sqlite
+  nsystui network rank*.sqlite --by collective --filter AllReduce
+  nsystui network rank0.sqlite --time 1.2s:1.5s --format json""",
+        topic="numbers",
+        order=95,
+        options=(
+            Option(
+                "by",
+                "by adapter (default), or what moved while NCCL collectives of a size ran",
+                choices=("adapter", "collective"),
+                default="adapter",
+            ),
+        ),
+        needs=(("nic_metrics", "efa_samples"),),
+        is_whole=True,
+        has_times=True,
+        home="gpu",
+        title="network",
+        views=(View("network", tables=("nic_metrics", "nic_devices", "efa_samples")),),
+    ),
+    Question(
         "timeline",
         "lanes of ranks, streams and NVTX threads over time, as text or as a table",
         _ask_timeline,
@@ -149,7 +184,8 @@ table, one row for each lane and column.""",
         _ask_events,
         description="""\
 Everything that happened in the selection, in time order: API calls, kernels, memory operations, whole
-graph launches, synchronisations, NVTX ranges and marks, MPI calls; OS runtime calls when asked for.""",
+graph launches, synchronisations, NVTX ranges and marks, calls of MPI and UCX, events of OpenACC and
+OpenMP; OS runtime calls when asked for.""",
         examples="""  nsystui events rank0.sqlite --time 1.200s:1.201s
   nsystui events rank0.sqlite --kinds kernel,nccl,memory --format csv -o gpu.csv
   nsystui events rank0.sqlite --filter cudaMalloc --sort duration --top 20""",
@@ -158,7 +194,7 @@ graph launches, synchronisations, NVTX ranges and marks, MPI calls; OS runtime c
         options=(
             Option(
                 "kinds",
-                "api, kernel, nccl, memory, graph, sync, nvtx, mark, mpi, os, separated by commas",
+                "api, kernel, nccl, memory, graph, sync, nvtx, mark, mpi, ucx, openacc, openmp, os; separate by commas",
                 metavar="LIST",
                 default="",
                 group="",
@@ -170,6 +206,11 @@ graph launches, synchronisations, NVTX ranges and marks, MPI calls; OS runtime c
         row="event",
         home="events",
         title="events",
-        views=(View("events", tables=("graph_launches", "syncs", "nvtx_marks")),),
+        views=(
+            View(
+                "events",
+                tables=("graph_launches", "syncs", "nvtx_marks", "ucx_calls", "openacc_events", "openmp_events"),
+            ),
+        ),
     ),
 )

@@ -29,6 +29,9 @@ class EventKind(Enum):
     NVTX = "nvtx"
     MARK = "mark"
     MPI = "mpi"
+    UCX = "ucx"
+    OPENACC = "openacc"
+    OPENMP = "openmp"
     OS = "os"
 
     @property
@@ -44,6 +47,13 @@ class EventKind(Enum):
 
 GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
 
+RUNTIMES = {
+    EventKind.MPI: "MPI",
+    EventKind.UCX: "UCX",
+    EventKind.OPENACC: "OpenACC",
+    EventKind.OPENMP: "OpenMP",
+}
+"""The kinds of what libraries and runtimes for parallel programs do on CPU threads, and their names."""
 
 DEFAULT_KINDS = (
     EventKind.API,
@@ -54,7 +64,7 @@ DEFAULT_KINDS = (
     EventKind.SYNC,
     EventKind.NVTX,
     EventKind.MARK,
-    EventKind.MPI,
+    *RUNTIMES,
 )
 """OS runtime calls are many and seldom the question: they are shown on demand, or where there is little else."""
 
@@ -101,6 +111,9 @@ KIND_TABLES: dict[EventKind, KindTable] = {
         KindTable(EventKind.NVTX, tables.nvtx_ranges, _domain_and_name(tables.nvtx_ranges)),
         KindTable(EventKind.MARK, tables.nvtx_marks, _domain_and_name(tables.nvtx_marks)),
         KindTable(EventKind.MPI, tables.mpi_calls, tables.mpi_calls.c.name),
+        KindTable(EventKind.UCX, tables.ucx_calls, tables.ucx_calls.c.name),
+        KindTable(EventKind.OPENACC, tables.openacc_events, tables.openacc_events.c.name),
+        KindTable(EventKind.OPENMP, tables.openmp_events, tables.openmp_events.c.name),
         KindTable(EventKind.OS, tables.os_calls, tables.os_calls.c.name),
     )
 }

@@ -248,7 +248,7 @@ def _users(job: Job) -> dict[tuple[int, int], list[int]]:
 _ADAPTER = Column("adapter", header="Adapter", label="adapter")
 _GUID = Column("guid", header="GUID", label="guid", importance=3)
 # What a figure is called, and how its metric's name ends, of InfiniBand and Ethernet alike.
-_NETWORK = (
+NETWORK = (
     ("received", "Received", ("bytes received", "rx bytes", "rx_bytes")),
     ("sent", "Sent", ("bytes sent", "tx bytes", "tx_bytes")),
     ("waits", "Send waits", ("send waits",)),
@@ -262,21 +262,21 @@ def _network_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
     """
     window = job.extent(selection)
     names = {report.index: report.name for report in job.session.reports}
-    wanted = dict(_metrics(job))
+    wanted = dict(network_metrics(job))
     units: dict[int, set[str]] = {}
     found: dict[tuple[int, int, int], Floats] = {}
     chosen = {task.report for task in selection.tasks} if selection.tasks is not None else set(names)
-    for key, unit, samples in _samples(job, sorted(wanted)):
+    for key, unit, samples in network_samples(job, sorted(wanted)):
         report, nic, is_switch, metric = key
         if report not in chosen:
             continue
         place = wanted[metric]
         units.setdefault(place, set()).add(unit)
-        empty = np.full((len(_NETWORK), options.bins), np.nan)
+        empty = np.full((len(NETWORK), options.bins), np.nan)
         rows = found.setdefault((report, is_switch, nic), empty)
         rate = mean_rate(*samples, window.start, window.end, options.bins)
         rows[place] = np.where(np.isnan(rows[place]), rate, rows[place] + np.nan_to_num(rate))
-    known = _adapters(job)
+    known = adapter_names(job)
     lines = []
     for (report, is_switch, nic), values in sorted(found.items()):
         guid, name = known.get((report, nic), (None, None)) if not is_switch else (nic, "switch")
@@ -286,7 +286,7 @@ def _network_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
         lines.append(MapLine((names[report], title, hexadecimal), label, values))
     figures = tuple(
         Figure(_rate_column(key, title, units.get(place, set())), "memory")
-        for place, (key, title, _) in enumerate(_NETWORK)
+        for place, (key, title, _) in enumerate(NETWORK)
     )
     notes = (*_network_notes(job, selection, wanted), *clock_notes(job, selection))
     shown = RecipeMap("network", window, options.bins, (_REPORT, _ADAPTER, _GUID), figures, tuple(lines), notes)
@@ -345,18 +345,18 @@ def _network_notes(job: Job, selection: Selection, wanted: dict[str, int]) -> tu
     return tuple(notes)
 
 
-def _metrics(job: Job) -> Iterator[tuple[str, int]]:
+def network_metrics(job: Job) -> Iterator[tuple[str, int]]:
     """The metrics that a figure is made of, with its place."""
     column = tables.nic_metrics.c.metric
     if not job.session.count(tables.nic_metrics):
         return
     for (metric,) in job.session.rows(sa.select(column).where(column.is_not(None)).distinct()):
-        for place, (_, _, endings) in enumerate(_NETWORK):
+        for place, (_, _, endings) in enumerate(NETWORK):
             if metric.lower().endswith(endings):
                 yield metric, place
 
 
-def _samples(
+def network_samples(
     job: Job, metrics: list[str]
 ) -> Iterator[tuple[tuple[int, int, int, str], str, tuple[Times, Times, Floats]]]:
     """The samples of each (report, adapter, whether it is a switch, metric) with their unit, job time."""
@@ -378,7 +378,7 @@ def _samples(
         yield (key[0], key[1], key[2], key[3]), unit or "", (rows["start"], rows["end"], rows["value"])
 
 
-def _adapters(job: Job) -> dict[tuple[int, int], tuple[Any, Any]]:
+def adapter_names(job: Job) -> dict[tuple[int, int], tuple[Any, Any]]:
     """GUID and name of each (report, adapter)."""
     table = tables.nic_devices
     if not job.session.count(table):
@@ -394,13 +394,13 @@ def mean_rate(starts: Times, ends: Times, values: Floats, lo: int, hi: int, bins
     """
     edges = lo + np.arange(bins + 1) * ((hi - lo) / bins)
     moved = edges - lo
-    total: Floats = np.subtract(_integral(starts - lo, values, moved), _integral(ends - lo, values, moved))
+    total: Floats = np.subtract(integral(starts - lo, values, moved), integral(ends - lo, values, moved))
     covered = covered_per_bin(union(starts, ends), lo, hi, bins)
     rate: Floats = np.diff(total) / np.where(covered > 0, covered, np.nan)
     return rate
 
 
-def _integral(times: Times, values: Floats, edges: NDArray[np.floating[Any]]) -> Floats:
+def integral(times: Times, values: Floats, edges: NDArray[np.floating[Any]]) -> Floats:
     """Σ value · max(edge − time, 0) for each edge."""
     order = np.argsort(times, kind="stable")
     at, value = times[order].astype(np.float64), values[order].astype(np.float64)

@@ -21,7 +21,7 @@ from nsystui.exports.identifiers import pid_of, process_of, tid_of
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.derived import of_each_report
-from nsystui.questions.events.kinds import KIND_TABLES, EventKind
+from nsystui.questions.events.kinds import KIND_TABLES, RUNTIMES, EventKind
 from nsystui.questions.gpu.device_time import STREAM_KEYS, BusyParts, busy_parts, of_arrays, to_arrays
 from nsystui.questions.nvtx.loading import Texts, coded_arrays
 from nsystui.questions.nvtx.ranges import ranges_of
@@ -130,7 +130,7 @@ Stream = tuple[int, int, int]
 """(process, CUDA ordinal of the device, stream)."""
 
 
-CALL_KINDS = {EventKind.API: "api", EventKind.OS: "os", EventKind.MPI: "os"}
+CALL_KINDS = {EventKind.API: "api", EventKind.OS: "os", **dict.fromkeys(RUNTIMES, "os")}
 """The kinds of calls that have lanes, and their categories."""
 
 MOST_CALLS = 8_000_000

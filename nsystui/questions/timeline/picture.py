@@ -13,7 +13,7 @@ from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.text import fit, safe_text, width_of
 from nsystui.base.units import format_value
 from nsystui.exports.identifiers import tid_of
-from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.events.kinds import RUNTIMES, EventKind
 from nsystui.questions.job import Job
 from nsystui.questions.question import Drawing
 from nsystui.questions.tasks import GPU_TABLES
@@ -237,7 +237,7 @@ def shown_name(name: str, room: int) -> str:
     return cut_end(name, room) if room >= _LEAST_CUT else cut_end(name, len(name))[: max(room, 0)]
 
 
-_WORDS = {EventKind.API: "API", EventKind.OS: "OS", EventKind.MPI: "MPI"}
+_WORDS = {EventKind.API: "API", EventKind.OS: "OS", **RUNTIMES}
 
 
 def lane_label(lane: Lane, is_open: bool | None = None) -> str:

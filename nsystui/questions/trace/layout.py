@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection, Task
 from nsystui.exports.identifiers import pid_of, tid_of
 from nsystui.questions.conditions import where
-from nsystui.questions.events.kinds import GPU_KINDS, EventKind
+from nsystui.questions.events.kinds import GPU_KINDS, RUNTIMES, EventKind
 from nsystui.questions.events.time_index import ByTable
 from nsystui.questions.job import Job
 from nsystui.questions.tasks import process_names
@@ -148,7 +148,7 @@ def _lanes(
 
 
 NCCL_DOMAIN = "NCCL"
-_WORDS = {EventKind.API: "CUDA API", EventKind.MPI: "MPI", EventKind.OS: "OS runtime"}
+_WORDS = {EventKind.API: "CUDA API", EventKind.OS: "OS runtime", **RUNTIMES}
 
 
 @dataclass(frozen=True)

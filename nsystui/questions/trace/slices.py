@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
 from nsystui.questions.conditions import Condition, is_launched_by, where
-from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind, kinds_of
+from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, RUNTIMES, EventKind, kinds_of
 from nsystui.questions.events.listing import EventList
 from nsystui.questions.events.time_index import ByTable
 from nsystui.questions.job import Job
@@ -21,8 +21,8 @@ from nsystui.questions.time_window import event_span
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-ON_CPU = (EventKind.API, EventKind.NVTX, EventKind.MPI, EventKind.OS)
-TRACED = (*GPU_KINDS, EventKind.API, EventKind.NVTX, EventKind.MARK, EventKind.MPI)
+ON_CPU = (EventKind.API, EventKind.NVTX, *RUNTIMES, EventKind.OS)
+TRACED = (*GPU_KINDS, EventKind.API, EventKind.NVTX, EventKind.MARK, *RUNTIMES)
 """The kinds in a trace by default: OS runtime calls are many and seldom the question."""
 
 METRICS = "metrics"
@@ -56,7 +56,7 @@ class Contents:
 Expression = sa.ColumnElement[Any]
 Query = sa.Select[Any] | sa.CompoundSelect[Any]
 
-_TEXTS = frozenset({"kind", "name", "domain", "communicator", "grid", "block"})
+_TEXTS = frozenset({"kind", "group", "name", "domain", "function", "communicator", "grid", "block"})
 KERNEL_FACTS = ("grid", "block", "registers_per_thread")
 """The fields that say how a kernel was launched."""
 
@@ -73,10 +73,12 @@ def slices(
 
     Fields: ``kind``, ``kind_order``, ``report``, ``row``, ``start`` and ``end`` (job time in ns; an NVTX range that was
     never closed ends with the last event of its report), ``name``, ``process``, ``thread``, ``device``, ``stream``,
-    ``correlation_id``, ``domain`` (of NVTX; empty for the default one), ``is_loose`` (1 for an NVTX range that need not
+    ``correlation_id``, ``group`` (``p2p``, ``collective``, ``wait`` or ``other`` of MPI; of OpenACC the end of its
+    table's name), ``domain`` (of NVTX; empty for the default one), ``is_loose`` (1 for an NVTX range that need not
     nest: a start/end range, or one that ended on another thread), ``bytes`` (of a memory operation, or the message of
     an NCCL call), ``communicator``, ``graph_node_id``; of kernels ``grid`` and ``block`` (``8x1x1``), and
-    ``registers_per_thread``. At least one kind. ``extra`` narrows the selection further.
+    ``registers_per_thread``; any other column of the kind's own table. At least one kind. ``extra`` narrows the
+    selection further.
     """
     ends = {report.index: span.end for report in session.reports if (span := event_span(report)) is not None}
     parts = [_one_kind(kind, selection, fields, names, ends).where(*extra(KIND_TABLES[kind].table)) for kind in kinds]
@@ -116,6 +118,10 @@ def _expressions(kind: EventKind, table: sa.Table, names: Names, ends: Mapping[i
     elif kind in (EventKind.NVTX, EventKind.MARK):
         name = columns.name
         known["domain"] = sa.func.coalesce(columns.domain, "")
+    elif kind is EventKind.MPI:
+        known["group"] = columns.call_type
+    elif kind is EventKind.OPENACC:
+        known["group"] = columns.kind
     known |= {
         "kind": sa.literal(kind.value, sa.Text),
         "kind_order": sa.literal(kind.order, sa.BigInteger),

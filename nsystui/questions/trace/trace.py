@@ -29,10 +29,16 @@ HOST_FIELDS = ("report", "process", "thread", "kind", "domain", "start", "end", 
 HOST_DETAILS = ("is_loose", "correlation_id", "bytes", "communicator")
 GPU_FIELDS = ("report", "process", "device", "stream", "kind", "start", "end", "name")
 GPU_DETAILS = ("correlation_id", "bytes", "graph_node_id", *KERNEL_FACTS)
+NAME_FIELDS = ("kind", "group", "domain", "is_loose", "name")
 TIMED_FIELDS = (
-    *("report", "process", "thread", "device", "stream", "kind", "domain", "is_loose"),
-    *("start", "end", "name", "bytes", "correlation_id"),
+    *("report", "process", "thread", "device", "stream", "start", "end", *NAME_FIELDS),
+    *("bytes", "send_bytes", "recv_bytes", "correlation_id", "graph_id", "graph_exec_id", "graph_node_id"),
+    *("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread"),
+    *("static_shared_memory", "dynamic_shared_memory", "local_memory_total", "event_kind", "function"),
 )
+
+
+_MOMENT = (tables.gpu_metrics.c.time + tables.gpu_metrics.c.clock_offset).label("moment")
 
 
 def _all(table: sa.Table) -> list[Condition]:
@@ -105,21 +111,43 @@ class Trace:
 
     def samples(self) -> Batches:
         """GPU metrics: rows of report, the machine's number of the GPU, metric, time (job time, ns), value."""
-        if not self.layout.sampled:
-            return
         columns = tables.gpu_metrics.c
-        time = (columns.time + columns.clock_offset).label("moment")
-        query = (
-            sa.select(columns.report, columns.gpu, columns.metric, time, columns.value)
-            .where(*where(tables.gpu_metrics, self.selection, columns.metric))
-            .where(columns.report.in_(self.layout.sampled), sa.func.isfinite(columns.value, type_=sa.Boolean))
-        )
-        yield from self.session.batches(query, _BATCH)  # as they lie: no band of time, and nothing to be sorted
+        query = self._samples(columns.report, columns.gpu, columns.metric, _MOMENT, columns.value)
+        if query is not None:
+            yield from self.session.batches(query, _BATCH)  # as they lie: no band of time, and nothing to be sorted
+
+    def samples_by_time(self) -> Batches:
+        """The same by time: rows of time, report, the machine's number of the GPU, metric, value."""
+        columns = tables.gpu_metrics.c
+        query = self._samples(_MOMENT, columns.report, columns.gpu, columns.metric, columns.value)
+        if query is not None:
+            order = (_MOMENT, columns.report, columns.gpu, columns.metric_id, columns.row)
+            yield from self.session.batches(query.order_by(*order), _BATCH)
+
+    def metrics(self) -> list[tuple[int, int | None, int | None, str | None]]:
+        """Report, the machine's number of the GPU, NVIDIA's number and the name of every metric that was sampled."""
+        columns = tables.gpu_metrics.c
+        query = self._samples(columns.report, columns.gpu, columns.metric_id, columns.metric)
+        return [] if query is None else [(*row,) for row in self.session.rows(query.distinct())]
+
+    def users_of(self, report: int, gpu: int) -> set[int]:
+        """The processes that use a GPU, by the machine's number of it."""
+        known = tables.devices.c
+        query = sa.select(known.process).where(known.report == report, known.gpu == gpu)
+        return {process for (process,) in self.session.rows(query)}
+
+    def _samples(self, *columns: sa.ColumnElement[Any]) -> sa.Select[Any] | None:
+        if not self.layout.sampled:
+            return None
+        known = tables.gpu_metrics.c
+        conditions = where(tables.gpu_metrics, self.selection, known.metric)
+        is_finite = sa.func.isfinite(known.value, type_=sa.Boolean)
+        return sa.select(*columns).where(*conditions, known.report.in_(self.layout.sampled), is_finite)
 
     def by_time(self) -> Batches:
         """Every event by its start.
 
-        Rows of `TIMED_FIELDS`, and of the first work that an API call launched device, stream, start and bytes.
+        Rows of `TIMED_FIELDS`, and of the first work that an API call launched device, stream, start, bytes and kind.
         """
         for part in self.parts:
             rows = self._rows(tuple(EventKind), (*TIMED_FIELDS, "kind_order", "row"), part)
@@ -128,24 +156,32 @@ class Trace:
             query = _chosen(rows, TIMED_FIELDS)
             launched = self._first_launched(part)
             if launched is None:
-                query = _with_nothing(query, "to_device", "to_stream", "to", "size")
+                query = _with_nothing(query, "to_device", "to_stream", "to", "size", "to_kind")
             else:
                 is_call = sa.and_(rows.c.kind == EventKind.API.value, is_launched_by(launched, rows))
-                query = query.add_columns(launched.c.to_device, launched.c.to_stream, launched.c.to, launched.c.size)
+                to = ("to_device", "to_stream", "to", "size", "to_kind")
+                query = query.add_columns(*(launched.c[field] for field in to))
                 query = query.select_from(rows.outerjoin(launched, is_call))
             order = (rows.c.start, rows.c.end.desc(), rows.c.kind_order, rows.c.report, rows.c.row)
             yield from self.session.batches(query.order_by(*order), _BATCH)
 
-    def name_values(self) -> list[tuple[str, str, int, str]]:
-        """Every (kind, domain, is_loose, name) that occurs, sorted."""
-        rows = self._rows(tuple(EventKind), ("kind", "domain", "is_loose", "name"))
+    def name_values(self) -> list[tuple[str, str, str, int, str]]:
+        """Every (kind, group, domain, is_loose, name) that occurs, sorted; empty or 0 for none."""
+        rows = self._rows(tuple(EventKind), NAME_FIELDS)
         if rows is None:
             return []
-        loose = sa.func.coalesce(rows.c.is_loose, 0)
-        found = self.session.rows(
-            sa.select(rows.c.kind, sa.func.coalesce(rows.c.domain, ""), loose, rows.c.name).distinct()
+        found = self.session.rows(_chosen(rows, NAME_FIELDS).distinct())
+        return sorted(
+            {(kind, group or "", domain or "", loose or 0, name) for kind, group, domain, loose, name in found}
         )
-        return sorted((kind, domain, is_loose, name) for kind, domain, is_loose, name in found)
+
+    def functions(self) -> list[tuple[str, str]]:
+        """Every (group, function) of OpenACC events that occurs."""
+        rows = self._rows((EventKind.OPENACC,), ("group", "function"))
+        if rows is None:
+            return []
+        query = _chosen(rows, ("group", "function")).where(rows.c.function.is_not(None))
+        return [(group or "", function) for group, function in self.session.rows(query.distinct())]
 
     def _rows(self, kinds: Sequence[EventKind], fields: Sequence[str], part: ByTable = _all) -> sa.Subquery | None:
         chosen = self.contents.among(kinds)
@@ -156,12 +192,17 @@ class Trace:
     def _first_launched(self, part: ByTable) -> sa.Subquery | None:
         """The first GPU work that each API call of a band launched."""
         calls = self._rows((EventKind.API,), ("report", "correlation_id"), part)
-        fields = ("report", "process", "correlation_id", "device", "stream", "start", "bytes")
+        fields = ("report", "process", "correlation_id", "device", "stream", "start", "bytes", "kind")
         rows = self._rows(GPU_KINDS, fields, self._of_correlations(calls)) if calls is not None else None
         if rows is None:
             return None
         place = (rows.c.report, rows.c.process, rows.c.correlation_id)
-        first = {"to_device": rows.c.device, "to_stream": rows.c.stream, "size": sa.func.coalesce(rows.c.bytes, 0)}
+        first = {
+            "to_device": rows.c.device,
+            "to_stream": rows.c.stream,
+            "size": sa.func.coalesce(rows.c.bytes, 0),
+            "to_kind": rows.c.kind,
+        }
         picked = [sa.func.arg_min(column, rows.c.start).label(name) for name, column in first.items()]
         query = sa.select(*place, sa.func.min(rows.c.start).label("to"), *picked)
         return query.where(rows.c.correlation_id.is_not(None)).group_by(*place).subquery()

@@ -17,6 +17,7 @@ _MAKERS = {
     "nccl sizes": "screens.nccl:NcclSizesScreen",
     "nvtx names": "screens.nvtx:NvtxNamesScreen",
     "diagnostics": "screens.capture:DiagnosticsScreen",
+    "network": "screens.network:NetworkScreen",
     "palette": "palette:Palette",
     "recipe": "screens.recipe:RecipeScreen",
     "recipe map": "screens.recipe:RecipeMapScreen",
@@ -25,11 +26,15 @@ _MAKERS = {
 
 
 class TabView(NamedTuple):
-    """One of the views of a tab: its name, the word for it on the view bar, and the screen that shows it."""
+    """One of the views of a tab: its name, the word for it on the view bar, and the screen that shows it.
+
+    ``needs``: the canonical tables of which one must have rows for it to be offered, if any are named.
+    """
 
     name: str
     label: str
     screen: str
+    needs: tuple[str, ...] = ()
 
 
 _OF_TAB = {
@@ -45,6 +50,7 @@ _OF_TAB = {
         TabView("step map", "map of steps", "rank map"),
         TabView("efficiency", "efficiency", "efficiency"),
         TabView("metrics", "metrics", "metrics"),
+        TabView("network", "network", "network", needs=("nic_metrics", "efa_samples")),
     ),
     "host": (
         TabView("threads", "threads", "host"),

@@ -21,6 +21,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.exports import canonical
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe, spans
@@ -268,7 +269,9 @@ class JobScreen(ThrottledScreen[None]):
 
     def has_view(self, view: TabView) -> bool:
         """Whether a view is offered."""
-        return True
+        if not view.needs or self.job is None:
+            return True
+        return any(self.job.session.count(canonical.BY_NAME[name]) for name in view.needs)
 
     def show_view(self, name: str, **options: str) -> None:
         """Shows a view of this tab, here or on the screen that has it; ``options`` are those of its question."""

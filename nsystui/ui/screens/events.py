@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from nsystui.base.answer import Answer, Record, Row, TableAnswer
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.units import parse_duration
-from nsystui.questions.events.kinds import EventKind, kinds_of
+from nsystui.questions.events.kinds import RUNTIMES, EventKind, kinds_of
 from nsystui.questions.events.listing import (
     EVENT_COLUMNS,
     EventKey,
@@ -69,7 +69,7 @@ _CATEGORIES = {
     "nvtx": "nvtx",
     "mark": "nvtx",
     "os": "os",
-    "mpi": "os",
+    **dict.fromkeys((kind.value for kind in RUNTIMES), "os"),
 }
 
 

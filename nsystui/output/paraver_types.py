@@ -1,0 +1,294 @@
+"""The types and values of the events of a Paraver trace, with the numbers of BSC's nsys2prv 0.5.8, and the ``.pcf``.
+
+NVTX marks, OS runtime calls, UCX, OpenMP and the message size of NCCL calls have no number there, but one of ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain, count
+
+from nsystui.base.text import safe_text
+from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.trace.layout import NCCL_DOMAIN
+from nsystui.questions.trace.trace import Trace
+
+_TYPES = {
+    EventKind.KERNEL.value: (63000006, "CUDA kernel"),
+    EventKind.NCCL.value: (63000007, "NCCL kernel"),
+    EventKind.MEMORY.value: (63000001, "CUDA memory operation"),
+    EventKind.GRAPH.value: (63000008, "CUDA graph, traced whole"),
+    EventKind.API.value: (63000000, "CUDA API call"),
+    EventKind.OS.value: (9310, "OS runtime call"),
+    EventKind.UCX.value: (9311, "UCX call"),
+    EventKind.OPENMP.value: (9312, "OpenMP event"),
+    EventKind.MARK.value: (9005, "NVTX mark"),
+}
+_NCCL_CALL, _START_END, _PUSH_POP, _FIRST_DOMAIN, _DOMAIN_STEP = 9500, 9004, 9600, 9700, 100
+_DOMAINS = {"neSmiK": 81000}
+_P2P, _COLLECTIVE, _OTHER, _ONE_SIDED, _IO = range(50000001, 50000006)
+_MPI = {
+    _P2P: "MPI point-to-point call",
+    _COLLECTIVE: "MPI collective call",
+    _OTHER: "other MPI call",
+    _ONE_SIDED: "MPI one-sided call",
+    _IO: "MPI file call",
+}
+_ONE_SIDED_NAMES = ("MPI_Win_", "MPI_Get", "MPI_Rget", "MPI_Put", "MPI_Rput", "MPI_Accumulate", "MPI_Raccumulate")
+_MPI_NAMES = """
+Send Recv Isend Irecv Wait Waitall Bcast Barrier Reduce Allreduce Alltoall Alltoallv Gather Gatherv Scatter Scatterv
+Allgather Allgatherv Comm_rank Comm_size Comm_create Comm_dup Comm_split Comm_group Comm_free Comm_remote_group
+Comm_remote_size Comm_test_inter Comm_compare Scan Init Finalize Bsend Ssend Rsend Ibsend Issend Irsend Test Cancel
+Sendrecv Sendrecv_replace Cart_create Cart_shift Cart_coords Cart_get Cart_map Cart_rank Cart_sub Cartdim_get
+Dims_create Graph_get Graph_map Graph_create Graph_neighbors Graphdims_get Graph_neighbors_count Topo_test Waitany
+Waitsome Probe Iprobe Win_create Win_free Put Get Accumulate Win_fence Win_complete Win_start Win_post Win_wait
+Win_test Win_lock Win_unlock Pack Unpack Op_create Op_free Reduce_scatter Attr_delete Attr_get Attr_put
+Group_difference Group_excl Group_free Group_incl Group_intersection Group_rank Group_range_excl Group_range_incl
+Group_size Group_translate_ranks Group_union Group_compare Intercomm_create Intercomm_merge Keyval_free
+Keyval_create Abort Error_class Errhandler_create Errhandler_free Errhandler_get Error_string Errhandler_set
+Get_processor_name Initialized Wtick Wtime Address Bsend_init Buffer_attach Buffer_detach Request_free Recv_init
+Send_init Get_count Get_elements Pack_size Rsend_init Ssend_init Start Startall Testall Testany Test_cancelled
+Testsome Type_commit Type_contiguous Type_extent Type_free Type_hindexed Type_hvector Type_indexed Type_lb Type_size
+Type_struct Type_ub Type_vector File_open File_close File_read File_read_all File_write File_write_all File_read_at
+File_read_at_all File_write_at File_write_at_all Comm_spawn Comm_spawn_multiple Request_get_status Ireduce
+Iallreduce Ibarrier Ibcast Ialltoall Ialltoallv Iallgather Iallgatherv Igather Igatherv Iscatter Iscatterv
+Ireduce_scatter Iscan Reduce_scatter_block Ireduce_scatter_block Alltoallw Ialltoallw Get_accumulate
+Dist_graph_create Neighbor_allgather Ineighbor_allgather Neighbor_allgatherv Ineighbor_allgatherv Neighbor_alltoall
+Ineighbor_alltoall Neighbor_alltoallv Ineighbor_alltoallv Neighbor_alltoallw Ineighbor_alltoallw Fetch_and_op
+Compare_and_swap Win_flush Win_flush_all Win_flush_local Win_flush_local_all Mprobe Improbe Mrecv Imrecv
+Comm_split_type File_write_all_begin File_write_all_end File_read_all_begin File_read_all_end
+File_write_at_all_begin File_write_at_all_end File_read_at_all_begin File_read_at_all_end File_read_ordered
+File_read_ordered_begin File_read_ordered_end File_read_shared File_write_ordered File_write_ordered_begin
+File_write_ordered_end File_write_shared Comm_dup_with_info Dist_graph_create_adjacent Comm_create_group Exscan
+Iexscan File_get_info File_get_size File_set_view File_set_size
+"""
+_MPI_VALUES = {f"MPI_{name}": value for value, name in enumerate(_MPI_NAMES.split(), 1)}
+"""The values of MPI calls, which are the same in every trace; other calls follow."""
+
+_OPENACC = {"DATA": 1, "LAUNCH": 2}
+_CONSTRUCT, _SOURCE, _FUNCTION, _OPENACC_BYTES = 66000000, 66100000, 66200000, 66300001
+_CONSTRUCTS = (
+    *("invalid", "device init", "device shutdown", "runtime shutdown", "enqueue launch", "enqueue upload"),
+    *("enqueue download", "wait", "implicit wait", "compute construct", "update", "enter data", "exit data"),
+    *("create", "delete", "alloc", "free"),
+)
+"""CUPTI's kinds of OpenACC events from 0; their values count from 1."""
+
+_LAUNCH = {
+    "grid_x": 9101,
+    "grid_y": 9102,
+    "grid_z": 9103,
+    "block_x": 9104,
+    "block_y": 9105,
+    "block_z": 9106,
+    "static_shared_memory": 9107,
+    "dynamic_shared_memory": 9108,
+    "local_memory_total": 9109,
+    "registers_per_thread": 9110,
+}
+_CORRELATION = {"correlation_id": 9200}
+_NODE = {"graph_node_id": 63000102}
+DETAILS: dict[int, dict[str, int]] = {
+    63000000: _CORRELATION,
+    63000001: {"bytes": 63000002, **_CORRELATION, **_NODE},
+    63000006: {**_LAUNCH, **_CORRELATION, **_NODE},
+    63000007: {**_LAUNCH, **_CORRELATION, **_NODE},
+    63000008: {"graph_id": 63000100, "graph_exec_id": 63000101, **_CORRELATION},
+    _COLLECTIVE: {"send_bytes": 50100001, "recv_bytes": 50100002},
+    _NCCL_CALL: {"bytes": 9501},
+    **{
+        _SOURCE + part: {"event_kind": _CONSTRUCT + part, "function": _FUNCTION + part} | size
+        for part, size in ((0, {}), (1, {"bytes": _OPENACC_BYTES}), (2, {}))
+    },
+}
+"""The types that stand in the record of an event beside its own, by the field of the event."""
+
+NCCL_TYPES = (63000007, _NCCL_CALL, 9501)
+
+_DETAIL_LABELS = {
+    **{number: f"Kernel {field.replace('_', ' ')}" for field, number in _LAUNCH.items()},
+    9200: "Correlation ID",
+    9501: "Bytes of the NCCL call's message",
+    63000002: "Bytes of the CUDA memory operation",
+    63000100: "CUDA graph ID",
+    63000101: "CUDA graph exec ID",
+    63000102: "CUDA graph node ID",
+    50100001: "Bytes that the MPI collective call sends",
+    50100002: "Bytes that the MPI collective call receives",
+    _OPENACC_BYTES: "Bytes of the OpenACC data event",
+}
+_OPENACC_WORDS = ("other", "data", "launch")
+_TOGETHER = (
+    (63000000, 63000006, 63000001, 63000007, 63000008),
+    (_SOURCE + 1, _SOURCE + 2, _SOURCE),
+    (_FUNCTION + 1, _FUNCTION + 2, _FUNCTION),
+)
+"""Types that share their values: no value of one is that of another."""
+
+_FIRST_METRIC, _AFTER_METRICS = 9400, 9500
+LAUNCHES, COPIES = 55001, 55002
+"""The tags of communications from a call to a kernel or graph, and to a memory operation."""
+
+STATES = {
+    0: ("Idle", (117, 195, 255)),
+    1: ("Running a kernel", (0, 0, 255)),
+    13: ("Running an NCCL kernel", (255, 144, 26)),
+    15: ("In a CUDA API call", (172, 174, 41)),
+    17: ("Memory operation", (255, 0, 96)),
+}
+
+_HEAD = """DEFAULT_OPTIONS
+
+LEVEL               THREAD
+UNITS               NANOSEC
+LOOK_BACK           100
+SPEED               1
+FLAG_ICONS          ENABLED
+NUM_OF_STATE_COLORS 1000
+YMAX_SCALE          37
+
+
+DEFAULT_SEMANTIC
+
+THREAD_FUNC         State As Is
+
+"""
+_COUNTER_GRADIENT = 7
+
+Name = tuple[str, str, str, int, str]
+"""Kind, group, domain, is_loose and name of an event (`trace.NAME_FIELDS`)."""
+
+
+@dataclass(frozen=True)
+class EventTypes:
+    """The types and values of a trace. Values of a type count in the order of their names; 0 is nothing.
+
+    ``events`` has the type and the value of every event by its name, ``metrics`` the type of each GPU metric.
+    """
+
+    labels: dict[int, str]
+    values: dict[int, dict[str, int]]
+    events: dict[Name, tuple[int, int]]
+    metrics: dict[str, int]
+
+    @classmethod
+    def of(cls, trace: Trace) -> EventTypes:
+        """For every name that occurs in a trace: the same names have the same numbers, whatever their order."""
+        names = trace.name_values()
+        types = dict(zip(names, _types_of(names), strict=True))
+        by_type: dict[int, set[str]] = {}
+        labels: dict[int, str] = {}
+        for name, number in types.items():
+            by_type.setdefault(number, set()).add(name[-1])
+            labels[number] = _label(number, name)
+        for group, function in trace.functions():
+            by_type.setdefault(_FUNCTION + _OPENACC.get(group, 0), set()).add(function)
+        values = _values(by_type)
+        for number in tuple(labels):
+            labels |= {detail: _detail_label(detail) for detail in DETAILS.get(number, {}).values()}
+        constructs = {f"{label}": value for value, label in enumerate(_CONSTRUCTS, 1)}
+        values |= {number: constructs for number in range(_CONSTRUCT, _CONSTRUCT + 3) if number in labels}
+        metrics = _metrics(trace)
+        labels |= {number: name or "(no name)" for name, number in metrics.items()}
+        return cls(labels, values, {name: (types[name], values[types[name]][name[-1]]) for name in names}, metrics)
+
+    def pcf(self) -> str:
+        """The ``.pcf``."""
+        parts = [_HEAD, "STATES\n", *(f"{number}    {label}\n" for number, (label, _) in STATES.items())]
+        parts += [
+            "\n\nSTATES_COLOR\n",
+            *(f"{number}    {{{r},{g},{b}}}\n" for number, (_, (r, g, b)) in STATES.items()),
+        ]
+        counters = set(self.metrics.values())
+        for number in sorted(self.labels):
+            gradient = _COUNTER_GRADIENT if number in counters else 0
+            parts.append(f"\n\nEVENT_TYPE\n{gradient}    {number}    {safe_text(self.labels[number])}\n")
+            if number in self.values:
+                parts.append("VALUES\n0      End\n")
+                parts += [
+                    f"{value}      {safe_text(name) or '(no name)'}\n" for name, value in self.values[number].items()
+                ]
+        return "".join(parts)
+
+
+def _types_of(names: list[Name]) -> list[int]:
+    """The type of each: that of its kind; of an NVTX range that of its domain, start/end ranges apart."""
+    domains = sorted({domain for _, _, domain, loose, _ in names if not loose} - {"", NCCL_DOMAIN, *_DOMAINS})
+    by_domain = {"": _PUSH_POP, NCCL_DOMAIN: _NCCL_CALL, **_DOMAINS}
+    by_domain |= {domain: _FIRST_DOMAIN + _DOMAIN_STEP * place for place, domain in enumerate(domains)}
+
+    def type_of(kind: str, group: str, domain: str, loose: int, name: str) -> int:
+        if kind in _TYPES:
+            return _TYPES[kind][0]
+        if kind == EventKind.MPI.value:
+            return _mpi_type(group, name)
+        if kind == EventKind.OPENACC.value:
+            return _SOURCE + _OPENACC.get(group, 0)
+        return _START_END if loose else by_domain[domain]
+
+    return [type_of(*name) for name in names]
+
+
+def _mpi_type(group: str, name: str) -> int:
+    """That of nsys2prv, but for calls like MPI_Get_count, which are no one-sided communication."""
+    if name.startswith("MPI_File_"):
+        return _IO
+    if group in ("p2p", "wait"):
+        return _P2P
+    if group == "collective":
+        return _COLLECTIVE
+    is_one_sided = name.startswith(_ONE_SIDED_NAMES) and not name.startswith(("MPI_Get_", "MPI_Win_get_"))
+    return _ONE_SIDED if is_one_sided or name == "MPI_Get_accumulate" else _OTHER
+
+
+def _label(number: int, name: Name) -> str:
+    kind, _, domain, loose, _ = name
+    if kind in _TYPES:
+        return _TYPES[kind][1]
+    if kind == EventKind.MPI.value:
+        return _MPI[number]
+    if kind == EventKind.OPENACC.value:
+        return f"OpenACC {_OPENACC_WORDS[number - _SOURCE]} event"
+    if loose:
+        return "NVTX start/end range"
+    return "NCCL call" if domain == NCCL_DOMAIN else f"NVTX range {domain}".rstrip()
+
+
+def _detail_label(number: int) -> str:
+    if number in _DETAIL_LABELS:
+        return _DETAIL_LABELS[number]
+    what = "construct" if number < _SOURCE else "function"
+    return f"OpenACC {_OPENACC_WORDS[number % 100]} {what}"
+
+
+def _values(by_type: dict[int, set[str]]) -> dict[int, dict[str, int]]:
+    first = dict.fromkeys(by_type, 1)
+    for together in _TOGETHER:
+        taken = 1
+        for number in together:
+            first[number] = taken
+            taken += len(by_type.get(number, ()))
+    of_mpi = sorted(set().union(*(by_type.get(number, set()) for number in _MPI)) - _MPI_VALUES.keys())
+    mpi = _MPI_VALUES | {name: value for value, name in enumerate(of_mpi, len(_MPI_VALUES) + 1)}
+    return {
+        number: {
+            name: mpi[name] if number in _MPI else value for value, name in enumerate(sorted(names), first[number])
+        }
+        for number, names in by_type.items()
+    }
+
+
+def _metrics(trace: Trace) -> dict[str, int]:
+    """9400 and NVIDIA's number of the metric; where two metrics have one number, the second gets one that is free."""
+    found: dict[str, int] = {}
+    free = chain(range(_FIRST_METRIC, _AFTER_METRICS), count(10 * _FIRST_METRIC))
+    known = {(number, name or "") for _, _, number, name in trace.metrics()}
+    wanted = sorted((_AFTER_METRICS if number is None else number, name) for number, name in known)
+    for number, name in wanted:
+        own = _FIRST_METRIC + number
+        if name not in found and own < _AFTER_METRICS and own not in found.values():
+            found[name] = own
+    for _, name in wanted:
+        if name not in found:
+            found[name] = next(number for number in free if number not in found.values())
+    return found
