@@ -27,7 +27,7 @@ samples. A and B are two jobs, or two ranks, groups of ranks or spans of time of
   B - A          the difference of the summed times, in two parts:
   from count     what more or fewer of them cost, at the mean duration of both sides
   from duration  what longer or shorter ones cost, at the mean of both counts
-  change %       the size of a row's difference by that of all rows
+  of change %    the size of a row's difference by that of all rows
   new, gone      only in B, only in A; where one side recorded none of it, neither
 
 Where the sides have different numbers of ranks, times and counts are per rank, and say so. NVTX ranges overlap, and so

@@ -79,7 +79,7 @@ def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (),
     more = [column for extra in extras for column in _columns_of(extra, basis)]
     return (
         Column("difference", header=f"{title}Difference{each} (ns)", label="B − A", unit=Unit.CHANGE, decimals=time),
-        Column("share", header="Of All Change (%)", label="change %", unit=Unit.PERCENT, decimals=1, importance=3),
+        Column("share", header="Of All Change (%)", label="of change %", unit=Unit.PERCENT, decimals=1, importance=3),
         Column("ratio", header="B / A", label="B/A", unit=Unit.COUNT, decimals=4, importance=3),
         Column(
             "total_a",
