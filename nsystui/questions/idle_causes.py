@@ -9,15 +9,16 @@ not among the longest, it is unexplained. A number in the name of a range is ``*
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import shorten
 from nsystui.base.units import format_value
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract
+from nsystui.questions.algebra.intervals import EMPTY, subtract
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host.causes import Cause as HostCause
@@ -71,29 +72,35 @@ def idle_causes(job: Job, selection: Selection, budgets: Sequence[DeviceBudget])
     """The causes of the start-up, the long gaps and the tail of some GPUs."""
     own = profiler_overhead(job.session, selection.with_name(None))
     whole = in_sum(budgets)
-
-    def causes(idle: Iterable[tuple[DeviceBudget, Intervals]], time: int) -> tuple[Cause, ...]:
-        found: dict[str, int] = {}
+    parts = (
+        ([one.startup for one in budgets], whole.startup),
+        ([one.long_gaps for one in budgets], whole.long_gaps),
+        ([one.after for one in budgets], whole.tail),
+    )
+    found: list[dict[str, int]] = [{} for _ in parts]
+    longest: list[list[Span]] = []
+    for times, (idle, _) in zip(found, parts, strict=True):
         spans: list[Span] = []
-        for one, intervals in idle:
+        for one, intervals in zip(budgets, idle, strict=True):
             place = one.device
             free = subtract(intervals, own.get(place.task.task, EMPTY))
-            _add(found, PROFILER, intervals.length - free.length)
+            _add(times, PROFILER, intervals.length - free.length)
             windows = map(Window, free.starts.tolist(), free.ends.tolist())
             spans += [Span(place.task.task, place.device, window) for window in windows]
         spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
-        for work in host_work(job, spans[:_LOOKED_AT]):
+        longest.append(spans[:_LOOKED_AT])
+    # All at once: what is recorded of the threads is read for each question.
+    works = iter(host_work(job, [span for spans in longest for span in spans]))
+    causes = []
+    for times, spans, (_, time) in zip(found, longest, parts, strict=True):
+        for work in islice(works, len(spans)):
             for cause, spent in work.causes.items():
-                _add(found, _name(work, cause), spent)
-        known = sorted(((name, spent) for name, spent in found.items() if name != UNEXPLAINED), key=_largest_first)
+                _add(times, _name(work, cause), spent)
+        known = sorted(((name, spent) for name, spent in times.items() if name != UNEXPLAINED), key=_largest_first)
         rest = time - sum(spent for _, spent in known)
-        return tuple(Cause(name, spent) for name, spent in [*known, *([(UNEXPLAINED, rest)] if rest else [])])
-
-    return IdleCauses(
-        causes(((one, one.startup) for one in budgets), whole.startup),
-        causes(((one, one.long_gaps) for one in budgets), whole.long_gaps),
-        tail=causes(((one, one.after) for one in budgets), whole.tail),
-    )
+        causes.append(tuple(Cause(name, spent) for name, spent in [*known, *([(UNEXPLAINED, rest)] if rest else [])]))
+    startup, long_gaps, tail = causes
+    return IdleCauses(startup, long_gaps, tail=tail)
 
 
 def _add(found: dict[str, int], name: str, time: int) -> None:

@@ -70,7 +70,7 @@ class DeviceBudget:
     """The budget of a GPU in ``window``, and where its steady state begins (job time, ns).
 
     ``startup``, ``long_gaps`` and ``after`` (the tail) are when it was idle then, in spans of `LONG_GAP` or more, cut
-    at the edges of these parts: of start-up perhaps less than all of the time.
+    at the edges of these parts: of start-up and tail perhaps less than all of the time.
     """
 
     device: Device
@@ -134,7 +134,7 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
         tail=tail,
     )
     at_startup = merge(_long(gaps, window.start, begin), before.clip(window.start, begin))
-    after = union([last], [window.end]) if tail else EMPTY
+    after = union([last], [window.end]) if tail >= LONG_GAP else EMPTY
     return DeviceBudget(device.device, window, steady, budget, at_startup, long_gaps, after)
 
 

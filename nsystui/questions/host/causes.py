@@ -108,7 +108,7 @@ PROFILERS = ("[NSys", "CUPTI worker thread")
 OUTSIDE = "outside of every NVTX range"
 NO_RANGES = "no NVTX in the report"
 _MPI_PREFIX = f"{DOMAIN}:"
-FEW = 200
+FEW = 300
 """Of so many spans only the calls are read that overlap one."""
 
 
