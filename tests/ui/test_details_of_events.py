@@ -84,6 +84,17 @@ async def test_a_launch_says_its_step(job, cache):
         assert f"step {step_of(job[int(values['rank'])], int(values['correlation_id']))} " in details(app)
 
 
+async def test_a_kernel_of_the_table_has_its_full_name_in_the_details(job, cache):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await hit(app, pilot, "2")
+        table = app.screen.table
+        rows = table.answer.records()
+        here = next(number for number, row in enumerate(rows) if row["smart"] != row["name"])
+        table.move_to(here)
+        await hit(app, pilot)
+        assert "".join(rows[here]["name"].split()) in "".join(details(app).split())
+
+
 async def test_of_one_rank_alone_nobody_came_last(job, cache):
     async with running(job[:1], cache, WIDE) as (app, pilot):
         await hit(app, pilot, "3", "enter")

@@ -19,6 +19,7 @@ from nsystui.ui.widgets.lines import Choice
 
 if TYPE_CHECKING:
     from nsystui.questions.trace.ncu import NcuCommand
+    from nsystui.ui.pictures.details import Details
     from nsystui.ui.screens import TabView
 
 _GROUPS = {
@@ -89,6 +90,11 @@ class KernelsScreen(ViewsScreen):
         if self.answered.question.row != "kernel":
             return super().counted()
         return (f"by {by}" if by else super().counted()) + (f" of {only}" if only else "")
+
+    def row_details(self) -> Details:
+        """With the full name of a kernel, where the table shows its smart one."""
+        own, values = super().row_details(), self.values()
+        return [[str(values["name"])], *own[1:]] if own and "smart" in values else own
 
     def row_category(self, values: Record) -> str | None:
         name = values.get("name") if self.view.question.row == "kernel" else None
