@@ -118,6 +118,17 @@ def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str)
     assert other["idle_running"] == 4 * MS
 
 
+def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.sqlite")
+    edit(path, "DROP TABLE OSRT_API")
+    with job_of(path) as job:
+        answer = threads_table(job, Selection(Window(7 * MS, 14 * MS)))
+    for row in answer.records():
+        assert (row["os"], row["os_percent"], row["mpi"]) == (None, None, None)
+        assert row["cuda"] is not None and sum(row[part] or 0 for part in PARTS) == 7 * MS
+    assert any("no OS runtime library calls" in note for note in answer.notes)
+
+
 def test_a_selection_cuts_samples_and_times(tmp_path: Path) -> None:
     with job_of(written(tmp_path / "a.sqlite")) as job:
         selection = Selection(Window(5 * MS, 7 * MS))

@@ -35,7 +35,7 @@ from nsystui.questions.host.segments import (
     scheduling_of,
 )
 from nsystui.questions.job import Job
-from nsystui.questions.mpi import has_mpi, mpi_rows
+from nsystui.questions.mpi import has_mpi, mpi_rows, nvtx_reports
 from nsystui.questions.time_window import extents
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -45,9 +45,9 @@ from nsystui.store.session import Session
 class ThreadTime:
     """The time of a thread by what it did, ns: the parts add up to ``window``. ``None``: its report does not say."""
 
-    mpi: int
-    cuda: int
-    os: int
+    mpi: int | None
+    cuda: int | None
+    os: int | None
     running: int | None
     runnable: int | None
     waiting: int | None
@@ -71,6 +71,8 @@ class HostTimes:
     os: Calls
     scheduling: Scheduling
     gil: Gil
+    lacking: Mapping[int, frozenset[str]]
+    """The parts of a thread's time of which each report says nothing."""
 
     @classmethod
     def load(cls, session: Session, selection: Selection) -> HostTimes:
@@ -82,11 +84,26 @@ class HostTimes:
             calls_of(session, tables.os_calls, selection) if session.count(tables.os_calls) else nothing,
             scheduling_of(session, selection),
             gil_of(session, selection),
+            _lacking(session),
         )
 
     def threads(self) -> set[Thread]:
         recorded = (self.mpi, self.cuda, self.os, self.scheduling)
         return {thread for one in recorded for thread in one.threads} | {*self.gil.held, *self.gil.waited}
+
+
+def _lacking(session: Session) -> dict[int, frozenset[str]]:
+    by_range = {report.index for report in nvtx_reports(session)}
+    found = {}
+    for report in session.reports:
+        there = {
+            ("mpi",): report.count(tables.mpi_calls) or report.index in by_range,
+            ("cuda",): report.count(tables.api_calls),
+            ("os",): report.count(tables.os_calls),
+            ("running", "runnable", "waiting", "off"): report.count(tables.sched_events),
+        }
+        found[report.index] = frozenset(part for parts, is_there in there.items() if not is_there for part in parts)
+    return found
 
 
 def idle_of_tasks(job: Job, selection: Selection) -> dict[Task, list[Intervals]]:
@@ -99,9 +116,7 @@ def idle_of_tasks(job: Job, selection: Selection) -> dict[Task, list[Intervals]]
     return found
 
 
-def thread_time(
-    thread: Thread, times: HostTimes, window: Window, is_scheduled: bool
-) -> tuple[ThreadTime, Mapping[str, Intervals]]:
+def thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[ThreadTime, Mapping[str, Intervals]]:
     """The parts of the window in which the thread did what, and how long each takes."""
     rest = union([window.start], [window.end])
     when: dict[str, Intervals] = {}
@@ -113,12 +128,10 @@ def thread_time(
     for part, state in (("running", RUNNING), ("runnable", RUNNABLE), ("waiting", BLOCKED), ("off", OFF)):
         when[part] = intersect(rest, states.labelled(state))
     when["unknown"] = subtract(rest, states.covered)
-    tells_why = bool(np.isin(states.labels, (RUNNABLE, BLOCKED)).any())
     spent: dict[str, int | None] = {part: found.length for part, found in when.items()}
-    if not is_scheduled:
-        spent |= dict.fromkeys(("running", "runnable", "waiting", "off"))
-    elif not tells_why:
+    if not np.isin(states.labels, (RUNNABLE, BLOCKED)).any():
         spent |= {"runnable": None, "waiting": None}
+    spent |= dict.fromkeys(times.lacking[thread[0]])
     return ThreadTime(**spent), when  # type: ignore[arg-type]
 
 
@@ -182,7 +195,6 @@ def threads_table(job: Job, selection: Selection) -> TableAnswer:
     session = job.session
     times, samples = HostTimes.load(session, selection), samples_of_job(job, selection)
     windows, idle = extents(session, selection), idle_of_tasks(job, selection)
-    scheduled = times.scheduling.reports()
     rows: list[Row] = []
     total = 0
     for one in named_threads(job, {*times.threads(), *samples.threads}):
@@ -190,7 +202,7 @@ def threads_table(job: Job, selection: Selection) -> TableAnswer:
         if report not in windows or (selection.tasks is not None and one.task not in selection.tasks):
             continue
         window, sampled = windows[report], samples.threads.get(one.thread)
-        spent, when = thread_time(one.thread, times, window, report in scheduled)
+        spent, when = thread_time(one.thread, times, window)
         with_gil = _with_gil(one.thread, times.gil, window)
         if spent.unknown == spent.window and sampled is None and not any(with_gil):
             continue
@@ -207,14 +219,14 @@ def threads_table(job: Job, selection: Selection) -> TableAnswer:
         rows.append(
             (
                 *(one.rank, one.shown, *shares),
-                *_scheduled(one.thread, times.scheduling, window, report in scheduled),
+                *_scheduled(one.thread, times.scheduling, window, spent.running is not None),
                 *_while_idle(when, idle.get(one.task), spent),
                 *with_gil,
                 *(top, len(sampled.times) if sampled is not None else 0 if report in samples.stacks else None),
                 *(pid_of(one.thread[1]), one.tid, *parts, spent.window, report, one.task.process),
             )
         )
-    lacking = [missing_note(session, table) for table in (tables.sched_events, tables.host_samples)]
+    lacking = [missing_note(session, table) for table in (tables.sched_events, tables.host_samples, tables.os_calls)]
     columns = tuple(one for one in COLUMNS if times.gil or one not in GIL_COLUMNS)
     return TableAnswer("threads", columns, rows, total, tuple(note for note in lacking if note))
 
@@ -249,4 +261,5 @@ def _while_idle(
 
     ran = None if spent.running is None else together("running")
     off = None if spent.off is None else together("runnable", "waiting", "off")
-    return ran, together("mpi", "cuda", "os"), off, sum(gaps.length for gaps in idle)
+    calls = None if spent.mpi is spent.cuda is spent.os is None else together("mpi", "cuda", "os")
+    return ran, calls, off, sum(gaps.length for gaps in idle)
