@@ -94,6 +94,11 @@ class Case:
         found = self.job.busy(self.chosen).devices
         return tuple(one for one in found if one.breakdown(self.window_of(one)).busy)
 
+    def waiting(self, cost: float) -> str:
+        """``it waits 0.3 s of 2 s``, of the GPU or the GPUs."""
+        who = "it waits" if len(self.devices) == 1 else "they wait"
+        return f"{who} {time_words(cost)} of {time_words(self.time)}"
+
     def window_of(self, device: DeviceIntervals) -> Window:
         return self.windows[device.device.task.task.report]
 

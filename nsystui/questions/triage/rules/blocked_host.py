@@ -124,9 +124,7 @@ def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
         f"({number_of(found.gaps, 'gap')}); {held}"
     )
     measured = "idle time in which the launching thread waits for the GIL, in gaps of any length; mean over the GPUs"
-    gist = f"it waits {time_words(cost)} of {time_words(case.time)} for Python's GIL" + (
-        f" (held by {holder})" if holder else ""
-    )
+    gist = f"{case.waiting(cost)} for Python's GIL" + (f" (held by {holder})" if holder else "")
     return [_finding(case, _GIL, found, sentence, _OTHER_PROCESS, measured, gist)]
 
 
@@ -176,5 +174,5 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
         "idle time in which the launching thread is in a call that reads or opens a file, or waits while another "
         "thread of its process reads one, in gaps of any length; mean over the GPUs"
     )
-    gist = f"it waits {time_words(cost)} of {time_words(case.time)} for reads ({call})"
+    gist = f"{case.waiting(cost)} for reads ({call})"
     return [_finding(case, _READS, found, sentence, advice, measured, gist)]

@@ -122,7 +122,7 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
     kind = max(KINDS, key=lambda one: spent[one])
     looked = sum(span.length for span in spans[: len(works)])
     longest = spans[0]
-    gist = f"it waits {time_words(cost)} of {time_words(case.time)} in long gaps"
+    gist = f"{case.waiting(cost)} in long gaps"
     if not case.job.session.count(tables.api_calls):
         doing, advice = "", Advice("record CUDA API calls (-t cuda)", "they would say what the CPU did in the gaps")
     else:

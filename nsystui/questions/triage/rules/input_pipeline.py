@@ -251,7 +251,7 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
         "gaps that lie in a data loader's range, or outside of every step and in which the launching thread waits or "
         "reads until a copy from the host begins; mean over the GPUs"
     )
-    gist = f"it waits {time_words(cost)} of {time_words(case.time)} for the data loader"
+    gist = f"{case.waiting(cost)} for the data loader"
     if pinning is not None:
         gist += f" (pin_memory thread {pinning.name})"
     ranks = tuple(sorted({case.rank_of[span.task] for span in kept}))
