@@ -22,6 +22,8 @@ from nsystui.questions.triage.kernel_mix import kernel_mix, shares
 from nsystui.questions.triage.rules import RULES, Thresholds
 from nsystui.store.report import Report
 
+_LITTLE = 5.0
+"""Communication that costs less, in %, is told as hidden."""
 _ONCE_TOLD = 20.0
 """Start-up and tail are told in the summary from so many percent on."""
 _CAUSES = 3
@@ -103,8 +105,8 @@ class Triage:
         told = [one for one in self.findings if not one.under and one.percent and one.severity is not Severity.INFO]
         first, *others = [one.gist or f"{_GISTS.get(one.id, one.id)} {one.percent:.1f} %" for one in told[:2]] or [""]
         words = "; ".join([*([first] if first else []), *(f"then {one}" for one in others)])
-        hidden = [one.gist for one in self.findings if one.id == "communication" and one.gist]
-        words = "; ".join([*([words] if words else []), *self._paid_once(), *hidden])
+        hidden = [one.gist for one in self.findings if one.id == "communication" and (one.percent or 0) < _LITTLE]
+        words = "; ".join([*([words] if words else []), *self._paid_once(), *filter(None, hidden)])
         whose = "GPU" if self.gpus == 1 else "GPUs"
         busy = f"{self.busy:.0f}" if self.busy >= 0.5 else "<1"
         return f"{whose} busy {busy} %: {words or 'no rule found anything that costs time'}"
