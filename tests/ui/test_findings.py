@@ -113,7 +113,7 @@ class TestFound:
                 await show_finding(app, Finding("it", Severity.INFO, "it is so", advice, door))
                 await rest(app, pilot)
                 name = type(app.screen).__name__.lower()
-                others = {DIAGNOSTICS: "diagnostics", "call tree": "calltree"}
+                others = {DIAGNOSTICS: "diagnostics", "call tree": "calltree", "metrics": "metrics"}
                 expected = others.get(view, door.screen.lower())
                 assert name == f"{expected}screen", view
                 assert not isinstance(app.screen, ViewsScreen) or app.screen.view.name == view

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import COLLECTIVE, DEVICE, DURATION, NAME, RANK, START, STEP, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.text import safe_text
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.conditions import job_end, job_start, where
 from nsystui.questions.data_notes import missing_note
@@ -528,8 +529,8 @@ def _columns_of(sources: Sequence[MetricSource]) -> tuple[Column, ...]:
     return tuple(
         Column(
             metric,
-            header=metric if " [" in metric or not one.unit else f"{metric} ({one.unit})",
-            label=one.family if one.is_percent else f"{one.label} {one.unit}".rstrip(),
+            header=safe_text(metric if " [" in metric or not one.unit else f"{metric} ({one.unit})"),
+            label=safe_text(one.family if one.is_percent else f"{one.label} {one.unit}".rstrip()),
             unit=Unit.PERCENT if one.is_percent else Unit.COUNT,
             decimals=3,
             importance=1 + _TELLING.index(one.family) if one.family in _TELLING else 7,

@@ -269,11 +269,11 @@ def _metrics(lanes: Sequence[MetricLane]) -> dict[tuple[int, int | None], tuple[
         families = [lane.source.family for lane in own]
         found[place] = tuple(
             Metric(
-                lane.source.family if families.count(lane.source.family) == 1 else lane.source.label,
+                safe_text(lane.source.family if families.count(lane.source.family) == 1 else lane.source.label),
                 held_back(tuple(value / (tops[lane.source.metric] or 1.0) for value in lane.values.tolist())),
                 lane.mean,
                 tops[lane.source.metric],
-                lane.source.unit,
+                safe_text(lane.source.unit),
             )
             for lane in own
         )

@@ -10,6 +10,7 @@ from textual import on
 from nsystui.base.answer import Answer, Row
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Window
+from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.questions.job import Job
 from nsystui.ui import keys
@@ -167,13 +168,14 @@ class GpuScreen(ZoomableChartScreen):
         if picture is None or not picture.metrics:
             return super().choices()
         options = (FITTING, NO_METRICS, USUAL, EVERY, *picture.metrics)
+        words = tuple(map(safe_text, options))
 
         def choose(place: int) -> None:
             self.metrics = options[place]
             self.job_changed()
 
         chosen = options.index(self.metrics) if self.metrics in options else 0
-        return (*super().choices(), Choice("metrics", options, chosen, choose))
+        return (*super().choices(), Choice("metrics", words, chosen, choose))
 
     # -- the selection --------------------------------------------------------------------------------------------
 
