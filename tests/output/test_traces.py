@@ -324,6 +324,15 @@ class TestNumbersOfNsys2prv:
         assert found == expected and len(expected) > 10
         assert {number: paraver.types[number] for number in names} == names
 
+    def test_of_a_real_export_too(self, shared_export, tmp_path):
+        path = shared_export("gpu-metrics")
+        _, found = traces_of(path, tmp_path)
+        with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
+            samples = connection.execute("SELECT 9400 + metricId, max(value, 0) FROM GPU_METRICS")
+            assert Counter((number, value) for _, _, number, value in found.events if number in range(9400, 9500)) == (
+                Counter(samples)
+            )
+
     def test_metrics_stand_with_the_rank_that_uses_the_gpu(self, paraver):
         rows = {paraver.name(place) for place, _, number, _ in paraver.events if 9400 <= number < 9500}
         assert rows == {"rank 0 GPU 0 metrics", "rank 1 GPU 1 metrics"}
