@@ -150,7 +150,7 @@ async def test_a_step_is_brushed_and_seen_on_three_screens(job, cache):
 async def test_the_slow_step_is_seen_on_three_screens(job, cache):
     async with session(job, cache) as user:
         rows = user.app.screen.findings.answer.records()
-        place = next(number for number, row in enumerate(rows) if row["id"].endswith("slow-steps"))
+        place = next(number for number, row in enumerate(rows) if str(row["id"]).endswith("slow-steps"))
         await user.press(*["down"] * place, "enter")
         slow, start, length = (user.values[key] for key in ("slow", "start", "max"))
         await user.press("t")
