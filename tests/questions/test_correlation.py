@@ -163,8 +163,12 @@ class TestFacts:
     def test_every_kind_has_facts_and_lines(self, demo_session, tmp_path, session):
         session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
         session.add(synthetic.whole_graph_export(tmp_path / "whole.sqlite"))
+        session.add(synthetic.simulation_export(tmp_path / "simulation.sqlite"))
+        with ExportWriter(tmp_path / "ucx.sqlite") as export:
+            export.ucx(export.thread(export.process(5_000), 5_000, "main"), 1_000, 2_000, "ucp_worker_progress")
+        session.add(tmp_path / "ucx.sqlite")
         for kind in EventKind:
-            source = session if kind in (EventKind.MPI, EventKind.GRAPH) else demo_session
+            source = demo_session if listed(demo_session, kind) else session
             row = listed(source, kind)[0]
             found = facts(source, key_of(row))
             assert found, kind
