@@ -113,8 +113,10 @@ class TestFound:
                 await show_finding(app, Finding("it", Severity.INFO, "it is so", advice, door))
                 await rest(app, pilot)
                 name = type(app.screen).__name__.lower()
-                others = {DIAGNOSTICS: "diagnostics", "call tree": "calltree", "metrics": "metrics"}
-                expected = others.get(view, door.screen.lower())
+                own = {DIAGNOSTICS: "diagnostics", "call tree": "calltree"} | {
+                    name: name for name in ("metrics", "network")
+                }
+                expected = own.get(view, door.screen.lower())
                 assert name == f"{expected}screen", view
                 assert not isinstance(app.screen, ViewsScreen) or app.screen.view.name == view
                 assert app.selection.name == (NameFilter("x") if door.filter else None)
