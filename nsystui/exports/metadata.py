@@ -6,6 +6,7 @@ rest may hold secrets.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -154,7 +155,7 @@ class _Reader:
             host=system.get("Hostname", ""),
             os=system.get("OsDescription", ""),
             cpus=whole_number(system.get("CpuCores", ""), _MOST_CPUS),
-            driver_version=system.get("NvDriverVersion", ""),
+            driver_version=_driver_version(system.get("NvDriverVersion", "")),
             cuda_version=_cuda_version(system.get("CudaDriverVersion", "")),
             command=capture.get("PROCESS_0:COMMAND", ""),
             graph_trace_mode=capture.get("PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE")
@@ -252,6 +253,15 @@ def _integer(value: Any) -> int | None:
 
 
 _LATEST_CUDA, _MOST_CPUS = 999_999, 999_999
+
+
+_DRIVER = re.compile(r"(\d{3})(\d{2,3})(\d{2})", re.ASCII)
+
+
+def _driver_version(raw: str) -> str:
+    """Up to nsys 2024 without its points: 57013320 is driver 570.133.20, 5154807 is 515.48.07."""
+    found = _DRIVER.fullmatch(raw)
+    return ".".join(found.groups()) if found else raw
 
 
 def _cuda_version(raw: str) -> str:

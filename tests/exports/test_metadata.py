@@ -170,6 +170,15 @@ class TestFacts:
             pass
         assert open_export(tmp_path / "c.sqlite").metadata.cuda_version == shown
 
+    @pytest.mark.parametrize(
+        ("raw", "shown"),
+        [("5154807", "515.48.07"), ("57013320", "570.133.20"), ("535.154.05", "535.154.05"), ("12", "12"), ("", "")],
+    )
+    def test_driver_versions_have_their_points(self, tmp_path, raw, shown):
+        with ExportWriter(tmp_path / "d.sqlite", session=Capture(driver_version=raw)):
+            pass
+        assert open_export(tmp_path / "d.sqlite").metadata.driver_version == shown
+
     def test_metadata_survives_json(self, demo_job, tmp_path):
         for path in (*demo_job, cpu_only_export(tmp_path / "cpu.sqlite"), hostile_names_export(tmp_path / "h.sqlite")):
             facts = open_export(path).metadata

@@ -163,6 +163,13 @@ async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_di
 # Tables
 
 
+async def test_the_verdict_stands_above_the_summary_alone(demo_job, other_job, cache_directory):
+    async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
+        assert screen_text(app)[3].startswith("B is ") and sum("B is " in line for line in screen_text(app)) == 1
+        await hit(app, pilot, "v")
+        assert not any("B is " in line for line in screen_text(app))
+
+
 async def test_v_goes_through_the_tables_and_back(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
         for name in ("kernels", "families", "nvtx", "nccl", "memory", "functions", "calltree", "steps", "summary"):

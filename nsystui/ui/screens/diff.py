@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import textwrap
 import threading
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from textual import events, on
 from textual.message import Message
+from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, TableAnswer, Value
 from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection
-from nsystui.base.text import shorten, width_of
+from nsystui.base.text import safe_text, shorten, width_of
 from nsystui.questions.compare import TABLES, Options, Side, worded
 from nsystui.questions.compare.pairs import GONE
 from nsystui.questions.compare.side import smart_names_of
+from nsystui.questions.compare.summary import Summary
 from nsystui.questions.kernels import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.opening import Source
@@ -30,7 +33,7 @@ from nsystui.ui.pictures.details import Details, row_details
 from nsystui.ui.pictures.diff import BAR, change_styles, with_bars, without_bars
 from nsystui.ui.pictures.selection import spans
 from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
-from nsystui.ui.widgets.lines import Choice, SelectionLine
+from nsystui.ui.widgets.lines import Choice, PartLines, SelectionLine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +78,11 @@ class DiffScreen(FilteredTableScreen):
         self.name_of_table = _SUMMARY
         self._current = _SUMMARY
         self.answer: TableAnswer | None = None
+
+    def body(self) -> Iterable[Widget]:
+        self.verdict = PartLines(id="verdict")
+        yield self.verdict
+        yield from super().body()
 
     def places(self) -> tuple[str, ...]:
         return self.PLACES if self._is_of_open_job else ("diff alone", *self.PLACES)
@@ -145,6 +153,11 @@ class DiffScreen(FilteredTableScreen):
         found = rows_with(answer, self.words)
         self.table.cell_styles = change_styles
         self.table.elastic = "name" if self._current in _OF_SAMPLES else None
+        headline = self.answer.headline if isinstance(self.answer, Summary) else ""
+        lines = textwrap.wrap(safe_text(headline), max(1, self.app.size.width), max_lines=2, placeholder=" …")
+        self.verdict.show_lines([[(line, "bold")] for line in lines])
+        if self._current == _SUMMARY:
+            found = replace(found, notes=tuple(note for note in found.notes if note != headline))
         super().show(found if self._current == _SUMMARY else with_bars(found), same_place)
         self._share_room()
 
@@ -154,7 +167,9 @@ class DiffScreen(FilteredTableScreen):
 
     def _share_room(self) -> None:
         """The notes get the lines that the rows leave."""
-        self.notes.allow(max(_LEAST_NOTES, self.app.size.height - _FRAME - self.table.row_count))
+        self.notes.allow(
+            max(_LEAST_NOTES, self.app.size.height - _FRAME - len(self.verdict.texts) - self.table.row_count)
+        )
 
     def show_waiting(self) -> None:
         super().show_waiting()

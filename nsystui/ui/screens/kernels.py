@@ -45,12 +45,15 @@ class KernelsScreen(ViewsScreen):
 
     HOME = SCREEN = "kernels"
     MODE_KEY = "2"
-    PLACES = ("kernels", "table", "everywhere")
-    BINDINGS = keys.bindings("kernels", "table", "everywhere")
+    PLACES = ("kernels", "kernel names", "table", "everywhere")
+    BINDINGS = keys.bindings(*PLACES)
 
     def __init__(self) -> None:
         super().__init__("2 Kernels")
         self.options = {"names": Names.SMART.value, "by": "", "only": ""}
+
+    def places(self) -> tuple[str, ...]:
+        return tuple(one for one in self.PLACES if one != "kernel names" or self.view.question.row == "kernel")
 
     def empty_text(self, answer: Answer) -> str:
         text = super().empty_text(answer)
