@@ -466,15 +466,25 @@ def test_lines_that_are_unknown_say_that_they_are_being_computed():
     assert chart.line(0) is line and chart.line(1) is None
 
 
-async def test_threads_have_lanes_of_what_they_ran_on_cpus(written_once, cache_directory):
-    job = written_once("cpu lanes", lambda directory: training_job(directory, ranks=1, steps=3, layers=3))
-    async with running(job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "L")
-        picture = app.screen.picture
-        number = next(number for number, lane in enumerate(picture.lanes) if lane.is_cpu)
+@pytest.fixture
+def cpu_job(written_once):
+    """A rank whose threads ran on CPUs for some time."""
+    return written_once("cpu lanes", lambda directory: training_job(directory, ranks=1, steps=3, layers=3))
+
+
+async def first_cpu_lane(app, pilot):
+    """The picture of the timeline, and the number of its first lane of a CPU."""
+    await hit(app, pilot, "L")
+    picture = app.screen.picture
+    return picture, next(number for number, lane in enumerate(picture.lanes) if lane.is_cpu)
+
+
+async def test_threads_have_lanes_of_what_they_ran_on_cpus(cpu_job, cache_directory):
+    async with running(cpu_job, cache_directory, WIDE) as (app, pilot):
+        picture, number = await first_cpu_lane(app, pilot)
         lane = picture.lanes[number]
         # In sum it is what the threads table says.
-        running_time = native_sum(job[0], lane.thread)
+        running_time = native_sum(cpu_job[0], lane.thread)
         assert picture.timeline.work(lane).length == running_time
         app.screen.action_lane(number - app.screen.chart.cursor_lane)
         await hit(app, pilot, "right_square_bracket")
@@ -483,14 +493,13 @@ async def test_threads_have_lanes_of_what_they_ran_on_cpus(written_once, cache_d
         assert line_with(app, "on a CPU for")
 
 
-async def test_n_and_enter_act_on_the_lanes_of_cpus(written_once, cache_directory):
-    job = written_once("cpu lanes", lambda directory: training_job(directory, ranks=1, steps=3, layers=3))
-    async with running(job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "L")
-        picture = app.screen.picture
-        number = next(number for number, lane in enumerate(picture.lanes) if lane.is_cpu)
+async def test_n_and_enter_act_on_the_lanes_of_cpus(cpu_job, cache_directory):
+    async with running(cpu_job, cache_directory, WIDE) as (app, pilot):
+        picture, number = await first_cpu_lane(app, pilot)
         lane = picture.lanes[number]
-        switches = native(job[0], "SELECT start FROM SCHED_EVENTS WHERE globalTid = ? ORDER BY start", (lane.thread,))
+        switches = native(
+            cpu_job[0], "SELECT start FROM SCHED_EVENTS WHERE globalTid = ? ORDER BY start", (lane.thread,)
+        )
         starts = sorted({*picture.timeline.events(lane).start.tolist(), *(start for (start,) in switches[:-1])})
         app.screen.action_lane(number - app.screen.chart.cursor_lane)
         app.screen.look_at(None, starts[0])
