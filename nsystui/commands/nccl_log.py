@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from nsystui.questions.nccl_log.summary import Summary
 
 DESCRIPTION = """The debug log of NCCL and RCCL (NCCL_DEBUG=INFO) as tables, in one pass and in little memory:
-calls and bytes by op, message sizes in buckets, calls by op, count and datatype, communicators with their ranks,
-NCCL's choices of algorithm, and step times of NeMo's own lines.
+calls and bytes by op, message sizes in buckets, calls by op, count and datatype, communicators with their ranks, rings,
+trees and transports and what looks wrong in them, NCCL's choices of algorithm, results of nccl-tests, and the
+iterations that NeMo, Megatron-LM, Lightning and DeepSpeed report.
 Record with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING."""
 EXAMPLES = """  nsystui nccl-log slurm-4711.out
   nsystui nccl-log nccl.*.log.gz --steps 45:50
   nsystui nccl-log nccl.*.log --tables ranks,gpus
+  nsystui nccl-log nccl.*.log --tables problems,rings,trees,transports
   nsystui nccl-log train.log --tables calls --format csv -o calls.csv
   zstd -dc nccl.log.zst | nsystui nccl-log -
 
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     cut = StepCut(steps_of(arguments.steps)) if arguments.steps is not None else None
     summary, reader = Summary(), LogReader()
     _read_all(arguments, summary, reader, cut)
-    summary.lines = reader.lines
+    summary.lines, summary.results = reader.lines, reader.reported
     tables = _tables(names, summary, cut, is_named=arguments.tables not in (None, "all"))
     if len(names) > 1:
         deliver_tables(arguments, tables)

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nsystui.base import terminal
@@ -16,6 +16,7 @@ from nsystui.exports.discover import EXPORT_ENDINGS, discover
 from nsystui.exports.nccl_log.files import STDIN, FileKind, kind_of, named
 
 if TYPE_CHECKING:
+    from nsystui.questions.nccl_log.steps import Steps
     from nsystui.questions.opening import Source
     from nsystui.ui.app import Look, NsystuiApp
 
@@ -28,6 +29,7 @@ EXAMPLES = """  nsystui rank*.sqlite
   nsystui packed/                               what nsystui pack wrote
   nsystui rank*.sqlite --nccl-log 'nccl*.log'
   nsystui nccl*.log
+  nsystui nccl*.log --steps 45:50
   nsystui report1.nsys-rep --convert"""
 
 
@@ -41,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="LOG",
         help="NCCL's debug logs of the same job (plain, .gz or globs), after FILE: a view of the NCCL screen",
+    )
+    parser.add_argument(
+        "--steps",
+        metavar="A:B",
+        help="of the logs, only training iterations A to B by the lines that the training writes; A: and :B leave an "
+        "end open",
     )
     parser.add_argument(
         "--ranks",
@@ -74,6 +82,7 @@ def _add_switch(group: argparse._ArgumentGroup, name: str, yes: str, no: str) ->
 
 def run(arguments: argparse.Namespace) -> int:
     files = named_files(arguments.files, arguments.nccl_log)
+    files = replace(files, log_steps=_log_steps(arguments, files))
     environ = checked_terminal("kernels" if files.exports else "nccl-log")
     return start(arguments, environ, files)
 
@@ -135,19 +144,29 @@ def _log_app(files: NamedFiles, look: Look) -> NsystuiApp:
     from nsystui.questions.opening import Source
     from nsystui.ui.app import LogApp
 
-    return LogApp(Source((), logs=files.logs), look)
+    return LogApp(Source((), logs=files.logs, log_steps=files.log_steps), look)
+
+
+def _log_steps(arguments: argparse.Namespace, files: NamedFiles) -> Steps | None:
+    """The training steps of ``--steps``; raises UsageError where there is no log to choose them in."""
+    from nsystui.questions.nccl_log.steps import steps_of
+
+    if arguments.steps is None:
+        return None
+    if not files.logs:
+        raise UsageError("--steps chooses iterations of logs: name them after --nccl-log (--step-range is for NVTX)")
+    return steps_of(arguments.steps)
 
 
 def source_of(arguments: argparse.Namespace, files: NamedFiles) -> Source:
     """The exports and logs to open, and how, from the flags."""
-    from dataclasses import replace
-
     from nsystui.commands import arguments as shared
 
     return replace(
         shared.source_of(arguments),
         files=files.exports,
         logs=files.logs,
+        log_steps=files.log_steps,
         ranks=_numbered(arguments, files),
         step_range=_step_range(arguments),
     )
@@ -183,10 +202,14 @@ _SHOWN = 2
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """The files to open: ``exports`` as the user named them, ``logs`` one by one. One of the two may be empty."""
+    """The files to open: ``exports`` as the user named them, ``logs`` one by one. One of the two may be empty.
+
+    ``log_steps``: the training steps to show of the logs.
+    """
 
     exports: tuple[str, ...]
     logs: tuple[str, ...] = ()
+    log_steps: Steps | None = None
 
 
 def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> NamedFiles:

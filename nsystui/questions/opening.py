@@ -16,6 +16,7 @@ from nsystui.base.errors import NsystuiError
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
     from nsystui.questions.job import Job
+    from nsystui.questions.nccl_log.steps import Steps
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.packing import Progress
@@ -29,7 +30,8 @@ class Source:
 
     ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
     ``logs`` are debug logs of NCCL, one name each. ``ranks`` says who is which rank, where the user does, and ``clock``
-    what makes the clocks one (a ``ClockMode``). ``step_range``, ``families``: see `Job`.
+    what makes the clocks one (a ``ClockMode``). ``step_range``, ``families``: see `Job`. ``log_steps``: the training
+    steps that the screens show of the logs.
     """
 
     files: tuple[str, ...]
@@ -40,6 +42,7 @@ class Source:
     memory: int | None = None
     cache_cap: int | None = None
     logs: tuple[str, ...] = ()
+    log_steps: Steps | None = None
     ranks: str = ""
     clock: str = "collectives"
     step_range: str | None = None

@@ -291,7 +291,7 @@ class NsystuiApp(App[int]):
         """
         if not self.source.logs or self._is_reading_log or not (again or self._log_loading is None):
             return False
-        self._log_loading = LogLoading(self.source.logs, self.post_message)
+        self._log_loading = LogLoading(self.source.logs, self.post_message, self.source.log_steps)
         self.nccl_log = self._log_loading.state
         self._read_log(self._log_loading)
         return True

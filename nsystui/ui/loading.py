@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nsystui.exports.nccl_log.files import OpenLog
     from nsystui.exports.nccl_log.lines import LogReader
     from nsystui.questions.job import Job
+    from nsystui.questions.nccl_log.steps import StepCut, Steps
     from nsystui.questions.nccl_log.summary import Summary
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
@@ -275,10 +276,15 @@ class _StoppedError(Exception):
 
 
 class LogLoading:
-    """One reading of some logs, as one: ``post`` gets a `LogRead` now and then, and must be safe to call in threads."""
+    """One reading of some logs, as one, or of some training ``steps`` in them.
 
-    def __init__(self, names: Sequence[str], post: Callable[[Message], object]) -> None:
+    ``post`` gets a `LogRead` now and then, and must be safe to call in threads.
+    """
+
+    def __init__(self, names: Sequence[str], post: Callable[[Message], object], steps: Steps | None = None) -> None:
         self.state = LogState(tuple(names))
+        self._steps = steps
+        self._cut: StepCut | None = None
         self._post = post
         self._stopped = threading.Event()
         self._began = time.monotonic()
@@ -300,8 +306,10 @@ class LogLoading:
     def _read_all(self) -> None:
         from nsystui.exports.nccl_log.files import open_log, size_of
         from nsystui.exports.nccl_log.lines import LogReader
+        from nsystui.questions.nccl_log.steps import StepCut
         from nsystui.questions.nccl_log.summary import Summary
 
+        self._cut = None if self._steps is None else StepCut(self._steps)
         sizes = [size_of(name) or 0 for name in self.state.names]
         self._tell(size=sum(sizes))
         summary, reader = Summary(), LogReader()
@@ -328,7 +336,7 @@ class LogLoading:
                 self._tell(read=before + log.position)
             return log.read(size)
 
-        lines = reader.read(read)
+        lines = reader.read(read) if self._cut is None else self._cut.of(reader.read(read))
         for line in lines:
             summary.add(chain((line,), islice(lines, LINES_AT_ONCE)))
             if time.monotonic() >= self._next_tables:
@@ -340,11 +348,13 @@ class LogLoading:
         from nsystui.questions.nccl_log.tables import TABLES
 
         begun = time.monotonic()
-        summary.lines = reader.lines
+        summary.lines, summary.results = reader.lines, reader.reported
         answers = {name: table.make(summary) for name, table in TABLES.items()}
+        cut = self._cut
         has_any = summary.calls or any(len(answer) for name, answer in answers.items() if name != "lines")
+        has_any = has_any if cut is None else cut.chosen
         failed = [self.state.failed] if self.state.failed else []
-        said = (*failed, *(notes(summary) if has_any else (nothing(summary),)))
+        said = (*failed, *(notes(summary, cut) if has_any else (nothing(summary, cut),)))
         self._tell(
             tables={name: replace(answer, notes=said) for name, answer in answers.items()},
             lines=summary.lines,

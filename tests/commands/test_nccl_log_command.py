@@ -68,6 +68,17 @@ class TestTables:
             ("1", "3", "2e"),
         ]
 
+    def test_the_topology_and_what_looks_wrong_in_it_come_unasked(self, run, log):
+        around = "n1:{pid}:7 [0] NCCL INFO {text}\n".format
+        ring = around(pid=1, text="Ring 00 : 1 -> 0 -> 1") + around(pid=1, text="Channel 00/01 : 0 1")
+        tcp = around(pid=1, text="Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0")
+        log.write_text(ring + tcp + LOG)
+        done = run("nccl-log", log, "--format", "json")
+        tables = {block["table"]: block["rows"] for block in done.json}
+        assert tables["rings"][0]["ring"] == "n1: 0-1"
+        assert tables["transports"][0]["way"] == "Socket"
+        assert [row["problem"] for row in tables["problems"]] == ["it runs over TCP"]
+
     def test_markdown_has_a_heading_for_each_table(self, run, log):
         done = run("nccl-log", log, "--tables", "ops,gpus", "--format", "md")
         assert [line for line in done.out.splitlines() if line.startswith("##")] == [
@@ -90,7 +101,9 @@ class TestTables:
 
     def test_every_table_comes_if_all_are_asked_for(self, run, log):
         done = run("nccl-log", log, "--tables", "all", "--format", "json")
-        assert [block["table"] for block in done.json] == [*USUAL[:5], "ranks", "gpus", "lines"]
+        assert [block["table"] for block in done.json] == [
+            "steps", "iterations", *USUAL[1:5], "ranks", "gpus", "lines",
+        ]  # fmt: skip
         assert "tuning" not in done.err
 
     def test_a_table_asked_for_by_name_that_has_no_rows_is_told(self, run, log):

@@ -135,6 +135,12 @@ class TestCommand:
         assert (done.status, done.out) == (2, "")
         assert done.err.count("\n") == 1 and "--nccl-log" in done.err
 
+    def test_steps_are_of_logs(self, run, export, log):
+        done = run(export, "--steps", "5:6")
+        assert (done.status, done.err.count("\n")) == (2, 1)
+        assert "name them after --nccl-log" in done.err
+        assert "goes backwards" in run(log, "--steps", "6:5").err
+
     def test_without_a_terminal_the_command_for_logs_is_named(self, run, log):
         done = run(log)
         assert done.status == 2

@@ -14,12 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsystui.exports.nccl_log.lines import Call, LogReader, Unread
+from nsystui.questions.nccl_log.summary import Summary
+from nsystui.questions.nccl_log.tables import TABLES
 
 PREFIXES = ("", "1: ", "(Worker pid=6, ip=10.7.7.6) ", "[2026-03-12 13:57:49] ", "  40.2  1.7  ", "-1")
 OTHERS = (
     "n1:7:7 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC",
     "n1:7:7 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId b000 commId 0xfe - Init COMPLETE",
     "n1:7:7 [0] NCCL INFO AllReduce: 4194304 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}",
+    "n1:7:7 [0] NCCL INFO Ring 00 : 1 -> 0 -> 1",
+    "n1:7:7 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] -1/-1/-1->0->1",
+    "n1:7:7 [0] NCCL INFO Channel 00/02 : 0 1",
+    "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/IB [RO]; OOB eno1:10.0.0.3<0>",
+    "n1:7:7 [0] NCCL INFO Init timings - ncclCommInitRank: rank 0 nranks 2 total 0.67 (kernels 0.57, rest 0.10)",
+    "steps: 10 loss: 2.3000 iter time (s): 0.500 samples/sec: 16.000",
     "Training epoch 0, iteration 45/99 | train_step_timing in s: 6.08 | TFLOPS_per_GPU: 1.249e+03",
     "     8388608       2097152     float     sum      -1",
 )
@@ -107,6 +115,16 @@ def test_a_call_is_read_or_told_as_unread_wherever_the_log_ends(whole, missing):
 def test_undamaged_calls_are_all_read(whole):
     found = read("\n".join(whole).encode())
     assert len([line for line in found if isinstance(line, Call)]) == len(found) == len(whole)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(torn() | cut() | glued(), max_size=8), st.binary(max_size=40))
+def test_every_table_is_made_of_a_damaged_log(pieces, noise):
+    data = noise.join(text.encode() for _, text in pieces)
+    summary = Summary()
+    summary.add(LogReader().read(io.BytesIO(data).read))
+    for table in TABLES.values():
+        assert table.make(summary).total >= 0
 
 
 @settings(max_examples=150, deadline=None)

@@ -19,12 +19,12 @@ from nsystui.exports.nccl_log.lines import (
     LogReader,
     Process,
     Signature,
-    TrainingStep,
     TuningLine,
     Unread,
     Writer,
     blocks,
 )
+from nsystui.exports.nccl_log.training import TrainingStep
 
 LOGS = Path(__file__).parents[3] / "shared/data/nccl-logs"
 
@@ -69,7 +69,7 @@ def test_op_count_is_hexadecimal():
         "[1,0]<stdout>:",
         '{"log":"',
         "     8388608       2097152     float     sum      ",
-        "Epoch 3:  45%|####5     | 45/99 [01:02<01:10]\r",
+        "Loading:  45%|####5     | 45/99 [01:02<01:10]\r",
     ],
 )
 def test_what_stands_before_the_host_does_not_matter(prefix):
@@ -241,6 +241,63 @@ def test_training_lines_are_read_wherever_they_stand():
     assert read("Training epoch 0, iteration 3/9 | train_step_timing in s: nan | TFLOPS_per_GPU: 1.2.3") == [
         TrainingStep(0, 3)
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        (  # NeMo 2
+            "Training epoch 0, iteration 7/99 | global_step: 7 | reduced_train_loss: 11.03 | "
+            "train_step_timing in s: 6.08 | TFLOPS_per_GPU: 1.249e+03",
+            TrainingStep(0, 7, 6.08, 1249.0, 11.03),
+        ),
+        (  # Megatron-LM
+            " [2026-01-02 03:04:05] iteration      142/  250000 | consumed samples:       145408 | elapsed time per "
+            "iteration (ms): 1250.5 | throughput per GPU (TFLOP/s/GPU): 412.3 | learning rate: 1.065E-05 | "
+            "global batch size:  1024 | lm loss: 2.466446E+00 | loss scale: 1.0 | grad norm: 0.687 |",
+            TrainingStep(None, 142, 1.2505, 412.3, 2.466446),
+        ),
+        (  # The same without the throughput
+            " iteration        3/      10 | elapsed time per iteration (ms): 20.0 | loss scale: 1.0 |",
+            TrainingStep(None, 3, 0.02),
+        ),
+        (  # Lightning: its rate is a mean since the start, and no step time
+            "Epoch 2:  12%|█▏        | 12/100 [00:05<00:40,  2.20it/s, v_num=0, train_loss=1.230]",
+            TrainingStep(2, 12, loss=1.23),
+        ),
+        (  # NeMo 1, in Lightning's progress bar
+            "Epoch 0: :   1%|          | 12/1000 [00:05<10:40, v_num=, reduced_train_loss=10.90, global_step=11.00, "
+            "train_step_timing in s=0.613]",
+            TrainingStep(0, 12, 0.613, loss=10.9),
+        ),
+        (  # DeepSpeed: the pipeline engine, and the others
+            "steps: 10 loss: 2.3000 iter time (s): 0.500 samples/sec: 16.000",
+            TrainingStep(None, 10, 0.5, loss=2.3),
+        ),
+        ("[Rank 0] step=10, skipped=0, lr=[0.001], mom=[(0.9, 0.999)]", TrainingStep(None, 10)),
+        (
+            "[Rank 0] epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=7.5, CurrSamplesPerSec=7.6, ",
+            TrainingStep(None, 10),
+        ),
+    ],
+)
+def test_iterations_of_the_training_frameworks_are_read(line, step):
+    assert read(line) == [step]
+    assert read(f"3: {line}\r{LINE}") == [step, CALL]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Epoch 3 begins",
+        "Validation DataLoader 0:  12%|█▏  | 12/100 [00:05<00:40,  2.20it/s]",
+        "epoch 1 step=, skipped=0",
+        "iteration 5 of 10, elapsed time per iteration",
+        "steps: many loss: 1 iter time (s): 2",
+    ],
+)
+def test_other_lines_are_no_iterations(line):
+    assert read(line) == []
 
 
 def test_lines_are_counted_as_wc_counts_them_and_a_last_one_without_an_end():

@@ -223,6 +223,24 @@ class TestSteps:
         assert row["avg_step"] == pytest.approx((6.08 + 6.1 + 7) / 3 * 1e9)
         assert (row["avg_tflops"], row["min_tflops"], row["max_tflops"]) == (1250, 1249, 1251)  # 47 tells none
 
+    def test_iterations_are_there_one_by_one_and_each_once(self):
+        lines = (
+            "[Rank 0] step=10, skipped=0, lr=[0.001]",
+            "steps: 10 loss: 2.5 iter time (s): 0.500 samples/sec: 16.0",
+            "steps: 20 loss: 2.25 iter time (s): 0.250 samples/sec: 32.0",
+        )
+        keys = ("epoch", "iteration", "step_time", "tflops", "loss", "lines")
+        assert columns(keys, rows("iterations", summary_of(*lines))) == [
+            (None, 10, 0.5e9, None, 2.5, 2),
+            (None, 20, 0.25e9, None, 2.25, 1),
+        ]
+
+    def test_more_iterations_than_a_table_holds_are_told(self, monkeypatch):
+        monkeypatch.setattr("nsystui.questions.nccl_log.summary._MOST_ITERATIONS", 3)
+        summary = summary_of(*(step(number) for number in range(10)))
+        assert len(rows("iterations", summary)) == 3
+        assert any("has the first 3: 7 lines of others left out" in note for note in notes(summary))
+
     def test_without_training_lines_there_is_no_step_time(self):
         assert rows("steps", summary_of(call())) == []
 

@@ -18,7 +18,7 @@ from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
-from nsystui.exports.nccl_log.nccl_tests import Reported
+from nsystui.exports.nccl_log.nccl_tests import Measured, Reported
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_and_sizes, durations_of_size, size_histogram
@@ -224,12 +224,26 @@ class TestDurationsOfOneSize:
         with pytest.raises(UsageError, match=r"no AllReduce kernel of 5 B.*there are .*4 MiB"):
             durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", 5)
 
+    def test_the_bandwidth_of_nccl_tests_stands_beside_that_of_the_kernels_of_its_size(self, tmp_path: Path) -> None:
+        program = Program(tmp_path / "program.sqlite")
+        for size in (1 << 20, 2 << 20):
+            program.call("ncclAllReduce", size=size, ranks=2, launches=1, kernel="AllReduce")
+        job = program.job()
+        reported = [Reported(1 << 20, Measured(5e3, 200e9, 210e9), Measured(9e3, 110e9, 120e9))]
+        arguments = (job.session, EVERYTHING, job.ranks, job.pairing())
+        answer = bandwidth_by_size(*arguments, reported=reported)
+        assert answer.cells("reported") == [210e9, None]
+        assert answer.cells("reported_in_place") == [120e9, None]
+        assert "reported" not in {column.key for column in bandwidth_by_size(*arguments).columns}
+        job.close()
+
     def test_the_time_of_nccl_tests_is_marked_where_a_log_has_it(self, tmp_path: Path) -> None:
         program = Program(tmp_path / "program.sqlite")
         for size in (1 << 20, 1 << 20, 2 << 20):
             program.call("ncclAllReduce", size=size, ranks=2, launches=1, kernel="AllReduce")
         job = program.job()
-        reported = [Reported(1 << 20, 5_000.0, 9_000.0), Reported(4 << 20, 7_000.0, 7_000.0)]
+        out, within, longer = (Measured(time, 1e9, 1e9) for time in (5_000.0, 9_000.0, 7_000.0))
+        reported = [Reported(1 << 20, out, within), Reported(4 << 20, longer, longer)]
         arguments = (job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce")
         answer = durations_of_size(*arguments, 1 << 20, reported=reported)
         marks = [(row[1] <= 5_000 < row[2], row[-1]) for row in answer.rows if row[0] is None]

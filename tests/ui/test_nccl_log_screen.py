@@ -15,6 +15,7 @@ from synthetic import training_job
 
 from nsystui.cli import main
 from nsystui.exports.nccl_log.files import OpenLog
+from nsystui.questions.nccl_log.steps import steps_of
 from nsystui.questions.opening import Source
 from nsystui.ui import loading
 from nsystui.ui.app import LogApp, NsystuiApp
@@ -58,8 +59,9 @@ def job(tmp_path_factory):
 
 
 @contextlib.asynccontextmanager
-async def open_logs(*logs: Path, size=NARROW):
-    app = LogApp(Source((), logs=tuple(map(str, logs))))
+async def open_logs(*logs: Path, size=NARROW, steps: str | None = None):
+    log_steps = None if steps is None else steps_of(steps)
+    app = LogApp(Source((), logs=tuple(map(str, logs)), log_steps=log_steps))
     async with app.run_test(size=size) as pilot:
         await shows(app, pilot, "calls in")
         yield app, pilot
@@ -96,6 +98,26 @@ class TestTables:
             assert line_with(app, "no steps in it")
             assert "AllReduce" in line_with(app, " 24")
             assert "7 calls in 10 lines; 0 more could not be read" in line_with(app, "calls in")
+
+    async def test_steps_choose_what_is_counted_and_stand_above_the_tables(self, tmp_path):
+        path = tmp_path / "train.log"
+        text = [INIT.format(rank=0, pid=1)]
+        for number in (4, 5, 6):
+            text += [f"Training epoch 0, iteration {number}/9 | x\n"]
+            text += [CALL.format(rank=0, pid=1, op="AllReduce", n=number, count=1024)] * number
+        path.write_text("".join(text))
+        async with open_logs(path, steps="5:") as (app, pilot):
+            await shows(app, pilot, "steps 5:")
+            assert app.nccl_log.calls == 11
+            (said,) = [note for note in app.nccl_log.tables["ops"].notes if note.startswith("--steps")]
+            assert said.startswith("--steps chose 2 training lines, 4 calls left out")
+
+    async def test_steps_that_no_log_has_are_told_with_those_that_are_there(self, tmp_path):
+        path = tmp_path / "train.log"
+        path.write_text("Training epoch 0, iteration 4/9 | x\n" + log_text())
+        app = LogApp(Source((), logs=(str(path),), log_steps=steps_of("7:8")))
+        async with app.run_test() as pilot:
+            await shows(app, pilot, "none of the iterations is in these logs: they have 4 to 4")
 
     async def test_o_goes_through_the_tables_that_have_rows_and_back(self, log):
         async with open_logs(log) as (app, pilot):

@@ -126,8 +126,11 @@ LOOKED_AT = 4 * 1024 * 1024
 """Bytes of a file that may come before the first line of NCCL: containers and frameworks say a lot when they begin."""
 
 _HEADS_OF_NSYS = (b"SQLite format 3", b"QUADD")
-# NCCL and RCCL (which mostly calls itself NCCL), and NeMo's iterations, which have a table too.
-_LINE = re.compile(rb"\b[NR]CCL (?:INFO|TRACE|WARN|CALL|version) |Training epoch \d+, iteration \d+/")
+# NCCL and RCCL (which mostly calls itself NCCL), and the iterations of NeMo and Megatron-LM, which have a table too.
+_LINE = re.compile(
+    rb"\b[NR]CCL (?:INFO|TRACE|WARN|CALL|version) "
+    rb"|Training epoch \d+, iteration \d+/|elapsed time per iteration \(ms\): "
+)
 _LONGEST_WORDS = 128
 _PIECE = 256 * 1024
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from math import isfinite
 
 from nsystui.base.text import whole_number
 from nsystui.exports.nccl_log.nccl_tests import Reported, ResultReader
+from nsystui.exports.nccl_log.topology import Thread, TopologyLine, thread_of, topology_in
+from nsystui.exports.nccl_log.training import STEP_WORDS, TrainingStep, steps_in
 
 _DATATYPES: tuple[tuple[str, int], ...] = (
     ("int8", 1),
@@ -142,37 +143,6 @@ def _named(word: bytes, names: tuple[str, ...]) -> str:
     return text if number is None else names[number]
 
 
-_STEP = re.compile(rb"Training epoch\s+(\d{1,18}),\s*iteration\s+(\d{1,18})/")
-_NUMBER = rb"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)(?![\w.])"
-_STEP_TIME = re.compile(rb"train_step_timing in s:" + _NUMBER)
-_TFLOPS = re.compile(rb"TFLOPS_per_GPU:" + _NUMBER)
-
-
-def steps_in(line: bytes) -> list[TrainingStep]:
-    """The iterations that a line of NeMo reports: one, or several where their line ends were lost."""
-    found = list(_STEP.finditer(line))
-    ends = [*(step.start() for step in found), len(line)][1:]
-    return [
-        TrainingStep(
-            int(step[1]),
-            int(step[2]),
-            _number(_STEP_TIME.search(line, step.end(), end)),
-            _number(_TFLOPS.search(line, step.end(), end)),
-        )
-        for step, end in zip(found, ends, strict=True)
-    ]
-
-
-def _number(found: re.Match[bytes] | None) -> float | None:
-    if found is None:
-        return None
-    try:
-        number = float(found[1])
-    except ValueError:  # dots and digits, but no number
-        return None
-    return number if isfinite(number) else None
-
-
 @dataclass(frozen=True, slots=True)
 class Process:
     """Who wrote a line, from its ``host:pid:tid``."""
@@ -243,6 +213,7 @@ class CommunicatorLine:
 
     ``pointer`` is what its calls name, ``device`` the CUDA ordinal of its GPU. ``unique_id`` is ``commId``, the same on
     all ranks (since NCCL 2.16; splits of 2.24 and later have none, but ``parent``, ``split_count`` and ``color``).
+    ``thread``: who wrote the line, as it is written there.
     """
 
     writer: Writer | None
@@ -255,6 +226,7 @@ class CommunicatorLine:
     parent: int | None = None
     split_count: int | None = None
     color: int | None = None
+    thread: Thread | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,16 +244,6 @@ class TuningLine:
     channels: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingStep:
-    """NeMo's line at the end of an iteration. ``step_time`` in seconds, ``tflops`` in 10¹² FLOP/s for one GPU."""
-
-    epoch: int
-    iteration: int
-    step_time: float | None = None
-    tflops: float | None = None
-
-
 class Damage(Enum):
     """Why a call could not be read."""
 
@@ -296,7 +258,7 @@ class Unread:
     damage: Damage
 
 
-Line = Call | CommunicatorLine | TuningLine | TrainingStep | Unread
+Line = Call | CommunicatorLine | TuningLine | TopologyLine | TrainingStep | Unread
 
 
 Read = Callable[[int], bytes]
@@ -314,7 +276,7 @@ _MOST_KEPT = 50_000
 _LONGEST_KEPT = 512
 """Bytes of a prefix or of the rest of a line that are worth recognising."""
 
-_WORDS = (b"opCount", b"COMPLETE", b"Init START", b"Bytes -> ", b"Training epoch")
+_WORDS = (b"opCount", b"NCCL INFO", b"NCCL version", *STEP_WORDS)
 
 
 def blocks(read: Read) -> Iterator[bytes]:
@@ -378,9 +340,9 @@ class LogReader:
     def _lines_of(self, block: bytes) -> Iterator[Line]:
         # This loop runs once for each line of a log that may have a hundred million of them.
         find_call, by_prefix = CALL_AND_REST.search, self._by_prefix
-        has_steps = b"Training epoch" in block
+        step_words = [word for word in STEP_WORDS if word in block]
         for line in block.splitlines():
-            if has_steps and b"Training epoch" in line:
+            if step_words and any(word in line for word in step_words):
                 yield from steps_in(line)
             if b"opCount" in line:
                 found = find_call(line)
@@ -404,6 +366,10 @@ class LogReader:
                 communicator = communicator_in(line)
                 if communicator is not None:
                     yield self._of_process(*communicator)
+            elif b"NCCL INFO" in line or b"NCCL version" in line:
+                topology = topology_in(line)
+                if topology is not None:
+                    yield topology
 
     def _torn(self, line: bytes) -> Iterator[Line]:
         """The whole calls in a line that has pieces of several, or of none; each other piece is told as unread."""
@@ -474,7 +440,7 @@ class LogReader:
             self._recognised = 1
 
     def _of_process(self, prefix: bytes, line: CommunicatorLine) -> CommunicatorLine:
-        return replace(line, writer=self._writer(writer_of(prefix), line.pointer))
+        return replace(line, writer=self._writer(writer_of(prefix), line.pointer), thread=thread_of(prefix))
 
     def _writer(self, writer: Writer | None, communicator: int | None) -> Writer | None:
         """``writer`` with the host name that its process had before.

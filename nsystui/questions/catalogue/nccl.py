@@ -75,12 +75,12 @@ def _ask(job: Job, selection: Selection, options: _Options) -> Answer:
     pairing = job.pairing()
     if By.STEP in by or values["step_range"] is not None:
         pairing = in_steps(pairing, job.steps(values["step_range"]))
+    reported = job.nccl_log.reported if job.nccl_log is not None else ()
     if values["sizes"]:
         size = {"bucket": By.SIZE, "pow2": By.POW2, "exact": By.BYTES}[values["sizes"]]
-        return bandwidth_by_size(job.session, selection, job.ranks, pairing, size)
+        return bandwidth_by_size(job.session, selection, job.ranks, pairing, size, reported)
     if values["durations"]:
         size, is_linear = values["message"], values["linear"]
-        reported = job.nccl_log.reported if job.nccl_log is not None else ()
         return durations_of_size(
             job.session, selection, job.ranks, pairing, values["durations"], size, is_linear, reported
         )

@@ -100,6 +100,11 @@ _STATISTICS = (
     replace(WITHOUT_WAIT, header=f"Med {WITHOUT_WAIT.header}"),
 )
 
+_REPORTED = (
+    Column("reported", header="nccl-tests Out of Place BusBW (B/s)", label="nccl-tests", unit=Unit.RATE, decimals=1),
+    Column("reported_in_place", header="nccl-tests In Place BusBW (B/s)", label="in place", unit=Unit.RATE, decimals=1),
+)
+
 
 def bandwidth_by_size(
     session: Session,
@@ -107,15 +112,16 @@ def bandwidth_by_size(
     ranks: Sequence[RankedTask],
     pairing: NcclPairing,
     by: By = By.BYTES,
+    reported: Sequence[Reported] = (),
 ) -> TableAnswer:
     """The selected kernels of known size by collective and size (``by``: exact, power of two or bucket), small first.
 
     The bandwidth-against-size curve and the spread of the durations in one: ``median`` duration with ``min``, ``p5``,
     ``p95`` and ``max`` (ns; percentiles are interpolated), ``cv`` (standard deviation of the sample by the mean, %; 0
     of one kernel), and the medians of the kernels' ``algbw``, ``busbw`` and ``busbw_without_wait`` (bytes/s,
-    `bandwidth`). ``ranks`` is the
-    size of the communicators where they agree. ``pairing`` is one that `measured` made. The size of a kernel is that
-    of its calls together.
+    `bandwidth`), beside those that nccl-tests ``reported`` of exactly this size. ``ranks`` is the size of the
+    communicators where they agree. ``pairing`` is one that `measured` made. The size of a kernel is that of its calls
+    together.
     """
     import pandas as pd
 
@@ -133,9 +139,16 @@ def bandwidth_by_size(
         },
         index=range(count),
     )
+    beside = _REPORTED if reported and by is By.BYTES else ()
+    if beside:
+        tested = firsts["algorithm_size"].reset_index(drop=True)
+        frame = frame.assign(
+            reported=tested.map({one.size: one.out_of_place.busbw for one in reported}),
+            reported_in_place=tested.map({one.size: one.in_place.busbw for one in reported}),
+        )
     order = whole(firsts["message_size"])
     frame = frame.assign(order=order).sort_values(["collective", "order"], kind="stable").drop(columns="order")
-    columns = (*(COLUMNS[one] for one in groups), RANKS, *_STATISTICS)
+    columns = (*(COLUMNS[one] for one in groups), RANKS, *_STATISTICS, *beside)
     total = len(np.unique(group_numbers(everything, groups)))
     notes = nccl_notes(session, selection, ranks, pairing)
     return TableAnswer.of_frame("nccl-sizes", without_empty(columns, frame), frame.reset_index(drop=True), total, notes)
@@ -180,7 +193,7 @@ def reported_times(kernels: pd.DataFrame, reported: Sequence[Reported]) -> list[
     """What nccl-tests reported of kernels of one size: out of place or in place, and ns."""
     sizes = set(kernels["algorithm_size"].dropna().tolist())
     own = [one for one in reported if one.size in sizes]
-    return [pair for one in own for pair in (("out of place", one.out_of_place), ("in place", one.in_place))]
+    return [pair for one in own for pair in (("out of place", one.out_of_place.time), ("in place", one.in_place.time))]
 
 
 def durations_of_size(

@@ -59,8 +59,8 @@ class Communicators:
         self._used: Counter[tuple[Process | None, int | None, str]] = Counter()
         self._nameless: dict[Writer | None, Member] = {}
 
-    def hear(self, line: CommunicatorLine) -> None:
-        """Takes in that a communicator begins or ends."""
+    def hear(self, line: CommunicatorLine) -> Member:
+        """Takes in that a communicator begins or ends; returns the rank that the line is about."""
         process = _process(line.writer)
         key = (process, line.pointer)
         member = self._open.get(key)
@@ -70,16 +70,17 @@ class Communicators:
             _fill(member, line)
             # From here on the pointer may be that of another communicator.
             self._open.pop(key, None)
-            return
+            return member
         told = self._lines.get(member) if member is not None else None
         if member is not None and told is not None and _is_twin(told, line):
-            return
+            return member
         if member is None or told is not None or member.ranks not in (None, line.ranks):
             member = self._open[key] = self._new(process, _pointer(line.pointer))
         # Else only its calls were heard of: they may stand in another file than its beginning.
         self._lines[member] = line
         _fill(member, line)
         self._name(member, line)
+        return member
 
     def member_of(self, signature: Signature, calls: int = 1) -> Member:
         """The member that makes the calls of ``signature`` now; ``calls`` is their number."""

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 from nsystui.base.errors import UsageError
 from nsystui.base.text import whole_number
-from nsystui.exports.nccl_log.lines import Call, CommunicatorLine, Line, TrainingStep
+from nsystui.exports.nccl_log.lines import Call, CommunicatorLine, Line
+from nsystui.exports.nccl_log.topology import TopologyLine
+from nsystui.exports.nccl_log.training import TrainingStep
+
+_ALWAYS = (CommunicatorLine, TopologyLine)
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,9 @@ class Steps:
 
     def __contains__(self, iteration: int) -> bool:
         return (self.first is None or self.first <= iteration) and (self.last is None or iteration <= self.last)
+
+    def __str__(self) -> str:
+        return f"{'' if self.first is None else self.first}:{'' if self.last is None else self.last}"
 
 
 def steps_of(text: str) -> Steps:
@@ -39,7 +46,8 @@ class StepCut:
 
     The lines after the line of iteration N, up to the next such line, count as N's, as in ``1-separate-steps.awk`` of
     ``nsys-profiling`` (its ``44 < N <= 50`` is 45:50). NeMo writes the line when the iteration is over, so these are
-    the calls of the iteration that follows it. Communicators pass always: they are made before the training.
+    the calls of the iteration that follows it. Communicators and their topology pass always: they are made before the
+    training.
 
     ``heard`` is how many training lines there were, of iterations ``first`` to ``last``; ``chosen``, how many of them
     passed; ``outside``, how many calls did not.
@@ -61,7 +69,7 @@ class StepCut:
                 self.chosen += is_inside
                 self.first = line.iteration if self.first is None else min(self.first, line.iteration)
                 self.last = line.iteration if self.last is None else max(self.last, line.iteration)
-            if is_inside or type(line) is CommunicatorLine:
+            if is_inside or type(line) in _ALWAYS:
                 yield line
             elif type(line) is Call:
                 self.outside += 1

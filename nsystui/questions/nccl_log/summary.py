@@ -8,7 +8,7 @@ The memory grows with how many different things there are (message sizes, GPUs, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,16 +19,20 @@ from nsystui.exports.nccl_log.lines import (
     Line,
     Process,
     Signature,
-    TrainingStep,
     TuningLine,
     Unread,
     datatype_size,
 )
+from nsystui.exports.nccl_log.nccl_tests import Reported
+from nsystui.exports.nccl_log.topology import TopologyLine
+from nsystui.exports.nccl_log.training import TrainingStep
 from nsystui.questions.nccl.names import bucket_of
 from nsystui.questions.nccl_log.communicators import Communicators, Member
 from nsystui.questions.nccl_log.steps import StepCut
+from nsystui.questions.nccl_log.topology import Topology
 
 _MOST_PENDING = 50_000
+_MOST_ITERATIONS = 100_000
 
 
 class Kind(NamedTuple):
@@ -93,15 +97,19 @@ class _Pending:
 class Summary:
     """The numbers of any number of logs.
 
-    ``lines``: how many lines were read, which the reader knows. ``kinds``: calls by `Kind`. ``members``: what each rank
-    of each communicator did. ``tuning``: how often NCCL chose what. ``unread``: pieces of calls by why they could not
-    be read. ``training_lines``, with ``step_time`` (seconds) and ``tflops`` of those that tell them, over
-    ``first_iteration`` to ``last_iteration``. ``folded``: calls whose line stands for several.
+    ``lines`` and ``results``: how many lines were read, and what nccl-tests reported, which the reader knows.
+    ``kinds``: calls by `Kind`. ``members``: what each rank of each communicator did. ``tuning``: how often NCCL chose
+    what. ``topology``: how it connected the ranks. ``unread``: pieces of calls by why they could not be read.
+    ``training_lines``, with ``step_time`` (seconds) and ``tflops`` of those that tell them, over ``first_iteration`` to
+    ``last_iteration``; ``iterations``: each with the number of its lines, by epoch and number. ``folded``: calls whose
+    line stands for several.
     """
 
     def __init__(self) -> None:
         self.lines = 0
+        self.results: Sequence[Reported] = ()
         self.communicators = Communicators()
+        self.topology = Topology()
         self.kinds: Counter[Kind] = Counter()
         self.members: dict[Member, MemberCalls] = {}
         self.tuning: Counter[TuningLine] = Counter()
@@ -110,6 +118,8 @@ class Summary:
         self.step_time, self.tflops = Spread(), Spread()
         self.first_iteration: int | None = None
         self.last_iteration: int | None = None
+        self.iterations: dict[tuple[int | None, int], tuple[TrainingStep, int]] = {}
+        self.iterations_left_out = 0
         self._pending: dict[int, _Pending] = {}
 
     def add(self, lines: Iterable[Line]) -> None:
@@ -153,16 +163,34 @@ class Summary:
         if isinstance(line, CommunicatorLine):
             # What a pointer means may change here: the calls before it meant the old one.
             self._settle()
-            self.communicators.hear(line)
+            self.topology.hear_member(line, self.communicators.hear(line))
             self.communicator_lines += 1
+        elif isinstance(line, TopologyLine):
+            self.topology.hear(line)
         elif isinstance(line, TrainingStep):
             self.training_lines += 1
             self.step_time.add(line.step_time)
             self.tflops.add(line.tflops)
             known = [i for i in (self.first_iteration, self.last_iteration, line.iteration) if i is not None]
             self.first_iteration, self.last_iteration = min(known), max(known)
+            self._add_iteration(line)
         elif isinstance(line, Unread):
             self.unread[line.damage] += 1
+
+    def _add_iteration(self, line: TrainingStep) -> None:
+        """Several lines may tell of one iteration (progress bars, ranks, timers): the first number of a kind counts."""
+        key = line.epoch, line.iteration
+        if key not in self.iterations and len(self.iterations) >= _MOST_ITERATIONS:
+            self.iterations_left_out += 1
+            return
+        known, number = self.iterations.get(key, (line, 0))
+        merged = TrainingStep(
+            *key,
+            known.step_time if known.step_time is not None else line.step_time,
+            known.tflops if known.tflops is not None else line.tflops,
+            known.loss if known.loss is not None else line.loss,
+        )
+        self.iterations[key] = merged, number + 1
 
     def _settle(self) -> None:
         """Adds up what waits."""
@@ -202,6 +230,11 @@ def _notes(summary: Summary, cut: StepCut | None) -> Iterator[str]:
             f"--steps chose {_many(cut.chosen, 'training line')}, {_many(cut.outside, 'call')} left out: the calls "
             "after the line of an iteration count as its own"
         )
+    if summary.iterations_left_out:
+        left_out = _many(summary.iterations_left_out, "line")
+        yield f"the table of iterations has the first {_MOST_ITERATIONS:,}: {left_out} of others left out"
+    if summary.topology.left_out:
+        yield f"the topology is not whole: {_many(summary.topology.left_out, 'part')} left out, there are too many"
     if not summary.calls:
         yield f"no calls: {_RECORD}"
         return
@@ -244,7 +277,8 @@ def nothing(summary: Summary, cut: StepCut | None = None) -> str:
     if cut is not None and cut.first is not None:
         return f"none of the iterations is in these logs: they have {cut.first} to {cut.last}"
     if cut is not None:
-        return "no training lines in these logs to cut them by (`Training epoch 0, iteration 45/99`): leave --steps out"
+        lines = "such as NeMo's `Training epoch 0, iteration 45/99`"
+        return f"no training lines in these logs to cut them by ({lines}): leave --steps out"
     if summary.unread:
         return f"none of the {summary.unread.total():,} calls in {summary.lines:,} lines could be read: is it cut up?"
     return f"no calls of NCCL in {summary.lines:,} lines: {_RECORD}"

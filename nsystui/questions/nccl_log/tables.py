@@ -1,15 +1,16 @@
-"""The tables of a debug log, by the names that users know: calls, communicators, ranks, GPUs, tuning, steps, lines."""
+"""The tables of a debug log, by the names that users know: calls, communicators, ranks, rings, tuning, steps, lines."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import COUNT, HOST, PID, RANK, Column, Unit
 from nsystui.exports.nccl_log.lines import Damage, datatype_name
 from nsystui.questions.nccl.names import BUCKETS, bucket_of
+from nsystui.questions.nccl_log import topology_tables as topology
 from nsystui.questions.nccl_log.communicators import Member
 from nsystui.questions.nccl_log.summary import Gpu, Kind, MemberCalls, Summary
 
@@ -106,7 +107,6 @@ def _mean(numbers: Sequence[int]) -> float | None:
     return sum(numbers) / len(numbers) if numbers else None
 
 
-_COMMUNICATOR = Column("communicator", header="Communicator", label="communicator")
 _SIZE = Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=2)
 _GPU = (
     HOST,
@@ -124,7 +124,7 @@ def communicators_table(summary: Summary) -> TableAnswer:
     all ranks share is in one row for each size.
     """
     columns = (
-        _COMMUNICATOR,
+        topology.COMMUNICATOR,
         _SIZE,
         Column("in_log", header="Ranks in Log", label="in the log"),
         _CALLS,
@@ -138,7 +138,7 @@ def communicators_table(summary: Summary) -> TableAnswer:
         calls = [each.calls for each in made]
         # Where no calls were recorded at all, none of a communicator is not 0.
         numbers = (sum(calls), min(calls), max(calls), sum(each.bytes for each in made)) if summary.calls else _UNKNOWN
-        known = _spans(member.rank for member in members)
+        known = topology.spans(member.rank for member in members)
         rows.append((name or f"{len(members)} without a name", ranks, known, *numbers))
     return TableAnswer("nccl-log-communicators", columns, rows, len(rows))
 
@@ -146,7 +146,7 @@ def communicators_table(summary: Summary) -> TableAnswer:
 def ranks_table(summary: Summary) -> TableAnswer:
     """Every rank of every communicator with its GPU, its calls and its last opCount (hexadecimal, as in the log)."""
     columns = (
-        _COMMUNICATOR,
+        topology.COMMUNICATOR,
         RANK,
         _SIZE,
         *_GPU,
@@ -212,18 +212,6 @@ def _by_communicator(summary: Summary) -> dict[tuple[str | None, int | None], li
     return dict(sorted(found.items(), key=lambda item: item[0][0] is None))
 
 
-def _spans(numbers: Iterable[int | None]) -> str | None:
-    """``0-3,6`` of {0, 1, 2, 3, 6}; ``None`` where no rank is known."""
-    known = sorted({number for number in numbers if number is not None})
-    spans: list[list[int]] = []
-    for number in known:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in spans) or None
-
-
 _NS_PER_S = 1e9
 
 
@@ -274,6 +262,45 @@ def steps_table(summary: Summary) -> TableAnswer:
     return TableAnswer("nccl-log-steps", columns, rows, len(rows))
 
 
+def iterations_table(summary: Summary) -> TableAnswer:
+    """Every iteration that the training's lines report; what none of them prints is missing."""
+    columns = (
+        Column("epoch", header="Epoch", label="epoch", unit=Unit.NUMBER),
+        Column("iteration", header="Iteration", label="iteration", unit=Unit.NUMBER),
+        Column("step_time", header="Step Time (ns)", label="step time", unit=Unit.DURATION, decimals=1),
+        Column("tflops", header="TFLOPS per GPU", label="TFLOPS/GPU", unit=Unit.COUNT, decimals=6),
+        Column("loss", header="Loss", label="loss", unit=Unit.COUNT, decimals=6),
+        Column("lines", header="Lines", label="lines", unit=Unit.COUNT),
+    )
+    rows: list[Row] = [
+        (
+            one.epoch,
+            one.iteration,
+            None if one.step_time is None else one.step_time * _NS_PER_S,
+            one.tflops,
+            one.loss,
+            lines,
+        )
+        for one, lines in summary.iterations.values()
+    ]
+    return TableAnswer("nccl-log-iterations", columns, rows, len(rows))
+
+
+def results_table(summary: Summary) -> TableAnswer:
+    """What nccl-tests reported of each size, as it prints it: size, times, and rates of 10⁹ bytes per second."""
+    columns = [Column("bytes", header="Bytes", label="size", unit=Unit.BYTES)]
+    for key, header, label in (("out", "Out of Place", ""), ("in", "In Place", "in place ")):
+        time = Column(f"{key}_time", header=f"{header} Time (ns)", label=f"{label}time", unit=Unit.DURATION, decimals=1)
+        algbw, busbw = (
+            Column(f"{key}_{rate}", header=f"{header} {rate} (B/s)", label=f"{label}{rate}", unit=Unit.RATE, decimals=1)
+            for rate in ("algbw", "busbw")
+        )
+        wrong = Column(f"{key}_wrong", header=f"{header} Wrong", label=f"{label}wrong", unit=Unit.COUNT)
+        columns += [time, algbw.with_importance(1), busbw, wrong.with_importance(2)]
+    rows: list[Row] = [(one.size, *one.out_of_place, *one.in_place) for one in summary.results]
+    return TableAnswer("nccl-log-results", tuple(columns), rows, len(rows))
+
+
 def lines_table(summary: Summary) -> TableAnswer:
     """The lines of the logs by what they hold, and those that could not be read."""
     columns = (
@@ -285,6 +312,7 @@ def lines_table(summary: Summary) -> TableAnswer:
         ("calls", summary.calls),
         ("lines of communicators (Init, Destroy, Abort)", summary.communicator_lines),
         ("lines of the tuner", summary.tuning.total()),
+        ("lines of the topology", summary.topology.lines),
         ("lines of training iterations", summary.training_lines),
         *((f"unread calls, {damage.value}", summary.unread[damage]) for damage in Damage),
     ]
@@ -302,6 +330,8 @@ class Table:
 
 TABLES = {
     "steps": Table("Step time and TFLOPS per GPU, from the training's own lines", steps_table),
+    "iterations": Table("Iterations one by one, from the training's own lines", iterations_table, is_usual=False),
+    "results": Table("Results of nccl-tests", results_table),
     "ops": Table("Calls and message sizes by op", ops_table),
     "sizes": Table("Calls by op and message size", sizes_table),
     "calls": Table("Calls by op, count and datatype", calls_table),
@@ -309,6 +339,14 @@ TABLES = {
     "ranks": Table("Ranks of each communicator, with their last opCount", ranks_table, is_usual=False),
     "gpus": Table("Calls of each GPU", gpus_table, is_usual=False),
     "tuning": Table("Algorithm and protocol, as NCCL chose them", tuning_table, is_usual=False),
+    "problems": Table("What looks wrong in the topology", topology.problems_table),
+    "rings": Table("Rings by host", topology.rings_table),
+    "trees": Table("Trees, a row for each rank", topology.trees_table, is_usual=False),
+    "channels": Table("Channels of the ranks", topology.channels_table, is_usual=False),
+    "transports": Table("Transports of the connections", topology.transports_table),
+    "nics": Table("Network devices, and GPU Direct RDMA", topology.nics_table, is_usual=False),
+    "init": Table("Initialisation times by phase", topology.init_table, is_usual=False),
+    "settings": Table("Versions, environment, network", topology.settings_table, is_usual=False),
     "lines": Table("Lines of the log", lines_table),
 }
 """The tables in the order in which they are printed."""

@@ -181,7 +181,8 @@ class NcclSizesScreen(TableScreen):
         self, job: Job, selection: Selection
     ) -> tuple[Answer, dict[str, Points], Sequence[SizeBin], LinkRate | None]:
         pairing = job.pairing()
-        answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by)
+        reported = job.nccl_log.reported if job.nccl_log is not None else ()
+        answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by, reported)
         exact = answer if self.by is By.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
         points = {
             name: Points(

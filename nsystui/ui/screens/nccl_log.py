@@ -20,11 +20,19 @@ if TYPE_CHECKING:
     from nsystui.ui.screens import TabView
 
 
-_ORDER = ("ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "steps", "lines")
-"""The tables in the order in which a user goes through them: what was called first, then by whom."""
+_OF_CALLS = ("ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "steps", "lines")
+_ORDER = (
+    *_OF_CALLS[:-2],
+    *("problems", "rings", "trees", "channels", "transports", "nics", "init", "settings"),
+    *("steps", "iterations", "results", "lines"),
+)
+"""The tables in the order in which a user goes through them: what was called first, then by whom, over what."""
 
 _SORTED_BY = {"ops": "total_bytes"}
 """The column by which a table comes sorted, largest first, where it is one column."""
+
+_ELASTIC = {"rings": "ring", "problems": "evidence", "settings": "value"}
+"""The column that takes the room to spare, where it is not the communicator's."""
 
 Tables = Mapping[str, TableAnswer]
 Holds = Callable[[Record], bool]
@@ -135,6 +143,8 @@ class NcclLogScreen(FilteredTableScreen):
         names = self.nccl_log.names
         what = os.path.basename(names[0]) if len(names) == 1 else f"{len(names):,} logs"
         parts = [what, *([format_value(Unit.BYTES, self.nccl_log.size)] if self.nccl_log.size else [])]
+        steps = self.explorer.source.log_steps
+        parts += [f"steps {steps}"] if steps is not None else []
         parts += [f'filter "{self.words.text}"'] if self.words else []
         parts += [self._remark] if self._remark else []
         self.query_one("#selection", SelectionLine).update(" · ".join(parts))
@@ -146,13 +156,14 @@ class NcclLogScreen(FilteredTableScreen):
             return
         if self.inside is None:
             there = self._tables_with_rows()
-            lacking = [name for name in _ORDER if name not in there and name != self.name_of_table]
+            lacking = [name for name in _OF_CALLS if name not in there and name != self.name_of_table]
             is_whole = self.nccl_log.is_over and not self.nccl_log.is_stopped
             self._remark = f"no {', '.join(lacking)} in it" if lacking and is_whole else ""
             self.show_selection()
             answer = tables[self.name_of_table]
         else:
             answer = rows_inside(tables, self.inside)
+        self.table.elastic = _ELASTIC.get(self.name_of_table, self.ELASTIC)
         self.show(rows_with(answer, self.words), same_place)
 
     def _tables_with_rows(self) -> list[str]:
