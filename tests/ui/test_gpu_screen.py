@@ -318,7 +318,7 @@ async def test_any_metric_can_be_chosen_as_a_lane_and_exported_with_its_unit(sha
 
 async def test_the_metrics_of_kernels_and_steps_are_a_view_beside_the_lanes(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4", "V")
+        await hit(app, pilot, "4", "V", "V")
         assert line_with(app, "GR Active [Throughput %]")
         await hit(app, pilot, "b")
         assert line_with(app, "nvjet") and line_with(app, "busiest")
