@@ -90,6 +90,8 @@ _DERIVED = (
 )
 _BOUND = 60.0
 """The share of its peak, percent, from which on a unit is what bounds the work: that of Nsight Compute's rules."""
+_FEW = 10.0
+"""The share of SMs active, percent, from which on an occupancy is told: half a percent is 5 % of it."""
 _WARPS = "compute warps in flight"
 _TELLING = ("SM active", "tensor active", "DRAM read", "DRAM write", "SM issue")
 """The families whose columns stay longest on a narrow screen."""
@@ -361,13 +363,13 @@ def _by_family(sources: Sequence[MetricSource], metrics: Sequence[str], means: F
 def _occupancy(shares: dict[str, Floats], count: int) -> list[Value]:
     """Of each row the compute warps in flight by the warp slots of the SMs that were active, percent.
 
-    Where few SMs are active counters of whole percents make more than 100 % of it, which is missing.
+    Counters are whole percents, of which few make no quotient: missing where SMs were active for less than ``_FEW``.
     """
     warps = next((values for label, values in shares.items() if label.lower() == _WARPS), None)
     active = shares.get("SM active")
     found = np.full(count, np.nan)
     if warps is not None and active is not None:
-        np.divide(100.0 * warps, active, out=found, where=active > 0)
+        np.divide(100.0 * warps, active, out=found, where=active >= _FEW)
     return _plain(np.where(found <= 100.0, found, np.nan))
 
 
