@@ -7,68 +7,72 @@ and GUID, a switch by its GUID alone, and of samples that overlap those of the r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import COLLECTIVE, COUNT, HOST, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, intersect, merge, union
+from nsystui.questions.efa import counters
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.grouping import bucket_label, bucket_numbers, selected
-from nsystui.questions.recipes.metric_maps import (
-    NETWORK,
-    adapter_names,
-    counters,
-    integral,
-    network_metrics,
-    network_samples,
-)
+from nsystui.store import tables
 
 Floats = NDArray[np.float64]
 Samples = tuple[Times, Times, Floats]
 """Starts, ends (job time) and rates: bytes/s, or ticks/ms of send waits. Samples of several ports add up."""
 
 RECEIVED, SENT, WAITS = range(3)
-"""The places of the figures in ``NETWORK``."""
+"""The places of the figures of an adapter, and of the ends of their metrics' names here."""
+_ENDINGS = (
+    ("bytes received", "rx bytes", "rx_bytes"),
+    ("bytes sent", "tx bytes", "tx_bytes"),
+    ("send waits",),
+)
 
-_SWITCH, _EFA = "InfiniBand switch", "EFA"
+SWITCH, EFA = "InfiniBand switch", "EFA"
 _LINKS = {"ib": "InfiniBand", "eth": "Ethernet", "ethernet": "Ethernet"}
 _BYTES = re.compile(r"(?:bytes?|B)/(ns|us|µs|ms|s|sec)")
 _PER_SECOND = {"ns": 1e9, "us": 1e6, "µs": 1e6, "ms": 1e3, "s": 1.0, "sec": 1.0}
 _NOTHING: Samples = (EMPTY.starts, EMPTY.ends, np.empty(0))
 
-_LINK = Column("link", header="Link", label="link")
-_RATES = (
+ADAPTER = Column("adapter", header="Adapter", label="adapter")
+LINK = Column("link", header="Link", label="link")
+GUID = Column("guid", header="GUID", label="guid", importance=4)
+RATES = (
     Column("sent", header="Sent (B/s)", label="sent", unit=Unit.RATE, decimals=1),
     Column("received", header="Received (B/s)", label="received", unit=Unit.RATE, decimals=1),
 )
-_WAITS = Column("waits", header="Send Waits (ticks/ms)", label="waits/ms", unit=Unit.NUMBER, decimals=1, importance=1)
+SEND_WAITS = Column(
+    "waits", header="Send Waits (ticks/ms)", label="waits/ms", unit=Unit.NUMBER, decimals=1, importance=1
+)
 _SAMPLED = Column("sampled", header="Sampled (%)", label="sampled", unit=Unit.PERCENT, decimals=1, importance=2)
 _ADAPTER_COLUMNS = (
     HOST,
-    Column("adapter", header="Adapter", label="adapter"),
-    _LINK.with_importance(1),
-    *_RATES,
+    ADAPTER,
+    LINK.with_importance(1),
+    *RATES,
     Column("peak_sent", header="Peak Sent (B/s)", label="peak sent", unit=Unit.RATE, decimals=1, importance=1),
     Column("peak_received", header="Peak Received (B/s)", label="peak rec.", unit=Unit.RATE, decimals=1, importance=1),
-    _WAITS,
+    SEND_WAITS,
     _SAMPLED,
     Column("reports", header="Reports", label="reports", unit=Unit.COUNT, importance=3),
-    Column("guid", header="GUID", label="guid", importance=4),
+    GUID,
 )
 _COLLECTIVE_COLUMNS = (
     COLLECTIVE,
     Column("size", header="Size", label="size"),
-    _LINK,
+    LINK,
     COUNT,
     Column("time", header="Time (ns)", label="time", unit=Unit.DURATION, importance=2),
-    *_RATES,
-    _WAITS,
+    *RATES,
+    SEND_WAITS,
     Column(
         "slow_waits", header="Send Waits, Slow (ticks/ms)", label="slow", unit=Unit.NUMBER, decimals=1, importance=1
     ),
@@ -92,7 +96,10 @@ class _Key:
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """An adapter or switch and its samples: ``figures`` by their places in ``NETWORK``. A switch has no host."""
+    """An adapter or switch and its samples: ``figures`` are what it received and sent, and its send waits.
+
+    A switch has no host.
+    """
 
     host: str
     link: str
@@ -102,26 +109,33 @@ class Adapter:
     figures: tuple[Samples, Samples, Samples]
 
 
-def adapters(job: Job, selection: Selection) -> tuple[list[Adapter], list[str]]:
+def adapters(job: Job, selection: Selection, with_efa: bool = True) -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
     """The adapters and switches that the reports of the selected ranks saw, each once, and notes."""
-    hosts = {report.index: report.metadata.host for report in job.session.reports}
+    return job.once(("adapters", selection.tasks, with_efa), lambda: _adapters(job, selection, with_efa))
+
+
+def _adapters(job: Job, selection: Selection, with_efa: bool) -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
+    hosts = hosts_of(job)
     chosen = set(hosts) if selection.tasks is None else {task.report for task in selection.tasks}
     notes: list[str] = []
     found: dict[_Key, dict[tuple[int, int], list[Samples]]] = {}
     names: dict[_Key, str] = {}
-    for place, key, name, report, samples in (
-        *_sampled(job, hosts, chosen, notes),
-        *_of_efa(job, hosts, chosen, notes),
-    ):
+    sampled = [*_sampled(job, hosts, chosen, notes), *(_of_efa(job, hosts, chosen, notes) if with_efa else ())]
+    for place, key, name, report, samples in sampled:
         found.setdefault(key, {}).setdefault((place, report), []).append(samples)
         names.setdefault(key, name)
-    order = sorted(found, key=lambda key: (key.link == _SWITCH, key.host, names[key], key.link, key.guid or 0))
-    return [_adapter(key, names[key], found[key]) for key in order], list(dict.fromkeys(notes))
+    order = sorted(found, key=lambda key: (key.link == SWITCH, key.host, names[key], key.link, key.guid or 0))
+    return tuple(_adapter(key, names[key], found[key]) for key in order), tuple(dict.fromkeys(notes))
+
+
+def hosts_of(job: Job) -> dict[int, str]:
+    """The host of each report by its index; empty where the report does not name it."""
+    return {report.index: report.metadata.host for report in job.session.reports}
 
 
 def _adapter(key: _Key, name: str, parts: dict[tuple[int, int], list[Samples]]) -> Adapter:
     received, sent, waits = (
-        _once([_joined(samples) for (place, _), samples in sorted(parts.items()) if place == figure])
+        once([_joined(samples) for (place, _), samples in sorted(parts.items()) if place == figure])
         for figure in (RECEIVED, SENT, WAITS)
     )
     guid = None if key.guid is None else f"0x{key.guid & 0xFFFF_FFFF_FFFF_FFFF:x}"
@@ -133,8 +147,12 @@ def _sampled(
     job: Job, hosts: dict[int, str], chosen: set[int], notes: list[str]
 ) -> Iterator[tuple[int, _Key, str, int, Samples]]:
     """The samples of ``NET_NIC_METRIC`` and of switches: figure, adapter, its name, report, samples."""
-    wanted, known = dict(network_metrics(job)), adapter_names(job)
-    for (report, nic, is_switch, metric), unit, (starts, ends, values) in network_samples(job, sorted(wanted)):
+    wanted, known = dict(_metrics(job)), _names(job)
+    if job.session.count(tables.nic_metrics) and not wanted:
+        notes.append("none of the metrics sampled are bytes received, bytes sent or send waits")
+    if chosen != hosts.keys() and wanted:
+        notes.append("adapters are those of the reports of the selected ranks")
+    for (report, nic, is_switch, metric), unit, (starts, ends, values) in _samples(job, sorted(wanted)):
         if report not in chosen:
             continue
         scale = 1.0 if wanted[metric] == WAITS else _scale(unit)
@@ -143,13 +161,55 @@ def _sampled(
             continue
         samples = starts, ends, values * scale
         if is_switch:
-            yield wanted[metric], _Key("", _SWITCH, nic, "", None), "switch", report, samples
+            yield wanted[metric], _Key("", SWITCH, nic, "", None), "switch", report, samples
             continue
         guid, name = known.get((report, nic), (None, None))
         link = _LINKS.get(metric.partition(":")[0].strip().lower(), "")
         own = "" if guid is not None else name or f"adapter {nic}"
         key = _Key(hosts[report], link, guid, own, None if hosts[report] else report)
         yield wanted[metric], key, name or own, report, samples
+
+
+def _metrics(job: Job) -> Iterator[tuple[str, int]]:
+    """The metrics that a figure is made of, with its place."""
+    column = tables.nic_metrics.c.metric
+    if not job.session.count(tables.nic_metrics):
+        return
+    for (metric,) in job.session.rows(sa.select(column).where(column.is_not(None)).distinct()):
+        for place, endings in enumerate(_ENDINGS):
+            if metric.lower().endswith(endings):
+                yield metric, place
+
+
+def _samples(
+    job: Job, metrics: list[str]
+) -> Iterator[tuple[tuple[int, int, int, str], str, tuple[Times, Times, Floats]]]:
+    """The samples of each (report, adapter, whether it is a switch, metric) with their unit, job time."""
+    table = tables.nic_metrics
+    if not metrics:
+        return
+    keys = (table.c.report, table.c.nic, table.c.is_switch, table.c.metric)
+    known = [
+        table.c.metric.in_(metrics),
+        table.c.end.is_not(None),
+        table.c.value.is_not(None),
+        table.c.nic.is_not(None),
+    ]
+    groups = sa.select(*keys, sa.func.min(table.c.unit)).where(*known).group_by(*keys).order_by(*keys)
+    for *key, unit in job.session.rows(groups):
+        moved = [(table.c[name] + table.c.clock_offset).label(name) for name in ("start", "end")]
+        is_own = [column == value for column, value in zip(keys, key, strict=True)]
+        rows = job.session.arrays(sa.select(*moved, table.c.value).where(*known, *is_own))
+        yield (key[0], key[1], key[2], key[3]), unit or "", (rows["start"], rows["end"], rows["value"])
+
+
+def _names(job: Job) -> dict[tuple[int, int], tuple[Any, Any]]:
+    """GUID and name of each (report, adapter)."""
+    table = tables.nic_devices
+    if not job.session.count(table):
+        return {}
+    rows = job.session.rows(sa.select(table.c.report, table.c.nic, table.c.guid, table.c.name))
+    return {(report, nic): (guid, name) for report, nic, guid, name in rows}
 
 
 def _scale(unit: str) -> float | None:
@@ -165,11 +225,11 @@ def _of_efa(
     left_out = set()
     for lane in efa.lanes:
         name = lane.counter.lower()
-        place = next((at for at, (_, _, endings) in enumerate(NETWORK) if name.endswith(endings)), None)
+        place = next((at for at, endings in enumerate(_ENDINGS) if name.endswith(endings)), None)
         if place is None or not lane.is_total:
             left_out.add(lane.counter)
             continue
-        key = _Key(hosts[lane.report], _EFA, None, lane.adapter, None if hosts[lane.report] else lane.report)
+        key = _Key(hosts[lane.report], EFA, None, lane.adapter, None if hosts[lane.report] else lane.report)
         yield place, key, lane.adapter, lane.report, (lane.starts, lane.ends, lane.values)
     if efa.lanes and not left_out.issuperset(lane.counter for lane in efa.lanes):
         notes.append("EFA counters are taken as running totals of bytes by their names, which NVIDIA does not document")
@@ -182,7 +242,7 @@ def _joined(parts: Iterable[Samples]) -> Samples:
     return np.concatenate(starts), np.concatenate(ends), np.concatenate(values)
 
 
-def _once(parts: list[Samples]) -> Samples:
+def once(parts: Iterable[Samples]) -> Samples:
     """The samples of several reports: those of the longest, and of the others those of further times."""
     covered, kept = EMPTY, []
     for starts, ends, values in sorted(parts, key=lambda one: -union(one[0], one[1]).length):
@@ -204,10 +264,34 @@ def moved_within(samples: Samples, times: Intervals) -> tuple[float | None, int]
 
     def until(edges: Times) -> Floats:
         moved = (edges - low).astype(np.float64)
-        difference: Floats = integral(starts - low, values, moved) - integral(ends - low, values, moved)
+        difference: Floats = _integral(starts - low, values, moved) - _integral(ends - low, values, moved)
         return difference
 
     return float((until(times.ends) - until(times.starts)).sum()) / covered, covered
+
+
+def mean_rate(starts: Times, ends: Times, values: Floats, lo: int, hi: int, bins: int) -> Floats:
+    """The mean of a rate over the sampled part of each of ``bins`` equal spans of ``[lo, hi)``; NaN where none is.
+
+    Each sample is a rate from its start to its end, shapes ``(n,)``; samples that overlap, of several ports, add up.
+    """
+    edges = lo + np.arange(bins + 1) * ((hi - lo) / bins)
+    moved = edges - lo
+    total: Floats = np.subtract(_integral(starts - lo, values, moved), _integral(ends - lo, values, moved))
+    covered = covered_per_bin(union(starts, ends), lo, hi, bins)
+    rate: Floats = np.diff(total) / np.where(covered > 0, covered, np.nan)
+    return rate
+
+
+def _integral(times: Times, values: Floats, edges: NDArray[np.floating[Any]]) -> Floats:
+    """Σ value · max(edge − time, 0) for each edge."""
+    order = np.argsort(times, kind="stable")
+    at, value = times[order].astype(np.float64), values[order].astype(np.float64)
+    sums = np.concatenate(([0.0], np.cumsum(value)))
+    moments = np.concatenate(([0.0], np.cumsum(value * at)))
+    before = np.searchsorted(at, edges, side="left")
+    found: Floats = sums[before] * edges - moments[before]
+    return found
 
 
 def _peak(samples: Samples, times: Intervals) -> float | None:
@@ -254,27 +338,48 @@ def network_by_collective(job: Job, selection: Selection) -> TableAnswer:
     found, notes = adapters(job, selection)
     if not found:
         return TableAnswer("network-by-collective", _COLLECTIVE_COLUMNS, [], notes=_notes(found, notes))
-    kernels = selected(job.pairing().kernels, selection)
-    hosts = {report.index: report.metadata.host for report in job.session.reports}
-    kernels = kernels.assign(
-        host=[hosts[report] for report in kernels["report"]], bucket=bucket_numbers(kernels["message_size"])
-    )
     rows: list[Row] = []
-    for (collective, bucket), group in kernels.groupby(["collective", "bucket"], sort=True, dropna=False):
+    groups = list(_groups(job, selection))
+    for (collective, bucket), group in groups:
         for link in sorted({one.link for one in found}):
             own = [one for one in found if one.link == link]
             values = _group_row(group, own)
             if values is not None:
                 rows.append((collective, bucket_label(int(bucket)), link, len(group), *values))
-    if not len(kernels):
-        notes.append("no NCCL kernels in the selection")
+    if not groups:
+        notes = (*notes, "no NCCL kernels in the selection")
     return TableAnswer("network-by-collective", _COLLECTIVE_COLUMNS, rows, notes=_notes(found, notes))
+
+
+def _groups(job: Job, selection: Selection) -> Iterator[tuple[Any, Any]]:
+    """The selected NCCL kernels by collective and bucket of sizes, with their host, and whether they are slow ones."""
+    kernels = selected(job.pairing().kernels, selection)
+    kernels = kernels[kernels["end"].notna()]
+    hosts = hosts_of(job)
+    kernels = kernels.assign(
+        host=[hosts[report] for report in kernels["report"]], bucket=bucket_numbers(kernels["message_size"])
+    )
+    for key, group in kernels.groupby(["collective", "bucket"], sort=True, dropna=False):
+        durations = (group["end"] - group["start"]).to_numpy(np.int64)
+        yield key, group.assign(is_slow=durations >= np.quantile(durations, _SLOW))
+
+
+def slow_collectives(job: Job, selection: Selection) -> dict[str, Intervals]:
+    """By host, when the slowest tenth of the NCCL kernels of each collective and size ran."""
+    return job.once(("slow-collectives", selection), lambda: _slow_collectives(job, selection))
+
+
+def _slow_collectives(job: Job, selection: Selection) -> dict[str, Intervals]:
+    found: dict[str, Intervals] = {}
+    for _, group in _groups(job, selection):
+        for host, slow in group[group["is_slow"]].groupby("host"):
+            found[host] = merge(found.get(host, EMPTY), _times(slow))
+    return found
 
 
 def _group_row(group: Any, found: list[Adapter]) -> tuple[Any, ...] | None:
     """Time, rates, waits, waits of the slow ones, hosts and the sampled share; ``None`` where nothing was sampled."""
-    durations = (group["end"] - group["start"]).to_numpy(np.int64)
-    is_slow = durations >= np.quantile(durations, _SLOW)
+    is_slow = group["is_slow"].to_numpy(bool)
     by_host: dict[str, list[Adapter]] = {}
     for one in found:
         by_host.setdefault(one.host, []).append(one)
@@ -311,9 +416,9 @@ def _times(group: Any) -> Intervals:
     return union(group["start"].to_numpy(np.int64), group["end"].to_numpy(np.int64))
 
 
-def _notes(found: list[Adapter], notes: list[str]) -> tuple[str, ...]:
+def _notes(found: Sequence[Adapter], notes: Sequence[str]) -> tuple[str, ...]:
     lengths = [ends - starts for one in found for starts, ends, _ in one.figures if len(starts)]
     if lengths:
         period = float(np.median(np.concatenate(lengths))) / 1e6
-        notes = [*notes, f"a sample is the mean of {period:g} ms: shorter events share it with what ran beside them"]
+        notes = (*notes, f"a sample is the mean of {period:g} ms: shorter events share it with what ran beside them")
     return tuple(notes)

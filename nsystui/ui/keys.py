@@ -41,7 +41,18 @@ VERBS = {
         *("next_finding", "match", "next_match", "search_on", "other_table"),
     ),
     "Go": (
-        *("mode", "timeline", "nvtx_range", "back", "enter", "show_finding", "open_event", "partner", "work"),
+        *(
+            "mode",
+            "timeline",
+            "nvtx_range",
+            "back",
+            "enter",
+            "show_finding",
+            "open_event",
+            "partner",
+            "work",
+            "metrics",
+        ),
         *("diagnostics", "contents", "files"),
     ),
     "View": (
@@ -180,7 +191,12 @@ KEYS: tuple[Key, ...] = (
     Key("space", "space", "", "mark", "begin and end a marked span at the cursor", "gpu"),
     Key("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen", "gpu"),
     Key(
-        "m", "m M", "choose('metrics', 1)", "metrics", "next and previous choice of GPU metrics that have lanes", "gpu"
+        "m",
+        "m M",
+        "choose('metrics', 1)",
+        "metrics",
+        "next and previous choice of GPU metrics that have lanes, or the network",
+        "gpu",
     ),
     Key("M", "M", "choose('metrics', -1)", "", "", "gpu"),
     Key("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "gpu"),
@@ -308,6 +324,16 @@ KEYS: tuple[Key, ...] = (
     Key("enter", "⏎", "", "open", "the launches, calls or ranges of this name", "recipe"),
     Key("t", "t", "take_window", "time", "select the time of this column for every screen; ⏎ too", "recipe map"),
     Key("left,right", "← →", "", "", "move along time, as h and l do; < and > by ten columns", "recipe map"),
+    *(
+        Key("m", "m", f"metrics('{by}')", "", f"GPU metrics; the mean of each over these {words}", place)
+        for place, by, words in (
+            ("kernels", "kernel", "kernels"),
+            ("nccl", "collective", "collectives"),
+            ("nvtx", "range", "ranges"),
+            ("nvtx names", "range", "ranges"),
+            ("ranks", "step", "ranks' steps"),
+        )
+    ),
     Key("slash", "/", "filter", "filter", "filter by name: text, !text, /regex/; empty for all", "table"),
     Key("t", "t", "take_window", "this time", "select the time of this row", "table"),
     Key(

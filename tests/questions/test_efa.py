@@ -13,9 +13,9 @@ from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.answering import ask, draw_map
+from nsystui.questions.efa import UNDOCUMENTED
 from nsystui.questions.job import Job
 from nsystui.questions.recipes import recipe_named
-from nsystui.questions.recipes.metric_maps import UNDOCUMENTED
 from nsystui.questions.recipes.recipe import Options
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -130,8 +130,8 @@ class TestBothForms:
             writer.nic_metric(0, 0, SECOND, (5,))
         shown = drawn(Job(opened(path, other)))
         assert [figure.title for figure in shown.figures][-1] == "rx_bytes"
-        assert [line.label for line in shown.lines] == ["rank1 mlx5_0", "both efa_metrics rdmap0s6 3"]
-        assert shown.lines[0].values[1, 0] == 5 and shown.lines[1].values[3, 0] == 2
+        assert [line.label for line in shown.lines] == ["mlx5_0", "efa_metrics rdmap0s6 3"]
+        assert shown.lines[0].values[1, 0] == 5_000 and shown.lines[1].values[3, 0] == 2
 
     def test_the_table_has_a_column_for_each_counter(self, job, schema):
         answer = ask(MAP, job(schema, events_of(**{"RX bytes": [3, 2], "rx_bytes": [4, 1]})), Selection())

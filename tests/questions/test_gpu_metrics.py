@@ -126,8 +126,43 @@ def test_the_means_of_kernels_say_how_much_of_them_was_long_enough(sampled: Job)
     assert long[METRICS[1]] == pytest.approx((10 * 1040 + 10 * 1050 + 10 * 1060 + 10 * 1070 + 5 * 1080) / 45)
     assert short[METRICS[1]] == 1090
     assert (short["busiest"], short["of_peak"]) == (None, None), "of DRAM only half was sampled"
+    assert (short["bound"], short["occupancy"]) == (None, None), "no warps were sampled"
     (only,) = records(metric_means(sampled, Selection(), "launch"))
     assert (only["name"], only["rank"], only["device"], only["start"], only["duration"]) == ("long", 0, 0, 20, 55)
+
+
+def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened: Opener, tmp_path: Path) -> None:
+    path, samples = (
+        tmp_path / "bound.sqlite",
+        {"copy": (80, 40, 30, 3, 40), "gemm": (50, 10, 5, 45, 20), "tiny": (9, 0, 0, 0, 9)},
+    )
+    with ExportWriter(path) as export:
+        export.gpu(0)
+        process = export.process(100)
+        export.cuda_device(process, cuda_id=0, gpu_id=0)
+        export.gpu_metric_names(
+            0,
+            (
+                "SMs Active [Throughput %]",
+                "DRAM Read Bandwidth [Throughput %]",
+                "DRAM Write Bandwidth [Throughput %]",
+                "Tensor Active [Throughput %]",
+                "Compute Warps in Flight [Throughput %]",
+            ),
+        )
+        export.gpu_metric(0, 0, (0,) * 5)
+        for number, (name, values) in enumerate(samples.items()):
+            export.kernel(process, 0, 7, 100 * number, 100 * number + 100, name=f"{name}()", correlation_id=number + 1)
+            for time in range(10, 101, 10):
+                export.gpu_metric(0, 100 * number + time, values)
+    found = {one["name"]: one for one in records(metric_means(Job(opened(path)), Selection(), "kernel"))}
+    assert [(found[name]["busiest"], found[name]["of_peak"], found[name]["bound"]) for name in samples] == [
+        ("DRAM", 70, "DRAM"),
+        ("tensor", 45, None),
+        ("tensor", 0, None),
+    ]
+    # Where few SMs worked, a quotient of whole percents says nothing.
+    assert [found[name]["occupancy"] for name in samples] == [50, 40, None]
 
 
 def test_without_a_launch_of_two_samples_a_note_says_what_to_record(sampled: Job) -> None:

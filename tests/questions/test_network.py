@@ -16,8 +16,11 @@ from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.timeline import nccl_kernel
 from nsystui.questions.algebra.intervals import union
+from nsystui.questions.answering import draw_map
 from nsystui.questions.job import Job
 from nsystui.questions.network import moved_within, network_by_collective, network_table
+from nsystui.questions.recipes import recipe_named
+from nsystui.questions.recipes.recipe import Options
 
 MS = 1_000_000
 SENT = (("IB: Bytes sent", "bytes/ms"), ("IB: Send waits", "ticks/ms"))
@@ -113,6 +116,58 @@ def test_a_switch_counts_once_and_has_no_host(opened, tmp_path):
     switches = [(one["host"], one["reports"], one["sent"]) for one in found if one["link"] == "InfiniBand switch"]
     assert switches == [("", 2, 2e9)]
     assert len(found) == 2
+
+
+def test_the_map_has_an_adapter_once_by_host_and_guid_with_the_rates_of_the_table(job):
+    window = Selection(window=Window(0, 4 * MS))
+    drawn = draw_map(recipe_named("network_traffic_map"), job, window, Options(bins=4))
+    assert [line.place[:2] for line in drawn.lines] == [("a", "mlx5_0"), ("b", "mlx5_0")]
+    assert [line.label for line in drawn.lines] == ["a mlx5_0", "b mlx5_0"]
+    sent = [figure.column.key for figure in drawn.figures].index("sent")
+    assert drawn.lines[0].values[sent].tolist() == pytest.approx([1e9, 2e9, 3e9, 3e9])
+    table = rows(network_table(job, window))
+    assert [np.mean(line.values[sent]) for line in drawn.lines] == pytest.approx([one["sent"] for one in table])
+
+
+EFA_TYPE = 1 << 48 | 5 << 32 | 3
+
+
+def efa_rank(path: Path, host: str, seconds: range, *fields: str) -> Path:
+    """An export of a rank with a sample of an EFA adapter each second: totals that rise by 1, 2, 3 … MB."""
+    with ExportWriter(path, session=Capture(hostname=host)) as export:
+        process = export.process(100, "app")
+        export.nvtx_range(export.thread(process, 100, "app"), 0, 4_000 * MS, "all")
+        export.generic_source(1, "efa_metrics")
+        export.generic_type(EFA_TYPE, 1, "rdmap0s6", list(fields))
+        for second in seconds:
+            total = 1_000_000 * second * (second + 1) // 2
+            export.generic_event(second * 1_000 * MS, EFA_TYPE, dict.fromkeys(fields, total))
+    return path
+
+
+def test_a_running_total_of_efa_is_a_rate_once_by_host(opened, tmp_path):
+    job = Job(
+        opened(
+            efa_rank(tmp_path / "rank0.sqlite", "a", range(5), "tx_bytes", "rx_bytes", "rdma_read_bytes"),
+            efa_rank(tmp_path / "rank1.sqlite", "a", range(3), "tx_bytes"),
+            efa_rank(tmp_path / "rank2.sqlite", "b", range(5), "tx_bytes"),
+        )
+    )
+    window = Selection(window=Window(0, 4_000 * MS))
+    answer = network_table(job, window)
+    found = rows(answer)
+    assert [(one["host"], one["adapter"], one["link"], one["reports"]) for one in found] == [
+        ("a", "efa_metrics rdmap0s6 3", "EFA", 2),
+        ("b", "efa_metrics rdmap0s6 3", "EFA", 1),
+    ]
+    # Rises of 1, 2, 3 and 4 MB in a second each.
+    assert [(one["sent"], one["peak_sent"], one["sampled"]) for one in found] == [(2.5e6, 4e6, 100)] * 2
+    assert [one["received"] for one in found] == [2.5e6, None]
+    assert any("no totals of bytes received or sent: rdma_read_bytes" in note for note in answer.notes)
+    drawn = draw_map(recipe_named("network_traffic_map"), job, window, Options(bins=4))
+    assert [line.place[0] for line in drawn.lines] == ["a", "b"]
+    sent = next(number for number, figure in enumerate(drawn.figures) if figure.title.startswith("tx_bytes"))
+    assert [line.values[sent].tolist() for line in drawn.lines] == [[1e6, 2e6, 3e6, 4e6]] * 2
 
 
 @given(

@@ -31,10 +31,10 @@ from nsystui.questions.algebra import statistics
 from nsystui.questions.answering import ask, draw_map
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
+from nsystui.questions.network import mean_rate
 from nsystui.questions.question import COMPARISON
 from nsystui.questions.recipes import all_recipes, recipe_named
 from nsystui.questions.recipes.kernels import EDGES
-from nsystui.questions.recipes.metric_maps import mean_rate
 from nsystui.questions.recipes.recipe import Options
 from nsystui.questions.stats.nvtx_kernels import quartiles
 from nsystui.store.session import Session
@@ -693,11 +693,11 @@ class TestMaps:
 
     def test_received_is_what_was_received(self, scene_job):
         """NVIDIA's recipe of 2023.4 has these two the other way round."""
-        assert column(scene_job, "network_traffic_map", "sent", 5) == [100, 300, None, None, None]
-        assert column(scene_job, "network_traffic_map", "received", 5) == [7, 9, None, None, None]
-        assert column(scene_job, "network_traffic_map", "sent", 2) == [200, None]
+        assert column(scene_job, "network_traffic_map", "sent", 5) == [1e5, 3e5, None, None, None]
+        assert column(scene_job, "network_traffic_map", "received", 5) == [7e3, 9e3, None, None, None]
+        assert column(scene_job, "network_traffic_map", "sent", 2) == [2e5, None]
         drawn = draw_map(recipe_named("network_traffic_map"), scene_job, EVERYTHING, Options(bins=5))
-        assert [figure.column.unit for figure in drawn.figures] == [Unit.NUMBER] * 3
+        assert [figure.column.unit for figure in drawn.figures] == [Unit.RATE, Unit.RATE, Unit.NUMBER]
         assert np.nanmax(drawn.shares(1)) == 1.0
 
     def test_metrics_are_means_of_their_samples_without_glitches(self, scene_job):

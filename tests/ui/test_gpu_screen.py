@@ -326,6 +326,28 @@ async def test_the_metrics_of_kernels_and_steps_are_a_view_beside_the_lanes(demo
         assert line_with(app, "step") and line_with(app, "busiest")
 
 
+async def test_m_leads_from_a_table_to_the_metrics_of_its_rows_and_esc_back(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        for tab, mode, by in (
+            ("2", "kernels", "kernel"),
+            ("3", "nccl", "collective"),
+            ("5", "nvtx", "range"),
+            ("7", "ranks", "step"),
+        ):
+            await hit(app, pilot, tab, "m")
+            assert app.screen.options == {"by": by}
+            assert line_with(app, "busiest")
+            await hit(app, pilot, "escape")
+            assert app.current_mode == mode
+
+
+async def test_m_says_what_to_record_where_there_are_no_metrics(many_ranks, cache_directory):
+    async with running(many_ranks[:1], cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "2", "m")
+        assert app.current_mode == "kernels"
+        assert "--gpu-metrics-devices=all" in screen_text(app)[-1]
+
+
 async def test_real_export_without_kernels_says_what_is_missing(shared_export, cache_directory):
     async with running([shared_export("no-kernel-table")], cache_directory) as (app, pilot):
         await hit(app, pilot, "4")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from jobs import NARROW, WIDE, hit, line_with, running, screen_text
-from support import edit
+from support import edit, native
 from synthetic import training_job
 
 
@@ -34,3 +36,65 @@ async def test_without_samples_the_view_is_not_offered(tmp_path, cache_directory
     async with running([path], cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "4")
         assert not any("network" in line for line in screen_text(app))
+
+
+async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_view(demo_job, cache_directory):
+    path = demo_job[0]
+    async with running([path], cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "4", *["m"] * 4)
+        line_with(app, "[network]")
+        gpu, host = app.screen.picture.gpus
+        lanes = {metric.label: metric for metric in host.metrics}
+        assert [label for label in lanes if label != "slow NCCL"] == ["sent mlx5_0", "recv mlx5_0", "wait mlx5_0"]
+        assert not gpu.metrics
+        assert host.title == app.job.session.reports[0].metadata.host
+        line_with(app, host.title)
+        line_with(app, "1 GPU ")
+        window, offset = app.screen.picture.window, app.job.session.reports[0].clock_offset
+        samples = native(
+            path,
+            "SELECT start, end, value FROM NET_NIC_METRIC JOIN TARGET_INFO_NETWORK_METRICS USING (metricsListId, "
+            "metricsIdx) WHERE name = 'IB: Bytes sent'",
+        )
+        sent = lanes["sent mlx5_0"]
+        width = (window.end - window.start) / len(sent.bins)
+        for number in range(0, len(sent.bins), 7):
+            low, high = window.start + number * width, window.start + (number + 1) * width
+            parts = [(max(0.0, min(b + offset, high) - max(a + offset, low)), value) for a, b, value in samples]
+            time = sum(part for part, _ in parts)
+            rate = sum(part * value for part, value in parts) / time * 1_000 if time else None
+            shown = None if np.isnan(sent.bins[number]) else sent.bins[number] * sent.top
+            assert shown == (None if rate is None else pytest.approx(rate, rel=1e-6, abs=1e3))
+        assert max(np.nanmax(one.bins) for one in host.metrics if one.unit == "B/s") == 1
+        await hit(app, pilot, *["down"] * 9)
+        line_with(app, "network adapters")
+        await hit(app, pilot, "o")
+        assert "of a host" in screen_text(app)[-1]
+
+
+async def test_send_waits_stand_below_the_slow_collectives_of_their_host(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "4")
+        app.screen.choose("metrics", 4)
+        await hit(app, pilot)
+        hosts = [gpu for gpu in app.screen.picture.gpus if gpu.is_host]
+        assert len(hosts) == len({one.metadata.host for one in app.job.session.reports})
+        line_with(app, "slow NCCL")
+        assert all(host.metrics[-1].label == "wait mlx5_0" for host in hosts)
+        kernels = app.job.pairing().kernels
+        longest = kernels.loc[(kernels["end"] - kernels["start"]).idxmax()]
+        (name,) = (one.metadata.host for one in app.job.session.reports if one.index == longest["report"])
+        slow = next(host.metrics[0] for host in hosts if host.title == name)
+        window, middle = app.screen.picture.window, (longest["start"] + longest["end"]) // 2
+        assert slow.label == "slow NCCL" and 0 < slow.mean < 100
+        assert slow.bins[int((middle - window.start) * len(slow.bins) // (window.end - window.start))] > 0
+
+
+async def test_without_gpu_metrics_the_network_may_be_chosen_all_the_same(tmp_path, cache_directory):
+    (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
+    edit(path, "DELETE FROM GPU_METRICS")
+    async with running([path], cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "4", "m")
+        assert "sent mlx5_0" in [lane.label.strip() for lane in app.screen.chart.lanes] + [
+            words for lane in app.screen.chart.lanes for _, words in lane.notes
+        ]

@@ -31,7 +31,8 @@ QUESTIONS = (
 Every GPU metric that was sampled, under its recorded name: one row for each rank, device and metric. With --over-time,
 one for each span of the selected time, too. With --by, the mean of every metric over the kernels of a name, single
 launches, NVTX ranges (their GPU time), steps or collectives: each sample is weighted by the overlap of its period.
-`busiest` is the unit nearest to its peak. Recorded with `nsys profile --gpu-metrics-devices=all`.""",
+`busiest` is the unit nearest to its peak, `bound` the same where it has 60 % of that. Recorded with
+`nsys profile --gpu-metrics-devices=all`.""",
         examples="""  nsystui metrics rank*.sqlite
   nsystui metrics rank0.sqlite --by kernel --sort of_peak --top 10
   nsystui metrics rank*.sqlite --by step --format csv

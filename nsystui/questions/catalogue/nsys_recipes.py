@@ -358,6 +358,7 @@ QUESTIONS = (
         (("nic_metrics", "efa_samples"),),
         (
             "NVIDIA's (2023.4) swaps received and sent",
+            "NVIDIA's has an adapter for every report that saw it, here it counts once by host and GUID, in bytes/s",
             "here what was not sampled is missing, and a bin is the mean over its sampled part",
             "counters of AWS's EFA plugin (of NVIDIA's network_map_aws) that say bytes are here, under the names they "
             "were recorded with; NVIDIA documents neither these nor their units; what never falls is taken as a total",

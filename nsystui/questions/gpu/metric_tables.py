@@ -83,7 +83,16 @@ _DERIVED = (
     ).with_importance(4),
     Column("busiest", header="Busiest Unit", label="busiest", importance=1),
     Column("of_peak", header="Of Its Peak (%)", label="of peak", unit=Unit.PERCENT, decimals=1, has_bar=True),
+    Column("bound", header="Bound By", label="bound by", importance=2),
+    Column(
+        "occupancy", header="Achieved Occupancy (%)", label="occupancy", unit=Unit.PERCENT, decimals=1
+    ).with_importance(3),
 )
+_BOUND = 60.0
+"""The share of its peak, percent, from which on a unit is what bounds the work: that of Nsight Compute's rules."""
+_FEW = 10.0
+"""The share of SMs active, percent, from which on an occupancy is told: half a percent is 5 % of it."""
+_WARPS = "compute warps in flight"
 _TELLING = ("SM active", "tensor active", "DRAM read", "DRAM write", "SM issue")
 """The families whose columns stay longest on a narrow screen."""
 _COUNT = Column("count", header="Instances", label="count", unit=Unit.COUNT, importance=2)
@@ -290,14 +299,16 @@ def metric_means(job: Job, selection: Selection, by: str) -> TableAnswer:
     shares = np.full((2, count), np.nan)
     for number, key in enumerate((_DESCRIBED, _RESOLVED)):
         np.divide(100.0 * sums.of(key, count), length, out=shares[number], where=length > 0)
-    busiest = _busiest(sources, metrics, means)
+    families = _by_family(sources, metrics, means)
+    busiest, occupancy = _busiest(families, count), _occupancy(families, count)
     counts = sums.of(_COUNTED, count)
     columns = subject.columns if subject.are_single else (*subject.columns, _COUNT, _TOTAL)
     found: list[Row] = []
     for row in np.argsort(-length, kind="stable").tolist():
         if counts[row] and (not subject.are_single or sums.of(_RESOLVED, count)[row]):
             totals = () if subject.are_single else (int(counts[row]), int(length[row]))
-            found.append((*rows[row], *totals, *_plain(shares[:, row]), *busiest[row], *_plain(means[:, row])))
+            derived = (*_plain(shares[:, row]), *busiest[row], occupancy[row])
+            found.append((*rows[row], *totals, *derived, *_plain(means[:, row])))
     is_long = sums.of(_RESOLVED, count).sum() >= _MOSTLY * length.sum()
     notes = () if found and is_long else _means_notes(job, by, bool(found))
     return _answer(job, f"{by}-metrics", (*columns, *_DERIVED, *_columns_of(sources)), found, notes)
@@ -338,25 +349,46 @@ def _add_up(sums: _Sums, samples: Sequence[Samples], pieces: Pieces) -> None:
 _FEWEST_SAMPLES = 2
 
 
-def _busiest(sources: Sequence[MetricSource], metrics: Sequence[str], means: Floats) -> list[tuple[Value, Value]]:
-    """Of each row the unit that is nearest to its peak, and its share of that, percent."""
-    family = {one.metric: one.family for one in sources if one.has_lane}
+def _by_family(sources: Sequence[MetricSource], metrics: Sequence[str], means: Floats) -> dict[str, Floats]:
+    """The means of each family of percentages; of a metric without one under its label."""
+    family = {one.metric: one.family for one in sources if one.is_percent}
     shares: dict[str, Floats] = {}
     for number, metric in enumerate(metrics):
         if metric in family:
             known = shares.get(family[metric], means[number])
             shares[family[metric]] = np.where(np.isnan(known), means[number], known)
+    return shares
+
+
+def _occupancy(shares: dict[str, Floats], count: int) -> list[Value]:
+    """Of each row the compute warps in flight by the warp slots of the SMs that were active, percent.
+
+    Counters are whole percents, of which few make no quotient: missing where SMs were active for less than ``_FEW``.
+    """
+    warps = next((values for label, values in shares.items() if label.lower() == _WARPS), None)
+    active = shares.get("SM active")
+    found = np.full(count, np.nan)
+    if warps is not None and active is not None:
+        np.divide(100.0 * warps, active, out=found, where=active >= _FEW)
+    return _plain(np.where(found <= 100.0, found, np.nan))
+
+
+def _busiest(shares: dict[str, Floats], count: int) -> list[tuple[Value, Value, Value]]:
+    """Of each row the unit that is nearest to its peak, its share of that, percent, and the unit if that is much."""
     units = {}
     for unit, choices in _BUSIEST:
         sums = [np.sum([shares[one] for one in parts], axis=0) for parts in choices if set(parts) <= shares.keys()]
         if sums:
             units[unit] = np.fmax.reduce(sums)
     if not units:
-        return [(None, None)] * means.shape[1]
+        return [(None, None, None)] * count
     names, values = list(units), np.stack(list(units.values()))
     filled = np.where(np.isnan(values), -1.0, values)
     best = zip(np.argmax(filled, axis=0).tolist(), filled.max(axis=0).tolist(), strict=True)
-    return [(names[unit], share) if share >= 0 else (None, None) for unit, share in best]
+    return [
+        (names[unit], share, names[unit] if share >= _BOUND else None) if share >= 0 else (None, None, None)
+        for unit, share in best
+    ]
 
 
 def _launches(job: Job, selection: Selection, place: Place, names: Texts, least: int = 0) -> Iterator[Pieces]:

@@ -23,7 +23,7 @@ _SHAPES = ("grid", "block")
 _NOT_TOLD = frozenset({"name", "short_name", "mangled_name", "versioned_name"}) | {
     *("device", "stream", "correlation_id", "is_driver", "event", "event_sync"),
 }
-_DOORS = ("⏎", "c", "w", "u", "L")
+_DOORS = ("⏎", "c", "w", "u", "m", "L")
 
 
 def doors_of(places: Sequence[str], is_event: bool) -> str:

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import END, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import safe_text
 from nsystui.base.units import MISSING, format_value
+from nsystui.questions.algebra.intervals import covered_per_bin, union
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, Device, DeviceLanes
 from nsystui.questions.gpu.metrics import MetricLane, MetricSource, metric_lanes, metric_sources
 from nsystui.questions.gpu.utilisation import BusyIntervals, utilisation_table
 from nsystui.questions.job import Job
+from nsystui.questions.network import (
+    RECEIVED,
+    SENT,
+    SWITCH,
+    WAITS,
+    Adapter,
+    adapters,
+    mean_rate,
+    moved_within,
+    slow_collectives,
+)
 from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.time_window import edges_of
@@ -43,8 +59,9 @@ PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory",
 MOST_TELLING = ("SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX")
 """The metric families shown first where there is not room for all."""
 
-FITTING, NO_METRICS, USUAL, EVERY = "as room", "none", "usual", "every"
-"""What may be chosen of the GPU metrics, besides a single one: those that fit, none, one of each family, all."""
+FITTING, NO_METRICS, USUAL, EVERY, NETWORK = "as room", "none", "usual", "every", "network"
+"""The lanes that may be chosen below those of the GPUs, besides a single metric: those that fit, none, one of each
+family, all; or what network adapters moved."""
 
 _LOW, _HIGH, _HIGHEST = 3, 4, 6
 """Rows of a stack: before metrics get any, where there is room, and of one or two devices alone."""
@@ -54,8 +71,8 @@ _LOW, _HIGH, _HIGHEST = 3, 4, 6
 class Wanted:
     """The request for a picture: the window in view (``None``: all of the selection), its columns and lines.
 
-    ``metrics``: ``FITTING``, ``NO_METRICS``, ``USUAL``, ``EVERY``, or the name of a GPU metric; ``halves``: whether two
-    devices may share a line.
+    ``metrics``: ``FITTING``, ``NO_METRICS``, ``USUAL``, ``EVERY``, ``NETWORK``, or the name of a GPU metric;
+    ``halves``: whether two devices may share a line.
     """
 
     view: Window | None
@@ -67,9 +84,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of one GPU over time; ``mean`` in its ``unit``, of all samples in the window.
+    """A metric of one GPU or host over time; ``mean`` in its ``unit``, of all samples in the window.
 
-    ``bins`` are shares of ``top``: of 100 %, or of the largest value of any GPU in view.
+    ``bins`` are shares of ``top``: of 100 %, or of the largest value of any GPU or adapter in view.
     """
 
     label: str
@@ -77,6 +94,7 @@ class Metric:
     mean: float | None
     top: float = 100.0
     unit: str = "%"
+    category: str = "metric"
 
     def words(self, value: float | None) -> str:
         """A value in few cells: percentages without decimals, for the counters are not that exact."""
@@ -84,16 +102,34 @@ class Metric:
             return MISSING
         if self.unit.startswith("%"):
             return f"{value:.0f} %"
-        size, prefix = next((one for one in _PREFIXES if value >= one[0]), (1.0, ""))
-        return f"{value / size:.3g} {prefix}{self.unit}"
+        number, prefix = _scaled(value)
+        return f"{number:.3g} {prefix}{self.unit}"
+
+    def value(self) -> str:
+        """The mean in the seven cells at the right of a lane."""
+        if self.unit.startswith("%"):
+            return format_value(Unit.PERCENT, self.mean)
+        if self.mean is None:
+            return MISSING
+        number, prefix = _scaled(self.mean)
+        digits = f"{number:.3g}" if self.unit != "B/s" else f"{number:.{1 if number < _TWO_DIGITS else 0}f}"
+        return f"{digits}{prefix}{self.unit.removeprefix('ticks')}"
 
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+_ROUNDED, _TWO_DIGITS = 0.9995, 9.95
+"""From what part on a value is one of the next prefix, and from what number on it has no decimals in few cells."""
+
+
+def _scaled(value: float) -> tuple[float, str]:
+    """A value in the largest unit of which it is one or more, and the prefix of that unit."""
+    size, prefix = next((one for one in _PREFIXES if value >= _ROUNDED * one[0]), (1.0, ""))
+    return value / size, prefix
 
 
 @dataclass(frozen=True)
 class GpuLanes:
-    """One device, or (``device`` is ``None``) a GPU of which there are metrics but no work."""
+    """One device, or (``device`` is ``None``) a GPU of which there are metrics but no work, or a host's network."""
 
     device: Device | None
     title: str
@@ -101,6 +137,7 @@ class GpuLanes:
     """By name: ``busy`` and those of ``STACK`` and ``PARTS``; empty without a device."""
     totals: Breakdown
     metrics: tuple[Metric, ...]
+    is_host: bool = False
 
     @property
     def key(self) -> Hashable:
@@ -124,6 +161,8 @@ class GpuPicture:
     """The starts of the steps of the first device in view, ns, and their numbers."""
     metrics: tuple[str, ...]
     """The recorded names of all GPU metrics, those of the families first."""
+    has_network: bool
+    """Whether adapters were sampled."""
     answer: TableAnswer
     """The utilisation table of ``window``, one row for each device."""
     notes: tuple[str, ...]
@@ -140,11 +179,13 @@ def gpu_picture(job: Job, selection: Selection, wanted: Wanted) -> GpuPicture:
         ("metric-sources", selection.tasks, selection.devices), lambda: metric_sources(job.session, selection, True)
     )
     steps = _steps(job, busy, window)
-    lines = wanted.lines - bool(steps)
-    shown = _shown(sources, wanted.metrics, lines - _LOW * len(busy.devices))
+    shown = _shown(sources, wanted.metrics, wanted.lines - bool(steps) - _LOW * len(busy.devices))
     gpus = _gpus(job, selection, busy, window, wanted.columns, shown)
+    hosts = _hosts(job, selection, window, wanted.columns) if wanted.metrics == NETWORK else ()
+    gpus += hosts
+    lines = wanted.lines - bool(steps) - len(hosts)
     height = _height(gpus, lines)
-    halves = wanted.halves and not shown and len(gpus) > lines
+    halves = wanted.halves and not shown and not hosts and len(gpus) > lines
     lanes, owners = _arranged(gpus, occurring, (height, _metric_height(gpus, lines, height)), halves)
     answer = utilisation_table(busy, window)
     lacking = "" if lanes else missing_note(job.session, tables.gpu_metrics)
@@ -159,6 +200,7 @@ def gpu_picture(job: Job, selection: Selection, wanted: Wanted) -> GpuPicture:
         halves=halves,
         steps=steps,
         metrics=tuple(dict.fromkeys(one.metric for one in sorted(sources, key=lambda one: one.place))),
+        has_network=any(job.session.count(table) for table in (tables.nic_metrics, tables.efa_samples)),
         answer=answer,
         notes=notes,
         ranks=job.ranks,
@@ -204,7 +246,7 @@ def _shown(every: list[MetricSource], wanted: str, lines: int) -> list[MetricSou
     sources = [source for source in every if source.has_lane]
     if wanted != FITTING:
         named = [source for source in every if source.metric == wanted]
-        return {NO_METRICS: [], USUAL: sources, EVERY: every}.get(wanted, named)
+        return {NO_METRICS: [], NETWORK: [], USUAL: sources, EVERY: every}.get(wanted, named)
     if not sources or len(sources) <= lines:
         return sources
     gpus = len({(source.report, source.gpu) for source in sources})
@@ -242,6 +284,53 @@ def _gpus(
         if (report, gpu) not in used:
             found.append(GpuLanes(None, _gpu_title(job, report, gpu), {}, NOTHING, own))
     return tuple(found)
+
+
+_Moved = tuple[str, NDArray[np.float64], float | None, str]
+"""What an adapter moved: a label, the mean rate of each bin, that of the window, and their unit."""
+
+
+def _hosts(job: Job, selection: Selection, window: Window, columns: int) -> tuple[GpuLanes, ...]:
+    """The network by host: when its slow collectives ran, and what each adapter sent, received and waited.
+
+    Switches are on no host. Rates are shares of the largest one of all, and so are waits.
+    """
+    length = window.end - window.start
+    if length <= 0:
+        return ()
+    bins = min(columns, length)
+    by_host: dict[tuple[bool, str], list[Adapter]] = {}
+    for one in adapters(job, selection)[0]:
+        by_host.setdefault((one.link == SWITCH, one.host), []).append(one)
+    moved = {host: list(_moved(own, window, bins)) for host, own in by_host.items()}
+    tops: dict[str, float] = {}
+    for _, values, _, unit in (lane for lanes in moved.values() for lane in lanes):
+        tops[unit] = max(tops.get(unit, 0.0), float(np.fmax.reduce(values, initial=0.0)))
+    slow, hosts = slow_collectives(job, selection), []
+    for (is_switch, host), lanes in moved.items():
+        metrics = [
+            Metric(safe_text(label), tuple((values / (tops[unit] or 1.0)).tolist()), value, tops[unit], unit)
+            for label, values, value, unit in lanes
+        ]
+        if host in slow and not is_switch:
+            share = covered_per_bin(slow[host], window.start, window.end, bins) * (bins / length)
+            metrics.insert(0, Metric("slow NCCL", tuple(share.tolist()), 100 * float(share.mean()), category="nccl"))
+        title = "switches" if is_switch else safe_text(host) or "adapters"
+        hosts.append(GpuLanes(None, title, {}, NOTHING, tuple(metrics), is_host=True))
+    return tuple(hosts)
+
+
+def _moved(own: Sequence[Adapter], window: Window, bins: int) -> Iterator[_Moved]:
+    """The lanes of the adapters of a host, or of the switches; one that shares its name has its link or GUID, too."""
+    names = Counter(one.name for one in own)
+    times = union([window.start], [window.end])
+    for one in own:
+        name = one.name if names[one.name] == 1 else f"{one.name} {one.guid if one.link == SWITCH else one.link}"
+        for place, word, unit in ((SENT, "sent", "B/s"), (RECEIVED, "recv", "B/s"), (WAITS, "wait", "ticks/ms")):
+            samples = one.figures[place]
+            if len(samples[0]):
+                values = np.maximum(mean_rate(*samples, window.start, window.end, bins), 0.0)  # no -0.1 by rounding
+                yield f"{word} {name}", values, moved_within(samples, times)[0], unit
 
 
 def _gpu_title(job: Job, report: int, gpu: int | None) -> str:
@@ -336,19 +425,21 @@ def _number(share: float | None) -> str:
 
 
 def _metric_lanes(gpu: GpuLanes, height: int) -> list[Lane]:
-    indent = f"{gpu.title} " if gpu.device is None else "  "
-    return [
+    indent = f"{gpu.title} " if gpu.device is None and not gpu.is_host else "  "
+    lanes = [
         Lane(
             f"{indent}{metric.label}",
             metric.bins,
-            format_value(Unit.PERCENT, metric.mean)
-            if metric.unit.startswith("%")
-            else metric.words(metric.mean).replace(" ", ""),
-            stack=(("metric", metric.bins),),
+            metric.value(),
+            stack=((metric.category, metric.bins),),
             height=height,
         )
         for metric in gpu.metrics
     ]
+    if gpu.is_host and lanes:  # its name stands at the first lane, and what that shows below
+        first = gpu.metrics[0]
+        lanes[0] = replace(lanes[0], label=gpu.title, height=height + 1, notes=((first.category, first.label),))
+    return lanes
 
 
 # -- a rank beside the others -----------------------------------------------------------------------------------------
@@ -405,6 +496,8 @@ def detail_lines(
 def _place_of(gpu: GpuLanes) -> str:
     """``rank 5 · device 0 · GPU 3 · H100 80GB HBM3 · host n05``."""
     device = gpu.device
+    if gpu.is_host:
+        return f"{gpu.title}: network adapters; rates as shares of the largest in view"
     if device is None:
         return f"{gpu.title}: metrics only, no GPU work was recorded there"
     words = [f"rank {device.task.rank}", f"device {device.device}"]
@@ -440,7 +533,7 @@ def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: Columns) ->
 def _metric_values(gpu: GpuLanes, columns: Columns) -> list[Part]:
     """In few words: ten of them must fit on two lines."""
     values = [(metric, mean(metric.bins, columns)) for metric in gpu.metrics]
-    return [(f"{one.label} {one.words(share and share * one.top)}", "metric") for one, share in values]
+    return [(f"{one.label} {one.words(share and share * one.top)}", one.category) for one, share in values]
 
 
 LANE_COLUMNS = (

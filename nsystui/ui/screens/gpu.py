@@ -17,6 +17,7 @@ from nsystui.ui import keys
 from nsystui.ui.pictures.gpu import (
     EVERY,
     FITTING,
+    NETWORK,
     NO_METRICS,
     USUAL,
     GpuPicture,
@@ -39,7 +40,8 @@ class GpuScreen(ZoomableChartScreen):
     """Lanes over time, a cursor in time, and the values under it.
 
     A GPU has a lane in which compute, NCCL that no compute hides, memory and idle time add up to each column, as high
-    as there is room, and one for each metric; of very many two share a line. ``e`` exports the lanes as shown; the
+    as there is room, and one for each metric; of very many two share a line. With the network chosen in place of
+    metrics, what the adapters of each host moved stands below them. ``e`` exports the lanes as shown; the
     table of utilisation is what ``nsystui gpu`` prints.
     """
 
@@ -108,7 +110,7 @@ class GpuScreen(ZoomableChartScreen):
 
     def _show_view(self, picture: GpuPicture) -> None:
         """How many GPUs, and how much of the time is in view."""
-        count = len(picture.gpus)
+        count = sum(not gpu.is_host for gpu in picture.gpus)
         seen, whole = (window.end - window.start for window in (picture.window, picture.base))
         time = format_value(Unit.DURATION, seen)
         if picture.window != picture.base:
@@ -165,9 +167,10 @@ class GpuScreen(ZoomableChartScreen):
 
     def choices(self) -> tuple[Choice, ...]:
         picture = self.picture
-        if picture is None or not picture.metrics:
+        if picture is None or not (picture.metrics or picture.has_network):
             return super().choices()
-        options = (FITTING, NO_METRICS, USUAL, EVERY, *picture.metrics)
+        of_gpus = (FITTING, NO_METRICS, USUAL, EVERY) if picture.metrics else (FITTING,)
+        options = (*of_gpus, *((NETWORK,) if picture.has_network else ()), *picture.metrics)
         words = tuple(map(safe_text, options))
 
         def choose(place: int) -> None:
@@ -197,10 +200,11 @@ class GpuScreen(ZoomableChartScreen):
         if picture is None or not picture.lanes:
             self.say("there is no lane here")
             return
-        device = picture.gpus[picture.owners[self.chart.cursor_lane]].device
+        gpu = picture.gpus[picture.owners[self.chart.cursor_lane]]
+        device = gpu.device
         chosen = self.selection.tasks
         if device is None:
-            self.say("no rank worked on this GPU")
+            self.say("these adapters are of a host" if gpu.is_host else "no rank worked on this GPU")
         elif chosen == frozenset({device.task.task}) or len(picture.ranks) == 1:
             self.say(f"rank {device.task.rank} is the only one already")
         else:

@@ -15,6 +15,7 @@ from nsystui.base.columns import Unit
 from nsystui.base.selection import NameFilter
 from nsystui.questions.catalogue import views_of
 from nsystui.ui import keys
+from nsystui.ui.doors import show_view
 from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
 from nsystui.ui.screens.base import JobScreen, State
 from nsystui.ui.widgets.lines import Choice, DetailPane, NoteLines, SidePanel
@@ -220,6 +221,17 @@ class TableScreen(TablesScreen):
             self.say("these rows are sums over time: open one to get a single event with a time window")
         else:
             self.select_window(window)
+
+    async def action_metrics(self, by: str) -> None:
+        """Shows the means of the GPU metrics over what the rows are about."""
+        from nsystui.questions.data_notes import missing_note
+        from nsystui.store import tables
+
+        job = self.job
+        if job is None or job.session.count(tables.gpu_metrics):
+            await show_view(self.explorer, "metrics", by=by)
+        else:
+            self.say(missing_note(job.session, tables.gpu_metrics))
 
     @on(RowSelected)
     def _row_selected(self, message: RowSelected) -> None:
