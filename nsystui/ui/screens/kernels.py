@@ -86,6 +86,9 @@ class KernelsScreen(ViewsScreen):
         self.table.bar_category = _BARS.get(self.view.question.row)
         super().show(result, same_place)
 
+    def natural_order(self) -> tuple[str | None, bool]:
+        return ("step", False) if "step" in self.options["by"] else super().natural_order()
+
     def shown_names(self) -> Mapping[str, str]:
         return {} if self.options["names"] == Names.FULL.value else super().shown_names()
 
