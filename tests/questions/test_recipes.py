@@ -700,6 +700,12 @@ class TestMaps:
         assert [figure.column.unit for figure in drawn.figures] == [Unit.RATE, Unit.RATE, Unit.NUMBER]
         assert np.nanmax(drawn.shares(1)) == 1.0
 
+    @pytest.mark.parametrize("bins", [1, 3, 4, 5, 7])
+    def test_the_mean_of_a_map_is_that_of_what_was_sampled_however_it_is_cut(self, scene_job, bins):
+        """Two samples of 1e5 and 3e5 bytes/s of one length: a bin that is sampled in part weighs as much as it is."""
+        drawn = draw_map(recipe_named("network_traffic_map"), scene_job, EVERYTHING, Options(bins=bins))
+        assert [drawn.lines[0].mean(number) for number in (0, 1)] == pytest.approx([8e3, 2e5])
+
     def test_metrics_are_means_of_their_samples_without_glitches(self, scene_job):
         assert column(scene_job, "gpu_metric_util_map", "sm_active", 5) == [5, 25, 45, 65, 85]
         assert column(scene_job, "gpu_metric_util_map", "tensor_active", 5) == [0, 0, 0, 0, 50]

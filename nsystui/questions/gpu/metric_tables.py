@@ -562,8 +562,8 @@ def _columns_of(sources: Sequence[MetricSource]) -> tuple[Column, ...]:
         Column(
             metric,
             header=safe_text(metric if " [" in metric or not one.unit else f"{metric} ({one.unit})"),
-            label=safe_text(one.family if one.is_percent else f"{one.label} {one.unit}".rstrip()),
-            unit=Unit.PERCENT if one.is_percent else Unit.COUNT,
+            label=safe_text(one.family if one.is_percent or one.unit == "Hz" else f"{one.label} {one.unit}".rstrip()),
+            unit=Unit.PERCENT if one.is_percent else Unit.FREQUENCY if one.unit == "Hz" else Unit.COUNT,
             decimals=3,
             importance=1 + _TELLING.index(one.family) if one.family in _TELLING else 7,
         )
