@@ -1,3 +1,20 @@
-"""nsystui: a terminal explorer for NVIDIA Nsight Systems exports."""
+"""nsystui: a terminal explorer for NVIDIA Nsight Systems exports. For notebooks and scripts: see `nsystui.api`."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nsystui.api import Job, NsystuiError, UsageError, catalogue, open  # noqa: A004
+
+__all__ = ["Job", "NsystuiError", "UsageError", "__version__", "catalogue", "open"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the interface for Python when it is first used: `nsystui --version` needs none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from nsystui import api
+
+    return getattr(api, name)
