@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nsystui.base.version import __version__
+
 if TYPE_CHECKING:
     from nsystui.api import Job, NsystuiError, UsageError, catalogue, open  # noqa: A004
 
 __all__ = ["Job", "NsystuiError", "UsageError", "__version__", "catalogue", "open"]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn, Protocol
 
-from nsystui import __version__
 from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.base.version import __version__
 from nsystui.commands import commands, is_command, is_question, topic_of
 
 FAILED = 70
