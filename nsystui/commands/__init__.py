@@ -15,6 +15,7 @@ _COMMANDS = {
     "export": (910, "a trace of the selection for Perfetto, Chrome or Paraver", "other-tools"),
     "pack": (920, "make the columns of a job ahead of time: it then opens without its exports", "cluster"),
     "info": (930, "what the exports are and what they hold", "exports"),
+    "schema": (935, "the keys, types and units of every answer in JSON", "agents"),
     "demo": (940, "write a demo job of several ranks and open it", "screens"),
     "help": (950, "the documentation, by topic: numbers, nccl, triage, cluster …", ""),
     "nccl-log": (960, "calls, sizes and communicators of NCCL's debug log", "nccl"),

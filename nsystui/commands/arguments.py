@@ -88,11 +88,13 @@ def add_step_range(parser: argparse.ArgumentParser | argparse._ArgumentGroup) ->
     parser.add_argument(f"--{STEP_RANGE.flag}", metavar=STEP_RANGE.metavar, help=STEP_RANGE.help)
 
 
-def add_format(parser: argparse.ArgumentParser) -> None:
-    """The destination and format of the answer."""
+def add_format(parser: argparse.ArgumentParser, others: tuple[str, ...] = ()) -> None:
+    """The destination and format of the answer; ``others`` are formats of this command alone."""
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--format", choices=("table", "csv", "json", "md", "parquet"), help="default: table, or what -o ends in"
+        "--format",
+        choices=("table", "csv", "json", "md", "parquet", *others),
+        help="default: table, or what -o ends in",
     )
     group.add_argument(
         "-o", "--output", metavar="FILE", help="write to FILE (.csv .json .md .parquet .txt); - is stdout"
