@@ -31,7 +31,8 @@ UNITS = {
 def schema_of(question: Question, values: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of what ``--format json`` writes for a question with these values of its options.
 
-    The columns are those of the answer about no reports at all. Raises UsageError for values that make no sense.
+    The columns are those of the answer about no reports at all; what exports name themselves (GPU metrics) comes on top
+    of them. Raises UsageError for values that make no sense.
     """
     session = Session()
     try:
@@ -50,7 +51,6 @@ def schema_of(question: Question, values: Mapping[str, Any]) -> dict[str, Any]:
             "type": "object",
             "properties": {column.key: _property(column) for column in answer.columns},
             "required": [column.key for column in answer.columns],
-            "additionalProperties": False,
         },
     }
 
