@@ -38,7 +38,9 @@ def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
     group = parser.add_argument_group("opening")
     group.add_argument("--no-cache", action="store_true", help="keep the columns in memory, write no cache")
     group.add_argument(
-        "--convert", action="store_true", help="run `nsys export` on .nsys-rep files, into the cache directory"
+        "--convert",
+        action="store_true",
+        help="run `nsys export` on .nsys-rep files (QdstrmImporter before that on .qdstrm), into the cache directory",
     )
     add_clock(group)
     add_limits(group)
@@ -86,11 +88,13 @@ def add_step_range(parser: argparse.ArgumentParser | argparse._ArgumentGroup) ->
     parser.add_argument(f"--{STEP_RANGE.flag}", metavar=STEP_RANGE.metavar, help=STEP_RANGE.help)
 
 
-def add_format(parser: argparse.ArgumentParser) -> None:
-    """The destination and format of the answer."""
+def add_format(parser: argparse.ArgumentParser, others: tuple[str, ...] = ()) -> None:
+    """The destination and format of the answer; ``others`` are formats of this command alone."""
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--format", choices=("table", "csv", "json", "md", "parquet"), help="default: table, or what -o ends in"
+        "--format",
+        choices=("table", "csv", "json", "md", "parquet", *others),
+        help="default: table, or what -o ends in",
     )
     group.add_argument(
         "-o", "--output", metavar="FILE", help="write to FILE (.csv .json .md .parquet .txt); - is stdout"
@@ -174,15 +178,15 @@ def source_of(arguments: argparse.Namespace) -> Source:
 
     limits = limits_of(arguments)
     is_kept = not arguments.no_cache
-    place = default_cache(config_of(arguments)) if is_kept or arguments.convert else None
+    place = default_cache(config_of(arguments))
     return Source(
         tuple(arguments.files),
-        place.directory if place is not None and is_kept else None,
+        place.directory if is_kept else None,
         limits.threads,
         arguments.convert,
-        place.conversions if place is not None else None,
+        place.conversions,
         limits.memory,
-        place.cap if place is not None else None,
+        place.cap,
         ranks=getattr(arguments, "ranks", None) or "",
         clock=arguments.clock,
         families=config_of(arguments).families,
@@ -206,15 +210,19 @@ def remembered(arguments: argparse.Namespace) -> Remembered | None:
 
     ``None`` as well for files that cannot be opened: opening them reports why.
     """
-    if arguments.no_cache or arguments.convert or any(getattr(arguments, name, None) for name in _SELECTING):
+    if arguments.no_cache or any(getattr(arguments, name, None) for name in _SELECTING):
         return None
+    from nsystui.exports.convert import made_before
     from nsystui.exports.discover import discover
     from nsystui.questions.remembered import Remembered
 
     try:
         config = config_of(arguments)
         cache = default_cache(config)
-        return Remembered.of_files(cache, discover(arguments.files), config.families) if cache.is_ours else None
+        if not cache.is_ours:
+            return None
+        paths = [made_before(path, cache.conversions) for path in discover(arguments.files)]
+        return Remembered.of_files(cache, paths, config.families)
     except (ExportError, OSError):
         return None
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from nsystui.store.report import Report
     from nsystui.store.session import Computation, Session
 
+# A report in another form is made an export in so many steps, as far as its progress is told.
+_PARTS = 1000
+
 
 @dataclass(frozen=True)
 class Source:
@@ -128,11 +131,14 @@ class Opener:
         from dataclasses import replace
 
         from nsystui.store.opened import look_at
+        from nsystui.store.packing import PackingCancelled
 
         if self.is_stopped:
             return None
         try:
             return replace(export, opened=look_at(self._converted(job.session, export.path)))
+        except PackingCancelled:
+            return None
         except NsystuiError as error:
             self._listener.failed(export.path, error)
             return None
@@ -181,19 +187,31 @@ class Opener:
         return None
 
     def _converted(self, session: Session, path: Path) -> Path:
-        """The export itself, or what ``nsys export`` makes of a report where that is asked for, at low priority."""
+        """The export itself, or what is made of a report in another form, at low priority.
+
+        NVIDIA's programs are only run where that is asked for.
+        """
         from concurrent.futures import ThreadPoolExecutor
 
         from nsystui.base.resources import step_back
-        from nsystui.exports.convert import convert, export_of, is_report
+        from nsystui.exports.convert import convert, export_of
+        from nsystui.exports.discover import is_packed_report
+        from nsystui.exports.forms import form_of
         from nsystui.store.cache import size_of
+        from nsystui.store.packing import PackingCancelled, Progress
 
-        directory = self.source.conversion_directory
-        if not self.source.convert or directory is None or not is_report(path):
+        directory, form = self.source.conversion_directory, None if is_packed_report(path) else form_of(path)
+        if directory is None or form is None or (form.asks and not self.source.convert):
             return path
-        session.room.use(export_of(path, directory).parent)
+
+        def advance(part: float) -> None:
+            if self.is_stopped:
+                raise PackingCancelled
+            self._listener.advanced(path, Progress(path, form.what, int(part * _PARTS), _PARTS))
+
+        session.room.use(export_of(path, form, directory).parent)
         with ThreadPoolExecutor(1, initializer=step_back) as pool:
-            export = pool.submit(convert, path, directory).result()
+            export = pool.submit(convert, path, form, directory, advance).result()
         session.room.make(size_of(export.parent))
         return export
 

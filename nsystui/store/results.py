@@ -24,7 +24,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from nsystui import __version__
+from nsystui.base.version import __version__
 from nsystui.exports import canonical, sources
 from nsystui.exports.partial_files import drop_abandoned
 from nsystui.store import seals

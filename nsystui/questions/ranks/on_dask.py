@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsystui import __version__
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
+from nsystui.base.version import __version__
 from nsystui.store.database import Limits
 from nsystui.store.session import Session
 
