@@ -123,7 +123,6 @@ PACKAGES = (
     "pandas",
     "numpy",
     "duckdb",
-    "duckdb-engine",
     "adbc-driver-sqlite",
     "adbc-driver-manager",
     "platformdirs",

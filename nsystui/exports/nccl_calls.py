@@ -18,9 +18,10 @@ import struct
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.exports.schema import Schema
+if TYPE_CHECKING:
+    from nsystui.exports.schema import Schema
 
 Value = int | float | str
 Labels = dict[str, Value]

@@ -25,6 +25,7 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import NameFilter, Task
 from nsystui.base.text import few, whole_number
+from nsystui.questions.algebra.groups import places_by
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.conditions import Condition, is_launched_by, job_end, job_start, matches
@@ -37,8 +38,6 @@ from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from nsystui.store.results import Arrays
 
 
@@ -249,17 +248,18 @@ def _candidates(session: Session, tasks: Mapping[Task, int], wanted: NameFilter 
         return []
     kinds: set[tuple[Any, ...]] | None = None
     if wanted is not None:
-        frame = session.frame(_named_query(tasks, wanted))
+        ranges = session.arrays(_named_query(tasks, wanted))
     else:
         kinds = set(session.rows(_kinds_query(tasks)))
         if not kinds:
             return []
-        frame = session.frame(_ranges_query(tasks, sorted({template for *_, template in kinds})))
+        ranges = session.arrays(_ranges_query(tasks, sorted({template for *_, template in kinds})))
     found = []
-    for kind, ranges in frame.groupby(["report", "process", "thread", "template"], sort=False):
-        task = Task(int(kind[0]), int(kind[1]))
+    for kind, rows in places_by(ranges[key] for key in ("report", "process", "thread", "template")).items():
+        task = Task(kind[0], kind[1])
         if task in tasks and (kinds is None or kind in kinds):
-            found.append(_candidate(task, kind[3], ranges, wanted))
+            starts, ends, names = (ranges[key][rows] for key in ("start", "end", "name"))
+            found.append(_candidate(task, kind[3], starts, ends, names.tolist(), wanted))
     return [one for one in found if one is not None]
 
 
@@ -314,10 +314,10 @@ def _ranges_query(tasks: Iterable[Task], templates: Sequence[str]) -> sa.Select[
     return sa.select(*_place_and(_TEMPLATE)).where(*conditions).order_by("start")
 
 
-def _candidate(task: Task, name: str, ranges: pd.DataFrame, wanted: NameFilter | None) -> _Candidate | None:
+def _candidate(
+    task: Task, name: str, starts: Times, ends: Times, names: Sequence[str], wanted: NameFilter | None
+) -> _Candidate | None:
     """The ranges of one name by start as a candidate, ``None`` where they cannot be steps."""
-    starts, ends = ranges["start"].to_numpy(np.int64), ranges["end"].to_numpy(np.int64)
-    names = ranges["name"].tolist()
     follows = np.concatenate(([True], starts[1:] >= np.maximum.accumulate(ends)[:-1]))
     if wanted is not None:
         pattern = re.compile(wanted.pattern, re.IGNORECASE if wanted.ignore_case else 0)

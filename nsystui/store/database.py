@@ -146,14 +146,14 @@ def _causes(error: BaseException) -> list[BaseException]:
 def engine_of(cursor: Callable[[], duckdb.DuckDBPyConnection]) -> sa.Engine:
     """SQLAlchemy's engine, for which ``cursor`` makes connections."""
     import sqlalchemy as sa
-    from duckdb_engine import ConnectionWrapper
     from sqlalchemy.pool import NullPool
 
     from nsystui.store import dialect
 
     return sa.create_engine(
         f"{dialect.NAME}://",
-        creator=lambda: ConnectionWrapper(cursor()),
+        creator=lambda: dialect.Connection(cursor()),
+        paramstyle=dialect.DuckDB.default_paramstyle,
         poolclass=NullPool,
         execution_options={"compiled_cache": dialect.compiled()},
     )

@@ -32,14 +32,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Expected:
-    """The columns, by canonical table, and the tallies of tables that every report will be asked for."""
-
-    columns: Mapping[str, frozenset[str]]
-    tallied: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class ColumnTable:
     """Columns of one canonical table in a table of the session's database."""
 

@@ -85,6 +85,18 @@ class PackedReport:
         )
 
 
+@dataclass(frozen=True)
+class PackedTables:
+    """A packed report in memory: its facts, and the table of the session's database for each canonical one.
+
+    ``damaged``: native tables that are left out, and why.
+    """
+
+    report: PackedReport
+    names: Mapping[str, str]
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+
 _WITHOUT_SPAN = ("nic_metrics", "profiler_overhead", "gpu_memory", "memory_pools", "file_accesses")
 
 
@@ -136,7 +148,7 @@ class Report:
         return table.name in self.packed.counts
 
 
-def most_rows(reports: Iterable[Report], table: sa.Table) -> int:
+def most_rows(reports: Iterable[Report], table: sa.Table | CanonicalTable) -> int:
     """Rows of a table over all reports at the most: to count those of an export takes reading all of them."""
     return sum(report.packed.most(table.name) for report in reports)
 

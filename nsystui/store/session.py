@@ -27,11 +27,7 @@ from nsystui.exports.partial_files import why_not_ours
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, connect, engine_of, memory_errors, series
-from nsystui.store.on_demand import Expected, OnDemand
-from nsystui.store.opened import open_export
-from nsystui.store.packed_job import read_report
-from nsystui.store.packing import PackedTables, Packing, Progress
-from nsystui.store.report import Clock, Report, aligned
+from nsystui.store.report import Clock, PackedTables, Report, aligned, most_rows
 from nsystui.store.results import Key, Memory, Results
 from nsystui.store.tally import Tally
 from nsystui.store.views import Rows, loaded_rows, make_view, packed_rows, used_columns
@@ -42,6 +38,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import sqlalchemy as sa
 
+    from nsystui.store.on_demand import OnDemand
+    from nsystui.store.packing import Packing, Progress
     from nsystui.store.results import Arrays
 
 
@@ -57,10 +55,19 @@ class Computation:
         return f"{self.what}: {self.done} of {self.total} reports"
 
 
+@dataclass(frozen=True)
+class Expected:
+    """The columns, by canonical table, and the tallies of tables that every report will be asked for."""
+
+    columns: Mapping[str, frozenset[str]]
+    tallied: tuple[str, ...]
+
+
 # So many reports are planned for as fast as one.
 _FEW = 4
-# Of DuckDB's vectors of 2,048 rows.
+# Of DuckDB's vectors, of so many rows.
 _VECTORS = 32
+_VECTOR = 2048
 _PLACE = frozenset({"report", "clock_offset"})
 _NO_RESULTS: Mapping[tuple[str, str], Arrays] = {}
 
@@ -88,6 +95,7 @@ class Session:
     _in_memory: set[int] = field(default_factory=set)
     """The reports of which every result is in memory, as long as the session."""
     _expected: Expected | None = None
+    _packing: Packing | None = None
     _viewed: dict[str, frozenset[str]] = field(default_factory=dict)
     _parts_made: dict[tuple[int, ...], Session] = field(default_factory=dict)
     _part_numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -103,7 +111,6 @@ class Session:
         self.large_questions = threading.Lock()
         """Held by whoever asks about all rows of a large table: two at once would need twice the memory."""
         self.database = connect(self.limits)
-        self._packing = Packing(self.database, self.limits, self.room, self.warn)
 
     @cached_property
     def _engine(self) -> sa.Engine:
@@ -132,8 +139,12 @@ class Session:
         With ``partly`` the report is without the tables that are damaged, and says so.
         Raises ExportError and PackingCancelled. May run in several threads at once.
         """
-        of_job = read_report(path) if is_packed_report(path) else None
-        if of_job is None:
+        of_job = None
+        if is_packed_report(path):
+            from nsystui.store.packed_job import read_report
+
+            of_job = read_report(path)
+        else:
             opening.check(path)
             if self.cache is not None:
                 with suppress(OSError):
@@ -152,11 +163,12 @@ class Session:
                 self._given.discard(index)
             raise
         with self._lock:
-            if isinstance(found, OnDemand):
-                self._on_demand[index] = found
-            else:
+            if isinstance(found, PackedFiles | PackedTables):
                 self._packed[index] = found
-            report = Report(index, path, found if isinstance(found, OnDemand) else found.report)
+                report = Report(index, path, found.report)
+            else:
+                self._on_demand[index] = found
+                report = Report(index, path, found)
             if isinstance(found, PackedTables):
                 report = replace(report, damaged=found.report.damaged)
             if of_job is not None:
@@ -179,15 +191,24 @@ class Session:
         results = self._results(path)
         with remembered_damage(results):
             if partly:
-                read = self._packing.pack_partly(path, index, report_progress, is_cancelled)
+                read = self._packer().pack_partly(path, index, report_progress, is_cancelled)
                 remember_damage(results, read.damaged)
                 return read
             if whole:
-                return self._packing.pack(path, index, report_progress, is_cancelled)
+                return self._packer().pack(path, index, report_progress, is_cancelled)
             found = self._unpacked(path, index)
         if line := damage_line(path, known_damage(results)):
             self.warn(line)
         return found
+
+    def _packer(self) -> Packing:
+        """One for all threads, since it keeps to the limits; made at the first export that is not packed yet."""
+        from nsystui.store.packing import Packing
+
+        with self._lock:
+            if self._packing is None:
+                self._packing = Packing(self.database, self.limits, self.room, self.warn)
+            return self._packing
 
     def set_clock(self, clock: Clock) -> None:
         """Puts all reports, and those that join later, on this clock."""
@@ -199,6 +220,9 @@ class Session:
                 self._forget_views()
 
     def _unpacked(self, path: Path, index: int) -> OnDemand:
+        from nsystui.store.on_demand import OnDemand
+        from nsystui.store.opened import open_export
+
         opened = open_export(path)
         cursor, results = self.database.cursor(), self._results(path)
         return OnDemand(path, opened.metadata, opened.native, cursor, index, self.cache, self.warn, results)
@@ -355,9 +379,17 @@ class Session:
     def array_batches(self, query: sa.Executable) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         """The result as numpy arrays of at most 65,536 rows: one pass over millions of rows in little memory.
 
-        For queries whose columns are never missing: an integer that is would come as a float.
+        For queries whose columns are never missing: an integer that is would come as a float. The result of small
+        tables comes at once, as DuckDB gives a part of a result through pandas alone.
         """
+        read = [canonical.BY_NAME[name] for name in used_columns(query)]
+        is_small = sum(most_rows(self.reports, table) for table in read) <= _VECTORS * _VECTOR
         with self._executed(query) as cursor:
+            if is_small:
+                found = dict(cursor.fetchnumpy())
+                if any(len(values) for values in found.values()):
+                    yield found
+                return
             while len(frame := cursor.fetch_df_chunk(_VECTORS)):
                 yield {str(name): frame[name].to_numpy() for name in frame}
 

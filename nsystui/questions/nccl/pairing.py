@@ -20,7 +20,6 @@ import sqlalchemy as sa
 from nsystui.questions.conditions import is_launched_by, job_end, job_start
 from nsystui.questions.derived import runs_of, with_progress
 from nsystui.questions.kernels import rank_of
-from nsystui.questions.nccl.from_log import LogSizes, kernels_with_log_sizes, log_notes, with_log_sizes
 from nsystui.questions.nccl.matching import SHARED_KEYS, Found, find, place_in_group
 from nsystui.questions.nccl.names import Reason, State, collective_of_api, collective_of_kernel
 from nsystui.questions.nccl.units import (
@@ -41,6 +40,8 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from nsystui.questions.nccl.from_log import LogSizes
 
 
 Reports = Collection[int] | None
@@ -368,6 +369,8 @@ class NcclPairing:
                 session, list(runs_of(every, tables.api_calls)) or [[]], "pairs of NCCL calls and kernels"
             )
             return cls(*joined([assemble(*_recorded(session, ranks, run)) for run in runs]))
+        from nsystui.questions.nccl.from_log import kernels_with_log_sizes, log_notes, with_log_sizes
+
         calls, *rest = _recorded(session, ranks, every)
         paired = assemble(calls, *rest)
         calls, reasons = with_log_sizes(calls, paired, log)
