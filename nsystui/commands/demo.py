@@ -9,10 +9,12 @@ from pathlib import Path
 from nsystui.base.errors import OutputError
 from nsystui.commands import arguments as shared
 
-DESCRIPTION = """Writes the exports of a demo training job (several ranks on two hosts, NCCL with message sizes, NVTX,
-GPU metrics, CPU samples and scheduling, GPU memory, one straggler rank, one stall) and opens them."""
+DESCRIPTION = """Writes the exports of a demo training job (several ranks on two or more hosts of at most eight GPUs,
+NCCL with message sizes, NVTX, GPU metrics, CPU samples and scheduling, GPU memory, one straggler rank, one stall) and
+opens them. The more ranks, the smaller the model: 1,024 of them take less than 1 GB."""
 EXAMPLES = """  nsystui demo
   nsystui demo --ranks 8 --directory demo-job --write-only
+  nsystui demo --ranks 1024 --directory big-job --write-only
   nsystui nccl demo-job/"""
 
 
@@ -47,17 +49,33 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(directory: Path, arguments: argparse.Namespace) -> list[Path]:
     """The exports, never over files that are there already: ``rank0.sqlite`` may be somebody's only copy."""
+    import sqlite3
+
+    from nsystui.base.resources import cpus
     from nsystui.exports.demo import TrainingJob
 
+    job = TrainingJob.of_any_size(arguments.ranks, arguments.steps)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         present = [directory / f"rank{rank}.sqlite" for rank in range(arguments.ranks)]
         taken = next((path for path in present if path.exists()), None)
         if taken is not None:
             raise OutputError(f"{taken} is there already: choose another --directory")
-        return TrainingJob(ranks=arguments.ranks, steps=arguments.steps).write(directory)
-    except OSError as error:
-        raise OutputError(f"cannot write the demo job into {directory}: {error.strerror or error}") from None
+        return job.write(directory, _processes(arguments.ranks, cpus()))
+    except (OSError, sqlite3.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(f"cannot write the demo job into {directory}: {reason}") from None
+
+
+# So few exports are written before other processes have started.
+_FEW = 16
+# The most exports that one process has open: systems allow 1,024 open files.
+_AT_A_TIME = 256
+
+
+def _processes(ranks: int, cpus: int) -> int:
+    """How many processes write the exports."""
+    return 1 if ranks <= _FEW else max(cpus, -(-ranks // _AT_A_TIME))
 
 
 def _open(paths: list[Path], arguments: argparse.Namespace) -> int:

@@ -214,8 +214,15 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
         return {name: _counted(session, selection.with_name(None), table) for name, table in _COUNTED.items()}
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        found = {name: rows_of_tasks(part, table, reports) for name, table in _COUNTED.items()}
-        return {report.index: _count_arrays(report.index, found) for report in reports}
+        found: dict[int, Arrays] = {report.index: {} for report in reports}
+        for name, table in _COUNTED.items():
+            of_reports: dict[int, dict[int, int]] = {report.index: {} for report in reports}
+            for task, count in rows_of_tasks(part, table, reports).items():
+                of_reports[task.report][task.process] = count
+            for index, counts in of_reports.items():
+                found[index][f"{name}_process"] = np.array(list(counts.keys()), np.int64)
+                found[index][name] = np.array(list(counts.values()), np.int64)
+        return found
 
     stored = of_each_report(session, selected_reports(session, of_tasks), "counts", compute)
     return {
@@ -226,16 +233,6 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
         }
         for name in _COUNTED
     }
-
-
-def _count_arrays(report: int, counts: Mapping[str, Mapping[Task, int]]) -> Arrays:
-    """For each name the processes of one report and their rows."""
-    found = {}
-    for name, by_task in counts.items():
-        own = {task.process: count for task, count in by_task.items() if task.report == report}
-        found[f"{name}_process"] = np.array(list(own.keys()), np.int64)
-        found[name] = np.array(list(own.values()), np.int64)
-    return found
 
 
 def _counted(session: Session, selection: Selection, table: sa.Table) -> dict[Task, int]:

@@ -9,6 +9,7 @@ kind. A rank number is taken from the first source that gives every task a numbe
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -161,6 +162,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
     tasks = _tasks(session, devices)
     ranks, source = _numbered(session, tasks, devices, given)
     names = process_names(session)
+    alone = _alone(tasks)
     found = []
     for task in tasks:
         report = report_at(session, task.report)
@@ -170,7 +172,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
                 task,
                 ranks[task],
                 source,
-                _local_rank(report, tasks),
+                _local_rank(report) if task in alone else None,
                 report.metadata.host,
                 None if task.process == NO_PROCESS else pid_of(task.process),
                 _program(names.get(task, ""), report),
@@ -239,7 +241,7 @@ def _numbered(
     """The number of each task. GPU work without a process is numbered after that of processes."""
     known = {task.report for task in tasks if task.process != NO_PROCESS}
     apart = [task for task in tasks if task.process == NO_PROCESS and task.report in known]
-    told = [task for task in tasks if task not in apart]
+    told = [task for task in tasks if task.process != NO_PROCESS or task.report not in known]
     ranks, source = _ranks(session, told, devices) if given is None else (_given(session, told, given), GIVEN)
     first = max(ranks.values(), default=-1) + 1
     return ranks | {task: number for number, task in enumerate(apart, first)}, source
@@ -266,8 +268,9 @@ def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
 def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
     """The tasks of each report: its processes with GPU work, else those that say most of a parallel program."""
     found = set(devices)
+    with_gpu = {task.report for task in devices}
     for report in session.reports:
-        if not any(task.report == report.index for task in devices):
+        if report.index not in with_gpu:
             found |= _tasks_without_gpu(session, report)
     return sorted(found)
 
@@ -349,18 +352,20 @@ def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays
     }
 
 
-def _only_task(task: Task, tasks: list[Task]) -> bool:
-    """The environment and the file name speak of the report: they number a task only if it is alone there."""
-    return sum(other.report == task.report for other in tasks) == 1
+def _alone(tasks: Sequence[Task]) -> set[Task]:
+    """The tasks that are alone in their report: only of them the environment and the file name speak."""
+    number = Counter(task.report for task in tasks)
+    return {task for task in tasks if number[task.report] == 1}
 
 
 def _from_environment(session: Session, tasks: list[Task]) -> Ranks:
     """The first variable that every report has and that differs in each (one rank of many says nothing by itself)."""
+    alone = _alone(tasks)
     for variable in RANK_VARIABLES:
         found: Ranks = {}
         for task in tasks:
             rank = _number(report_at(session, task.report).metadata.environment.get(variable, ""))
-            if rank is not None and _only_task(task, tasks):
+            if rank is not None and task in alone:
                 found[task] = rank
         if len(found) == len(tasks) and len(set(found.values())) == len(tasks):
             return found
@@ -368,21 +373,20 @@ def _from_environment(session: Session, tasks: list[Task]) -> Ranks:
 
 
 def _from_file_names(session: Session, tasks: list[Task]) -> Ranks:
+    alone = _alone(tasks)
     for pattern in _FILE_PATTERNS:
         found: Ranks = {}
         for task in tasks:
             match = re.search(pattern, report_at(session, task.report).name, re.IGNORECASE)
             rank = _number(match.group(1)) if match else None
-            if rank is not None and _only_task(task, tasks):
+            if rank is not None and task in alone:
                 found[task] = rank
         if len(found) == len(tasks) and len(set(found.values())) == len(tasks):
             return found
     return {}
 
 
-def _local_rank(report: Report, tasks: list[Task]) -> int | None:
-    if sum(task.report == report.index for task in tasks) != 1:
-        return None
+def _local_rank(report: Report) -> int | None:
     for variable in LOCAL_RANK_VARIABLES:
         rank = _number(report.metadata.environment.get(variable, ""))
         if rank is not None:

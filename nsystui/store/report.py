@@ -184,7 +184,9 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     for report, start in zip(reports, starts, strict=True):
         is_placed = one_job and start is not None
         offset = start - first + clock.shifts.get(report.index, 0) if one_job and start is not None else 0
-        moved.append(replace(report, clock_offset=offset, on_job_clock=is_placed))
+        if (offset, is_placed) != (report.clock_offset, report.on_job_clock):
+            report = replace(report, clock_offset=offset, on_job_clock=is_placed)
+        moved.append(report)
     return tuple(sorted(moved, key=lambda report: report.index))
 
 

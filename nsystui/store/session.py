@@ -83,9 +83,11 @@ class Session:
     limits: Limits = field(default_factory=Limits)
     warn: Callable[[str], object] = lambda message: None
     tell: Callable[[Computation | None], object] = lambda computing: None
-    reports: tuple[Report, ...] = ()
     version: int = 0
     clock: Clock = field(default_factory=Clock)
+    _placed: tuple[Report, ...] = ()
+    _joined: list[Report] = field(default_factory=list)
+    """Those that have no place on the clock yet: to find it for each that joins takes a thousand times as long."""
     _packed: dict[int, PackedFiles | PackedTables] = field(default_factory=dict)
     _given: set[int] = field(default_factory=set)
     _fresh: set[str] = field(default_factory=set)
@@ -102,6 +104,8 @@ class Session:
     """Of this session and its parts together: a part may have parts."""
     _schema: str = ""
     _lock: threading.RLock = field(default_factory=threading.RLock)
+    _placing: threading.Lock = field(default_factory=threading.Lock)
+    """Whoever looks at the reports does not wait for columns that are being read."""
 
     def __post_init__(self) -> None:
         if self.cache is not None and (why := why_not_ours(self.cache.directory)):
@@ -116,6 +120,15 @@ class Session:
     def _engine(self) -> sa.Engine:
         """Made at the first query: packing needs none of SQLAlchemy."""
         return engine_of(self._cursor)
+
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """The open reports in order, on one clock."""
+        if self._joined:
+            with self._placing:
+                self._placed = aligned([*self._placed, *self._joined], self.clock)
+                self._joined = []
+        return self._placed
 
     def close(self) -> None:
         """Lets go of every file and of the memory."""
@@ -137,6 +150,7 @@ class Session:
         ``index`` keeps the order of the command line when exports become ready in another. Unless ``whole``, what is
         not packed stays so, and columns are read when a query asks for them: then that may raise ExportError as well.
         With ``partly`` the report is without the tables that are damaged, and says so.
+        What is returned has no place on the clock yet, which depends on all of ``reports``.
         Raises ExportError and PackingCancelled. May run in several threads at once.
         """
         of_job = None
@@ -174,9 +188,13 @@ class Session:
             if of_job is not None:
                 report = replace(report, label=of_job.name, ranks=of_job.ranks)
                 self._identities[index] = of_job.identity
-            self.reports = aligned([*self.reports, report], self.clock)
+            if self._on_demand:  # how long they last, on which their place may depend, may be damaged
+                self._placed = aligned([*self.reports, report], self.clock)
+            else:
+                with self._placing:
+                    self._joined = [*self._joined, report]
             self._forget_views()
-            return next(item for item in self.reports if item.index == index)
+            return report
 
     def _read(
         self,
@@ -213,10 +231,11 @@ class Session:
     def set_clock(self, clock: Clock) -> None:
         """Puts all reports, and those that join later, on this clock."""
         with self._lock:
-            moved = aligned(self.reports, clock)
+            before = self.reports
+            moved = aligned(before, clock)
             self.clock = clock
-            if moved != self.reports:
-                self.reports = moved
+            if moved != before:
+                self._placed = moved
                 self._forget_views()
 
     def _unpacked(self, path: Path, index: int) -> OnDemand:
@@ -261,7 +280,7 @@ class Session:
         """Its views have the names of this session's, in a schema of their own."""
         part = copy.copy(self)
         part.__dict__.pop("_engine", None)
-        part.reports = tuple(report for report in self.reports if report.index in indices)
+        part._joined, part._placed = [], tuple(report for report in self.reports if report.index in indices)
         part._fresh, part._viewed, part._parts_made = set(), {}, {}
         part._lock = threading.RLock()
         part.tell = lambda computing: None  # what is asked of a part is itself a part of something
@@ -336,7 +355,7 @@ class Session:
         if len(self.reports) == 1:
             raise error
         self.warn(str(error))
-        self.reports = tuple(report for report in self.reports if report.index != index)
+        self._placed = tuple(report for report in self.reports if report.index != index)
         self._on_demand.pop(index).close()
         self._forget_views()
 

@@ -5,8 +5,9 @@ See docs/exports.md#nvtx and docs/numbers.md#nsys-stats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,6 +131,24 @@ class NvtxRanges:
         """The thread of a range."""
         return self.lanes[int(self.lane[index])]
 
+    def nested_of(self, lane: int) -> Ints:
+        """The indices of the push/pop ranges of a lane (by its number), by start."""
+        first, last = self._of_report.get(self.lanes[lane].report, (0, 0)) if lane >= 0 else (0, 0)
+        return first + np.flatnonzero((self.lane[first:last] == lane) & self.is_push_pop[first:last])
+
+    @cached_property
+    def _of_report(self) -> Mapping[int, tuple[int, int]]:
+        """The indices between which the ranges of each report are: to look for a lane in all takes hundreds of times as
+        long, of hundreds of reports.
+        """
+        of_lane = np.bincount(self.lane, minlength=len(self.lanes)).tolist()
+        found: dict[int, tuple[int, int]] = {}
+        first = 0
+        for lane, number in zip(self.lanes, of_lane, strict=True):
+            found[lane.report] = (found.get(lane.report, (first, 0))[0], first + number)
+            first += number
+        return found
+
     def full_names(self, indices: Iterable[int]) -> list[str]:
         """The names of some ranges as they were recorded (``domain:text``), read from the store."""
         wanted = np.fromiter(indices, np.int64)
@@ -153,7 +172,7 @@ class NvtxRanges:
         found = np.full(len(times), NO_PARENT, np.int64)
         for lane in np.unique(lanes[lanes >= 0]).tolist():
             chosen = np.flatnonzero(lanes == lane)
-            mine = np.flatnonzero((self.lane == lane) & self.is_push_pop)
+            mine = self.nested_of(lane)
             mine = mine[np.lexsort((self.level[mine], self.start[mine]))]
             place = np.searchsorted(self.start[mine], times[chosen], side="right") - 1
             # What began last before a moment is the innermost, or it is over: then one around it is.
@@ -298,15 +317,19 @@ class _Loader:
 
     def _lane_numbers(self, report: Report, lane: Ints, threads: Ints) -> Ints:
         used = np.flatnonzero(np.bincount(lane, minlength=len(threads)))
-        known = tables.threads
-        query = sa.select(known.c.thread, known.c.name).where(known.c.report == report.index, known.c.name.is_not(None))
-        names = dict(self.session.part([report.index]).rows(query))
         place = np.zeros(len(threads), np.int64)
         place[used] = np.arange(len(used)) + len(self.lanes)
         for thread, process in zip(threads[used].tolist(), _processes(threads[used]).tolist(), strict=True):
             rank = self.ranks.get(Task(report.index, process))
-            self.lanes.append(Lane(report.index, process, thread, rank, names.get(thread, "")))
+            self.lanes.append(Lane(report.index, process, thread, rank, self._thread_names.get((report.index, thread), "")))
         return place[lane]
+
+    @cached_property
+    def _thread_names(self) -> Mapping[tuple[int, int], str]:
+        """Of all reports at once: a query has its cost for each that is open."""
+        known = tables.threads.c
+        query = sa.select(known.report, known.thread, known.name).where(known.name.is_not(None))
+        return {(report, thread): name for report, thread, name in self.session.rows(query)}
 
     def _name_numbers(self, name: Ints, texts: Sequence[str]) -> Ints:
         import pandas as pd
