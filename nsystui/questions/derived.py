@@ -89,6 +89,8 @@ def in_runs(
 
 def task_runs(session: Session, reports: Sequence[Report], by: sa.Table | None = None) -> list[list[Report]]:
     """The runs of ``in_runs``: with workers short enough for each of them to get some."""
+    if not reports:
+        return []
     workers = session.workers
     return list(runs_of(reports, by, len(reports) if workers is None else workers.share(len(reports))))
 
@@ -96,6 +98,8 @@ def task_runs(session: Session, reports: Sequence[Report], by: sa.Table | None =
 def on_workers(session: Session, work: Sequence[tuple[list[Report], Compute[T]]], doing: str = "") -> Iterator[T]:
     """The results of the session's workers for runs of reports, in their order."""
     assert session.workers is not None
+    if not work:
+        return
     total = sum(len(run) for run, _ in work)
     try:
         yield from session.workers.each(

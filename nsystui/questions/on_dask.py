@@ -209,6 +209,8 @@ class DaskWorkers:
         # Of the standard library: a function of ours could not even be sent where nsystui is missing.
         versions = self.client.run(pkgutil.resolve_name, VERSION, on_error="return")
         for worker, version in versions.items():
+            if isinstance(version, OSError):
+                continue  # it is gone, or going: Dask knows
             if isinstance(version, ImportError):
                 raise self._error(f"the worker {worker} has no nsystui: install {__version__} there")
             if version != __version__:
