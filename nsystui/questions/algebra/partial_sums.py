@@ -11,8 +11,10 @@ numbers in two classes: 2 % of the median, and never more than the group has row
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +23,6 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.questions.algebra.distributions import class_of, middle, middle_classes
-from nsystui.questions.algebra.statistics import Measures, squares
 from nsystui.questions.derived import on_workers, pickled, query_of, task_runs
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -29,6 +30,50 @@ from nsystui.store.session import Session
 Key = tuple[Any, ...]
 _Value = tuple[Key, int, int]
 _AT_ONCE = 10_000
+
+
+class HugeInteger(sa.types.UserDefinedType[int]):
+    """DuckDB's integers of 128 bits: the square of a day in ns has 28 digits."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: object) -> str:
+        return "HUGEINT"
+
+
+def squares(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """The sum of the squares of integers."""
+    huge = sa.cast(value, HugeInteger())
+    return sa.func.sum(huge * huge, type_=HugeInteger())
+
+
+@dataclass(slots=True)
+class Measures:
+    """The measures of a group from the sums over its ``known`` values (of ``count`` rows): as in ``spread``.
+
+    ``total``, ``min`` and ``max`` are ``None`` without values. ``first`` is the smallest of the row numbers, where they
+    were asked for. The ``median`` follows from more than sums.
+    """
+
+    count: int
+    known: int
+    total: int | None
+    squares: int | None
+    min: int | None
+    max: int | None
+    first: int | None = None
+    median: float | None = None
+
+    @property
+    def avg(self) -> float | None:
+        return None if self.total is None else float(self.total) / float(self.known)
+
+    @property
+    def stddev(self) -> float:
+        if self.total is None or self.squares is None or self.known < 2:
+            return 0.0
+        spread = self.known * self.squares - self.total * self.total
+        return math.sqrt(float(spread) / float(self.known * (self.known - 1)))
 
 
 class Part(NamedTuple):

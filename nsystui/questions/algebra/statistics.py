@@ -6,9 +6,7 @@ share is a share of the sum over all rows of the table.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -16,6 +14,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import Row
 from nsystui.base.columns import Column, Unit
 from nsystui.questions.algebra.distributions import MANY, medians
+from nsystui.questions.algebra.partial_sums import HugeInteger, Measures, groups_of_parts, squares
 from nsystui.questions.derived import rows_by_report
 from nsystui.store.report import most_rows
 from nsystui.store.session import Session
@@ -58,56 +57,12 @@ def spread(value: sa.ColumnElement[Any], prefix: str = "") -> list[sa.ColumnElem
     ]
 
 
-class _HugeInteger(sa.types.UserDefinedType[int]):
-    """DuckDB's integers of 128 bits: the square of a day in ns has 28 digits."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_: object) -> str:
-        return "HUGEINT"
-
-
-def squares(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """The sum of the squares of integers."""
-    huge = sa.cast(value, _HugeInteger())
-    return sa.func.sum(huge * huge, type_=_HugeInteger())
-
-
 def _deviation(
     known: sa.ColumnElement[Any], total: sa.ColumnElement[Any], squares: sa.ColumnElement[Any]
 ) -> sa.ColumnElement[Any]:
-    huge = sa.cast(total, _HugeInteger())
+    huge = sa.cast(total, HugeInteger())
     variance = sa.cast(known * squares - huge * huge, sa.Double) / sa.cast(known * (known - 1), sa.Double)
     return sa.case((known > 1, sa.func.sqrt(variance)), else_=0.0)
-
-
-@dataclass(slots=True)
-class Measures:
-    """The measures of a group from the sums over its ``known`` values (of ``count`` rows): the same as ``spread``.
-
-    ``total``, ``min`` and ``max`` are ``None`` without values. ``first`` is the smallest of the row numbers, where they
-    were asked for. The ``median`` follows from more than sums.
-    """
-
-    count: int
-    known: int
-    total: int | None
-    squares: int | None
-    min: int | None
-    max: int | None
-    first: int | None = None
-    median: float | None = None
-
-    @property
-    def avg(self) -> float | None:
-        return None if self.total is None else float(self.total) / float(self.known)
-
-    @property
-    def stddev(self) -> float:
-        if self.total is None or self.squares is None or self.known < 2:
-            return 0.0
-        spread = self.known * self.squares - self.total * self.total
-        return math.sqrt(float(spread) / float(self.known * (self.known - 1)))
 
 
 def quartiles(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
@@ -202,8 +157,6 @@ def summary_rows(
 ) -> list[Row]:
     """The rows of ``summary`` in the order of ``columns``; of a large table the medians come in a pass of their own."""
     if session.workers is not None:
-        from nsystui.questions.algebra.partial_sums import groups_of_parts
-
         return _summed(groups_of_parts(session, table, value, keys, conditions, first), keys, columns, first is None)
     counted = table.left if isinstance(table, sa.Join) else table
     if not isinstance(counted, sa.Table) or most_rows(session.reports, counted) < MANY:
@@ -244,8 +197,6 @@ def group_frame(
     """The rows of ``grouped`` as a frame."""
     if session.workers is None:
         return session.frame(grouped(table, value, keys, conditions))
-    from nsystui.questions.algebra.partial_sums import groups_of_parts
-
     groups = groups_of_parts(session, table, value, keys, conditions)
     rows = [(*key, *(getattr(one, name) for name in _MEASURED)) for key, one in groups.items()]
     return _frame_of(rows, [*(key.key for key in keys), *_MEASURED])
