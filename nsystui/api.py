@@ -128,8 +128,6 @@ class Job:
             values = {option.name: values[option.name] for option in found.options}
         else:
             values["files"] = [str(path) for path in self.files]
-        if found.prepare is not None:
-            found.prepare(self._job.session, values, lambda line: None)
         selection = _selection(arguments, self._job)
         return frame_of(ask(found, self._job, selection, found.read(values)))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageError
@@ -13,7 +14,7 @@ from nsystui.base.selection import NameFilter, Selection, parse_numbers, parse_w
 from nsystui.base.text import safe_text
 from nsystui.commands.configuration import CLOCKS, add_limits, config_of, default_cache, limits_of
 from nsystui.questions.numbering import numbering
-from nsystui.questions.question import STEP_RANGE
+from nsystui.questions.question import STEP_RANGE, Question, Values
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from nsystui.questions.job import Job
     from nsystui.questions.opening import Source
     from nsystui.questions.remembered import Remembered
-    from nsystui.store.session import Session
 
     Expected = tuple[Mapping[sa.Table, Collection[str]], Collection[sa.Table]]
 
@@ -44,6 +44,24 @@ def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
     )
     add_clock(group)
     add_limits(group)
+
+
+def add_dask(parser: argparse.ArgumentParser) -> None:
+    """``--dask``: the workers of a cluster compute what the answer is made of; after `add_files`."""
+    parser.add_argument(
+        "--dask",
+        metavar="SCHEDULER",
+        help="compute on a Dask cluster what is made of single reports: the scheduler's address (tcp://host:8786) or "
+        "its file; FILE is a packed job that the workers see under the same path, and they have nsystui[dask]",
+    )
+
+
+def check_dask(question: Question, values: Values = MappingProxyType({})) -> None:
+    """Raises UsageError for a question that the workers of a cluster have no part in, ``values`` being its options."""
+    listed = [f"--{one.flag}" for one in question.options if one.lists and one.is_given(values)]
+    if listed or not question.of_reports:
+        name = " ".join([question.name, *listed])
+        raise UsageError(f"--dask: {name} is no sum over ranks or rows, and is answered here: leave --dask out")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
@@ -125,17 +143,16 @@ def open_job(
     whole: bool = True,
     times: bool = False,
     expected: Expected | None = None,
-    prepare: Callable[[Session], None] = lambda session: None,
     partly: bool = False,
 ) -> Job:
     """Opens every file that can be opened, and reports the others on stderr, one line each.
 
     Unless ``whole``, only what is asked for is read of them, when it is asked for: ``expected`` says what that will be
     (`Session.expect`). With ``times`` the answer has moments of several reports in it, for which their clocks are made
-    one as well as can be; so it is where a window is asked for. ``prepare`` is given the reports before anything is
-    asked of them. With ``partly``, damaged exports are opened without the tables that cannot be read, where none is
-    whole. Raises NsystuiError where none is left, and UsageError for flags that cannot go together: before the work,
-    since the first opening of many exports takes its time.
+    one as well as can be; so it is where a window is asked for. With ``partly``, damaged exports are
+    opened without the tables that cannot be read, where none is whole. Raises NsystuiError where none is left, and
+    UsageError for flags that cannot go together: before the work, since the first opening of many exports takes its
+    time.
     """
     check_output(arguments)
     from nsystui.commands.progress import OpeningProgress, ProgressLine
@@ -160,7 +177,6 @@ def open_job(
         session.close()
         raise NsystuiError("no export could be opened") if failures else UsageError("no files")
     try:
-        prepare(session)
         is_aligned = len(session.reports) > 1 and bool(times or getattr(arguments, "time", None))
         if expected is not None:
             _expect(job, expected, is_aligned and arguments.clock == "collectives")
@@ -190,6 +206,7 @@ def source_of(arguments: argparse.Namespace) -> Source:
         ranks=getattr(arguments, "ranks", None) or "",
         clock=arguments.clock,
         families=config_of(arguments).families,
+        dask=getattr(arguments, "dask", None),
     )
 
 
@@ -210,7 +227,8 @@ def remembered(arguments: argparse.Namespace) -> Remembered | None:
 
     ``None`` as well for files that cannot be opened: opening them reports why.
     """
-    if arguments.no_cache or any(getattr(arguments, name, None) for name in _SELECTING):
+    is_asked_anew = arguments.no_cache or getattr(arguments, "dask", None)
+    if is_asked_anew or any(getattr(arguments, name, None) for name in _SELECTING):
         return None
     from nsystui.exports.convert import made_before
     from nsystui.exports.discover import discover

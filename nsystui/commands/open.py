@@ -35,9 +35,10 @@ EXAMPLES = """  nsystui rank*.sqlite
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from nsystui.commands.arguments import add_files, add_step_range
+    from nsystui.commands.arguments import add_dask, add_files, add_step_range
 
     add_files(parser)
+    add_dask(parser)
     parser.add_argument(
         "--nccl-log",
         action="extend",

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from nsystui.questions.triage.rules import meanings
 
     shared.add_files(parser, least="*")
+    shared.add_dask(parser)
     group = parser.add_argument_group("triage")
     group.add_argument(
         "--fail-on",

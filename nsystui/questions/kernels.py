@@ -195,18 +195,16 @@ def _kinds(session: Session, families: Rules) -> sa.Subquery:
 
 def _full_names(session: Session) -> list[str]:
     """The full names of the kernels of the session; that of a kernel without a name is empty."""
-    table = tables.kernels
-
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        query = sa.select(table.c.report, sa.func.coalesce(table.c.name, "")).distinct()
-        rows = part.rows(query.where(table.c.report.in_([one.index for one in reports])))
-        return {
-            one.index: {"names": json_array([name for index, name in rows if index == one.index])} for one in reports
-        }
-
-    having = [one for one in session.reports if one.count(table)]
-    stored = of_each_report(session, having, "kernel-names", compute, by=table)
+    having = [one for one in session.reports if one.count(tables.kernels)]
+    stored = of_each_report(session, having, "kernel-names", _names_of_each, by=tables.kernels)
     return list(dict.fromkeys(name for arrays in stored.values() for name in json_of(arrays["names"])))
+
+
+def _names_of_each(session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    report, name = tables.kernels.c.report, sa.func.coalesce(tables.kernels.c.name, "")
+    query = sa.select(report, name).distinct().where(report.in_([one.index for one in reports]))
+    rows = session.rows(query)
+    return {one.index: {"names": json_array([name for index, name in rows if index == one.index])} for one in reports}
 
 
 def _names(
@@ -222,7 +220,7 @@ def _names(
         return None
     if selection.is_everything and not only:
         return len(rows)
-    return int(session.scalar(sa.select(sa.func.count(name.distinct()))) or 0)
+    return statistics.number_of_values(session, name)
 
 
 def kernel_names(session: Session, most: int) -> list[str]:

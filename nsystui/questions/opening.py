@@ -34,7 +34,8 @@ class Source:
     ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
     ``logs`` are debug logs of NCCL, one name each. ``ranks`` says who is which rank, where the user does, and ``clock``
     what makes the clocks one (a ``ClockMode``). ``step_range``, ``families``: see `Job`. ``log_steps``: the training
-    steps that the screens show of the logs.
+    steps that the screens show of the logs. ``dask``: the scheduler of a Dask cluster whose workers compute what is
+    made of single reports: its address, or the path of its file.
     """
 
     files: tuple[str, ...]
@@ -50,6 +51,7 @@ class Source:
     clock: str = "collectives"
     step_range: str | None = None
     families: Rules = ()
+    dask: str | None = None
 
 
 class Listener:
@@ -106,7 +108,10 @@ class Opener:
         return self._stopped.is_set()
 
     def start(self) -> tuple[Job, list[Export]]:
-        """A job without reports, and the exports to add to it. Raises UsageError for names that make no sense."""
+        """A job without reports, and the exports to add to it. Raises UsageError for names that make no sense.
+
+        Raises NsystuiError where there is no such cluster.
+        """
         from nsystui.exports.discover import discover
         from nsystui.questions.job import Job
         from nsystui.questions.numbering import numbering
@@ -124,7 +129,23 @@ class Opener:
             warn=listener.warned,
             tell=listener.computing,
         )
+        if source.dask is not None:
+            self._connect(session, source.dask, [export.path for export in exports])
         return Job(session, numbering=who, step_range=source.step_range, families=source.families), exports
+
+    def _connect(self, session: Session, scheduler: str, paths: Sequence[Path]) -> None:
+        """Gives the session the workers of a cluster."""
+        from nsystui.questions.on_dask import DaskWorkers, check_packed
+        from nsystui.store.session import Computation
+
+        try:
+            check_packed(paths)
+            self._listener.computing(Computation(f"waiting for workers of {scheduler}", 0, len(paths)))
+            session.workers = DaskWorkers.connect(scheduler, session.limits)
+            self._listener.computing(None)
+        except BaseException:
+            session.close()
+            raise
 
     def look_at(self, job: Job, export: Export) -> Export | None:
         """An export with what it is found to be, converted before where that is asked for; ``None`` if it fails."""

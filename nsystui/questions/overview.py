@@ -17,7 +17,7 @@ from nsystui.base.columns import HOST, PID, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.identifiers import pid_of
 from nsystui.questions.conditions import where
-from nsystui.questions.derived import of_each_report
+from nsystui.questions.derived import of_each_report, rows_by_report
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, shares, window_notes
 from nsystui.questions.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
 from nsystui.questions.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
@@ -245,7 +245,7 @@ def _counted(session: Session, selection: Selection, table: sa.Table) -> dict[Ta
         .where(*where(table, selection), columns.process.is_not(None))
         .group_by(columns.report, columns.process)
     )
-    return {Task(report, process): int(count) for report, process, count in session.rows(query)}
+    return {Task(report, process): int(count) for report, process, count in rows_by_report(session, query)}
 
 
 def _none_or_zero(session: Session, item: RankedTask, name: str) -> int | None:

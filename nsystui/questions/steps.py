@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from nsystui.questions.algebra.groups import places_by
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.conditions import Condition, is_launched_by, job_end, job_start, matches
-from nsystui.questions.derived import of_each_report, runs_of
+from nsystui.questions.derived import in_runs, of_each_report
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL
 from nsystui.questions.tasks import GPU_TABLES, RankedTask
 from nsystui.store import tables
@@ -148,9 +148,10 @@ class Steps:
         if name is None:
             of_task = _found_by_themselves(session, by_report)
         else:
-            wanted = NameFilter(f"re:{name}")
-            for run in runs_of([report for report in session.reports if report.index in by_report], tables.api_calls):
-                of_task |= _found(session.part(report.index for report in run), _tasks_of(run, by_report), wanted)
+            compute = partial(_named, by_report, NameFilter(f"re:{name}"))
+            reports = [report for report in session.reports if report.index in by_report]
+            for found in in_runs(session, reports, compute, tables.api_calls, "steps"):
+                of_task |= found
         return cls(of_task, tuple(_notes(of_task, tasks, name)))
 
     def numbers_at(self, reports: Times, processes: Times, times: Times) -> Times:
@@ -225,6 +226,12 @@ def _found_by_themselves(session: Session, by_report: Mapping[int, Mapping[Task,
         for report in reports
         for steps in of_arrays(report.index, stored[report.index], report.clock_offset)
     }
+
+
+def _named(
+    by_report: Mapping[int, Mapping[Task, int]], wanted: NameFilter, session: Session, reports: list[Report]
+) -> dict[Task, TaskSteps]:
+    return _found(session, _tasks_of(reports, by_report), wanted)
 
 
 def _of_report(found: Mapping[Task, TaskSteps], report: Report) -> dict[Task, TaskSteps]:

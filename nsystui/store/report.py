@@ -172,7 +172,9 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     of different runs (their sessions lie further apart than they last) keep their own clocks.
     """
     if not clock.is_common:
-        moved = [replace(report, clock_offset=0, on_job_clock=True) for report in reports]
+        moved = [
+            replace(report, clock_offset=clock.shifts.get(report.index, 0), on_job_clock=True) for report in reports
+        ]
         return tuple(sorted(moved, key=lambda report: report.index))
     starts = _starts(reports)
     known = [start for start in starts if start is not None]

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from nsystui.base.errors import ExportError
 from nsystui.base.resources import step_back
@@ -28,7 +28,7 @@ from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, connect, engine_of, memory_errors, series
 from nsystui.store.report import Clock, PackedTables, Report, aligned, most_rows
-from nsystui.store.results import Key, Memory, Results
+from nsystui.store.results import Memory, Results
 from nsystui.store.tally import Tally
 from nsystui.store.views import Rows, loaded_rows, make_view, packed_rows, used_columns
 
@@ -40,7 +40,27 @@ if TYPE_CHECKING:
 
     from nsystui.store.on_demand import OnDemand
     from nsystui.store.packing import Packing, Progress
-    from nsystui.store.results import Arrays
+
+T = TypeVar("T")
+Compute = Callable[["Session", list[Report]], T]
+"""Computes something of some reports, which are the whole of the session that it is given, or among others."""
+
+
+class Workers(Protocol):
+    """Computes elsewhere what is made of single reports, on machines that see the same packed job."""
+
+    def share(self, reports: int) -> int:
+        """How many of so many reports are best computed together."""
+        ...
+
+    def each(self, work: Sequence[tuple[list[Report], Compute[T]]], tell: Callable[[int], object]) -> Iterator[T]:
+        """What is computed of runs of reports, in their order; ``tell`` is told how many reports are done.
+
+        Of a run there may be several results, each of some of its reports. Raises NsystuiError.
+        """
+        ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -69,7 +89,6 @@ _FEW = 4
 _VECTORS = 32
 _VECTOR = 2048
 _PLACE = frozenset({"report", "clock_offset"})
-_NO_RESULTS: Mapping[tuple[str, str], Arrays] = {}
 
 
 @dataclass
@@ -81,6 +100,8 @@ class Session:
 
     cache: Cache | None = None
     limits: Limits = field(default_factory=Limits)
+    workers: Workers | None = None
+    """Others that compute what is made of single reports, where there are any: see `questions.derived.in_runs`."""
     warn: Callable[[str], object] = lambda message: None
     tell: Callable[[Computation | None], object] = lambda computing: None
     version: int = 0
@@ -94,8 +115,6 @@ class Session:
     _on_demand: dict[int, OnDemand] = field(default_factory=dict)
     _identities: dict[int, str] = field(default_factory=dict)
     _memory: Memory = field(default_factory=Memory)
-    _in_memory: set[int] = field(default_factory=set)
-    """The reports of which every result is in memory, as long as the session."""
     _expected: Expected | None = None
     _packing: Packing | None = None
     _viewed: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -135,6 +154,8 @@ class Session:
         for report in self._on_demand.values():
             report.close()
         self.database.close()
+        if self.workers is not None:
+            self.workers.close()
 
     def add(
         self,
@@ -456,19 +477,7 @@ class Session:
             found = self._without_files(report.path)
         else:
             found = self._results(report.path)
-        in_memory = in_memory or report.index in self._in_memory
         return replace(found, memory=self._memory) if in_memory else found
-
-    def hold(self, report: Report, results: Mapping[tuple[str, str], Arrays] = _NO_RESULTS) -> None:
-        """Has all results of a report in memory from now on, and these ``results`` by question and version at once."""
-        self._in_memory.add(report.index)
-        memory = self.results(report)
-        for (question, version), arrays in results.items():
-            self._memory.save(Key(memory.reports, question, version), arrays)
-
-    def held(self, report: Report) -> dict[tuple[str, str], Arrays]:
-        """The results of a report that are in memory, by question and version."""
-        return self._memory.of_reports(self.results(report).reports)
 
     def _results(self, path: Path) -> Results:
         if self.cache is not None:

@@ -93,6 +93,7 @@ This is the table that `e` exports on the GPU screen; while zoomed, that of --ti
         read=read_bins,
         expected=_gpu_columns,
         has_times=True,
+        of_reports=True,
         row="device",
         home="gpu",
         title="GPU utilisation",

@@ -18,7 +18,7 @@ from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few, which_of
 from nsystui.exports import canonical
-from nsystui.questions.derived import of_each_report
+from nsystui.questions.derived import in_runs, of_each_report
 from nsystui.questions.gpu.device_time import (
     DEVICE_KEYS,
     NOTHING,
@@ -151,7 +151,7 @@ def _place(device: Device) -> tuple[Task, int]:
 def _read(
     session: Session, selection: Selection, by_index: Mapping[int, Report], devices: Sequence[Device]
 ) -> Iterator[DeviceIntervals]:
-    for batch in _batches(by_index, devices):
+    for batch in [devices] if session.workers is not None else _batches(by_index, devices):
         reports = [by_index[index] for index in dict.fromkeys(item.task.task.report for item in batch)]
         found = _parts(session, selection, reports)
         for item in batch:
@@ -166,10 +166,12 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
         return _computed(part, selection.streams, missing)
 
+    found: dict[int, Arrays] = {}
     if selection.streams is None:
-        found = of_each_report(session, reports, "busy", compute)
+        found = of_each_report(session, reports, "busy", compute, by=tables.kernels)
     else:
-        found = compute(session.part(report.index for report in reports), list(reports))
+        for computed in in_runs(session, reports, compute, tables.kernels):
+            found.update(computed)
     return {report.index: of_arrays(found[report.index], report.clock_offset) for report in reports}
 
 
