@@ -38,7 +38,9 @@ def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
     group = parser.add_argument_group("opening")
     group.add_argument("--no-cache", action="store_true", help="keep the columns in memory, write no cache")
     group.add_argument(
-        "--convert", action="store_true", help="run `nsys export` on .nsys-rep files (QdstrmImporter before that on .qdstrm), into the cache directory"
+        "--convert",
+        action="store_true",
+        help="run `nsys export` on .nsys-rep files (QdstrmImporter before that on .qdstrm), into the cache directory",
     )
     add_clock(group)
     add_limits(group)

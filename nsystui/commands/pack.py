@@ -50,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("opening")
     group.add_argument(
-        "--convert", action="store_true", help="run `nsys export` on .nsys-rep files (QdstrmImporter before that on .qdstrm), into the cache directory"
+        "--convert",
+        action="store_true",
+        help="run `nsys export` on .nsys-rep files (QdstrmImporter before that on .qdstrm), into the cache directory",
     )
     add_limits(group)
 

@@ -10,8 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from nsystui.exports.identifiers import process_id
-
-from .sink import TableSink
+from nsystui.exports.writing.sink import TableSink
 
 VIRTUAL_MACHINE: Final = 1
 GLOBAL_VM: Final = VIRTUAL_MACHINE << 48

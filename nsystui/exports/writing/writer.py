@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.demo.host import HostEvents, Stack
-from nsystui.exports.demo.target import GLOBAL_VM, VIRTUAL_MACHINE, Process, Session, TargetInfo, Thread
+from nsystui.exports.writing.host import HostEvents, Stack
+from nsystui.exports.writing.target import GLOBAL_VM, VIRTUAL_MACHINE, Process, Session, TargetInfo, Thread
 
 Dim3 = tuple[int, int, int]
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from nsystui.exports.demo.target import Process, TargetInfo, Thread
+from nsystui.exports.writing.target import Process, TargetInfo, Thread
 
 RUNNING: Final = 1
 INTERRUPTIBLE: Final = 2
