@@ -13,6 +13,7 @@ DESCRIPTION = """Writes the exports of a demo training job (several ranks on two
 GPU metrics, CPU samples and scheduling, GPU memory, one straggler rank, one stall) and opens them."""
 EXAMPLES = """  nsystui demo
   nsystui demo --ranks 8 --directory demo-job --write-only
+  nsystui demo --form kineto
   nsystui nccl demo-job/"""
 
 
@@ -21,6 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
     parser.add_argument("--steps", type=int, default=12, metavar="N", help="training steps (default: 12)")
+    parser.add_argument(
+        "--form",
+        choices=("sqlite", "kineto"),
+        default="sqlite",
+        help="exports of nsys, or traces of the PyTorch profiler of the same job (default: sqlite)",
+    )
     parser.add_argument(
         "--directory",
         metavar="DIR",
@@ -46,16 +53,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(directory: Path, arguments: argparse.Namespace) -> list[Path]:
-    """The exports, never over files that are there already: ``rank0.sqlite`` may be somebody's only copy."""
+    """The files, never over any that are there already: ``rank0.sqlite`` may be somebody's only copy."""
     from nsystui.exports.demo import TrainingJob
+    from nsystui.exports.demo.kineto import ENDING, write_trace
 
+    job = TrainingJob(ranks=arguments.ranks, steps=arguments.steps)
+    is_traces = arguments.form == "kineto"
+    paths = [directory / f"rank{rank}{ENDING if is_traces else '.sqlite'}" for rank in range(arguments.ranks)]
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        present = [directory / f"rank{rank}.sqlite" for rank in range(arguments.ranks)]
-        taken = next((path for path in present if path.exists()), None)
+        taken = next((path for path in paths if path.exists()), None)
         if taken is not None:
             raise OutputError(f"{taken} is there already: choose another --directory")
-        return TrainingJob(ranks=arguments.ranks, steps=arguments.steps).write(directory)
+        if not is_traces:
+            return job.write(directory)
+        with tempfile.TemporaryDirectory(prefix="nsystui-demo-") as name:
+            for export, trace in zip(job.write(name), paths, strict=True):
+                write_trace(export, trace)
+        return paths
     except OSError as error:
         raise OutputError(f"cannot write the demo job into {directory}: {error.strerror or error}") from None
 

@@ -127,6 +127,7 @@ PACKAGES = (
     "adbc-driver-sqlite",
     "adbc-driver-manager",
     "platformdirs",
+    "ijson",
     "argcomplete",
     "distributed",
     "pyarrow",

@@ -133,7 +133,7 @@ class HostEvents(TargetInfo):
         is_free: bool = False,
         memory: int = _DEVICE_MEMORY,
         correlation_id: int | None = None,
-        context: int = 1,
+        context: int | None = 1,
         name: str | None = None,
         pool: Pool | None = None,
     ) -> None:
