@@ -58,11 +58,12 @@ _OF_PYTORCH = {
 
 def recording_advice(table: CanonicalTable, lacking: Iterable[Report]) -> str:
     """What to record so that these reports have a table: with the profiler that recorded them, where that can."""
-    advice: dict[str, None] = {}
-    for report in lacking:
-        made_of = report.metadata.made_of
-        of_pytorch = _OF_PYTORCH.get(table) or f"a {made_of} has none; {table.record}"
-        advice[of_pytorch if made_of else table.record] = None
+    made_of = dict.fromkeys(report.metadata.made_of for report in lacking)
+    of_pytorch = _OF_PYTORCH.get(table)
+    known = [one for one in made_of if one]
+    if known and of_pytorch is None:
+        return f"a {known[0]} has none; {table.record}"
+    advice = [of_pytorch if one and of_pytorch else table.record for one in made_of]
     return ", or ".join(advice) or table.record
 
 

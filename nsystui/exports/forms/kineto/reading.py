@@ -39,9 +39,11 @@ Event = Mapping[str, Any]
 def is_trace(path: Path) -> bool:
     """Whether a file begins as a trace does. Never raises."""
     try:
-        with open(path, "rb") as packed, _unpacked(packed) as stream:
-            head = stream.read(_FIRST_BYTES)
-    except (OSError, EOFError, zlib.error):
+        with open(path, "rb") as file:
+            head = file.read(_FIRST_BYTES)
+        if head.startswith(_GZIP):  # which may be cut before this many bytes
+            head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _FIRST_BYTES)
+    except (OSError, zlib.error):
         return False
     return head.lstrip()[:1] == b"{" and _TELLING.search(head) is not None
 
