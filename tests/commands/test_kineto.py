@@ -55,7 +55,7 @@ def event(category: str, name: str, start: int, end: int, pid: int = 4711, tid: 
 
 def on_gpu(category: str, name: str, start: int, end: int, correlation: int, **arguments: Any) -> dict:
     known = {"device": 0, "context": 1, "stream": 7, "correlation": correlation}
-    return event(category, name, start, end, 0, 7, **known, **arguments)
+    return event(category, name, start, end, 0, 7, **{**known, **arguments})
 
 
 def kernel(name: str, start: int, end: int, correlation: int, **arguments: Any) -> dict:
@@ -228,6 +228,24 @@ def test_kernels_have_their_launch_and_shape(run, trace):
     assert (launch["API Name"], launch["AAvg (ns)"]) == ("cudaLaunchKernel", "4000.0")
 
 
+def test_synchronisations_have_their_kind_and_stream(run, tmp_path):
+    events = [
+        *small_job(),
+        on_gpu("cuda_sync", "Stream Wait Event", FIRST + 10, FIRST + 20, 20, wait_on_cuda_event_id=7),
+        on_gpu("cuda_sync", "Event Sync", FIRST + 30, FIRST + 40, 21, stream=-1),
+        on_gpu("cuda_sync", "Context Sync", FIRST + 50, FIRST + 60, 22, stream=-1),
+        on_gpu("cuda_sync", "Stream Sync", FIRST + 70, FIRST + 80, 23),
+    ]
+    path = write(tmp_path / "job.json", events)
+    table = rows(run, "events", path, "--kinds", "sync")
+    assert [(row["Name"], row["Stream"]) for row in table] == [
+        ("Stream wait sync", "7"),
+        ("Event sync", ""),
+        ("Context sync", ""),
+        ("Stream sync", "7"),
+    ]
+
+
 def test_operators_and_python_are_ranges_of_their_own_domains(run, tmp_path):
     events = [
         *small_job(),
@@ -340,13 +358,14 @@ def test_unknown_and_incomplete_events_are_counted(run, tmp_path):
         event("mtia_runtime", "runFunction", FIRST, FIRST + 1),
         event("mtia_runtime", "runFunction", FIRST, FIRST + 1),
         {"ph": "X", "cat": "kernel", "name": "no times", "pid": 0, "tid": 7, "args": {}},
+        {"ph": "X", "cat": "kernel", "name": "no duration", "pid": 0, "tid": 7, "ts": 1, "args": {}},
         {"ph": "X", "cat": "kernel", "name": "no GPU", "pid": "GPU", "tid": 7, "ts": 1, "dur": 1, "args": {}},
         "no event",
     ]
     done = run("info", write(tmp_path / "job.json", [*small_job(), *strange]), "--show", "diagnostics")
-    assert "2 events of the PyTorch profiler trace were left out: of the category mtia_runtime" in done.out
-    assert "1 events of the PyTorch profiler trace were left out: without times" in done.out
-    assert "1 events of the PyTorch profiler trace were left out: of the category kernel without a device" in done.out
+    assert "left out of the PyTorch profiler trace: events of the category mtia_runtime (2)" in done.out
+    assert "left out of the PyTorch profiler trace: events without times (2)" in done.out
+    assert "left out of the PyTorch profiler trace: events of the category kernel without a device (1)" in done.out
 
 
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])

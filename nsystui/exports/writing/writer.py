@@ -59,7 +59,7 @@ class CudaEvents(HostEvents):
         start: int,
         end: int,
         name: str,
-        correlation_id: int,
+        correlation_id: int | None,
         *,
         event_class: int = RUNTIME_CALL,
         return_value: int = 0,

@@ -210,7 +210,7 @@ class _Translator:
 
     def _write(self, event: Event, category: str, write: _Write) -> None:
         start = nanoseconds(event.get("ts"))
-        duration = nanoseconds(event.get("dur", 0))
+        duration = nanoseconds(event.get("dur")) if event.get("ph") == "X" else 0
         if start is None or duration is None or duration < 0:
             self._left_out["without times"] += 1
             return
@@ -273,8 +273,7 @@ class _Translator:
         self._call(span, DRIVER_CALL)
 
     def _call(self, span: _Span, event_class: int) -> None:
-        correlation = _said(span.number("correlation"), "correlation id")
-        thread = self._thread(span.event)
+        thread, correlation = self._thread(span.event), span.number("correlation")
         self.export.api(thread, span.start, span.end, span.name, correlation, event_class=event_class)
 
     def annotation(self, span: _Span) -> None:
@@ -355,7 +354,7 @@ class _Translator:
         for (_, domain), thread in self._domains.items():
             export.nvtx_domain(thread, 0, _DOMAINS[domain], domain)
         for why, count in self._left_out.items():
-            export.diagnostic(0, f"{count} events of the {TRACE} were left out: {why}", severity=WARNING)
+            export.diagnostic(0, f"left out of the {TRACE}: events {why} ({count:,})", severity=WARNING)
 
 
 _BY_LENGTH = sorted(_SYNC_TYPES.items(), key=lambda item: -len(item[0]))
