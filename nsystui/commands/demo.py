@@ -15,6 +15,7 @@ opens them. The more ranks, the smaller the model: 1,024 of them take less than 
 EXAMPLES = """  nsystui demo
   nsystui demo --ranks 8 --directory demo-job --write-only
   nsystui demo --ranks 1024 --directory big-job --write-only
+  nsystui demo --form kineto
   nsystui nccl demo-job/"""
 
 
@@ -23,6 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
     parser.add_argument("--steps", type=int, default=12, metavar="N", help="training steps (default: 12)")
+    parser.add_argument(
+        "--form",
+        choices=("sqlite", "kineto"),
+        default="sqlite",
+        help="exports of nsys, or traces of the PyTorch profiler of the same job (default: sqlite)",
+    )
     parser.add_argument(
         "--directory",
         metavar="DIR",
@@ -48,20 +55,28 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(directory: Path, arguments: argparse.Namespace) -> list[Path]:
-    """The exports, never over files that are there already: ``rank0.sqlite`` may be somebody's only copy."""
+    """The files, never over any that are there already: ``rank0.sqlite`` may be somebody's only copy."""
     import sqlite3
 
     from nsystui.base.resources import cpus
     from nsystui.exports.demo import TrainingJob
+    from nsystui.exports.demo.kineto import ENDING, write_trace
 
     job = TrainingJob.of_any_size(arguments.ranks, arguments.steps)
+    is_traces = arguments.form == "kineto"
+    paths = [directory / f"rank{rank}{ENDING if is_traces else '.sqlite'}" for rank in range(arguments.ranks)]
+    processes = _processes(arguments.ranks, cpus())
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        present = [directory / f"rank{rank}.sqlite" for rank in range(arguments.ranks)]
-        taken = next((path for path in present if path.exists()), None)
+        taken = next((path for path in paths if path.exists()), None)
         if taken is not None:
             raise OutputError(f"{taken} is there already: choose another --directory")
-        return job.write(directory, _processes(arguments.ranks, cpus()))
+        if not is_traces:
+            return job.write(directory, processes)
+        with tempfile.TemporaryDirectory(prefix="nsystui-demo-") as name:
+            for export, trace in zip(job.write(name, processes), paths, strict=True):
+                write_trace(export, trace)
+        return paths
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot write the demo job into {directory}: {reason}") from None

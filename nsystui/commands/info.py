@@ -126,6 +126,7 @@ PACKAGES = (
     "adbc-driver-sqlite",
     "adbc-driver-manager",
     "platformdirs",
+    "ijson",
     "argcomplete",
     "distributed",
     "pyarrow",

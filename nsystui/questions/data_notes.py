@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
 from nsystui.base.text import which_of
 from nsystui.exports import canonical
+from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.sources import REASONS
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -32,7 +33,7 @@ def lacking_note(session: Session, table: sa.Table, lacking: Sequence[Report]) -
     """The note on the reports of ``lacking``; empty where there are none."""
     if not lacking:
         return ""
-    what, record = canonical.BY_NAME[table.name].what, canonical.BY_NAME[table.name].record
+    what, record = canonical.BY_NAME[table.name].what, recording_advice(canonical.BY_NAME[table.name], lacking)
     if any(table.name in report.damaged for report in lacking):
         record = "the export is damaged: export it again"
     if len(lacking) < len(session.reports):
@@ -41,6 +42,29 @@ def lacking_note(session: Session, table: sa.Table, lacking: Sequence[Report]) -
         return f"no {what} in {names}: {record}"
     which = "this export" if len(session.reports) == 1 else "these exports"
     return f"no {what} in {which}: {record}"
+
+
+_ON_GPU = "trace with ProfilerActivity.CUDA among the activities"
+_OF_PYTORCH = {
+    canonical.KERNELS: _ON_GPU,
+    canonical.MEMORY_OPS: _ON_GPU,
+    canonical.API_CALLS: _ON_GPU,
+    canonical.NVTX_RANGES: "trace with ProfilerActivity.CPU among the activities",
+    canonical.NCCL_CALLS: "trace a job with NCCL, with ProfilerActivity.CPU among the activities",
+    canonical.GPU_MEMORY: "trace with profile_memory=True",
+    canonical.DIAGNOSTICS: "nothing to record",
+}
+
+
+def recording_advice(table: CanonicalTable, lacking: Iterable[Report]) -> str:
+    """What to record so that these reports have a table: with the profiler that recorded them, where that can."""
+    made_of = dict.fromkeys(report.metadata.made_of for report in lacking)
+    of_pytorch = _OF_PYTORCH.get(table)
+    known = [one for one in made_of if one]
+    if known and of_pytorch is None:
+        return f"a {known[0]} has none; {table.record}"
+    advice = [of_pytorch if one and of_pytorch else table.record for one in made_of]
+    return ", or ".join(advice) or table.record
 
 
 def left_out_note(session: Session) -> str:

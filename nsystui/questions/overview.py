@@ -57,6 +57,8 @@ class JobFacts:
     """Whether all times lie on one clock. If not, the reports are of different runs, or one does not say its start."""
     start_spread: int | None
     """The time from the first session's start to the last one's, ns."""
+    made_of: tuple[str, ...] = ()
+    """What reports were made of that nsys did not record: ``PyTorch profiler trace``."""
 
 
 def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
@@ -82,6 +84,7 @@ def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
         rank_source=ranks[0].source if ranks else "",
         clocks_aligned=shares_clock(reports),
         start_spread=max(starts) - min(starts) if starts else None,
+        made_of=_distinct(facts.made_of for facts in metadata),
     )
 
 

@@ -17,9 +17,9 @@ from synthetic import ExportWriter, training_job
 
 from nsystui.exports import demo
 from nsystui.exports.demo import NcclPayloads, Session, TrainingJob
-from nsystui.exports.demo.host import Frame, Pool
 from nsystui.exports.demo.nccl import encode_payload, payload_schema
-from nsystui.exports.demo.schema import schema_version
+from nsystui.exports.writing.host import Frame, Pool
+from nsystui.exports.writing.schema import schema_version
 
 REAL_EXPORTS = Path(__file__).parents[3] / "shared/data/exports"
 

@@ -25,8 +25,8 @@ from trace_readers import ChromeTrace, ParaverTrace, read_chrome, read_paraver
 from nsystui.base.errors import MissingDataError, UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import PLANTED_SECRET
-from nsystui.exports.demo.target import DEFAULT_STREAM
-from nsystui.exports.demo.writer import CONTEXT_SYNC
+from nsystui.exports.writing.target import DEFAULT_STREAM
+from nsystui.exports.writing.writer import CONTEXT_SYNC
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
 from nsystui.output.files import VIEWS, TargetExistsError, save_trace
 from nsystui.questions.alignment import ClockMode

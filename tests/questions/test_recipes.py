@@ -25,7 +25,7 @@ from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
-from nsystui.exports.demo.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
+from nsystui.exports.writing.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
 from nsystui.questions.activities import MPI, work_instances
 from nsystui.questions.algebra import statistics
 from nsystui.questions.answering import ask, draw_map

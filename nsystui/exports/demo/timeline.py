@@ -11,11 +11,11 @@ from itertools import groupby
 from random import Random
 from typing import Final, NamedTuple
 
-from nsystui.exports.demo.host import INTERRUPTIBLE, Stack
 from nsystui.exports.demo.nccl import COMMUNICATOR, NcclPayloads, encode_payload
 from nsystui.exports.demo.stacks import BACKWARD, stack_of
-from nsystui.exports.demo.target import DEFAULT_STREAM, Process, Thread
-from nsystui.exports.demo.writer import (
+from nsystui.exports.writing.host import INTERRUPTIBLE, Stack
+from nsystui.exports.writing.target import DEFAULT_STREAM, Process, Thread
+from nsystui.exports.writing.writer import (
     DEVICE,
     DRIVER_CALL,
     PAGEABLE,

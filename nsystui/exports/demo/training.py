@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
-from nsystui.exports.demo.host import UNINTERRUPTIBLE
 from nsystui.exports.demo.nccl import (
     CUDA_DEVICE,
     MESSAGE_SIZE,
@@ -26,7 +25,6 @@ from nsystui.exports.demo.nccl import (
 )
 from nsystui.exports.demo.side_by_side import Meet, write_in_processes
 from nsystui.exports.demo.stacks import ALLOCATION, COLLATE, PIN_MEMORY, QUEUE
-from nsystui.exports.demo.target import DEFAULT_STREAM, Session, Thread
 from nsystui.exports.demo.timeline import (
     COPY_STREAM,
     EMBEDDING,
@@ -48,7 +46,9 @@ from nsystui.exports.demo.timeline import (
     Program,
     RankTimeline,
 )
-from nsystui.exports.demo.writer import PINNED, START_END, WARNING, ExportWriter
+from nsystui.exports.writing.host import UNINTERRUPTIBLE
+from nsystui.exports.writing.target import DEFAULT_STREAM, Session, Thread
+from nsystui.exports.writing.writer import PINNED, START_END, WARNING, ExportWriter
 
 PLANTED_SECRET: Final = "demo-secret"
 """Value of AWS_SECRET_ACCESS_KEY in every captured environment: it must never appear on a screen or in a report."""

@@ -10,9 +10,10 @@ from pathlib import Path
 from nsystui.exports.forms.columns import ARROW, PARQUET
 from nsystui.exports.forms.compressed import COMPRESSED
 from nsystui.exports.forms.form import EXPORT_ENDINGS, Form
+from nsystui.exports.forms.kineto import KINETO
 from nsystui.exports.forms.reports import RECORDING, REPORT
 
-FORMS = (REPORT, RECORDING, COMPRESSED, PARQUET, ARROW)
+FORMS = (REPORT, RECORDING, COMPRESSED, KINETO, PARQUET, ARROW)
 
 
 def form_of(path: Path) -> Form | None:

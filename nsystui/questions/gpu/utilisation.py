@@ -18,6 +18,7 @@ from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few, which_of
 from nsystui.exports import canonical
+from nsystui.questions.data_notes import recording_advice
 from nsystui.questions.derived import in_runs, of_each_report
 from nsystui.questions.gpu.device_time import (
     DEVICE_KEYS,
@@ -210,9 +211,10 @@ def _computed(session: Session, streams: frozenset[int] | None, reports: Sequenc
 
 def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
     """The notes on a utilisation of this selection."""
-    idle = [report.name for report in reports if not any(report.count(table) for table in GPU_TABLES)]
+    idle = [report for report in reports if not any(report.count(table) for table in GPU_TABLES)]
     if idle:
-        yield f"no GPU work in {which_of(idle, len(reports))}: {canonical.KERNELS.record}"
+        which = which_of([report.name for report in idle], len(reports))
+        yield f"no GPU work in {which}: {recording_advice(canonical.KERNELS, idle)}"
     graphs = sum(report.count(tables.graph_launches) for report in reports)
     if graphs:
         yield (
