@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
-
 from nsystui.base.answer import Row
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
@@ -19,6 +17,9 @@ from nsystui.store.results import version_of
 from nsystui.store.session import Computation, Session
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from nsystui.exports.canonical import CanonicalTable
     from nsystui.store.results import Arrays
 
 Compute = Callable[[Session, list[Report]], "Mapping[int, Arrays]"]
@@ -36,7 +37,7 @@ def of_each_report(
     question: str,
     compute: Compute,
     fits: Callable[[Report, Arrays], bool] = lambda report, arrays: True,
-    by: sa.Table | None = None,
+    by: sa.Table | CanonicalTable | None = None,
     doing: str = "",
     in_memory: bool = False,
 ) -> dict[int, Arrays]:
@@ -80,7 +81,7 @@ def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Ite
             session.tell(None)
 
 
-def runs_of(reports: Sequence[Report], table: sa.Table | None) -> Iterator[list[Report]]:
+def runs_of(reports: Sequence[Report], table: sa.Table | CanonicalTable | None) -> Iterator[list[Report]]:
     """The reports in runs whose rows of ``table`` fit into memory together, or that are alone; all without a table."""
     run: list[Report] = []
     rows = 0

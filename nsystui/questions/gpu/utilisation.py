@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
@@ -35,7 +34,6 @@ from nsystui.questions.gpu.device_time import (
 )
 from nsystui.questions.tasks import GPU_TABLES, RankedTask, used_devices
 from nsystui.questions.time_window import edges_of, recorded, selected_reports, shares_clock
-from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
@@ -106,13 +104,13 @@ class BusyIntervals:
         return " ".join(map(str, numbers)) if numbers and None not in numbers else None
 
 
-def columns_read(of_streams: bool) -> dict[sa.Table, tuple[str, ...]]:
-    """The columns that ``BusyIntervals.load`` takes of each table; who used which GPU follows from them.
+def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
+    """The columns that ``BusyIntervals.load`` takes of each table, by its name; who used which GPU follows from them.
 
     ``of_streams`` says whether the selection is of single streams.
     """
     columns = ("process", "device", "start", "end", *(["stream"] if of_streams else []))
-    return {table: (*columns, *(["is_nccl"] if "is_nccl" in table.c else [])) for table in GPU_TABLES}
+    return {one.name: (*columns, *(["is_nccl"] if "is_nccl" in one.field_names else [])) for one in GPU_TABLES}
 
 
 def selected_devices(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[Device]:
@@ -211,7 +209,7 @@ def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
     idle = [report.name for report in reports if not any(report.count(table) for table in GPU_TABLES)]
     if idle:
         yield f"no GPU work in {which_of(idle, len(reports))}: {canonical.KERNELS.record}"
-    graphs = sum(report.count(tables.graph_launches) for report in reports)
+    graphs = sum(report.count(canonical.BY_NAME["graph_launches"]) for report in reports)
     if graphs:
         yield (
             f"{graphs:,} whole CUDA graph launches count as busy; what ran inside them was not traced "
