@@ -17,14 +17,12 @@ from nsystui.questions.numbering import numbering
 from nsystui.questions.question import STEP_RANGE, Question, Values
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
     from nsystui.base.answer import Answer
     from nsystui.questions.job import Job
     from nsystui.questions.opening import Source
     from nsystui.questions.remembered import Remembered
 
-    Expected = tuple[Mapping[sa.Table, Collection[str]], Collection[sa.Table]]
+    Expected = tuple[Mapping[str, Collection[str]], Collection[str]]
 
 
 _SELECTING = ("time", "ranks", "devices", "streams", "filter", "filter_time", "filter_nvtx", "by_rank", "instances")

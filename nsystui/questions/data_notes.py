@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING
 
 from nsystui.base.text import which_of
 from nsystui.exports import canonical
@@ -14,8 +13,13 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 from nsystui.store.tally import LeftOut
 
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
-def missing_note(session: Session, table: sa.Table) -> str:
+    from nsystui.exports.canonical import CanonicalTable
+
+
+def missing_note(session: Session, table: sa.Table | CanonicalTable) -> str:
     """The note on reports without rows of ``table``; empty where all have some.
 
     A report whose rows were left out has recorded them, and is not among these.
@@ -24,12 +28,12 @@ def missing_note(session: Session, table: sa.Table) -> str:
     return lacking_note(session, table, [one for one in lacking if not one.packed.left_out.get(table.name)])
 
 
-def absent_note(session: Session, table: sa.Table) -> str:
+def absent_note(session: Session, table: sa.Table | CanonicalTable) -> str:
     """The note on reports without the table itself: a table without rows says that there was nothing to record."""
     return lacking_note(session, table, [report for report in session.reports if not report.has(table)])
 
 
-def lacking_note(session: Session, table: sa.Table, lacking: Sequence[Report]) -> str:
+def lacking_note(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[Report]) -> str:
     """The note on the reports of ``lacking``; empty where there are none."""
     if not lacking:
         return ""

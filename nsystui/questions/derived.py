@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import sqlalchemy as sa
-
 from nsystui.base.answer import Row
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
@@ -23,7 +21,9 @@ from nsystui.store.session import Computation, Compute, Session
 
 if TYPE_CHECKING:
     import pandas as pd
+    import sqlalchemy as sa
 
+    from nsystui.exports.canonical import CanonicalTable
     from nsystui.store.results import Arrays
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def of_each_report(
     question: str,
     compute: Compute[Mapping[int, Arrays]],
     fits: Callable[[Report, Arrays], bool] = lambda report, arrays: True,
-    by: sa.Table | None = None,
+    by: sa.Table | CanonicalTable | None = None,
     doing: str = "",
     in_memory: bool = False,
 ) -> dict[int, Arrays]:
@@ -72,7 +72,11 @@ def of_each_report(
 
 
 def in_runs(
-    session: Session, reports: Sequence[Report], compute: Compute[T], by: sa.Table | None = None, doing: str = ""
+    session: Session,
+    reports: Sequence[Report],
+    compute: Compute[T],
+    by: sa.Table | CanonicalTable | None = None,
+    doing: str = "",
 ) -> Iterator[T]:
     """What ``compute`` gives for runs of reports, in their order: all reports, or as many as `runs_of` puts together.
 
@@ -87,7 +91,9 @@ def in_runs(
         yield from on_workers(session, [(run, compute) for run in runs], doing)
 
 
-def task_runs(session: Session, reports: Sequence[Report], by: sa.Table | None = None) -> list[list[Report]]:
+def task_runs(
+    session: Session, reports: Sequence[Report], by: sa.Table | CanonicalTable | None = None
+) -> list[list[Report]]:
     """The runs of ``in_runs``: with workers short enough for each of them to get some."""
     if not reports:
         return []
@@ -170,7 +176,9 @@ def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Ite
             session.tell(None)
 
 
-def runs_of(reports: Sequence[Report], table: sa.Table | None, most: int = sys.maxsize) -> Iterator[list[Report]]:
+def runs_of(
+    reports: Sequence[Report], table: sa.Table | CanonicalTable | None, most: int = sys.maxsize
+) -> Iterator[list[Report]]:
     """The reports in runs whose rows of ``table`` fit into memory together, or that are alone; all without a table.
 
     A run has ``most`` reports at the most.

@@ -7,21 +7,19 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import HOST, PID, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.exports.identifiers import pid_of
-from nsystui.questions.conditions import where
 from nsystui.questions.derived import of_each_report, rows_by_report
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, shares, window_notes
 from nsystui.questions.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
 from nsystui.questions.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
-from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
@@ -148,10 +146,10 @@ def _count_gpus(session: Session) -> int:
 
 
 _COUNTED = {
-    "kernels": tables.kernels,
-    "graphs": tables.graph_launches,
-    "memory_ops": tables.memory_ops,
-    "api_calls": tables.api_calls,
+    "kernels": BY_NAME["kernels"],
+    "graphs": BY_NAME["graph_launches"],
+    "memory_ops": BY_NAME["memory_ops"],
+    "api_calls": BY_NAME["api_calls"],
 }
 TASK_COLUMNS = (
     RANK,
@@ -169,7 +167,7 @@ TASK_COLUMNS = (
 )
 
 
-TALLIED = tuple(_COUNTED.values())
+TALLIED = tuple(table.name for table in _COUNTED.values())
 """The tables whose rows ``task_table`` counts by task; what else it needs says ``utilisation.columns_read``."""
 
 
@@ -216,8 +214,8 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
     if selection.with_name(None) != of_tasks:
         return {name: _counted(session, selection.with_name(None), table) for name, table in _COUNTED.items()}
 
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        found: dict[int, Arrays] = {report.index: {} for report in reports}
+    def compute(part: Session, reports: list[Report]) -> Mapping[int, Arrays]:
+        found: dict[int, dict[str, Any]] = {report.index: {} for report in reports}
         for name, table in _COUNTED.items():
             of_reports: dict[int, dict[int, int]] = {report.index: {} for report in reports}
             for task, count in rows_of_tasks(part, table, reports).items():
@@ -238,14 +236,20 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
     }
 
 
-def _counted(session: Session, selection: Selection, table: sa.Table) -> dict[Task, int]:
+def _counted(session: Session, selection: Selection, table: CanonicalTable) -> dict[Task, int]:
     """Selected rows of each task in a table."""
     if not session.count(table):
         return {}
-    columns = table.c
+    import sqlalchemy as sa
+
+    from nsystui.questions.conditions import where
+    from nsystui.store import tables
+
+    rows = tables.of(table)
+    columns = rows.c
     query = (
         sa.select(columns.report, columns.process, sa.func.count())
-        .where(*where(table, selection), columns.process.is_not(None))
+        .where(*where(rows, selection), columns.process.is_not(None))
         .group_by(columns.report, columns.process)
     )
     return {Task(report, process): int(count) for report, process, count in rows_by_report(session, query)}
@@ -255,5 +259,5 @@ def _none_or_zero(session: Session, item: RankedTask, name: str) -> int | None:
     """The value for a task without rows: 0 where nothing happened, missing where nothing was traced."""
     if name == "api_calls":
         report = report_at(session, item.task.report)
-        return 0 if report.count(tables.api_calls) else None
+        return 0 if report.count(BY_NAME["api_calls"]) else None
     return 0 if item.devices else None

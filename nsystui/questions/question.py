@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job import Job
     from nsystui.questions.recipes.recipe import RecipeMap
 
-    Expected = tuple[Mapping[Any, Any], Sequence[Any]]
+    Expected = tuple[Mapping[str, Sequence[str]], Sequence[str]]
     """Columns that will be read of each table, and the tables whose rows will be counted: see `Session.expect`."""
 
 _NO_VALUES: Mapping[str, Any] = MappingProxyType({})

@@ -363,7 +363,7 @@ def _add_gpu_work(session: Session, candidates: Sequence[_Candidate]) -> None:
     for one in candidates:
         by_task.setdefault(one.task, []).append(one)
     total: dict[Task, int] = {}
-    work = [table for table in GPU_TABLES if session.count(table)]
+    work = [tables.of(table) for table in GPU_TABLES if session.count(table)]
     for ids in _id_spans(session, by_task):
         for table in work:
             for batch in session.array_batches(_launches_query(table, by_task, ids)):

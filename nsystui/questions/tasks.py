@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import sqlalchemy as sa
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import whole_number
-from nsystui.exports.canonical import NO_PROCESS
+from nsystui.exports.canonical import BY_NAME, NO_PROCESS, CanonicalTable
 from nsystui.exports.identifiers import pid_of
 from nsystui.exports.metadata import ALLOCATION_VARIABLE, LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES
 from nsystui.questions.derived import of_each_report
@@ -28,16 +27,17 @@ from nsystui.questions.mpi import has_mpi
 from nsystui.questions.numbering import SOURCE as GIVEN
 from nsystui.questions.numbering import Numbering
 from nsystui.questions.time_window import report_at
-from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from nsystui.store.results import Arrays
 
 
-GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
+GPU_TABLES = (BY_NAME["kernels"], BY_NAME["memory_ops"], BY_NAME["graph_launches"])
 """The tables of work that ran on a GPU."""
 
 
@@ -70,7 +70,7 @@ def process_names(session: Session) -> dict[Task, str]:
     }
 
 
-def rows_of_tasks(session: Session, table: sa.Table, reports: Iterable[Report]) -> dict[Task, int]:
+def rows_of_tasks(session: Session, table: CanonicalTable, reports: Iterable[Report]) -> dict[Task, int]:
     """The rows of each process in a table of these reports; a process without any is left out."""
     found: dict[Task, int] = {}
     packed = []
@@ -81,7 +81,12 @@ def rows_of_tasks(session: Session, table: sa.Table, reports: Iterable[Report]) 
         else:
             found.update({Task(report.index, process): rows for process, rows in tally.processes.items()})
     if any(report.count(table) for report in session.reports if report.index in packed):
-        place = (table.c.report, table.c.process)
+        import sqlalchemy as sa
+
+        from nsystui.store import tables
+
+        columns = tables.of(table).c
+        place = (columns.report, columns.process)
         query = sa.select(*place, sa.func.count()).where(place[0].in_(packed), place[1].is_not(None)).group_by(*place)
         found.update({Task(report, process): int(rows) for report, process, rows in session.rows(query)})
     return found
@@ -103,6 +108,10 @@ _Rows = dict[int, list[tuple[Any, ...]]]
 
 def _rows(session: Session, reports: list[Report]) -> tuple[_Rows, _Rows]:
     """By report, (process, device, gpu, name, uuid) of its devices, and (process, name) of its processes."""
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
     indices = [report.index for report in reports]
     used, known = tables.devices.c, tables.processes.c
     devices = (
@@ -225,14 +234,19 @@ def world_size(session: Session) -> int | None:
 
 def _has_ranks(session: Session) -> bool:
     """Whether anything but the size of the allocation shows that the job has several processes."""
-    if len(session.reports) > 1 or session.count(tables.nccl_calls) or has_mpi(session):
+    if len(session.reports) > 1 or session.count(BY_NAME["nccl_calls"]) or has_mpi(session):
         return True
     environments = [report.metadata.environment for report in session.reports]
     if any(_number(one.get(name, "")) for one in environments for name in RANK_VARIABLES):
         return True  # a rank above 0
-    kernels = tables.kernels
-    is_nccl = sa.cast(kernels.c.is_nccl, sa.Boolean)
-    return bool(session.count(kernels) and session.rows(sa.select(kernels.c.row).where(is_nccl).limit(1)))
+    if not session.count(BY_NAME["kernels"]):
+        return False
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    kernels = tables.kernels.c
+    return bool(session.rows(sa.select(kernels.row).where(sa.cast(kernels.is_nccl, sa.Boolean)).limit(1)))
 
 
 def _numbered(
@@ -277,10 +291,10 @@ def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
 
 def _tasks_without_gpu(session: Session, report: Report) -> set[Task]:
     """The processes that called CUDA or MPI, or had NVTX ranges; else the one with the most OS runtime calls."""
-    for table in (tables.api_calls, tables.mpi_calls, tables.nvtx_ranges):
-        if report.count(table):
-            return set(rows_of_tasks(session, table, [report]))
-    calls = rows_of_tasks(session, tables.os_calls, [report])
+    for name in ("api_calls", "mpi_calls", "nvtx_ranges"):
+        if report.count(BY_NAME[name]):
+            return set(rows_of_tasks(session, BY_NAME[name], [report]))
+    calls = rows_of_tasks(session, BY_NAME["os_calls"], [report])
     return set(sorted(calls, key=lambda task: (-calls[task], task))[:1])
 
 
@@ -333,6 +347,10 @@ def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
 
 def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
     """The processes of each report and their ranks."""
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
     found: dict[int, dict[int, int]] = {report.index: {} for report in reports}
     table = tables.nccl_calls
     query = (

@@ -26,7 +26,7 @@ from nsystui.exports.discover import is_packed_report
 from nsystui.exports.partial_files import why_not_ours
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
-from nsystui.store.database import Limits, connect, engine_of, memory_errors, series
+from nsystui.store.database import Limits, check_addresses, connect, engine_of, memory_errors, series
 from nsystui.store.report import Clock, PackedTables, Report, aligned, most_rows
 from nsystui.store.results import Memory, Results
 from nsystui.store.tally import Tally
@@ -117,6 +117,7 @@ class Session:
     _memory: Memory = field(default_factory=Memory)
     _expected: Expected | None = None
     _packing: Packing | None = None
+    _database: duckdb.DuckDBPyConnection | None = None
     _viewed: dict[str, frozenset[str]] = field(default_factory=dict)
     _parts_made: dict[tuple[int, ...], Session] = field(default_factory=dict)
     _part_numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -133,7 +134,15 @@ class Session:
         self.room = Room(self.cache)
         self.large_questions = threading.Lock()
         """Held by whoever asks about all rows of a large table: two at once would need twice the memory."""
-        self.database = connect(self.limits)
+        check_addresses()
+
+    @property
+    def database(self) -> duckdb.DuckDBPyConnection:
+        """Made when something is packed or asked: results that were computed before need none of DuckDB."""
+        with self._lock:
+            if self._database is None:
+                self._database = connect(self.limits)
+            return self._database
 
     @cached_property
     def _engine(self) -> sa.Engine:
@@ -153,7 +162,8 @@ class Session:
         """Lets go of every file and of the memory."""
         for report in self._on_demand.values():
             report.close()
-        self.database.close()
+        if self._database is not None:
+            self._database.close()
         if self.workers is not None:
             self.workers.close()
 
@@ -267,18 +277,15 @@ class Session:
         cursor, results = self.database.cursor(), self._results(path)
         return OnDemand(path, opened.metadata, opened.native, cursor, index, self.cache, self.warn, results)
 
-    def expect(self, columns: Mapping[sa.Table, Collection[str]], tallied: Collection[sa.Table] = ()) -> None:
-        """Announces the columns, and the tables to be tallied, that will be asked of every report.
+    def expect(self, columns: Mapping[str, Collection[str]], tallied: Iterable[str] = ()) -> None:
+        """Announces the columns of tables, and the tables to be tallied, that will be asked of every report.
 
         As soon as a query needs anything of a report that is not packed, all of this is read in one go, with the span
         of its events: several exports at once, and no table twice. Until then nothing is read.
         """
-        self._expected = Expected(
-            {table.name: frozenset(names) for table, names in columns.items()},
-            tuple(table.name for table in tallied),
-        )
+        self._expected = Expected({name: frozenset(read) for name, read in columns.items()}, tuple(tallied))
 
-    def tally(self, report: Report, table: sa.Table) -> Tally | None:
+    def tally(self, report: Report, table: sa.Table | CanonicalTable) -> Tally | None:
         """The number, times and processes of a report's rows, without reading columns; ``None`` where it is packed."""
         unpacked = self._on_demand.get(report.index)
         return None if unpacked is None else unpacked.tally(table.name)
@@ -307,7 +314,7 @@ class Session:
         part.tell = lambda computing: None  # what is asked of a part is itself a part of something
         part._schema = f"part_{next(self._part_numbers)}"
         self.database.execute(f"CREATE SCHEMA {part._schema}")
-        part.database = part._cursor()
+        part._database = part._cursor()
         return part
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
@@ -36,7 +35,6 @@ from nsystui.questions.gpu.device_time import (
 )
 from nsystui.questions.tasks import GPU_TABLES, RankedTask, used_devices
 from nsystui.questions.time_window import edges_of, recorded, selected_reports, shares_clock
-from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
@@ -107,13 +105,13 @@ class BusyIntervals:
         return " ".join(map(str, numbers)) if numbers and None not in numbers else None
 
 
-def columns_read(of_streams: bool) -> dict[sa.Table, tuple[str, ...]]:
-    """The columns that ``BusyIntervals.load`` takes of each table; who used which GPU follows from them.
+def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
+    """The columns that ``BusyIntervals.load`` takes of each table, by its name; who used which GPU follows from them.
 
     ``of_streams`` says whether the selection is of single streams.
     """
     columns = ("process", "device", "start", "end", *(["stream"] if of_streams else []))
-    return {table: (*columns, *(["is_nccl"] if "is_nccl" in table.c else [])) for table in GPU_TABLES}
+    return {one.name: (*columns, *(["is_nccl"] if "is_nccl" in one.field_names else [])) for one in GPU_TABLES}
 
 
 def selected_devices(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[Device]:
@@ -169,9 +167,9 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
 
     found: dict[int, Arrays] = {}
     if selection.streams is None:
-        found = of_each_report(session, reports, "busy", compute, by=tables.kernels)
+        found = of_each_report(session, reports, "busy", compute, by=canonical.KERNELS)
     else:
-        for computed in in_runs(session, reports, compute, tables.kernels):
+        for computed in in_runs(session, reports, compute, canonical.KERNELS):
             found.update(computed)
     return {report.index: of_arrays(found[report.index], report.clock_offset) for report in reports}
 
@@ -215,7 +213,7 @@ def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
     if idle:
         which = which_of([report.name for report in idle], len(reports))
         yield f"no GPU work in {which}: {recording_advice(canonical.KERNELS, idle)}"
-    graphs = sum(report.count(tables.graph_launches) for report in reports)
+    graphs = sum(report.count(canonical.BY_NAME["graph_launches"]) for report in reports)
     if graphs:
         yield (
             f"{graphs:,} whole CUDA graph launches count as busy; what ran inside them was not traced "

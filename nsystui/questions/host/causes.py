@@ -690,7 +690,7 @@ def _launchers(
     """The threads that launched the operations of each GPU, by their starts or ends, in order; of ``moments`` only."""
     calls = tables.api_calls
     parts: dict[tuple[Task, int], list[tuple[Times, Numbers]]] = {}
-    for table in GPU_TABLES:
+    for table in map(tables.of, GPU_TABLES):
         if not session.count(table) or not session.count(calls):
             continue
         moment = (table.c[edge] + table.c.clock_offset).label("moment")

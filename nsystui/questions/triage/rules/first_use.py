@@ -99,7 +99,7 @@ def _first_long_calls(case: Case) -> dict[Task, _Call]:
     if not begins:
         return {}
     calls, least = tables.api_calls, case.thresholds.context_ms * 1e6
-    asked = _given({"begin": sa.BigInteger}, [(task, begin) for task, begin in begins.items()])
+    asked = _given({"begin": sa.BigInteger}, list(begins.items()))
     start, end = job_start(calls), job_end(calls)
     query = (
         sa.select(calls.c.report, calls.c.process, start, calls.c.row, calls.c.name, end)
@@ -139,12 +139,12 @@ def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[
 
 def _given(columns: Mapping[str, type[Any]], rows: Sequence[tuple[Any, ...]]) -> sa.CTE:
     """Values of tasks as a table to join with: the first one of each row is the task."""
-    names = [sa.column(name, kind) for name, kind in {**_TASK, **columns}.items()]
+    names: list[sa.ColumnClause[Any]] = [sa.column(name, kind) for name, kind in {**_TASK, **columns}.items()]
     data = [(task.report, task.process, *values) for task, *values in rows]
     return sa.select(sa.values(*names, name="given").data(data)).cte("asked")
 
 
-_TASK = {"report": sa.BigInteger, "process": sa.BigInteger}
+_TASK: Mapping[str, type[Any]] = {"report": sa.BigInteger, "process": sa.BigInteger}
 
 
 def _context_finding(case: Case, contexts: Sequence[_First]) -> Finding | None:
