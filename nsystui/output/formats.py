@@ -24,7 +24,7 @@ from os import PathLike, fspath
 from pathlib import PurePath
 from typing import Any, Protocol
 
-from nsystui.base.answer import Answer, Row, TableAnswer, Value, iter_rows
+from nsystui.base.answer import Answer, Row, TableAnswer, Value, column_batches, iter_rows
 from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.text import ascii_glyphs, safe_text, width_of
@@ -62,22 +62,19 @@ def pages(answer: Answer, size: int = _PAGE) -> Iterator[list[Row]]:
         yield page
 
 
-def file_values(column: Column, values: Sequence[Value]) -> Sequence[Value]:
+def file_values(column: Column, values: Sequence[Any]) -> Sequence[Value]:
     """The values of ``column`` as a file gets them: not finite is ``None``, decimals are the column's.
 
     A column without decimals that holds whole floats gets integers: pandas makes floats of them where one is missing.
     """
-    if not any(issubclass(kind, float) for kind in set(map(type, values))) and not column.decimals:
+    kinds = set(map(type, values))
+    if not any(issubclass(kind, float) for kind in kinds) and not column.decimals:
         return values  # nothing to do, found at the speed of C: most columns, and rows come in millions
+    if kinds == {float} and column.decimals and all(map(float.is_integer, values)):
+        return values  # as the statistics of names that have one event each
     # Sizes nsys leaves to C's formatting; values with decimals next to them were rounded in its SQL.
     rounded = round if column.unit is Unit.MEGABYTES else round_half_up
-    if not column.decimals:
-        return [_file_value(column.decimals, rounded, value) for value in values]
-    # Most are whole, as the statistics of a name that has one event are.
-    return [
-        value if type(value) is float and value.is_integer() else _file_value(column.decimals, rounded, value)
-        for value in values
-    ]
+    return [_file_value(column.decimals, rounded, value) for value in values]
 
 
 def _file_value(decimals: int | None, rounded: Callable[[float, int], float], value: Value) -> Value:
@@ -93,10 +90,9 @@ def _file_value(decimals: int | None, rounded: Callable[[float, int], float], va
 def _file_pages(answer: Answer, progress: Progress | None) -> Iterator[list[Sequence[Value]]]:
     """Pages of columns with the values that files get; ``progress`` is called when a page has been used."""
     done = 0
-    for page in pages(answer):
-        by_column = zip(answer.columns, zip(*page, strict=True), strict=True)
-        yield [file_values(column, values) for column, values in by_column]
-        done += len(page)
+    for page in column_batches(answer):
+        yield [file_values(column, values) for column, values in zip(answer.columns, page, strict=True)]
+        done += len(page[0])
         if progress:
             progress(done)
 
@@ -135,43 +131,45 @@ def _write_csv(answer: Answer, stream: Writable, progress: Progress | None) -> i
     stream.write(",".join(quoted(column.header) for column in answer.columns) + "\n")
     rows = 0
     for page in _file_pages(answer, progress):
-        for cells in zip(*_texts(answer.columns, page, quoted), strict=True):
-            stream.write(",".join(cells) + "\n")
+        marks, cells = _marked(answer.columns, page, quoted)
+        line = ",".join(marks) + "\n"
+        for row in zip(*cells, strict=True):
+            stream.write(line % row)
             rows += 1
     return rows
 
 
-def _texts(
-    columns: Sequence[Column], page: Iterable[Sequence[Value]], worded: Callable[[str], str]
-) -> Iterator[list[str]]:
-    """The cells of each column of ``page`` as text: ``worded`` where they are texts, empty where there is none.
+def _marked(
+    columns: Sequence[Column], page: Iterable[Sequence[Any]], worded: Callable[[str], str]
+) -> tuple[list[str], list[Sequence[Any]]]:
+    """What stands in a line for each column of ``page``, and the cells that ``%`` puts there.
 
-    A column at a time: a million rows have as many millions of cells as there are columns.
+    Texts are ``worded``, and empty where there is none. One ``%`` makes a line: a million rows have as many millions of
+    cells as there are columns.
     """
+    marks: list[str] = []
+    cells: list[Sequence[Any]] = []
     for column, values in zip(columns, page, strict=True):
         kinds = set(map(type, values))
-        if kinds == {int}:
-            yield list(map(str, values))
-        elif kinds == {float} and column.decimals:
-            yield _fixed(values, column.decimals)
-        else:
-            spec = f".{column.decimals}f" if column.decimals else ""
-            yield [_text(value, spec, worded) for value in values]
+        mark = "%s"
+        if kinds == {float} and column.decimals:
+            if all(map(float.is_integer, values)) and 0.0 not in values:  # zero may be negative
+                mark, values = "%s." + "0" * column.decimals, list(map(int, values))
+            else:
+                mark = f"%.{column.decimals}f"
+        elif kinds == {str}:
+            values = list(map(worded, values))
+        elif kinds != {int}:
+            values = [_text(value, column.decimals, worded) for value in values]
+        marks.append(mark)
+        cells.append(values)
+    return marks, cells
 
 
-def _text(value: Value, spec: str, worded: Callable[[str], str]) -> str:
+def _text(value: Value, decimals: int | None, worded: Callable[[str], str]) -> str:
     if value is None or isinstance(value, str):
         return worded(value or "")
-    return format(value, spec) if isinstance(value, float) else str(value)
-
-
-def _fixed(values: Sequence[Any], decimals: int) -> list[str]:
-    """Floats as texts that show all of their decimals (``2.50``)."""
-    if all(map(float.is_integer, values)) and 0.0 not in values:  # zero may be negative
-        zeros = "0" * decimals
-        return [f"{value}.{zeros}" for value in map(int, values)]
-    spec = f".{decimals}f"
-    return [format(value, spec) for value in values]
+    return format(value, f".{decimals}f") if decimals and isinstance(value, float) else str(value)
 
 
 def to_json(value: object) -> str:
@@ -181,22 +179,22 @@ def to_json(value: object) -> str:
 
 def _write_json(answer: Answer, stream: Writable, progress: Progress | None) -> int:
     """An array of objects with the columns' keys, one object a line, in ASCII (``\\u`` escapes) whatever the stream."""
-    keys = [to_json(column.key) + ": " for column in answer.columns]
+    keys = [to_json(column.key).replace("%", "%%") for column in answer.columns]
+    line = "%s\n{" + ", ".join(f"{key}: %s" for key in keys) + "}"
     separator = "["
     rows = 0
     for page in _file_pages(answer, progress):
-        for cells in zip(*map(_json_cells, keys, page), strict=True):
-            stream.write(f"{separator}\n{{{', '.join(cells)}}}")
+        for row in zip(*map(_json_cells, page), strict=True):
+            stream.write(line % (separator, *row))
             separator = ","
             rows += 1
     stream.write("\n]\n" if rows else "[]\n")
     return rows
 
 
-def _json_cells(key: str, values: Sequence[Value]) -> list[str]:
-    if set(map(type, values)) <= {int, float}:  # finite, as all values of files
-        return [f"{key}{value!r}" for value in values]
-    return [key + to_json(value) for value in values]
+def _json_cells(values: Sequence[Value]) -> Sequence[Value]:
+    """The values as ``%s`` writes them in JSON; numbers are finite, as all of files."""
+    return values if set(map(type, values)) <= {int, float} else [to_json(value) for value in values]
 
 
 # What would be markup if it stood in a kernel's name: "f<float>" is an HTML tag, "__half, __half" is bold.
@@ -218,8 +216,10 @@ def _write_markdown(answer: Answer, stream: Writable, progress: Progress | None)
     stream.write(line("---" if column.unit is Unit.TEXT else "---:" for column in answer.columns))
     rows = 0
     for page in _file_pages(answer, progress):
-        for cells in zip(*_texts(answer.columns, page, markdown_text), strict=True):
-            stream.write(line(cells))
+        marks, cells = _marked(answer.columns, page, markdown_text)
+        marked = line(marks)
+        for row in zip(*cells, strict=True):
+            stream.write(marked % row)
             rows += 1
     return rows
 
