@@ -36,7 +36,7 @@ from nsystui.questions.question import COMPARISON
 from nsystui.questions.recipes import all_recipes, recipe_named
 from nsystui.questions.recipes.kernels import EDGES
 from nsystui.questions.recipes.recipe import Options
-from nsystui.questions.stats.nvtx_kernels import quartiles
+from nsystui.questions.stats.nvtx_kernels import Groups
 from nsystui.store.session import Session
 
 WANTED = """cuda_api_sum, cuda_api_sync, cuda_gpu_kern_sum, cuda_gpu_kern_pace, cuda_gpu_kern_hist,
@@ -321,8 +321,8 @@ def test_quartiles_are_those_of_nsys_in_sql_and_in_memory(demo_session, lists):
     query = sa.select(values.c.g, *statistics.quartiles(values.c.v)).group_by(values.c.g).order_by(values.c.g)
     expected = [(type_two(own, 0.25), type_two(own, 0.75)) for own in lists]
     assert [(q1, q3) for _, q1, q3 in demo_session.rows(query)] == expected
-    frame = quartiles(*(np.array(column, np.int64) for column in zip(*pairs, strict=True)))
-    assert list(zip(frame["q1"], frame["q3"], strict=True)) == expected
+    found = Groups.of(*(np.array(column, np.int64) for column in zip(*pairs, strict=True))).measures()
+    assert list(zip(found["q1"], found["q3"], strict=True)) == expected
 
 
 class TestNcclOnTheGpu:

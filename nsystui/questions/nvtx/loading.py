@@ -70,7 +70,7 @@ class Texts:
     def ranks(self) -> Ints:
         """The position of each text in alphabetical (code point) order; shape ``(len(texts),)``."""
         ranks = np.empty(len(self.numbers), np.int64)
-        ranks[[number for _, number in sorted(self.numbers.items())]] = np.arange(len(ranks))
+        ranks[[self.numbers[text] for text in sorted(self.numbers)]] = np.arange(len(ranks))
         return ranks
 
 
