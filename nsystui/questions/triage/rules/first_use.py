@@ -99,7 +99,7 @@ def _first_long_calls(case: Case) -> dict[Task, _Call]:
     if not begins:
         return {}
     calls, least = tables.api_calls, case.thresholds.context_ms * 1e6
-    asked = _given({"begin": sa.BigInteger}, [(task, begin) for task, begin in begins.items()])
+    asked = _given({"begin": sa.BigInteger}, list(begins.items()))
     start, end = job_start(calls), job_end(calls)
     query = (
         sa.select(calls.c.report, calls.c.process, start, calls.c.row, calls.c.name, end)
