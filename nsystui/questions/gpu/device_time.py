@@ -258,6 +258,10 @@ class DeviceIntervals:
         del lengths["graph_only"]
         return Breakdown(hi - lo, self.recorded_in(window), busy=busy, **lengths)
 
+    def busy_in(self, window: Window) -> int:
+        """The time in ``window`` in which it did anything, ns."""
+        return sum(part.length_within(window.start, window.end) for part in self.parts.disjoint)
+
     def worked(self, window: Window) -> Window | None:
         """The time from the first operation in ``window`` to the end of the last one; ``None`` where there is none."""
         span = None

@@ -324,9 +324,8 @@ class _Loader:
         place[used] = np.arange(len(used)) + len(self.lanes)
         for thread, process in zip(threads[used].tolist(), _processes(threads[used]).tolist(), strict=True):
             rank = self.ranks.get(Task(report.index, process))
-            self.lanes.append(
-                Lane(report.index, process, thread, rank, self._thread_names.get((report.index, thread), ""))
-            )
+            name = self._thread_names.get((report.index, thread), "")
+            self.lanes.append(Lane(report.index, process, thread, rank, name))
         return place[lane]
 
     @cached_property
