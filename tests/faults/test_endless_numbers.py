@@ -27,7 +27,7 @@ def test_every_command_answers_whatever_numbers_are_in_the_texts_of_an_export(ex
         f"UPDATE NVTX_EVENTS SET jsonText = '{{\"Message size [bytes]\": {DIGITS}}}'",
         f"UPDATE StringIds SET value = value || '{DIGITS}'",
     )
-    assert not program.failures([program.run(*words, export, "--no-cache") for words in program.questions()])
+    assert not program.failures([program.run(*words, export) for words in program.questions()])
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,13 @@ class Filled:
     reads: dict[tuple[str, ...], set[str]]
 
     def readers(self, file: Path) -> list[tuple[str, ...]]:
-        """The commands that read a file of the cache; DuckDB opens those that are listed in a file beside it."""
+        """The commands that read a file of the cache; DuckDB opens those that are listed in a file beside it.
+
+        First those that read little else.
+        """
         opened = str(file.parent / "report.json" if file.suffix == ".parquet" else file)
-        return [words for words, files in self.reads.items() if opened in files]
+        found = [words for words, files in self.reads.items() if opened in files]
+        return sorted(found, key=lambda words: len(self.reads[words]))
 
     def ask(self, words: tuple[str, ...]) -> program.Ran:
         return program.run(*words, *self.files, *_ANSWERED)
@@ -181,18 +185,17 @@ def _wrong(cache: Filled, file: Path, way: str, asked: list[tuple[str, ...]]) ->
 
 
 def test_every_kind_in_some_ways(cache):
-    """Every way for some kind, every kind in three ways, for one of the commands that read it."""
+    """Every way for some kind, every kind in one way, for one of the commands that read it."""
     chance, failed, done = random.Random(16), [], 0
-    ways = [*WAYS, TWIN]
+    ways = [way for other in WAYS for way in (TWIN, other)]
     for number, (_, files) in enumerate(cache.kinds().items()):
-        for way in (TWIN, ways[number % len(ways)], ways[(number + 5) % len(ways)]):
-            read = [file for file in files if file.exists() and cache.readers(file)]
-            if read:
-                file = chance.choice(read)
-                failed += _wrong(cache, file, way, [chance.choice(cache.readers(file))])
-                done += 1
+        read = [file for file in files if file.exists() and cache.readers(file)]
+        if read:
+            file = chance.choice(read)
+            failed += _wrong(cache, file, ways[number % len(ways)], cache.readers(file)[:1])
+            done += 1
     assert not failed, f"{len(failed)} of {done}\n\n" + "\n\n".join(failed)
-    assert done > 10
+    assert done > 5
 
 
 @pytest.mark.campaign

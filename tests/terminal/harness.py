@@ -22,6 +22,7 @@ import re
 import select
 import signal
 import struct
+import sys
 import termios
 import time
 from collections.abc import Mapping, Sequence
@@ -54,6 +55,15 @@ KEYS = {
 
 CLEAN = ("PATH", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 """The variables that a child inherits; the rest (TERM, NO_COLOR, SSH_CONNECTION …) must not decide a test."""
+
+
+WITHOUT_FINDINGS = [
+    sys.executable,
+    "-c",
+    "import sys; from nsystui.cli import main; from nsystui.ui.screens import findings; "
+    "findings.MOST_KERNELS = -1; sys.exit(main())",
+]
+"""The program, which looks for findings when asked alone: a triage is more work than most tests of terminals."""
 
 
 PATIENCE = 300.0

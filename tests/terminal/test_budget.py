@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import Terminal
+from harness import WITHOUT_FINDINGS, Terminal
 from synthetic import training_job
 
 CURSOR, PAGE, SWITCH = 600, 8 * 1024, 15 * 1024
@@ -26,8 +26,8 @@ def job(tmp_path_factory):
 # are not counted with the step.
 WITHOUT_REST = """
 import sys
-from nsystui.ui.screens import base
-base.DETAIL_DELAY = 3600.0
+from nsystui.ui.screens import base, findings
+base.DETAIL_DELAY, findings.MOST_KERNELS = 3600.0, -1
 from nsystui.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -35,7 +35,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture(scope="module")
 def terminal(job):
-    yield from running_program([sys.executable, "-m", "nsystui"], *job)
+    yield from running_program(WITHOUT_FINDINGS, *job)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from harness import Terminal
+from harness import WITHOUT_FINDINGS, Terminal
 from synthetic import training_job
 
 ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -25,7 +25,7 @@ def job(tmp_path_factory):
 def start(job, *flags: str, columns: int = 80, lines: int = 24, **env: str | None) -> Terminal:
     directory, paths = job
     cache = {"NSYSTUI_CACHE_DIR": str(directory / "cache")}
-    return Terminal([*PROGRAM, *flags, *paths], {**cache, **env}, columns=columns, lines=lines)
+    return Terminal([*WITHOUT_FINDINGS, *flags, *paths], {**cache, **env}, columns=columns, lines=lines)
 
 
 def test_q_ends_with_status_0_and_leaves_the_terminal_as_it_was(job):

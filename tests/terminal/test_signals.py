@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import PATIENCE, Terminal, modes_left
+from harness import PATIENCE, WITHOUT_FINDINGS, Terminal, modes_left
 from synthetic import training_job
 
 ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -22,6 +22,7 @@ BASH = "?2004h"
 """Bash itself asks for pasted text in brackets, at its prompt."""
 
 PROGRAM = [sys.executable, "-m", "nsystui"]
+"""As users start it, for what happens before it has loaded."""
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def test_an_end_leaves_the_terminal_as_it_was(job, environment, unpacked, number
 def test_it_stops_and_comes_back(job, environment):
     with Terminal(["bash", "--norc", "-i"], environment) as terminal:
         terminal.wait_for("shell$")
-        terminal.send(f"{shlex.join([*PROGRAM, *job])}\n".encode())
+        terminal.send(f"{shlex.join([*WITHOUT_FINDINGS, *job])}\n".encode())
         terminal.wait_for("? help")
         terminal.settle(quiet=0.5)
         os.killpg(terminal.foreground, signal.SIGTSTP)
@@ -149,7 +150,7 @@ def test_a_stop_while_it_writes_does_not_wait_for_itself(job, environment, tmp_p
 
 
 def test_stopped_from_outside_it_leaves_the_terminal_as_it_was(job, environment):
-    with in_a_shell([*PROGRAM, *job], environment) as terminal:
+    with in_a_shell([*WITHOUT_FINDINGS, *job], environment) as terminal:
         terminal.wait_for("? help")
         terminal.settle()
         program = int(subprocess.run(["pgrep", "-P", str(terminal.pid)], capture_output=True, check=True).stdout)
@@ -167,7 +168,7 @@ def test_stopped_from_outside_it_leaves_the_terminal_as_it_was(job, environment)
 
 
 def test_without_a_shell_to_go_back_to_it_does_not_stop(job, environment):
-    with Terminal([*PROGRAM, *job], environment) as terminal:
+    with Terminal([*WITHOUT_FINDINGS, *job], environment) as terminal:
         terminal.wait_for("? help")
         terminal.settle()
         terminal.mark()
@@ -184,7 +185,7 @@ def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, envir
     """Then the system sends SIGHUP and SIGCONT."""
     with Terminal(["bash", "--norc", "-i"], environment) as terminal:
         terminal.wait_for("shell$")
-        terminal.send(f"{shlex.join([*PROGRAM, *job])}\n".encode())
+        terminal.send(f"{shlex.join([*WITHOUT_FINDINGS, *job])}\n".encode())
         terminal.wait_for("? help")
         terminal.settle()
         program = terminal.foreground
@@ -204,7 +205,7 @@ def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, envir
 
 
 def test_it_ends_with_its_terminal_even_where_it_must_not_be_told(job, environment):
-    ignoring = "trap '' HUP; exec " + shlex.join([*PROGRAM, *job])
+    ignoring = "trap '' HUP; exec " + shlex.join([*WITHOUT_FINDINGS, *job])
     with Terminal(["sh", "-c", ignoring], environment) as terminal:
         terminal.wait_for("? help")
         terminal.hang_up()
@@ -253,7 +254,7 @@ def test_without_one_of_its_streams_it_ends_with_2(job, environment, redirection
 
 @pytest.mark.parametrize("redirection", [">/dev/null", ">&-", "| cat"])
 def test_stdout_is_not_needed_for_the_screens(job, environment, redirection):
-    with Terminal(["sh", "-c", f"{shlex.join([*PROGRAM, *job])} {redirection}"], environment) as terminal:
+    with Terminal(["sh", "-c", f"{shlex.join([*WITHOUT_FINDINGS, *job])} {redirection}"], environment) as terminal:
         terminal.wait_for("? help")
         terminal.press("2")
         terminal.wait_for(" names")
@@ -390,7 +391,7 @@ def test_a_signal_ends_it_whatever_it_waits_for(job, environment, tmp_path, wher
 def test_a_stopped_job_that_the_shell_kills_is_gone(job, environment):
     with Terminal(["bash", "--norc", "-i"], environment) as terminal:
         terminal.wait_for("shell$", timeout=30)
-        terminal.send(f"{shlex.join([*PROGRAM, *job])}\n".encode())
+        terminal.send(f"{shlex.join([*WITHOUT_FINDINGS, *job])}\n".encode())
         terminal.wait_for("? help", timeout=60)
         terminal.settle()
         terminal.press("ctrl+z")
