@@ -27,14 +27,15 @@ def run(arguments: argparse.Namespace) -> int:
     from nsystui.output.stdout import print_lines
     from nsystui.questions.catalogue import questions
     from nsystui.questions.question import COMPARISON
-    from nsystui.questions.schemas import schema_of
+    from nsystui.questions.schemas import empty_job, schema_of
 
-    if arguments.words:
-        found = _question(arguments.words)
-        schema = schema_of(found, _values(found, arguments.words[len(found.family.split()) + 1 :]))
-    else:
-        alone = (one for one in questions() if one.home != COMPARISON)
-        schema = {f"{one.family} {one.name}".strip(): schema_of(one, one.default_values()) for one in alone}
+    with empty_job() as job:
+        if arguments.words:
+            found = _question(arguments.words)
+            schema = schema_of(job, found, _values(found, arguments.words[len(found.family.split()) + 1 :]))
+        else:
+            alone = (one for one in questions() if one.home != COMPARISON)
+            schema = {f"{one.family} {one.name}".strip(): schema_of(job, one, one.default_values()) for one in alone}
     print_lines(json.dumps(schema, indent=1).splitlines())
     return 0
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from nsystui.base.columns import Column, Unit
@@ -28,18 +31,31 @@ UNITS = {
 """The unit of the numbers in files; other quantities have none."""
 
 
-def schema_of(question: Question, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of what ``--format json`` writes for a question with these values of its options.
+@contextmanager
+def empty_job() -> Iterator[Job]:
+    """A job of one export in which nothing happened: what is asked of it has columns and no rows."""
+    from nsystui.exports.writing.writer import ExportWriter
 
-    The columns are those of the answer about no reports at all; what exports name themselves (GPU metrics) comes on top
-    of them. Raises UsageError for values that make no sense.
-    """
     session = Session()
     try:
-        options = question.read(dict(values) if question.family else {**values, "files": []})
-        answer = ask(question, Job(session), Selection(), options)
+        with tempfile.TemporaryDirectory(prefix="nsystui-") as place:
+            path = Path(place) / "empty.sqlite"
+            with ExportWriter(path):
+                pass
+            session.add(path)
+            yield Job(session)
     finally:
         session.close()
+
+
+def schema_of(job: Job, question: Question, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of what ``--format json`` writes for a question with these values of its options.
+
+    The columns are those of the answer about the `empty_job`; what exports name themselves (GPU metrics) comes on top
+    of them. Raises UsageError for values that make no sense.
+    """
+    options = question.read(dict(values) if question.family else {**values, "files": []})
+    answer = ask(question, job, Selection(), options)
     name = f"{question.family} {question.name}".strip()
     return {
         "$schema": DIALECT,
