@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import nsystui
+from nsystui.cli import main
 from nsystui.commands import commands
 from nsystui.exports import canonical
 
@@ -172,6 +173,7 @@ def test_the_first_screen_is_there_before_anything_heavy_is():
     loaded, _ = loaded_by("import nsystui.ui.app, nsystui.ui.screens.overview")
     assert "textual" in loaded
     assert loaded.isdisjoint(HEAVY)
+    assert loaded.isdisjoint({"markdown_it", "pygments", "tree_sitter"})  # Textual has them for widgets not used here
 
 
 HEADLESS = {
@@ -221,6 +223,42 @@ def test_no_headless_command_loads_the_screens(demo_job, tmp_path):
     assert "duckdb" in loaded
     of_pandas, _ = loaded_by("import pandas")  # which takes pyarrow where there is one
     assert (loaded - of_pandas).isdisjoint({"textual", "pyarrow"})
+
+
+_QUERIES = {"numpy", "sqlalchemy", "duckdb"}
+LOADS = {
+    "overview": {"numpy"},
+    "gpu": {"numpy"},
+    "ranks": {"numpy", "sqlalchemy"},
+    "steps": {"numpy", "sqlalchemy"},
+    "kernels --by rank": _QUERIES,
+    "api": _QUERIES,
+    "stats -r cuda_api_sum": _QUERIES,
+    "events --top 5": _QUERIES,
+    "timeline": _QUERIES,
+    "efficiency": _QUERIES,
+    "budget": _QUERIES,
+    "gaps": _QUERIES,
+    "info": _QUERIES,
+    "nccl": {*_QUERIES, "pandas"},
+    "triage": {*_QUERIES, "pandas"},
+    "nvtx": {*_QUERIES, "pandas"},
+}
+"""The most that each command loads to answer of a packed rank: SQLAlchemy and DuckDB for a query, pandas for frames."""
+
+
+@pytest.fixture(scope="module")
+def packed_rank(demo_job, tmp_path_factory):
+    place = tmp_path_factory.mktemp("packed") / "job"
+    main(["pack", str(demo_job[0]), "-o", str(place)])
+    return place
+
+
+@pytest.mark.parametrize("command", LOADS)
+def test_a_command_loads_only_what_it_uses(packed_rank, command):
+    no_dialect = "\nassert not [name for name in sys.modules if name.startswith('sqlalchemy.dialects.')]"
+    loaded, _ = loaded_by(RUN + no_dialect, *command.split(), str(packed_rank))
+    assert loaded & {*HEAVY, "textual"} - {"pyarrow"} <= LOADS[command]  # pandas takes pyarrow where there is one
 
 
 def test_writing_a_demo_loads_nothing_heavy(tmp_path):
