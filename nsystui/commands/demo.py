@@ -11,7 +11,7 @@ from nsystui.commands import arguments as shared
 
 DESCRIPTION = """Writes the exports of a demo training job (several ranks on two or more hosts of at most eight GPUs,
 NCCL with message sizes, NVTX, GPU metrics, CPU samples and scheduling, GPU memory, one straggler rank, one stall) and
-opens them. The more ranks, the smaller the model: 1,024 of them take less than 1 GB."""
+opens them. The more ranks, the smaller the model: 1,024 of them take less than 1 GiB."""
 EXAMPLES = """  nsystui demo
   nsystui demo --ranks 8 --directory demo-job --write-only
   nsystui demo --ranks 1024 --directory big-job --write-only

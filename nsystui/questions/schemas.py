@@ -24,7 +24,7 @@ UNITS = {
     Unit.DURATION: "ns",
     Unit.CHANGE: "ns",
     Unit.BYTES: "B",
-    Unit.MEGABYTES: "MB",
+    Unit.MEGABYTES: "10^6 B",
     Unit.PERCENT: "%",
     Unit.RATE: "B/s",
 }
