@@ -232,3 +232,36 @@ class TestProgram:
         assert "--steps A:B" in done.out
         assert "communicators" in done.out
         assert "did you mean `nsystui nccl-log`" in run("nccl-logs").err
+
+
+def test_a_choice_of_the_tuner_has_the_communicators_that_called_for_it(run, tmp_path):
+    init = (
+        "n1:1:1 [0] NCCL INFO ncclCommInitRank comm {comm} rank 0 nranks {ranks} cudaDev 0 busId 1000 "
+        "commId {name} - Init START\n"
+    )
+    call = (
+        "n1:1:1 [0] NCCL INFO {op}: opCount 0 sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 "
+        "comm {comm} [nranks={ranks}] stream 0x3\n"
+    )
+    choice = "n1:1:1 [0] NCCL INFO {op}: {size} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..1}}\n"
+    log = tmp_path / "nccl.log"
+    log.write_text(
+        init.format(comm="0xc1", ranks=8, name="0xaaaa")
+        + init.format(comm="0xc2", ranks=2, name="0xbbbb")
+        + call.format(op="AllReduce", count=256, comm="0xc1", ranks=8)
+        + choice.format(op="AllReduce", size=1024)
+        + call.format(op="AllGather", count=256, comm="0xc2", ranks=2)
+        + choice.format(op="AllGather", size=2048)  # of both ranks together
+        + call.format(op="AllReduce", count=512, comm="0xc1", ranks=8)
+        + call.format(op="AllReduce", count=512, comm="0xc2", ranks=2)
+        + choice.format(op="AllReduce", size=2048)
+        + choice.format(op="Broadcast", size=64)  # nobody's call is in the log
+    )
+    rows = run("nccl-log", log, "--tables", "tuning", "--format", "json").json
+    found = {(row["op"], row["bytes"]): row["communicators"] for row in rows}
+    assert found == {
+        ("AllReduce", 1024): "0xaaaa",
+        ("AllGather", 2048): "0xbbbb",
+        ("AllReduce", 2048): "0xaaaa, 0xbbbb",
+        ("Broadcast", 64): None,
+    }

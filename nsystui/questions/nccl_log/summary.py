@@ -55,9 +55,13 @@ Gpu = tuple[Process, int | None]
 
 @dataclass
 class MemberCalls:
-    """The calls of one rank of a communicator: how many by op and bucket of message size, and their known bytes."""
+    """The calls of one rank of a communicator: how many by op and bucket of message size, and their known bytes.
+
+    ``sizes``: each op with each of its message sizes, of a rank 0 alone, the one that tells the tuner's choices.
+    """
 
     by_bucket: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    sizes: set[tuple[str, int]] = field(default_factory=set)
     calls: int = 0
     bytes: int = 0
     last_op_count: int = -1
@@ -207,6 +211,8 @@ class Summary:
         member = self.communicators.member_of(signature, number)
         made = self.members.setdefault(member, MemberCalls())
         made.by_bucket[signature.op, bucket_of(signature.size)] += number
+        if not member.rank and signature.size is not None:
+            made.sizes.add((signature.op, signature.size))
         made.calls += number
         made.bytes += number * (signature.size or 0)
         made.last_op_count = max(made.last_op_count, last_op_count)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import COUNT, HOST, PID, RANK, Column, Unit
+from nsystui.base.text import few
 from nsystui.exports.nccl_log.lines import Damage, datatype_name
 from nsystui.questions.nccl.names import BUCKETS, bucket_of
 from nsystui.questions.nccl_log import topology_tables as topology
@@ -218,8 +219,10 @@ _NS_PER_S = 1e9
 def tuning_table(summary: Summary) -> TableAnswer:
     """The algorithm and protocol that NCCL chose, by op and bytes as the tuner counts them.
 
-    For AllGather, ReduceScatter and AlltoAll these are the bytes of all ranks together.
+    For AllGather, ReduceScatter and AlltoAll these are the bytes of all ranks together. The lines name no communicator:
+    those are told whose rank 0 called that op with that many bytes.
     """
+    callers = _callers(summary)
     columns = (
         Column("op", header="Op", label="op"),
         Column("bytes", header="Tuner Bytes", label="tuner bytes", unit=Unit.BYTES),
@@ -227,14 +230,40 @@ def tuning_table(summary: Summary) -> TableAnswer:
         Column("protocol", header="Protocol", label="protocol"),
         Column("channels", header="Channels", label="channels", unit=Unit.COUNT),
         Column("lines", header="Lines", label="lines", unit=Unit.COUNT),
+        Column("communicators", header="Communicators", label="communicators", importance=2),
     )
     rows: list[Row] = [
-        (line.op, line.size, line.algorithm, line.protocol, line.channels, number)
+        (
+            line.op,
+            line.size,
+            line.algorithm,
+            line.protocol,
+            line.channels,
+            number,
+            few(callers.get((line.op, line.size), ())) or None,
+        )
         for line, number in sorted(
             summary.tuning.items(), key=lambda item: (str(item[0].op or ""), -int(item[0].size or 0), -item[1])
         )
     ]
     return TableAnswer("nccl-log-tuning", columns, rows, len(rows))
+
+
+# The tuner counts the bytes of all ranks of these.
+_OF_ALL_RANKS = frozenset({"AllGather", "ReduceScatter", "AlltoAll"})
+
+
+def _callers(summary: Summary) -> dict[tuple[str | None, int | None], list[str]]:
+    """The communicators that called an op with a number of bytes as the tuner counts them."""
+    found: dict[tuple[str | None, int | None], list[str]] = {}
+    for member, made in summary.members.items():
+        for op, size in sorted(made.sizes):
+            if op in _OF_ALL_RANKS and member.ranks is None:
+                continue
+            names = found.setdefault((op, size * (member.ranks or 1) if op in _OF_ALL_RANKS else size), [])
+            if member.communicator is not None and member.communicator not in names:
+                names.append(member.communicator)
+    return found
 
 
 def steps_table(summary: Summary) -> TableAnswer:
