@@ -19,7 +19,7 @@ def export_of(path: Path, form: Form, directory: Path) -> Path:
 
     Raises ExportError where there is no such report.
     """
-    return directory / identity_of(path) / f"{form.name_of(path)}.sqlite"
+    return directory / identity_of(path, form.version) / f"{form.name_of(path)}.sqlite"
 
 
 def made_before(path: Path, directory: Path) -> Path:

@@ -31,7 +31,7 @@ class Form:
 
     ``is_of`` tells by a path. ``write`` gets the path and that of the export to write, and raises ExportError or
     OSError. ``endings`` are cut off the name, so that it can tell the rank. ``asks``: only with ``--convert``, since
-    NVIDIA's programs are run for it.
+    NVIDIA's programs are run for it. ``version`` grows when ``write`` makes another export of the same report.
     """
 
     what: str
@@ -39,6 +39,7 @@ class Form:
     is_of: Callable[[Path], bool]
     write: Callable[[Path, Path, Advance], None]
     asks: bool = False
+    version: int = 1
 
     def name_of(self, path: Path) -> str:
         """The name of the report: that of the file without the form's ending and that of an export."""
@@ -47,8 +48,8 @@ class Form:
         return os.path.splitext(name)[0] if name.endswith(EXPORT_ENDINGS) else name or path.stem
 
 
-def identity_of(path: Path) -> str:
-    """A text that changes when a report does: of a directory when any file in it does.
+def identity_of(path: Path, version: int) -> str:
+    """A text that changes when a report or the ``version`` does: of a directory when any file in it does.
 
     Raises ExportError where there is no such report.
     """
@@ -61,7 +62,7 @@ def identity_of(path: Path) -> str:
     except OSError as error:
         look = f"see what is there: ls -l {shell_word(str(path.parent))}"
         raise ExportError(str(path), error.strerror or str(error), look) from None
-    text = "|".join([os.path.realpath(path), *states])
+    text = "|".join([str(version), os.path.realpath(path), *states])
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
 
 
