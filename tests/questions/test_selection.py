@@ -221,7 +221,7 @@ class TestFilterInSql:
             yield session
 
     def passes(self, session: Session, wanted: NameFilter, names: list[str | None]) -> list[bool]:
-        column = sa.func.unnest(sa.cast(sa.literal(names, sa.ARRAY(sa.Text)), sa.ARRAY(sa.Text)))
+        column = sa.cast(sa.func.unnest(sa.literal(names, sa.ARRAY(sa.Text))), sa.Text)
         rows = sa.select(column.label("name")).subquery()
         return [bool(found) for (found,) in session.rows(sa.select(matches(rows.c.name, wanted)))]
 
