@@ -1,3 +1,21 @@
-"""nsystui: a terminal explorer for NVIDIA Nsight Systems exports."""
+"""nsystui: a terminal explorer for NVIDIA Nsight Systems exports. For notebooks and scripts: see `nsystui.api`."""
 
-__version__ = "0.1.0"
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nsystui.base.version import __version__
+
+if TYPE_CHECKING:
+    from nsystui.api import Job, NsystuiError, UsageError, catalogue, open  # noqa: A004
+
+__all__ = ["Job", "NsystuiError", "UsageError", "__version__", "catalogue", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the interface for Python when it is first used: `nsystui --version` needs none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from nsystui import api
+
+    return getattr(api, name)

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn, Protocol
 
-from nsystui import __version__
 from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.base.version import __version__
 from nsystui.commands import commands, is_command, is_question, topic_of
 
 FAILED = 70
@@ -44,6 +44,7 @@ for your shell:
 
 files:
   A FILE is what `nsys export -t sqlite` writes, a directory of such files, or a glob; or what `nsystui pack` wrote.
+  What -t parquetdir and -t arrowdir write opens too, and compressed exports.
   Logs of NCCL (NCCL_DEBUG=INFO) open too: alone, or beside exports with --nccl-log.
   Message sizes of NCCL need: nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep
 

@@ -124,6 +124,19 @@ def shared_export() -> Callable[[str], Path]:
     return path_of
 
 
+@pytest.fixture(scope="session")
+def dask_scheduler() -> Iterator[str]:
+    """The address of a Dask cluster of two processes, which gives up a task when two of its workers have died."""
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'nsystui[dask]'")
+    import dask
+
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+    ):
+        yield cluster.scheduler_address
+
+
 @pytest.fixture
 def opened() -> Iterator[Callable[..., Session]]:
     """Opens exports in a session that is closed after the test."""

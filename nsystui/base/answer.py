@@ -6,13 +6,16 @@ Screens and commands show the same answers, so that a number is the same number 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload, runtime_checkable
 
 from nsystui.base.columns import Column, Unit
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 Value = int | float | str | None
@@ -70,6 +73,19 @@ def row_batches(answer: Answer, size: int = 10_000) -> Iterator[Sequence[Row]]:
             yield answer.page(offset, size)
 
 
+def column_batches(answer: Answer, size: int = 10_000) -> Iterator[Sequence[Sequence[Value]]]:
+    """The columns of every ``size`` rows of ``answer``, the last ones of fewer.
+
+    Of an answer that is kept by column no row is made.
+    """
+    if isinstance(answer, TableAnswer) and isinstance(answer.rows, _MadeRows):
+        yield from (answer.rows.columns(slice(start, start + size)) for start in range(0, len(answer), size))
+        return
+    rows = iter_rows(answer)
+    while batch := list(islice(rows, size)):
+        yield list(zip(*batch, strict=True))
+
+
 def iter_rows(answer: Answer, size: int = 10_000) -> Iterator[Row]:
     """Every row of ``answer``, fetched ``size`` at a time."""
     for batch in row_batches(answer, size):
@@ -78,7 +94,7 @@ def iter_rows(answer: Answer, size: int = 10_000) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class TableAnswer:
-    """An answer whose rows are in memory: a list of them, or a frame (see `of_frame`)."""
+    """An answer whose rows are in memory: a list of them, a frame (see `of_frame`) or arrays (see `of_arrays`)."""
 
     name: str
     columns: tuple[Column, ...]
@@ -98,8 +114,20 @@ class TableAnswer:
         """The rows of ``frame``, whose columns have the keys of ``columns``; it may have others besides."""
         return cls(name, columns, FrameRows(frame, tuple(column.key for column in columns)), total, notes)
 
+    @classmethod
+    def of_arrays(
+        cls,
+        name: str,
+        columns: tuple[Column, ...],
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        total: int | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Self:
+        """The same of arrays of one length, texts as objects: a million rows are written without pandas."""
+        return cls(name, columns, ArrayRows(arrays, tuple(column.key for column in columns)), total, notes)
+
     def __post_init__(self) -> None:
-        if not isinstance(self.rows, FrameRows):
+        if not isinstance(self.rows, FrameRows | ArrayRows):
             object.__setattr__(self, "rows", _plain_rows(self.rows))
 
     def __len__(self) -> int:
@@ -110,7 +138,7 @@ class TableAnswer:
 
     def cells(self, key: str) -> list[Value]:
         """The values of one column, in the order of the rows."""
-        if isinstance(self.rows, FrameRows):
+        if isinstance(self.rows, FrameRows | ArrayRows):
             return self.rows.cells(key)
         position = [column.key for column in self.columns].index(key)
         return [row[position] for row in self.rows]
@@ -122,7 +150,7 @@ class TableAnswer:
 
     def with_columns(self, columns: tuple[Column, ...]) -> Self:
         """The answer with these columns, by their keys, of those that it has."""
-        if isinstance(self.rows, FrameRows):
+        if isinstance(self.rows, FrameRows | ArrayRows):
             return replace(self, columns=columns, rows=replace(self.rows, keys=tuple(column.key for column in columns)))
         cells = [self.cells(column.key) for column in columns]
         return replace(self, columns=columns, rows=list(zip(*cells, strict=True)))
@@ -132,7 +160,7 @@ class TableAnswer:
         known = [position for position, cell in enumerate(cells) if cell is not None]
         missing = [position for position, cell in enumerate(cells) if cell is None]
         order = [*sorted(known, key=cells.__getitem__, reverse=descending), *missing]
-        if isinstance(self.rows, FrameRows):
+        if isinstance(self.rows, FrameRows | ArrayRows):
             return replace(self, rows=self.rows.taken(order))
         return replace(self, rows=[self.rows[position] for position in order])
 
@@ -142,6 +170,8 @@ class TableAnswer:
             return self.rows.frame
         import pandas as pd
 
+        if isinstance(self.rows, ArrayRows):
+            return pd.DataFrame({**self.rows.arrays})
         cells = list(zip(*self.rows, strict=True)) if self.rows else [()] * len(self.columns)
         return pd.DataFrame(
             {
@@ -158,15 +188,8 @@ def _dtype(column: Column) -> Any:
     return "float64" if column.decimals is not None else "Int64"
 
 
-@dataclass(frozen=True, eq=False)
-class FrameRows(Sequence[Row]):
-    """The rows of a frame as tuples of Python values, made on demand: most of a large frame is never needed."""
-
-    frame: pd.DataFrame
-    keys: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.frame)
+class _MadeRows(Sequence[Row]):
+    """Rows as tuples of Python values, made on demand: most of a large table is never needed."""
 
     @overload
     def __getitem__(self, position: int) -> Row: ...
@@ -175,8 +198,11 @@ class FrameRows(Sequence[Row]):
     def __getitem__(self, position: int | slice) -> Row | list[Row]:
         if isinstance(position, int):
             return self[position : position + 1 or None][0]
-        chosen = self.frame.iloc[position]
-        return list(zip(*(_plain(chosen[key].tolist()) for key in self.keys), strict=True))
+        return list(zip(*self.columns(position), strict=True))
+
+    def columns(self, position: slice) -> list[list[Value]]:
+        """The rows of a slice, column by column."""
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self[:])
@@ -185,6 +211,43 @@ class FrameRows(Sequence[Row]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]  # as a list has none
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayRows(_MadeRows):
+    """The rows of arrays of one length."""
+
+    arrays: Mapping[str, np.ndarray[Any, Any]]
+    keys: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.arrays[self.keys[0]])
+
+    def columns(self, position: slice) -> list[list[Value]]:
+        return [_plain(self.arrays[key][position].tolist()) for key in self.keys]
+
+    def cells(self, key: str) -> list[Value]:
+        """One column."""
+        return _plain(self.arrays[key].tolist())
+
+    def taken(self, order: Sequence[int]) -> ArrayRows:
+        """The rows at these places, in this order."""
+        return replace(self, arrays={key: values[list(order)] for key, values in self.arrays.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class FrameRows(_MadeRows):
+    """The rows of a frame."""
+
+    frame: pd.DataFrame
+    keys: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def columns(self, position: slice) -> list[list[Value]]:
+        chosen = self.frame.iloc[position]
+        return [_plain(chosen[key].tolist()) for key in self.keys]
 
     def cells(self, key: str) -> list[Value]:
         """One column."""
@@ -207,7 +270,11 @@ _PLAIN_KINDS = {int, str, type(None)}
 
 def _plain(cells: Iterable[Any]) -> list[Value]:
     """Scalars of numpy and pandas as Python's own; NaN and NA as ``None``."""
-    return [_plain_value(value) for value in cells]
+    values = list(cells)
+    kinds = set(map(type, values))
+    if kinds <= _PLAIN_KINDS or (kinds == {float} and not any(map(math.isnan, values))):
+        return values  # found at the speed of C: rows come in millions
+    return [_plain_value(value) for value in values]
 
 
 def _plain_value(value: Any) -> Value:

@@ -23,6 +23,7 @@ class Unit(Enum):
     COUNT = "count"
     NUMBER = "number"  # a number that is not a count: an id, a grid size
     RATE = "rate"  # bytes per second
+    FREQUENCY = "frequency"  # Hz
     TEXT = "text"
 
 

@@ -63,8 +63,8 @@ def report_crash(error: BaseException) -> str:
     import tempfile
     import traceback
 
-    from nsystui import __version__
     from nsystui.base.text import safe_text
+    from nsystui.base.version import __version__
 
     cause = safe_text(" ".join(f"{type(error).__name__}: {error}".split()))
     try:

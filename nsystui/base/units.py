@@ -34,6 +34,7 @@ _Scales = tuple[tuple[int, str], ...]
 _DURATIONS: _Scales = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
 _BYTES: _Scales = ((1, "B"), (1024, "KiB"), (1024**2, "MiB"), (1024**3, "GiB"), (1024**4, "TiB"))
 _RATES: _Scales = ((1, "B/s"), (10**3, "kB/s"), (10**6, "MB/s"), (10**9, "GB/s"), (10**12, "TB/s"))
+_FREQUENCIES: _Scales = ((1, "Hz"), (10**3, "kHz"), (10**6, "MHz"), (10**9, "GHz"))
 
 
 def _four_digits(number: float) -> str:
@@ -77,6 +78,7 @@ _WORDINGS: dict[Unit, Callable[[float], str]] = {
     Unit.BYTES: lambda size: _scaled(size, _BYTES, 1024),
     Unit.MEGABYTES: lambda size: f"{size:,.3f}",
     Unit.RATE: lambda rate: _scaled(rate, _RATES, 1000),
+    Unit.FREQUENCY: lambda frequency: _scaled(frequency, _FREQUENCIES, 1000),
     Unit.PERCENT: lambda percent: f"{percent:.1f} %",
     Unit.COUNT: _count,
     Unit.NUMBER: _plain,
@@ -88,7 +90,7 @@ def format_value(unit: Unit, value: Value) -> str:
     """Words ``value`` for a screen by the rules above; text, in a column of any unit, goes through ``safe_text``.
 
     TIME, DURATION and CHANGE are in ns, BYTES in bytes, MEGABYTES in 10⁶ bytes, RATE in
-    bytes per second, PERCENT in percent (14.6, not 0.146).
+    bytes per second, FREQUENCY in Hz, PERCENT in percent (14.6, not 0.146).
     """
     if value is None:
         return MISSING
@@ -133,9 +135,13 @@ _SCALES: dict[Unit, _Scales] = {
     Unit.CHANGE: _DURATIONS,
     Unit.BYTES: _BYTES,
     Unit.RATE: _RATES,
+    Unit.FREQUENCY: _FREQUENCIES,
 }
 _FEW = 10
-"""A largest value of fewer than so many units is worded in the next smaller unit: ``2,646.183 ms``, not ``2.646 s``."""
+"""A largest value of fewer than so many units is worded in the next smaller unit: ``2,646.183 ms``, not ``2.646 s``.
+
+But for rates, which are compared with those of links: ``4.901 GB/s``.
+"""
 
 
 @dataclass(frozen=True)
@@ -169,7 +175,7 @@ class Wording:
         scales = _SCALES[unit]
         place = max((index for index, (size, _) in enumerate(scales) if largest >= size), default=0)
         is_whole = all(number % scales[place][0] == 0 for number in numbers)
-        if place and largest < _FEW * scales[place][0] and not is_whole:
+        if place and largest < _FEW * scales[place][0] and not is_whole and unit is not Unit.RATE:
             place -= 1
         size, symbol = scales[place]
         if is_whole or all(number % size == 0 for number in numbers):

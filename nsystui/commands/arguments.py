@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageError
@@ -13,18 +14,15 @@ from nsystui.base.selection import NameFilter, Selection, parse_numbers, parse_w
 from nsystui.base.text import safe_text
 from nsystui.commands.configuration import CLOCKS, add_limits, config_of, default_cache, limits_of
 from nsystui.questions.numbering import numbering
-from nsystui.questions.question import STEP_RANGE
+from nsystui.questions.question import STEP_RANGE, Question, Values
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
     from nsystui.base.answer import Answer
     from nsystui.questions.job import Job
     from nsystui.questions.opening import Source
     from nsystui.questions.remembered import Remembered
-    from nsystui.store.session import Session
 
-    Expected = tuple[Mapping[sa.Table, Collection[str]], Collection[sa.Table]]
+    Expected = tuple[Mapping[str, Collection[str]], Collection[str]]
 
 
 _SELECTING = ("time", "ranks", "devices", "streams", "filter", "filter_time", "filter_nvtx", "by_rank", "instances")
@@ -38,10 +36,30 @@ def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
     group = parser.add_argument_group("opening")
     group.add_argument("--no-cache", action="store_true", help="keep the columns in memory, write no cache")
     group.add_argument(
-        "--convert", action="store_true", help="run `nsys export` on .nsys-rep files, into the cache directory"
+        "--convert",
+        action="store_true",
+        help="run `nsys export` on .nsys-rep files (QdstrmImporter before that on .qdstrm), into the cache directory",
     )
     add_clock(group)
     add_limits(group)
+
+
+def add_dask(parser: argparse.ArgumentParser) -> None:
+    """``--dask``: the workers of a cluster compute what the answer is made of; after `add_files`."""
+    parser.add_argument(
+        "--dask",
+        metavar="SCHEDULER",
+        help="compute on a Dask cluster what is made of single reports: the scheduler's address (tcp://host:8786) or "
+        "its file; FILE is a packed job that the workers see under the same path, and they have nsystui[dask]",
+    )
+
+
+def check_dask(question: Question, values: Values = MappingProxyType({})) -> None:
+    """Raises UsageError for a question that the workers of a cluster have no part in, ``values`` being its options."""
+    listed = [f"--{one.flag}" for one in question.options if one.lists and one.is_given(values)]
+    if listed or not question.of_reports:
+        name = " ".join([question.name, *listed])
+        raise UsageError(f"--dask: {name} is no sum over ranks or rows, and is answered here: leave --dask out")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
@@ -86,11 +104,13 @@ def add_step_range(parser: argparse.ArgumentParser | argparse._ArgumentGroup) ->
     parser.add_argument(f"--{STEP_RANGE.flag}", metavar=STEP_RANGE.metavar, help=STEP_RANGE.help)
 
 
-def add_format(parser: argparse.ArgumentParser) -> None:
-    """The destination and format of the answer."""
+def add_format(parser: argparse.ArgumentParser, others: tuple[str, ...] = ()) -> None:
+    """The destination and format of the answer; ``others`` are formats of this command alone."""
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--format", choices=("table", "csv", "json", "md", "parquet"), help="default: table, or what -o ends in"
+        "--format",
+        choices=("table", "csv", "json", "md", "parquet", *others),
+        help="default: table, or what -o ends in",
     )
     group.add_argument(
         "-o", "--output", metavar="FILE", help="write to FILE (.csv .json .md .parquet .txt); - is stdout"
@@ -121,17 +141,16 @@ def open_job(
     whole: bool = True,
     times: bool = False,
     expected: Expected | None = None,
-    prepare: Callable[[Session], None] = lambda session: None,
     partly: bool = False,
 ) -> Job:
     """Opens every file that can be opened, and reports the others on stderr, one line each.
 
     Unless ``whole``, only what is asked for is read of them, when it is asked for: ``expected`` says what that will be
     (`Session.expect`). With ``times`` the answer has moments of several reports in it, for which their clocks are made
-    one as well as can be; so it is where a window is asked for. ``prepare`` is given the reports before anything is
-    asked of them. With ``partly``, damaged exports are opened without the tables that cannot be read, where none is
-    whole. Raises NsystuiError where none is left, and UsageError for flags that cannot go together: before the work,
-    since the first opening of many exports takes its time.
+    one as well as can be; so it is where a window is asked for. With ``partly``, damaged exports are
+    opened without the tables that cannot be read, where none is whole. Raises NsystuiError where none is left, and
+    UsageError for flags that cannot go together: before the work, since the first opening of many exports takes its
+    time.
     """
     check_output(arguments)
     from nsystui.commands.progress import OpeningProgress, ProgressLine
@@ -156,7 +175,6 @@ def open_job(
         session.close()
         raise NsystuiError("no export could be opened") if failures else UsageError("no files")
     try:
-        prepare(session)
         is_aligned = len(session.reports) > 1 and bool(times or getattr(arguments, "time", None))
         if expected is not None:
             _expect(job, expected, is_aligned and arguments.clock == "collectives")
@@ -174,18 +192,19 @@ def source_of(arguments: argparse.Namespace) -> Source:
 
     limits = limits_of(arguments)
     is_kept = not arguments.no_cache
-    place = default_cache(config_of(arguments)) if is_kept or arguments.convert else None
+    place = default_cache(config_of(arguments))
     return Source(
         tuple(arguments.files),
-        place.directory if place is not None and is_kept else None,
+        place.directory if is_kept else None,
         limits.threads,
         arguments.convert,
-        place.conversions if place is not None else None,
+        place.conversions,
         limits.memory,
-        place.cap if place is not None else None,
+        place.cap,
         ranks=getattr(arguments, "ranks", None) or "",
         clock=arguments.clock,
         families=config_of(arguments).families,
+        dask=getattr(arguments, "dask", None),
     )
 
 
@@ -206,15 +225,20 @@ def remembered(arguments: argparse.Namespace) -> Remembered | None:
 
     ``None`` as well for files that cannot be opened: opening them reports why.
     """
-    if arguments.no_cache or arguments.convert or any(getattr(arguments, name, None) for name in _SELECTING):
+    is_asked_anew = arguments.no_cache or getattr(arguments, "dask", None)
+    if is_asked_anew or any(getattr(arguments, name, None) for name in _SELECTING):
         return None
+    from nsystui.exports.convert import made_before
     from nsystui.exports.discover import discover
     from nsystui.questions.remembered import Remembered
 
     try:
         config = config_of(arguments)
         cache = default_cache(config)
-        return Remembered.of_files(cache, discover(arguments.files), config.families) if cache.is_ours else None
+        if not cache.is_ours:
+            return None
+        paths = [made_before(path, cache.conversions) for path in discover(arguments.files)]
+        return Remembered.of_files(cache, paths, config.families)
     except (ExportError, OSError):
         return None
 

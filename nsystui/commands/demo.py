@@ -9,10 +9,13 @@ from pathlib import Path
 from nsystui.base.errors import OutputError
 from nsystui.commands import arguments as shared
 
-DESCRIPTION = """Writes the exports of a demo training job (several ranks on two hosts, NCCL with message sizes, NVTX,
-GPU metrics, CPU samples and scheduling, GPU memory, one straggler rank, one stall) and opens them."""
+DESCRIPTION = """Writes the exports of a demo training job (several ranks on two or more hosts of at most eight GPUs,
+NCCL with message sizes, NVTX, GPU metrics, CPU samples and scheduling, GPU memory, one straggler rank, one stall) and
+opens them. The more ranks, the smaller the model: 1,024 of them take less than 1 GB."""
 EXAMPLES = """  nsystui demo
   nsystui demo --ranks 8 --directory demo-job --write-only
+  nsystui demo --ranks 1024 --directory big-job --write-only
+  nsystui demo --form kineto
   nsystui nccl demo-job/"""
 
 
@@ -21,6 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
     parser.add_argument("--steps", type=int, default=12, metavar="N", help="training steps (default: 12)")
+    parser.add_argument(
+        "--form",
+        choices=("sqlite", "kineto"),
+        default="sqlite",
+        help="exports of nsys, or traces of the PyTorch profiler of the same job (default: sqlite)",
+    )
     parser.add_argument(
         "--directory",
         metavar="DIR",
@@ -46,18 +55,42 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(directory: Path, arguments: argparse.Namespace) -> list[Path]:
-    """The exports, never over files that are there already: ``rank0.sqlite`` may be somebody's only copy."""
-    from nsystui.exports.demo import TrainingJob
+    """The files, never over any that are there already: ``rank0.sqlite`` may be somebody's only copy."""
+    import sqlite3
 
+    from nsystui.base.resources import cpus
+    from nsystui.exports.demo import TrainingJob
+    from nsystui.exports.demo.kineto import ENDING, write_trace
+
+    job = TrainingJob.of_any_size(arguments.ranks, arguments.steps)
+    is_traces = arguments.form == "kineto"
+    paths = [directory / f"rank{rank}{ENDING if is_traces else '.sqlite'}" for rank in range(arguments.ranks)]
+    processes = _processes(arguments.ranks, cpus())
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        present = [directory / f"rank{rank}.sqlite" for rank in range(arguments.ranks)]
-        taken = next((path for path in present if path.exists()), None)
+        taken = next((path for path in paths if path.exists()), None)
         if taken is not None:
             raise OutputError(f"{taken} is there already: choose another --directory")
-        return TrainingJob(ranks=arguments.ranks, steps=arguments.steps).write(directory)
-    except OSError as error:
-        raise OutputError(f"cannot write the demo job into {directory}: {error.strerror or error}") from None
+        if not is_traces:
+            return job.write(directory, processes)
+        with tempfile.TemporaryDirectory(prefix="nsystui-demo-") as name:
+            for export, trace in zip(job.write(name, processes), paths, strict=True):
+                write_trace(export, trace)
+        return paths
+    except (OSError, sqlite3.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(f"cannot write the demo job into {directory}: {reason}") from None
+
+
+# So few exports are written before other processes have started.
+_FEW = 16
+# The most exports that one process has open: systems allow 1,024 open files.
+_AT_A_TIME = 256
+
+
+def _processes(ranks: int, cpus: int) -> int:
+    """How many processes write the exports."""
+    return 1 if ranks <= _FEW else max(cpus, -(-ranks // _AT_A_TIME))
 
 
 def _open(paths: list[Path], arguments: argparse.Namespace) -> int:

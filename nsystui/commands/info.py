@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsystui import __version__
 from nsystui.base.columns import Unit
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.units import format_value
+from nsystui.base.version import __version__
 from nsystui.commands import arguments as shared
 from nsystui.commands.configuration import Config, default_path
 
@@ -123,10 +123,10 @@ PACKAGES = (
     "pandas",
     "numpy",
     "duckdb",
-    "duckdb-engine",
     "adbc-driver-sqlite",
     "adbc-driver-manager",
     "platformdirs",
+    "ijson",
     "argcomplete",
     "distributed",
     "pyarrow",

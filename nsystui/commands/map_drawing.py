@@ -14,10 +14,10 @@ from nsystui.base.units import format_value
 from nsystui.questions.answering import draw_map
 from nsystui.questions.job import Job
 from nsystui.questions.question import Drawing, Question
-from nsystui.questions.recipes.recipe import MapLine, Options, RecipeMap
+from nsystui.questions.recipes.recipe import Options, RecipeMap
 from nsystui.ui.widgets.plots import blocks, time_axis
 
-_LABEL, _VALUE, _LEAST = 16, 9, 10
+_LABEL, _VALUE, _LEAST = 16, 10, 10
 
 
 def draw(
@@ -37,7 +37,7 @@ def _columns_of(width: int) -> int:
 def lines_of(drawn: RecipeMap, width: int) -> list[str]:
     """The drawing: what a block is, then the figures one below the other, each with its own heading.
 
-    A block shows the largest bin that it covers, the number at the end is the mean of all bins.
+    A block shows the largest bin that it covers, the number at the end is the mean of all that is known.
     """
     if not drawn.lines:
         return []
@@ -54,23 +54,14 @@ def lines_of(drawn: RecipeMap, width: int) -> list[str]:
             lines += ["", f"{figure.title}: 0 everywhere"]
             continue
         is_share = figure.column.unit is Unit.PERCENT
-        scale = "" if is_share else f", full height {_largest(drawn, number):,.4g}"
+        scale = "" if is_share else f", full height {figure.words(_largest(drawn, number))}"
         lines += ["", f"{figure.title}{scale}"]
         for line, row in zip(drawn.lines, rows, strict=True):
             label = fit(safe_text(line.label), _LABEL, "right")
-            lines.append(f"{label} {blocks(row.tolist(), columns)} {_mean(line, number, is_share).rjust(_VALUE)}")
+            lines.append(f"{label} {blocks(row.tolist(), columns)} {figure.words(line.mean(number)).rjust(_VALUE)}")
         lines.append(" " * (_LABEL + 1) + time_axis(window.start, window.end, columns).rstrip())
     return lines
 
 
 def _largest(drawn: RecipeMap, number: int) -> float:
     return float(np.nanmax(np.stack([line.values[number] for line in drawn.lines])))
-
-
-def _mean(line: MapLine, number: int, is_share: bool) -> str:
-    values = line.values[number]
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return "–"
-    mean = float(known.mean())
-    return format_value(Unit.PERCENT, mean) if is_share else f"{mean:,.4g}"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from nsystui.base import terminal
 from nsystui.base.errors import UsageError
 from nsystui.base.text import shell_word
-from nsystui.exports.discover import EXPORT_ENDINGS, discover
+from nsystui.exports.discover import discover
+from nsystui.exports.forms.form import EXPORT_ENDINGS
 from nsystui.exports.nccl_log.files import STDIN, FileKind, kind_of, named
 
 if TYPE_CHECKING:
@@ -34,9 +35,10 @@ EXAMPLES = """  nsystui rank*.sqlite
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from nsystui.commands.arguments import add_files, add_step_range
+    from nsystui.commands.arguments import add_dask, add_files, add_step_range
 
     add_files(parser)
+    add_dask(parser)
     parser.add_argument(
         "--nccl-log",
         action="extend",

@@ -50,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("opening")
     group.add_argument(
-        "--convert", action="store_true", help="run `nsys export` on .nsys-rep files, into the cache directory"
+        "--convert",
+        action="store_true",
+        help="run `nsys export` on .nsys-rep files (QdstrmImporter before that on .qdstrm), into the cache directory",
     )
     add_limits(group)
 
@@ -138,7 +140,7 @@ def _opener(arguments: argparse.Namespace, limits: Limits, line: ProgressLine) -
     from nsystui.commands.progress import OpeningProgress
     from nsystui.questions.opening import Opener, Source
 
-    conversions = default_cache(config_of(arguments)).conversions if arguments.convert else None
+    conversions = default_cache(config_of(arguments)).conversions
     source = Source((), threads=limits.threads, convert=arguments.convert, conversion_directory=conversions)
     return Opener(source, OpeningProgress(line, shared.complain))
 

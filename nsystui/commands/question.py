@@ -14,7 +14,6 @@ from nsystui.questions.question import Drawing, Option, Question
 if TYPE_CHECKING:
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
-    from nsystui.store.session import Session
 
 
 class QuestionCommand:
@@ -28,6 +27,7 @@ class QuestionCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The flags of every question, and its own."""
         shared.add_files(parser)
+        shared.add_dask(parser)
         add_options(parser, self.question.options)
         shared.add_selection(parser)
         shared.add_format(parser)
@@ -84,6 +84,8 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
     """Answers on stdout or in a file, and returns the exit status."""
     shared.check_output(arguments)
     values = vars(arguments)
+    if values.get("dask"):
+        shared.check_dask(question, values)
     memory = shared.remembered(arguments) if question.is_remembered else None
     key = question.key(values)
     known = memory.recall(*key) if memory is not None else None
@@ -117,20 +119,11 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
 def _opened(question: Question, arguments: argparse.Namespace) -> Job:
     values = vars(arguments)
     has_times = question.has_times or any(one.is_given(values) for one in question.options if one.lists)
-
-    def prepare(session: Session) -> None:
-        if question.prepare is not None:
-            from nsystui.commands.progress import ProgressLine
-
-            with ProgressLine() as line:
-                question.prepare(session, values, line.show)
-
     return shared.open_job(
         arguments,
         question.is_whole,
         has_times,
         question.expected(values) if question.expected is not None else None,
-        prepare,
     )
 
 

@@ -7,9 +7,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from nsystui import __version__
 from nsystui.base.errors import NsystuiError
 from nsystui.base.text import ascii_glyphs
+from nsystui.base.version import __version__
 from nsystui.commands import commands, is_command
 
 SHELLS = ("bash", "zsh", "fish")

@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--list-reports", action=_ListReports, nargs=0, help="print the reports and end")
     shared.add_files(parser)
+    shared.add_dask(parser)
     group = parser.add_argument_group("as in nsys")
     group.add_argument(
         "--filter-time", metavar="START/END", help="events that overlap this span of job time; ns without a unit"
@@ -89,6 +90,9 @@ def _asked(arguments: argparse.Namespace, named: Sequence[str], memory: Remember
     from nsystui.questions.stats import DEFAULT, lacking, report_of
 
     wanted = [(text, *report_of(text)) for text in named or DEFAULT]
+    if arguments.dask and named:
+        for _, report, _ in wanted:
+            shared.check_dask(report)
     job = shared.open_job(arguments, whole=False)
     try:
         selections = list(_selections(arguments, job, _filtered(arguments, job)))

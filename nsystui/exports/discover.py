@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nsystui.base.errors import UsageError
+from nsystui.exports.forms import form_of
+from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 
 REPORTS = "reports"
 FACTS = "report.json"
@@ -53,12 +55,6 @@ def name_of(path: Path) -> str:
         except (OSError, ValueError, KeyError, TypeError):  # opening it says what is wrong
             return path.name
     return path.stem
-
-
-EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")
-RECORDING_ENDING = ".qdstrm"
-"""The ending of a recording that nsys could not make a report of: `nsys export` does not take it."""
-REPORT_ENDINGS = (".nsys-rep", ".qdrep", RECORDING_ENDING)
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
@@ -101,11 +97,11 @@ def _named(name: str) -> list[Path]:
     path = Path(name)
     if not os.path.isdir(name) or is_packed_report(path):
         return [path]
-    return packed_reports(path) or _exports_in(path)
+    return packed_reports(path) or ([path] if form_of(path) else _exports_in(path))
 
 
 def _exports_in(directory: Path) -> list[Path]:
-    """The exports of a directory; where it has none, its reports (so that the user is told how to export them).
+    """The exports of a directory; where it has none, its reports in other forms.
 
     Hidden files are not meant, as in the shell: a file server or an editor may keep its own beside the exports.
     """
@@ -114,5 +110,6 @@ def _exports_in(directory: Path) -> list[Path]:
     except OSError:
         return [directory]
     exports = [directory / name for name in names if name.endswith(EXPORT_ENDINGS)]
-    reports = [directory / name for name in names if name.endswith(REPORT_ENDINGS)]
-    return exports or reports or [directory]
+    others = [] if exports else [path for name in names if (path := directory / name) and form_of(path)]
+    # Whoever exported a report in another form means that.
+    return exports or [path for path in others if not path.name.endswith(REPORT_ENDINGS)] or others or [directory]

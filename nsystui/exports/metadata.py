@@ -42,6 +42,8 @@ SIZE_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 ALLOCATION_VARIABLE = "SLURM_NTASKS"
 """The tasks that an allocation is for, whether or not they were started."""
 NODE_VARIABLES = ("SLURM_NODEID", "PALS_NODEID", "SLURMD_NODENAME")
+MADE_OF = "NSYSTUI_MADE_OF"
+"""The name under which ``META_DATA_EXPORT`` has what an export was made of, where nsys did not record it."""
 ENVIRONMENT_WHITELIST = frozenset(
     (*RANK_VARIABLES, *LOCAL_RANK_VARIABLES, *SIZE_VARIABLES, ALLOCATION_VARIABLE, *NODE_VARIABLES)
 )
@@ -86,7 +88,10 @@ class CudaDevice:
 
 @dataclass(frozen=True)
 class Metadata:
-    """The facts of one report. Times are ns; ``None`` or an empty string is what the export does not say."""
+    """The facts of one report. Times are ns; ``None`` or an empty string is what the export does not say.
+
+    ``made_of``: what the export was made of where nsys did not record it, ``PyTorch profiler trace``.
+    """
 
     nsys_version: str = ""
     schema_version: str = ""
@@ -107,6 +112,7 @@ class Metadata:
     blobs_included: bool = False
     cpus: int | None = None
     """The CPUs of the node."""
+    made_of: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values for ``json.dump``."""
@@ -154,6 +160,7 @@ class _Reader:
             duration=self._first("ANALYSIS_DETAILS", "duration"),
             host=system.get("Hostname", ""),
             os=system.get("OsDescription", ""),
+            made_of=export.get(MADE_OF, ""),
             cpus=whole_number(system.get("CpuCores", ""), _MOST_CPUS),
             driver_version=_driver_version(system.get("NvDriverVersion", "")),
             cuda_version=_cuda_version(system.get("CudaDriverVersion", "")),

@@ -18,9 +18,10 @@ import struct
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.exports.schema import Schema
+if TYPE_CHECKING:
+    from nsystui.exports.schema import Schema
 
 Value = int | float | str
 Labels = dict[str, Value]
@@ -28,8 +29,10 @@ Labels = dict[str, Value]
 COMMUNICATOR, MESSAGE_SIZE, OLD_MESSAGE_SIZE = "NCCL communicator ID", "Message size [bytes]", "Bytes"
 REDUCTION, ROOT, PEER = "Reduction operation", "Root", "Peer rank"
 RANK, RANKS, DEVICES, CUDA_DEVICE = "Rank", "No. of ranks", "No. of devices", "CUDA device"
+DATATYPE = "Data type"
+"""None of NCCL's own labels: what is made of PyTorch's traces has it (docs/exports.md#pytorch)."""
 LABELS = frozenset(
-    {COMMUNICATOR, MESSAGE_SIZE, OLD_MESSAGE_SIZE, REDUCTION, ROOT, PEER, RANK, RANKS, DEVICES, CUDA_DEVICE}
+    {COMMUNICATOR, MESSAGE_SIZE, OLD_MESSAGE_SIZE, REDUCTION, ROOT, PEER, RANK, RANKS, DEVICES, CUDA_DEVICE, DATATYPE}
 )
 """The labels that :func:`interpret` understands."""
 
@@ -236,8 +239,9 @@ class NcclCall:
     ``message_size`` in bytes is count × size of the data type of the API call, so per rank for AllGather and
     ReduceScatter, per peer for AlltoAll, Gather and Scatter. ``communicator`` is NCCL's commHash as ``0x1a2b…``, the
     same on all its ranks. ``rank`` and ``ranks`` are those in the communicator, from the calls that make or end it.
-    ``source`` is ``payload`` or ``instrumented``, ``None`` where nothing is known. ``datatype`` is no more than the
-    width of an element, ``4-byte``, and only an instrumented call tells it: NCCL's payload has no data type.
+    ``source`` is ``payload`` or ``instrumented``, ``None`` where nothing is known. NCCL's payload has no
+    data type: ``datatype`` is ``bf16`` where PyTorch told it, the width of an element, ``4-byte``, where an
+    instrumented call did.
     """
 
     message_size: int | None
@@ -266,6 +270,7 @@ def interpret(labels: Mapping[str, Value]) -> NcclCall:
         ranks=_count(labels.get(RANKS, labels.get(DEVICES))),
         cuda_device=_count(labels.get(CUDA_DEVICE)),
         source="payload" if LABELS & labels.keys() else None,
+        datatype=text if isinstance(text := labels.get(DATATYPE), str) else None,
     )
 
 

@@ -20,10 +20,15 @@ from urllib.parse import quote
 from nsystui.base.errors import DamagedError, ExportError
 from nsystui.base.resources import shortage
 from nsystui.base.text import shell_word
-from nsystui.exports.discover import RECORDING_ENDING, REPORT_ENDINGS
+from nsystui.exports.forms.form import RECORDING_ENDING, REPORT_ENDINGS
 
 _MAGIC = b"SQLite format 3\x00"
 _EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"
+_FORMS_NOT_READ = {
+    b"\x89HDF": "as HDF5 (-t hdf)",
+    b"{": "as JSON (-t json or jsonlines)",
+    b"ARROW1": "as one Arrow file (-t arrow)",
+}
 # What SQLite says where reading fails: the next time it may not.
 _OF_THE_DISK = "disk I/O error"
 # Damaged text in the schema reaches Python inside an error message that it cannot decode.
@@ -164,7 +169,7 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
         return ExportError(
             name,
             "a recording that is no report yet, not an export",
-            f"make the report: {importing}, export it: {command}",
+            f"make the report: {importing}, export it: {command}, or let nsystui do both with --convert",
         )
     if path.suffix in REPORT_ENDINGS or head.startswith(b"QUADD"):
         output = path.with_suffix(".sqlite").name
@@ -174,6 +179,10 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
         return ExportError(
             name, "a report, not an export", f"export it: {command}, or let nsystui do it with --convert"
         )
+    for start, form in _FORMS_NOT_READ.items():
+        if head.startswith(start):
+            advice = f"nsystui opens -t sqlite, parquetdir and arrowdir: {_EXPORT_COMMAND} FILE.nsys-rep"
+            return ExportError(name, f"an export {form}, a form that is not read", advice)
     return ExportError(name, "not a SQLite file", f"nsystui opens what this writes: {_EXPORT_COMMAND} FILE.nsys-rep")
 
 

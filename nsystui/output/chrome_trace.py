@@ -13,8 +13,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from nsystui import __version__
 from nsystui.base.selection import Task
+from nsystui.base.version import __version__
 from nsystui.output.formats import to_json
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.trace.layout import NCCL_DOMAIN, Lanes

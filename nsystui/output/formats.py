@@ -14,7 +14,6 @@ everywhere else. Import it as text there.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
@@ -23,9 +22,9 @@ from dataclasses import replace
 from itertools import chain, compress, islice
 from os import PathLike, fspath
 from pathlib import PurePath
-from typing import Protocol
+from typing import Any, Protocol
 
-from nsystui.base.answer import Answer, Row, TableAnswer, Value, iter_rows
+from nsystui.base.answer import Answer, Row, TableAnswer, Value, column_batches, iter_rows
 from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.text import ascii_glyphs, safe_text, width_of
@@ -63,13 +62,16 @@ def pages(answer: Answer, size: int = _PAGE) -> Iterator[list[Row]]:
         yield page
 
 
-def file_values(column: Column, values: Sequence[Value]) -> Sequence[Value]:
+def file_values(column: Column, values: Sequence[Any]) -> Sequence[Value]:
     """The values of ``column`` as a file gets them: not finite is ``None``, decimals are the column's.
 
     A column without decimals that holds whole floats gets integers: pandas makes floats of them where one is missing.
     """
-    if not any(issubclass(kind, float) for kind in set(map(type, values))) and not column.decimals:
+    kinds = set(map(type, values))
+    if not any(issubclass(kind, float) for kind in kinds) and not column.decimals:
         return values  # nothing to do, found at the speed of C: most columns, and rows come in millions
+    if kinds == {float} and column.decimals and all(map(float.is_integer, values)):
+        return values  # as the statistics of names that have one event each
     # Sizes nsys leaves to C's formatting; values with decimals next to them were rounded in its SQL.
     rounded = round if column.unit is Unit.MEGABYTES else round_half_up
     return [_file_value(column.decimals, rounded, value) for value in values]
@@ -85,13 +87,12 @@ def _file_value(decimals: int | None, rounded: Callable[[float, int], float], va
     return rounded(float(value), decimals) if decimals else round(value)
 
 
-def _file_pages(answer: Answer, progress: Progress | None) -> Iterator[Iterable[tuple[Value, ...]]]:
-    """Pages of rows with the values that files get; ``progress`` is called when a page has been used."""
+def _file_pages(answer: Answer, progress: Progress | None) -> Iterator[list[Sequence[Value]]]:
+    """Pages of columns with the values that files get; ``progress`` is called when a page has been used."""
     done = 0
-    for page in pages(answer):
-        by_column = zip(answer.columns, zip(*page, strict=True), strict=True)
-        yield zip(*(file_values(column, values) for column, values in by_column), strict=True)
-        done += len(page)
+    for page in column_batches(answer):
+        yield [file_values(column, values) for column, values in zip(answer.columns, page, strict=True)]
+        done += len(page[0])
         if progress:
             progress(done)
 
@@ -115,57 +116,60 @@ def write(
     return writers[file_format](answer, stream, progress)
 
 
-class _CsvLine:
-    """The target of the csv writer: it keeps the line, with ``\n`` as its end.
-
-    The csv module of Python 3.11 quotes a carriage return only if it is in the line end. So the line end is CR LF
-    there, for the quotes, and LF in the file, as nsys has it. The writer makes one call for each row.
-    """
-
-    text = ""
-
-    def write(self, line: str) -> None:
-        self.text = line[:-2] + "\n"
-
-
 _NEEDS_QUOTES = re.compile(r'[,\r\n]|^"')
-
-
-def _with_inner_quotes(row: Sequence[Value]) -> str:
-    """A line of CSV as nsys writes one that has ``"`` in it: a cell with neither comma nor line end stays as it is."""
-    cells = ("" if value is None else str(value) for value in row)
-    return ",".join(_quoted(cell) if _NEEDS_QUOTES.search(cell) else cell for cell in cells) + "\n"
-
-
-def _quoted(cell: str) -> str:
-    doubled = cell.replace('"', '""')
-    return f'"{doubled}"'
+"""What is quoted in nsys's CSV: a cell with ``"`` in it, but neither comma nor line end, stays as it is."""
+_ALONE_NEEDS_QUOTES = re.compile(r'[,\r\n"]|^$')
+"""The same for the only cell of a line."""
 
 
 def _write_csv(answer: Answer, stream: Writable, progress: Progress | None) -> int:
-    line = _CsvLine()
-    writer = csv.writer(line, lineterminator="\r\n")
-    writer.writerow([column.header for column in answer.columns])
-    stream.write(line.text)
+    needs_quotes = _NEEDS_QUOTES if len(answer.columns) > 1 else _ALONE_NEEDS_QUOTES
+
+    def quoted(cell: str) -> str:
+        return '"' + cell.replace('"', '""') + '"' if needs_quotes.search(cell) else cell
+
+    stream.write(",".join(quoted(column.header) for column in answer.columns) + "\n")
     rows = 0
     for page in _file_pages(answer, progress):
-        for row in _fixed(answer.columns, page):
-            writer.writerow(row)
-            stream.write(_with_inner_quotes(row) if '""' in line.text and len(row) > 1 else line.text)
+        marks, cells = _marked(answer.columns, page, quoted)
+        line = ",".join(marks) + "\n"
+        for row in zip(*cells, strict=True):
+            stream.write(line % row)
             rows += 1
     return rows
 
 
-def _fixed(columns: Sequence[Column], page: Iterable[Sequence[Value]]) -> Iterator[Sequence[Value]]:
-    """The rows of ``page`` with the floats of columns with decimals as text that shows them all (``2.50``)."""
-    decimals = [(index, f".{column.decimals}f") for index, column in enumerate(columns) if column.decimals]
-    for row in page:
-        cells = list(row)
-        for index, spec in decimals:
-            value = cells[index]
-            if isinstance(value, float):
-                cells[index] = format(value, spec)
-        yield cells
+def _marked(
+    columns: Sequence[Column], page: Iterable[Sequence[Any]], worded: Callable[[str], str]
+) -> tuple[list[str], list[Sequence[Any]]]:
+    """What stands in a line for each column of ``page``, and the cells that ``%`` puts there.
+
+    Texts are ``worded``, and empty where there is none. One ``%`` makes a line: a million rows have as many millions of
+    cells as there are columns.
+    """
+    marks: list[str] = []
+    cells: list[Sequence[Any]] = []
+    for column, values in zip(columns, page, strict=True):
+        kinds = set(map(type, values))
+        mark = "%s"
+        if kinds == {float} and column.decimals:
+            if all(map(float.is_integer, values)) and 0.0 not in values:  # zero may be negative
+                mark, values = "%s." + "0" * column.decimals, list(map(int, values))
+            else:
+                mark = f"%.{column.decimals}f"
+        elif kinds == {str}:
+            values = list(map(worded, values))
+        elif kinds != {int}:
+            values = [_text(value, column.decimals, worded) for value in values]
+        marks.append(mark)
+        cells.append(values)
+    return marks, cells
+
+
+def _text(value: Value, decimals: int | None, worded: Callable[[str], str]) -> str:
+    if value is None or isinstance(value, str):
+        return worded(value or "")
+    return format(value, f".{decimals}f") if decimals and isinstance(value, float) else str(value)
 
 
 def to_json(value: object) -> str:
@@ -175,16 +179,22 @@ def to_json(value: object) -> str:
 
 def _write_json(answer: Answer, stream: Writable, progress: Progress | None) -> int:
     """An array of objects with the columns' keys, one object a line, in ASCII (``\\u`` escapes) whatever the stream."""
-    keys = [column.key for column in answer.columns]
+    keys = [to_json(column.key).replace("%", "%%") for column in answer.columns]
+    line = "%s\n{" + ", ".join(f"{key}: %s" for key in keys) + "}"
     separator = "["
     rows = 0
     for page in _file_pages(answer, progress):
-        for row in page:
-            stream.write(f"{separator}\n{to_json(dict(zip(keys, row, strict=True)))}")
+        for row in zip(*map(_json_cells, page), strict=True):
+            stream.write(line % (separator, *row))
             separator = ","
             rows += 1
     stream.write("\n]\n" if rows else "[]\n")
     return rows
+
+
+def _json_cells(values: Sequence[Value]) -> Sequence[Value]:
+    """The values as ``%s`` writes them in JSON; numbers are finite, as all of files."""
+    return values if set(map(type, values)) <= {int, float} else [to_json(value) for value in values]
 
 
 # What would be markup if it stood in a kernel's name: "f<float>" is an HTML tag, "__half, __half" is bold.
@@ -196,24 +206,20 @@ def markdown_text(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", safe_text(text))
 
 
-def _markdown_cell(value: Value) -> str:
-    if value is None:
-        return ""
-    return markdown_text(value) if isinstance(value, str) else str(value)
-
-
 def _write_markdown(answer: Answer, stream: Writable, progress: Progress | None) -> int:
     """A GitHub table; a line break in a cell shows as ``␊``, so that the row stays one line."""
 
     def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cells) + " |\n"
 
-    stream.write(line(_markdown_cell(column.header) for column in answer.columns))
+    stream.write(line(markdown_text(column.header) for column in answer.columns))
     stream.write(line("---" if column.unit is Unit.TEXT else "---:" for column in answer.columns))
     rows = 0
     for page in _file_pages(answer, progress):
-        for row in _fixed(answer.columns, page):
-            stream.write(line(map(_markdown_cell, row)))
+        marks, cells = _marked(answer.columns, page, markdown_text)
+        marked = line(marks)
+        for row in zip(*cells, strict=True):
+            stream.write(marked % row)
             rows += 1
     return rows
 

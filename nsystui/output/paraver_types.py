@@ -1,6 +1,7 @@
 """The types and values of the events of a Paraver trace, with the numbers of BSC's nsys2prv 0.5.8, and the ``.pcf``.
 
-NVTX marks, OS runtime calls, UCX, OpenMP and the message size of NCCL calls have no number there, but one of ours.
+NVTX marks, OS runtime calls, UCX, OpenMP, CUDA synchronisations and the message size of NCCL calls have no number
+there, but one of ours.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _TYPES = {
     EventKind.OS.value: (9310, "OS runtime call"),
     EventKind.UCX.value: (9311, "UCX call"),
     EventKind.OPENMP.value: (9312, "OpenMP event"),
+    EventKind.SYNC.value: (9313, "CUDA synchronisation"),
     EventKind.MARK.value: (9005, "NVTX mark"),
 }
 _NCCL_CALL, _START_END, _PUSH_POP, _FIRST_DOMAIN, _DOMAIN_STEP = 9500, 9004, 9600, 9700, 100

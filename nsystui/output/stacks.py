@@ -13,9 +13,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from nsystui import __version__
 from nsystui.base.errors import MissingDataError, UsageError
 from nsystui.base.kernel_names import function_name
+from nsystui.base.version import __version__
 from nsystui.output.files import save_stream
 from nsystui.output.formats import to_json
 from nsystui.questions.host.functions import NO_FUNCTION

@@ -23,7 +23,6 @@ from nsystui.base.columns import BYTES, COUNT, DURATION, PROCESS_ID, RANK, REPOR
 from nsystui.base.selection import Selection
 from nsystui.exports.identifiers import tid_column
 from nsystui.questions.algebra import statistics
-from nsystui.questions.algebra.statistics import query_rows
 from nsystui.questions.conditions import duration, is_launched_by, job_start, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.derived import of_all_reports
@@ -85,7 +84,7 @@ def _names(session: Session, selection: Selection, work: Work, rows: Sequence[Ro
     if selection.is_everything:
         return sum(name is not None for *_, name in rows)
     _, label = rows_of(session, work)
-    return int(session.scalar(sa.select(sa.func.count(label.distinct()))) or 0)
+    return statistics.number_of_values(session, label)
 
 
 def _notes(session: Session, work: Work) -> tuple[str, ...]:
@@ -115,8 +114,8 @@ def memory_sizes(session: Session, selection: Selection) -> TableAnswer:
     """Bytes moved by each kind of memory operation, the rows of nsys's ``cuda_gpu_mem_size_sum``."""
     table = tables.memory_ops
     conditions = where(table, selection, table.c.operation)
-    query = statistics.summary(table, table.c.bytes, [table.c.operation.label("name")], conditions)
-    rows = query_rows(session, query, SIZE_COLUMNS)
+    names = [table.c.operation.label("name")]
+    rows = statistics.summary_rows(session, table, table.c.bytes, names, conditions, SIZE_COLUMNS)
     note = missing_note(session, table)
     return TableAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), (note,) if note else ())
 

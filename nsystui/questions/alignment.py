@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
-import sqlalchemy as sa
 
 from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
 from nsystui.questions.collectives.matching import STREAM_COLUMNS, MatchedCollectives, match, stream_sequences
 from nsystui.questions.time_window import shares_clock
-from nsystui.store import tables
 from nsystui.store.report import Clock, Report, aligned
 from nsystui.store.session import Session
 
@@ -116,9 +114,9 @@ class Alignment:
         return f"clock: UTC, then {told}: residual {error}{only_utc}"
 
 
-def columns_read() -> dict[sa.Table, tuple[str, ...]]:
+def columns_read() -> dict[str, tuple[str, ...]]:
     """The columns that ``align`` reads where collectives are used."""
-    return {tables.kernels: STREAM_COLUMNS}
+    return {"kernels": STREAM_COLUMNS}
 
 
 def align(session: Session, mode: ClockMode) -> Alignment:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nsystui.base.answer import Answer, Row, Wrapped, row_batches
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
+from nsystui.questions.data_notes import recording_advice
 from nsystui.questions.job import Job
 from nsystui.questions.question import Question
 
@@ -64,7 +65,7 @@ def lacking(question: Question, job: Job) -> tuple[str, ...]:
     groups = [[canonical.BY_NAME[name] for name in group] for group in question.needs]
     return tuple(
         f"no {' or '.join(table.what for table in group)} in {which}: "
-        + " or ".join(dict.fromkeys(table.record for table in group))
+        + " or ".join(dict.fromkeys(recording_advice(table, job.session.reports) for table in group))
         for group in groups
         if not any(job.session.count(table) for table in group)
     )

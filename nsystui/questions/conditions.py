@@ -56,13 +56,14 @@ def _in_window(table: sa.FromClause, window: Window) -> list[Condition]:
 
 def of_tasks(table: sa.FromClause, tasks: frozenset[Task]) -> Condition:
     """Rows of the given processes of the given reports."""
-    by_report: dict[int, list[int]] = {}
-    for task in sorted(tasks):
-        by_report.setdefault(task.report, []).append(task.process)
-    choices = [
-        sa.and_(table.c.report == report, table.c.process.in_(processes)) for report, processes in by_report.items()
-    ]
-    return sa.or_(*choices) if choices else sa.false()
+    if not tasks:
+        return sa.false()
+    chosen = sorted(tasks)
+    # The reports by themselves say which files need not be opened.
+    report, process = table.c.report, table.c.process
+    reports = sorted({task.report for task in chosen})
+    pairs = [(task.report, task.process) for task in chosen]
+    return sa.and_(report.in_(reports), sa.tuple_(report, process).in_(pairs))
 
 
 def matches(name: sa.ColumnElement[Any], wanted: NameFilter) -> Condition:

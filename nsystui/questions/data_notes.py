@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import sqlalchemy as sa
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from nsystui.base.text import which_of
 from nsystui.exports import canonical
+from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.sources import REASONS
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 from nsystui.store.tally import LeftOut
 
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
-def missing_note(session: Session, table: sa.Table) -> str:
+    from nsystui.exports.canonical import CanonicalTable
+
+
+def missing_note(session: Session, table: sa.Table | CanonicalTable) -> str:
     """The note on reports without rows of ``table``; empty where all have some.
 
     A report whose rows were left out has recorded them, and is not among these.
@@ -23,16 +28,16 @@ def missing_note(session: Session, table: sa.Table) -> str:
     return lacking_note(session, table, [one for one in lacking if not one.packed.left_out.get(table.name)])
 
 
-def absent_note(session: Session, table: sa.Table) -> str:
+def absent_note(session: Session, table: sa.Table | CanonicalTable) -> str:
     """The note on reports without the table itself: a table without rows says that there was nothing to record."""
     return lacking_note(session, table, [report for report in session.reports if not report.has(table)])
 
 
-def lacking_note(session: Session, table: sa.Table, lacking: Sequence[Report]) -> str:
+def lacking_note(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[Report]) -> str:
     """The note on the reports of ``lacking``; empty where there are none."""
     if not lacking:
         return ""
-    what, record = canonical.BY_NAME[table.name].what, canonical.BY_NAME[table.name].record
+    what, record = canonical.BY_NAME[table.name].what, recording_advice(canonical.BY_NAME[table.name], lacking)
     if any(table.name in report.damaged for report in lacking):
         record = "the export is damaged: export it again"
     if len(lacking) < len(session.reports):
@@ -41,6 +46,29 @@ def lacking_note(session: Session, table: sa.Table, lacking: Sequence[Report]) -
         return f"no {what} in {names}: {record}"
     which = "this export" if len(session.reports) == 1 else "these exports"
     return f"no {what} in {which}: {record}"
+
+
+_ON_GPU = "trace with ProfilerActivity.CUDA among the activities"
+_OF_PYTORCH = {
+    canonical.KERNELS: _ON_GPU,
+    canonical.MEMORY_OPS: _ON_GPU,
+    canonical.API_CALLS: _ON_GPU,
+    canonical.NVTX_RANGES: "trace with ProfilerActivity.CPU among the activities",
+    canonical.NCCL_CALLS: "trace a job with NCCL, with ProfilerActivity.CPU among the activities",
+    canonical.GPU_MEMORY: "trace with profile_memory=True",
+    canonical.DIAGNOSTICS: "nothing to record",
+}
+
+
+def recording_advice(table: CanonicalTable, lacking: Iterable[Report]) -> str:
+    """What to record so that these reports have a table: with the profiler that recorded them, where that can."""
+    made_of = dict.fromkeys(report.metadata.made_of for report in lacking)
+    of_pytorch = _OF_PYTORCH.get(table)
+    known = [one for one in made_of if one]
+    if known and of_pytorch is None:
+        return f"a {known[0]} has none; {table.record}"
+    advice = [of_pytorch if one and of_pytorch else table.record for one in made_of]
+    return ", or ".join(advice) or table.record
 
 
 def left_out_note(session: Session) -> str:

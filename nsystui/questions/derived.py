@@ -6,37 +6,42 @@ the job's clock (and which rank a process is) depends on what else is open.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
-
-import sqlalchemy as sa
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsystui.base.answer import Row
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
+from nsystui.store import tables
 from nsystui.store.report import Report, most_rows
 from nsystui.store.results import version_of
-from nsystui.store.session import Computation, Session
+from nsystui.store.session import Computation, Compute, Session
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import sqlalchemy as sa
+
+    from nsystui.exports.canonical import CanonicalTable
     from nsystui.store.results import Arrays
 
-Compute = Callable[[Session, list[Report]], "Mapping[int, Arrays]"]
-"""Computes the arrays of some reports, which are the whole of the session that it is given, or among others."""
+T = TypeVar("T")
 
 # A query has its cost for each open report, so of many small ones several are asked about at once.
 _MOST_ROWS = 1 << 21
 # The summary of fewer rows is computed as fast as it is found.
 _MANY_ROWS = 1_000_000
+_AT_ONCE = 10_000
 
 
 def of_each_report(
     session: Session,
     reports: Iterable[Report],
     question: str,
-    compute: Compute,
+    compute: Compute[Mapping[int, Arrays]],
     fits: Callable[[Report, Arrays], bool] = lambda report, arrays: True,
-    by: sa.Table | None = None,
+    by: sa.Table | CanonicalTable | None = None,
     doing: str = "",
     in_memory: bool = False,
 ) -> dict[int, Arrays]:
@@ -55,15 +60,106 @@ def of_each_report(
             missing.append(report)
         else:
             found[report.index] = arrays
-    for run in with_progress(session, list(runs_of(missing, by)), doing):
-        computed = compute(session.part(report.index for report in run), run)
+    own = {report.index: report for report in missing}
+    for computed in in_runs(session, missing, compute, by, doing):
         readable = {report.index for report in session.reports}
-        for report in run:
-            if report.index in readable:  # what could not be read whole was left out meanwhile
-                session.results(report, in_memory).save(question, computed[report.index], version)
-            found[report.index] = computed[report.index]
+        for index, arrays in computed.items():
+            if index in readable:  # what could not be read whole was left out meanwhile
+                session.results(own[index], in_memory).save(question, arrays, version)
+        found.update(computed)
         give_back()
     return found
+
+
+def in_runs(
+    session: Session,
+    reports: Sequence[Report],
+    compute: Compute[T],
+    by: sa.Table | CanonicalTable | None = None,
+    doing: str = "",
+) -> Iterator[T]:
+    """What ``compute`` gives for runs of reports, in their order: all reports, or as many as `runs_of` puts together.
+
+    The session's workers compute it where there are any, side by side; ``compute`` goes to them by pickle, with what is
+    bound to it. ``doing`` says what is computed, for the session's ``tell``.
+    """
+    runs = task_runs(session, reports, by)
+    if session.workers is None:
+        for run in with_progress(session, runs, doing):
+            yield compute(session.part(report.index for report in run), run)
+    else:
+        yield from on_workers(session, [(run, compute) for run in runs], doing)
+
+
+def task_runs(
+    session: Session, reports: Sequence[Report], by: sa.Table | CanonicalTable | None = None
+) -> list[list[Report]]:
+    """The runs of ``in_runs``: with workers short enough for each of them to get some."""
+    if not reports:
+        return []
+    workers = session.workers
+    return list(runs_of(reports, by, len(reports) if workers is None else workers.share(len(reports))))
+
+
+def on_workers(session: Session, work: Sequence[tuple[list[Report], Compute[T]]], doing: str = "") -> Iterator[T]:
+    """The results of the session's workers for runs of reports, in their order."""
+    assert session.workers is not None
+    if not work:
+        return
+    total = sum(len(run) for run, _ in work)
+    try:
+        yield from session.workers.each(
+            work, lambda done: session.tell(Computation(doing or "workers", done, total)) if done < total else None
+        )
+    finally:
+        session.tell(None)
+
+
+def rows_by_report(session: Session, query: sa.Select[Any]) -> Iterator[tuple[Any, ...]]:
+    """The rows of a query whose rows are of one report each, or sums that the caller adds up; in no order.
+
+    Workers ask it of runs of reports, so that there may be several rows where one query would have a single one.
+    """
+    if session.workers is None:
+        for rows in session.batches(query, _AT_ONCE):
+            yield from rows
+        return
+    for rows in in_runs(session, session.reports, partial(_rows_of_run, pickled(query))):
+        yield from rows
+
+
+def _rows_of_run(query: bytes, session: Session, _: list[Report]) -> list[tuple[Any, ...]]:
+    return [row for rows in session.batches(query_of(query), _AT_ONCE) for row in rows]
+
+
+def frame_by_report(session: Session, query: sa.Select[Any]) -> pd.DataFrame:
+    """The same as a frame, where each row is of one report."""
+    if session.workers is None:
+        return session.frame(query)
+    import pandas as pd
+
+    frames = list(in_runs(session, session.reports, partial(_frame_of_run, pickled(query))))
+    return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
+
+
+def _frame_of_run(query: bytes, session: Session, _: list[Report]) -> pd.DataFrame:
+    return session.frame(query_of(query))
+
+
+def pickled(query: sa.Select[Any]) -> bytes:
+    """A query on its way to a worker, for `query_of`: a few KB, with our tables by their names."""
+    from sqlalchemy.ext.serializer import dumps
+
+    data: bytes = dumps(query)  # type: ignore[no-untyped-call]
+    return data
+
+
+def query_of(data: bytes) -> sa.Select[Any]:
+    """The inverse of ``pickled``."""
+    from sqlalchemy.ext.serializer import loads
+
+    query: sa.Select[Any] = loads(data, tables.METADATA)  # type: ignore[no-untyped-call]
+    return query
 
 
 def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Iterator[list[Report]]:
@@ -80,13 +176,18 @@ def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Ite
             session.tell(None)
 
 
-def runs_of(reports: Sequence[Report], table: sa.Table | None) -> Iterator[list[Report]]:
-    """The reports in runs whose rows of ``table`` fit into memory together, or that are alone; all without a table."""
+def runs_of(
+    reports: Sequence[Report], table: sa.Table | CanonicalTable | None, most: int = sys.maxsize
+) -> Iterator[list[Report]]:
+    """The reports in runs whose rows of ``table`` fit into memory together, or that are alone; all without a table.
+
+    A run has ``most`` reports at the most.
+    """
     run: list[Report] = []
     rows = 0
     for report in reports:
         more = report.count(table) if table is not None else 0
-        if run and rows + more > _MOST_ROWS:
+        if run and (rows + more > _MOST_ROWS or len(run) == most):
             yield run
             run, rows = [], 0
         run.append(report)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from itertools import zip_longest
@@ -21,6 +21,7 @@ from nsystui.base.columns import (
     REPORT_ID,
     ROW_ID,
     START,
+    STEP,
     STREAM,
     Column,
     Unit,
@@ -61,6 +62,7 @@ class GroupBy(Enum):
     RANK = "rank"
     DEVICE = "device"
     STREAM = "stream"
+    STEP = "step"
     SHAPE = "shape"  # grid and block
     FAMILY = "family"
     PRECISION = "precision"
@@ -97,6 +99,7 @@ _GROUP_COLUMNS = {
     GroupBy.RANK: (RANK,),
     GroupBy.DEVICE: (Column("device", header="Device", label="device", unit=Unit.NUMBER),),
     GroupBy.STREAM: (Column("stream", header="Strm", label="stream", unit=Unit.NUMBER),),
+    GroupBy.STEP: (STEP,),
     GroupBy.SHAPE: (Column("grid", header="GridXYZ", label="grid"), Column("block", header="BlockXYZ", label="block")),
     GroupBy.FAMILY: (FAMILY,),
     GroupBy.PRECISION: (PRECISION,),
@@ -123,18 +126,19 @@ def kernel_summary(
     ranks: Sequence[RankedTask] = (),
     families: Rules = (),
     only: str = "",
+    summarise: Callable[..., list[Row]] = statistics.summary_rows,
 ) -> TableAnswer:
     """One row for each kernel name (and each group): share of kernel time, statistics of duration in ns.
 
     ``ranks`` is needed for ``GroupBy.RANK``; ``families`` are the user's own rules; ``only`` is a family or a
     precision. Without grouping the columns, order and values are those of ``cuda_gpu_kern_sum``; smart names come with
-    families and precisions.
+    families and precisions. ``summarise`` makes the rows: for ``GroupBy.STEP`` see `kernels_in_steps`.
     """
     table = tables.kernels
     is_of_names = not any(group in _OF_NAMES for group in group_by)
     kinds = None if is_of_names and not only else _kinds(session, families)
     name = name_of(table, names)
-    keys = [key for group in group_by for key in _group_keys(group, table, ranks, kinds)]
+    keys = [key for group in group_by if group is not GroupBy.STEP for key in _group_keys(group, table, ranks, kinds)]
     keys += [name.label("name")] if is_of_names else []
     columns = (
         *statistics.duration_columns("Instances"),
@@ -147,7 +151,7 @@ def kernel_summary(
         if kinds is not None and only:
             conditions.append(sa.or_(kinds.c.family == only, kinds.c.precision == only))
         rows_of = table if kinds is None else table.join(kinds, sa.func.coalesce(table.c.name, "") == kinds.c.name)
-        return statistics.summary_rows(session, rows_of, duration(table), keys, conditions, columns)
+        return summarise(session, rows_of, duration(table), keys, conditions, columns)
 
     kept_as = Names.FULL if names is Names.SMART else names
     rows = ask() if group_by or only else of_all_reports(session, selection, table, f"kernels {kept_as.value}", ask)
@@ -191,18 +195,16 @@ def _kinds(session: Session, families: Rules) -> sa.Subquery:
 
 def _full_names(session: Session) -> list[str]:
     """The full names of the kernels of the session; that of a kernel without a name is empty."""
-    table = tables.kernels
-
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        query = sa.select(table.c.report, sa.func.coalesce(table.c.name, "")).distinct()
-        rows = part.rows(query.where(table.c.report.in_([one.index for one in reports])))
-        return {
-            one.index: {"names": json_array([name for index, name in rows if index == one.index])} for one in reports
-        }
-
-    having = [one for one in session.reports if one.count(table)]
-    stored = of_each_report(session, having, "kernel-names", compute, by=table)
+    having = [one for one in session.reports if one.count(tables.kernels)]
+    stored = of_each_report(session, having, "kernel-names", _names_of_each, by=tables.kernels)
     return list(dict.fromkeys(name for arrays in stored.values() for name in json_of(arrays["names"])))
+
+
+def _names_of_each(session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    report, name = tables.kernels.c.report, sa.func.coalesce(tables.kernels.c.name, "")
+    query = sa.select(report, name).distinct().where(report.in_([one.index for one in reports]))
+    rows = session.rows(query)
+    return {one.index: {"names": json_array([name for index, name in rows if index == one.index])} for one in reports}
 
 
 def _names(
@@ -218,7 +220,7 @@ def _names(
         return None
     if selection.is_everything and not only:
         return len(rows)
-    return int(session.scalar(sa.select(sa.func.count(name.distinct()))) or 0)
+    return statistics.number_of_values(session, name)
 
 
 def kernel_names(session: Session, most: int) -> list[str]:
@@ -262,12 +264,12 @@ def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnEleme
 
 def grid_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
     """Grid size as nsys writes it: three numbers, each at least four wide."""
-    return sa.func.printf("%4d %4d %4d", table.c.grid_x, table.c.grid_y, table.c.grid_z)
+    return sa.func.printf("%4d %4d %4d", table.c.grid_x, table.c.grid_y, table.c.grid_z, type_=sa.Text)
 
 
 def block_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
     """Block size as nsys writes it."""
-    return sa.func.printf("%4d %4d %4d", table.c.block_x, table.c.block_y, table.c.block_z)
+    return sa.func.printf("%4d %4d %4d", table.c.block_x, table.c.block_y, table.c.block_z, type_=sa.Text)
 
 
 def kernel_notes(session: Session) -> tuple[str, ...]:
@@ -358,7 +360,7 @@ class _LaunchDelay:
 
     def joined(self, query: sa.Select[Any]) -> sa.Select[Any]:
         rows = query.cte("instances")
-        calls = _first_calls(tables.api_calls.c.correlation_id.in_(sa.select(rows.c.correlation_id)))
+        calls = first_calls(tables.api_calls.c.correlation_id.in_(sa.select(rows.c.correlation_id)))
         is_same = [rows.c[key] == calls.c[key] for key in _LAUNCH]
         delay = sa.func.greatest(rows.c.start - calls.c.start, 0)
         late = sa.case((calls.c.start.is_(None), sa.null()), else_=delay).label(self.key)
@@ -370,7 +372,7 @@ class _LaunchDelay:
             return [None] * len(rows)
         column = tables.api_calls.c.correlation_id
         # The bounds let Parquet skip what a list does not.
-        calls = _first_calls(sa.and_(column.between(ids[0], ids[-1]), column.in_(ids)))
+        calls = first_calls(sa.and_(column.between(ids[0], ids[-1]), column.in_(ids)))
         starts = {tuple(place): start for *place, start in session.rows(sa.select(calls))}
         found = (starts.get(tuple(row[key] for key in _LAUNCH)) for row in rows)
         return [
@@ -382,7 +384,7 @@ class _LaunchDelay:
 _LAUNCH = ("report", "process", "correlation_id")
 
 
-def _first_calls(wanted: sa.ColumnElement[bool]) -> sa.Subquery:
+def first_calls(wanted: sa.ColumnElement[bool]) -> sa.Subquery:
     """The API calls that are ``wanted`` and launched something, start in job time.
 
     One row for a (report, process, correlation id), the first where the export has more, so that a join with it never

@@ -7,22 +7,30 @@ both.
 
 from __future__ import annotations
 
-import sqlalchemy as sa
+from typing import TYPE_CHECKING
 
 from nsystui.base.text import few
-from nsystui.questions.conditions import Condition
+from nsystui.exports import canonical
 from nsystui.questions.data_notes import lacking_note
-from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from nsystui.questions.conditions import Condition
+
 DOMAIN = "MPI"
-_CALLS, _RANGES = tables.mpi_calls, tables.nvtx_ranges
+_CALLS, _RANGES = canonical.BY_NAME["mpi_calls"], canonical.BY_NAME["nvtx_ranges"]
 
 
 def is_mpi_range() -> Condition:
     """Whether an NVTX range is an MPI call, by its own name where the row that names its domain is missing."""
-    columns = _RANGES.c
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    columns = tables.nvtx_ranges.c
     return sa.or_(columns.domain == DOMAIN, sa.and_(columns.domain.is_(None), columns.name.startswith("MPI_")))
 
 
@@ -31,7 +39,12 @@ def nvtx_reports(session: Session) -> list[Report]:
     asked = [one for one in session.reports if not one.count(_CALLS) and one.count(_RANGES)]
     if not asked:
         return []
-    query = sa.select(_RANGES.c.report).where(_RANGES.c.report.in_([one.index for one in asked]), is_mpi_range())
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    report = tables.nvtx_ranges.c.report
+    query = sa.select(report).where(report.in_([one.index for one in asked]), is_mpi_range())
     found = {index for (index,) in session.rows(query.distinct())}
     return [one for one in asked if one.index in found]
 
@@ -42,15 +55,19 @@ def mpi_rows(session: Session) -> sa.FromClause:
 
 
 def _rows(session: Session, by_range: list[Report]) -> sa.FromClause:
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    calls, found = tables.mpi_calls, tables.nvtx_ranges.c
     if not by_range:
-        return _CALLS
+        return calls
     columns = [
-        _RANGES.c[one.name] if one.name in _RANGES.c else sa.cast(sa.null(), one.type).label(one.name)
-        for one in _CALLS.c
+        found[one.name] if one.name in found else sa.cast(sa.null(), one.type).label(one.name) for one in calls.c
     ]
-    is_own = _RANGES.c.report.in_([one.index for one in by_range])
+    is_own = found.report.in_([one.index for one in by_range])
     ranges = sa.select(*columns).where(is_own, is_mpi_range())
-    return (sa.union_all(sa.select(*_CALLS.c), ranges) if session.count(_CALLS) else ranges).subquery("mpi")
+    return (sa.union_all(sa.select(*calls.c), ranges) if session.count(_CALLS) else ranges).subquery("mpi")
 
 
 def has_mpi(session: Session) -> bool:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from nsystui.store.report import Report
     from nsystui.store.session import Computation, Session
 
+# A report in another form is made an export in so many steps, as far as its progress is told.
+_PARTS = 1000
+
 
 @dataclass(frozen=True)
 class Source:
@@ -31,7 +34,8 @@ class Source:
     ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
     ``logs`` are debug logs of NCCL, one name each. ``ranks`` says who is which rank, where the user does, and ``clock``
     what makes the clocks one (a ``ClockMode``). ``step_range``, ``families``: see `Job`. ``log_steps``: the training
-    steps that the screens show of the logs.
+    steps that the screens show of the logs. ``dask``: the scheduler of a Dask cluster whose workers compute what is
+    made of single reports: its address, or the path of its file.
     """
 
     files: tuple[str, ...]
@@ -47,6 +51,7 @@ class Source:
     clock: str = "collectives"
     step_range: str | None = None
     families: Rules = ()
+    dask: str | None = None
 
 
 class Listener:
@@ -103,7 +108,10 @@ class Opener:
         return self._stopped.is_set()
 
     def start(self) -> tuple[Job, list[Export]]:
-        """A job without reports, and the exports to add to it. Raises UsageError for names that make no sense."""
+        """A job without reports, and the exports to add to it. Raises UsageError for names that make no sense.
+
+        Raises NsystuiError where there is no such cluster.
+        """
         from nsystui.exports.discover import discover
         from nsystui.questions.job import Job
         from nsystui.questions.numbering import numbering
@@ -121,18 +129,37 @@ class Opener:
             warn=listener.warned,
             tell=listener.computing,
         )
+        if source.dask is not None:
+            self._connect(session, source.dask, [export.path for export in exports])
         return Job(session, numbering=who, step_range=source.step_range, families=source.families), exports
+
+    def _connect(self, session: Session, scheduler: str, paths: Sequence[Path]) -> None:
+        """Gives the session the workers of a cluster."""
+        from nsystui.questions.on_dask import DaskWorkers, check_packed
+        from nsystui.store.session import Computation
+
+        try:
+            check_packed(paths)
+            self._listener.computing(Computation(f"waiting for workers of {scheduler}", 0, len(paths)))
+            session.workers = DaskWorkers.connect(scheduler, session.limits)
+            self._listener.computing(None)
+        except BaseException:
+            session.close()
+            raise
 
     def look_at(self, job: Job, export: Export) -> Export | None:
         """An export with what it is found to be, converted before where that is asked for; ``None`` if it fails."""
         from dataclasses import replace
 
         from nsystui.store.opened import look_at
+        from nsystui.store.packing import PackingCancelled
 
         if self.is_stopped:
             return None
         try:
             return replace(export, opened=look_at(self._converted(job.session, export.path)))
+        except PackingCancelled:
+            return None
         except NsystuiError as error:
             self._listener.failed(export.path, error)
             return None
@@ -181,19 +208,31 @@ class Opener:
         return None
 
     def _converted(self, session: Session, path: Path) -> Path:
-        """The export itself, or what ``nsys export`` makes of a report where that is asked for, at low priority."""
+        """The export itself, or what is made of a report in another form, at low priority.
+
+        NVIDIA's programs are only run where that is asked for.
+        """
         from concurrent.futures import ThreadPoolExecutor
 
         from nsystui.base.resources import step_back
-        from nsystui.exports.convert import convert, export_of, is_report
+        from nsystui.exports.convert import convert, export_of
+        from nsystui.exports.discover import is_packed_report
+        from nsystui.exports.forms import form_of
         from nsystui.store.cache import size_of
+        from nsystui.store.packing import PackingCancelled, Progress
 
-        directory = self.source.conversion_directory
-        if not self.source.convert or directory is None or not is_report(path):
+        directory, form = self.source.conversion_directory, None if is_packed_report(path) else form_of(path)
+        if directory is None or form is None or (form.asks and not self.source.convert):
             return path
-        session.room.use(export_of(path, directory).parent)
+
+        def advance(part: float) -> None:
+            if self.is_stopped:
+                raise PackingCancelled
+            self._listener.advanced(path, Progress(path, form.what, int(part * _PARTS), _PARTS))
+
+        session.room.use(export_of(path, form, directory).parent)
         with ThreadPoolExecutor(1, initializer=step_back) as pool:
-            export = pool.submit(convert, path, directory).result()
+            export = pool.submit(convert, path, form, directory, advance).result()
         session.room.make(size_of(export.parent))
         return export
 

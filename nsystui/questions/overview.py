@@ -7,21 +7,19 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import HOST, PID, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.exports.identifiers import pid_of
-from nsystui.questions.conditions import where
-from nsystui.questions.derived import of_each_report
+from nsystui.questions.derived import of_each_report, rows_by_report
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, shares, window_notes
 from nsystui.questions.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
 from nsystui.questions.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
-from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
@@ -57,6 +55,8 @@ class JobFacts:
     """Whether all times lie on one clock. If not, the reports are of different runs, or one does not say its start."""
     start_spread: int | None
     """The time from the first session's start to the last one's, ns."""
+    made_of: tuple[str, ...] = ()
+    """What reports were made of that nsys did not record: ``PyTorch profiler trace``."""
 
 
 def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
@@ -82,6 +82,7 @@ def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
         rank_source=ranks[0].source if ranks else "",
         clocks_aligned=shares_clock(reports),
         start_spread=max(starts) - min(starts) if starts else None,
+        made_of=_distinct(facts.made_of for facts in metadata),
     )
 
 
@@ -145,10 +146,10 @@ def _count_gpus(session: Session) -> int:
 
 
 _COUNTED = {
-    "kernels": tables.kernels,
-    "graphs": tables.graph_launches,
-    "memory_ops": tables.memory_ops,
-    "api_calls": tables.api_calls,
+    "kernels": BY_NAME["kernels"],
+    "graphs": BY_NAME["graph_launches"],
+    "memory_ops": BY_NAME["memory_ops"],
+    "api_calls": BY_NAME["api_calls"],
 }
 TASK_COLUMNS = (
     RANK,
@@ -166,7 +167,7 @@ TASK_COLUMNS = (
 )
 
 
-TALLIED = tuple(_COUNTED.values())
+TALLIED = tuple(table.name for table in _COUNTED.values())
 """The tables whose rows ``task_table`` counts by task; what else it needs says ``utilisation.columns_read``."""
 
 
@@ -213,9 +214,16 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
     if selection.with_name(None) != of_tasks:
         return {name: _counted(session, selection.with_name(None), table) for name, table in _COUNTED.items()}
 
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        found = {name: rows_of_tasks(part, table, reports) for name, table in _COUNTED.items()}
-        return {report.index: _count_arrays(report.index, found) for report in reports}
+    def compute(part: Session, reports: list[Report]) -> Mapping[int, Arrays]:
+        found: dict[int, dict[str, Any]] = {report.index: {} for report in reports}
+        for name, table in _COUNTED.items():
+            of_reports: dict[int, dict[int, int]] = {report.index: {} for report in reports}
+            for task, count in rows_of_tasks(part, table, reports).items():
+                of_reports[task.report][task.process] = count
+            for index, counts in of_reports.items():
+                found[index][f"{name}_process"] = np.array(list(counts.keys()), np.int64)
+                found[index][name] = np.array(list(counts.values()), np.int64)
+        return found
 
     stored = of_each_report(session, selected_reports(session, of_tasks), "counts", compute)
     return {
@@ -228,32 +236,28 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
     }
 
 
-def _count_arrays(report: int, counts: Mapping[str, Mapping[Task, int]]) -> Arrays:
-    """For each name the processes of one report and their rows."""
-    found = {}
-    for name, by_task in counts.items():
-        own = {task.process: count for task, count in by_task.items() if task.report == report}
-        found[f"{name}_process"] = np.array(list(own.keys()), np.int64)
-        found[name] = np.array(list(own.values()), np.int64)
-    return found
-
-
-def _counted(session: Session, selection: Selection, table: sa.Table) -> dict[Task, int]:
+def _counted(session: Session, selection: Selection, table: CanonicalTable) -> dict[Task, int]:
     """Selected rows of each task in a table."""
     if not session.count(table):
         return {}
-    columns = table.c
+    import sqlalchemy as sa
+
+    from nsystui.questions.conditions import where
+    from nsystui.store import tables
+
+    rows = tables.of(table)
+    columns = rows.c
     query = (
         sa.select(columns.report, columns.process, sa.func.count())
-        .where(*where(table, selection), columns.process.is_not(None))
+        .where(*where(rows, selection), columns.process.is_not(None))
         .group_by(columns.report, columns.process)
     )
-    return {Task(report, process): int(count) for report, process, count in session.rows(query)}
+    return {Task(report, process): int(count) for report, process, count in rows_by_report(session, query)}
 
 
 def _none_or_zero(session: Session, item: RankedTask, name: str) -> int | None:
     """The value for a task without rows: 0 where nothing happened, missing where nothing was traced."""
     if name == "api_calls":
         report = report_at(session, item.task.report)
-        return 0 if report.count(tables.api_calls) else None
+        return 0 if report.count(BY_NAME["api_calls"]) else None
     return 0 if item.devices else None

@@ -59,13 +59,14 @@ def _check_different(reports: list[ReportRanks]) -> None:
 
 
 def compute_first_answers(job: Job) -> None:
-    """Makes what the overview, the ranks, the NVTX tree and the event list are made of, so that it is kept.
+    """Makes what the overview, the ranks, triage, the NVTX tree and the event list are made of, so that it is kept.
 
     Raises ExportError where the memory is too little.
     """
     from nsystui.questions.collectives.matching import stream_sequences
     from nsystui.questions.events.index import spans
     from nsystui.questions.events.kinds import EventKind
+    from nsystui.questions.host.stacks import stacks_of
     from nsystui.questions.nvtx.ranges import projection_of, ranges_of
     from nsystui.questions.overview import task_table
 
@@ -74,6 +75,7 @@ def compute_first_answers(job: Job) -> None:
     stream_sequences(session, session.reports)
     job.collectives()
     job.steps()
+    stacks_of(session, session.reports)
     for kind in EventKind:
         spans(session, kind)
     for report in session.reports:

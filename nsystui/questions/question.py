@@ -16,16 +16,13 @@ if TYPE_CHECKING:
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
     from nsystui.questions.recipes.recipe import RecipeMap
-    from nsystui.store.session import Session
 
-    Expected = tuple[Mapping[Any, Any], Sequence[Any]]
+    Expected = tuple[Mapping[str, Sequence[str]], Sequence[str]]
     """Columns that will be read of each table, and the tables whose rows will be counted: see `Session.expect`."""
 
 _NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 Values = Mapping[str, Any]
 """The value of each option by its name; from a command line also the flags of the selection and ``files``."""
-Say = Callable[[Callable[[], str]], object]
-"""Shows a line of progress; the line is only made where somebody sees it."""
 
 PALETTE, COMPARISON = "palette", "comparison"
 """The homes of questions that no screen of their own shows; one of two sides first asks for the other."""
@@ -188,8 +185,9 @@ class Question(NamedTuple):
 
     How the exports are read: ``is_whole`` all at once, for a question about nearly everything in them, else the columns
     that it asks for, where ``expected`` can say ahead which. ``has_times``: its answer has moments of several reports,
-    for which their clocks are made one. ``prepare`` is given the opened reports before anything is asked of them.
-    ``is_remembered``: its whole answer is kept, and given again without opening anything.
+    for which their clocks are made one. ``of_reports``: it is made of what is computed of each report by itself, so
+    that the workers of a cluster compute it. ``is_remembered``: its whole answer is kept, and given again without
+    opening anything.
 
     ``row`` is what a row of the answer is about, and ``home`` the screen that shows it (a mode of the application,
     `PALETTE`, `COMPARISON`, or empty for none): under ``title``, in its ``views``, of which a question has at least
@@ -216,7 +214,7 @@ class Question(NamedTuple):
     is_whole: bool = False
     expected: Callable[[Values], Expected] | None = None
     has_times: bool = False
-    prepare: Callable[[Session, Values, Say], None] | None = None
+    of_reports: bool = False
     is_remembered: bool = False
     row: Row = "other"
     home: str = PALETTE

@@ -78,6 +78,7 @@ def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> N
     from nsystui.questions.catalogue import question_named
     from nsystui.questions.events.listing import EventList
     from nsystui.questions.kernels import Names, kernel_summary
+    from nsystui.questions.overview import task_table
     from nsystui.questions.stats import report_of
 
     known = Remembered.of_files(cache, paths, job.families)
@@ -91,7 +92,7 @@ def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> N
             kernels = question_named("kernels")
             known.keep(job, summary, "", *kernels.key(kernels.default_values()))
     # The Overview asks for it now: what follows comes after it, for side by side they would take the memory of both.
-    job.busy(Selection())
+    task_table(job.session, Selection(), job.ranks, job.busy(Selection()))
     work_summary(job.session, Selection(), API)
     EventList.build(job.session, Selection(), job.ranks)
 

@@ -16,6 +16,7 @@ from nsystui.base.text import few, which_of
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.questions.conditions import Condition, matches
+from nsystui.questions.data_notes import recording_advice
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.time_window import event_span, selected_reports
 from nsystui.store import tables
@@ -50,7 +51,16 @@ def reports_table(session: Session, ranks: Sequence[RankedTask]) -> TableAnswer:
     machine. Of the captured environment nothing is shown: ``rank_source`` says whether rank numbers come from it.
     """
     rows = [_row(report, [item for item in ranks if item.task.report == report.index]) for report in session.reports]
-    return TableAnswer("reports", COLUMNS, rows, len(rows))
+    return TableAnswer("reports", COLUMNS, rows, len(rows), tuple(_made_of_notes(session.reports)))
+
+
+def _made_of_notes(reports: Sequence[Report]) -> Iterator[str]:
+    """The note on reports that nsys did not record."""
+    found = [report for report in reports if report.metadata.made_of]
+    for made_of in dict.fromkeys(report.metadata.made_of for report in found):
+        where = which_of([report.name for report in found if report.metadata.made_of == made_of], len(reports))
+        lacks = "no OS calls, CPU samples, scheduling, GPU or network metrics, and no calls of MPI"
+        yield f"{where}: made of a {made_of}, which has {lacks} (nsystui help exports)"
 
 
 def _row(report: Report, tasks: Sequence[RankedTask]) -> Row:
@@ -61,7 +71,7 @@ def _row(report: Report, tasks: Sequence[RankedTask]) -> Row:
         report.name,
         ",".join(str(item.rank) for item in tasks) or None,
         tasks[0].source if tasks else None,
-        facts.nsys_version or None,
+        facts.nsys_version or facts.made_of or None,
         facts.schema_version or None,
         facts.host or None,
         _counted(models),
@@ -174,8 +184,9 @@ def contents_table(session: Session) -> TableAnswer:
 
 
 def _contents_row(session: Session, table: CanonicalTable) -> Row:
-    having = sum(report.count(table) > 0 for report in session.reports)
-    record = table.record if having < len(session.reports) else None
+    lacking = [report for report in session.reports if not report.count(table)]
+    having = len(session.reports) - len(lacking)
+    record = recording_advice(table, lacking) if lacking else None
     first, last = _times(session, table) if having else (None, None)
     return (table.name, table.what, session.count(table), having, first, last, record)
 

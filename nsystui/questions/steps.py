@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,10 +25,11 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import NameFilter, Task
 from nsystui.base.text import few, whole_number
+from nsystui.questions.algebra.groups import places_by
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.conditions import Condition, is_launched_by, job_end, job_start, matches
-from nsystui.questions.derived import of_each_report, runs_of
+from nsystui.questions.derived import in_runs, of_each_report
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL
 from nsystui.questions.tasks import GPU_TABLES, RankedTask
 from nsystui.store import tables
@@ -37,8 +38,6 @@ from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from nsystui.store.results import Arrays
 
 
@@ -149,9 +148,10 @@ class Steps:
         if name is None:
             of_task = _found_by_themselves(session, by_report)
         else:
-            wanted = NameFilter(f"re:{name}")
-            for run in runs_of([report for report in session.reports if report.index in by_report], tables.api_calls):
-                of_task |= _found(session.part(report.index for report in run), _tasks_of(run, by_report), wanted)
+            compute = partial(_named, by_report, NameFilter(f"re:{name}"))
+            reports = [report for report in session.reports if report.index in by_report]
+            for found in in_runs(session, reports, compute, tables.api_calls, "steps"):
+                of_task |= found
         return cls(of_task, tuple(_notes(of_task, tasks, name)))
 
     def numbers_at(self, reports: Times, processes: Times, times: Times) -> Times:
@@ -228,6 +228,12 @@ def _found_by_themselves(session: Session, by_report: Mapping[int, Mapping[Task,
     }
 
 
+def _named(
+    by_report: Mapping[int, Mapping[Task, int]], wanted: NameFilter, session: Session, reports: list[Report]
+) -> dict[Task, TaskSteps]:
+    return _found(session, _tasks_of(reports, by_report), wanted)
+
+
 def _of_report(found: Mapping[Task, TaskSteps], report: Report) -> dict[Task, TaskSteps]:
     return {task: steps for task, steps in found.items() if task.report == report.index}
 
@@ -249,17 +255,18 @@ def _candidates(session: Session, tasks: Mapping[Task, int], wanted: NameFilter 
         return []
     kinds: set[tuple[Any, ...]] | None = None
     if wanted is not None:
-        frame = session.frame(_named_query(tasks, wanted))
+        ranges = session.arrays(_named_query(tasks, wanted))
     else:
         kinds = set(session.rows(_kinds_query(tasks)))
         if not kinds:
             return []
-        frame = session.frame(_ranges_query(tasks, sorted({template for *_, template in kinds})))
+        ranges = session.arrays(_ranges_query(tasks, sorted({template for *_, template in kinds})))
     found = []
-    for kind, ranges in frame.groupby(["report", "process", "thread", "template"], sort=False):
-        task = Task(int(kind[0]), int(kind[1]))
+    for kind, rows in places_by(ranges[key] for key in ("report", "process", "thread", "template")).items():
+        task = Task(kind[0], kind[1])
         if task in tasks and (kinds is None or kind in kinds):
-            found.append(_candidate(task, kind[3], ranges, wanted))
+            starts, ends, names = (ranges[key][rows] for key in ("start", "end", "name"))
+            found.append(_candidate(task, kind[3], starts, ends, names.tolist(), wanted))
     return [one for one in found if one is not None]
 
 
@@ -314,10 +321,10 @@ def _ranges_query(tasks: Iterable[Task], templates: Sequence[str]) -> sa.Select[
     return sa.select(*_place_and(_TEMPLATE)).where(*conditions).order_by("start")
 
 
-def _candidate(task: Task, name: str, ranges: pd.DataFrame, wanted: NameFilter | None) -> _Candidate | None:
+def _candidate(
+    task: Task, name: str, starts: Times, ends: Times, names: Sequence[str], wanted: NameFilter | None
+) -> _Candidate | None:
     """The ranges of one name by start as a candidate, ``None`` where they cannot be steps."""
-    starts, ends = ranges["start"].to_numpy(np.int64), ranges["end"].to_numpy(np.int64)
-    names = ranges["name"].tolist()
     follows = np.concatenate(([True], starts[1:] >= np.maximum.accumulate(ends)[:-1]))
     if wanted is not None:
         pattern = re.compile(wanted.pattern, re.IGNORECASE if wanted.ignore_case else 0)
@@ -356,7 +363,7 @@ def _add_gpu_work(session: Session, candidates: Sequence[_Candidate]) -> None:
     for one in candidates:
         by_task.setdefault(one.task, []).append(one)
     total: dict[Task, int] = {}
-    work = [table for table in GPU_TABLES if session.count(table)]
+    work = [tables.of(table) for table in GPU_TABLES if session.count(table)]
     for ids in _id_spans(session, by_task):
         for table in work:
             for batch in session.array_batches(_launches_query(table, by_task, ids)):

@@ -9,17 +9,17 @@ kind. A rank number is taken from the first source that gives every task a numbe
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import sqlalchemy as sa
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import whole_number
-from nsystui.exports.canonical import NO_PROCESS
+from nsystui.exports.canonical import BY_NAME, NO_PROCESS, CanonicalTable
 from nsystui.exports.identifiers import pid_of
 from nsystui.exports.metadata import ALLOCATION_VARIABLE, LOCAL_RANK_VARIABLES, RANK_VARIABLES, SIZE_VARIABLES
 from nsystui.questions.derived import of_each_report
@@ -27,16 +27,17 @@ from nsystui.questions.mpi import has_mpi
 from nsystui.questions.numbering import SOURCE as GIVEN
 from nsystui.questions.numbering import Numbering
 from nsystui.questions.time_window import report_at
-from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from nsystui.store.results import Arrays
 
 
-GPU_TABLES = (tables.kernels, tables.memory_ops, tables.graph_launches)
+GPU_TABLES = (BY_NAME["kernels"], BY_NAME["memory_ops"], BY_NAME["graph_launches"])
 """The tables of work that ran on a GPU."""
 
 
@@ -69,7 +70,7 @@ def process_names(session: Session) -> dict[Task, str]:
     }
 
 
-def rows_of_tasks(session: Session, table: sa.Table, reports: Iterable[Report]) -> dict[Task, int]:
+def rows_of_tasks(session: Session, table: CanonicalTable, reports: Iterable[Report]) -> dict[Task, int]:
     """The rows of each process in a table of these reports; a process without any is left out."""
     found: dict[Task, int] = {}
     packed = []
@@ -80,7 +81,12 @@ def rows_of_tasks(session: Session, table: sa.Table, reports: Iterable[Report]) 
         else:
             found.update({Task(report.index, process): rows for process, rows in tally.processes.items()})
     if any(report.count(table) for report in session.reports if report.index in packed):
-        place = (table.c.report, table.c.process)
+        import sqlalchemy as sa
+
+        from nsystui.store import tables
+
+        columns = tables.of(table).c
+        place = (columns.report, columns.process)
         query = sa.select(*place, sa.func.count()).where(place[0].in_(packed), place[1].is_not(None)).group_by(*place)
         found.update({Task(report, process): int(rows) for report, process, rows in session.rows(query)})
     return found
@@ -102,6 +108,10 @@ _Rows = dict[int, list[tuple[Any, ...]]]
 
 def _rows(session: Session, reports: list[Report]) -> tuple[_Rows, _Rows]:
     """By report, (process, device, gpu, name, uuid) of its devices, and (process, name) of its processes."""
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
     indices = [report.index for report in reports]
     used, known = tables.devices.c, tables.processes.c
     devices = (
@@ -161,6 +171,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
     tasks = _tasks(session, devices)
     ranks, source = _numbered(session, tasks, devices, given)
     names = process_names(session)
+    alone = _alone(tasks)
     found = []
     for task in tasks:
         report = report_at(session, task.report)
@@ -170,7 +181,7 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
                 task,
                 ranks[task],
                 source,
-                _local_rank(report, tasks),
+                _local_rank(report) if task in alone else None,
                 report.metadata.host,
                 None if task.process == NO_PROCESS else pid_of(task.process),
                 _program(names.get(task, ""), report),
@@ -223,14 +234,19 @@ def world_size(session: Session) -> int | None:
 
 def _has_ranks(session: Session) -> bool:
     """Whether anything but the size of the allocation shows that the job has several processes."""
-    if len(session.reports) > 1 or session.count(tables.nccl_calls) or has_mpi(session):
+    if len(session.reports) > 1 or session.count(BY_NAME["nccl_calls"]) or has_mpi(session):
         return True
     environments = [report.metadata.environment for report in session.reports]
     if any(_number(one.get(name, "")) for one in environments for name in RANK_VARIABLES):
         return True  # a rank above 0
-    kernels = tables.kernels
-    is_nccl = sa.cast(kernels.c.is_nccl, sa.Boolean)
-    return bool(session.count(kernels) and session.rows(sa.select(kernels.c.row).where(is_nccl).limit(1)))
+    if not session.count(BY_NAME["kernels"]):
+        return False
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    kernels = tables.kernels.c
+    return bool(session.rows(sa.select(kernels.row).where(sa.cast(kernels.is_nccl, sa.Boolean)).limit(1)))
 
 
 def _numbered(
@@ -239,7 +255,7 @@ def _numbered(
     """The number of each task. GPU work without a process is numbered after that of processes."""
     known = {task.report for task in tasks if task.process != NO_PROCESS}
     apart = [task for task in tasks if task.process == NO_PROCESS and task.report in known]
-    told = [task for task in tasks if task not in apart]
+    told = [task for task in tasks if task.process != NO_PROCESS or task.report not in known]
     ranks, source = _ranks(session, told, devices) if given is None else (_given(session, told, given), GIVEN)
     first = max(ranks.values(), default=-1) + 1
     return ranks | {task: number for number, task in enumerate(apart, first)}, source
@@ -266,18 +282,19 @@ def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
 def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
     """The tasks of each report: its processes with GPU work, else those that say most of a parallel program."""
     found = set(devices)
+    with_gpu = {task.report for task in devices}
     for report in session.reports:
-        if not any(task.report == report.index for task in devices):
+        if report.index not in with_gpu:
             found |= _tasks_without_gpu(session, report)
     return sorted(found)
 
 
 def _tasks_without_gpu(session: Session, report: Report) -> set[Task]:
     """The processes that called CUDA or MPI, or had NVTX ranges; else the one with the most OS runtime calls."""
-    for table in (tables.api_calls, tables.mpi_calls, tables.nvtx_ranges):
-        if report.count(table):
-            return set(rows_of_tasks(session, table, [report]))
-    calls = rows_of_tasks(session, tables.os_calls, [report])
+    for name in ("api_calls", "mpi_calls", "nvtx_ranges"):
+        if report.count(BY_NAME[name]):
+            return set(rows_of_tasks(session, BY_NAME[name], [report]))
+    calls = rows_of_tasks(session, BY_NAME["os_calls"], [report])
     return set(sorted(calls, key=lambda task: (-calls[task], task))[:1])
 
 
@@ -330,6 +347,10 @@ def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
 
 def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
     """The processes of each report and their ranks."""
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
     found: dict[int, dict[int, int]] = {report.index: {} for report in reports}
     table = tables.nccl_calls
     query = (
@@ -349,18 +370,20 @@ def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays
     }
 
 
-def _only_task(task: Task, tasks: list[Task]) -> bool:
-    """The environment and the file name speak of the report: they number a task only if it is alone there."""
-    return sum(other.report == task.report for other in tasks) == 1
+def _alone(tasks: Sequence[Task]) -> set[Task]:
+    """The tasks that are alone in their report: only of them the environment and the file name speak."""
+    number = Counter(task.report for task in tasks)
+    return {task for task in tasks if number[task.report] == 1}
 
 
 def _from_environment(session: Session, tasks: list[Task]) -> Ranks:
     """The first variable that every report has and that differs in each (one rank of many says nothing by itself)."""
+    alone = _alone(tasks)
     for variable in RANK_VARIABLES:
         found: Ranks = {}
         for task in tasks:
             rank = _number(report_at(session, task.report).metadata.environment.get(variable, ""))
-            if rank is not None and _only_task(task, tasks):
+            if rank is not None and task in alone:
                 found[task] = rank
         if len(found) == len(tasks) and len(set(found.values())) == len(tasks):
             return found
@@ -368,21 +391,20 @@ def _from_environment(session: Session, tasks: list[Task]) -> Ranks:
 
 
 def _from_file_names(session: Session, tasks: list[Task]) -> Ranks:
+    alone = _alone(tasks)
     for pattern in _FILE_PATTERNS:
         found: Ranks = {}
         for task in tasks:
             match = re.search(pattern, report_at(session, task.report).name, re.IGNORECASE)
             rank = _number(match.group(1)) if match else None
-            if rank is not None and _only_task(task, tasks):
+            if rank is not None and task in alone:
                 found[task] = rank
         if len(found) == len(tasks) and len(set(found.values())) == len(tasks):
             return found
     return {}
 
 
-def _local_rank(report: Report, tasks: list[Task]) -> int | None:
-    if sum(task.report == report.index for task in tasks) != 1:
-        return None
+def _local_rank(report: Report) -> int | None:
     for variable in LOCAL_RANK_VARIABLES:
         rank = _number(report.metadata.environment.get(variable, ""))
         if rank is not None:

@@ -119,7 +119,7 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
     spent = device.breakdown(window)
     begin = min(max(steady, window.start), window.end)
     last = min(max(worked.end, begin), window.end)
-    startup = begin - window.start - device.breakdown(Window(window.start, begin)).busy
+    startup = begin - window.start - device.busy_in(Window(window.start, begin))
     tail = window.end - last
     gaps, before = device.gaps(worked), union([window.start], [max(worked.start, window.start)])
     long_gaps = _long(gaps, begin, last)

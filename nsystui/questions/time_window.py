@@ -7,6 +7,7 @@ was recorded in it (a capture of 0.3 s in a run of two minutes), so the default 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from nsystui.base.selection import Selection, Window
@@ -51,8 +52,12 @@ def edges_of(window: Window, bins: int) -> list[int]:
 
 
 def report_at(session: Session, index: int) -> Report:
-    """The open report with this index."""
-    return next(report for report in session.reports if report.index == index)
+    """The open report with this index. Raises KeyError where there is none."""
+    reports = session.reports
+    place = bisect_left(reports, index, key=lambda report: report.index)
+    if place == len(reports) or reports[place].index != index:
+        raise KeyError(f"report {index} is not open")
+    return reports[place]
 
 
 def extent(session: Session, selection: Selection, fit: bool = True) -> Window:

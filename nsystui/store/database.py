@@ -59,15 +59,20 @@ class Limits:
         return max(min(self.threads, self.packing.memory // (self.workers * _CHUNK_MEMORY)), 1)
 
 
+def check_addresses() -> None:
+    """Raises NsystuiError where the process may not have the addresses that DuckDB needs."""
+    space = address_limit()
+    if space is not None and space < LEAST_ADDRESSES:
+        least = f"the minimum is {size_words(LEAST_ADDRESSES)}: raise `ulimit -v`"
+        raise NsystuiError(f"not enough memory: this process may have {size_words(space)}, {least}")
+
+
 def connect(limits: Limits) -> duckdb.DuckDBPyConnection:
     """An in-memory DuckDB that touches neither the network nor the working directory.
 
     Raises NsystuiError where the process may not have the addresses for it.
     """
-    space = address_limit()
-    if space is not None and space < LEAST_ADDRESSES:
-        least = f"the minimum is {size_words(LEAST_ADDRESSES)}: raise `ulimit -v`"
-        raise NsystuiError(f"not enough memory: this process may have {size_words(space)}, {least}")
+    check_addresses()
     import duckdb
 
     connection = duckdb.connect(
@@ -146,14 +151,14 @@ def _causes(error: BaseException) -> list[BaseException]:
 def engine_of(cursor: Callable[[], duckdb.DuckDBPyConnection]) -> sa.Engine:
     """SQLAlchemy's engine, for which ``cursor`` makes connections."""
     import sqlalchemy as sa
-    from duckdb_engine import ConnectionWrapper
     from sqlalchemy.pool import NullPool
 
     from nsystui.store import dialect
 
     return sa.create_engine(
         f"{dialect.NAME}://",
-        creator=lambda: ConnectionWrapper(cursor()),
+        creator=lambda: dialect.Connection(cursor()),
+        paramstyle=dialect.DuckDB.default_paramstyle,
         poolclass=NullPool,
         execution_options={"compiled_cache": dialect.compiled()},
     )

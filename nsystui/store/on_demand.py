@@ -32,14 +32,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Expected:
-    """The columns, by canonical table, and the tallies of tables that every report will be asked for."""
-
-    columns: Mapping[str, frozenset[str]]
-    tallied: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class ColumnTable:
     """Columns of one canonical table in a table of the session's database."""
 
@@ -50,7 +42,7 @@ class ColumnTable:
 
 Columns = ColumnFiles | ColumnTable
 _TALLIED = frozenset({"start", "end", "process"})
-_TALLIES, _LEFT_OUT = "tallies", "left-out"
+_TALLIES, _COUNTS, _LEFT_OUT = "tallies", "counts", "left-out"
 
 
 @dataclass
@@ -69,7 +61,6 @@ class OnDemand:
     warn: Callable[[str], object]
     results: Results
     loaded: dict[str, Columns] = field(default_factory=dict)
-    _counted: dict[str, int] = field(default_factory=dict)
     _loads: int = 0
 
     def __post_init__(self) -> None:
@@ -292,7 +283,13 @@ class OnDemand:
         if table not in self._counted:
             with remembered_damage(self.results):
                 self._counted[table] = self._count(table)
+            self.results.save(_COUNTS, self._counted)
         return self._counted[table]
+
+    @cached_property
+    def _counted(self) -> dict[str, int]:
+        """The known numbers of rows of canonical tables that are not read."""
+        return self.results.load(_COUNTS) or {}
 
     def _count(self, table: str) -> int:
         if self._is_made(table):

@@ -23,15 +23,14 @@ from nsystui.base.errors import ExportError, OutputError, UsageError
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports import canonical
 from nsystui.exports.discover import (
-    EXPORT_ENDINGS,
     FACTS,
-    REPORT_ENDINGS,
     REPORTS,
     is_packed_report,
     job_of,
     name_of,
     rank_directory,
 )
+from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 from nsystui.exports.metadata import CudaDevice, Gpu, Metadata
 from nsystui.exports.partial_files import drop_abandoned, partial_name
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles, reason_of

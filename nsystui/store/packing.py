@@ -40,7 +40,7 @@ from nsystui.store.reader import (
     make_table,
     read_errors,
 )
-from nsystui.store.report import PackedReport
+from nsystui.store.report import PackedReport, PackedTables
 from nsystui.store.tally import LeftOut
 
 if TYPE_CHECKING:
@@ -102,18 +102,6 @@ class MemorySink:
         """Leaves nothing behind."""
         for name in self.names.values():
             self.connection.execute(f"DROP TABLE IF EXISTS {name}")
-
-
-@dataclass(frozen=True)
-class PackedTables:
-    """A packed report in memory: its facts, and the table of the session's database for each canonical one.
-
-    ``damaged``: native tables that are left out, and why.
-    """
-
-    report: PackedReport
-    names: Mapping[str, str]
-    damaged: Mapping[str, str] = field(default_factory=dict)
 
 
 _NOTHING: Mapping[str, str] = {}

@@ -85,6 +85,18 @@ class PackedReport:
         )
 
 
+@dataclass(frozen=True)
+class PackedTables:
+    """A packed report in memory: its facts, and the table of the session's database for each canonical one.
+
+    ``damaged``: native tables that are left out, and why.
+    """
+
+    report: PackedReport
+    names: Mapping[str, str]
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+
 _WITHOUT_SPAN = ("nic_metrics", "profiler_overhead", "gpu_memory", "memory_pools", "file_accesses")
 
 
@@ -136,7 +148,7 @@ class Report:
         return table.name in self.packed.counts
 
 
-def most_rows(reports: Iterable[Report], table: sa.Table) -> int:
+def most_rows(reports: Iterable[Report], table: sa.Table | CanonicalTable) -> int:
     """Rows of a table over all reports at the most: to count those of an export takes reading all of them."""
     return sum(report.packed.most(table.name) for report in reports)
 
@@ -160,7 +172,9 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     of different runs (their sessions lie further apart than they last) keep their own clocks.
     """
     if not clock.is_common:
-        moved = [replace(report, clock_offset=0, on_job_clock=True) for report in reports]
+        moved = [
+            replace(report, clock_offset=clock.shifts.get(report.index, 0), on_job_clock=True) for report in reports
+        ]
         return tuple(sorted(moved, key=lambda report: report.index))
     starts = _starts(reports)
     known = [start for start in starts if start is not None]
@@ -172,7 +186,9 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     for report, start in zip(reports, starts, strict=True):
         is_placed = one_job and start is not None
         offset = start - first + clock.shifts.get(report.index, 0) if one_job and start is not None else 0
-        moved.append(replace(report, clock_offset=offset, on_job_clock=is_placed))
+        if (offset, is_placed) != (report.clock_offset, report.on_job_clock):
+            report = replace(report, clock_offset=offset, on_job_clock=is_placed)
+        moved.append(report)
     return tuple(sorted(moved, key=lambda report: report.index))
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from nsystui import __version__
+from nsystui.base.version import __version__
 from nsystui.exports import canonical, sources
 from nsystui.exports.partial_files import drop_abandoned
 from nsystui.store import seals
@@ -56,7 +56,7 @@ def version_of(compute: Callable[..., object] | None = None) -> str:
     Another release of nsystui, other canonical tables or another source of the module of ``compute`` is another
     version.
     """
-    return _version_of(None if compute is None else compute.__module__)
+    return _version_of(None if compute is None else getattr(compute, "func", compute).__module__)
 
 
 @cache
@@ -115,13 +115,6 @@ class Memory:
             self._results.move_to_end(key)
             while len(self._results) > self._most:
                 self._results.popitem(last=False)
-
-    def of_reports(self, reports: tuple[str, ...]) -> dict[tuple[Any, str], Any]:
-        """All results of these reports, by question and version."""
-        with self._lock:
-            return {
-                (key.question, key.version): value for key, value in self._results.items() if key.reports == reports
-            }
 
     def once(self, key: Key, make: Callable[[], T]) -> T:
         """The result, which ``make`` computes where it is not in memory.

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from nsystui.base.errors import ExportError
 from nsystui.base.resources import step_back
@@ -26,13 +26,9 @@ from nsystui.exports.discover import is_packed_report
 from nsystui.exports.partial_files import why_not_ours
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
-from nsystui.store.database import Limits, connect, engine_of, memory_errors, series
-from nsystui.store.on_demand import Expected, OnDemand
-from nsystui.store.opened import open_export
-from nsystui.store.packed_job import read_report
-from nsystui.store.packing import PackedTables, Packing, Progress
-from nsystui.store.report import Clock, Report, aligned
-from nsystui.store.results import Key, Memory, Results
+from nsystui.store.database import Limits, check_addresses, connect, engine_of, memory_errors, series
+from nsystui.store.report import Clock, PackedTables, Report, aligned, most_rows
+from nsystui.store.results import Memory, Results
 from nsystui.store.tally import Tally
 from nsystui.store.views import Rows, loaded_rows, make_view, packed_rows, used_columns
 
@@ -42,7 +38,29 @@ if TYPE_CHECKING:
     import pandas as pd
     import sqlalchemy as sa
 
-    from nsystui.store.results import Arrays
+    from nsystui.store.on_demand import OnDemand
+    from nsystui.store.packing import Packing, Progress
+
+T = TypeVar("T")
+Compute = Callable[["Session", list[Report]], T]
+"""Computes something of some reports, which are the whole of the session that it is given, or among others."""
+
+
+class Workers(Protocol):
+    """Computes elsewhere what is made of single reports, on machines that see the same packed job."""
+
+    def share(self, reports: int) -> int:
+        """How many of so many reports are best computed together."""
+        ...
+
+    def each(self, work: Sequence[tuple[list[Report], Compute[T]]], tell: Callable[[int], object]) -> Iterator[T]:
+        """What is computed of runs of reports, in their order; ``tell`` is told how many reports are done.
+
+        Of a run there may be several results, each of some of its reports. Raises NsystuiError.
+        """
+        ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -57,12 +75,20 @@ class Computation:
         return f"{self.what}: {self.done} of {self.total} reports"
 
 
+@dataclass(frozen=True)
+class Expected:
+    """The columns, by canonical table, and the tallies of tables that every report will be asked for."""
+
+    columns: Mapping[str, frozenset[str]]
+    tallied: tuple[str, ...]
+
+
 # So many reports are planned for as fast as one.
 _FEW = 4
-# Of DuckDB's vectors of 2,048 rows.
+# Of DuckDB's vectors, of so many rows.
 _VECTORS = 32
+_VECTOR = 2048
 _PLACE = frozenset({"report", "clock_offset"})
-_NO_RESULTS: Mapping[tuple[str, str], Arrays] = {}
 
 
 @dataclass
@@ -74,26 +100,32 @@ class Session:
 
     cache: Cache | None = None
     limits: Limits = field(default_factory=Limits)
+    workers: Workers | None = None
+    """Others that compute what is made of single reports, where there are any: see `questions.derived.in_runs`."""
     warn: Callable[[str], object] = lambda message: None
     tell: Callable[[Computation | None], object] = lambda computing: None
-    reports: tuple[Report, ...] = ()
     version: int = 0
     clock: Clock = field(default_factory=Clock)
+    _placed: tuple[Report, ...] = ()
+    _joined: list[Report] = field(default_factory=list)
+    """Those that have no place on the clock yet: to find it for each that joins takes a thousand times as long."""
     _packed: dict[int, PackedFiles | PackedTables] = field(default_factory=dict)
     _given: set[int] = field(default_factory=set)
     _fresh: set[str] = field(default_factory=set)
     _on_demand: dict[int, OnDemand] = field(default_factory=dict)
     _identities: dict[int, str] = field(default_factory=dict)
     _memory: Memory = field(default_factory=Memory)
-    _in_memory: set[int] = field(default_factory=set)
-    """The reports of which every result is in memory, as long as the session."""
     _expected: Expected | None = None
+    _packing: Packing | None = None
+    _database: duckdb.DuckDBPyConnection | None = None
     _viewed: dict[str, frozenset[str]] = field(default_factory=dict)
     _parts_made: dict[tuple[int, ...], Session] = field(default_factory=dict)
     _part_numbers: Iterator[int] = field(default_factory=itertools.count)
     """Of this session and its parts together: a part may have parts."""
     _schema: str = ""
     _lock: threading.RLock = field(default_factory=threading.RLock)
+    _placing: threading.Lock = field(default_factory=threading.Lock)
+    """Whoever looks at the reports does not wait for columns that are being read."""
 
     def __post_init__(self) -> None:
         if self.cache is not None and (why := why_not_ours(self.cache.directory)):
@@ -102,19 +134,38 @@ class Session:
         self.room = Room(self.cache)
         self.large_questions = threading.Lock()
         """Held by whoever asks about all rows of a large table: two at once would need twice the memory."""
-        self.database = connect(self.limits)
-        self._packing = Packing(self.database, self.limits, self.room, self.warn)
+        check_addresses()
+
+    @property
+    def database(self) -> duckdb.DuckDBPyConnection:
+        """Made when something is packed or asked: results that were computed before need none of DuckDB."""
+        with self._lock:
+            if self._database is None:
+                self._database = connect(self.limits)
+            return self._database
 
     @cached_property
     def _engine(self) -> sa.Engine:
         """Made at the first query: packing needs none of SQLAlchemy."""
         return engine_of(self._cursor)
 
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """The open reports in order, on one clock."""
+        if self._joined:
+            with self._placing:
+                self._placed = aligned([*self._placed, *self._joined], self.clock)
+                self._joined = []
+        return self._placed
+
     def close(self) -> None:
         """Lets go of every file and of the memory."""
         for report in self._on_demand.values():
             report.close()
-        self.database.close()
+        if self._database is not None:
+            self._database.close()
+        if self.workers is not None:
+            self.workers.close()
 
     def add(
         self,
@@ -130,10 +181,15 @@ class Session:
         ``index`` keeps the order of the command line when exports become ready in another. Unless ``whole``, what is
         not packed stays so, and columns are read when a query asks for them: then that may raise ExportError as well.
         With ``partly`` the report is without the tables that are damaged, and says so.
+        What is returned has no place on the clock yet, which depends on all of ``reports``.
         Raises ExportError and PackingCancelled. May run in several threads at once.
         """
-        of_job = read_report(path) if is_packed_report(path) else None
-        if of_job is None:
+        of_job = None
+        if is_packed_report(path):
+            from nsystui.store.packed_job import read_report
+
+            of_job = read_report(path)
+        else:
             opening.check(path)
             if self.cache is not None:
                 with suppress(OSError):
@@ -152,19 +208,24 @@ class Session:
                 self._given.discard(index)
             raise
         with self._lock:
-            if isinstance(found, OnDemand):
-                self._on_demand[index] = found
-            else:
+            if isinstance(found, PackedFiles | PackedTables):
                 self._packed[index] = found
-            report = Report(index, path, found if isinstance(found, OnDemand) else found.report)
+                report = Report(index, path, found.report)
+            else:
+                self._on_demand[index] = found
+                report = Report(index, path, found)
             if isinstance(found, PackedTables):
                 report = replace(report, damaged=found.report.damaged)
             if of_job is not None:
                 report = replace(report, label=of_job.name, ranks=of_job.ranks)
                 self._identities[index] = of_job.identity
-            self.reports = aligned([*self.reports, report], self.clock)
+            if self._on_demand:  # how long they last, on which their place may depend, may be damaged
+                self._placed = aligned([*self.reports, report], self.clock)
+            else:
+                with self._placing:
+                    self._joined = [*self._joined, report]
             self._forget_views()
-            return next(item for item in self.reports if item.index == index)
+            return report
 
     def _read(
         self,
@@ -179,42 +240,52 @@ class Session:
         results = self._results(path)
         with remembered_damage(results):
             if partly:
-                read = self._packing.pack_partly(path, index, report_progress, is_cancelled)
+                read = self._packer().pack_partly(path, index, report_progress, is_cancelled)
                 remember_damage(results, read.damaged)
                 return read
             if whole:
-                return self._packing.pack(path, index, report_progress, is_cancelled)
+                return self._packer().pack(path, index, report_progress, is_cancelled)
             found = self._unpacked(path, index)
         if line := damage_line(path, known_damage(results)):
             self.warn(line)
         return found
 
+    def _packer(self) -> Packing:
+        """One for all threads, since it keeps to the limits; made at the first export that is not packed yet."""
+        from nsystui.store.packing import Packing
+
+        with self._lock:
+            if self._packing is None:
+                self._packing = Packing(self.database, self.limits, self.room, self.warn)
+            return self._packing
+
     def set_clock(self, clock: Clock) -> None:
         """Puts all reports, and those that join later, on this clock."""
         with self._lock:
-            moved = aligned(self.reports, clock)
+            before = self.reports
+            moved = aligned(before, clock)
             self.clock = clock
-            if moved != self.reports:
-                self.reports = moved
+            if moved != before:
+                self._placed = moved
                 self._forget_views()
 
     def _unpacked(self, path: Path, index: int) -> OnDemand:
+        from nsystui.store.on_demand import OnDemand
+        from nsystui.store.opened import open_export
+
         opened = open_export(path)
         cursor, results = self.database.cursor(), self._results(path)
         return OnDemand(path, opened.metadata, opened.native, cursor, index, self.cache, self.warn, results)
 
-    def expect(self, columns: Mapping[sa.Table, Collection[str]], tallied: Collection[sa.Table] = ()) -> None:
-        """Announces the columns, and the tables to be tallied, that will be asked of every report.
+    def expect(self, columns: Mapping[str, Collection[str]], tallied: Iterable[str] = ()) -> None:
+        """Announces the columns of tables, and the tables to be tallied, that will be asked of every report.
 
         As soon as a query needs anything of a report that is not packed, all of this is read in one go, with the span
         of its events: several exports at once, and no table twice. Until then nothing is read.
         """
-        self._expected = Expected(
-            {table.name: frozenset(names) for table, names in columns.items()},
-            tuple(table.name for table in tallied),
-        )
+        self._expected = Expected({name: frozenset(read) for name, read in columns.items()}, tuple(tallied))
 
-    def tally(self, report: Report, table: sa.Table) -> Tally | None:
+    def tally(self, report: Report, table: sa.Table | CanonicalTable) -> Tally | None:
         """The number, times and processes of a report's rows, without reading columns; ``None`` where it is packed."""
         unpacked = self._on_demand.get(report.index)
         return None if unpacked is None else unpacked.tally(table.name)
@@ -237,13 +308,13 @@ class Session:
         """Its views have the names of this session's, in a schema of their own."""
         part = copy.copy(self)
         part.__dict__.pop("_engine", None)
-        part.reports = tuple(report for report in self.reports if report.index in indices)
+        part._joined, part._placed = [], tuple(report for report in self.reports if report.index in indices)
         part._fresh, part._viewed, part._parts_made = set(), {}, {}
         part._lock = threading.RLock()
         part.tell = lambda computing: None  # what is asked of a part is itself a part of something
         part._schema = f"part_{next(self._part_numbers)}"
         self.database.execute(f"CREATE SCHEMA {part._schema}")
-        part.database = part._cursor()
+        part._database = part._cursor()
         return part
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
@@ -312,7 +383,7 @@ class Session:
         if len(self.reports) == 1:
             raise error
         self.warn(str(error))
-        self.reports = tuple(report for report in self.reports if report.index != index)
+        self._placed = tuple(report for report in self.reports if report.index != index)
         self._on_demand.pop(index).close()
         self._forget_views()
 
@@ -355,9 +426,17 @@ class Session:
     def array_batches(self, query: sa.Executable) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         """The result as numpy arrays of at most 65,536 rows: one pass over millions of rows in little memory.
 
-        For queries whose columns are never missing: an integer that is would come as a float.
+        For queries whose columns are never missing: an integer that is would come as a float. The result of small
+        tables comes at once, as DuckDB gives a part of a result through pandas alone.
         """
+        read = [canonical.BY_NAME[name] for name in used_columns(query)]
+        is_small = sum(most_rows(self.reports, table) for table in read) <= _VECTORS * _VECTOR
         with self._executed(query) as cursor:
+            if is_small:
+                found = dict(cursor.fetchnumpy())
+                if any(len(values) for values in found.values()):
+                    yield found
+                return
             while len(frame := cursor.fetch_df_chunk(_VECTORS)):
                 yield {str(name): frame[name].to_numpy() for name in frame}
 
@@ -405,19 +484,7 @@ class Session:
             found = self._without_files(report.path)
         else:
             found = self._results(report.path)
-        in_memory = in_memory or report.index in self._in_memory
         return replace(found, memory=self._memory) if in_memory else found
-
-    def hold(self, report: Report, results: Mapping[tuple[str, str], Arrays] = _NO_RESULTS) -> None:
-        """Has all results of a report in memory from now on, and these ``results`` by question and version at once."""
-        self._in_memory.add(report.index)
-        memory = self.results(report)
-        for (question, version), arrays in results.items():
-            self._memory.save(Key(memory.reports, question, version), arrays)
-
-    def held(self, report: Report) -> dict[tuple[str, str], Arrays]:
-        """The results of a report that are in memory, by question and version."""
-        return self._memory.of_reports(self.results(report).reports)
 
     def _results(self, path: Path) -> Results:
         if self.cache is not None:

@@ -31,6 +31,11 @@ def _make(table: CanonicalTable) -> sa.Table:
 _TABLES = {table.name: _make(table) for table in canonical.TABLES}
 
 
+def of(table: CanonicalTable) -> sa.Table:
+    """A canonical table as SQLAlchemy sees it."""
+    return _TABLES[table.name]
+
+
 def __getattr__(name: str) -> sa.Table:
     """``tables.kernels`` is the canonical table of that name: a new one is declared in `exports.canonical` alone."""
     try:

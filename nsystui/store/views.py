@@ -9,15 +9,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.store.cache import PackedFiles
+from nsystui.store.cache import ColumnFiles, PackedFiles
 from nsystui.store.database import empty_view, union
-from nsystui.store.on_demand import Columns, ColumnTable
-from nsystui.store.packing import PackedTables
+from nsystui.store.report import PackedTables
 
 if TYPE_CHECKING:
     import duckdb
     import sqlalchemy as sa
     from sqlalchemy.util import LRUCache
+
+    from nsystui.store.on_demand import Columns
 
 
 _MOST_TABLES = 64
@@ -53,10 +54,10 @@ def loaded_rows(columns: Columns, report: int, offset: int) -> Iterator[Rows]:
     """The columns of a table that were read; nothing where it has no rows."""
     if not columns.rows:
         return
-    if isinstance(columns, ColumnTable):
-        yield Rows(report, offset, table=columns.table)
-    else:
+    if isinstance(columns, ColumnFiles):
         yield Rows(report, offset, tuple(str(path) for path in columns.files), columns=columns.names)
+    else:
+        yield Rows(report, offset, table=columns.table)
 
 
 def make_view(

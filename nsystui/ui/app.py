@@ -154,7 +154,12 @@ class NsystuiApp(App[int]):
 
     @work(thread=True, group="loading", exit_on_error=False)
     def _load(self, loading: Loading) -> None:
-        loading.start()
+        from nsystui.base.errors import NsystuiError
+
+        try:
+            loading.start()
+        except NsystuiError as error:  # of all files together: without a cluster there is no job
+            self.call_from_thread(self._leave, str(error))
 
     @work(thread=True, group="loading", exit_on_error=False)
     def _load_rest(self, loading: Loading, job: Job, rest: list[tuple[int, Path]]) -> None:
@@ -423,6 +428,10 @@ class NsystuiApp(App[int]):
         else:
             self.call_from_thread(self.update_screen)
 
+    def _leave(self, reason: str) -> None:
+        self.reasons = [reason]
+        self.exit(return_code=_FAILED)
+
     def _leave_with_reasons(self) -> None:
         """No export could be opened: the reasons belong on the terminal that stays, not on a screen that goes."""
         self.reasons = [f"{state.path}: {state.failure}" for state in self.files.values()] or ["no files"]
@@ -454,6 +463,8 @@ class NsystuiApp(App[int]):
         ready = sum(state.ready for state in self.files.values())
         rows = sum(state.total if state.ready else state.rows for state in self.files.values())
         total = sum(state.total for state in self.files.values())
+        if not self.files and self.working is not None:
+            return str(self.working)
         if not total:
             return f"opening {len(self.files) or ''} files…" if len(self.files) != 1 else "opening…"
         bar = progress_bar(rows / total if total else 0.0)
@@ -552,10 +563,6 @@ class DiffApp(NsystuiApp):
             self.call_from_thread(self._leave, str(error))
         else:
             self.call_from_thread(self._compare, sides)
-
-    def _leave(self, reason: str) -> None:
-        self.reasons = [reason]
-        self.exit(return_code=_FAILED)
 
     def _compare(self, sides: tuple[Side, Side]) -> None:
         self.sides = sides

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from nsystui.exports.identifiers import tid_of
 from nsystui.questions.catalogue import view_named
-from nsystui.questions.triage.finding import DIAGNOSTICS
 from nsystui.ui.screens import screen_of
 
 if TYPE_CHECKING:
@@ -61,6 +60,8 @@ async def show_finding(app: NsystuiApp, finding: Finding) -> None:
 
     The overview shows the diagnostics of the capture behind ``d``.
     """
+    from nsystui.questions.triage.finding import DIAGNOSTICS
+
     door = finding.door
     if door.view == DIAGNOSTICS:
         app.open_screen(screen_of("diagnostics"))

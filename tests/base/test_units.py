@@ -76,6 +76,8 @@ def test_neighbouring_points_in_time_differ_and_read_back(ns: int) -> None:
         (Unit.BYTES, 50_331_648, "48 MiB"),
         (Unit.BYTES, 21_744_461_113_200, "19.78 TiB"),
         (Unit.RATE, 27 * 1024**3 / 2.637, "10.99 GB/s"),
+        (Unit.FREQUENCY, 1_410_438_764, "1.41 GHz"),
+        (Unit.FREQUENCY, 210_000_246.6, "210 MHz"),
         (Unit.RATE, 212e9, "212 GB/s"),
         (Unit.RATE, 999.96e6, "1 GB/s"),
         (Unit.RATE, 1_500, "1.5 kB/s"),
@@ -178,6 +180,8 @@ def test_halves_as_they_are_written_go_away_from_zero(value, decimals):
 @pytest.mark.parametrize(
     ("unit", "values", "heading", "cells"),
     [
+        (Unit.RATE, [4_900_700_000, 2_000_500], "total GB/s", ["4.901", "0.002"]),
+        (Unit.FREQUENCY, [1_395_006_597.5, 210e6], "total MHz", ["1,395.0", "210.0"]),
         (Unit.DURATION, [2_646_183_000, 228_000], "total ms", ["2,646.2", "0.2"]),
         (Unit.DURATION, [41_269_000_000, 5], "total s", ["41.269", "<0.001"]),
         (Unit.DURATION, [3_000, 950], "total ns", ["3,000", "950"]),

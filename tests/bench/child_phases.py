@@ -25,9 +25,9 @@ def main() -> None:
     import sqlalchemy  # noqa: F401
 
     mark = lap("import of SQLAlchemy", mark)
-    import duckdb_engine  # noqa: F401
+    import duckdb  # noqa: F401
 
-    mark = lap("import of DuckDB and its dialect", mark)
+    mark = lap("import of DuckDB", mark)
     from nsystui.base.selection import Selection
     from nsystui.exports import opening, schema, sources
     from nsystui.exports.opening import ArrowReader

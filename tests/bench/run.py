@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import application
+import cluster
 import packing
 import phases
 import queries
@@ -41,6 +42,7 @@ TOPICS: Mapping[str, Callable[[Setting], Iterator[Table]]] = {
     "packing": packing.tables,
     "queries": queries.tables,
     "ranks": ranks.tables,
+    "cluster": cluster.tables,
     "application": application.tables,
     "reads": reads.tables,
     "stats": stats.tables,

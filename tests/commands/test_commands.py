@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections import Counter
 
 import duckdb
 import pytest
@@ -504,6 +505,12 @@ class TestDemo:
         assert done.status == 0
         assert done.out.splitlines() == [str(tmp_path / f"job/rank{rank}.sqlite") for rank in range(2)]
         assert len(run("kernels", tmp_path / "job", "--by", "rank", "--format", "csv").table) > 2
+
+    def test_large_job_has_hosts_of_eight_ranks(self, run, tmp_path):
+        done = run("demo", "--write-only", "--ranks", "24", "--steps", "1", "--directory", tmp_path / "job")
+        assert len(done.out.splitlines()) == 24
+        rows = run("ranks", tmp_path / "job", "--format", "csv").table
+        assert Counter(row["Host"] for row in rows) == {"gpu-a01": 8, "gpu-a02": 8, "gpu-a03": 8}
 
     def test_it_never_writes_over_what_is_there(self, run, tmp_path):
         (tmp_path / "rank1.sqlite").write_text("somebody's only copy")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from synthetic import cpu_only_export, whole_graph_export
 
+from nsystui.base.columns import Unit
+from nsystui.base.units import format_value
 from nsystui.questions.recipes import all_recipes
 
 MAPS = [recipe.name for recipe in all_recipes() if recipe.map and recipe.name[:3] not in ("mpi", "ucx")]
@@ -43,6 +45,15 @@ def test_a_map_is_drawn_with_a_line_for_each_rank_or_adapter(run, demo_job, name
         assert sum(max(line) >= "▁" for line in lines[first : first + count]) == count
         assert "│" in lines[first + count]
     assert max(map(len, lines)) <= 80
+
+
+def test_a_drawn_map_words_rates_with_their_unit_and_ends_with_the_mean_of_the_table(run, demo_job):
+    lines = run("recipe", "network_traffic_map", *demo_job, "--width", "80").out.splitlines()
+    assert not [line for line in lines if "e+" in line]
+    received = next(number for number, line in enumerate(lines) if line.startswith("Received, full height "))
+    assert lines[received].endswith(" GB/s")
+    mean = float(run("network", *demo_job, "--format", "json").json[0]["received"])
+    assert lines[received + 1].endswith(f" {format_value(Unit.RATE, mean)}")
 
 
 def test_a_map_is_a_table_where_a_format_or_an_order_is_asked_for(run, demo_job, tmp_path):

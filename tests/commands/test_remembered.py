@@ -31,7 +31,7 @@ from nsystui.store.session import Session
 from nsystui.ui.loading import Loading
 
 SUM = ("stats", "-r", "cuda_gpu_kern_sum", "--format", "csv")
-HEAVY = {"duckdb", "numpy", "pandas", "sqlalchemy", "duckdb_engine", "textual", "adbc_driver_manager", "pyarrow"}
+HEAVY = {"duckdb", "numpy", "pandas", "sqlalchemy", "textual", "adbc_driver_manager", "pyarrow"}
 
 
 @pytest.fixture(autouse=True)

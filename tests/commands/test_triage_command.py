@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from synthetic import empty_export
+from synthetic import empty_export, training_job
 
 from nsystui.exports.demo import TrainingJob
 
@@ -153,3 +155,30 @@ def test_every_rule_has_an_explanation_and_an_unknown_one_is_told(run):
     done = run("triage", "--explain", "idle-gap")
     assert done.status == 2
     assert "idle-gaps" in done.err
+
+
+def test_sarif_has_a_result_for_each_finding(run, tmp_path, written_once):
+    files = written_once("python", lambda directory: training_job(directory, ranks=4, steps=6, layers=4))
+    found = run("triage", *files, "--format", "json").json
+    log = run("triage", *files, "--format", "sarif").json
+    assert log["version"] == "2.1.0"
+    (one,) = log["runs"]
+    judged = [row for row in found if row["severity"] != "not checked"]
+    assert [result["ruleId"] for result in one["results"]] == [row["id"] for row in judged]
+    assert [result["message"]["text"] for result in one["results"]] == [row["sentence"] for row in judged]
+    assert {result["level"] for result in one["results"]} <= {"error", "warning", "note"}
+    assert {rule["id"] for rule in one["tool"]["driver"]["rules"]} == {row["id"] for row in judged}
+    assert [artifact["location"]["uri"] for artifact in one["artifacts"]] == [file.as_uri() for file in files]
+    notified = one["invocations"][0]["toolExecutionNotifications"]
+    assert len(notified) == len(found) - len(judged)
+
+
+def test_sarif_against_a_baseline_says_what_is_new(run, tmp_path, written_once):
+    files = written_once("python", lambda directory: training_job(directory, ranks=4, steps=6, layers=4))
+    path = tmp_path / "triage.sarif"
+    done = run("triage", *files, "--baseline", *files, "-o", path)
+    assert done.status == 0
+    results = json.loads(path.read_text())["runs"][0]["results"]
+    assert {result["baselineState"] for result in results} == {"unchanged"}
+    assert run("triage", *files, "-o", path).status == 2  # it is there
+    assert run("triage", *files, "--force", "--format", "csv", "-o", path).status == 2

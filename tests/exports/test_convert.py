@@ -10,7 +10,9 @@ import pytest
 from synthetic import two_process_export
 
 from nsystui.base.errors import ExportError
-from nsystui.exports.convert import convert, is_report
+from nsystui.exports.convert import convert as converted
+from nsystui.exports.forms import form_of
+from nsystui.exports.forms.reports import RECORDING, REPORT, importer
 from nsystui.store.opened import open_export
 
 
@@ -52,6 +54,10 @@ def report(tmp_path: Path) -> Path:
     path = place / "job 7_rank3.nsys-rep"
     path.write_bytes(b"QUADD1\0" + bytes(100))
     return path
+
+
+def convert(report: Path, directory: Path) -> Path:
+    return converted(report, REPORT, directory)
 
 
 def calls(log: Path) -> list[list[str]]:
@@ -220,4 +226,40 @@ def test_odd_names_of_reports(tmp_path, made_by_nsys, fake_nsys, monkeypatch, na
     ],
 )
 def test_reports_are_told_by_their_names(name, expected):
-    assert is_report(Path(name)) == expected
+    assert (form_of(Path(name)) is REPORT) == expected
+
+
+def test_a_recording_becomes_a_report_and_then_an_export(tmp_path, made_by_nsys, fake_nsys):
+    log = fake_nsys(f'cp {shlex.quote(str(made_by_nsys))} "$output"')
+    importer = tmp_path / "bin" / "QdstrmImporter"
+    importer.write_text('#!/bin/sh\ncp "$2" "$4"\n')  # -i RECORDING -o REPORT
+    importer.chmod(0o755)
+    recording = tmp_path / "rank3.qdstrm"
+    recording.write_bytes(b"a recording")
+    export = converted(recording, RECORDING, tmp_path / "cache" / "exports")
+    assert export.name == "rank3.sqlite"
+    assert open_export(export).metadata
+    assert calls(log)[0][-1].endswith(".nsys-rep")
+    assert [path.name for path in export.parent.iterdir()] == [export.name]
+
+
+def test_the_importer_is_found_in_the_installation_of_nsys(tmp_path, monkeypatch):
+    installed = tmp_path / "nsight"
+    for place, name in (("target-linux-x64", "nsys"), ("host-linux-x64", "QdstrmImporter")):
+        (installed / place).mkdir(parents=True)
+        program = installed / place / name
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "nsys").symlink_to(installed / "target-linux-x64" / "nsys")
+    monkeypatch.setenv("PATH", str(programs))
+    assert importer() == str(installed / "host-linux-x64" / "QdstrmImporter")
+
+
+def test_a_recording_without_the_importer_says_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    recording = tmp_path / "rank3.qdstrm"
+    recording.touch()
+    with pytest.raises(ExportError, match="host-linux-x64"):
+        converted(recording, RECORDING, tmp_path / "cache" / "exports")

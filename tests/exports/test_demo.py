@@ -17,9 +17,9 @@ from synthetic import ExportWriter, training_job
 
 from nsystui.exports import demo
 from nsystui.exports.demo import NcclPayloads, Session, TrainingJob
-from nsystui.exports.demo.host import Frame, Pool
 from nsystui.exports.demo.nccl import encode_payload, payload_schema
-from nsystui.exports.demo.schema import schema_version
+from nsystui.exports.writing.host import Frame, Pool
+from nsystui.exports.writing.schema import schema_version
 
 REAL_EXPORTS = Path(__file__).parents[3] / "shared/data/exports"
 
@@ -329,6 +329,31 @@ class TestTrainingJob:
         job = TrainingJob(ranks=ranks, steps=1, layers=1, hosts=hosts)
         paths = job.write(tmp_path)
         assert [count(path, "CUPTI_ACTIVITY_KIND_KERNEL") for path in paths] == [job.kernels_per_rank] * ranks
+
+    def test_files_are_the_same_however_many_processes_write_them(self, tmp_path: Path) -> None:
+        job = TrainingJob(ranks=6, steps=2, layers=1, hosts=3)
+        alone, together = job.write(tmp_path / "alone"), job.write(tmp_path / "together", processes=3)
+        assert [path.name for path in together] == [path.name for path in alone]
+        assert [path.read_bytes() for path in together] == [path.read_bytes() for path in alone]
+
+    def test_failure_of_one_process_leaves_no_file(self, tmp_path: Path) -> None:
+        (tmp_path / "rank5.sqlite").mkdir()
+        with pytest.raises(OSError, match="rank5"):
+            TrainingJob(ranks=6, steps=2, layers=1, hosts=3).write(tmp_path, processes=3)
+        assert [path.name for path in tmp_path.iterdir()] == ["rank5.sqlite"]
+
+    @pytest.mark.parametrize(("ranks", "hosts"), [(1, 1), (4, 2), (16, 2), (17, 3), (64, 8), (1024, 128)])
+    def test_hosts_of_a_job_of_any_size_have_at_most_eight_ranks(self, ranks: int, hosts: int) -> None:
+        layout = TrainingJob.of_any_size(ranks, steps=12).layout
+        names = [layout.hostname(rank) for rank in range(ranks)]
+        assert len(set(names)) == hosts
+        assert max(map(names.count, names)) <= 8
+        assert names == sorted(names)
+
+    def test_large_job_has_small_exports(self, tmp_path: Path) -> None:
+        small = TrainingJob.of_any_size(4, steps=12)
+        assert (small, small.layers) == (TrainingJob(), 24)
+        assert TrainingJob.of_any_size(1024, steps=12).kernels_per_rank * 1024 < 64 * small.kernels_per_rank * 4
 
     @pytest.mark.parametrize("schema", demo.SCHEMAS)
     def test_job_can_be_written_in_every_schema(self, tmp_path: Path, schema: str) -> None:

@@ -39,7 +39,7 @@ def export(tmp_path, original) -> Path:
 # Kills itself before the next change that Python makes in the directory, one change later each time.
 KILLS = """
 import os, shutil, signal
-import duckdb, numpy, pandas, sqlalchemy, duckdb_engine, program
+import duckdb, numpy, pandas, sqlalchemy, program
 from nsystui.store import session
 place, step, words = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 os.environ["NSYSTUI_CACHE_DIR"] = str(place)

@@ -25,7 +25,8 @@ from trace_readers import ChromeTrace, ParaverTrace, read_chrome, read_paraver
 from nsystui.base.errors import MissingDataError, UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import PLANTED_SECRET
-from nsystui.exports.demo.target import DEFAULT_STREAM
+from nsystui.exports.writing.target import DEFAULT_STREAM
+from nsystui.exports.writing.writer import CONTEXT_SYNC
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
 from nsystui.output.files import VIEWS, TargetExistsError, save_trace
 from nsystui.questions.alignment import ClockMode
@@ -240,7 +241,7 @@ class TestNumbersOfNsys2prv:
     def test_every_type_is_one_of_its_or_said_to_have_none_there(self, paraver, simulated):
         known = {number for numbers in NSYS2PRV.values() for number in numbers}
         known |= {*range(9400, 9500), *range(9700, 10_000, 100)}
-        ours = {9005, 9310, 9311, 9312, 9501}
+        ours = {9005, 9310, 9311, 9312, 9313, 9501}
         assert (paraver.types.keys() | simulated.types.keys()) <= known | ours
 
     def test_mpi_calls_have_its_types_values_and_sizes(self, simulated):
@@ -387,6 +388,30 @@ class TestViews:
         assert set(map(int, re.findall(r"evt_type 1 (\d+)", texts["nccl"]))) == {63000007, 9500, 9501}
         assert "evt_type 1 9600\n" in texts["nvtx"]
 
+    def test_each_is_written_as_paravers_reader_takes_it(self, directory, paraver):
+        """``api/cfg.cpp`` of paraver-kernel: lists say how many they have, a window has all that a saved one has."""
+        needed = ("window_name", "window_type", "window_id", "window_units", "window_level", "window_object")
+        needed += ("window_begin_time_relative", "window_end_time_relative", "window_selected_functions")
+        for path in directory.glob("job.*.cfg"):
+            text = path.read_text()
+            head, *windows = re.split(r"^< NEW DISPLAYING WINDOW (.+) >$", text, flags=re.MULTILINE)
+            assert head.startswith("#ParaverCFG") and windows
+            for name, body in zip(windows[::2], windows[1::2], strict=True):
+                own = body.partition("< NEW ANALYZER2D >")[0]
+                lines = dict(line.split(" ", 1) for line in own.splitlines() if line and line[0] != "#")
+                assert set(needed) <= lines.keys() and lines["window_name"] == name
+                assert lines["window_type"] == "single" and lines["window_object"] == "appl { 1, { All } }"
+                for key in ("window_selected_functions", "window_compose_functions"):
+                    count, items = re.fullmatch(r"\{ (\d+), \{ (.*) \} \}", lines[key]).groups()
+                    assert len(re.findall(r"\{[a-z_0-9]+, [^{},]+\}", items)) == int(count) in (14, 9)
+            for state in re.findall(r"^window_semantic_module .* \{ 1, \{ 1 (\d+)\.0+ \} \}$", text, re.MULTILINE):
+                assert int(state) in paraver.state_names
+            for histogram in text.split("< NEW ANALYZER2D >")[1:]:
+                values = dict(line.split(": ", 1) for line in histogram.split("\n\n")[0].strip().splitlines())
+                assert values["Analyzer2D.Statistic"] in ("# Bursts", "Time")
+                count, *limits = values["Analyzer2D.Parameters"].split()
+                assert len(limits) == int(count)
+
     def test_there_is_none_of_what_the_trace_has_not(self, tmp_path):
         with ExportWriter(tmp_path / "nvtx.sqlite") as export:
             main = export.thread(export.process(5_000, "app"), 5_000, "app")
@@ -417,6 +442,30 @@ class TestSelections:
         assert found.counters and not found.arrows
         with pytest.raises(UsageError):
             Contents.of("kernels")
+
+    def test_synchronisations_stand_with_the_thread_of_their_call(self, tmp_path):
+        with ExportWriter(tmp_path / "sync.sqlite") as export:
+            process = export.process(5_000, "app")
+            main, other = (export.thread(process, tid, "app") for tid in (5_000, 5_001))
+            export.api(main, 1_000, 5_000, "cudaStreamSynchronize", 11)
+            export.sync(process, 0, 7, 1_100, 4_900, correlation_id=11)
+            export.api(other, 2_000, 9_000, "cudaDeviceSynchronize", 12)
+            export.sync(process, 0, 7, 2_100, 8_900, sync_type=CONTEXT_SYNC, correlation_id=12)
+        seen, found = traces_of(tmp_path / "sync.sqlite", tmp_path, Contents.of("sync"))
+        slices = [(seen.tracks[track], one) for track, found in seen.slices.items() for one in found]
+        assert {(track, one.event["name"], one.start, one.end) for track, one in slices} == {
+            ("thread 5000 app: CUDA synchronisation", "Stream sync", 1_100, 4_900),
+            ("thread 5001 app: CUDA synchronisation", "Context sync", 2_100, 8_900),
+        }
+        assert found.types == {9313: "CUDA synchronisation"}
+        values = found.values[9313]
+        assert [(time, values[value]) for _, time, _, value in found.events] == [
+            (0, "Stream sync"),
+            (1_000, "Context sync"),
+            (3_800, "End"),
+            (7_800, "End"),
+        ]
+        assert not Contents().among((EventKind.SYNC,))
 
     def test_nothing_makes_no_file(self, job, tmp_path):
         nothing = Trace.of(job, Selection(window=Window(10**12, 10**12 + 1)), Contents())

@@ -11,7 +11,7 @@ from synthetic import ExportWriter
 from test_comparison import by, job_of, rows, side
 
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.exports.demo.host import Frame
+from nsystui.exports.writing.host import Frame
 from nsystui.questions.compare.host import call_tree, functions
 from nsystui.questions.compare.side import Side
 from nsystui.questions.host.calltree import call_tree_table

@@ -14,7 +14,7 @@ from synthetic import ExportWriter, old_schema_export
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo.host import Frame, Pool
+from nsystui.exports.writing.host import Frame, Pool
 from nsystui.questions.catalogue import question_named
 from nsystui.questions.gpu_allocations import allocation_table
 from nsystui.questions.gpu_memory import device_peaks, memory_over_time, memory_table, pool_table

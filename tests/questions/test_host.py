@@ -15,8 +15,8 @@ from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection, Window
 from nsystui.cli import main
-from nsystui.exports.demo.host import RUNNING as STATE_RUNNING
-from nsystui.exports.demo.host import Frame
+from nsystui.exports.writing.host import RUNNING as STATE_RUNNING
+from nsystui.exports.writing.host import Frame
 from nsystui.questions.host import causes, stacks
 from nsystui.questions.host.calltree import call_tree_table, tree_of
 from nsystui.questions.host.functions import functions_table

@@ -11,9 +11,9 @@ from synthetic import ExportWriter
 from test_host import COPY, LEAF, MAIN, MS, WORK, job_of
 
 from nsystui.base.selection import Selection, Window
-from nsystui.exports.demo.host import Stack
-from nsystui.exports.demo.target import Session as DemoSession
-from nsystui.exports.demo.target import Thread
+from nsystui.exports.writing.host import Stack
+from nsystui.exports.writing.target import Session as DemoSession
+from nsystui.exports.writing.target import Thread
 from nsystui.questions.host import causes
 from nsystui.questions.host.before import causes_in
 from nsystui.questions.host.calltree import call_tree_table

@@ -18,6 +18,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.kernel_families import COPY, NCCL, OTHER, family_of, precision_of
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.questions.activities import MEMORY, MPI, OS, WORKS, memory_sizes, work_instances, work_summary
+from nsystui.questions.job import Job
 from nsystui.questions.kernels import (
     INSTANCE_COLUMNS,
     GroupBy,
@@ -27,6 +28,7 @@ from nsystui.questions.kernels import (
     kernel_instances,
     kernel_summary,
 )
+from nsystui.questions.kernels_in_steps import kernels_in_steps
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -150,6 +152,37 @@ class TestSummary:
         answer = kernel_summary(chance, EVERYTHING, Names.SHORT, groups, ranks)
         assert_summary(answer, frame, {**self.GROUPS[groups], "name": "short_name"})
 
+    def test_families_of_steps_are_those_launched_in_them_by_any_thread(self, tmp_path):
+        """PyTorch's backward pass is launched by another thread than the one whose range is the step."""
+        dice, path, expected = random.Random(11), tmp_path / "rank0.sqlite", {}
+        names = {"ampere_sgemm_128x64_nn(float *)": "GEMM", "flash_fwd_kernel(float *)": "attention"}
+        with ExportWriter(path) as export:
+            export.gpu(0)
+            process = export.process(5_000, "python")
+            threads = [export.thread(process, tid, "python") for tid in (5_000, 5_001)]
+            for number in range(5):
+                export.nvtx_range(threads[0], 10_000 * number, 10_000 * number + 9_000, f"step {number}")
+            for correlation in range(300):
+                launch, length = dice.randrange(50_000), dice.randrange(1, 500)
+                start, name = launch + dice.randrange(20_000), dice.choice([*names])
+                export.api(dice.choice(threads), launch, launch + 10, "cudaLaunchKernel_v7000", correlation)
+                export.kernel(process, 0, 7, start, start + length, name=name, correlation_id=correlation)
+                step = launch // 10_000 if launch % 10_000 < 9_000 else None
+                expected.setdefault(step, {}).setdefault(names[name], []).append(length)
+        with closing(Session()) as session:
+            session.add(path)
+            job = Job(session)
+            answer = kernels_in_steps(job, EVERYTHING, job.steps(), group_by=(GroupBy.STEP, GroupBy.FAMILY))
+            found = records(answer)
+        assert [row["step"] for row in found] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, None, None]
+        for row in found:
+            own = expected[row["step"]]
+            lengths = own[row["family"]]
+            assert (row["total"], row["count"]) == (sum(lengths), len(lengths))
+            assert row["median"] == np.median(lengths)
+            assert row["share"] == pytest.approx(100 * sum(lengths) / sum(map(sum, own.values())))
+        assert any("steps are the NVTX ranges `step *`" in note for note in answer.notes)
+
     @pytest.mark.parametrize("groups", [(GroupBy.FAMILY,), (GroupBy.FAMILY, GroupBy.DEVICE)])
     def test_families_are_in_place_of_names(self, chance, groups):
         frame = frame_of(chance)
@@ -252,7 +285,7 @@ class TestSummary:
         assert group_by_of("rank, stream,") == (GroupBy.RANK, GroupBy.STREAM)
         assert group_by_of("rank,rank,device,rank") == (GroupBy.RANK, GroupBy.DEVICE)
         assert group_by_of("") == ()
-        with pytest.raises(UsageError, match="rank, device, stream, shape"):
+        with pytest.raises(UsageError, match="rank, device, stream, step, shape"):
             group_by_of("rank,node")
 
     def test_sorting_keeps_the_rows(self, chance):

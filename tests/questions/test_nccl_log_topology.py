@@ -184,6 +184,12 @@ class TestOthers:
         assert [(row["of_ranks"], row["collective"], row["nvls"]) for row in found] == [("0-1", 16, 8), ("2", 8, 8)]
         assert problems(*lines) == ["the ranks differ in their channels"]
 
+    def test_channels_of_collnet_and_nvls_are_missing_where_nccl_does_not_tell_them(self):
+        old = "12 coll channels, 16 p2p channels, 2 p2p channels per peer"
+        (row,) = rows("channels", summary_of(init(0, 1, "START"), said(0, old), init(0, 1)))
+        keys = ("collective", "collnet", "nvls", "p2p", "per_peer")
+        assert [row[key] for key in keys] == [12, None, None, 16, 2]
+
     def test_a_rank_that_tells_less_is_no_difference(self):
         lines = [init(0, 2, "START"), said(0, self.COUNTS.format(4)), init(0, 2)]
         lines += [init(1, 2, "START"), said(1, "Ring 00 : 0 -> 1 -> 0"), init(1, 2)]
@@ -278,8 +284,8 @@ class TestRealLog:
 
     def test_its_channels_times_and_devices(self, summary):
         (row,) = rows("channels", summary)
-        assert [row[key] for key in ("of_ranks", "collective", "nvls", "p2p", "rings", "trees")] == [
-            "0-1", 24, 0, 32, 24, 24,
+        assert [row[key] for key in ("of_ranks", "collective", "collnet", "nvls", "p2p", "rings", "trees")] == [
+            "0-1", 24, 24, 0, 32, 24, 24,
         ]  # fmt: skip
         total, kernels, *_ = rows("init", summary)
         assert (total["phase"], kernels["phase"]) == ("total", "kernels")

@@ -14,7 +14,7 @@ from synthetic import ExportWriter
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import Process, Thread
 from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.writer import PUSH_POP, START_END
+from nsystui.exports.writing.writer import PUSH_POP, START_END
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_summary, nvtx_tree_table
 from nsystui.questions.nvtx.paths import By, NodeKind, template
 from nsystui.questions.nvtx.ranges import UNKNOWN, NvtxRanges

@@ -13,7 +13,7 @@ from nsystui.base.answer import TableAnswer, Value
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo import Process, TrainingJob
 from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.writer import ERROR, INFO, WARNING
+from nsystui.exports.writing.writer import ERROR, INFO, WARNING
 from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.overview import job_facts, task_table
 from nsystui.questions.reports import contents_table, diagnostics_table

@@ -25,7 +25,7 @@ from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
-from nsystui.exports.demo.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
+from nsystui.exports.writing.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
 from nsystui.questions.activities import MPI, work_instances
 from nsystui.questions.algebra import statistics
 from nsystui.questions.answering import ask, draw_map
@@ -36,7 +36,7 @@ from nsystui.questions.question import COMPARISON
 from nsystui.questions.recipes import all_recipes, recipe_named
 from nsystui.questions.recipes.kernels import EDGES
 from nsystui.questions.recipes.recipe import Options
-from nsystui.questions.stats.nvtx_kernels import quartiles
+from nsystui.questions.stats.nvtx_kernels import Groups
 from nsystui.store.session import Session
 
 WANTED = """cuda_api_sum, cuda_api_sync, cuda_gpu_kern_sum, cuda_gpu_kern_pace, cuda_gpu_kern_hist,
@@ -321,8 +321,8 @@ def test_quartiles_are_those_of_nsys_in_sql_and_in_memory(demo_session, lists):
     query = sa.select(values.c.g, *statistics.quartiles(values.c.v)).group_by(values.c.g).order_by(values.c.g)
     expected = [(type_two(own, 0.25), type_two(own, 0.75)) for own in lists]
     assert [(q1, q3) for _, q1, q3 in demo_session.rows(query)] == expected
-    frame = quartiles(*(np.array(column, np.int64) for column in zip(*pairs, strict=True)))
-    assert list(zip(frame["q1"], frame["q3"], strict=True)) == expected
+    found = Groups.of(*(np.array(column, np.int64) for column in zip(*pairs, strict=True))).measures()
+    assert list(zip(found["q1"], found["q3"], strict=True)) == expected
 
 
 class TestNcclOnTheGpu:
@@ -699,6 +699,12 @@ class TestMaps:
         drawn = draw_map(recipe_named("network_traffic_map"), scene_job, EVERYTHING, Options(bins=5))
         assert [figure.column.unit for figure in drawn.figures] == [Unit.RATE, Unit.RATE, Unit.NUMBER]
         assert np.nanmax(drawn.shares(1)) == 1.0
+
+    @pytest.mark.parametrize("bins", [1, 3, 4, 5, 7])
+    def test_the_mean_of_a_map_is_that_of_what_was_sampled_however_it_is_cut(self, scene_job, bins):
+        """Two samples of 1e5 and 3e5 bytes/s of one length: a bin that is sampled in part weighs as much as it is."""
+        drawn = draw_map(recipe_named("network_traffic_map"), scene_job, EVERYTHING, Options(bins=bins))
+        assert [drawn.lines[0].mean(number) for number in (0, 1)] == pytest.approx([8e3, 2e5])
 
     def test_metrics_are_means_of_their_samples_without_glitches(self, scene_job):
         assert column(scene_job, "gpu_metric_util_map", "sm_active", 5) == [5, 25, 45, 65, 85]

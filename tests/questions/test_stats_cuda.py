@@ -21,7 +21,7 @@ from nsystui.base.columns import Column
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.demo import Process, Thread
 from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.writer import BACKTRACE_CALL, PAGEABLE
+from nsystui.exports.writing.writer import BACKTRACE_CALL, PAGEABLE
 from nsystui.output.formats import write
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import kernel_summary

@@ -22,7 +22,7 @@ from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo import Thread
-from nsystui.exports.demo.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
+from nsystui.exports.writing.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
 from nsystui.output.formats import write
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names

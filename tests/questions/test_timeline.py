@@ -19,7 +19,7 @@ from synthetic import ExportWriter
 
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.writer import START_END
+from nsystui.exports.writing.writer import START_END
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.events.kinds import EventKind

@@ -8,8 +8,8 @@ from support import shared
 from synthetic import illnesses
 from triaging import finding, ids, triaged
 
-from nsystui.exports.demo.host import INTERRUPTIBLE
-from nsystui.exports.demo.writer import PINNED
+from nsystui.exports.writing.host import INTERRUPTIBLE
+from nsystui.exports.writing.writer import PINNED
 from nsystui.questions.triage.finding import Severity
 from nsystui.questions.triage.rules.input_pipeline import period_of
 

@@ -14,7 +14,7 @@ from triaging import finding, ids, triaged
 from nsystui.base.kernel_families import COPY, ELEMENTWISE, family_of
 from nsystui.cli import command_parser
 from nsystui.exports.demo import TrainingJob
-from nsystui.exports.demo.target import H100, GpuModel
+from nsystui.exports.writing.target import H100, GpuModel
 from nsystui.questions.triage.finding import Severity
 
 MS = 1_000_000

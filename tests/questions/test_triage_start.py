@@ -11,8 +11,8 @@ from synthetic.illnesses import OneGpu
 from triaging import finding, job_of, triaged
 
 from nsystui.base.selection import Selection
-from nsystui.exports.demo.host import Frame
-from nsystui.exports.demo.writer import DEVICE, PINNED
+from nsystui.exports.writing.host import Frame
+from nsystui.exports.writing.writer import DEVICE, PINNED
 from nsystui.questions.compare import Side
 from nsystui.questions.triage.baseline import against
 from nsystui.questions.triage.finding import Severity

@@ -13,8 +13,8 @@ from synthetic.illnesses import OneGpu
 from triaging import finding, job_of, triaged
 
 from nsystui.base.selection import Selection
-from nsystui.exports.demo.target import Session as DemoSession
-from nsystui.exports.demo.writer import DEVICE, PAGEABLE, PINNED
+from nsystui.exports.writing.target import Session as DemoSession
+from nsystui.exports.writing.writer import DEVICE, PAGEABLE, PINNED
 from nsystui.output.findings import change_lines
 from nsystui.questions.compare import Side
 from nsystui.questions.tasks import world_size

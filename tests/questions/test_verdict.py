@@ -12,7 +12,7 @@ from synthetic import ExportWriter
 from synthetic.illnesses import OneGpu
 
 from nsystui.base.selection import Selection
-from nsystui.exports.demo.writer import PAGEABLE, PINNED
+from nsystui.exports.writing.writer import PAGEABLE, PINNED
 from nsystui.questions.compare import Side, summary
 from nsystui.questions.compare.verdict import By, Verdict
 from nsystui.questions.job import Job

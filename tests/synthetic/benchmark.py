@@ -6,7 +6,6 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from nsystui.exports.demo.target import DEFAULT_STREAM, Session
 from nsystui.exports.demo.timeline import (
     EMBEDDING,
     HEAD_BACKWARD,
@@ -17,6 +16,7 @@ from nsystui.exports.demo.timeline import (
     nccl_kernel,
 )
 from nsystui.exports.demo.training import WORLD_STREAM
+from nsystui.exports.writing.target import DEFAULT_STREAM, Session
 
 from .writer import ExportWriter
 

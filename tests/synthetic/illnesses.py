@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.demo.host import RUNNING, Frame
-from nsystui.exports.demo.target import H100, GpuModel, Process, Session, Thread
 from nsystui.exports.demo.timeline import nccl_kernel
-from nsystui.exports.demo.writer import DEVICE, MANAGED, PAGEABLE, PINNED
+from nsystui.exports.writing.host import RUNNING, Frame
+from nsystui.exports.writing.target import H100, GpuModel, Process, Session, Thread
+from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED
 
 from .variants import start_gpu_process
 from .writer import ExportWriter

@@ -21,9 +21,9 @@ from nsystui.exports.demo.nccl import (
     encode_payload,
     payload_schema,
 )
-from nsystui.exports.demo.target import DEFAULT_STREAM, Session
 from nsystui.exports.demo.timeline import LAYER_FORWARD, nccl_kernel
 from nsystui.exports.demo.training import WORLD_STREAM
+from nsystui.exports.writing.target import DEFAULT_STREAM, Session
 
 from .variants import launch_kernels, start_gpu_process
 from .writer import ExportWriter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.demo.target import DEFAULT_STREAM, Process, Session, Thread
-from nsystui.exports.demo.writer import MANAGED
+from nsystui.exports.writing.target import DEFAULT_STREAM, Process, Session, Thread
+from nsystui.exports.writing.writer import MANAGED
 
 from .writer import ExportWriter
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.demo.target import DEFAULT_STREAM, Process, Session, Thread
 from nsystui.exports.demo.timeline import LAYER_FORWARD
-from nsystui.exports.demo.writer import BACKTRACE_CALL, MANAGED
+from nsystui.exports.writing.target import DEFAULT_STREAM, Process, Session, Thread
+from nsystui.exports.writing.writer import BACKTRACE_CALL, MANAGED
 
 from .writer import ExportWriter
 

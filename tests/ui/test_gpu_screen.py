@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -315,6 +316,14 @@ async def test_any_metric_can_be_chosen_as_a_lane_and_exported_with_its_unit(sha
         values = [value for _, value, _ in clocks if value is not None]
         assert {(share, unit) for share, _, unit in clocks} == {(None, "Hz")}
         assert 1.3e9 < max(values) < 1.42e9
+
+
+async def test_a_clock_in_mhz_is_worded_in_ghz(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, "4", "m", "m", "m")
+        clocks = [lane.value for lane in gpu(app).chart.lanes if lane.label.strip().startswith("GPC Clock")]
+        assert clocks and all(re.fullmatch(r"1\.[0-9]+GHz", value) for value in clocks)
+        assert re.search(r"GPC Clock Frequency 1\.[0-9]+ GHz", line_with(app, "GPC Clock Frequency 1"))
 
 
 async def test_the_metrics_of_kernels_and_steps_are_a_view_beside_the_lanes(demo_job, cache_directory):

@@ -11,7 +11,7 @@ from support import edit
 from synthetic import ExportWriter, training_job
 
 from nsystui.cli import main
-from nsystui.exports.demo.host import Frame
+from nsystui.exports.writing.host import Frame
 from nsystui.ui.doors import show_view
 from nsystui.ui.screens.host import CallTreeScreen, ThreadFunctionsScreen
 from nsystui.ui.widgets.lines import ChoiceLine, DetailPane

@@ -1,16 +1,16 @@
 """The demo writer: exports of a training job, as nsys would write them.
 
-`ExportWriter` writes single events; a `TrainingJob` writes whole reports. Standard library only.
-Tests have a writer of more kinds of events, which is built on this one.
+A `TrainingJob` writes whole reports; `ExportWriter`, in `exports.writing`, single events. Standard library only.
 """
 
 from __future__ import annotations
 
+from nsystui.exports.writing.schema import SCHEMAS
+from nsystui.exports.writing.target import H100, GpuModel, Process, Session, Thread
+from nsystui.exports.writing.writer import ExportWriter, NvtxPayload
+
 from .nccl import NcclPayloads
-from .schema import SCHEMAS
-from .target import H100, GpuModel, Process, Session, Thread
 from .training import PLANTED_SECRET, TrainingJob
-from .writer import ExportWriter, NvtxPayload
 
 __all__ = [
     "H100",

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cache
 from typing import Final
 
-from nsystui.exports.demo.writer import NvtxPayload, PayloadEntry, PayloadSchema
+from nsystui.exports.writing.writer import NvtxPayload, PayloadEntry, PayloadSchema
 
 NCCL_DOMAIN: Final = "NCCL"
 REDUCTIONS: Final = {"Sum": 0, "Prod": 1, "Max": 2, "Min": 3, "Avg": 4}

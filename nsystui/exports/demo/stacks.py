@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from nsystui.exports.demo.host import Frame, Stack
+from nsystui.exports.writing.host import Frame, Stack
 
 _PACKAGES: Final = "/opt/conda/lib/python3.11/site-packages"
 _PYTHON: Final = "/opt/conda/bin/python3.11"

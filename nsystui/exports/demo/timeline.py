@@ -11,11 +11,11 @@ from itertools import groupby
 from random import Random
 from typing import Final, NamedTuple
 
-from nsystui.exports.demo.host import INTERRUPTIBLE, Stack
 from nsystui.exports.demo.nccl import COMMUNICATOR, NcclPayloads, encode_payload
 from nsystui.exports.demo.stacks import BACKWARD, stack_of
-from nsystui.exports.demo.target import DEFAULT_STREAM, Process, Thread
-from nsystui.exports.demo.writer import (
+from nsystui.exports.writing.host import INTERRUPTIBLE, Stack
+from nsystui.exports.writing.target import DEFAULT_STREAM, Process, Thread
+from nsystui.exports.writing.writer import (
     DEVICE,
     DRIVER_CALL,
     PAGEABLE,
@@ -358,24 +358,11 @@ SAMPLING_PERIOD: Final = 1_000_000
 """ns on a CPU between two samples of a thread."""
 CORES: Final = 12
 """CPUs of each rank, of which its threads take the first ones."""
+GPUS_PER_HOST: Final = 8
+"""The most ranks on a host, which has CPUs for so many."""
 _PAGE: Final = 2 * 1024**2
 NCCL_DOMAIN_ID: Final = 1
 _STREAM_WAIT: Final = "cudaStreamWaitEvent_v3020"
-
-
-class Arrival(NamedTuple):
-    """A rank is ready for a collective: which ranks take part, since when it is ready, how long data will move.
-
-    Times are ns: `ready` on the true clock that all ranks share, `transfer` a duration.
-    """
-
-    members: tuple[int, ...]
-    ready: int
-    transfer: int
-
-
-Program = Generator[Arrival, int, None]
-"""The program of a rank: at each collective it yields its arrival, and is sent the true time at which that ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +377,21 @@ class Communicator:
     def transfer(self, moved: float) -> int:
         """ns to move `moved` bytes through the slowest link."""
         return int(18_000 + 1e9 * moved / self.bandwidth)
+
+
+class Arrival(NamedTuple):
+    """A rank is ready for a collective: among whom, since when it is ready, how long data will move.
+
+    Times are ns: `ready` on the true clock that all ranks share, `transfer` a duration.
+    """
+
+    communicator: Communicator
+    ready: int
+    transfer: int
+
+
+Program = Generator[Arrival, int, None]
+"""The program of a rank: at each collective it yields its arrival, and is sent the true time at which that ends."""
 
 
 class NcclCall(NamedTuple):
@@ -451,9 +453,14 @@ class RankTimeline:
             self.export.sample(self.thread, self.local(self.next_sample), stack, cpu=self._core(self.thread))
             self.next_sample += SAMPLING_PERIOD
 
+    @property
+    def core(self) -> int:
+        """The first of its CPUs."""
+        return CORES * (self.rank % GPUS_PER_HOST)
+
     def _core(self, thread: Thread) -> int:
         """The CPU that a thread runs on."""
-        return CORES * self.rank + (self.main, self.autograd, self.loader).index(thread)
+        return self.core + (self.main, self.autograd, self.loader).index(thread)
 
     def wake(self, thread: Thread, time: int) -> None:
         """A thread gets a CPU."""
@@ -641,7 +648,7 @@ class RankTimeline:
                 correlation = self.call(spec.launch[0], 7.5)
         start = self._earliest(stream)
         transfer = communicator.transfer(moved)
-        end = yield Arrival(communicator.members, start, transfer)
+        end = yield Arrival(communicator, start, transfer)
         end += self.random.randint(0, 3_000)
         self._execute(spec, stream, start, end, correlation)
         self.activity.communicate(self.local(start), self.local(end), transfer)

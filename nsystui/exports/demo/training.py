@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
-from nsystui.exports.demo.host import UNINTERRUPTIBLE
 from nsystui.exports.demo.nccl import (
     CUDA_DEVICE,
     MESSAGE_SIZE,
@@ -24,14 +23,14 @@ from nsystui.exports.demo.nccl import (
     NcclPayloads,
     payload_schema,
 )
+from nsystui.exports.demo.side_by_side import Meet, write_in_processes
 from nsystui.exports.demo.stacks import ALLOCATION, COLLATE, PIN_MEMORY, QUEUE
-from nsystui.exports.demo.target import DEFAULT_STREAM, Session, Thread
 from nsystui.exports.demo.timeline import (
     COPY_STREAM,
-    CORES,
     EMBEDDING,
     EMBEDDING_BACKWARD,
     GPU_METRICS,
+    GPUS_PER_HOST,
     HEAD_BACKWARD,
     HEAD_FORWARD,
     LAYER_BACKWARD,
@@ -47,7 +46,9 @@ from nsystui.exports.demo.timeline import (
     Program,
     RankTimeline,
 )
-from nsystui.exports.demo.writer import PINNED, START_END, WARNING, ExportWriter
+from nsystui.exports.writing.host import UNINTERRUPTIBLE
+from nsystui.exports.writing.target import DEFAULT_STREAM, Session, Thread
+from nsystui.exports.writing.writer import PINNED, START_END, WARNING, ExportWriter
 
 PLANTED_SECRET: Final = "demo-secret"
 """Value of AWS_SECRET_ACCESS_KEY in every captured environment: it must never appear on a screen or in a report."""
@@ -55,7 +56,7 @@ PLANTED_SECRET: Final = "demo-secret"
 JOB_START: Final = 1_780_000_000_000_000_000
 """UTC ns around which the sessions of the ranks start."""
 CLOCK_SKEW: Final = 85_000
-"""ns by which each further host's clock is ahead, as NTP leaves it; it shows up in ``utcEpochNs``."""
+"""ns by which the clock of one host after the other is ahead, as NTP leaves it; it shows up in ``utcEpochNs``."""
 
 WORLD_STREAM: Final = 28
 NEIGHBOUR_STREAM: Final = 32
@@ -79,11 +80,21 @@ class JobLayout:
 
     def hostname(self, rank: int) -> str:
         """Name of the host of `rank`: ``gpu-a01``, ``gpu-a02`` …"""
-        return f"gpu-a{self.host(rank) + 1:02}"
+        return f"gpu-a{self.host(rank) + 1:0{max(len(str(self.hosts)), 2)}}"
+
+    def clock_ahead(self, rank: int) -> int:
+        """ns by which the clock of the host of `rank` is ahead of the first host's."""
+        return CLOCK_SKEW * (self.host(rank) % 8)
 
     def local_rank(self, rank: int) -> int:
         """Rank within the host; also the system's number of its GPU, for each process sees only that one."""
         return rank % self.ranks_per_host
+
+    def shares(self, count: int) -> list[range]:
+        """All ranks in about `count` shares of whole hosts, that processes write side by side."""
+        hosts = -(-self.ranks // self.ranks_per_host)
+        size = -(-hosts // max(count, 1)) * self.ranks_per_host
+        return [range(start, min(start + size, self.ranks)) for start in range(0, self.ranks, size)]
 
     def world(self, seed: int) -> Communicator:
         """The communicator of all ranks; on more than one host the network limits it."""
@@ -92,17 +103,13 @@ class JobLayout:
 
     def neighbours(self, rank: int, seed: int) -> Communicator:
         """The communicator in which `rank` exchanges with its neighbours: its host, or all if it is alone there."""
-        host = self.host(rank)
-        members = tuple(other for other in range(self.ranks) if self.host(other) == host)
-        lonely = any(self._alone(other) for other in range(self.ranks))
+        start = self.host(rank) * self.ranks_per_host
+        members = tuple(range(start, min(start + self.ranks_per_host, self.ranks)))
+        lonely = 1 in (self.ranks_per_host, self.ranks % self.ranks_per_host)
         if lonely:
             members = tuple(range(self.ranks))
         bandwidth = 60e9 if lonely else 300e9
         return Communicator(_hash(seed, f"neighbours {members}"), members, NEIGHBOUR_STREAM, bandwidth)
-
-    def _alone(self, rank: int) -> bool:
-        host = self.host(rank)
-        return sum(self.host(other) == host for other in range(self.ranks)) == 1
 
     def environment(self, rank: int) -> dict[str, str]:
         """The captured environment of `rank`. HOSTNAME is the launch node's on every rank, as on real clusters."""
@@ -170,7 +177,7 @@ def rank_session(layout: JobLayout, rank: int, *, include_json: bool, include_bl
     started = JOB_START + 1_000_000 * ((7 + 13 * rank) % 29)
     return Session(
         hostname=layout.hostname(rank),
-        utc_epoch_ns=started + CLOCK_SKEW * layout.host(rank),
+        utc_epoch_ns=started + layout.clock_ahead(rank),
         command=("python", "train.py", "--model", "demo-1b", "--global-batch", "512"),
         environment=layout.environment(rank),
         include_json=include_json,
@@ -216,14 +223,14 @@ def open_rank(
         main=main,
         autograd=autograd,
         loader=loader,
-        origin=export.session.utc_epoch_ns - CLOCK_SKEW * layout.host(rank),
+        origin=export.session.utc_epoch_ns - layout.clock_ahead(rank),
         speed=speed,
         payloads=payloads,
         random=Random(f"{seed}/{rank}"),
     )
     watchers = (
-        Watcher(events, "poll", 100_000_000, 30_000_000, CORES * rank + 3),
-        Watcher(watchdog, "pthread_cond_timedwait", 50_000_000, 0, CORES * rank + 4),
+        Watcher(events, "poll", 100_000_000, 30_000_000, timeline.core + 3),
+        Watcher(watchdog, "pthread_cond_timedwait", 50_000_000, 0, timeline.core + 4),
     )
     return OpenRank(timeline, watchers, gpu_id, gpu_metrics, nic_metrics)
 
@@ -241,7 +248,7 @@ LAYER_BUCKET: Final = 48 * 1024**2
 NORM_BUCKET: Final = 4 * 1024**2
 """Bytes of the last, small gradient bucket (AllReduce, 1–16 MB)."""
 EMBEDDING_SHARD: Final = 8 * 1024**2
-"""Bytes per rank of the sharded embedding (ReduceScatter of gradients, AllGather of parameters)."""
+"""Bytes per rank, of up to 16, of the sharded embedding (ReduceScatter of gradients, AllGather of parameters)."""
 GRADIENT_NORM: Final = 4
 """Bytes of the gradient norm (AllReduce, < 64 KB)."""
 STATISTICS: Final = 192 * 1024
@@ -285,6 +292,13 @@ class TrainingJob:
     uneven_ms: float = 0.0
     """The time by which one rank after the other computes longer in backward, in one kernel of its own."""
 
+    @classmethod
+    def of_any_size(cls, ranks: int, steps: int) -> TrainingJob:
+        """The job with more hosts, and a smaller model, the more ranks it has: 13 MB for 4, below 1 GB for 1,024."""
+        hosts = max(2, -(-ranks // GPUS_PER_HOST))
+        layers = min(cls.layers, max(2, cls.layers * 2 * GPUS_PER_HOST // max(ranks, 1)))
+        return cls(ranks=ranks, steps=steps, layers=layers, hosts=hosts)
+
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.steps < 1 or self.layers < 1 or self.hosts < 1:
             raise ValueError("ranks, steps, layers and hosts must be at least 1")
@@ -309,9 +323,9 @@ class TrainingJob:
             ("SendRecv", BOUNDARY),
             *[("AllReduce", LAYER_BUCKET)] * buckets,
             ("AllReduce", NORM_BUCKET),
-            ("ReduceScatter", EMBEDDING_SHARD),
+            ("ReduceScatter", embedding_shard(self.ranks)),
             *[("AllReduce", GRADIENT_NORM)] * (1 + self.small_messages),
-            ("AllGather", EMBEDDING_SHARD),
+            ("AllGather", embedding_shard(self.ranks)),
             ("AllReduce", STATISTICS),
         )
 
@@ -327,18 +341,27 @@ class TrainingJob:
         """Kernels in one report."""
         return self.steps * (self.compute_kernels_per_step + len(self.step_collectives))
 
-    def write(self, directory: str | Path) -> list[Path]:
+    def write(self, directory: str | Path, processes: int = 1) -> list[Path]:
         """Write ``rank0.sqlite`` … to `directory` (created if need be) and return their paths in order of rank.
 
-        The files depend on nothing but this description. After an error no half-written file remains.
+        The files depend on nothing but this description, however many `processes` write them. After an error no
+        half-written file remains.
         """
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"rank{rank}.sqlite" for rank in range(self.ranks)]
-        with ExitStack() as stack:
-            ranks = [self._open(stack, rank, path) for rank, path in enumerate(paths)]
-            run([self._program(rank) for rank in ranks])
+        shares = self.layout.shares(processes)
+        if len(shares) == 1:
+            self.write_share(paths, shares[0])
+        else:
+            write_in_processes(self, paths, shares)
         return paths
+
+    def write_share(self, paths: Sequence[Path], ranks: Sequence[int], meet: Meet | None = None) -> None:
+        """Write the exports of some of the ranks; `meet` waits for the others, which other processes write."""
+        with ExitStack() as stack:
+            opened = {rank: self._open(stack, rank, paths[rank]) for rank in ranks}
+            run({rank: self._program(one) for rank, one in opened.items()}, meet)
 
     def _open(self, stack: ExitStack, rank: int, path: Path) -> OpenRank:
         json, blobs = self.payload == "json", self.payload == "binary"
@@ -463,28 +486,36 @@ def _clock_time(rank: RankTimeline) -> str:
     return f"{moment},{rest // 10**6:03d}"
 
 
-def run(programs: Sequence[Program]) -> None:
-    """Run the ranks' programs side by side: a collective ends when its last rank has arrived and the data has moved."""
-    waiting: dict[int, Arrival] = {}
+def run(programs: Mapping[int, Program], meet: Meet | None = None) -> None:
+    """Run the ranks' programs side by side: a collective ends when its last rank has arrived and the data has moved.
+
+    Where not all ranks of the job are here, `meet` is told the last arrival of those that are, and says when all have.
+    """
+    waiting: dict[int, dict[int, Arrival]] = {}
 
     def advance(rank: int, end: int | None) -> None:
-        try:
-            waiting[rank] = next(programs[rank]) if end is None else programs[rank].send(end)
-        except StopIteration:
-            waiting.pop(rank, None)
+        with suppress(StopIteration):
+            arrival = next(programs[rank]) if end is None else programs[rank].send(end)
+            waiting.setdefault(arrival.communicator.hash, {})[rank] = arrival
 
-    for rank in range(len(programs)):
+    for rank in programs:
         advance(rank, None)
     while waiting:
-        members = next(
-            arrival.members
-            for arrival in waiting.values()
-            if all(other in waiting and waiting[other].members == arrival.members for other in arrival.members)
-        )
-        arrivals = [waiting[rank] for rank in members]
-        end = max(arrival.ready for arrival in arrivals) + max(arrival.transfer for arrival in arrivals)
-        for rank in members:
+        whole = (one for one, arrivals in waiting.items() if len(arrivals) == _members(arrivals))
+        arrivals = waiting.pop(next(whole, next(iter(waiting))))
+        ready = max(arrival.ready for arrival in arrivals.values())
+        if len(arrivals) < _members(arrivals):
+            if meet is None or len(arrivals) < len(programs):
+                raise RuntimeError("a rank waits for ranks that do not run")
+            ready = meet(ready)
+        end = ready + max(arrival.transfer for arrival in arrivals.values())
+        for rank in arrivals:
             advance(rank, end)
+
+
+def _members(arrivals: Mapping[int, Arrival]) -> int:
+    """How many ranks the communicator has, some of which have arrived."""
+    return len(next(iter(arrivals.values())).communicator.members)
 
 
 def _set_up(rank: RankTimeline, communicators: Sequence[Communicator]) -> Program:
@@ -536,7 +567,7 @@ def _init_communicator(rank: RankTimeline, communicator: Communicator) -> Progra
     with rank.nccl("ncclCommInitRankConfig", communicator, **values):
         rank.compute_for(60_000)
         with rank.asleep():
-            rank.cpu = yield Arrival(communicator.members, rank.cpu, 40_000_000)
+            rank.cpu = yield Arrival(communicator, rank.cpu, 40_000_000)
         rank.allocate(NCCL_BUFFERS)
 
 
@@ -556,13 +587,20 @@ def _all_reduce(rank: RankTimeline, communicator: Communicator, size: int) -> Pr
     yield from rank.collective("AllReduce", "all_reduce", communicator, calls, moved)
 
 
+def embedding_shard(ranks: int) -> int:
+    """Bytes of each rank's part of the embedding."""
+    return EMBEDDING_SHARD * 16 // max(ranks, 16)
+
+
 def _reduce_scatter(rank: RankTimeline, communicator: Communicator) -> Program:
-    calls = [NcclCall("ncclReduceScatter", {MESSAGE_SIZE: EMBEDDING_SHARD, REDUCTION: REDUCTIONS["Sum"]})]
-    moved = EMBEDDING_SHARD * (len(communicator.members) - 1)
+    shard = embedding_shard(len(communicator.members))
+    calls = [NcclCall("ncclReduceScatter", {MESSAGE_SIZE: shard, REDUCTION: REDUCTIONS["Sum"]})]
+    moved = shard * (len(communicator.members) - 1)
     yield from rank.collective("ReduceScatter", "_reduce_scatter_base", communicator, calls, moved)
 
 
 def _all_gather(rank: RankTimeline, communicator: Communicator) -> Program:
-    calls = [NcclCall("ncclAllGather", {MESSAGE_SIZE: EMBEDDING_SHARD})]
-    moved = EMBEDDING_SHARD * (len(communicator.members) - 1)
+    shard = embedding_shard(len(communicator.members))
+    calls = [NcclCall("ncclAllGather", {MESSAGE_SIZE: shard})]
+    moved = shard * (len(communicator.members) - 1)
     yield from rank.collective("AllGather", "_all_gather_base", communicator, calls, moved)

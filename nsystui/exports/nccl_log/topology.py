@@ -78,11 +78,14 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ChannelCounts:
-    """The numbers of channels that a rank uses; ``per_peer`` those of one peer of Send and Recv."""
+    """The numbers of channels that a rank uses; ``per_peer`` those of one peer of Send and Recv.
+
+    Older versions do not tell those of CollNet and NVLS.
+    """
 
     collective: int
-    collnet: int
-    nvls: int
+    collnet: int | None
+    nvls: int | None
     p2p: int
     per_peer: int
 
@@ -253,7 +256,10 @@ def _trees(text: bytes) -> list[Said]:
 
 def _counts(text: bytes) -> list[Said]:
     found = _COUNTS.match(text)
-    return [] if found is None else [ChannelCounts(*(int(number or 0) for number in found.groups()))]
+    if found is None:
+        return []
+    collective, collnet, nvls, p2p, per_peer = (None if number is None else int(number) for number in found.groups())
+    return [ChannelCounts(collective or 0, collnet, nvls, p2p or 0, per_peer or 0)]
 
 
 def _times(text: bytes) -> list[Said]:

@@ -107,7 +107,7 @@ def medians(
     klass = class_of(value)
     counted = sa.select(group, klass, sa.func.count()).select_from(table).where(*known).group_by(group, klass)
     counts = _sorted(session, counted)
-    wanted = {number: _middle_classes(own) for number, own in _by_group(counts)}
+    wanted = {number: middle_classes(own) for number, own in _by_group(counts)}
     if not wanted:
         return {}
 
@@ -122,7 +122,7 @@ def medians(
         .group_by(group, value)
     )
     values = _sorted(session, inside)
-    return {number: _middle(own, *wanted[number][1:]) for number, own in _by_group(values)}
+    return {number: middle(own, *wanted[number][1:]) for number, own in _by_group(values)}
 
 
 def _sorted(session: Session, query: sa.Select[*tuple[Any, ...]]) -> list[tuple[int, int, int]]:
@@ -136,7 +136,7 @@ def _by_group(rows: Iterable[tuple[int, int, int]]) -> Iterable[tuple[int, list[
         yield group, [(number, count) for _, number, count in own]
 
 
-def _middle_classes(counts: Sequence[tuple[int, int]]) -> tuple[list[int], int, int]:
+def middle_classes(counts: Sequence[tuple[int, int]]) -> tuple[list[int], int, int]:
     """The classes that hold the two middle values, how many values come before them, and how many there are."""
     total = sum(count for _, count in counts)
     found: list[int] = []
@@ -149,7 +149,7 @@ def _middle_classes(counts: Sequence[tuple[int, int]]) -> tuple[list[int], int, 
     return found, first, total
 
 
-def _middle(values: Sequence[tuple[int, int]], before: int, total: int) -> float:
+def middle(values: Sequence[tuple[int, int]], before: int, total: int) -> float:
     """The mean of the two middle values of ``total``, of which ``before`` are less than all of ``values``."""
     low = high = 0
     for value, count in values:

@@ -6,7 +6,7 @@ share is a share of the sum over all rows of the table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -14,6 +14,8 @@ import sqlalchemy as sa
 from nsystui.base.answer import Row
 from nsystui.base.columns import Column, Unit
 from nsystui.questions.algebra.distributions import MANY, medians
+from nsystui.questions.algebra.partial_sums import HugeInteger, Measures, groups_of_parts, squares
+from nsystui.questions.derived import rows_by_report
 from nsystui.store.report import most_rows
 from nsystui.store.session import Session
 
@@ -41,14 +43,26 @@ def measures(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
 
 
 def spread(value: sa.ColumnElement[Any], prefix: str = "") -> list[sa.ColumnElement[Any]]:
-    """Mean, median, minimum, maximum and standard deviation of ``value``; missing values count for none of them."""
+    """Mean, median, minimum, maximum and standard deviation of ``value``; missing values count for none of them.
+
+    Mean and deviation are made of whole numbers, so that they are the same in whatever parts the rows are added up.
+    """
+    total, known = sa.cast(sa.func.sum(value), sa.BigInteger), sa.func.count(value)
     return [
-        sa.func.avg(value).label(f"{prefix}avg"),
+        (sa.cast(total, sa.Double) / sa.cast(known, sa.Double)).label(f"{prefix}avg"),
         sa.cast(sa.func.median(value), sa.Double).label(f"{prefix}median"),
         sa.func.min(value).label(f"{prefix}min"),
         sa.func.max(value).label(f"{prefix}max"),
-        sa.func.coalesce(sa.func.stddev_samp(value), 0.0).label(f"{prefix}stddev"),
+        _deviation(known, total, squares(value)).label(f"{prefix}stddev"),
     ]
+
+
+def _deviation(
+    known: sa.ColumnElement[Any], total: sa.ColumnElement[Any], squares: sa.ColumnElement[Any]
+) -> sa.ColumnElement[Any]:
+    huge = sa.cast(total, HugeInteger())
+    variance = sa.cast(known * squares - huge * huge, sa.Double) / sa.cast(known * (known - 1), sa.Double)
+    return sa.case((known > 1, sa.func.sqrt(variance)), else_=0.0)
 
 
 def quartiles(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
@@ -142,6 +156,8 @@ def summary_rows(
     first: sa.ColumnElement[Any] | None = None,
 ) -> list[Row]:
     """The rows of ``summary`` in the order of ``columns``; of a large table the medians come in a pass of their own."""
+    if session.workers is not None:
+        return _summed(groups_of_parts(session, table, value, keys, conditions, first), keys, columns, first is None)
     counted = table.left if isinstance(table, sa.Join) else table
     if not isinstance(counted, sa.Table) or most_rows(session.reports, counted) < MANY:
         return query_rows(session, summary(table, value, keys, conditions, first), columns)
@@ -152,6 +168,79 @@ def summary_rows(
         return query_rows(session, summary(table, value, keys, conditions, first), columns)
     found: dict[Any, float] = medians(session, table, value, _group_number(keys), conditions)
     return [(*row[:place], found.get(row[place]), *row[place + 1 :]) for row in rows]
+
+
+def summary_frame(
+    session: Session,
+    table: sa.FromClause,
+    value: sa.ColumnElement[Any],
+    keys: Sequence[sa.Label[Any]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    columns: Sequence[Column],
+) -> pd.DataFrame:
+    """The rows of ``summary`` as a frame, where there are too many for rows of Python's."""
+    if session.workers is None:
+        return session.frame(summary(table, value, keys, conditions))
+    return _frame_of(summary_rows(session, table, value, keys, conditions, columns), [one.key for one in columns])
+
+
+_MEASURED = ("total", "count", "avg", "median", "min", "max", "stddev")
+
+
+def group_frame(
+    session: Session,
+    table: sa.FromClause,
+    value: sa.ColumnElement[Any],
+    keys: Sequence[sa.Label[Any]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+) -> pd.DataFrame:
+    """The rows of ``grouped`` as a frame."""
+    if session.workers is None:
+        return session.frame(grouped(table, value, keys, conditions))
+    groups = groups_of_parts(session, table, value, keys, conditions)
+    rows = [(*key, *(getattr(one, name) for name in _MEASURED)) for key, one in groups.items()]
+    return _frame_of(rows, [*(key.key for key in keys), *_MEASURED])
+
+
+def _frame_of(rows: Sequence[Row], names: Sequence[str]) -> pd.DataFrame:
+    """A frame as a session makes it: whole numbers stay whole where some are missing."""
+    import pandas as pd
+
+    frame = pd.DataFrame(list(rows), columns=list(names), dtype=object)
+    whole = ("total", "count", "min", "max")
+    kinds = {name: "Int64" if name in whole else "float64" for name in names if name in (*_MEASURED, "share")}
+    return frame.astype(kinds)
+
+
+def _summed(
+    groups: Mapping[tuple[Any, ...], Measures], keys: Sequence[sa.Label[Any]], columns: Sequence[Column], by_key: bool
+) -> list[Row]:
+    """The rows of ``summary`` from groups by their keys."""
+
+    def order(group: tuple[tuple[Any, ...], Measures]) -> tuple[Any, ...]:
+        key, one = group
+        ties = [(tie is None, tie) for tie in (key[::-1] if by_key else (one.first,))]
+        return (one.total is None, -(one.total or 0), *ties)
+
+    whole = sum(one.total or 0 for one in groups.values())
+    rows = []
+    for key, one in sorted(groups.items(), key=order):
+        known: dict[str, Any] = dict(zip((key.key for key in keys), key, strict=True))
+        known["share"] = 100.0 * (one.total or 0) / whole if whole else 0.0
+        rows.append(tuple(known[at.key] if at.key in known else getattr(one, at.key) for at in columns))
+    return rows
+
+
+def number_of_values(session: Session, value: sa.ColumnElement[Any]) -> int:
+    """The number of different values, missing ones not counted."""
+    return number_of_groups(session, sa.select(value.label("value")).where(value.is_not(None)))
+
+
+def number_of_groups(session: Session, groups: sa.Select[Any]) -> int:
+    """The number of different rows of a query."""
+    if session.workers is None:
+        return int(session.scalar(sa.select(sa.func.count()).select_from(groups.distinct().subquery())) or 0)
+    return len(set(rows_by_report(session, groups.distinct())))
 
 
 def _group_number(keys: Sequence[sa.Label[Any]]) -> sa.ColumnElement[int]:

@@ -200,6 +200,7 @@ less than the time of the other tables, from the job's first event to its last; 
         compare=_compare,
         is_whole=True,
         has_times=True,
+        of_reports=True,
         home="",
     ),
 )

@@ -52,6 +52,7 @@ launches, NVTX ranges (their GPU time), steps or collectives: each sample is wei
         read=read_bins,
         is_whole=True,
         has_times=True,
+        of_reports=True,
         row="device",
         home="gpu",
         title="GPU metrics",

@@ -35,6 +35,27 @@ _TICKS = Option("ticks_threshold", "from which rate on, in ticks/ms, it is conge
 _NAMES = (_BASE, _MANGLED)
 _KERNEL_NAMES = (_NVTX_NAME, *_NAMES)
 
+_OF_REPORTS = frozenset(
+    (
+        "cuda_api_gpu_sum",
+        "cuda_api_sum",
+        "cuda_gpu_kern_gb_sum",
+        "cuda_gpu_kern_sum",
+        "cuda_gpu_mem_size_sum",
+        "cuda_gpu_mem_time_sum",
+        "cuda_gpu_sum",
+        "cuda_kern_exec_sum",
+        "mpi_event_sum",
+        "nvtx_pushpop_sum",
+        "nvtx_startend_sum",
+        "nvtx_sum",
+        "openacc_sum",
+        "openmp_sum",
+        "osrt_sum",
+    )
+)
+"""The reports that the workers of a cluster compute: the others have rows, or ranges by what ran in them."""
+
 
 def _options(values: Values) -> Options:
     from nsystui.questions.kernels import Names
@@ -67,7 +88,10 @@ def _report(
         found: Answer = answer(job.session, selection, known)
         return found
 
-    return Question(name, rows, ask, FAMILY, options=options, needs=needs, read=_options, row=row, home="")
+    is_of_reports = name in _OF_REPORTS
+    return Question(
+        name, rows, ask, FAMILY, options=options, needs=needs, read=_options, of_reports=is_of_reports, row=row, home=""
+    )
 
 
 def _on_screen(report: Question, title: str, order: int) -> Question:

@@ -21,12 +21,13 @@ def _gpu_columns(values: Values) -> Expected:
 
 
 def _ask_gpu(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.gpu.metric_tables import with_metrics
     from nsystui.questions.gpu.utilisation import utilisation_over_time, utilisation_table
 
     busy, window = job.busy(selection), job.extent(selection)
     if not options["over_time"]:
         return utilisation_table(busy, window)
+    from nsystui.questions.gpu.metric_tables import with_metrics
+
     return with_metrics(utilisation_over_time(busy, window, options["bins"]), job, selection, options["bins"])
 
 
@@ -93,6 +94,7 @@ This is the table that `e` exports on the GPU screen; while zoomed, that of --ti
         read=read_bins,
         expected=_gpu_columns,
         has_times=True,
+        of_reports=True,
         row="device",
         home="gpu",
         title="GPU utilisation",

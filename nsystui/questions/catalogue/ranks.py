@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.question import STEP_RANGE, Option, Question, Say, Values, View
+from nsystui.questions.question import STEP_RANGE, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
     from nsystui.questions.question import Expected
-    from nsystui.store.session import Session
 
 
 def _overview_columns(values: Values) -> Expected:
@@ -25,38 +24,6 @@ def _ask_overview(job: Job, selection: Selection, _: object) -> Answer:
     from nsystui.questions.overview import task_table
 
     return task_table(job.session, selection, job.ranks, job.busy(selection))
-
-
-def _read_ranks(values: Values) -> dict[str, Any]:
-    """Raises UsageError for what the workers of a cluster could not open: exports are packed where they lie."""
-    if values["dask"]:
-        from nsystui.base.errors import UsageError
-        from nsystui.exports.discover import discover, is_packed_report
-
-        for path in discover(values["files"]):
-            if not is_packed_report(path):
-                raise UsageError(f"--dask is for packed jobs, and {path} is none: nsystui pack FILE… -o DIR makes one")
-    return dict(values)
-
-
-def _compute_on_dask(session: Session, values: Values, say: Say) -> None:
-    """Has the cluster compute what the answer is made of, where it is asked for."""
-    if not values["dask"]:
-        return
-    from nsystui.questions.ranks.on_dask import compute_on_dask
-
-    every, scheduler = len(session.reports), values["dask"]
-
-    def tell(done: int) -> None:
-        say(lambda: f"computed {done} of {every} reports on {scheduler}")
-
-    say(lambda: f"waiting for workers of {scheduler}")
-    compute_on_dask(
-        session,
-        scheduler,
-        values["collectives"] or values["kinds"],
-        tell,
-    )
 
 
 def _ask_ranks(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
@@ -99,6 +66,7 @@ This is the table that `e` exports on the Overview screen.""",
         order=20,
         expected=_overview_columns,
         has_times=True,
+        of_reports=True,
         row="rank",
         home="overview",
         title="overview",
@@ -133,18 +101,10 @@ Collectives are matched across ranks by communicator and order; who ran shortest
                 one_of="table",
             ),
             STEP_RANGE,
-            Option(
-                "dask",
-                "compute on a Dask cluster: the scheduler's address (tcp://host:8786) or its file; FILE is a packed "
-                "job that the workers see under the same path, and they have nsystui[dask]",
-                metavar="SCHEDULER",
-                group="",
-            ),
         ),
-        read=_read_ranks,
         is_whole=True,
         has_times=True,
-        prepare=_compute_on_dask,
+        of_reports=True,
         row="rank",
         home="ranks",
         title="the ranks",
@@ -191,6 +151,7 @@ Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of th
         ),
         is_whole=True,
         has_times=True,
+        of_reports=True,
         row="step",
         home="ranks",
         title="steps",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.question import Ask, Option, Question, Values, View
+from nsystui.questions.question import STEP_RANGE, Ask, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -18,13 +18,14 @@ class _Kernels(NamedTuple):
     groups: tuple[GroupBy, ...]
     instances: str | None
     only: str
+    step_range: str | None
 
 
 def _read_kernels(values: Values) -> _Kernels:
     from nsystui.questions.kernels import Names, family_or_precision, group_by_of
 
     only = family_or_precision(values["only"]) if values["only"] else ""
-    return _Kernels(Names(values["names"]), group_by_of(values["by"]), values["instances"], only)
+    return _Kernels(Names(values["names"]), group_by_of(values["by"]), values["instances"], only, values["step_range"])
 
 
 def _ask_kernels(job: Job, selection: Selection, options: _Kernels) -> Answer:
@@ -32,8 +33,18 @@ def _ask_kernels(job: Job, selection: Selection, options: _Kernels) -> Answer:
 
     if options.instances:
         return kernel_instances(job.session, selection, options.instances, options.names, job.ranks)
-    ranks = job.ranks if GroupBy.RANK in options.groups else ()
-    return kernel_summary(job.session, selection, options.names, options.groups, ranks, job.families, options.only)
+    wanted: dict[str, Any] = {
+        "names": options.names,
+        "group_by": options.groups,
+        "ranks": job.ranks if GroupBy.RANK in options.groups else (),
+        "families": job.families,
+        "only": options.only,
+    }
+    if GroupBy.STEP in options.groups:
+        from nsystui.questions.kernels_in_steps import kernels_in_steps
+
+        return kernels_in_steps(job, selection, job.steps(options.step_range), **wanted)
+    return kernel_summary(job.session, selection, **wanted)
 
 
 def _work(name: str) -> Ask:
@@ -73,6 +84,7 @@ With --instances, every launch of one kernel.""",
         examples="""  nsystui kernels rank0.sqlite
   nsystui kernels rank*.sqlite --names short --by rank --top 20
   nsystui kernels rank*.sqlite --by family,rank
+  nsystui kernels rank*.sqlite --by step,family --format csv
   nsystui kernels rank*.sqlite --only attention
   nsystui kernels rank*.sqlite --filter '!nccl' --time 1.2s:1.5s --format csv
   nsystui kernels rank0.sqlite --names short --instances ampere_sgemm_128x64_nn --sort duration --top 10""",
@@ -87,15 +99,17 @@ With --instances, every launch of one kernel.""",
             ),
             Option(
                 "by",
-                "also group by rank, device, stream, shape (grid and block), separated by commas; with family or "
-                "precision a row is all kernels of one",
+                "also group by rank, device, stream, step, shape (grid and block), separated by commas; with family or "
+                "precision a row is all kernels of one; with step, shares are of each step's kernel time",
                 metavar="LIST",
                 default="",
             ),
             Option("only", "only the kernels of this family or precision", metavar="WORD", default=""),
             Option("instances", "the launches of the kernel of this name", metavar="NAME", lists=True),
+            STEP_RANGE._replace(group="table"),
         ),
         read=_read_kernels,
+        of_reports=True,
         is_remembered=True,
         row="kernel",
         home="kernels",
@@ -112,6 +126,7 @@ With --instances, every launch of one kernel.""",
         topic="numbers",
         order=140,
         options=(_INSTANCES, Option("sizes", "bytes instead of time", group="")),
+        of_reports=True,
         row="memory",
         home="kernels",
         title="memory operations",
@@ -130,6 +145,7 @@ With --instances, every launch of one kernel.""",
         topic="numbers",
         order=150,
         options=(_INSTANCES,),
+        of_reports=True,
         row="api",
         home="kernels",
         title="API calls",
@@ -144,6 +160,7 @@ With --instances, every launch of one kernel.""",
         topic="numbers",
         order=160,
         options=(_INSTANCES,),
+        of_reports=True,
         row="os",
         home="kernels",
         title="OS runtime calls",
@@ -158,6 +175,7 @@ With --instances, every launch of one kernel.""",
         topic="numbers",
         order=170,
         options=(_INSTANCES,),
+        of_reports=True,
         row="mpi",
         home="kernels",
         title="MPI calls",
@@ -172,6 +190,7 @@ With --instances, every launch of one kernel.""",
         topic="numbers",
         order=175,
         options=(_INSTANCES,),
+        of_reports=True,
         title="library calls",
     ),
 )

@@ -110,8 +110,8 @@ def stream_sequences(session: Session, reports: Sequence[Report]) -> list[Kernel
         return _streams(part, {report.index for report in missing})
 
     found: list[KernelSequence] = []
-    for run in runs_of(with_kernels, tables.kernels):
-        stored = of_each_report(session, run, "nccl-streams", compute)
+    for run in [with_kernels] if session.workers is not None else runs_of(with_kernels, tables.kernels):
+        stored = of_each_report(session, run, "nccl-streams", compute, by=tables.kernels)
         found += [_thinned(one) for report in run for one in _split(report, stored[report.index])]
     return found
 

@@ -25,10 +25,10 @@ from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.questions.algebra.interval_blocks import (
     NO_BLOCKS,
     BlockBuilder,
@@ -39,12 +39,12 @@ from nsystui.questions.algebra.interval_blocks import (
     slices,
 )
 from nsystui.questions.algebra.intervals import Intervals, Times, covered_per_bin, intersect, merge, subtract, union
-from nsystui.questions.conditions import where
 from nsystui.questions.tasks import RankedTask
-from nsystui.store import tables
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from nsystui.store.results import Arrays
 
 
@@ -258,6 +258,10 @@ class DeviceIntervals:
         del lengths["graph_only"]
         return Breakdown(hi - lo, self.recorded_in(window), busy=busy, **lengths)
 
+    def busy_in(self, window: Window) -> int:
+        """The time in ``window`` in which it did anything, ns."""
+        return sum(part.length_within(window.start, window.end) for part in self.parts.disjoint)
+
     def worked(self, window: Window) -> Window | None:
         """The time from the first operation in ``window`` to the end of the last one; ``None`` where there is none."""
         span = None
@@ -337,9 +341,9 @@ def busy_parts(
     ``streams`` only, where some are given.
     """
     keys = ("report", *keys)
-    kernels = _merged(session, tables.kernels, keys, places, streams)
-    memory = _merged(session, tables.memory_ops, keys, places, streams)
-    graph = _merged(session, tables.graph_launches, keys, places, streams)
+    kernels = _merged(session, BY_NAME["kernels"], keys, places, streams)
+    memory = _merged(session, BY_NAME["memory_ops"], keys, places, streams)
+    graph = _merged(session, BY_NAME["graph_launches"], keys, places, streams)
     return [
         BusyParts.of(kernels[number, 0], kernels[number, 1], memory[number, 0], graph[number, 0])
         for number in range(len(places))
@@ -348,7 +352,7 @@ def busy_parts(
 
 def _merged(
     session: Session,
-    table: sa.Table,
+    table: CanonicalTable,
     keys: Sequence[str],
     places: Sequence[tuple[int, ...]],
     streams: frozenset[int] | None,
@@ -356,7 +360,13 @@ def _merged(
     """The union of the operations of a table, by (index into ``places``, 1 for NCCL kernels and else 0); own clock."""
     builders = [UnionBuilder() for _ in range(2 * len(places))]
     if places and session.count(table):
-        columns = table.c
+        import sqlalchemy as sa
+
+        from nsystui.questions.conditions import where
+        from nsystui.store import tables
+
+        rows = tables.of(table)
+        columns = rows.c
         given = _given(keys, places)
         is_nccl = columns.is_nccl if "is_nccl" in columns else sa.literal(0)
         lane = sa.cast(2 * given.c.place + is_nccl, sa.Integer).label("lane")
@@ -365,8 +375,8 @@ def _merged(
         is_whole = (columns.start.is_not(None), columns.end.is_not(None))
         query = (
             sa.select(lane, columns.start, columns.end)
-            .join_from(table, given, sa.and_(*is_same))
-            .where(*where(table, chosen), *is_whole)
+            .join_from(rows, given, sa.and_(*is_same))
+            .where(*where(rows, chosen), *is_whole)
         )
         for batch in session.array_batches(query):
             _add(builders, batch["lane"], batch["start"], batch["end"])
@@ -383,6 +393,8 @@ def _add(builders: Sequence[UnionBuilder], lane: NDArray[np.int32], starts: Time
 
 def _given(keys: Sequence[str], places: Sequence[tuple[int, ...]]) -> sa.Subquery:
     """The index of each place, as a table to join with."""
+    import sqlalchemy as sa
+
     columns = [sa.column(key, sa.BigInteger) for key in (*keys, "place")]
     rows = [(*place, number) for number, place in enumerate(places)]
     return sa.select(sa.values(*columns, name="given").data(rows)).subquery("places")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from nsystui.base.text import safe_text
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.conditions import job_end, job_start, where
 from nsystui.questions.data_notes import missing_note
+from nsystui.questions.derived import in_runs, rows_by_report
 from nsystui.questions.gpu.metrics import (
     MetricSource,
     Samples,
@@ -36,6 +38,8 @@ from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.tasks import selected_ranks, used_devices
 from nsystui.questions.time_window import edges_of
 from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.questions.job import Job
@@ -109,11 +113,20 @@ def metric_statistics(job: Job, selection: Selection) -> TableAnswer:
     """
     users = _users(job, selection)
     rows: list[Row] = []
-    for found in samples_of(job.session, metric_sources(job.session, selection, every=True)):
-        for user in _of(users, found[0].source):
-            rows += [(*user, *_statistics(one, selection.window)) for one in found]
+    sampled = [report for report in job.session.reports if report.count(tables.gpu_metrics)]
+    for every in in_runs(job.session, sampled, partial(_of_gpus, selection), tables.gpu_metrics, "metrics"):
+        for source, of_metrics in every:
+            rows += [(*user, *row) for user in _of(users, source) for row in of_metrics]
     rows.sort(key=lambda row: (row[0] is None, row[0] or 0, row[1] or 0))
     return _answer(job, "metrics", COLUMNS, rows)
+
+
+def _of_gpus(selection: Selection, session: Session, _: list[Report]) -> list[tuple[MetricSource, list[Row]]]:
+    """The statistics of every metric of each GPU, with its first metric."""
+    return [
+        (found[0].source, [_statistics(one, selection.window) for one in found])
+        for found in samples_of(session, metric_sources(session, selection, every=True))
+    ]
 
 
 def _statistics(samples: Samples, window: Window | None) -> Row:
@@ -195,7 +208,7 @@ def _in_flight(job: Job, selection: Selection, window: Window, bins: int) -> dic
         query = sa.select(*place, number, sa.func.count(), sa.func.sum(since)).group_by(*place, number)
         query = query.where(*where(kernels, selection.with_name(None)), kernels.c.end.is_not(None))
         counts: dict[tuple[Value, Value], NDArray[np.float64]] = {}
-        for report, process, device, span, count, total in job.session.rows(query):
+        for report, process, device, span, count, total in rows_by_report(job.session, query):
             if (Task(report, process), device) in users:
                 own = counts.setdefault(users[Task(report, process), device], np.zeros((2, bins + 2)))
                 own[:, span + 1] += (count, total)
@@ -562,8 +575,8 @@ def _columns_of(sources: Sequence[MetricSource]) -> tuple[Column, ...]:
         Column(
             metric,
             header=safe_text(metric if " [" in metric or not one.unit else f"{metric} ({one.unit})"),
-            label=safe_text(one.family if one.is_percent else f"{one.label} {one.unit}".rstrip()),
-            unit=Unit.PERCENT if one.is_percent else Unit.COUNT,
+            label=safe_text(one.family if one.is_percent or one.unit == "Hz" else f"{one.label} {one.unit}".rstrip()),
+            unit=Unit.PERCENT if one.is_percent else Unit.FREQUENCY if one.unit == "Hz" else Unit.COUNT,
             decimals=3,
             importance=1 + _TELLING.index(one.family) if one.family in _TELLING else 7,
         )

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.conditions import Condition, of_tasks, where
+from nsystui.questions.derived import rows_by_report
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -118,7 +119,9 @@ def metric_sources(session: Session, selection: Selection, every: bool = False) 
         .where(*_of_gpus(session, selection), table.c.metric.is_not(None), table.c.gpu.is_not(None))
         .distinct()
     )
-    found = [MetricSource(report, gpu, _family(metric), metric) for report, gpu, metric in session.rows(query)]
+    found = [
+        MetricSource(report, gpu, _family(metric), metric) for report, gpu, metric in rows_by_report(session, query)
+    ]
     return sorted(one for one in found if every or one.has_lane)
 
 
@@ -168,7 +171,7 @@ def _binned(session: Session, window: Window, bins: int, sources: Sequence[Metri
         )
         .group_by(*keys, number)
     )
-    return session.rows(query)
+    return list(rows_by_report(session, query))
 
 
 def _plausible(sources: Sequence[MetricSource]) -> sa.ColumnElement[Any]:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few, which_of
 from nsystui.exports import canonical
-from nsystui.questions.derived import of_each_report
+from nsystui.questions.data_notes import recording_advice
+from nsystui.questions.derived import in_runs, of_each_report
 from nsystui.questions.gpu.device_time import (
     DEVICE_KEYS,
     NOTHING,
@@ -35,7 +35,6 @@ from nsystui.questions.gpu.device_time import (
 )
 from nsystui.questions.tasks import GPU_TABLES, RankedTask, used_devices
 from nsystui.questions.time_window import edges_of, recorded, selected_reports, shares_clock
-from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
@@ -106,13 +105,13 @@ class BusyIntervals:
         return " ".join(map(str, numbers)) if numbers and None not in numbers else None
 
 
-def columns_read(of_streams: bool) -> dict[sa.Table, tuple[str, ...]]:
-    """The columns that ``BusyIntervals.load`` takes of each table; who used which GPU follows from them.
+def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
+    """The columns that ``BusyIntervals.load`` takes of each table, by its name; who used which GPU follows from them.
 
     ``of_streams`` says whether the selection is of single streams.
     """
     columns = ("process", "device", "start", "end", *(["stream"] if of_streams else []))
-    return {table: (*columns, *(["is_nccl"] if "is_nccl" in table.c else [])) for table in GPU_TABLES}
+    return {one.name: (*columns, *(["is_nccl"] if "is_nccl" in one.field_names else [])) for one in GPU_TABLES}
 
 
 def selected_devices(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[Device]:
@@ -151,7 +150,7 @@ def _place(device: Device) -> tuple[Task, int]:
 def _read(
     session: Session, selection: Selection, by_index: Mapping[int, Report], devices: Sequence[Device]
 ) -> Iterator[DeviceIntervals]:
-    for batch in _batches(by_index, devices):
+    for batch in [devices] if session.workers is not None else _batches(by_index, devices):
         reports = [by_index[index] for index in dict.fromkeys(item.task.task.report for item in batch)]
         found = _parts(session, selection, reports)
         for item in batch:
@@ -166,10 +165,12 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
         return _computed(part, selection.streams, missing)
 
+    found: dict[int, Arrays] = {}
     if selection.streams is None:
-        found = of_each_report(session, reports, "busy", compute)
+        found = of_each_report(session, reports, "busy", compute, by=canonical.KERNELS)
     else:
-        found = compute(session.part(report.index for report in reports), list(reports))
+        for computed in in_runs(session, reports, compute, canonical.KERNELS):
+            found.update(computed)
     return {report.index: of_arrays(found[report.index], report.clock_offset) for report in reports}
 
 
@@ -208,10 +209,11 @@ def _computed(session: Session, streams: frozenset[int] | None, reports: Sequenc
 
 def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
     """The notes on a utilisation of this selection."""
-    idle = [report.name for report in reports if not any(report.count(table) for table in GPU_TABLES)]
+    idle = [report for report in reports if not any(report.count(table) for table in GPU_TABLES)]
     if idle:
-        yield f"no GPU work in {which_of(idle, len(reports))}: {canonical.KERNELS.record}"
-    graphs = sum(report.count(tables.graph_launches) for report in reports)
+        which = which_of([report.name for report in idle], len(reports))
+        yield f"no GPU work in {which}: {recording_advice(canonical.KERNELS, idle)}"
+    graphs = sum(report.count(canonical.BY_NAME["graph_launches"]) for report in reports)
     if graphs:
         yield (
             f"{graphs:,} whole CUDA graph launches count as busy; what ran inside them was not traced "

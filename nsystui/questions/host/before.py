@@ -26,6 +26,7 @@ from nsystui.questions.host.causes import (
 from nsystui.questions.job import Job
 from nsystui.questions.tasks import GPU_TABLES
 from nsystui.questions.time_window import report_at
+from nsystui.store import tables
 
 LEAST = 10_000
 """The shortest idle time before an operation that is looked into, ns: in less a thread does nothing but launch."""
@@ -70,7 +71,7 @@ def _end_before(job: Job, task: Task, device: int, start: int) -> int | None:
     session = job.session.part([task.report])
     local = start - report_at(job.session, task.report).clock_offset
     ends = []
-    for table in GPU_TABLES:
+    for table in map(tables.of, GPU_TABLES):
         columns = table.c
         if session.count(table):
             query = sa.select(sa.func.max(columns.end)).where(

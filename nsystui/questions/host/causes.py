@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import sqlalchemy as sa
@@ -304,13 +305,17 @@ class ThreadRanges:
         reports = frozenset(lane.report for lane in ranges.lanes)
         return cls(ranges, tuple(found), np.array(labels, np.int64), reports)
 
+    @cached_property
+    def _lanes(self) -> Mapping[Thread, int]:
+        return {(one.report, one.thread): number for number, one in enumerate(self.ranges.lanes)}
+
     def of(self, task: Task, thread: Thread | None) -> Segments:
         """The places in ``names`` from the beginning of time to its end."""
         if task.report not in self.reports:
             return _always(1)
         ranges = self.ranges
-        lane = next((number for number, one in enumerate(ranges.lanes) if (one.report, one.thread) == thread), -1)
-        mine = np.flatnonzero((ranges.lane == lane) & ranges.is_push_pop)
+        lane = self._lanes.get(thread, -1) if thread is not None else -1
+        mine = ranges.nested_of(lane)
         if not len(mine):
             return _always(0)
         edges = np.unique(np.concatenate((ranges.start[mine], ranges.end[mine])))
@@ -438,13 +443,36 @@ class _Host:
         """The other threads of the process, without those of the profiler."""
         return [
             one
-            for one, known in sorted(self.names.items())
-            if one != thread and known.task == task and not known.name.startswith(PROFILERS)
+            for one in self._threads.get(task, ())
+            if one != thread and not self.names[one].name.startswith(PROFILERS)
         ]
 
     def _workers(self, task: Task) -> list[Thread]:
         """The threads of the worker processes of a rank."""
-        return [one for one, known in sorted(self.names.items()) if self.workers.get(known.task) == task]
+        return self._worker_threads.get(task, [])
+
+    @cached_property
+    def _threads(self) -> Mapping[Task, list[Thread]]:
+        """The threads of each process, in order."""
+        found: dict[Task, list[Thread]] = {}
+        for one in sorted(self.names):
+            found.setdefault(self.names[one].task, []).append(one)
+        return found
+
+    @cached_property
+    def _worker_threads(self) -> Mapping[Task, list[Thread]]:
+        found: dict[Task, list[Thread]] = {}
+        for worker, rank in self.workers.items():
+            found.setdefault(rank, []).extend(self._threads.get(worker, ()))
+        return {rank: sorted(threads) for rank, threads in found.items()}
+
+    @cached_property
+    def _on_cpus(self) -> Mapping[int, list[tuple[Thread, Segments]]]:
+        """By report, when each thread was on which CPU."""
+        found: dict[int, list[tuple[Thread, Segments]]] = {}
+        for thread, cpus in self.scheduling.cpus.items():
+            found.setdefault(thread[0], []).append((thread, cpus))
+        return found
 
     def _in_os_calls(self, thread: Thread, is_meant: Callable[[str], object]) -> Intervals:
         """When a thread is in OS runtime calls with the names that are meant."""
@@ -531,8 +559,8 @@ class _Host:
         for cpu in np.unique(places).tolist():
             own = union(ready.starts[places == cpu], ready.ends[places == cpu])
             here = intersect(own, inside)
-            for other, cpus in self.scheduling.cpus.items():
-                if other != thread and other[0] == thread[0] and len(here):
+            for other, cpus in self._on_cpus[thread[0]] if len(here) else ():
+                if other != thread:
                     found = intersect(cpus.labelled(cpu), here)
                     if len(found):
                         layers.append(self._all(found, Cause(PREEMPTED, self._name(other))))
@@ -662,7 +690,7 @@ def _launchers(
     """The threads that launched the operations of each GPU, by their starts or ends, in order; of ``moments`` only."""
     calls = tables.api_calls
     parts: dict[tuple[Task, int], list[tuple[Times, Numbers]]] = {}
-    for table in GPU_TABLES:
+    for table in map(tables.of, GPU_TABLES):
         if not session.count(table) or not session.count(calls):
             continue
         moment = (table.c[edge] + table.c.clock_offset).label("moment")
@@ -690,10 +718,12 @@ def _sorted(parts: Sequence[tuple[Times, Numbers]]) -> tuple[Times, Numbers]:
 
 def _callers(session: Session, calls: Calls) -> dict[int, dict[int, str]]:
     """By report, the functions that made OS runtime calls, by the chain of the call."""
-    reports = {report for report, _ in calls.chains}
+    of_reports: dict[int, list[Numbers]] = {}
+    for (report, _), own in calls.chains.items():
+        of_reports.setdefault(report, []).append(own)
     found: dict[int, dict[int, str]] = {}
-    for index, stacks in stacks_of(session, [one for one in session.reports if one.index in reports]).items():
-        chains = np.unique(np.concatenate([own for (report, _), own in calls.chains.items() if report == index]))
+    for index, stacks in stacks_of(session, [one for one in session.reports if one.index in of_reports]).items():
+        chains = np.unique(np.concatenate(of_reports[index]))
         nodes = stacks.nodes(OS_CALL, chains).tolist()
         found[index] = {
             chain: program_function(stacks.tree, node)

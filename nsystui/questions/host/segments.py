@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task
+from nsystui.questions.algebra.groups import numbered
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
 from nsystui.questions.conditions import where
 from nsystui.store import tables
@@ -138,8 +139,6 @@ def calls_of(
 
     With ``spans`` of tasks (dozens: each row is compared with all of its process), those that overlap one.
     """
-    import pandas as pd
-
     columns = table.c
     query = sa.select(
         columns.report,
@@ -153,11 +152,11 @@ def calls_of(
     if spans is not None:
         query = query.where(_overlaps(table, spans))
     found = session.arrays(query)
-    label, names = pd.factorize(found["name"])
+    label, names = numbered(found["name"])
     threads, chains = {}, {}
     for thread, rows in by_thread(found).items():
         own = outermost(found["start"][rows], found["end"][rows], np.arange(len(rows)))
-        threads[thread] = Segments(own.starts, own.ends, label[rows][own.labels].astype(np.int64))
+        threads[thread] = Segments(own.starts, own.ends, label[rows][own.labels])
         if chain is not None:
             chains[thread] = found["chain"][rows][own.labels].astype(np.int64)
     return Calls(tuple(map(str, names)), threads, chains)

@@ -153,21 +153,28 @@ def _of_arrays(arrays: Arrays) -> Stacks:
 
 
 def _compute(session: Session, reports: list[Report]) -> dict[int, Arrays]:
-    return {report.index: _stacks(session, report) for report in reports}
+    indices = [report.index for report in reports if report.has(tables.stack_frames)]
+    text = tables.stack_names.c
+    query = sa.select(text.report, text.number, text.name).where(text.report.in_(indices), text.name.is_not(None))
+    names: dict[int, dict[int, str]] = {report.index: {} for report in reports}
+    for report, number, name in session.rows(query.distinct()) if indices else ():
+        names[report][int(number)] = str(name)
+    chosen = [index for index in indices if names[index]]
+    chains = {kind: _chains(session, chosen, kind) for kind in KINDS} if chosen else {}
+    none = dict.fromkeys(KINDS, (_NONE, _NONE, _NO_FRAMES))
+    return {
+        index: _stacks(own, {kind: chains[kind][index] for kind in KINDS} if own else none)
+        for index, own in names.items()
+    }
 
 
-def _stacks(session: Session, report: Report) -> Arrays:
+def _stacks(names: Mapping[int, str], found: Mapping[str, _Chains]) -> Arrays:
     """The tree over the stacks of all kinds, and the chains of each kind."""
-    names: dict[int, str] = {}
-    if report.has(tables.stack_frames):
-        text = tables.stack_names.c
-        query = sa.select(text.number, text.name).where(text.report == report.index, text.name.is_not(None))
-        names = {int(number): str(name) for number, name in session.rows(query.distinct())}
     chains: list[tuple[Numbers, Numbers]] = []
     parts: list[Arrays] = []
     stacks = 0
     for kind in KINDS:
-        chain, stack, frames = _chains(session, report, kind) if names else (_NONE, _NONE, _NO_FRAMES)
+        chain, stack, frames = found[kind]
         if len(frames.get("stack", _NONE)):
             known, place = np.unique(frames["stack"], return_inverse=True)
             # Frames without a chain, or a chain without frames, are what is left of a damaged export.
@@ -198,14 +205,32 @@ _NO_FRAMES: Arrays = {}
 _FRAME = ("function", "module", "is_kernel")
 
 
-def _chains(session: Session, report: Report, kind: str) -> tuple[Numbers, Numbers, Arrays]:
-    """The chains of a kind in order, each once, the stack of each, and the frames of the stacks."""
+_Chains = tuple[Numbers, Numbers, "Arrays"]
+"""The chains of a kind in order, each once, the stack of each, and the frames of the stacks."""
+
+
+def _chains(session: Session, reports: Sequence[int], kind: str) -> dict[int, _Chains]:
+    """The chains of a kind of each report, all read at once: a query has its cost for each that is open."""
     rows, places = tables.stack_frames.c, tables.call_chains.c
     facts = [sa.func.coalesce(rows[name], -1).label(name) for name in _FRAME]
-    query = sa.select(rows.stack, rows.depth, *facts).where(rows.report == report.index, rows.kind == kind)
-    frames = session.arrays(query.where(rows.stack.is_not(None), rows.depth.is_not(None)).order_by(rows.stack))
-    query = sa.select(places.chain, places.stack).where(places.report == report.index, places.kind == kind)
-    found = session.arrays(query.where(places.chain.is_not(None)).order_by(places.chain, places.stack))
+    query = sa.select(rows.report, rows.stack, rows.depth, *facts).where(rows.report.in_(reports), rows.kind == kind)
+    query = query.where(rows.stack.is_not(None), rows.depth.is_not(None))
+    frames = _by_report(session.arrays(query.order_by(rows.report, rows.stack)), reports)
+    query = sa.select(places.report, places.chain, places.stack).where(places.report.in_(reports), places.kind == kind)
+    query = query.where(places.chain.is_not(None))
+    found = _by_report(session.arrays(query.order_by(places.report, places.chain, places.stack)), reports)
+    return {index: _chains_of(frames[index], found[index]) for index in reports}
+
+
+def _by_report(found: Arrays, reports: Sequence[int]) -> dict[int, Arrays]:
+    """The rows of each report, which are together, without the column that says so."""
+    of_report = found["report"]
+    names = [name for name in found if name != "report"]
+    edges = {index: np.searchsorted(of_report, [index, index + 1]) for index in reports}
+    return {index: {name: found[name][low:high] for name in names} for index, (low, high) in edges.items()}
+
+
+def _chains_of(frames: Arrays, found: Arrays) -> _Chains:
     chain, stack = found["chain"], found["stack"]
     # A chain that was read in two chunks has the frames of both, as a stack of its own.
     known, first, count = np.unique(chain, return_index=True, return_counts=True)

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
 
 from nsystui.questions.conditions import is_launched_by, job_end, job_start
-from nsystui.questions.derived import runs_of, with_progress
+from nsystui.questions.derived import in_runs
 from nsystui.questions.kernels import rank_of
-from nsystui.questions.nccl.from_log import LogSizes, kernels_with_log_sizes, log_notes, with_log_sizes
 from nsystui.questions.nccl.matching import SHARED_KEYS, Found, find, place_in_group
 from nsystui.questions.nccl.names import Reason, State, collective_of_api, collective_of_kernel
 from nsystui.questions.nccl.units import (
@@ -41,6 +41,8 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from nsystui.questions.nccl.from_log import LogSizes
 
 
 Reports = Collection[int] | None
@@ -364,10 +366,11 @@ class NcclPairing:
         every = [report for report in session.reports if reports is None or report.index in reports]
         if log is None:
             # A run at a time: DuckDB would join the kernels of all with the calls of all.
-            runs = with_progress(
-                session, list(runs_of(every, tables.api_calls)) or [[]], "pairs of NCCL calls and kernels"
-            )
-            return cls(*joined([assemble(*_recorded(session, ranks, run)) for run in runs]))
+            compute = partial(_assembled, ranks)
+            parts = list(in_runs(session, every, compute, tables.api_calls, "pairs of NCCL calls and kernels"))
+            return cls(*joined(parts or [compute(session, [])]))
+        from nsystui.questions.nccl.from_log import kernels_with_log_sizes, log_notes, with_log_sizes
+
         calls, *rest = _recorded(session, ranks, every)
         paired = assemble(calls, *rest)
         calls, reasons = with_log_sizes(calls, paired, log)
@@ -385,6 +388,10 @@ class NcclPairing:
         """The kernels that belong to a call (its index), or to the operation of a group call: rows of ``kernels``."""
         operation = self.calls["operation"].iloc[call]
         return self.kernels[(self.kernels["operation"] == operation) & (operation >= 0)]
+
+
+def _assembled(ranks: Sequence[RankedTask], session: Session, reports: list[Report]) -> Frames:
+    return assemble(*_recorded(session, ranks, reports))
 
 
 def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[Report]) -> tuple[pd.DataFrame, ...]:

@@ -15,7 +15,6 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.base.text import few
 from nsystui.base.units import format_value, size_label
-from nsystui.exports.nccl_log.nccl_tests import Reported
 from nsystui.questions.algebra.distributions import distribution
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.bandwidth import rate
@@ -38,6 +37,8 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from nsystui.exports.nccl_log.nccl_tests import Reported
 
 
 class SizeBin(NamedTuple):

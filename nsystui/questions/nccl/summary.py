@@ -17,6 +17,7 @@ from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few
 from nsystui.questions.conditions import duration, where
+from nsystui.questions.derived import rows_by_report
 from nsystui.questions.nccl.bandwidth import Floats, rate
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By, group_numbers, selected, shared_values, values_of
 from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
@@ -268,5 +269,5 @@ def _kernel_time(session: Session, selection: Selection) -> int | None:
     """The durations of all selected kernels together, ns."""
     table = tables.kernels
     query = sa.select(sa.cast(sa.func.sum(duration(table)), sa.BigInteger)).where(*where(table, selection))
-    time: int | None = session.scalar(query)
-    return time
+    times = [time for (time,) in rows_by_report(session, query) if time is not None]
+    return sum(times) if times else None

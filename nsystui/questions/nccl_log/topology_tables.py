@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Row, TableAnswer
@@ -124,6 +125,7 @@ def channels_table(summary: Summary) -> TableAnswer:
         COMMUNICATOR,
         Column("of_ranks", header="Of Ranks", label="of ranks"),
         Column("collective", header="Collective Channels", label="collective", unit=Unit.COUNT),
+        Column("collnet", header="CollNet Channels", label="CollNet", unit=Unit.COUNT),
         Column("nvls", header="NVLS Channels", label="NVLS", unit=Unit.COUNT),
         Column("p2p", header="P2P Channels", label="p2p", unit=Unit.COUNT),
         Column("per_peer", header="P2P Channels per Peer", label="per peer", unit=Unit.COUNT, importance=1),
@@ -133,7 +135,7 @@ def channels_table(summary: Summary) -> TableAnswer:
     rows: list[Row] = []
     for one in _connected(summary):
         for (counts, rings, trees), ranks in _agreeing(one).items():
-            told = (None,) * 4 if counts is None else (counts.collective, counts.nvls, counts.p2p, counts.per_peer)
+            told = (None,) * 5 if counts is None else astuple(counts)
             rows.append((one.name, spans(ranks), *told, rings, trees))
     return TableAnswer("nccl-log-channels", columns, rows, len(rows))
 
@@ -339,5 +341,6 @@ def _disagreement(communicator: Connected) -> Iterator[_Words]:
 
 def _numbers(agreed: _Agreed) -> str:
     counts, rings, trees = agreed
-    numbers = [] if counts is None else [(counts.collective, "coll"), (counts.nvls, "NVLS"), (counts.p2p, "p2p")]
+    words = ("coll", "CollNet", "NVLS", "p2p")
+    numbers = [] if counts is None else list(zip(astuple(counts), words, strict=False))
     return ", ".join(f"{number} {what}" for number, what in (*numbers, (rings, "rings"), (trees, "trees")) if number)

@@ -55,17 +55,18 @@ def nvtx_summary(
     last = last_times()
     of_types = table.c.event_type.in_(types)
     duration = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
-    query = statistics.summary(
+    frame = statistics.summary_frame(
+        session,
         table.join(last, last.c.report == table.c.report),
         duration,
         [style.label("style"), name.label("name")],
         [of_types, table.c.start.is_not(None), *where(table, selection, LABEL)],
+        _SUMMARY_COLUMNS,
     )
-    frame, note = session.frame(query), missing_note(session, table)
+    note = missing_note(session, table)
     total = len(frame)
     if not selection.is_everything:
-        groups = sa.select(style, name).where(of_types).distinct().subquery()
-        total = int(session.scalar(sa.select(sa.func.count()).select_from(groups)))
+        total = statistics.number_of_groups(session, sa.select(style, name).where(of_types))
     return TableAnswer.of_frame("nvtx-summary", _SUMMARY_COLUMNS, frame, total, (note,) if note else ())
 
 

@@ -70,7 +70,7 @@ class Texts:
     def ranks(self) -> Ints:
         """The position of each text in alphabetical (code point) order; shape ``(len(texts),)``."""
         ranks = np.empty(len(self.numbers), np.int64)
-        ranks[[number for _, number in sorted(self.numbers.items())]] = np.arange(len(ranks))
+        ranks[[self.numbers[text] for text in sorted(self.numbers)]] = np.arange(len(ranks))
         return ranks
 
 
@@ -214,7 +214,8 @@ def read_launches(session: Session, report: Report, selection: Selection) -> Lau
     threads = sa.select(ranges.thread).where(ranges.report == report.index).distinct()
     chosen = Selection(devices=selection.devices, streams=selection.streams)
     calls = _calls(chosen, _LAUNCH_KEYS, [tables.api_calls], report)
-    return _read_launches(session, calls, [calls.c.thread.in_(threads)], _work(chosen, GPU_TABLES, report))
+    work = _work(chosen, [tables.of(table) for table in GPU_TABLES], report)
+    return _read_launches(session, calls, [calls.c.thread.in_(threads)], work)
 
 
 def launches_as_nsys(session: Session, report: Report, selection: Selection) -> Launches:

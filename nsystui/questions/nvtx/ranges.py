@@ -5,8 +5,9 @@ See docs/exports.md#nvtx and docs/numbers.md#nsys-stats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from nsystui.exports.identifiers import pid_of, process_of, tid_of
 from nsystui.questions.algebra.nesting import NO_PARENT, nest
 from nsystui.questions.algebra.projection import project
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.derived import of_each_report
+from nsystui.questions.derived import in_runs, of_each_report
 from nsystui.questions.nvtx.loading import (
     FOLDED_LABEL,
     LABEL,
@@ -108,9 +109,13 @@ class NvtxRanges:
         ``ranks`` gives lanes their rank. Takes memory of about 80 bytes a range (a few times that while loading).
         """
         loader = _Loader(session, selection, {item.task: item.rank for item in ranks})
-        for report in session.reports:
-            if report.count(tables.nvtx_ranges):
-                loader.add(report)
+        reports = [report for report in session.reports if report.count(tables.nvtx_ranges)]
+        # Here a report at a time, for the memory; workers take them side by side.
+        for run in [reports] if session.workers is not None else [[report] for report in reports]:
+            nested = _ranges_of_each(session, run)
+            projected = _projection_of_each(session, run, nested, selection)
+            for report in run:
+                loader.add(report, nested[report.index], projected[report.index])
         return loader.ranges().no_deeper().narrowed(selection)
 
     def __len__(self) -> int:
@@ -129,6 +134,24 @@ class NvtxRanges:
     def lane_of(self, index: int) -> Lane:
         """The thread of a range."""
         return self.lanes[int(self.lane[index])]
+
+    def nested_of(self, lane: int) -> Ints:
+        """The indices of the push/pop ranges of a lane (by its number), by start."""
+        first, last = self._of_report.get(self.lanes[lane].report, (0, 0)) if lane >= 0 else (0, 0)
+        return first + np.flatnonzero((self.lane[first:last] == lane) & self.is_push_pop[first:last])
+
+    @cached_property
+    def _of_report(self) -> Mapping[int, tuple[int, int]]:
+        """The indices between which the ranges of each report are: to look for a lane in all takes hundreds of times as
+        long, of hundreds of reports.
+        """
+        of_lane = np.bincount(self.lane, minlength=len(self.lanes)).tolist()
+        found: dict[int, tuple[int, int]] = {}
+        first = 0
+        for lane, number in zip(self.lanes, of_lane, strict=True):
+            found[lane.report] = (found.get(lane.report, (first, 0))[0], first + number)
+            first += number
+        return found
 
     def full_names(self, indices: Iterable[int]) -> list[str]:
         """The names of some ranges as they were recorded (``domain:text``), read from the store."""
@@ -153,7 +176,7 @@ class NvtxRanges:
         found = np.full(len(times), NO_PARENT, np.int64)
         for lane in np.unique(lanes[lanes >= 0]).tolist():
             chosen = np.flatnonzero(lanes == lane)
-            mine = np.flatnonzero((self.lane == lane) & self.is_push_pop)
+            mine = self.nested_of(lane)
             mine = mine[np.lexsort((self.level[mine], self.start[mine]))]
             place = np.searchsorted(self.start[mine], times[chosen], side="right") - 1
             # What began last before a moment is the innermost, or it is over: then one around it is.
@@ -263,11 +286,10 @@ class _Loader:
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         return f"no GPU work to project in {shown}: record with `nsys profile -t cuda,nvtx`"
 
-    def add(self, report: Report) -> None:
-        stored = ranges_of(self.session, report)
+    def add(self, report: Report, stored: Arrays, gpu: Arrays) -> None:
+        """Takes in the ranges of a report and their projection."""
         if not len(stored["row"]):
             return
-        gpu = projection_of(self.session, report, stored, self.selection)
         start = stored["start"] + report.clock_offset
         launched = gpu["op_count"] > 0
         gpu_start = np.where(launched, start + gpu["gpu_delay"], 0)
@@ -298,15 +320,20 @@ class _Loader:
 
     def _lane_numbers(self, report: Report, lane: Ints, threads: Ints) -> Ints:
         used = np.flatnonzero(np.bincount(lane, minlength=len(threads)))
-        known = tables.threads
-        query = sa.select(known.c.thread, known.c.name).where(known.c.report == report.index, known.c.name.is_not(None))
-        names = dict(self.session.part([report.index]).rows(query))
         place = np.zeros(len(threads), np.int64)
         place[used] = np.arange(len(used)) + len(self.lanes)
         for thread, process in zip(threads[used].tolist(), _processes(threads[used]).tolist(), strict=True):
             rank = self.ranks.get(Task(report.index, process))
-            self.lanes.append(Lane(report.index, process, thread, rank, names.get(thread, "")))
+            name = self._thread_names.get((report.index, thread), "")
+            self.lanes.append(Lane(report.index, process, thread, rank, name))
         return place[lane]
+
+    @cached_property
+    def _thread_names(self) -> Mapping[tuple[int, int], str]:
+        """Of all reports at once: a query has its cost for each that is open."""
+        known = tables.threads.c
+        query = sa.select(known.report, known.thread, known.name).where(known.name.is_not(None))
+        return {(report, thread): name for report, thread, name in self.session.rows(query)}
 
     def _name_numbers(self, name: Ints, texts: Sequence[str]) -> Ints:
         import pandas as pd
@@ -358,11 +385,15 @@ def ranges_of(session: Session, report: Report) -> Arrays:
     * ``parent``, ``level``, ``self_time``: see `nesting.Nesting`; of push/pop ranges, and -1, 0 and 0 for start/end
       ranges
     """
+    return _ranges_of_each(session, [report])[report.index]
 
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        return {one.index: _nested(part, one) for one in reports}
 
-    return of_each_report(session, [report], "nvtx", compute)[report.index]
+def _ranges_of_each(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
+    return of_each_report(session, reports, "nvtx", _nested_of_each, by=tables.nvtx_ranges)
+
+
+def _nested_of_each(session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    return {one.index: _nested(session, one) for one in reports}
 
 
 def projection_of(session: Session, report: Report, ranges: Arrays, selection: Selection) -> Arrays:
@@ -371,13 +402,29 @@ def projection_of(session: Session, report: Report, ranges: Arrays, selection: S
     ``op_count`` (int32), ``op_time``, ``gpu_delay`` (from the start of the range to that of the projected one, ns) and
     ``gpu_length`` (ns): see `projection.Projection`.
     """
+    return _projection_of_each(session, [report], {report.index: ranges}, selection)[report.index]
 
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        return {one.index: _projected(part, one, ranges, selection) for one in reports}
 
-    if selection.devices is not None or selection.streams is not None:
-        return compute(session.part([report.index]), [report])[report.index]
-    return of_each_report(session, [report], "nvtx-gpu", compute)[report.index]
+def _projection_of_each(
+    session: Session, reports: Sequence[Report], nested: Mapping[int, Arrays], selection: Selection
+) -> dict[int, Arrays]:
+    # A worker has the ranges where they lie: they are more than their projection.
+    compute = partial(_projected_of_each, selection, nested if session.workers is None else {})
+    if selection.devices is None and selection.streams is None:
+        return of_each_report(session, reports, "nvtx-gpu", compute, by=tables.nvtx_ranges)
+    every: dict[int, Arrays] = {}
+    for found in in_runs(session, reports, compute, tables.nvtx_ranges):
+        every.update(found)
+    return every
+
+
+def _projected_of_each(
+    selection: Selection, nested: Mapping[int, Arrays], session: Session, reports: list[Report]
+) -> dict[int, Arrays]:
+    return {
+        one.index: _projected(session, one, nested.get(one.index) or ranges_of(session, one), selection)
+        for one in reports
+    }
 
 
 def _nested(session: Session, report: Report) -> Arrays:

@@ -50,21 +50,21 @@ def _gpu_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
     """A line for each GPU of each report: the mean of the samples of each bin."""
     window = job.extent(selection)
     sources = [one for one in metric_sources(job.session, selection) if one.family in _FAMILIES]
-    found: dict[tuple[int, int], Floats] = {}
+    found: dict[tuple[int, int], tuple[Floats, Floats]] = {}
     for lane in metric_lanes(job.session, selection, window, options.bins, sources):
         source = lane.source
-        empty = np.full((len(_FAMILIES), options.bins), np.nan)
-        rows = found.setdefault((source.report, source.gpu), empty)
+        empty = np.full((len(_FAMILIES), options.bins), np.nan), np.full(len(_FAMILIES), np.nan)
+        rows, means = found.setdefault((source.report, source.gpu), empty)
         place = _FAMILIES.index(source.family)
-        if np.isnan(rows[place]).all():  # the first of several metrics of one family
-            rows[place] = lane.values
+        if np.isnan(rows[place]).all() and lane.mean is not None:  # the first of several metrics of one family
+            rows[place], means[place] = lane.values, lane.mean
     users = _users(job)
     names = {report.index: report.name for report in job.session.reports}
     lines = []
-    for (report, gpu), values in sorted(found.items()):
+    for (report, gpu), (values, means) in sorted(found.items()):
         ranks = users.get((report, gpu), [])
         label = f"rank {few(ranks)}" if ranks else f"GPU {gpu}"
-        lines.append(MapLine((names[report], gpu, ", ".join(map(str, ranks)) or None), label, values))
+        lines.append(MapLine((names[report], gpu, ", ".join(map(str, ranks)) or None), label, values, means))
     places = (_REPORT, _GPU, _RANKS)
     return RecipeMap(
         "gpu-metrics", window, options.bins, places, _GPU_FIGURES, tuple(lines), clock_notes(job, selection)
@@ -102,10 +102,14 @@ def _network_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
     names = Counter((one.host, one.name) for one in found)
     lines = []
     for one in found:
-        rates = [mean_rate(*one.figures[place], window.start, window.end, options.bins) for place, _ in _FIGURES]
+        rates, means = (
+            np.array([mean_rate(*one.figures[place], window.start, window.end, bins) for place, _ in _FIGURES])
+            for bins in (options.bins, 1)
+        )
         words = [one.host] if len(hosts) > 1 else []
         words += [one.name, *([one.link] if names[one.host, one.name] > 1 else [])]
-        lines.append(MapLine((one.host, one.name, one.link, one.guid), " ".join(filter(None, words)), np.array(rates)))
+        place = (one.host, one.name, one.link, one.guid)
+        lines.append(MapLine(place, " ".join(filter(None, words)), rates, means[:, 0]))
     figures = tuple(Figure(column, "memory") for _, column in _FIGURES)
     notes = (*notes, *clock_notes(job, selection))
     shown = RecipeMap("network", window, options.bins, _PLACES, figures, tuple(lines), notes)
@@ -122,18 +126,27 @@ def _with_efa(job: Job, selection: Selection, shown: RecipeMap) -> RecipeMap:
         return replace(shown, notes=(*efa.notes, *shown.notes))
     others = shown.figures if shown.lines else ()
     nothing = np.full((len(own), shown.bins), np.nan)
-    lines = [replace(line, values=np.vstack((line.values, nothing))) for line in shown.lines]
+    lines = [
+        replace(
+            line,
+            values=np.vstack((line.values, nothing)),
+            means=None if line.means is None else np.append(line.means, nothing[:, 0]),
+        )
+        for line in shown.lines
+    ]
     found: dict[tuple[str, int, str], dict[str, list[Samples]]] = {}
     for lane in efa.lanes:
         place = (hosts[lane.report], -1 if hosts[lane.report] else lane.report, lane.adapter)
         found.setdefault(place, {}).setdefault(lane.counter, []).append((lane.starts, lane.ends, lane.values))
     for (host, _, adapter), parts in sorted(found.items()):
         values = np.full((len(others) + len(own), shown.bins), np.nan)
+        means = np.full(len(values), np.nan)
         for counter, samples in parts.items():
-            edges = (shown.window.start, shown.window.end, shown.bins)
-            values[len(others) + own[counter]] = mean_rate(*once(samples), *edges)
+            number, rates, edges = len(others) + own[counter], once(samples), (shown.window.start, shown.window.end)
+            values[number] = mean_rate(*rates, *edges, shown.bins)
+            means[number] = mean_rate(*rates, *edges, 1)[0]
         label = f"{host} {adapter}" if len(set(hosts.values())) > 1 and host else adapter
-        lines.append(MapLine((host, adapter, EFA, None), label, values))
+        lines.append(MapLine((host, adapter, EFA, None), label, values, means))
     totals = {lane.counter for lane in efa.lanes if lane.is_total}
     figures = (
         *others,
@@ -146,7 +159,8 @@ def _counter_column(number: int, counter: str, totals: set[str]) -> Column:
     title = f"{counter} (rise per s)" if counter in totals else counter
     # The name is the file's own: two may differ in what no key can have.
     key = f"efa_{number}_{re.sub('[^0-9a-z]+', '_', counter.lower()).strip('_')}"
-    return Column(key, header=title, label=title, unit=Unit.NUMBER, decimals=1)
+    is_rate = counter in totals and counter.lower().endswith("bytes")
+    return Column(key, header=title, label=title, unit=Unit.RATE if is_rate else Unit.NUMBER, decimals=1)
 
 
 MAPS: dict[str, Draw] = {"gpu_metric_util_map": _gpu_map, "network_traffic_map": _network_map}

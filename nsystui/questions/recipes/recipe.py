@@ -5,6 +5,7 @@ A map has a line for each GPU, process or adapter; it is shown as a table, or dr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Answer, Row, TableAnswer, row_batches
 from nsystui.base.columns import END, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Window
+from nsystui.base.units import format_value
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.tasks import RankedTask, selected_ranks
@@ -125,16 +127,35 @@ class Figure:
 
     @property
     def title(self) -> str:
-        return self.column.header
+        """The heading of its lanes, whose values have their units."""
+        return self.column.header.removesuffix(" (B/s)")
+
+    def words(self, value: float) -> str:
+        """A value with its unit: ``10.26 GB/s``; numbers without one in groups."""
+        unit = self.column.unit
+        return format_value(Unit.COUNT if unit is Unit.NUMBER else unit, float(value))
 
 
 @dataclass(frozen=True, eq=False)
 class MapLine:
-    """One place: the values of the columns that name it, and its figures, shape ``(figures, bins)``; NaN is missing."""
+    """One place: the values of the columns that name it, and its figures, shape ``(figures, bins)``; NaN is missing.
+
+    ``means``, shape ``(figures,)``: of samples the mean over the sampled part of all bins, some of which may be sampled
+    in part. Without it, all parts of all bins are known.
+    """
 
     place: Row
     label: str
     values: NDArray[np.float64]
+    means: NDArray[np.float64] | None = None
+
+    def mean(self, figure: int) -> float:
+        """A figure over all bins; NaN where none has a value."""
+        if self.means is not None:
+            return float(self.means[figure])
+        values = self.values[figure]
+        known = values[np.isfinite(values)]
+        return float(known.mean()) if len(known) else math.nan
 
 
 @dataclass(frozen=True, eq=False)

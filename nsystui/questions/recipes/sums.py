@@ -27,7 +27,7 @@ from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.recipes.recipe import Ask, Options, of_each_rank, of_rank
 from nsystui.questions.stats.cuda_sums import kernels_as_nsys
-from nsystui.questions.stats.nvtx_kernels import measured, quartiles
+from nsystui.questions.stats.nvtx_kernels import Groups
 from nsystui.questions.stats.nvtx_projected import projected_summary, projected_trace
 from nsystui.questions.stats.report import Options as ReportOptions
 from nsystui.questions.tasks import selected_ranks
@@ -186,7 +186,8 @@ def nccl_projected(job: Job, selection: Selection) -> TableAnswer:
     found["call_total"] = spent.reindex(found.index)
     code, names = pd.factorize(found["name"])
     group, span = code.astype(np.int64), (found["end"] - found["start"]).to_numpy(np.int64)
-    table = measured(group, span).join(quartiles(group, span))
+    groups = Groups.of(group, span)
+    table = pd.DataFrame(groups.measures(), index=groups.number)
     sums = found.groupby(group)[["op_count", "call_total"]].sum(min_count=1)
     table["op_count"], table["call_total"] = sums["op_count"], sums["call_total"].round().astype("Int64")
     table["name"] = pd.Series(

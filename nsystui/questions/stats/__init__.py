@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nsystui.base.errors import UsageError, meant
 from nsystui.exports import canonical
 from nsystui.questions.catalogue import of_family, question_named
+from nsystui.questions.data_notes import recording_advice
 from nsystui.questions.question import Option, Question
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def lacking(session: Session, report: Question) -> str:
         return ""
     what = _joined(" or ".join(table.what for table in group) for group in groups)
     which = "this export" if len(session.reports) == 1 else "these exports"
-    return f"no {what} in {which}: {_joined(table.record for group in groups for table in group)}"
+    advice = _joined(recording_advice(table, session.reports) for group in groups for table in group)
+    return f"no {what} in {which}: {advice}"
 
 
 def _joined(words: Iterable[str]) -> str:

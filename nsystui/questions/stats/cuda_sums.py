@@ -15,7 +15,6 @@ from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
 from nsystui.questions.activities import MEMORY, SIZE_COLUMNS, memory_sizes, work_summary
 from nsystui.questions.algebra import statistics
-from nsystui.questions.algebra.statistics import query_rows
 from nsystui.questions.conditions import duration, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.derived import of_all_reports
@@ -78,7 +77,7 @@ def api_summary_as_nsys(session: Session, selection: Selection) -> TableAnswer:
     calls = _api_calls(selection)
     # Of equal totals the first by name comes first, then by version.
     keys = [calls.c.version.label("version"), calls.c.name.label("name")]
-    rows = query_rows(session, statistics.summary(calls, calls.c.duration, keys, []), _API_COLUMNS)
+    rows = statistics.summary_rows(session, calls, calls.c.duration, keys, [], _API_COLUMNS)
     note = missing_note(session, _CALLS)
     return TableAnswer("cuda-api-sum", _API_COLUMNS, rows, len(rows), (note,) if note else ())
 
@@ -86,7 +85,7 @@ def api_summary_as_nsys(session: Session, selection: Selection) -> TableAnswer:
 def _api_groups(session: Session, selection: Selection) -> pd.DataFrame:
     calls = _api_calls(selection)
     keys = [calls.c.name.label("name"), calls.c.version.label("version")]
-    return session.frame(statistics.grouped(calls, calls.c.duration, keys, []))
+    return statistics.group_frame(session, calls, calls.c.duration, keys, [])
 
 
 def _api_calls(selection: Selection) -> sa.Subquery:
@@ -109,7 +108,7 @@ def kernels_as_nsys(session: Session, selection: Selection, names: Names) -> Tab
 
     rows = of_all_reports(session, selection, _KERNELS, f"cuda_gpu_kern_sum {names.value}", ask)
     is_whole = selection.is_everything
-    total = len(rows) if is_whole else int(session.scalar(sa.select(sa.func.count(name.distinct()))) or 0)
+    total = len(rows) if is_whole else statistics.number_of_values(session, name)
     return TableAnswer("cuda-gpu-kern-sum", _KERNEL_COLUMNS, rows, total, kernel_notes(session))
 
 
@@ -168,7 +167,7 @@ def _kernel_groups(session: Session, selection: Selection, options: Options) -> 
 
 def _groups(session: Session, selection: Selection, table: sa.Table, name: sa.ColumnElement[Any]) -> pd.DataFrame:
     conditions = where(table, selection, name)
-    return session.frame(statistics.grouped(table, duration(table), [name.label("name")], conditions))
+    return statistics.group_frame(session, table, duration(table), [name.label("name")], conditions)
 
 
 def _gpu_work(session: Session, selection: Selection, options: Options) -> TableAnswer:

@@ -15,6 +15,7 @@ from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.algebra import statistics
 from nsystui.questions.conditions import duration, is_launched_by, job_start, where
 from nsystui.questions.data_notes import missing_note
+from nsystui.questions.derived import frame_by_report
 from nsystui.questions.events.paged import PagedAnswer
 from nsystui.questions.kernels import block_of, grid_of, name_of
 from nsystui.questions.nvtx.loading import calls_as_nsys
@@ -351,7 +352,7 @@ def _execution_groups(session: Session, rows: _Executions) -> pd.DataFrame:
     keys = [inner.c[key] for key in _EXECUTION_KEYS]
     spreads = (part for key, _ in _MEASURES for part in statistics.spread(inner.c[key], f"{key}_"))
     counts = (sa.func.count().label("count"), sa.func.count(inner.c.queue).label("queued"))
-    return session.frame(sa.select(*keys, *counts, *spreads).group_by(*keys))
+    return frame_by_report(session, sa.select(*keys, *counts, *spreads).group_by(*keys))
 
 
 def _range_execution_groups(session: Session, selection: Selection, rows: _Executions) -> pd.DataFrame:

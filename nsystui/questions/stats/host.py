@@ -17,7 +17,6 @@ from nsystui.base.units import MEGABYTE
 from nsystui.exports.identifiers import pid_column, tid_column
 from nsystui.questions.activities import OS, work_summary
 from nsystui.questions.algebra import statistics
-from nsystui.questions.algebra.statistics import query_rows
 from nsystui.questions.conditions import duration, job_end, job_start, where
 from nsystui.questions.data_notes import absent_note
 from nsystui.questions.events.paged import PagedAnswer
@@ -43,11 +42,10 @@ def _events(
     session: Session, selection: Selection, table: sa.Table, keys: Sequence[sa.Label[Any]], name: str, count: str
 ) -> TableAnswer:
     columns = (*statistics.duration_columns(count), NAME)
-    query = statistics.summary(table, duration(table), keys, where(table, selection, table.c.name))
-    groups = sa.select(*keys).distinct().subquery()
-    total = session.scalar(sa.select(sa.func.count()).select_from(groups))
-    note = absent_note(session, table)
-    return TableAnswer(name, columns, query_rows(session, query, columns), int(total), (note,) if note else ())
+    conditions = where(table, selection, table.c.name)
+    rows = statistics.summary_rows(session, table, duration(table), keys, conditions, columns)
+    total, note = statistics.number_of_groups(session, sa.select(*keys)), absent_note(session, table)
+    return TableAnswer(name, columns, rows, total, (note,) if note else ())
 
 
 _MPI_CALLS, _MPI_RANKS = tables.mpi_calls, tables.mpi_ranks
@@ -85,11 +83,11 @@ def _mpi_summary(session: Session, selection: Selection, _: Options) -> TableAns
     keys = [sa.case(_MPI_SOURCES, value=_MPI_CALLS.c.call_type, else_=_MPI_CALLS.c.call_type).label("source")]
     keys.append(_MPI_CALLS.c.name.label("name"))
     conditions = where(_MPI_CALLS, selection, _MPI_CALLS.c.name)
-    frame = session.frame(statistics.summary(_MPI_CALLS, duration(_MPI_CALLS), keys, conditions))
+    frame = statistics.summary_frame(session, _MPI_CALLS, duration(_MPI_CALLS), keys, conditions, _MPI_SUM_COLUMNS)
     # Where not one call has a duration its share and its deviation are unknown, and not 0.
     frame.loc[frame["total"].isna(), ["share", "stddev"]] = float("nan")
-    total = session.scalar(sa.select(sa.func.count()).select_from(sa.select(*keys).distinct().subquery()))
-    return TableAnswer.of_frame("mpi-events", _MPI_SUM_COLUMNS, frame, int(total), _mpi_notes(session))
+    total = statistics.number_of_groups(session, sa.select(*keys))
+    return TableAnswer.of_frame("mpi-events", _MPI_SUM_COLUMNS, frame, total, _mpi_notes(session))
 
 
 def _mpi_trace(session: Session, selection: Selection, _: Options) -> PagedAnswer:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import PID, TID, Column, Unit
@@ -46,34 +47,62 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-MEASURES = ("total", "count", "avg", "median", "min", "max", "stddev")
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """n values (ns) by the numbers of their groups. Shapes ``(n,)``, and ``(groups,)`` for what there is of each.
 
+    ``number``: the numbers, ascending. ``order``: the places of the values, group by group and ascending in each.
+    ``first``, ``count``: where each group begins in that order, and how many values it has.
+    """
 
-def measured(group: Ints, value: Ints) -> pd.DataFrame:
-    """``MEASURES`` of ``value`` (ns) for each number in ``group``, which is the index, ascending. Shapes ``(n,)``."""
-    import pandas as pd
+    value: Ints
+    number: Ints
+    order: Ints
+    first: Ints
+    count: Ints
 
-    found = pd.Series(value).groupby(group, sort=True)
-    frame = found.agg(["sum", "count", "median", "min", "max", "std"])
-    frame = frame.rename(columns={"sum": "total", "std": "stddev"})
-    frame["avg"] = frame["total"] / frame["count"]
-    frame["stddev"] = frame["stddev"].fillna(0.0)
-    return frame[list(MEASURES)]
+    @classmethod
+    def of(cls, group: Ints, value: Ints) -> Groups:
+        order = np.lexsort((value, group))
+        ordered = group[order]
+        first = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
+        return cls(value, ordered[first], order, first, np.diff(first, append=len(order)))
 
+    def summed(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The sum for each group of other values of the same rows."""
+        return self._added(values[self.order])
 
-def quartiles(group: Ints, value: Ints) -> pd.DataFrame:
-    """``q1`` and ``q3`` of ``value`` for each number in ``group``, as `statistics.quartiles` has them."""
-    import pandas as pd
+    def _added(self, ordered: NDArray[Any]) -> NDArray[Any]:
+        sums: NDArray[Any] = np.add.reduceat(ordered, self.first) if len(self.first) else ordered[:0]
+        return sums
 
-    order = np.lexsort((value, group))
-    values = value[order]
-    numbers, first, count = np.unique(group[order], return_index=True, return_counts=True)
-    found = {}
-    for key, share in (("q1", 1), ("q3", 3)):
-        below = first + np.maximum(-(-share * count // 4), 1) - 1
-        above = first + np.minimum(share * count // 4, count - 1)
-        found[key] = (values[below] + values[above]) / 2.0
-    return pd.DataFrame(found, index=numbers)
+    def measures(self) -> dict[str, NDArray[Any]]:
+        """``total``, ``count``, ``avg``, ``median``, ``min``, ``max``, ``stddev``, and the quartiles ``q1``, ``q3``.
+
+        As `statistics` has them.
+        """
+        values = self.value[self.order]
+        total = self._added(values)
+        average = total / self.count
+        squares = self._added((values - np.repeat(average, self.count)) ** 2)
+        return {
+            "total": total,
+            "count": self.count,
+            "avg": average,
+            "median": self._middle(values, 1, 2),
+            "min": values[self.first],
+            "max": values[self.first + self.count - 1],
+            "stddev": np.sqrt(squares / np.maximum(self.count - 1, 1)),
+            "q1": self._middle(values, 1, 4),
+            "q3": self._middle(values, 3, 4),
+        }
+
+    def _middle(self, values: Ints, share: int, whole: int) -> NDArray[np.float64]:
+        """The mean of the two of the ordered values between which a share of all lies, or the one that it lies in."""
+        below = self.first + np.maximum(-(-share * self.count // whole), 1) - 1
+        above = self.first + np.minimum(share * self.count // whole, self.count - 1)
+        middle: NDArray[np.float64] = (values[below] + values[above]) / 2.0
+        return middle
 
 
 def distinct(group: Ints, member: Ints) -> Ints:
@@ -254,9 +283,11 @@ def _grouped(outer: Ints, calls: _KernelCalls, of_call: Ints) -> tuple[pd.DataFr
 
     A row for each group in order, the number of ``outer`` for each row, and the row of each of the p kernels.
     """
+    import pandas as pd
+
     kernels = int(calls.name.max(initial=0)) + 1
     keys, group = np.unique(outer * kernels + calls.name[of_call], return_inverse=True)
-    frame = measured(group, calls.duration[of_call])
+    frame = pd.DataFrame(Groups.of(group, calls.duration[of_call]).measures())
     frame["kernel"] = keys % kernels
     frame["kernel_count"] = distinct(group, np.unique(calls.row, return_inverse=True)[1][of_call])
     return frame, keys // kernels, group

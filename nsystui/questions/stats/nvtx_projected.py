@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from nsystui.base.selection import Selection
 from nsystui.questions.algebra.nesting import NO_PARENT, nest, one_timeline
 from nsystui.questions.algebra.projection import are_outside, calls_inside, project
 from nsystui.questions.data_notes import missing_note
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.nvtx.loading import (
     Ints,
     Launches,
@@ -23,12 +25,17 @@ from nsystui.questions.nvtx.loading import (
     matching,
     ranges_as_nsys,
 )
-from nsystui.questions.stats.nvtx_kernels import kernels_by_range, measured, quartiles
+from nsystui.questions.stats.nvtx_kernels import Groups, kernels_by_range
 from nsystui.questions.stats.nvtx_ranges import Trace, by_start, parent_rows, pids, stacks, style, tids
 from nsystui.questions.stats.report import Ask, Options
 from nsystui.questions.time_window import selected_reports
 from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.results import Arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,34 +142,74 @@ def projected_summary(session: Session, selection: Selection, _: Options) -> Tab
 
     The frame has ``q1`` and ``q3`` besides, which nsys computes and does not print.
     """
-    import pandas as pd
+    parts = [
+        _sizes_of(session, report, selection) for report in selected_reports(session, selection) or session.reports
+    ]
+    names, numbers = _merged([json_of(part["names"]) for part in parts])
+    every = {key: np.concatenate([part[key] for part in parts]) for key in _SIZES}
+    every["name"] = np.concatenate([own[part["name"]] for own, part in zip(numbers, parts, strict=True)])
+    if selection.name is not None:
+        chosen = np.array([selection.name.matches(name) for name in names], np.bool_)[every["name"]]
+        every = {key: values[chosen] for key, values in every.items()}
+    groups = Groups.of(every["name"] * 2 + every["is_push_pop"], every["total"])
+    arrays = groups.measures()
+    for key in ("range_total", *_COUNTS):
+        arrays[key] = groups.summed(every[key])
+    for key in _COUNTS:
+        arrays[f"avg_{key}"] = arrays[key] / groups.count
+    order = np.lexsort((-(groups.number % 2), groups.number // 2, -arrays["total"]))
+    arrays = {key: values[order] for key, values in arrays.items()}
+    name, is_push_pop = np.divmod(groups.number[order], 2)
+    arrays["name"] = np.array(names, object)[name]
+    arrays["style"] = np.array([style(False), style(True)], object)[is_push_pop]
+    total = len(order) if selection.is_everything else None
+    return TableAnswer.of_arrays("nvtx-gpu-proj-sum", _SUM_COLUMNS, arrays, total, _notes(session))
 
-    texts, parts = Texts(), []
-    for report in selected_reports(session, selection) or session.reports:
-        ranges = ranges_as_nsys(session, report, selection, texts)
-        parts.append(projected(ranges, launches_as_nsys(session, report, selection)))
-    every = joined(parts)
-    chosen = np.flatnonzero(matching(texts, selection)[every.name])
-    group = every.name[chosen].astype(np.int64) * 2 + every.is_push_pop[chosen]
-    spans = (every.gpu_end - every.gpu_start)[chosen]
-    frame = measured(group, spans).join(quartiles(group, spans))
-    for key, values in (
-        ("range_total", every.end - every.start),
-        ("op_count", every.op_count),
-        ("level", every.level),
-        ("child_count", every.child_count),
-    ):
-        frame[key] = pd.Series(values[chosen]).groupby(group).sum()
-    for key in ("op_count", "level", "child_count"):
-        frame[f"avg_{key}"] = frame[key] / frame["count"]
-    number = frame.index.to_numpy()
-    order = np.lexsort((-(number % 2), texts.ranks()[number // 2], -frame["total"].to_numpy()))
-    frame, number = frame.iloc[order].reset_index(drop=True), number[order]
-    names = texts.texts
-    frame["name"] = pd.Series([names[text] for text in (number // 2).tolist()], dtype="object")
-    frame["style"] = pd.Series([style(flag == 1) for flag in (number % 2).tolist()], dtype="object")
-    total = len(frame) if selection.is_everything else None
-    return TableAnswer.of_frame("nvtx-gpu-proj-sum", _SUM_COLUMNS, frame, total, _notes(session))
+
+def _merged(lists: Sequence[list[str]]) -> tuple[list[str], list[Ints]]:
+    """The texts of lists that are each in alphabetical order, in that order, and the place in it of those of each."""
+    if len(lists) == 1:
+        return lists[0], [np.arange(len(lists[0]))]
+    merged = sorted(set().union(*lists))
+    places = {text: place for place, text in enumerate(merged)}
+    return merged, [np.array([places[text] for text in texts], np.int64) for texts in lists]
+
+
+_COUNTS = ("op_count", "level", "child_count")
+_SIZES = ("is_push_pop", "total", "range_total", *_COUNTS)
+
+
+def _sizes_of(session: Session, report: Report, selection: Selection) -> Arrays:
+    """What the summary adds up, of every projected range of ``report``; kept where all of it is selected.
+
+    ``names`` (JSON, in alphabetical order), and by range ``name``, its place there, ``is_push_pop``, ``total`` and
+    ``range_total`` (the lengths of the projected range and of itself, ns), ``op_count``, ``level``, ``child_count``.
+    """
+
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        return {one.index: _sizes(part, one, selection.with_name(None)) for one in reports}
+
+    if selection.with_name(None).is_everything:
+        return of_each_report(session, [report], "nvtx-gpu-sizes", compute)[report.index]
+    return compute(session, [report])[report.index]
+
+
+def _sizes(session: Session, report: Report, selection: Selection) -> Arrays:
+    texts = Texts()
+    ranges = ranges_as_nsys(session, report, selection, texts)
+    found = projected(ranges, launches_as_nsys(session, report, selection))
+    used, name = np.unique(texts.ranks()[found.name], return_inverse=True)
+    names = sorted(texts.numbers)
+    return {
+        "names": json_array([names[number] for number in used.tolist()]),
+        "name": name.astype(np.int32),
+        "is_push_pop": found.is_push_pop,
+        "total": found.gpu_end - found.gpu_start,
+        "range_total": found.end - found.start,
+        "op_count": found.op_count,
+        "level": found.level,
+        "child_count": found.child_count,
+    }
 
 
 @dataclass(frozen=True, eq=False)

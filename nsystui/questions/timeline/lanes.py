@@ -217,7 +217,7 @@ def _streams(session: Session, report: Report) -> dict[Stream, LaneWork]:
 
 def _stream_arrays(session: Session, report: Report) -> Arrays:
     used: set[tuple[int, ...]] = set()
-    for table in GPU_TABLES:
+    for table in map(tables.of, GPU_TABLES):
         if report.count(table):
             columns = [table.c[key] for key in STREAM_KEYS]
             has_all = [column.is_not(None) for column in columns]

@@ -124,7 +124,10 @@ RANGE, THIN_RANGE = "═", "─"
 
 NOTHING, NO_DATA = " ", "·"
 BEGIN, BEGAN_BEFORE = "│", "‹"
-LEGEND = "K compute  N NCCL  M memory  G graph  A API  O OS, MPI  C CPU  (lower case: less than half of the column)"
+LEGEND = (
+    "K compute  N NCCL  M memory  G graph  A API  O OS, MPI, UCX, OpenACC, OpenMP  C CPU  "
+    "(lower case: less than half of the column)"
+)
 _HALF = 0.5
 _LEAST_CUT = 6
 """Cells in which the beginning of a name says something."""

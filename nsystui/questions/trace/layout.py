@@ -148,7 +148,7 @@ def _lanes(
 
 
 NCCL_DOMAIN = "NCCL"
-_WORDS = {EventKind.API: "CUDA API", EventKind.OS: "OS runtime", **RUNTIMES}
+_WORDS = {EventKind.API: "CUDA API", EventKind.SYNC: "CUDA synchronisation", EventKind.OS: "OS runtime", **RUNTIMES}
 
 
 @dataclass(frozen=True)

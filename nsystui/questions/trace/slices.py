@@ -21,9 +21,10 @@ from nsystui.questions.time_window import event_span
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-ON_CPU = (EventKind.API, EventKind.NVTX, *RUNTIMES, EventKind.OS)
+ON_CPU = (EventKind.API, EventKind.SYNC, EventKind.NVTX, *RUNTIMES, EventKind.OS)
 TRACED = (*GPU_KINDS, EventKind.API, EventKind.NVTX, EventKind.MARK, *RUNTIMES)
-"""The kinds in a trace by default: OS runtime calls are many and seldom the question."""
+"""The kinds in a trace by default: OS runtime calls are many and seldom the question, and a synchronisation is what an
+API call waits for."""
 
 METRICS = "metrics"
 
@@ -37,7 +38,7 @@ class Contents:
 
     @classmethod
     def of(cls, text: str) -> Contents:
-        """``kernel,nccl,metrics`` as contents, all but OS runtime calls for an empty text; raises UsageError."""
+        """``kernel,nccl,metrics`` as contents, `TRACED` and metrics for an empty text; raises UsageError."""
         words = [word.strip() for word in text.split(",") if word.strip()]
         if not words:
             return cls()
@@ -93,12 +94,24 @@ def _one_kind(
     conditions: list[Condition] = where(source.table, selection, source.name)
     if source.condition is not None:
         conditions.append(source.condition)
-    query = sa.select(*[_field(known, field).label(field) for field in fields]).where(*conditions)
+    rows_of: sa.FromClause = source.table
+    if kind is EventKind.SYNC and "thread" in fields:
+        waiting = _threads_of_calls()
+        known["thread"] = waiting.c.thread
+        rows_of = source.table.outerjoin(waiting, is_launched_by(source.table, waiting))
     if kind is EventKind.NVTX and not {"bytes", "communicator"}.isdisjoint(fields):
         calls, ranges = tables.nccl_calls, source.table
         is_same = sa.and_(calls.c.report == ranges.c.report, calls.c.row == ranges.c.row)
-        query = query.select_from(ranges.outerjoin(calls, is_same))
-    return query
+        rows_of = ranges.outerjoin(calls, is_same)
+    return sa.select(*[_field(known, field).label(field) for field in fields]).select_from(rows_of).where(*conditions)
+
+
+def _threads_of_calls() -> sa.Subquery:
+    """The thread of each API call: that of a synchronisation is not recorded, but its call is."""
+    calls = tables.api_calls.c
+    place = (calls.report, calls.process, calls.correlation_id)
+    query = sa.select(*place, sa.func.min(calls.thread).label("thread"))
+    return query.where(calls.correlation_id.is_not(None)).group_by(*place).subquery()
 
 
 def _field(known: Mapping[str, Expression], field: str) -> Expression:

@@ -92,7 +92,7 @@ class Case:
     def devices(self) -> tuple[DeviceIntervals, ...]:
         """The GPUs that did anything."""
         found = self.job.busy(self.chosen).devices
-        return tuple(one for one in found if one.breakdown(self.window_of(one)).busy)
+        return tuple(one for one in found if one.busy_in(self.window_of(one)))
 
     def waiting(self, cost: float) -> str:
         """``it waits 0.3 s of 2 s``, of the GPU or the GPUs."""

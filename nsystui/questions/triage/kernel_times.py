@@ -12,6 +12,7 @@ worth them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ FEWEST = 24
 """The minimum of launches of a kernel on a GPU for a usual duration."""
 
 _NO_SIZE = -1
-_MOST_GROUPS = 1_000_000
+_MOST_GROUPS = 200_000
 
 
 @dataclass(frozen=True)
@@ -91,38 +92,33 @@ def _load(case: Case) -> list[Launches]:
     bounds = part_bounds(case)
     if not bounds:
         return []
-    rows = case.job.session.frame(_grouped(case, bounds).limit(_MOST_GROUPS))
+    rows = case.job.session.rows(_grouped(case, bounds).limit(_MOST_GROUPS))
     if len(rows) == _MOST_GROUPS:  # grids that are never the same: only now it pays to look for the largest first
-        rows = case.job.session.frame(_grouped(case, bounds, _top(case)))
-    keys = [_NAME, *_SIZES]
-    sums = rows.groupby(keys, sort=False)["total"].sum().reset_index()
-    sums = sums.sort_values(["total", *keys], ascending=[False, *[True] * len(keys)], kind="stable")[:MOST_KERNELS]
-    top = rows.merge(sums[keys], on=keys)
-    groups = top.groupby([*_PLACE, *keys], sort=True)
-    number, part = groups.ngroup().to_numpy(np.int64), top["part"].to_numpy(np.int64)
-    counts = np.zeros((groups.ngroups, PARTS), np.int64)
-    totals = np.zeros_like(counts)
-    counts[number, part], totals[number, part] = top["count"], top["total"]
-    means = np.full(counts.shape, np.nan)
+        rows = case.job.session.rows(_grouped(case, bounds, _top(case)))
+    place, shape = len(_PLACE), len(_PLACE) + 1 + len(_SIZES)
+    sums: Counter[tuple[Any, ...]] = Counter()
+    for row in rows:
+        _, _, time, _, _ = row[shape:]
+        sums[row[place:shape]] += time
+    top = set(sorted(sums, key=lambda kernel: (-sums[kernel], kernel))[:MOST_KERNELS])
+    parts: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
+    for row in rows:
+        if row[place:shape] in top and None not in row[:place]:
+            parts.setdefault(row[:shape], []).append(row[shape:])
+    return [_launches(key, parts[key]) for key in sorted(parts)]
+
+
+def _launches(key: tuple[Any, ...], parts: Sequence[tuple[int, ...]]) -> Launches:
+    """The launches of ``key``: place, name and shape; ``parts`` as they are selected by `_grouped`."""
+    report, process, device, name, *shape = key
+    counts, totals = np.zeros(PARTS, np.int64), np.zeros(PARTS, np.int64)
+    means = np.full(PARTS, np.nan)
+    part, counted, times, longest, shortest = zip(*parts, strict=True)
+    counts[list(part)], totals[list(part)] = counted, times
     np.divide(totals, counts, out=means, where=counts > 0)
-    usual = np.nanmedian(means, axis=1).tolist() if len(means) else []
-    extremes = groups.agg(longest=("longest", "max"), shortest=("shortest", "min")).reset_index()
-    return [
-        Launches(
-            Kernel(str(name), tuple(int(size) for size in sizes)),
-            Task(int(report), int(process)),
-            int(device),
-            counts[place],
-            totals[place],
-            means[place],
-            usual[place],
-            int(longest),
-            int(shortest),
-        )
-        for place, (report, process, device, name, *sizes, longest, shortest) in enumerate(
-            zip(*(extremes[key].tolist() for key in extremes), strict=True)
-        )
-    ]
+    usual = float(np.nanmedian(means))
+    task, kernel = Task(report, process), Kernel(name, tuple(shape))
+    return Launches(kernel, task, device, counts, totals, means, usual, max(longest), min(shortest))
 
 
 def _grouped(case: Case, bounds: Mapping[int, tuple[int, int]], top: sa.CTE | None = None) -> sa.Select[Any]:

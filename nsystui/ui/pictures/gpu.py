@@ -102,8 +102,8 @@ class Metric:
             return MISSING
         if self.unit.startswith("%"):
             return f"{value:.0f} %"
-        number, prefix = _scaled(value)
-        return f"{number:.3g} {prefix}{self.unit}"
+        number, unit = _scaled(value, self.unit)
+        return f"{number:.3g} {unit}"
 
     def value(self) -> str:
         """The mean in the seven cells at the right of a lane."""
@@ -111,20 +111,24 @@ class Metric:
             return format_value(Unit.PERCENT, self.mean)
         if self.mean is None:
             return MISSING
-        number, prefix = _scaled(self.mean)
+        number, unit = _scaled(self.mean, self.unit.removeprefix("ticks"))
         digits = f"{number:.3g}" if self.unit != "B/s" else f"{number:.{1 if number < _TWO_DIGITS else 0}f}"
-        return f"{digits}{prefix}{self.unit.removeprefix('ticks')}"
+        return f"{digits}{unit}"
 
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+_PREFIXED = {f"{prefix}Hz": size for size, prefix in _PREFIXES}
+"""The units of clocks with a prefix of their own: 1,755 ``MHz`` are 1.76 ``GHz``."""
 _ROUNDED, _TWO_DIGITS = 0.9995, 9.95
 """From what part on a value is one of the next prefix, and from what number on it has no decimals in few cells."""
 
 
-def _scaled(value: float) -> tuple[float, str]:
-    """A value in the largest unit of which it is one or more, and the prefix of that unit."""
+def _scaled(value: float, unit: str) -> tuple[float, str]:
+    """A value in the largest multiple of its unit of which it is one or more, and that multiple."""
+    if unit in _PREFIXED:
+        value, unit = value * _PREFIXED[unit], "Hz"
     size, prefix = next((one for one in _PREFIXES if value >= _ROUNDED * one[0]), (1.0, ""))
-    return value / size, prefix
+    return value / size, f"{prefix}{unit}"
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,7 @@ def _job_words(facts: JobFacts) -> list[str]:
         words.append(f"{facts.gpus}× {models[0]}" if len(models) == 1 else several)
     if facts.nsys_versions:
         words.append("nsys " + ", ".join(".".join(version.split(".")[:3]) for version in facts.nsys_versions))
+    words += facts.made_of
     if facts.duration is not None:
         words.append(f"recorded {format_value(Unit.DURATION, facts.duration)}")
     return words
@@ -393,7 +394,7 @@ def _file_row(state: FileState) -> Row:
     if state.opened is not None:
         facts = state.opened.metadata
         models = dict.fromkeys(gpu.name.removeprefix("NVIDIA ") for gpu in facts.gpus if gpu.name)
-        known = (facts.host or None, " + ".join(models) or None, facts.nsys_version or None)
+        known = (facts.host or None, " + ".join(models) or None, facts.nsys_version or facts.made_of or None)
         kernels = state.opened.kernels
     read = 100.0 if state.ready else 100.0 * state.rows / state.total if state.total else None
     return (_name(state), kernels, read, state.total or None, *known, _state_words(state))

@@ -21,7 +21,6 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from nsystui.base.errors import NsystuiError, UsageError
-from nsystui.exports import canonical
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe, spans
@@ -271,6 +270,8 @@ class JobScreen(ThrottledScreen[None]):
         """Whether a view is offered."""
         if not view.needs or self.job is None:
             return True
+        from nsystui.exports import canonical
+
         return any(self.job.session.count(canonical.BY_NAME[name]) for name in view.needs)
 
     def show_view(self, name: str, **options: str) -> None:

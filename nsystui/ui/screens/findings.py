@@ -16,7 +16,6 @@ from nsystui.base.answer import Answer, Record, Row, TableAnswer, record
 from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
-from nsystui.questions.triage.finding import Door
 from nsystui.ui import keys
 from nsystui.ui.doors import show_finding
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
@@ -337,6 +336,8 @@ class FindingScreen(TableScreen):
         if self.finding.window is None:
             await super().action_timeline()
         else:
+            from nsystui.questions.triage.finding import Door
+
             self._go_to(replace(self.finding, door=Door("timeline", window=self.finding.window)))
 
     def _go_to(self, finding: Finding) -> None:

@@ -30,11 +30,12 @@ _GROUPS = {
     "shape": "grid",
     "family": "family",
     "precision": "precision",
+    "step,family": "family in steps",
 }
 """The groupings of kernels besides their name, or in place of it, with the words for them."""
 
-_OF_NAMES = ("family", "precision")
-"""Those whose rows are all kernels of a kind: Enter shows their names."""
+_OF_NAMES = {"family": "family", "precision": "precision", "step,family": "family"}
+"""Those whose rows are all kernels of a kind, and its column: Enter shows their names."""
 
 _BARS = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}
 """The category of the bars in the table of each kind of work."""
@@ -84,6 +85,9 @@ class KernelsScreen(ViewsScreen):
     def show(self, result: Any, same_place: bool) -> None:
         self.table.bar_category = _BARS.get(self.view.question.row)
         super().show(result, same_place)
+
+    def natural_order(self) -> tuple[str | None, bool]:
+        return ("step", False) if "step" in self.options["by"] else super().natural_order()
 
     def shown_names(self) -> Mapping[str, str]:
         return {} if self.options["names"] == Names.FULL.value else super().shown_names()
@@ -149,7 +153,7 @@ class KernelsScreen(ViewsScreen):
 
     def _open_kind(self) -> None:
         """The kernels of the family or precision under the cursor, by name."""
-        word = self.values().get(self.options["by"])
+        word = self.values().get(_OF_NAMES[self.options["by"]])
         if not isinstance(word, str):
             self.say("the names of these kernels tell no precision: b goes back to all names")
             return

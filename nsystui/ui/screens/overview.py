@@ -11,7 +11,6 @@ from textual.containers import Container, Vertical
 from textual.widget import Widget
 
 from nsystui.questions.catalogue import view_of_table
-from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures import overview_lines as words
@@ -473,5 +472,7 @@ def _odd_cells(values: Record) -> dict[str, str]:
 
 def _category(values: Record) -> str | None:
     """NCCL kernels in their colour."""
+    from nsystui.questions.nccl.names import is_nccl_kernel
+
     name = values.get("name")
     return "nccl" if isinstance(name, str) and is_nccl_kernel(name) else None

@@ -6,7 +6,6 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from textual import on
 
 from nsystui.base.answer import Answer
@@ -154,7 +153,7 @@ class RecipeMapScreen(ChartScreen):
         figure = shown.figures[self.figure]
         rows = shown.shares(self.figure)
         lanes = [
-            Lane(line.label, row.tolist(), _mean(shown, line.values[self.figure], self.figure), figure.category)
+            Lane(line.label, row.tolist(), figure.words(line.mean(self.figure)), figure.category)
             for line, row in zip(shown.lines, rows, strict=True)
         ]
         self.chart.set_lanes(lanes, shown.window.start, shown.window.end)
@@ -178,7 +177,7 @@ class RecipeMapScreen(ChartScreen):
             if value is not None
         )
         values = [
-            f"{figure.column.label} {_worded(shown, line.values[number, self._bin()], number)}"
+            f"{figure.column.label} {figure.words(line.values[number, self._bin()])}"
             for number, figure in enumerate(shown.figures)
         ]
         when = f"{format_value(Unit.TIME, span.start)} + {format_value(Unit.DURATION, span.end - span.start)}"
@@ -222,15 +221,3 @@ class RecipeMapScreen(ChartScreen):
 
     def answer_to_export(self) -> Answer | None:
         return map_table(self._map) if self._map is not None else None
-
-
-def _mean(shown: RecipeMap, values: np.ndarray[Any, Any], figure: int) -> str:
-    known = values[np.isfinite(values)]
-    return _worded(shown, float(known.mean()), figure) if len(known) else "–"
-
-
-def _worded(shown: RecipeMap, value: float, figure: int) -> str:
-    if not np.isfinite(value):
-        return "–"
-    is_share = shown.figures[figure].column.unit is Unit.PERCENT
-    return format_value(Unit.PERCENT, value) if is_share else f"{value:,.4g}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -62,35 +62,89 @@ class _First(NamedTuple):
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.job.session.count(tables.api_calls) or not case.devices:
         return [NotChecked(_NAME, "needs GPU work and CUDA API calls: record with `nsys profile -t cuda`")]
-    contexts = [one for one in (_context(case, task) for task in sorted(case.tasks)) if one is not None]
+    contexts = _contexts(case)
     found = [_context_finding(case, contexts), _host_memory(case, contexts), _first_launches(case)]
     return [one for one in found if one is not None]
 
 
-def _context(case: Case, task: Task) -> _First | None:
-    """The first long call of a process, before its GPUs work, if the same call is short later."""
+class _Call(NamedTuple):
+    """A call of a process: when (job time), its row and its name."""
+
+    start: int
+    row: int
+    name: str
+    end: int
+
+
+def _contexts(case: Case) -> list[_First]:
+    """The first long call of each process, before its GPUs work, if the same call is short later."""
+    first = {task: call for task, call in _first_long_calls(case).items() if not _NO_CONTEXT.search(call.name)}
+    found = []
+    for task, (before, usual, whole) in sorted(_compared(case, first).items()):
+        call, length = first[task], first[task].end - first[task].start
+        if before < _FIRST_CALLS and (usual is None or length >= _LATER * usual):
+            share = 100 * length / float(whole or 1)
+            extra = length - round(usual or 0)
+            found.append(_First(case.rank_of[task], call.name, call.start, call.end, extra, share))
+    return found
+
+
+def _first_long_calls(case: Case) -> dict[Task, _Call]:
+    """The first long call of each process before its GPUs work."""
+    begins: dict[Task, int] = {}
+    for device in case.devices:
+        task, worked = device.device.task.task, device.worked(case.window_of(device))
+        if worked is not None:
+            begins[task] = min(begins.get(task, worked.start), worked.start)
+    if not begins:
+        return {}
+    calls, least = tables.api_calls, case.thresholds.context_ms * 1e6
+    asked = _given({"begin": sa.BigInteger}, list(begins.items()))
+    start, end = job_start(calls), job_end(calls)
+    query = (
+        sa.select(calls.c.report, calls.c.process, start, calls.c.row, calls.c.name, end)
+        .join_from(calls, asked, sa.and_(calls.c.report == asked.c.report, calls.c.process == asked.c.process))
+        .where(*where(calls, case.chosen), end - start >= least, start < asked.c.begin)
+    )
+    found: dict[Task, _Call] = {}
+    for report, process, *values in case.job.session.rows(query):
+        call = _Call(*values)
+        found[Task(report, process)] = min(found.get(Task(report, process), call), call)
+    return found
+
+
+def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[int, float | None, int | None]]:
+    """The calls of each process before one, the median length of those with its name after it, the length of all."""
+    if not candidates:
+        return {}
     calls = tables.api_calls
-    work = [one.worked(case.window_of(one)) for one in case.devices if one.device.task.task == task]
-    begin = min((one.start for one in work if one is not None), default=None)
-    if begin is None:
-        return None
-    own = where(calls, case.chosen.with_tasks(frozenset([task])))
-    query = sa.select(calls.c.name, job_start(calls).label("start"), job_end(calls).label("end"))
-    first = query.where(*own, calls.c.end.is_not(None)).order_by(sa.text("start"), calls.c.row).limit(_FIRST_CALLS)
-    least = case.thresholds.context_ms * 1e6
-    for name, start, end in case.job.session.rows(first):
-        if end - start < least:
-            continue
-        if start >= begin or _NO_CONTEXT.search(name):
-            return None
-        later = sa.select(sa.func.median(duration(calls))).where(*own, calls.c.name == name, job_start(calls) > start)
-        usual = case.job.session.scalar(later)
-        if usual is not None and end - start < _LATER * usual:
-            return None
-        whole = case.job.session.scalar(sa.select(sa.func.sum(duration(calls))).where(*own)) or 1
-        extra = end - start - round(usual or 0)
-        return _First(case.rank_of[task], name, start, end, extra, 100 * (end - start) / float(whole))
-    return None
+    columns = {"start": sa.BigInteger, "row": sa.BigInteger, "name": sa.String}
+    asked = _given(columns, [(task, one.start, one.row, one.name) for task, one in candidates.items()])
+    start, own = job_start(calls), asked.c
+    is_before = sa.or_(start < own.start, sa.and_(start == own.start, calls.c.row < own.row))
+    query = (
+        sa.select(
+            calls.c.report,
+            calls.c.process,
+            sa.func.count().filter(is_before, calls.c.end.is_not(None)),
+            sa.func.median(duration(calls)).filter(calls.c.name == own.name, start > own.start),
+            sa.func.sum(duration(calls)),
+        )
+        .join_from(calls, asked, sa.and_(calls.c.report == asked.c.report, calls.c.process == asked.c.process))
+        .where(*where(calls, case.chosen))
+        .group_by(calls.c.report, calls.c.process)
+    )
+    return {Task(report, process): tuple(rest) for report, process, *rest in case.job.session.rows(query)}
+
+
+def _given(columns: Mapping[str, type[Any]], rows: Sequence[tuple[Any, ...]]) -> sa.CTE:
+    """Values of tasks as a table to join with: the first one of each row is the task."""
+    names: list[sa.ColumnClause[Any]] = [sa.column(name, kind) for name, kind in {**_TASK, **columns}.items()]
+    data = [(task.report, task.process, *values) for task, *values in rows]
+    return sa.select(sa.values(*names, name="given").data(data)).cte("asked")
+
+
+_TASK: Mapping[str, type[Any]] = {"report": sa.BigInteger, "process": sa.BigInteger}
 
 
 def _context_finding(case: Case, contexts: Sequence[_First]) -> Finding | None:

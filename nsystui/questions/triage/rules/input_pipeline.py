@@ -187,8 +187,9 @@ def _loading_ranges(case: Case) -> dict[Task, Intervals]:
     """The ranges of data loaders of each process."""
     if not case.job.session.count(tables.nvtx_ranges):
         return {}
-    name = sa.func.lower(FOLDED_LABEL)
-    found = spans(case, tables.nvtx_ranges, [sa.or_(*(name.contains(word) for word in _RANGES))])
+    # One expression: to look for the words one after the other takes ten times as long.
+    is_named = sa.func.regexp_matches(FOLDED_LABEL, "|".join(_RANGES), "i", type_=sa.Boolean)
+    found = spans(case, tables.nvtx_ranges, [is_named])
     return {task: own for (task, _), own in found.merged.items()}
 
 

@@ -57,7 +57,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     least, stretches, devices, worked = case.thresholds.launch_bound_percent / 100, [], [], 0
     for device in case.devices:
         own = [one for one in _stretches(case, device) if one.busy < (1 - least) * one.duration]
-        worked += device.breakdown(case.working(device)).busy
+        worked += device.busy_in(case.working(device))
         if own:
             stretches.append(own)
             devices.append(device)
@@ -84,7 +84,7 @@ def _stretches(case: Case, device: DeviceIntervals) -> Iterator[_Stretch]:
         return
     between = at_least(case.gaps(device), case.thresholds.gap_ms * 1e6).gaps(worked.start, worked.end)
     for start, end in zip(between.starts.tolist(), between.ends.tolist(), strict=True):
-        busy = device.breakdown(Window(start, end)).busy
+        busy = device.busy_in(Window(start, end))
         yield _Stretch(device.device.task.rank, device.device.device, start, end - start, 0, 0.0, busy, 0, 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,6 +14,7 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import BYTES, COUNT, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.activities import MemoryCalls, are, with_calls
+from nsystui.questions.algebra.groups import places_by
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.conditions import job_end, job_start, where
 from nsystui.questions.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, link_words, mostly
@@ -21,7 +23,7 @@ from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, 
 from nsystui.store import tables
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from nsystui.store.results import Arrays
 
 _COLUMNS = (
     RANK,
@@ -132,17 +134,18 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
         .select_from(with_calls())
         .where(*where(memory, case.chosen), *are(kind.calls), memory.c.end.is_not(None))
     )
-    frame = case.job.session.frame(query)
-    if not len(frame):
+    found = case.job.session.arrays(query)
+    number, start, end = len(found["start"]), found["start"], found["end"]
+    if not number:
         return None
     exposed = 0
-    places = [frame[key].to_numpy(np.int64) for key in ("report", "process", "device")]
+    places = [found[key] for key in ("report", "process", "device")]
     for device in case.devices:
         place = device.device
         own = (place.task.task.report, place.task.task.process, place.device)
         is_own = np.logical_and.reduce([values == key for values, key in zip(places, own, strict=True)])
         window = case.working(device)
-        spans = union(frame["start"].to_numpy(np.int64)[is_own], frame["end"].to_numpy(np.int64)[is_own])
+        spans = union(start[is_own], end[is_own])
         spans = spans.clip(window.start, window.end)
         exposed += spans.length - device.parts.kernels.shared_with(spans)
     cost = case.mean([exposed])
@@ -150,17 +153,16 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
     is_seen = case.percent(cost) >= _REMARKED * case.thresholds.copy_percent
     if not is_costly and not (is_seen and kind is _PAGEABLE and _all_pageable(case)):
         return None
-    frame["time"] = frame["end"] - frame["start"]
     rows: list[_Row] = []
-    for (report, process, operation, call), group in frame.groupby(["report", "process", "operation", "call"]):
-        rank = case.rank_of.get(Task(int(report), int(process)))
-        size, time = int(group["bytes"].sum()), int(group["time"].sum())
-        rows.append(_Row(rank, operation, call, len(group), size, time))
+    for key, group in places_by(found[name] for name in ("report", "process", "operation", "call")).items():
+        report, process, operation, call = key
+        size, time = int(found["bytes"][group].sum()), int((end - start)[group].sum())
+        rows.append(_Row(case.rank_of.get(Task(report, process)), operation, call, len(group), size, time))
     rows.sort(key=lambda row: (-row.time, str(row)))
-    size = int(frame["bytes"].sum())
+    size = int(found["bytes"].sum())
     sentence = (
-        f"{number_of(len(frame), 'operation')} are {kind.what} ({bytes_words(size)} in all); on each GPU they run "
-        f"{time_words(cost)} with no kernel beside them{_rates(case, kind)}{_blocking(case, kind, frame)}"
+        f"{number_of(number, 'operation')} are {kind.what} ({bytes_words(size)} in all); on each GPU they run "
+        f"{time_words(cost)} with no kernel beside them{_rates(case, kind)}{_blocking(case, kind, found)}"
     )
     measured = "time of these operations that no kernel of the GPU hides, from the first step on; mean over the GPUs"
     evidence, share = TableAnswer(kind.name, _COLUMNS, rows, len(rows)), case.percent(cost)
@@ -171,12 +173,14 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
     return Finding(kind.name, severity, sentence, advice, door, cost, share, measured, evidence, ranks=ranks)
 
 
-def _blocking(case: Case, kind: _Kind, frame: pd.DataFrame) -> str:
+def _blocking(case: Case, kind: _Kind, found: Arrays) -> str:
     """How long the calls block the CPU that should return at once: those that copy pageable memory."""
     if kind is not _PAGEABLE:
         return ""
-    blocked = case.mean([float(frame["blocked"].sum())])
-    (call, *_), (longest, *_) = frame["call"].mode(), frame["blocked"].nlargest(1)
+    known = np.ma.compressed(found["blocked"])
+    blocked, longest = case.mean([float(known.sum())]), known.max(initial=0)
+    calls = Counter(name for name in found["call"].tolist() if name is not None)
+    call = min(calls, key=lambda name: (-calls[name], name))
     return f"; {call.partition('_')[0]} blocks the CPU for {time_words(blocked)} in them, at most {time_words(longest)}"
 
 

@@ -49,11 +49,12 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked(_NAME, "needs to know why threads left their CPUs: nsys 2024.5 and later record it")]
     spans: list[IdleSpan] = []
     ready: dict[int, Intervals] = {}
-    able = {task: _runnable(case, task) for task in case.tasks}
+    able = _runnable(case)
     for device in case.devices:
         task = device.device.task.task
-        gaps = case.idle_spans(device, able[task])
-        inside = intersect(able[task], union([one.start for one in gaps], [one.end for one in gaps]))
+        own = able.get(task, EMPTY)
+        gaps = case.idle_spans(device, own)
+        inside = intersect(own, union([one.start for one in gaps], [one.end for one in gaps]))
         ready[task.report] = merge(ready.get(task.report, EMPTY), inside)
         spans += gaps
     least = case.thresholds.preempted_percent
@@ -74,11 +75,12 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     return [_finding(case, spent, [spans[number] for number in sorted(met)], ready, cost)]
 
 
-def _runnable(case: Case, task: Task) -> Intervals:
-    """When a thread of a process could run and had no CPU."""
-    threads = case.scheduling.threads.items()
-    own = (one.labelled(RUNNABLE) for (report, thread), one in threads if Task(report, process_of(thread)) == task)
-    return merge(*own)
+def _runnable(case: Case) -> Mapping[Task, Intervals]:
+    """When a thread of each process could run and had no CPU."""
+    found: dict[Task, list[Intervals]] = {}
+    for (report, thread), one in case.scheduling.threads.items():
+        found.setdefault(Task(report, process_of(thread)), []).append(one.labelled(RUNNABLE))
+    return {task: merge(*own) for task, own in found.items()}
 
 
 def _finding(

@@ -8,8 +8,9 @@ import numpy as np
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import Column, Unit
+from nsystui.base.selection import Window
 from nsystui.exports import canonical
-from nsystui.questions.gpu.metrics import metric_lanes, metric_sources
+from nsystui.questions.gpu.metrics import MetricSource, metric_lanes, metric_sources
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
@@ -27,11 +28,14 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     session = case.job.session
     sources = metric_sources(session, case.chosen)
     by_gpu: dict[tuple[int, int], dict[str, float]] = {}
-    for report, window in case.windows.items():
-        own = [one for one in sources if one.report == report and one.family in ("SM active", "tensor active")]
+    by_window: dict[Window, list[MetricSource]] = {}
+    for one in sources:
+        if one.family in ("SM active", "tensor active"):
+            by_window.setdefault(case.windows[one.report], []).append(one)
+    for window, own in by_window.items():
         for lane in metric_lanes(session, case.chosen, window, 1, own):
             if lane.mean is not None:
-                by_gpu.setdefault((report, lane.source.gpu), {})[lane.source.family] = lane.mean
+                by_gpu.setdefault((lane.source.report, lane.source.gpu), {})[lane.source.family] = lane.mean
     known = {gpu: one for gpu, one in by_gpu.items() if len(one) == 2}
     if not known:
         return [NotChecked(_NAME, f"needs GPU metrics with tensor activity: {canonical.GPU_METRICS.record}")]

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from nsystui.exports.demo.target import Process, TargetInfo, Thread
+from nsystui.exports.writing.target import Process, TargetInfo, Thread
 
 RUNNING: Final = 1
 INTERRUPTIBLE: Final = 2
@@ -133,7 +133,7 @@ class HostEvents(TargetInfo):
         is_free: bool = False,
         memory: int = _DEVICE_MEMORY,
         correlation_id: int | None = None,
-        context: int = 1,
+        context: int | None = 1,
         name: str | None = None,
         pool: Pool | None = None,
     ) -> None:

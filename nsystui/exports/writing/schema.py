@@ -1,4 +1,4 @@
-"""The columns of an Nsight Systems SQLite export, for every schema version the demo writer can imitate.
+"""The columns of an Nsight Systems SQLite export, for every schema version the writer can imitate.
 
 One compact description per table covers all versions. A column is written ``name:T!*@3.7<3.25``:
 
@@ -172,7 +172,7 @@ TABLES: Final = {
     "EXPORT_META_DATA<3.4": "name:T! value:T",
     "META_DATA_EXPORT@3.4": "name:T! value:T",
 }
-"""The descriptions of the tables that the demo has."""
+"""The descriptions of the tables that the writer has."""
 
 _WORD = re.compile(
     r"(?P<name>\w+)(?::(?P<type>[TR]))?(?P<notnull>!)?(?P<key>\*)?"
@@ -404,7 +404,7 @@ def enum_tables(version: Version) -> dict[str, tuple[EnumRow, ...]]:
     """The ``ENUM_*`` tables of one schema version with their rows (id, symbol, label); none before 3.0.0.
 
     3.0.0 really does spell one of them ``ENUM_CUDA_KRENEL_LAUNCH_TYPE``. Of the enums that nsys writes, only those
-    that belong to tables of the demo writer are here.
+    that belong to tables of the writer are here.
     """
     found = {name: rows for name, (since, rows) in _ENUMS.items() if version >= since}
     if (3, 0) <= version < (3, 4):

@@ -10,8 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from nsystui.exports.identifiers import process_id
-
-from .sink import TableSink
+from nsystui.exports.writing.sink import TableSink
 
 VIRTUAL_MACHINE: Final = 1
 GLOBAL_VM: Final = VIRTUAL_MACHINE << 48
@@ -169,18 +168,19 @@ class TargetInfo(TableSink):
         """Write what waits, the session's facts and the metadata, and finish the file."""
         self.flush()
         duration = self.last_timestamp if self.session.duration is None else self.session.duration
-        self._describe_session(duration)
+        self.describe_session(duration)
         self.flush()
         self.write_enums()
         if self.has("META_DATA_CAPTURE"):
-            self.rows("META_DATA_CAPTURE").extend(self._capture_metadata(duration))
+            self.rows("META_DATA_CAPTURE").extend(self.capture_metadata(duration))
         if self.schema.has_export_metadata:
             table = "META_DATA_EXPORT" if self.has("META_DATA_EXPORT") else "EXPORT_META_DATA"
-            self.rows(table).extend(self._export_metadata())
+            self.rows(table).extend(self.export_metadata())
         self.flush()
         self.commit()
 
-    def _describe_session(self, duration: int) -> None:
+    def describe_session(self, duration: int) -> None:
+        """Write what is known of the session, whose length is `duration`, and of the machine."""
         session = self.session
         moment = datetime.fromtimestamp(session.utc_epoch_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
         # The machine's own clock, since its start: it must never be mixed with event times.
@@ -196,7 +196,8 @@ class TargetInfo(TableSink):
         for name, (number, value) in properties.items():
             self.rows("TARGET_INFO_SYSTEM_ENV").append((GLOBAL_VM, "Local (CLI)", name, number, value))
 
-    def _capture_metadata(self, duration: int) -> list[tuple[str, str]]:
+    def capture_metadata(self, duration: int) -> list[tuple[str, str]]:
+        """Names and values of ``META_DATA_CAPTURE``: how the session was recorded."""
         session = self.session
         graph_mode = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
         if self.version < (3, 22):
@@ -227,7 +228,8 @@ class TargetInfo(TableSink):
             ("RUN_DURATION_MS", str(duration // 1_000_000)),
         ]
 
-    def _export_metadata(self) -> list[tuple[str, str]]:
+    def export_metadata(self) -> list[tuple[str, str]]:
+        """Names and values of ``META_DATA_EXPORT``: how the file was written."""
         session, schema = self.session, self.schema
         major, minor, micro = schema.number.split(".")
         options = []

@@ -9,17 +9,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.demo.host import HostEvents, Stack
-from nsystui.exports.demo.target import GLOBAL_VM, VIRTUAL_MACHINE, Process, Session, TargetInfo, Thread
+from nsystui.exports.writing.host import HostEvents, Stack
+from nsystui.exports.writing.target import GLOBAL_VM, VIRTUAL_MACHINE, Process, Session, TargetInfo, Thread
 
 Dim3 = tuple[int, int, int]
+_NO_SIZE: Final = (None, None, None)
 
 RUNTIME_CALL: Final = 0
 DRIVER_CALL: Final = 1
 BACKTRACE_CALL: Final = 67
 """``eventClass`` of the second row per call that ``--cudabacktrace`` wrote in 2022."""
 
-COPY_KINDS: Final = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10, "UvmHtoD": 11, "UvmDtoH": 12}
+COPY_KINDS: Final = {
+    "HtoD": 1, "DtoH": 2, "HtoA": 3, "AtoH": 4, "AtoA": 5, "AtoD": 6, "DtoA": 7, "DtoD": 8, "HtoH": 9, "PtoP": 10,
+    "UvmHtoD": 11, "UvmDtoH": 12,
+}  # fmt: skip
 PAGEABLE: Final = 0
 PINNED: Final = 1
 DEVICE: Final = 2
@@ -31,7 +35,8 @@ STREAM_SYNC: Final = 3
 CONTEXT_SYNC: Final = 4
 NO_STREAM: Final = 4294967295
 """``streamId`` of a synchronization that is not about one stream."""
-_NO_EVENT: Final = 4294967295
+NO_EVENT: Final = 4294967295
+"""``eventId`` of a synchronization that is about no event, or an unknown one."""
 
 
 @lru_cache(maxsize=4096)
@@ -41,7 +46,7 @@ def short_kernel_name(name: str) -> str:
     >>> short_kernel_name("void at::native::reduce_kernel<(int)512>(T3)")
     'reduce_kernel'
     """
-    bare = name.replace("<unnamed>", "").removeprefix("void ")
+    bare = name.replace("<unnamed>", "").replace("(anonymous namespace)", "").removeprefix("void ")
     return re.split(r"[<(]", bare, maxsplit=1)[0].rsplit("::", 1)[-1] or name
 
 
@@ -54,7 +59,7 @@ class CudaEvents(HostEvents):
         start: int,
         end: int,
         name: str,
-        correlation_id: int,
+        correlation_id: int | None,
         *,
         event_class: int = RUNTIME_CALL,
         return_value: int = 0,
@@ -78,23 +83,28 @@ class CudaEvents(HostEvents):
         correlation_id: int | None,
         short: str | None = None,
         mangled: str | None = None,
-        grid: Dim3 = (1, 1, 1),
-        block: Dim3 = (128, 1, 1),
-        registers: int = 32,
+        grid: Dim3 | None = (1, 1, 1),
+        block: Dim3 | None = (128, 1, 1),
+        registers: int | None = 32,
         static_smem: int = 0,
-        dynamic_smem: int = 0,
-        context: int = 1,
+        dynamic_smem: int | None = 0,
+        local_memory: tuple[int, int] | None = (0, 250_871_808),
+        context: int | None = 1,
         graph_node_id: int | None = None,
         graph_id: int | None = None,
     ) -> None:
-        """A kernel execution; `name` is the demangled one, shared memory is in bytes a block."""
+        """A kernel execution; `name` is the demangled one, shared memory is in bytes a block.
+
+        `local_memory`: bytes a thread, and in all.
+        """
         intern = self.intern
         self.rows("CUPTI_ACTIVITY_KIND_KERNEL").append(
             (
                 start, end, device, context, 0, stream, correlation_id, process.global_id, intern(name),
                 intern(short_kernel_name(name) if short is None else short),
                 None if mangled is None else intern(mangled),
-                1, 1, registers, *grid, *block, static_smem, dynamic_smem, 0, 250871808,
+                1, 1, registers, *(grid or _NO_SIZE), *(block or _NO_SIZE), static_smem, dynamic_smem,
+                *(local_memory or _NO_SIZE[:2]),
                 correlation_id or 0, 32768, graph_node_id, 0,
                 None, None, None, graph_id, 0, 0, 0, 1, 0, 0, None, "[]",
             )
@@ -108,21 +118,25 @@ class CudaEvents(HostEvents):
         start: int,
         end: int,
         *,
-        size: int,
+        size: int | None,
         kind: str,
         correlation_id: int | None,
-        source: int = DEVICE,
-        destination: int = DEVICE,
-        context: int = 1,
+        source: int | None = DEVICE,
+        destination: int | None = DEVICE,
+        context: int | None = 1,
         graph_node_id: int | None = None,
         migration_cause: int | None = None,
         address: int | None = None,
     ) -> None:
-        """A copy of `size` bytes; `kind` is a key of `COPY_KINDS`, `source` and `destination` are memory kinds."""
+        """A copy of `size` bytes; `kind` is a key of `COPY_KINDS`, or unknown.
+
+        `source` and `destination` are memory kinds.
+        """
         self.rows("CUPTI_ACTIVITY_KIND_MEMCPY").append(
             (
-                start, end, device, context, 0, stream, correlation_id, process.global_id, size, COPY_KINDS[kind],
-                None, source, destination, None, None, None, None, migration_cause, graph_node_id, address, 1,
+                start, end, device, context, 0, stream, correlation_id, process.global_id, size,
+                COPY_KINDS.get(kind, 0), None, source, destination, None, None, None, None, migration_cause,
+                graph_node_id, address, 1,
             )
         )  # fmt: skip
 
@@ -134,11 +148,11 @@ class CudaEvents(HostEvents):
         start: int,
         end: int,
         *,
-        size: int,
+        size: int | None,
         correlation_id: int | None,
-        value: int = 0,
-        memory: int = DEVICE,
-        context: int = 1,
+        value: int | None = 0,
+        memory: int | None = DEVICE,
+        context: int | None = 1,
     ) -> None:
         """A memset of `size` bytes in memory of kind `memory`."""
         self.rows("CUPTI_ACTIVITY_KIND_MEMSET").append(
@@ -154,9 +168,9 @@ class CudaEvents(HostEvents):
         end: int,
         *,
         sync_type: int = STREAM_SYNC,
-        correlation_id: int,
-        event_id: int = _NO_EVENT,
-        context: int = 1,
+        correlation_id: int | None,
+        event_id: int = NO_EVENT,
+        context: int | None = 1,
     ) -> None:
         """A host-side wait (``SYNCHRONIZATION`` row): stream, context, event, or the order for a stream to wait."""
         self.rows("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION").append(

@@ -9,7 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from nsystui.exports.demo.schema import TABLES, Tables, declarations, enum_tables, schema_version
+from nsystui.exports.writing.schema import TABLES, Tables, declarations, enum_tables, schema_version
 
 SqlValue = int | float | str | bytes | None
 Row = tuple[SqlValue, ...]

@@ -1,0 +1,215 @@
+"""nsystui for notebooks and scripts: open a job, ask it the questions of the command line, get pandas frames.
+
+>>> import nsystui
+>>> with nsystui.open("rank*.sqlite") as job:            # doctest: +SKIP
+...     kernels = job.ask("kernels", by="rank", time="1.2s:1.5s")
+
+The names of questions and options are those of the command line, with ``_`` for ``-``; see ``nsystui help python``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from nsystui.base.errors import NsystuiError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas
+
+    from nsystui.base.answer import Answer
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job import Job as OpenedJob
+    from nsystui.questions.question import Question
+
+__all__ = ["Job", "NsystuiError", "UsageError", "catalogue", "open"]
+
+
+def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  # nsystui.open reads as what it is
+    """Opens exports, directories of them, packed jobs or globs as one job.
+
+    ``options`` are those under "opening" in ``nsystui kernels --help``, such as ``clock="utc"``, ``jobs=8`` or
+    ``no_cache=True``, with ``step_range`` and, for who is which rank, ``ranks``. A file that cannot be opened is
+    warned of; where none can, that is an NsystuiError. Raises UsageError for options that make no sense.
+    """
+    from nsystui.commands import arguments as shared
+    from nsystui.commands.configuration import add_config, configured
+    from nsystui.questions.opening import Listener, Opener
+
+    parser = _Parser(prog="nsystui.open", add_help=False)
+    shared.add_files(parser)
+    shared.add_step_range(parser)
+    shared.add_ranks(parser.add_argument_group())
+    add_config(parser)
+    arguments = configured(parser, [*_words(options), "--", *(os.fspath(file) for file in files)])
+    opener = Opener(shared.source_of(arguments), Listener())
+    opened, exports = opener.start()
+    try:
+        if arguments.step_range is not None:
+            opened.step_range = arguments.step_range
+        failures = opener.add(opened, exports)
+        for failure in failures if opened.session.reports else ():
+            warnings.warn(str(failure), stacklevel=2)
+        if not opened.session.reports:
+            raise failures[0] if failures else UsageError("no files")
+        opener.align(opened)
+    except BaseException:
+        opened.session.close()
+        raise
+    return Job(opened)
+
+
+def catalogue() -> Mapping[str, str]:
+    """The questions that a job can be asked, each with one line of help.
+
+    Those with a word before the name, such as ``"stats cuda_gpu_kern_sum"``, are reports of ``nsys stats`` and recipes
+    of ``nsys recipe``.
+    """
+    from nsystui.questions.catalogue import questions as every
+
+    return {f"{one.family} {one.name}".strip(): one.help for one in every()}
+
+
+class Job:
+    """An open job, closed at the end of its ``with`` block, or by `close`. Only to be used by one thread at a time."""
+
+    def __init__(self, job: OpenedJob) -> None:
+        self._job = job
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        reports = self._job.session.reports
+        return f"<nsystui.Job of {len(reports)} {'report' if len(reports) == 1 else 'reports'}>"
+
+    def close(self) -> None:
+        """Lets go of the files and of the memory."""
+        self._job.session.close()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The exports that are open, in the order of their ranks."""
+        return tuple(report.path for report in self._job.session.reports)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of the job."""
+        return tuple(task.rank for task in self._job.ranks)
+
+    def ask(self, question: str, **options: Any) -> pandas.DataFrame:
+        """The answer to a question of `catalogue`, unsorted by anything but its own order, and whole.
+
+        ``options`` are those of the command of that name: its own and those of the selection (``time="1.2s:1.5s"``,
+        ``ranks="0,4-7"`` or ``[0, 4]``, ``devices``, ``streams``, ``filter``). A switch is ``True``.
+
+        Columns have the names of JSON; ``frame.attrs["units"]`` has the unit of each, ``frame.attrs["notes"]`` what is
+        to be said of the answer, such as what an export lacks. Times are integers in ns of job time, bytes are bytes,
+        rates bytes per second, shares percent; a value that is missing is ``<NA>``. Raises UsageError for a question
+        or an option that is not there.
+        """
+        from nsystui.questions.answering import ask
+
+        found = _question(question)
+        arguments = self._parsed(question, found, options)
+        values = vars(arguments)
+        if found.family:  # reports and recipes know no flags but their own
+            values = {option.name: values[option.name] for option in found.options}
+        else:
+            values["files"] = [str(path) for path in self.files]
+        selection = _selection(arguments, self._job)
+        return frame_of(ask(found, self._job, selection, found.read(values)))
+
+    def triage(self, thresholds: Mapping[str, float] | None = None, **selection: Any) -> pandas.DataFrame:
+        """What is wrong with the job: a row for each finding, worst first, then one for each rule that lacks data.
+
+        ``thresholds`` by their names in ``nsystui triage --help``; ``selection`` as in `ask`.
+        """
+        from nsystui.questions.triage.rules import Thresholds
+        from nsystui.questions.triage.run import triage, triage_table
+
+        changed = Thresholds().changed([f"{name}={value}" for name, value in (thresholds or {}).items()])
+        arguments = self._parsed("triage", None, selection)
+        return frame_of(triage_table(triage(self._job, _selection(arguments, self._job), changed)))
+
+    def _parsed(self, name: str, question: Question | None, options: Mapping[str, Any]) -> argparse.Namespace:
+        from nsystui.commands import arguments as shared
+        from nsystui.commands.question import add_options
+
+        parser = _Parser(prog=name, add_help=False, allow_abbrev=False)
+        shared.add_selection(parser)
+        if question is not None:
+            add_options(parser, question.options)
+        return parser.parse_args(_words(options))
+
+
+def frame_of(answer: Answer) -> pandas.DataFrame:
+    """An answer as a frame: columns by their keys, with types that know missing values."""
+    import pandas
+
+    from nsystui.base.answer import iter_rows
+    from nsystui.base.columns import Unit
+
+    keys = [column.key for column in answer.columns]
+    frame = pandas.DataFrame.from_records(list(iter_rows(answer)), columns=keys)
+    for column in answer.columns:
+        # By what the column is, not by the rows that happen to be there: frames of several jobs can be put together.
+        kind = "string" if column.unit is Unit.TEXT else "Float64" if column.decimals is not None else "Int64"
+        try:
+            frame[column.key] = frame[column.key].astype(kind)
+        except (TypeError, ValueError):  # a table over several kinds of values
+            frame[column.key] = frame[column.key].convert_dtypes()
+    frame.attrs["units"] = {column.key: column.unit.value for column in answer.columns}
+    frame.attrs["notes"] = list(answer.notes)
+    return frame
+
+
+class _Parser(argparse.ArgumentParser):
+    """The parser of the command line, whose errors are raised: an option means the same here and there."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}")
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """Keyword arguments as words of a command line: ``ranks=[0, 4]`` as ``--ranks=0,4``."""
+    words = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            is_several = isinstance(value, Iterable) and not isinstance(value, str)
+            words.append(f"{flag}={','.join(map(str, value)) if is_several else value}")
+    return words
+
+
+def _question(name: str) -> Question:
+    from nsystui.questions.catalogue import question_named
+
+    family, _, own = name.rpartition(" ")
+    try:
+        return question_named(own, family)
+    except KeyError:
+        import difflib
+
+        close = difflib.get_close_matches(name, catalogue(), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "nsystui.catalogue() lists them"
+        raise UsageError(f"no question is called {name!r}: {hint}") from None
+
+
+def _selection(arguments: argparse.Namespace, job: OpenedJob) -> Selection:
+    from nsystui.commands import arguments as shared
+
+    return shared.selection_of(arguments, job)

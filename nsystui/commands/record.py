@@ -1,0 +1,90 @@
+"""``nsystui record``: the command lines that record what a question needs; it runs none of them."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+
+from nsystui.base.errors import UsageError
+from nsystui.commands import arguments as shared
+
+DESCRIPTION = """Prints, and never runs, the commands that record what the questions need that you want answered:
+`nsys profile` for all ranks or some, `nsys export`, and triage. Options that your version of nsys does not have are
+left out, and said."""
+EXAMPLES = """  nsystui record -- python train.py
+  nsystui record --why-idle --nccl-sizes -- python train.py
+  nsystui record --gpu-metrics --ranks 0,8 --nvtx-range 'step 20' -- python train.py
+  nsystui record --why-idle --small-overhead --profiler-api --launcher openmpi -o run1 -- ./solver input.nml"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from nsystui.questions.recording import GOALS, LAUNCHERS
+
+    group = parser.add_argument_group("questions")
+    for goal in GOALS:
+        group.add_argument(f"--{goal.flag}", action="store_true", help=goal.help)
+    group = parser.add_argument_group("part of the run")
+    group.add_argument("--ranks", metavar="LIST", help="record these ranks only, such as 0,8; all run")
+    group.add_argument("--nvtx-range", metavar="NAME", help="from the first NVTX range NAME (NAME@DOMAIN) to its end")
+    group.add_argument("--profiler-api", action="store_true", help="from cudaProfilerStart to cudaProfilerStop")
+    group.add_argument("--delay", metavar="SECONDS", help="start recording after so many seconds")
+    group.add_argument("--duration", metavar="SECONDS", help="stop recording after so many seconds")
+    group.add_argument("--small-overhead", action="store_true", help="with --why-idle: 200 samples/s, without stacks")
+    group = parser.add_argument_group("where")
+    group.add_argument("--launcher", choices=tuple(LAUNCHERS), default="slurm", help="what starts the ranks")
+    group.add_argument(
+        "-o", "--output", metavar="DIR", default="run", help="where reports and exports go (default: run)"
+    )
+    group.add_argument("--scratch", metavar="DIR", help="a disk of the node for what nsys writes meanwhile (TMPDIR)")
+    group.add_argument("--nsys-version", metavar="V", help="such as 2024.5 (default: that of nsys on the PATH)")
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from nsystui.base.selection import parse_numbers
+    from nsystui.output.stdout import print_lines
+    from nsystui.questions.recording import GOALS, NEWEST, Capture, Recording, missing, parse_version, script
+
+    program = tuple(arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program)
+    if not program:
+        raise UsageError("record: name the program that is to be recorded, after --")
+    version = parse_version(arguments.nsys_version or _installed())
+    if version is None and arguments.nsys_version:
+        raise UsageError(f"--nsys-version {arguments.nsys_version}: such as 2024.5")
+    goals = tuple(goal for goal in GOALS if getattr(arguments, goal.flag.replace("-", "_")))
+    capture = Capture(
+        arguments.nvtx_range or "", arguments.profiler_api, arguments.delay or "", arguments.duration or ""
+    )
+    ranks = parse_numbers(arguments.ranks, "ranks") if arguments.ranks else None
+    known = version or NEWEST
+    one = Recording(
+        goals,
+        capture,
+        known,
+        arguments.launcher,
+        arguments.output,
+        program,
+        ranks,
+        arguments.scratch or "",
+        arguments.small_overhead,
+    )
+    print_lines(script(one))
+    if version is None:
+        shared.say_note("nsys is not on the PATH here: the options are those of its newest version (--nsys-version V)")
+    for goal in goals:
+        if line := missing(goal, known) or goal.cost:
+            shared.say_note(f"--{goal.flag}: {line}")
+    return 0
+
+
+def _installed() -> str:
+    """What ``nsys --version`` says; empty where there is none."""
+    program = shutil.which("nsys")
+    if program is None:
+        return ""
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout

@@ -1,0 +1,80 @@
+"""Directories of columns: ``nsys export -t parquetdir`` and ``-t arrowdir`` write a file for each native table.
+
+The tables and columns are those of the SQLite export, and the files are named after the tables.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nsystui.base.errors import ExportError
+from nsystui.exports.forms.form import Advance, Form
+
+# Every export has one of these, and nothing else is called so.
+_SURE = ("StringIds", "META_DATA_EXPORT", "META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV")
+
+
+def _is_directory_of(ending: str) -> Callable[[Path], bool]:
+    return lambda path: any(os.path.isfile(path / f"{table}{ending}") for table in _SURE)
+
+
+def _tables(directory: Path, ending: str) -> list[Path]:
+    names = sorted(name for name in os.listdir(directory) if name.endswith(ending) and not name.startswith("."))
+    return [directory / name for name in names]
+
+
+def _write_parquet(directory: Path, target: Path, advance: Advance) -> None:
+    import duckdb
+
+    with duckdb.connect(config={"threads": 1}) as connection:
+        _write(directory, ".parquet", target, advance, lambda path: connection.from_parquet(str(path)))
+
+
+def _write_arrow(directory: Path, target: Path, advance: Advance) -> None:
+    try:
+        import pyarrow.ipc
+    except ImportError:
+        advice = "pip install 'nsystui[formats]', or export it with -t parquetdir or -t sqlite"
+        raise ExportError(str(directory), "a directory of Arrow files, which needs pyarrow", advice) from None
+
+    def read(path: Path) -> Any:
+        try:
+            return pyarrow.RecordBatchReader.from_batches(*_batches(pyarrow.ipc.open_file(path)))
+        except pyarrow.ArrowInvalid:  # a stream, which has no footer
+            return pyarrow.ipc.open_stream(path)
+
+    _write(directory, ".arrow", target, advance, read)
+
+
+def _batches(file: Any) -> tuple[Any, Any]:
+    return file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
+
+
+def _write(directory: Path, ending: str, target: Path, advance: Advance, read: Callable[[Path], Any]) -> None:
+    """Writes every table into the export, with the types of its columns; no row passes through Python."""
+    import adbc_driver_sqlite
+    from adbc_driver_manager import AdbcConnection, AdbcDatabase, AdbcStatement
+
+    tables = _tables(directory, ending)
+    database = AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=str(target))
+    with database, AdbcConnection(database) as connection:
+        for number, path in enumerate(tables):
+            advance(number / len(tables))
+            try:
+                with AdbcStatement(connection) as statement:
+                    statement.set_options(**{"adbc.ingest.target_table": path.stem})
+                    statement.bind_stream(read(path))
+                    statement.execute_update()
+            except Exception as error:  # DuckDB's, pyarrow's and the driver's have no class in common
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                said = str(error).splitlines()[0] if str(error) else type(error).__name__
+                cause = f"{path.name} cannot be read: {said}"
+                raise ExportError(str(directory), cause, "copy or export the directory again") from None
+
+
+PARQUET = Form("a directory of Parquet files", ("_pqtdir", ".parquetdir"), _is_directory_of(".parquet"), _write_parquet)
+ARROW = Form("a directory of Arrow files", ("_arwdir", ".arrowdir"), _is_directory_of(".arrow"), _write_arrow)

@@ -1,0 +1,86 @@
+"""Exports that somebody compressed: ``.sqlite.gz``, ``.zst``, ``.xz``, ``.bz2``, and a ``.zip`` with one in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from nsystui.base.errors import ExportError
+from nsystui.base.text import shell_word
+from nsystui.exports.forms.form import EXPORT_ENDINGS, Advance, Form
+
+if TYPE_CHECKING:
+    import zipfile
+
+_ZIP = ".zip"
+_ENDINGS = (".gz", ".zst", ".xz", ".bz2")
+_PIECE = 1 << 22
+
+
+def _is_compressed(path: Path) -> bool:
+    if path.suffix == _ZIP:
+        return os.path.isfile(path)
+    return path.suffix in _ENDINGS and path.name.removesuffix(path.suffix).endswith(EXPORT_ENDINGS)
+
+
+def _unpack(path: Path, target: Path, advance: Advance) -> None:
+    # The errors of the libraries have no common class: EOFError, zlib.error, LZMAError, BadZipFile, ArrowInvalid …
+    try:
+        with open(path, "rb") as packed, _opened(path, packed) as stream, open(target, "wb") as out:
+            total = max(os.fstat(packed.fileno()).st_size, 1)
+            while piece := stream.read(_PIECE):
+                out.write(piece)
+                advance(min(packed.tell() / total, 1.0))
+    except (ExportError, FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        cause = f"cannot be unpacked: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        raise ExportError(str(path), cause, "copy or compress it again") from None
+
+
+@contextmanager
+def _opened(path: Path, packed: IO[bytes]) -> Iterator[Any]:
+    """The unpacked bytes as a stream."""
+    if path.suffix == _ZIP:
+        import zipfile
+
+        with zipfile.ZipFile(packed) as archive, archive.open(_member(path, archive)) as stream:
+            yield stream
+    elif path.suffix == ".zst":
+        with _zstd(path, packed) as stream:
+            yield stream
+    else:
+        import bz2
+        import gzip
+        import lzma
+
+        opener: Any = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}[path.suffix]
+        with opener(packed) as stream:
+            yield stream
+
+
+def _member(path: Path, archive: zipfile.ZipFile) -> str:
+    """The one export in a zip file."""
+    names = [name for name in archive.namelist() if name.endswith(EXPORT_ENDINGS)]
+    if len(names) == 1:
+        return names[0]
+    cause = f"{len(names)} exports in it" if names else "no export in it: none of its files ends in .sqlite"
+    advice = f"unpack it, and name what to open: unzip {shell_word(str(path))}"
+    raise ExportError(str(path), cause, advice)
+
+
+def _zstd(path: Path, packed: IO[bytes]) -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        advice = f"pip install 'nsystui[formats]', or unpack it: unzstd {shell_word(str(path))}"
+        raise ExportError(str(path), "compressed with zstd, which needs pyarrow", advice) from None
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(packed, "r"), "zstd")
+
+
+COMPRESSED = Form("a compressed export", (_ZIP, *_ENDINGS), _is_compressed, _unpack)

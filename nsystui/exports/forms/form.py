@@ -1,0 +1,73 @@
+"""A form of a report: how it is known, and how its export is written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsystui.base.errors import ExportError
+from nsystui.base.text import shell_word
+
+EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")
+RECORDING_ENDING = ".qdstrm"
+"""The ending of a recording that nsys could not make a report of: `nsys export` does not take it."""
+REPORT_ENDINGS = (".nsys-rep", ".qdrep", RECORDING_ENDING)
+
+Advance = Callable[[float], None]
+"""Is told from time to time which part (0 … 1) is done; raises where the user stops it."""
+
+ELSEWHERE = "NSYSTUI_CACHE_DIR names another place for exports"
+# A disk with less room than this is full, bytes.
+_LITTLE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of a report.
+
+    ``is_of`` tells by a path. ``write`` gets the path and that of the export to write, and raises ExportError or
+    OSError. ``endings`` are cut off the name, so that it can tell the rank. ``asks``: only with ``--convert``, since
+    NVIDIA's programs are run for it.
+    """
+
+    what: str
+    endings: tuple[str, ...]
+    is_of: Callable[[Path], bool]
+    write: Callable[[Path, Path, Advance], None]
+    asks: bool = False
+
+    def name_of(self, path: Path) -> str:
+        """The name of the report: that of the file without the form's ending and that of an export."""
+        ending = next((ending for ending in self.endings if path.name.endswith(ending)), "")
+        name = path.name.removesuffix(ending)
+        return os.path.splitext(name)[0] if name.endswith(EXPORT_ENDINGS) else name or path.stem
+
+
+def identity_of(path: Path) -> str:
+    """A text that changes when a report does: of a directory when any file in it does.
+
+    Raises ExportError where there is no such report.
+    """
+    try:
+        files = sorted(os.scandir(path), key=lambda entry: entry.name) if os.path.isdir(path) else [path]
+        states = []
+        for file in files:
+            status = file.stat()
+            states.append(f"{file.name}|{status.st_size}|{status.st_mtime_ns}")
+    except OSError as error:
+        look = f"see what is there: ls -l {shell_word(str(path.parent))}"
+        raise ExportError(str(path), error.strerror or str(error), look) from None
+    text = "|".join([os.path.realpath(path), *states])
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
+
+
+def is_full(place: Path) -> bool:
+    """Whether the disk of a file has no room left."""
+    try:
+        return shutil.disk_usage(place.parent).free < _LITTLE
+    except OSError:
+        return False

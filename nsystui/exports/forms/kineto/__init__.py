@@ -1,0 +1,29 @@
+"""Traces of the PyTorch profiler (Kineto): ``*.pt.trace.json``, plain or compressed with gzip, one for each rank.
+
+A trace is read once, in one pass and in bounded memory, and written as nsys would have written it, so that nothing else
+in the program knows of it: `reading` has the events and facts of the file, `translation` makes rows of them,
+`collectives` knows what PyTorch says of NCCL's calls. See docs/exports.md#pytorch.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nsystui.exports.forms.form import Advance, Form
+from nsystui.exports.forms.kineto.reading import is_trace
+
+_ENDINGS = (".pt.trace.json.gz", ".pt.trace.json", ".json.gz", ".json")
+
+
+def _is_trace(path: Path) -> bool:
+    return path.name.endswith(_ENDINGS) and os.path.isfile(path) and is_trace(path)
+
+
+def _write(path: Path, target: Path, advance: Advance) -> None:
+    from nsystui.exports.forms.kineto.translation import translate
+
+    translate(path, target, advance)
+
+
+KINETO = Form("a trace of the PyTorch profiler", _ENDINGS, _is_trace, _write)

@@ -1,0 +1,137 @@
+"""The events of a trace one after the other, and the facts that stand before and after them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from nsystui.base.errors import ExportError
+from nsystui.exports.forms.form import Advance
+
+_EVENTS = "traceEvents"
+# Any of these is in the first bytes of a trace: the list of process groups alone, before the events, may be long.
+_TELLING = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
+_FIRST_BYTES = 1 << 16
+_KEPT = 1 << 22
+_PIECE = 1 << 16
+_GZIP = b"\x1f\x8b"
+_FACTS = (
+    "deviceProperties",
+    "distributedInfo",
+    "baseTimeNanoseconds",
+    "cuda_driver_version",
+    "host_name",
+)
+_CUT = "cut short: the JSON ends in the middle"
+_COPY = "copy it again; a job that died while it wrote the trace leaves no whole one"
+
+Event = Mapping[str, Any]
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file begins as a trace does. Never raises."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_FIRST_BYTES)
+        if head.startswith(_GZIP):  # which may be cut before this many bytes
+            head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _FIRST_BYTES)
+    except (OSError, zlib.error):
+        return False
+    return head.lstrip()[:1] == b"{" and _TELLING.search(head) is not None
+
+
+class Trace:
+    """A trace that is read once: ``facts`` are known when its events are exhausted."""
+
+    def __init__(self, path: Path, advance: Advance) -> None:
+        self.path = path
+        self._advance = advance
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque(maxlen=_KEPT // _PIECE)
+        self._size = 1
+
+    def events(self) -> Iterator[Event]:
+        """Every event in the order of the file; numbers with decimals are ``Decimal``, which rounds nothing.
+
+        Raises ExportError where the file is damaged or cut, and OSError where it cannot be read.
+        """
+        import ijson
+
+        with open(self.path, "rb") as packed, _unpacked(packed) as stream:
+            self._size = max(os.fstat(packed.fileno()).st_size, 1)
+            reader = _Pieces(self, packed, stream)
+            try:
+                for event in ijson.items(reader, f"{_EVENTS}.item", buf_size=_PIECE):
+                    if isinstance(event, dict):
+                        yield event
+            except ijson.IncompleteJSONError as error:
+                # yajl calls every error so; only at the end of the file it is one.
+                raise self._damaged(_CUT if reader.is_at_end else _said(error)) from None
+            except ijson.JSONError as error:
+                raise self._damaged(_said(error)) from None
+            except UnicodeDecodeError:
+                raise self._damaged("text that is no UTF-8") from None
+            except EOFError:
+                raise self._damaged("cut short: the compressed file ends in the middle") from None
+            except (zlib.error, gzip.BadGzipFile) as error:
+                raise self._damaged(f"cannot be unpacked: {error}") from None
+
+    def take(self, piece: bytes, part: float) -> None:
+        """Keeps of the bytes those that facts may be in, and tells how far it is."""
+        if len(self._head) < _KEPT:
+            self._head += piece
+        self._tail.append(piece)
+        self._advance(min(part / self._size, 1.0))
+
+    def facts(self) -> dict[str, Any]:
+        """What the trace says of itself, by the names that PyTorch gives it."""
+        head = self._head.decode("utf-8", "replace").partition(f'"{_EVENTS}"')[0]
+        tail = b"".join(self._tail).decode("utf-8", "replace")
+        found = {}
+        for name in _FACTS:
+            for text, place in ((head, head.find(f'"{name}"')), (tail, tail.rfind(f'"{name}"'))):
+                value = text[place + len(name) + 2 :].lstrip().removeprefix(":").lstrip() if place >= 0 else ""
+                with suppress(ValueError, RecursionError):
+                    found[name] = json.JSONDecoder().raw_decode(value)[0]
+                    break
+        return found
+
+    def _damaged(self, cause: str) -> ExportError:
+        return ExportError(str(self.path), f"a trace of the PyTorch profiler, {cause}", _COPY)
+
+
+def _said(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"but its JSON is damaged: {lines[0]}" if lines else "but its JSON is damaged"
+
+
+def _unpacked(packed: IO[bytes]) -> IO[bytes]:
+    """The bytes as JSON, whatever the file is called."""
+    is_gzip = packed.read(len(_GZIP)) == _GZIP
+    packed.seek(0)
+    return gzip.GzipFile(fileobj=packed) if is_gzip else packed  # type: ignore[return-value]
+
+
+class _Pieces:
+    """What ijson reads from."""
+
+    def __init__(self, trace: Trace, packed: IO[bytes], stream: IO[bytes]) -> None:
+        self._trace = trace
+        self._packed = packed
+        self._stream = stream
+        self.is_at_end = False
+
+    def read(self, size: int) -> bytes:
+        piece = self._stream.read(size)
+        if size and not piece:
+            self.is_at_end = True
+        self._trace.take(piece, self._packed.tell())
+        return piece

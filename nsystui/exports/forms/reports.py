@@ -1,0 +1,94 @@
+"""Reports (``.nsys-rep``, ``.qdrep``) and recordings (``.qdstrm``), exported by NVIDIA's own programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from nsystui.base.errors import ExportError
+from nsystui.exports.forms.form import ELSEWHERE, RECORDING_ENDING, REPORT_ENDINGS, Advance, Form, is_full
+
+# What makes message sizes readable; older versions do not know these options.
+_WITH_PAYLOADS = ("--include-json=true", "--include-blobs=true")
+_IMPORTER = "QdstrmImporter"
+
+
+def nsys() -> str | None:
+    """Where ``nsys`` is, if it is on the PATH."""
+    return shutil.which("nsys")
+
+
+def importer() -> str | None:
+    """Where ``QdstrmImporter`` is: on the PATH, or in the host's part of the installation that ``nsys`` is of."""
+    if found := shutil.which(_IMPORTER):
+        return found
+    program = nsys()
+    if program is None:
+        return None
+    places = Path(os.path.realpath(program)).parents[1].glob(f"host-*/{_IMPORTER}")
+    return next((str(place) for place in sorted(places) if os.access(place, os.X_OK)), None)
+
+
+def _write_report(report: Path, target: Path, advance: Advance) -> None:
+    """Has ``nsys export`` write the export, without the newer options where it does not know them."""
+    program = nsys()
+    if program is None:
+        advice = "load the module that has it, or run `nsys export -t sqlite` where it is"
+        raise ExportError(str(report), "a report, and nsys is not on the PATH to export it", advice)
+    problem = ""
+    for options in (_WITH_PAYLOADS, ()):
+        command = [program, "export", "-t", "sqlite", "--force-overwrite=true", "-o", str(target), *options]
+        # With the whole path, since a name may begin with a dash.
+        problem = _run([*command, str(report.absolute())], target)
+        if not problem:
+            return
+    advice = ELSEWHERE if is_full(target) else f"try it by hand: {program} export --help"
+    raise ExportError(str(report), f"nsys export failed: {problem}", advice)
+
+
+def _write_recording(recording: Path, target: Path, advance: Advance) -> None:
+    """Has ``QdstrmImporter`` make the report that nsys could not make, beside the export to be, and exports that."""
+    program = importer()
+    if program is None:
+        advice = "load the module that has nsys: it lies in its directory host-linux-x64"
+        raise ExportError(str(recording), f"a recording, and {_IMPORTER} is not at hand to make its report", advice)
+    report = target.with_name(f"{target.name}.nsys-rep")
+    try:
+        problem = _run([program, "-i", str(recording.absolute()), "-o", str(report)], report)
+        if problem:
+            advice = ELSEWHERE if is_full(target) else f"try it by hand: {program} --help"
+            raise ExportError(str(recording), f"{_IMPORTER} failed: {problem}", advice)
+        _write_report(report, target, advance)
+    finally:
+        with suppress(OSError):
+            report.unlink()
+
+
+def _run(command: Sequence[str], target: Path) -> str:
+    """Runs a program that writes ``target``; what it said last if it failed. The keys of the user are not for it."""
+    import subprocess
+
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode == 0 and target.exists():
+        return ""
+    message = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace")
+    return message.splitlines()[-1] if message else "no message"
+
+
+REPORT = Form(
+    "a report of nsys",
+    tuple(ending for ending in REPORT_ENDINGS if ending != RECORDING_ENDING),
+    lambda path: path.suffix in REPORT_ENDINGS and path.suffix != RECORDING_ENDING,
+    _write_report,
+    asks=True,
+)
+RECORDING = Form(
+    "a recording of nsys",
+    (RECORDING_ENDING,),
+    lambda path: path.suffix == RECORDING_ENDING,
+    _write_recording,
+    asks=True,
+)

@@ -1,0 +1,191 @@
+"""A report in another form than SQLite answers as its SQLite export does."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import shutil
+import sqlite3
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pytest
+from synthetic import training_job
+
+from nsystui.exports.discover import discover
+from nsystui.exports.forms import form_of
+
+COMMANDS = (["kernels"], ["nccl"], ["nvtx"], ["events", "--top", "50"], ["stats", "-r", "cuda_api_sum"])
+
+
+@pytest.fixture(scope="module")
+def export(written_once) -> Path:
+    export, _ = written_once("forms", lambda directory: training_job(directory, ranks=2, steps=3, layers=3))
+    return export
+
+
+def tables(export: Path) -> list[str]:
+    with sqlite3.connect(export) as connection:
+        return [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+
+
+def frame_of(export: Path, table: str):
+    import pandas
+
+    with sqlite3.connect(export) as connection:
+        return pandas.read_sql_query(f'SELECT * FROM "{table}" ORDER BY rowid', connection).convert_dtypes()
+
+
+def as_parquet(export: Path, place: Path) -> Path:
+    directory = place / f"{export.stem}_pqtdir"
+    directory.mkdir()
+    for table in tables(export):
+        frame = frame_of(export, table)
+        duckdb.from_df(frame).to_parquet(str(directory / f"{table}.parquet"))
+    return directory
+
+
+def as_arrow(export: Path, place: Path, in_file: bool = True) -> Path:
+    pyarrow = pytest.importorskip("pyarrow", reason="Arrow files are read by pyarrow")
+    directory = place / f"{export.stem}_arwdir"
+    directory.mkdir()
+    for table in tables(export):
+        rows = pyarrow.Table.from_pandas(frame_of(export, table), preserve_index=False)
+        write = pyarrow.ipc.new_file if in_file else pyarrow.ipc.new_stream
+        with write(str(directory / f"{table}.arrow"), rows.schema) as writer:
+            writer.write_table(rows)
+    return directory
+
+
+def as_stream(export: Path, place: Path) -> Path:
+    return as_arrow(export, place, in_file=False)
+
+
+def compressed(open_packed: Callable, ending: str) -> Callable[[Path, Path], Path]:
+    def write(export: Path, place: Path) -> Path:
+        path = place / f"{export.name}{ending}"
+        with open_packed(path, "wb") as out:
+            out.write(export.read_bytes())
+        return path
+
+    return write
+
+
+def as_zstd(export: Path, place: Path) -> Path:
+    pyarrow = pytest.importorskip("pyarrow", reason="zstd is unpacked by pyarrow")
+    path = place / f"{export.name}.zst"
+    with pyarrow.CompressedOutputStream(str(path), "zstd") as out:
+        out.write(export.read_bytes())
+    return path
+
+
+def as_zip(export: Path, place: Path) -> Path:
+    path = place / f"{export.stem}.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(export, f"results/{export.name}")
+        archive.writestr("results/README", "how it was recorded")
+    return path
+
+
+FORMS = {
+    "parquetdir": as_parquet,
+    "arrowdir": as_arrow,
+    "arrowdir of streams": as_stream,
+    "gzip": compressed(gzip.open, ".gz"),
+    "xz": compressed(lzma.open, ".xz"),
+    "bzip2": compressed(bz2.open, ".bz2"),
+    "zstd": as_zstd,
+    "zip": as_zip,
+}
+
+
+@pytest.fixture(params=FORMS, scope="module")
+def other_form(request, export, tmp_path_factory) -> Path:
+    return FORMS[request.param](export, tmp_path_factory.mktemp("other"))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_each_form_answers_as_sqlite_does(run, export, other_form, command, monkeypatch, tmp_path):
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+    of_sqlite, of_form, again = (run(*command, path) for path in (export, other_form, other_form))
+    assert of_form.status == of_sqlite.status == 0, of_form.err
+    assert of_form.out == again.out == of_sqlite.out
+    assert sorted(os.listdir(other_form.parent)) == [other_form.name]  # nothing is written beside it
+
+
+def test_a_directory_means_the_forms_in_it_unless_there_are_exports(export, tmp_path):
+    first, second = as_parquet(export, tmp_path), as_zip(export, tmp_path)
+    report = tmp_path / "job_rank3.nsys-rep"
+    report.touch()
+    assert discover([str(tmp_path)]) == [second, first]
+    assert discover([str(first)]) == [first]
+    shutil.copy(export, tmp_path)
+    assert discover([str(tmp_path)]) == [tmp_path / export.name]
+
+
+def test_an_archive_of_several_exports_says_to_unpack_it(run, export, tmp_path):
+    path = tmp_path / "all.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(export, "rank0.sqlite")
+        archive.write(export, "rank1.sqlite")
+    done = run("kernels", path)
+    assert done.status == 2
+    assert f"{path}: 2 exports in it" in done.err
+    assert "unzip" in done.err
+
+
+@pytest.mark.parametrize("ending", (".sqlite.gz", ".sqlite.xz", ".sqlite.bz2", ".sqlite.zst", ".zip"))
+def test_what_cannot_be_unpacked_is_one_line(run, tmp_path, ending):
+    path = tmp_path / f"rank0{ending}"
+    path.write_bytes(b"no archive at all")
+    done = run("kernels", path)
+    assert done.status == 2
+    assert str(path) in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_cut_archive_is_one_line_and_leaves_nothing(run, export, tmp_path, monkeypatch):
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+    whole = gzip.compress(export.read_bytes())
+    path = tmp_path / "rank0.sqlite.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    done = run("kernels", path)
+    assert done.status == 2
+    assert "cannot be unpacked" in done.err
+    assert not list((tmp_path / "cache").rglob("*.sqlite"))
+
+
+def test_a_damaged_table_of_a_directory_is_named(run, export, tmp_path):
+    directory = as_parquet(export, tmp_path)
+    (directory / "StringIds.parquet").write_bytes(b"PAR1 and nothing else")
+    done = run("kernels", directory)
+    assert done.status == 2
+    assert "StringIds.parquet cannot be read" in done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("rank3.sqlite.gz", "rank3"), ("rank3.zip", "rank3"), ("rank3.sqlite.zip", "rank3"), ("rank3.db.zst", "rank3")],
+)
+def test_the_name_of_the_report_stays(tmp_path, name, expected):
+    path = tmp_path / name
+    path.touch()
+    form = form_of(path)
+    assert form is not None
+    assert form.name_of(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("head", "form"), [(b"\x89HDF\r\n\x1a\n", "-t hdf"), (b'{"Type":', "jsonlines"), (b"ARROW1\0\0", "-t arrow")]
+)
+def test_a_form_that_is_not_read_says_which_to_make(run, tmp_path, head, form):
+    path = tmp_path / "rank0.export"
+    path.write_bytes(head + bytes(200))
+    done = run("kernels", path)
+    assert done.status == 2
+    assert form in done.err
+    assert "parquetdir" in done.err

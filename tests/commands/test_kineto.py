@@ -1,0 +1,422 @@
+"""A trace of the PyTorch profiler answers as an export of nsys does, as far as it has the data."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections import defaultdict
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import training_job
+
+from nsystui.exports.demo.kineto import ENDING, write_trace
+from nsystui.exports.discover import discover
+from nsystui.exports.forms import form_of
+
+BASE = 1_775_078_550_000_000_000
+FIRST = 88_511_388_202_765
+"""The time of the first event after the base, ns."""
+
+
+@pytest.fixture(scope="module")
+def exports(written_once) -> list[Path]:
+    return written_once("kineto", lambda directory: training_job(directory, ranks=4, steps=3, layers=3))
+
+
+@pytest.fixture(scope="module")
+def traces(exports, tmp_path_factory) -> list[Path]:
+    place = tmp_path_factory.mktemp("traces")
+    paths = [place / f"{export.stem}{ENDING}" for export in exports]
+    for export, trace in zip(exports, paths, strict=True):
+        write_trace(export, trace)
+    return paths
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path) -> Path:
+    place = tmp_path / "cache"
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(place))
+    return place
+
+
+def microseconds(time: int) -> Any:
+    """A number of JSON that no float would hold."""
+    return f"@{time // 1000}.{time % 1000:03d}@"
+
+
+def event(category: str, name: str, start: int, end: int, pid: int = 4711, tid: int = 4711, **arguments: Any) -> dict:
+    times = {"ts": microseconds(start), "dur": microseconds(end - start)}
+    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, **times, "args": arguments}
+
+
+def on_gpu(category: str, name: str, start: int, end: int, correlation: int, **arguments: Any) -> dict:
+    known = {"device": 0, "context": 1, "stream": 7, "correlation": correlation}
+    return event(category, name, start, end, 0, 7, **{**known, **arguments})
+
+
+def kernel(name: str, start: int, end: int, correlation: int, **arguments: Any) -> dict:
+    shape = {"grid": [2, 3, 4], "block": [128, 1, 1], "registers per thread": 40, "shared memory": 4096}
+    return on_gpu("kernel", name, start, end, correlation, **{**shape, **arguments})
+
+
+def call(name: str, start: int, end: int, correlation: int) -> dict:
+    return event("cuda_runtime", name, start, end, cbid=211, correlation=correlation)
+
+
+def small_job() -> list[dict]:
+    return [
+        event("user_annotation", "ProfilerStep#3", FIRST, FIRST + 90_000),
+        event("cpu_op", "aten::mm", FIRST + 1_001, FIRST + 9_001, **{"External id": 12}),
+        call("cudaLaunchKernel", FIRST + 2_001, FIRST + 6_001, 11),
+        kernel("void (anonymous namespace)::gemm<float>(int)", FIRST + 9_007, FIRST + 30_011, 11),
+        call("cudaMemcpyAsync", FIRST + 31_001, FIRST + 33_001, 12),
+        on_gpu("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", FIRST + 34_001, FIRST + 36_001, 12, bytes=4096),
+    ]
+
+
+def write(path: Path, events: list[Any], before: dict | None = None, after: dict | None = None) -> Path:
+    facts = {"schemaVersion": 1, "baseTimeNanoseconds": BASE} if before is None else before
+    text = json.dumps({**facts, "traceEvents": events, **(after or {})}, indent=1)
+    text = text.replace('"@', "").replace('@"', "")
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.fixture
+def trace(tmp_path) -> Path:
+    return write(tmp_path / "job.pt.trace.json", small_job())
+
+
+def rows(run, *words: str | Path) -> list[dict[str, str]]:
+    done = run(*words, "--format", "csv")
+    assert done.status == 0, done.err
+    return done.table
+
+
+# -- the same job in both forms ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["kernels"], ["memory"], ["api"], ["gpu"], ["steps"]], ids=" ".join)
+def test_a_trace_answers_as_the_export_of_the_same_job(run, exports, traces, command):
+    of_export, of_traces = (rows(run, *command, *files) for files in (exports, traces))
+    assert of_export
+    # PyTorch calls its steps in its own way; it knows the ordinal of a GPU, and nothing but its own events.
+    without = {"NVTX Range", "GPU", "Recorded (ns)"}
+    of_export, of_traces = (
+        [{key: value.partition("_v")[0] for key, value in row.items() if key not in without} for row in table]
+        for table in (of_export, of_traces)
+    )
+    assert of_traces == of_export
+
+
+def test_collectives_have_their_sizes_and_bandwidth(run, exports, traces):
+    wanted = ("Collective", "Message Size", "Count", "Total Bytes", "Total Time (ns)", "AlgBW (B/s)", "BusBW (B/s)")
+    found = []
+    for files in (exports, traces):
+        table = rows(run, "nccl", *files, "--by", "collective,size")
+        kernels = [row for row in table if row["What"] == "kernel" and row["Collective"] != "SendRecv"]
+        found.append(sorted(tuple(row[key] for key in wanted) for row in kernels))
+    assert len(found[0]) > 4
+    assert found[0] == found[1]
+
+
+def test_ranks_come_from_the_process_group_on_one_clock(run, exports, traces, tmp_path):
+    renamed = [
+        Path(shutil.copy(trace, tmp_path / f"{name}{ENDING}")) for name, trace in zip("dcba", traces, strict=True)
+    ]
+    wanted = ("Rank", "Kernels", "Busy (%)", "NCCL (%)", "Idle (%)", "Late", "Collectives")
+    of_export, of_traces = (rows(run, "ranks", *files) for files in (exports, renamed))
+    assert [[row[key] for key in wanted] for row in of_traces] == [[row[key] for key in wanted] for row in of_export]
+
+
+def test_traces_and_exports_make_one_job(run, exports, traces):
+    table = rows(run, "kernels", exports[0], *traces[1:], "--by", "rank")
+    assert table == rows(run, "kernels", *exports, "--by", "rank")
+
+
+def test_the_durations_of_kernels_are_those_in_the_file(run, traces):
+    with gzip.open(traces[0], "rt") as file:
+        events = json.load(file, parse_float=Decimal)["traceEvents"]
+    total: dict[str, Decimal] = defaultdict(Decimal)
+    for one in events:
+        if one.get("cat") == "kernel":
+            total[one["name"]] += one["dur"] * 1000
+    table = rows(run, "stats", "-r", "cuda_gpu_kern_sum", traces[0])
+    assert {row["Name"]: int(row["Total Time (ns)"]) for row in table} == {name: int(ns) for name, ns in total.items()}
+
+
+def union(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def length(intervals: list[tuple[int, int]]) -> int:
+    return sum(end - start for start, end in union(intervals))
+
+
+def test_compute_and_overlap_are_as_htas_formulas_have_them(run, traces):
+    """HTA: compute = |U(compute)|; overlap = |U(communication) ∩ U(compute)| / |U(communication)|."""
+    with gzip.open(traces[0], "rt") as file:
+        events = json.load(file, parse_float=Decimal)["traceEvents"]
+    of_kind: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+    for one in events:
+        if one.get("cat") == "kernel":
+            start = int(one["ts"] * 1000)
+            of_kind[one["name"].startswith("nccl")].append((start, start + int(one["dur"] * 1000)))
+    compute, communication = length(of_kind[False]), length(of_kind[True])
+    overlap = compute + communication - length(of_kind[True] + of_kind[False])
+    (row,) = rows(run, "gpu", traces[0])
+    assert (int(row["Compute (ns)"]), int(row["NCCL (ns)"])) == (compute, communication)
+    assert int(row["NCCL over Compute (ns)"]) == overlap > 0
+
+
+def test_the_demo_writes_traces(run, tmp_path):
+    place = tmp_path / "demo"
+    words = ("demo", "--form", "kineto", "--ranks", "2", "--steps", "1", "--directory", place, "--write-only")
+    done = run(*words)
+    assert done.status == 0, done.err
+    assert [Path(line).name for line in done.out.splitlines()] == [f"rank0{ENDING}", f"rank1{ENDING}"]
+    assert [path.name for path in discover([str(place)])] == [f"rank0{ENDING}", f"rank1{ENDING}"]
+    again = run(*words)
+    assert again.status != 0
+    assert "is there already" in again.err
+
+
+# -- what is read of a trace ---------------------------------------------------------------------------------------
+
+
+def test_times_are_exact_to_the_nanosecond(run, tmp_path):
+    """Without a base time as PyTorch before 2.3: 16 digits before the point are more than a float holds."""
+    shift = BASE
+    events = small_job()
+    for one in events:
+        start = int(Decimal(one["ts"].strip("@")) * 1000)
+        one["ts"] = microseconds(start + shift)
+    plain = write(tmp_path / "old.json", events, before={"deviceProperties": []})
+    (row,) = rows(run, "stats", "-r", "cuda_gpu_trace:base", plain)[:1] or [{}]
+    assert (row["Start (ns)"], row["Duration (ns)"]) == ("9007", "21004")
+    (report,) = rows(run, "info", plain, "--show", "reports")
+    assert report["Started (UTC)"] == "2026-04-02 21:57:41"
+
+
+def test_facts_may_stand_before_or_after_the_events(run, tmp_path):
+    told = {"distributedInfo": {"backend": "nccl", "rank": 5, "world_size": 8}, "baseTimeNanoseconds": BASE}
+    gpu = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100", "numSms": 132, "totalGlobalMem": 80 << 30}]}
+    found = []
+    for name, before, after in (("before", {**told, **gpu}, {}), ("after", {"schemaVersion": 1}, {**gpu, **told})):
+        path = write(tmp_path / f"{name}.pt.trace.json.gz", small_job(), before, after)
+        (row,) = rows(run, "info", path, "--show", "reports")
+        found.append((row["Ranks"], row["GPUs"], row["Started (UTC)"], row["nsys"]))
+    assert found == [("5", "NVIDIA H100", "2026-04-02 21:57:41", "PyTorch profiler trace")] * 2
+
+
+def test_kernels_have_their_launch_and_shape(run, trace):
+    (row,) = [one for one in rows(run, "stats", "-r", "cuda_gpu_trace:base", trace) if "gemm" in one["Name"]]
+    assert [row[key] for key in ("GrdX", "GrdY", "GrdZ", "BlkX", "Reg/Trd", "Strm", "CorrId")] == [
+        "2", "3", "4", "128", "40", "7", "11",
+    ]  # fmt: skip
+    (launch,) = rows(run, "stats", "-r", "cuda_kern_exec_sum", trace)
+    assert (launch["API Name"], launch["AAvg (ns)"]) == ("cudaLaunchKernel", "4000.0")
+
+
+def test_synchronisations_have_their_kind_and_stream(run, tmp_path):
+    events = [
+        *small_job(),
+        on_gpu("cuda_sync", "Stream Wait Event", FIRST + 10, FIRST + 20, 20, wait_on_cuda_event_id=7),
+        on_gpu("cuda_sync", "Event Sync", FIRST + 30, FIRST + 40, 21, stream=-1),
+        on_gpu("cuda_sync", "Context Sync", FIRST + 50, FIRST + 60, 22, stream=-1),
+        on_gpu("cuda_sync", "Stream Sync", FIRST + 70, FIRST + 80, 23),
+    ]
+    path = write(tmp_path / "job.json", events)
+    table = rows(run, "events", path, "--kinds", "sync")
+    assert [(row["Name"], row["Strm"]) for row in table] == [
+        ("Stream wait sync", "7"),
+        ("Event sync", "4294967295"),  # of no stream, as nsys writes it
+        ("Context sync", "4294967295"),
+        ("Stream sync", "7"),
+    ]
+
+
+def test_operators_and_python_are_ranges_of_their_own_domains(run, tmp_path):
+    events = [
+        *small_job(),
+        event("python_function", "train.py(12): forward", FIRST + 500, FIRST + 9_500),
+        event("gpu_user_annotation", "ProfilerStep#3", FIRST + 9_000, FIRST + 40_000, 0, 7),
+    ]
+    found = {row["Range"] for row in rows(run, "stats", "-r", "nvtx_sum", write(tmp_path / "job.json", events))}
+    assert found == {"ProfilerStep#3", "PyTorch operators:aten::mm", "Python:train.py(12): forward"}
+
+
+COLLECTIVES = {
+    "allreduce": ("AllReduce", 2048),
+    "_allgather_base": ("AllGather", 2048),
+    "all_gather_into_tensor_coalesced": ("AllGather", 2048),
+    "_reduce_scatter_base": ("ReduceScatter", 8192),
+    "all_to_all": ("AlltoAll", 512),
+    "broadcast": ("Broadcast", 2048),
+}
+
+
+@pytest.mark.parametrize("spelled", COLLECTIVES)
+def test_the_message_size_is_that_of_nccls_own_call(run, tmp_path, spelled):
+    collective, size = COLLECTIVES[spelled]
+    said = {
+        "Collective name": spelled, "dtype": "BFloat16", "In msg nelems": 1024, "Out msg nelems": 4096,
+        "Group size": 4, "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3]", "Rank": 1,
+    }  # fmt: skip
+    events = [
+        event("cpu_op", "record_param_comms", FIRST, FIRST + 9_000, **said),
+        call("cudaLaunchKernelExC", FIRST + 1_000, FIRST + 5_000, 3),
+        kernel("ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", FIRST + 9_000, FIRST + 20_000, 3),
+    ]
+    table = rows(run, "nccl", write(tmp_path / "job.json", events), "--by", "collective,bytes,datatype,communicator")
+    assert {(row["Collective"], row["Message Size (B)"], row["Datatype"]) for row in table} == {
+        (collective, str(size), "bf16")
+    }
+
+
+def test_what_is_no_collective_makes_no_call(run, tmp_path):
+    said = {"Collective name": "wait", "dtype": "Float", "In msg nelems": 0, "Out msg nelems": 0, "Group size": 4}
+    events = [*small_job(), event("cpu_op", "record_param_comms", FIRST, FIRST + 10, **said)]
+    done = run("info", write(tmp_path / "job.json", events), "--show", "contents", "--format", "csv")
+    assert next(row for row in done.table if row["Table"] == "nccl_calls")["Rows"] == "0"
+
+
+def test_allocations_of_pytorch_are_gpu_memory(run, tmp_path):
+    def memory(time: int, size: int, kind: int = 1) -> dict:
+        said = {"Device Type": kind, "Device Id": 0, "Bytes": size, "Addr": 140_000_000, "Total Allocated": 1}
+        place = {"pid": 4711, "tid": 4711, "ts": microseconds(time)}
+        return {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", **place, "args": said}
+
+    events = [*small_job(), memory(FIRST + 10, 1 << 20), memory(FIRST + 30, -(1 << 20)), memory(FIRST + 20, 64, 0)]
+    done = run("info", write(tmp_path / "job.json", events), "--show", "contents", "--format", "csv")
+    assert next(row for row in done.table if row["Table"] == "gpu_memory")["Rows"] == "2"
+
+
+def test_events_long_before_the_first_ones_are_kept(run, tmp_path):
+    late = [event("cpu_op", "aten::add", FIRST + number, FIRST + number + 1) for number in range(20_001)]
+    early = kernel("early", FIRST - 20_000_000_000, FIRST - 19_999_999_000, 1)
+    (row,) = rows(run, "kernels", write(tmp_path / "job.json", [*late, early]))
+    assert row["Name"] == "early"
+    assert row["Total Time (ns)"] == "1000"
+
+
+def test_numbers_may_be_text(run, tmp_path):
+    text = json.dumps({"schemaVersion": 1, "traceEvents": small_job()}).replace("@", "")
+    text = text.replace('"correlation": 11', '"correlation": "11"')
+    path = tmp_path / "job.json"
+    path.write_text(text)
+    (launch,) = rows(run, "stats", "-r", "cuda_kern_exec_sum", path)
+    assert "gemm" in launch["Kernel Name"]
+
+
+def test_a_thread_number_too_large_for_an_export_stays_one_thread(run, tmp_path):
+    events = [
+        *small_job(),
+        *(event("cpu_op", "aten::mm", FIRST + n, FIRST + n + 1, tid=140_000_000_000_000) for n in (1, 5)),
+    ]
+    path = write(tmp_path / "job.json", events)
+    table = rows(run, "stats", "-r", "nvtx_pushpop_trace", path)
+    threads = {row["TID"]: row for row in table if row["Name"].endswith("aten::mm")}
+    assert len(threads) == 2
+
+
+def test_the_name_tells_the_host_where_it_tells_the_process(run, tmp_path):
+    for name, host in (("gpu-a01_4711.1754980773706849449", "gpu-a01"), ("run_12.7", "")):
+        path = write(tmp_path / f"{name}.pt.trace.json", small_job())
+        (row,) = rows(run, "info", path, "--show", "reports")
+        assert row["Host"] == host
+
+
+# -- what a trace lacks, and what is wrong with it ------------------------------------------------------------------
+
+
+def test_what_a_trace_lacks_is_said(run, trace):
+    done = run("info", trace)
+    assert "made of a PyTorch profiler trace, which has no OS calls" in done.err
+    assert "a PyTorch profiler trace has none; record with `nsys profile -t osrt`" in done.out
+    assert "a PyTorch profiler trace has none" in run("stats", "-r", "osrt_sum", trace).err
+
+
+def test_a_trace_of_the_cpu_alone_says_how_to_trace_the_gpu(run, tmp_path):
+    path = write(tmp_path / "job.json", small_job()[:2])
+    done = run("kernels", path)
+    assert "no GPU kernels in this export: trace with ProfilerActivity.CUDA among the activities" in done.err
+
+
+def test_unknown_and_incomplete_events_are_counted(run, tmp_path):
+    strange = [
+        event("mtia_runtime", "runFunction", FIRST, FIRST + 1),
+        event("mtia_runtime", "runFunction", FIRST, FIRST + 1),
+        {"ph": "X", "cat": "kernel", "name": "no times", "pid": 0, "tid": 7, "args": {}},
+        {"ph": "X", "cat": "kernel", "name": "no duration", "pid": 0, "tid": 7, "ts": 1, "args": {}},
+        {"ph": "X", "cat": "kernel", "name": "no GPU", "pid": "GPU", "tid": 7, "ts": 1, "dur": 1, "args": {}},
+        "no event",
+    ]
+    done = run("info", write(tmp_path / "job.json", [*small_job(), *strange]), "--show", "diagnostics")
+    assert "left out of the PyTorch profiler trace: events of the category mtia_runtime (2)" in done.out
+    assert "left out of the PyTorch profiler trace: events without times (2)" in done.out
+    assert "left out of the PyTorch profiler trace: events of the category kernel without a device (1)" in done.out
+
+
+@pytest.mark.parametrize("ending", [".json", ".json.gz"])
+def test_a_cut_trace_is_one_line_and_leaves_nothing(run, trace, tmp_path, own_cache, ending):
+    whole = trace.read_bytes()
+    if ending == ".json":
+        content = whole[: len(whole) // 2]
+    else:
+        content = gzip.compress(whole)
+        content = content[: len(content) // 2]
+    path = tmp_path / f"cut{ending}"
+    path.write_bytes(content)
+    done = run("kernels", path)
+    assert done.status == 2
+    assert str(path) in done.err
+    assert "cut short" in done.err
+    assert "copy it again" in done.err
+    assert "Traceback" not in done.err
+    assert not list(own_cache.rglob("*.sqlite"))
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (b'{"traceEvents": [{"ph": "X", "ts": }]}', "JSON is damaged"),
+        (b'{"traceEvents": [{"ph": "X", "name": "\xff\xfe"}]}', "damaged"),
+        (b'{"traceEvents": []}', "no event in it"),
+        (b'{"traceEvents": {"ph": "X"}}', "no event in it"),
+        (b'{"displayTimeUnit":"ns","traceEvents":[{"ph":"X","cat":"x","ts":1,"dur":1}]}', "no event in it"),
+        (b'{"some": "JSON"}', "as JSON"),
+    ],
+)
+def test_what_is_no_trace_is_one_line(run, tmp_path, content, cause):
+    path = tmp_path / "other.json"
+    path.write_bytes(content)
+    done = run("kernels", path)
+    assert done.status == 2
+    assert str(path) in done.err
+    assert cause in done.err
+    assert "Traceback" not in done.err
+    assert path.read_bytes() == content
+
+
+def test_a_directory_means_its_traces_and_no_other_json(trace):
+    (trace.parent / "config.json").write_text('{"model": "demo"}')
+    assert discover([str(trace.parent)]) == [trace]
+
+
+@pytest.mark.parametrize("name", ["rank3.pt.trace.json", "rank3.pt.trace.json.gz", "rank3.json", "rank3.json.gz"])
+def test_the_name_of_the_trace_is_that_of_the_report(tmp_path, name):
+    path = write(tmp_path / name, small_job())
+    form = form_of(path)
+    assert form is not None
+    assert form.name_of(path) == "rank3"

@@ -1,0 +1,244 @@
+"""``--dask``: the answers that the workers of a cluster compute are the answers made here, to the byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsystui.base.errors import NsystuiError
+from nsystui.cli import main
+from nsystui.exports.demo import TrainingJob
+from nsystui.questions import catalogue, on_dask
+from nsystui.questions.derived import in_runs
+from nsystui.questions.on_dask import DaskWorkers, Place, compute_there
+from nsystui.store.database import Limits
+from nsystui.store.session import Session
+
+distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'nsystui[dask]'")
+
+
+@pytest.fixture(scope="module")
+def packed_once(demo_job: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("packed") / "job"
+    assert main(["pack", *map(str, demo_job), "-o", str(directory)]) == 0
+    return directory
+
+
+@pytest.fixture
+def packed(packed_once: Path) -> Path:
+    """The demo job, with nothing computed ahead: that is left to the workers."""
+    for kept in packed_once.glob("reports/*/result=*"):
+        kept.unlink()
+    return packed_once
+
+
+@pytest.fixture
+def asked_of_workers(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The reports that something was computed of by workers."""
+    seen: set[int] = set()
+    each = DaskWorkers.each
+
+    def noted(self: DaskWorkers, work: Any, tell: Any) -> Iterator[Any]:
+        seen.update(report.index for run, _ in work for report in run)
+        return each(self, work, tell)
+
+    monkeypatch.setattr(DaskWorkers, "each", noted)
+    return seen
+
+
+OF_REPORTS = [
+    "kernels",
+    "kernels --by rank,stream --names short",
+    "kernels --by family,rank",
+    "kernels --filter !nccl --time 100ms:300ms --ranks 0,2",
+    "memory",
+    "memory --sizes",
+    "api --filter Launch",
+    "osrt",
+    "overview",
+    "overview --time 100ms:300ms",
+    "ranks",
+    "ranks --collectives",
+    "ranks --kinds",
+    "ranks --time 100ms:300ms --ranks 0,2",
+    "steps",
+    "steps --every --step-range ^step",
+    "nccl",
+    "nccl --by collective,rank",
+    "gpu",
+    "gpu --over-time --bins 7",
+    "gpu --streams 7",
+    "metrics",
+    "efficiency --tables all",
+    "nvtx",
+    "nvtx --by rank --streams 7",
+    "nvtx --summary",
+    "triage --format json",
+    "stats -r cuda_api_gpu_sum",
+    "stats -r cuda_api_sum",
+    "stats -r cuda_gpu_kern_gb_sum",
+    "stats -r cuda_gpu_kern_sum:base",
+    "stats -r cuda_gpu_mem_size_sum",
+    "stats -r cuda_gpu_mem_time_sum",
+    "stats -r cuda_gpu_sum",
+    "stats -r cuda_kern_exec_sum",
+    "stats -r nvtx_pushpop_sum",
+    "stats -r nvtx_startend_sum",
+    "stats -r nvtx_sum",
+    "stats -r osrt_sum",
+]
+"""Every question that a cluster computes, but those that the demo job has nothing for."""
+NOTHING_FOR = {"mpi", "libraries", "mpi_event_sum", "openacc_sum", "openmp_sum"}
+
+
+@pytest.mark.parametrize("words", OF_REPORTS)
+def test_the_answer_is_the_same(run, dask_scheduler, packed, demo_job, asked_of_workers, words):
+    name, *flags = words.split()
+    flags += [] if "--format" in flags else ["--format", "csv"]
+    on_cluster = run(name, "--dask", dask_scheduler, packed, *flags)
+    here = run(name, *demo_job, *flags)
+    assert on_cluster.status == 0
+    assert on_cluster.out.replace("packed job", "NCCL communicator") == here.out
+    assert on_cluster.err.replace("packed job", "NCCL communicator") == here.err
+    assert asked_of_workers
+
+
+def test_every_question_that_a_cluster_computes_is_compared():
+    asked = {words.removeprefix("stats -r ").split()[0].partition(":")[0] for words in OF_REPORTS}
+    assert {one.name for one in catalogue.questions() if one.of_reports} == (asked - {"triage"}) | NOTHING_FOR
+
+
+@pytest.mark.parametrize("words", ["mpi", "stats -r openacc_sum"])
+def test_what_was_not_recorded_is_missing_there_too(run, dask_scheduler, packed, words):
+    name, *flags = words.split()
+    on_cluster, here = run(name, "--dask", dask_scheduler, packed, *flags), run(name, packed, *flags)
+    assert (on_cluster.status, on_cluster.err) == (here.status, here.err) == (3, here.err)
+
+
+def test_reports_of_several_per_task_and_medians_of_different_values(run, dask_scheduler, tmp_path, monkeypatch):
+    """Ranks of other speeds: the middle of a kernel's durations lies in values that no task has alone."""
+    exports = TrainingJob(ranks=5, steps=3, layers=2, gpu_metrics=False).write(tmp_path)
+    packed = tmp_path / "packed"
+    assert run("pack", *exports, "-o", packed).status == 0
+    monkeypatch.setattr(on_dask, "_TASKS_OF_A_THREAD", 1)
+    for words in (["kernels", "--format", "csv"], ["stats", "-r", "cuda_api_sum", "--format", "csv"]):
+        on_cluster = run(words[0], "--dask", dask_scheduler, packed, *words[1:])
+        here = run(words[0], *exports, *words[1:])
+        assert (on_cluster.status, on_cluster.out) == (0, here.out)
+
+
+@pytest.mark.parametrize(
+    "words", ["budget", "events", "kernels --instances x", "nccl --calls", "stats -r cuda_gpu_trace"]
+)
+def test_what_a_cluster_has_no_part_in_is_refused_in_a_line(run, packed, words):
+    name, *flags = words.split()
+    done = run(name, packed, *flags, "--dask", "tcp://127.0.0.1:9")
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert "leave --dask out" in done.err
+
+
+def test_a_scheduler_file_and_a_file_to_write(run, dask_scheduler, packed, tmp_path):
+    (tmp_path / "scheduler.json").write_text(json.dumps({"address": dask_scheduler}))
+    done = run("ranks", "--dask", tmp_path / "scheduler.json", packed, "-o", tmp_path / "ranks.json")
+    assert done.status == 0
+    assert [row["rank"] for row in json.loads((tmp_path / "ranks.json").read_text())] == [0, 1, 2, 3]
+
+
+def test_workers_of_another_version_or_without_the_program(run, dask_scheduler, packed, monkeypatch):
+    monkeypatch.setattr(on_dask, "__version__", "0.0.9")
+    done = run("ranks", "--dask", dask_scheduler, packed)
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert "here is 0.0.9" in done.err
+    monkeypatch.setattr(on_dask, "VERSION", "nsystui_elsewhere:__version__")
+    done = run("ranks", "--dask", dask_scheduler, packed)
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert "has no nsystui" in done.err
+
+
+def test_a_job_that_the_worker_does_not_see(tmp_path):
+    told = compute_there([Place(0, str(tmp_path / "reports/rank=0"), 0)], Limits(), lambda session, reports: 1)
+    assert told.result is None
+    assert "must see the packed job" in told.failure
+
+
+def test_exports_are_refused_before_anything_is_asked(run, demo_job):
+    done = run("kernels", "--dask", "tcp://127.0.0.1:9", demo_job[0])
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert "nsystui pack" in done.err
+
+
+@pytest.mark.parametrize("where", ["tcp://127.0.0.1:9", "nowhere", "{}/empty.json"])
+def test_no_scheduler(run, packed, tmp_path, monkeypatch, where):
+    monkeypatch.setattr(on_dask, "_CONNECTING", 0.5)
+    (tmp_path / "empty.json").write_text("{}")
+    done = run("overview", "--dask", where.format(tmp_path), packed)
+    assert (done.status, done.err.count("\n")) == (2, 1)
+
+
+def test_a_cluster_without_workers(run, packed, monkeypatch):
+    monkeypatch.setattr(on_dask, "_FIRST_WORKER", 0.5)
+    with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
+        done = run("ranks", "--dask", cluster.scheduler_address, packed)
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert "no worker came" in done.err
+
+
+@pytest.fixture
+def session(packed: Path, dask_scheduler: str) -> Iterator[Session]:
+    """The packed job with the workers of the cluster."""
+    with closing(Session()) as session:
+        for report in sorted(packed.glob("reports/*")):
+            session.add(report)
+        session.workers = DaskWorkers.connect(dask_scheduler, session.limits)
+        yield session
+
+
+def dying(is_due: Callable[[list[int]], bool]) -> Callable[[Session, list[Any]], list[int]]:
+    """Computes the numbers of the reports, or ends the process in the middle of it."""
+
+    def compute(session: Session, reports: list[Any]) -> list[int]:
+        numbers = [report.index for report in reports]
+        if is_due(numbers):
+            os._exit(1)
+        return numbers
+
+    return compute
+
+
+def test_the_task_of_a_worker_that_dies_is_done_by_another(session, tmp_path):
+    marker = tmp_path / "died"
+
+    def first_time(marker: Path, numbers: list[int]) -> bool:
+        if 2 in numbers and not marker.exists():
+            marker.touch()
+            return True
+        return False
+
+    found = list(in_runs(session, session.reports, dying(partial(first_time, marker))))
+    assert marker.exists()
+    assert [number for numbers in found for number in numbers] == [0, 1, 2, 3]
+
+
+def test_a_report_that_no_worker_survives_is_named(session, monkeypatch):
+    monkeypatch.setattr(on_dask, "_TASKS_OF_A_THREAD", 1)  # two reports in a task
+    with pytest.raises(NsystuiError) as told:
+        list(in_runs(session, session.reports, dying(lambda numbers: 2 in numbers)))
+    assert f"{session.reports[2].name} cannot be computed: 2 workers died" in str(told.value)
+    assert session.reports[3].name not in str(told.value)
+
+
+def test_a_report_that_is_damaged_is_left_out_as_it_is_here(run, dask_scheduler, packed_once, tmp_path):
+    shutil.copytree(packed_once, tmp_path / "job")
+    (file,) = (tmp_path / "job/kernels/rank=1").glob("*.parquet")
+    file.write_bytes(b"PAR1" + bytes(file.stat().st_size - 8) + b"PAR1")
+    on_cluster = run("kernels", "--dask", dask_scheduler, tmp_path / "job")
+    assert vars(on_cluster) == vars(run("kernels", tmp_path / "job"))
+    assert "rank=1" in on_cluster.err

@@ -1,0 +1,90 @@
+"""``nsystui record`` prints commands that a shell runs as meant, and runs none."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+
+import pytest
+
+
+@pytest.fixture
+def played(tmp_path):
+    """Runs a script where nsys, srun and nsystui are programs that only log their words; the calls of each."""
+    log = tmp_path / "log"
+    for name, then in (("nsys", ""), ("nsystui", ""), ("srun", 'exec "$@"'), ("train", "")):
+        program = tmp_path / name
+        body = f'printf "%s\\n" {name} "$@" END >> {shlex.quote(str(log))}\n' if name != "srun" else ""
+        program.write_text(f"#!/bin/bash\n{body}{then}\n")
+        program.chmod(0o755)
+
+    def play(script: str, rank: int = 0) -> list[list[str]]:
+        log.write_text("")
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_PROCID": str(rank)}
+        subprocess.run(["bash", "-eu", "-c", script], cwd=tmp_path, env=environment, check=True, timeout=60)
+        return [call.split("\n")[:-1] for call in log.read_text().split("END\n") if call]
+
+    return play
+
+
+def test_the_shell_runs_what_is_meant(run, played):
+    done = run(
+        "record", "--nsys-version", "2025.3", "--why-idle", "--nvtx-range", "step 20", "--", "train", "a b", "--lr=1"
+    )
+    assert done.status == 0
+    profile, *_, triage = played(done.out)
+    assert profile[:2] == ["nsys", "profile"]
+    assert profile[profile.index("-t") + 1] == "cuda,nvtx,osrt"
+    assert "--sample=process-tree" in profile
+    assert "--nvtx-capture=step 20" in profile
+    assert profile[profile.index("-o") :] == ["-o", "run/rank%q{SLURM_PROCID}", "train", "a b", "--lr=1"]
+    assert triage[:2] == ["nsystui", "triage"]
+
+
+def test_ranks_that_are_not_recorded_run_the_program_alone(run, played):
+    script = run("record", "--ranks", "0,2", "--", "train", "it's").out
+    assert played(script, rank=2)[0][:2] == ["nsys", "profile"]
+    assert played(script, rank=2)[0][-2:] == ["train", "it's"]
+    assert played(script, rank=1)[0] == ["train", "it's"]
+
+
+@pytest.mark.parametrize(
+    ("version", "flag", "there", "absent"),
+    [
+        ("2022.4", "--gpu-metrics", "--gpu-metrics-device=all", "--gpu-metrics-devices"),
+        ("2025.1", "--gpu-metrics", "--gpu-metrics-devices", "--gpu-metrics-device="),
+        ("2026.1", "--nccl-sizes", "--include-blobs=true", ""),
+        ("2024.2", "--nccl-sizes", "--include-json=true", "--include-blobs"),
+        ("2023.4", "--memory", "--cuda-memory-usage=true", "--include-json"),
+    ],
+)
+def test_options_are_those_of_the_version(run, version, flag, there, absent):
+    done = run("record", "--nsys-version", version, flag, "--", "train")
+    assert there in done.out
+    assert not absent or absent not in done.out
+
+
+def test_what_a_version_lacks_is_said(run):
+    done = run("record", "--nsys-version", "2022.4", "--python", "--", "train")
+    assert "python" not in done.out
+    assert "--python: not recorded, nsys 2023.1 or later is needed" in done.err
+
+
+def test_without_a_question_nothing_but_the_trace_is_recorded(run):
+    assert "--sample=none --cpuctxsw=none" in run("record", "--", "train").out
+
+
+def test_small_overhead_has_samples_without_stacks(run):
+    out = run("record", "--why-idle", "--small-overhead", "--", "train").out
+    assert "--backtrace=none" in out
+    assert "dwarf" not in out
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--"], ["--nsys-version", "new", "--", "train"], ["--profiler-api", "--delay", "3", "--", "train"]]
+)
+def test_what_makes_no_sense_is_wrong_usage(run, words):
+    done = run("record", *words)
+    assert done.status == 2
+    assert done.err

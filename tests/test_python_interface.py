@@ -1,0 +1,121 @@
+"""The interface for Python answers as the commands do, and its page of examples is true."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from pathlib import Path
+
+import pandas
+import pytest
+from synthetic import training_job
+
+import nsystui
+from nsystui.cli import main
+
+PAGE = Path(__file__).parents[1] / "nsystui/docs/python.md"
+
+
+@pytest.fixture(scope="module")
+def job_files(written_once) -> list[Path]:
+    return written_once("python", lambda directory: training_job(directory, ranks=4, steps=6, layers=4))
+
+
+@pytest.fixture(scope="module")
+def job(job_files, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        with nsystui.open(*job_files) as opened:
+            yield opened
+
+
+def test_the_examples_of_the_page_are_true(job_files, monkeypatch, tmp_path):
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path))
+    monkeypatch.chdir(job_files[0].parent)
+    failed, tried = doctest.testfile(str(PAGE), module_relative=False, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+    assert tried
+    assert not failed
+
+
+@pytest.mark.parametrize(
+    ("question", "options", "words"),
+    [
+        ("kernels", {"by": "rank", "ranks": [0, 2]}, ["kernels", "--by", "rank", "--ranks", "0,2"]),
+        ("nccl", {}, ["nccl"]),
+        ("gpu", {"over_time": True, "bins": 7}, ["gpu", "--over-time", "--bins", "7"]),
+        ("steps", {"every": True}, ["steps", "--every"]),
+        ("events", {"time": "10ms:11ms"}, ["events", "--time", "10ms:11ms"]),
+        ("stats cuda_api_sum", {}, ["stats", "-r", "cuda_api_sum"]),
+        ("recipe nccl_sum", {}, ["recipe", "nccl_sum"]),
+    ],
+)
+def test_a_frame_has_the_rows_of_the_json(job, job_files, capsys, question, options, words):
+    frame = job.ask(question, **options)
+    assert main([*words, "--format", "json", *map(str, job_files)]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    assert len(frame) == len(expected) > 0
+    assert list(frame.columns) == list(expected[0])
+    for row, said in zip(frame.to_dict("records"), expected, strict=True):
+        for key, value in said.items():
+            if value is None:
+                assert pandas.isna(row[key])
+            elif isinstance(value, float):
+                assert row[key] == pytest.approx(value, rel=1e-3, abs=0.1)
+            else:
+                assert row[key] == value
+
+
+def test_triage_has_the_rows_of_the_json(job, job_files, capsys):
+    frame = job.triage()
+    main(["triage", "--format", "json", *map(str, job_files)])
+    expected = json.loads(capsys.readouterr().out)
+    assert frame.id.tolist() == [row["id"] for row in expected]
+    assert frame.sentence.tolist() == [row["sentence"] for row in expected]
+
+
+def test_thresholds_of_triage_have_their_names(job):
+    assert "straggler" in job.triage().query("severity == 'warning'").id.tolist()
+    assert "straggler" not in job.triage({"straggler_percent": 99}).query("severity == 'warning'").id.tolist()
+    with pytest.raises(nsystui.UsageError, match="moons"):
+        job.triage({"moons": 1})
+
+
+def test_types_do_not_depend_on_the_rows(job):
+    whole, nothing = job.ask("kernels"), job.ask("kernels", filter="no such kernel")
+    assert not len(nothing)
+    assert whole.dtypes.equals(nothing.dtypes)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda job: job.ask("kernel"), "did you mean 'kernels'"),
+        (lambda job: job.ask("kernels", moon=1), "--moon"),
+        (lambda job: job.ask("kernels", top=3), "--top"),  # frames have head()
+        (lambda job: job.ask("kernels", time="soon"), "soon"),
+        (lambda job: job.ask("kernels", ranks=[99]), "rank 99"),
+    ],
+)
+def test_what_is_not_there_is_a_usage_error(job, ask, said):
+    with pytest.raises(nsystui.UsageError, match=said):
+        ask(job)
+
+
+def test_every_question_can_be_asked(job):
+    for question in nsystui.catalogue():
+        if question != "recipe diff":  # which compares two jobs
+            assert isinstance(job.ask(question), pandas.DataFrame)
+
+
+def test_a_file_that_cannot_be_opened_is_warned_of_and_none_at_all_is_an_error(job_files, tmp_path):
+    broken = tmp_path / "broken.sqlite"
+    broken.write_bytes(b"no database")
+    with (
+        pytest.warns(UserWarning, match=r"broken\.sqlite"),
+        nsystui.open(job_files[0], broken, no_cache=True) as opened,
+    ):
+        assert opened.files == (job_files[0],)
+    with pytest.raises(nsystui.NsystuiError, match=r"broken\.sqlite"):
+        nsystui.open(broken)
+    with pytest.raises(nsystui.NsystuiError):
+        nsystui.open()

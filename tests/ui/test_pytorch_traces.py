@@ -1,0 +1,34 @@
+"""Traces of the PyTorch profiler on the screens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from jobs import NARROW, hit, line_with, rest, screen_text
+from synthetic import training_job
+
+from nsystui.exports.demo.kineto import ENDING, write_trace
+from nsystui.questions.opening import Source
+from nsystui.ui.app import NsystuiApp
+
+
+@pytest.fixture(scope="module")
+def traces(written_once, tmp_path_factory) -> list[Path]:
+    exports = written_once("kineto", lambda directory: training_job(directory, ranks=4, steps=3, layers=3))
+    place = tmp_path_factory.mktemp("screens")
+    paths = [place / f"{export.stem}{ENDING}" for export in exports]
+    for export, trace in zip(exports, paths, strict=True):
+        write_trace(export, trace)
+    return paths
+
+
+async def test_the_screens_show_traces_and_say_what_they_are(traces, tmp_path):
+    source = Source(tuple(map(str, traces)), tmp_path / "columns", conversion_directory=tmp_path / "exports")
+    app = NsystuiApp(source)
+    async with app.run_test(size=NARROW) as pilot:
+        await rest(app, pilot)
+        assert "PyTorch profiler trace" in line_with(app, "4 ranks")
+        for key, words in (("2", "nvjet"), ("3", "AllReduce"), ("5", "ProfilerStep#"), ("7", "rank")):
+            await hit(app, pilot, key)
+            assert any(words in line for line in screen_text(app)), words

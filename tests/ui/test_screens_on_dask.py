@@ -1,0 +1,64 @@
+"""``nsystui --dask ADDRESS packed``: the screens show what the workers of a cluster compute."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from jobs import NARROW, hit, rest, screen_text
+
+from nsystui.cli import main
+from nsystui.questions.on_dask import DaskWorkers
+from nsystui.questions.opening import Source
+from nsystui.ui.app import NsystuiApp
+
+pytest.importorskip("distributed", reason="Dask is not installed: pip install 'nsystui[dask]'")
+
+
+@pytest.fixture(scope="module")
+def packed(demo_job, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("packed") / "job"
+    assert main(["pack", *map(str, demo_job), "-o", str(directory)]) == 0
+    return directory
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """How many reports the workers were asked about, once for each time."""
+    runs = []
+    each = DaskWorkers.each
+
+    def noted(self, work, tell):
+        runs.append(sum(len(run) for run, _ in work))
+        return each(self, work, tell)
+
+    monkeypatch.setattr(DaskWorkers, "each", noted)
+    return runs
+
+
+async def shown(packed, dask):
+    """The Kernels, NCCL and Ranks screens."""
+    app = NsystuiApp(Source((str(packed),), dask=dask))
+    async with app.run_test(size=NARROW) as pilot:
+        await rest(app, pilot)
+        screens = []
+        for key in "237":
+            await hit(app, pilot, key)
+            screens.append(screen_text(app))
+        return screens
+
+
+async def test_the_screens_of_a_cluster_are_the_screens_here(packed, dask_scheduler, asked):
+    on_cluster = await shown(packed, dask_scheduler)
+    assert asked and set(asked) <= {1, 2, 3, 4}
+    assert on_cluster == await shown(packed, None)
+
+
+async def test_no_scheduler_ends_the_program_with_the_reason(packed):
+    app = NsystuiApp(Source((str(packed),), dask="nowhere"))
+    async with app.run_test(size=NARROW) as pilot:
+        deadline = time.monotonic() + 60
+        while app.return_code is None and time.monotonic() < deadline:
+            await pilot.pause(0.05)
+    assert app.return_code == 2
+    assert "neither a scheduler file nor an address" in app.reasons[0]
