@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import SHARED
+from support import SHARED, session_over
 
 from nsystui.base import resources
 from nsystui.exports.demo import TrainingJob
@@ -143,11 +143,8 @@ def opened() -> Iterator[Callable[..., Session]]:
     sessions: list[Session] = []
 
     def open_all(*paths: Path) -> Session:
-        session = Session(cache=None)
-        sessions.append(session)
-        for path in paths:
-            session.add(path)
-        return session
+        sessions.append(session_over(*paths))
+        return sessions[-1]
 
     yield open_all
     for session in sessions:

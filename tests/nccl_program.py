@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from support import session_over
 from synthetic import PAYLOAD_BYTES, ExportWriter
 
 from nsystui.exports.demo import NcclPayloads, Thread
@@ -15,7 +16,6 @@ from nsystui.exports.demo.nccl import encode_payload, payload_schema
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.tasks import ranked_tasks
-from nsystui.store.session import Session
 
 COMM, SIZE, REDUCTION, ROOT, PEER = (
     "NCCL communicator ID",
@@ -102,21 +102,16 @@ class Program:
 
 
 def pairing_of(*paths: Path) -> NcclPairing:
-    session = Session(cache=None)
+    session = session_over(*paths)
     try:
-        for path in paths:
-            session.add(path)
         return NcclPairing.load(session, ranked_tasks(session))
     finally:
         session.close()
 
 
 def job_of(*paths: Path) -> Job:
-    """Some exports as a job that keeps its columns in memory; it must be closed."""
-    job = Job(Session(cache=None))
-    for path in paths:
-        job.session.add(path)
-    return job
+    """Some exports as a job, which must be closed."""
+    return Job(session_over(*paths))
 
 
 def rows(frame: Any, *columns: str) -> list[tuple[Any, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -11,12 +12,24 @@ from typing import Any
 
 import pytest
 
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session
+
 SHARED = Path(__file__).parents[2] / "shared/data"
 
 
 def real_exports() -> list[Path]:
     """The real exports on this machine; none on a user's."""
     return sorted((SHARED / "exports").glob("*.sqlite"))
+
+
+def session_over(*paths: Path) -> Session:
+    """A session over exports. The real ones, which no test changes, are read once in the whole run."""
+    are_real = bool(paths) and all(SHARED in path.parents for path in paths)
+    session = Session(cache=Cache(Path(os.environ["NSYSTUI_CACHE_DIR"])) if are_real else None)
+    for path in paths:
+        session.add(path)
+    return session
 
 
 def native(path: Path, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

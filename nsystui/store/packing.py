@@ -82,17 +82,20 @@ class MemorySink:
         self._lock = threading.Lock()
 
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, position: int) -> int:
-        """Adds rows to the table of ``table``, which is made for the first of them."""
-        ((rows,),) = connection.execute(f"CREATE OR REPLACE TEMP TABLE arrived AS {select}").fetchall()
-        if not rows:
-            return 0
+        """Adds rows to the table of ``table``, which is made of the first of them."""
+        name = f"{self._prefix}_{table.name}"
         with self._lock:
-            if table.name in self.names:
-                connection.table("arrived").insert_into(self.names[table.name])
-            else:
-                name = f"{self._prefix}_{table.name}"
-                connection.table("arrived").create(name)
-                self.names[table.name] = name
+            if table.name not in self.names:
+                ((rows,),) = connection.execute(f"CREATE OR REPLACE TABLE {name} AS {select}").fetchall()
+                if rows:
+                    self.names[table.name] = name
+                else:
+                    connection.execute(f"DROP TABLE {name}")
+                return int(rows)
+        ((rows,),) = connection.execute(f"CREATE OR REPLACE TEMP TABLE arrived AS {select}").fetchall()
+        if rows:
+            with self._lock:
+                connection.execute(f"INSERT INTO {name} FROM arrived")
         return int(rows)
 
     def abandon(self) -> None:

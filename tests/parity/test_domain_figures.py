@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support import native, shared
+from support import native, session_over, shared
 
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks
@@ -149,11 +149,9 @@ FIGURES: list[tuple[str, str, dict[str, float]]] = [
 
 @pytest.fixture(scope="module")
 def ddp() -> Any:
-    session = Session()
-    for path in shared(DDP):
-        session.add(path)
-    yield Job(session)
-    session.close()
+    job = Job(session_over(*shared(DDP)))
+    yield job
+    job.close()
 
 
 @pytest.mark.parametrize(("report", "name", "figures"), FIGURES)

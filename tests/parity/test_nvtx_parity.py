@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import session_over
 
 from nsystui.base.selection import Selection
 from nsystui.questions.nvtx.listing import kernels_of
@@ -38,8 +39,7 @@ def session_of() -> Iterator[Callable[[str], Session]]:
 
     def open_once(export: str) -> Session:
         if export not in opened:
-            opened[export] = Session(cache=None)
-            opened[export].add(SHARED / "exports" / f"{export}.sqlite")
+            opened[export] = session_over(SHARED / "exports" / f"{export}.sqlite")
         return opened[export]
 
     yield open_once

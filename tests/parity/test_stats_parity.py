@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
+from support import session_over
 
 from nsystui.base.selection import Selection
 from nsystui.output.formats import write
@@ -39,8 +40,7 @@ def sessions():
 
     def session_of(export: str) -> Session:
         if export not in opened:
-            opened[export] = Session()
-            opened[export].add(SHARED / "exports" / f"{export}.sqlite")
+            opened[export] = session_over(SHARED / "exports" / f"{export}.sqlite")
         return opened[export]
 
     yield session_of

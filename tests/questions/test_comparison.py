@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import shared
+from support import session_over, shared
 from synthetic import cpu_only_export, nccl_without_nvtx_export, old_schema_export, whole_graph_export
 
 from nsystui.base.answer import iter_rows
@@ -66,10 +66,7 @@ def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 
 def job_of(*paths: Path) -> Job:
-    session = Session()
-    for path in paths:
-        session.add(path)
-    return Job(session)
+    return Job(session_over(*paths))
 
 
 # Rows

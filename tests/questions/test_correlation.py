@@ -270,9 +270,9 @@ def test_without_cuda_events_a_wait_says_what_to_record(tmp_path, session):
     assert any("--cuda-event-trace=true" in fact for fact in lines_of(session, row))
 
 
-def test_waits_of_a_real_export_are_for_the_last_record_before_them(session):
+def test_waits_of_a_real_export_are_for_the_last_record_before_them(opened):
     (path,) = shared("ddp-a100-rank0of4")
-    session.add(path)
+    session = opened(path)
     records = native(
         path,
         "SELECT e.eventId, e.contextId, e.streamId, r.start FROM CUPTI_ACTIVITY_KIND_CUDA_EVENT e "

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support import edit, native, native_count, shared
+from support import edit, native, native_count, session_over, shared
 from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection, Window
@@ -44,10 +44,7 @@ KERNEL = Frame("do_syscall_64", "[kernel.kallsyms]", is_kernel=True)
 
 
 def job_of(*paths: Path) -> closing:
-    session = Session()
-    for path in paths:
-        session.add(path)
-    return closing(Job(session))
+    return closing(Job(session_over(*paths)))
 
 
 def written(path: Path, schema: str = "3.13.2") -> Path:
@@ -334,8 +331,7 @@ def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", [*WITH_SAMPLES, "gemm-pageable", "cuda-graphs", "h100-2rank-moe-before"])
-@pytest.mark.parametrize("by", ["all", "rank", "range"])
-def test_causes_of_real_exports_add_up_to_all_idle_time(name: str, by: str) -> None:
+def test_causes_of_real_exports_add_up_to_all_idle_time(name: str) -> None:
     (path,) = shared(name)
     busy = [
         f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_{kind}"
@@ -345,7 +341,6 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str, by: str) -> N
     with job_of(path) as job:
         window = job.extent()
         for chosen in (window, Window((window.start + window.end) // 3, (window.start + window.end) // 2)):
-            answer = gaps_table(job, Selection(chosen), by)
             devices = len(job.busy(Selection()).devices)
             if devices == 1:
                 idle, reach = 0, chosen.start
@@ -355,9 +350,11 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str, by: str) -> N
                 idle += chosen.end - reach
             else:
                 idle = sum(one.breakdown(chosen).idle for one in job.busy(Selection()).devices)
-            assert sum(answer.cells("time")) == idle
-            for row in answer.records():
-                assert row["startup"] + row["gaps"] + row["tail"] == row["time"]
+            for by in ("all", "rank", "range"):
+                answer = gaps_table(job, Selection(chosen), by)
+                assert sum(answer.cells("time")) == idle, by
+                for row in answer.records():
+                    assert row["startup"] + row["gaps"] + row["tail"] == row["time"], by
 
 
 def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -472,9 +471,9 @@ class TestOtherWork:
         assert work_summary(demo_session, EVERYTHING, OS).notes == ()
 
 
-def test_a_real_job_has_the_numbers_of_nsys(shared_export, session):
+def test_a_real_job_has_the_numbers_of_nsys(shared_export, opened):
     """The head of NVIDIA's own table for this export (docs/contributing.md#reference-data)."""
-    session.add(Path(shared_export("ddp-a100-rank0of4")))
+    session = opened(shared_export("ddp-a100-rank0of4"))
     answer = kernel_summary(session, EVERYTHING, Names.SHORT)
     first, second = records(answer)[:2]
     assert (first["name"], first["total"], first["count"]) == (

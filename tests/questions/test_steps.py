@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import session_over
 from synthetic import ExportWriter, deep_nvtx_export, empty_export, training_job
 
 from nsystui.base.errors import UsageError
@@ -248,10 +249,7 @@ class TestPlaces:
 
 
 def job_of(paths: list[Path]) -> Job:
-    job = Job(Session(cache=None))
-    for path in paths:
-        job.session.add(path)
-    return job
+    return Job(session_over(*paths))
 
 
 class TestJobs:

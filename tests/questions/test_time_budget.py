@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support import shared
+from support import session_over, shared
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import ExportWriter
@@ -119,8 +119,7 @@ def test_a_gpu_that_did_nothing_in_the_window_has_one_gap(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["ddp-a100-rank0of4", "ai-training-before", "gemm-pageable", "cuda-graphs"])
 def test_percentages_of_real_exports_add_up(name: str) -> None:
-    with closing(Session()) as session:
-        session.add(*shared(name))
+    with closing(session_over(*shared(name))) as session:
         for row in budget_table(device_budgets(Job(session), Selection())).records():
             assert sum(row[f"{part}_percent"] for part in PARTS) == pytest.approx(100)
 
@@ -178,8 +177,7 @@ def test_start_up_has_causes_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ddp-a100-rank0of4", "ai-training-before", "gemm-pageable", "dataloader-bound-a100"])
 def test_causes_of_real_exports_add_up_to_their_part(name: str) -> None:
-    with closing(Session()) as session:
-        session.add(*shared(name))
+    with closing(session_over(*shared(name))) as session:
         job = Job(session)
         budgets = device_budgets(job, Selection())
         found, whole = idle_causes(job, Selection(), budgets), in_sum(budgets)

@@ -260,9 +260,8 @@ class TestMemoryFull:
         assert found.findings == () and "--cuda-memory-usage=true" in found.not_checked[0].why
 
 
-@pytest.mark.parametrize("rule", ["preempted", "allocator_churn", "device_memory"])
-def test_the_demo_job_is_healthy_in_this(demo_job, rule):
-    assert triaged(*demo_job, rules=(rule,)).findings == ()
+def test_the_demo_job_is_healthy_in_this(demo_job):
+    assert triaged(*demo_job, rules=("preempted", "allocator_churn", "device_memory")).findings == ()
 
 
 @pytest.mark.parametrize("lag", [2, 3, 4, 8])

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support import shared
+from support import session_over, shared
 from synthetic import ExportWriter
 from synthetic.illnesses import OneGpu
 
@@ -18,15 +18,12 @@ from nsystui.questions.compare.verdict import By, Verdict
 from nsystui.questions.job import Job
 from nsystui.questions.triage.baseline import Against, Kind, against
 from nsystui.questions.triage.finding import Severity
-from nsystui.store.session import Session
 
 MS = 1_000_000
 
 
 def side(path: Path, label: str = "") -> Side:
-    session = Session()
-    session.add(path)
-    return Side(Job(session), Selection(), label)
+    return Side(Job(session_over(path)), Selection(), label)
 
 
 def judged(a: Path, b: Path) -> tuple[Verdict, list[str]]:

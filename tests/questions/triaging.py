@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from support import session_over
+
 from nsystui.questions.alignment import ClockMode
 from nsystui.questions.job import Job
 from nsystui.questions.triage.finding import Finding, Severity
 from nsystui.questions.triage.rules import RULES, Thresholds
 from nsystui.questions.triage.run import Triage, triage
-from nsystui.store.session import Session
 
 
 def job_of(*paths: Path) -> Job:
-    session = Session()
-    for path in paths:
-        session.add(path)
-    return Job(session)
+    return Job(session_over(*paths))
 
 
 def triaged(*paths: Path, settings: Sequence[str] = (), rules: Sequence[str] = tuple(RULES)) -> Triage:

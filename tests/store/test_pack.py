@@ -446,7 +446,7 @@ class TestChunks:
     def whole(self, exports):
         return self.everything(exports)
 
-    @pytest.mark.parametrize("size", [3])
+    @pytest.mark.parametrize("size", [7])
     def test_their_size_changes_nothing(self, exports, whole, monkeypatch, size):
         monkeypatch.setattr(packing, "CHUNK_ROWS", size)
         assert self.everything(exports) == whole

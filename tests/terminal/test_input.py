@@ -11,12 +11,6 @@ from pathlib import Path
 
 import pytest
 from harness import WITHOUT_FINDINGS, Terminal, modes_left
-from synthetic import training_job
-
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory) -> list[str]:
-    return [str(path) for path in training_job(tmp_path_factory.mktemp("input"), ranks=2, steps=3)]
 
 
 @pytest.fixture

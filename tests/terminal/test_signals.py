@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from harness import PATIENCE, WITHOUT_FINDINGS, Terminal, modes_left
-from synthetic import training_job
 
 ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
 BASH = "?2004h"
@@ -23,11 +22,6 @@ BASH = "?2004h"
 
 PROGRAM = [sys.executable, "-m", "nsystui"]
 """As users start it, for what happens before it has loaded."""
-
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory) -> list[str]:
-    return [str(path) for path in training_job(tmp_path_factory.mktemp("signals"), ranks=2, steps=3)]
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness import PATIENCE, WITHOUT_FINDINGS, Terminal
-from synthetic import training_job
 
 RATE = 56_000 // 8
 BEHIND = 4 * RATE
@@ -14,11 +14,9 @@ BEHIND = 4 * RATE
 
 
 @pytest.fixture(scope="module")
-def terminal(tmp_path_factory) -> Iterator[Terminal]:
-    directory = tmp_path_factory.mktemp("slow")
-    paths = [str(path) for path in training_job(directory, ranks=2, steps=3)]
-    env = {"NSYSTUI_CACHE_DIR": str(directory / "cache"), "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}
-    with Terminal([*WITHOUT_FINDINGS, *paths], env, rate=RATE) as running:
+def terminal(job) -> Iterator[Terminal]:
+    env = {"NSYSTUI_CACHE_DIR": str(Path(job[0]).parent / "cache"), "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}
+    with Terminal([*WITHOUT_FINDINGS, *job], env, rate=RATE) as running:
         running.wait_for("? help")
         for key, title in {"2": "│2 Krn│", "3": "│3 NCCL│", "6": "│6 Evt│"}.items():
             running.press(key)

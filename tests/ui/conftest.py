@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic import training_job
 from textual.css.stylesheet import Stylesheet
 
 from nsystui.exports.demo import TrainingJob
@@ -24,6 +25,18 @@ def findings_wait(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 def many_ranks(written_once: Callable[..., list[Path]]) -> list[Path]:
     """A job of more ranks than a table or chart has lines for at 80x24."""
     return written_once("sixteen", TrainingJob(ranks=16, steps=1, layers=1, gpu_metrics=False).write)
+
+
+@pytest.fixture(scope="session")
+def two_ranks(written_once: Callable[..., list[Path]]) -> list[Path]:
+    """A job whose steps have something to drill into. Not to be written."""
+    return written_once("two-ranks", lambda directory: training_job(directory, ranks=2, steps=4, layers=4))
+
+
+@pytest.fixture(scope="session")
+def cache(cache_directory: Path) -> Path:
+    """Where the screens keep columns: what one test has read the next one finds."""
+    return cache_directory
 
 
 @pytest.fixture(autouse=True, scope="session")

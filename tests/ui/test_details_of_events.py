@@ -5,21 +5,15 @@ from __future__ import annotations
 import pytest
 from jobs import WIDE, hit, running, screen_text
 from support import native
-from synthetic import training_job
 
 from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
 from nsystui.ui.screens.events import EventsScreen
 
 
-@pytest.fixture(scope="module")
-def job(written_once):
-    return written_once("details", lambda directory: training_job(directory, ranks=2, steps=4, layers=4))
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
+@pytest.fixture
+def job(two_ranks):
+    return two_ranks
 
 
 def details(app) -> str:

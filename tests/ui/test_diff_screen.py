@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from nsystui.ui.screens.overview import OverviewScreen
 
 
 @pytest.fixture(scope="session")
-def other_job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return TrainingJob(ranks=2, steps=3, layers=2, straggler=None).write(tmp_path_factory.mktemp("other"))
+def other_job(written_once: Callable[..., list[Path]]) -> list[Path]:
+    return written_once("other", TrainingJob(ranks=2, steps=3, layers=2, straggler=None).write)
 
 
 def whole(jobs: Sequence[Any]) -> tuple[Side, Side]:

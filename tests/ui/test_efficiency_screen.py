@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,8 @@ from nsystui.ui.screens.ranks import RanksScreen
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    directory = tmp_path_factory.mktemp("efficiency") / "job"
-    TrainingJob(ranks=2, steps=2, layers=2, straggler=1, gpu_metrics=False).write(directory)
-    return sorted(directory.glob("*.sqlite"))
+def job(written_once: Callable[..., list[Path]]) -> list[Path]:
+    return written_once("efficiency", TrainingJob(ranks=2, steps=2, layers=2, straggler=1, gpu_metrics=False).write)
 
 
 async def test_p_shows_factors_and_the_breakdown_of_each_gpu(job, cache_directory):

@@ -20,16 +20,16 @@ from nsystui.ui.screens.timeline import TimelineScreen
 
 
 @pytest.fixture(scope="module")
-def stalled(tmp_path_factory):
+def stalled(written_once):
     """A slow rank and a stall."""
     job = TrainingJob(ranks=2, steps=8, layers=4, straggler=1, straggler_factor=1.4, stall_ms=40, gpu_metrics=False)
-    return job.write(tmp_path_factory.mktemp("stalled"))
+    return written_once("stalled", job.write)
 
 
 @pytest.fixture(scope="module")
-def healthy(tmp_path_factory):
+def healthy(written_once):
     job = TrainingJob(ranks=1, steps=8, layers=16, straggler=None, stall_ms=0, gpu_metrics=False)
-    return job.write(tmp_path_factory.mktemp("healthy"))
+    return written_once("healthy", job.write)
 
 
 def overview(app) -> OverviewScreen:

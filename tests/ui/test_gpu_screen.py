@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,8 @@ NAN = math.nan
 
 
 @pytest.fixture(scope="session")
-def one_rank(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return TrainingJob(ranks=1, steps=3, layers=2).write(tmp_path_factory.mktemp("one"))
+def one_rank(written_once: Callable[..., list[Path]]) -> list[Path]:
+    return written_once("one", TrainingJob(ranks=1, steps=3, layers=2).write)
 
 
 def gpu(app: NsystuiApp) -> GpuScreen:

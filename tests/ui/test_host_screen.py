@@ -22,14 +22,9 @@ HOST_TABLES = (
 )
 
 
-@pytest.fixture(scope="module")
-def job(written_once):
-    return written_once("host", lambda directory: training_job(directory, ranks=2, steps=4, layers=4))
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
+@pytest.fixture
+def job(two_ranks):
+    return two_ranks
 
 
 def view_bar(app) -> str:

@@ -27,11 +27,6 @@ def job(written_once):
     return written_once("session", TrainingJob().write)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
 class Session:
     """Presses keys and counts them."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from jobs import NARROW, WIDE, hit, line_with, running, screen_text
-from synthetic import training_job
 
 from nsystui.ui.screens.dialogs import HelpScreen
 from nsystui.ui.screens.events import EventsScreen
@@ -14,27 +13,47 @@ from nsystui.ui.screens.overview import OverviewScreen
 from nsystui.ui.widgets.lines import ChoiceLine
 
 
-@pytest.fixture(scope="module")
-def job(written_once):
-    return written_once("navigation", lambda directory: training_job(directory, ranks=2, steps=4, layers=4))
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
+@pytest.fixture
+def job(two_ranks):
+    return two_ranks
 
 
 def view_bar(app) -> str:
     return app.screen.query_one(ChoiceLine).render_line(0).text.rstrip()
 
 
-@pytest.mark.parametrize("key", "2345678L")
-async def test_every_screen_shows_every_tab_and_marks_its_own(job, cache, key):
-    async with running(job, cache, NARROW) as (app, pilot):
-        await hit(app, pilot, key)
-        first = screen_text(app)[0]
-        assert all(f"{one} " in first for one in "12345678L")
-        assert f"│{key} " in first and first.count("│") == 2
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_every_screen_shows_every_tab_its_own_marked_and_names_the_palette_and_the_help(job, cache, size):
+    async with running(job, cache, size) as (app, pilot):
+        for key in "2345678L1":
+            await hit(app, pilot, key)
+            first, *_, last = screen_text(app)
+            assert all(f"{one} " in first for one in "12345678L"), key
+            assert f"│{key} " in first and first.count("│") == 2
+            assert "ctrl+p all commands  ? help" in last, key
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_the_help_of_every_screen_fits_and_has_its_verbs_alone_as_headings(job, cache, size):
+    async with running(job, cache, size) as (app, pilot):
+        for key in "12345678L":
+            await hit(app, pilot, key, "question_mark")
+            assert isinstance(app.screen, HelpScreen), key
+            check_help(app.screen, size)
+            await hit(app, pilot, "escape")
+
+
+def check_help(screen: HelpScreen, size: tuple[int, int]) -> None:
+    room, lines = screen.query_one("Static").size.width, screen._lines
+    assert max(map(len, lines)) <= room
+    headings = [line for line in lines[1:-2] if line and not line.startswith(" ")]
+    assert headings[:6] == ["Move", "Go", "View", "Select", "Export", "Program"]
+    assert headings[6:] in ([], ["Words"])
+    first = [line.partition("Words")[0] for line in lines[2 : lines.index("Program")] if line.startswith("  ")]
+    continued = [line for line in first if line.startswith(" " * 12)]
+    assert all(line[2] != " " or line.startswith(" " * 12) for line in first)
+    if size == WIDE:
+        assert not continued
 
 
 async def test_rows_are_counted_beside_the_selection_while_the_tabs_stay(job, cache):
@@ -159,37 +178,25 @@ async def test_a_family_opens_into_its_kernels_and_esc_goes_back(job, cache):
         assert len(set(app.screen.table.answer.cells("family"))) > 2
 
 
-@pytest.mark.parametrize(
-    ("key", "views"), [("3", ("kernels", "sizes")), ("4", ("lanes", "efficiency")), ("5", ("tree", "by name"))]
-)
-async def test_a_view_of_another_screen_stays_in_its_tab(job, cache, key, views):
+async def test_a_view_of_another_screen_stays_in_its_tab(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, key)
-        for _ in range(6):
-            if f"[{views[1]}]" in view_bar(app):
-                break
-            await hit(app, pilot, "v")
-        assert f"│{key} " in screen_text(app)[0] and f"[{views[1]}]" in view_bar(app)
-        await hit(app, pilot, key)
-        assert f"[{views[0]}]" in view_bar(app) and len(app.screen_stack) == 1
+        for key, first, other in (("3", "kernels", "sizes"), ("4", "lanes", "efficiency"), ("5", "tree", "by name")):
+            await hit(app, pilot, key)
+            for _ in range(6):
+                if f"[{other}]" in view_bar(app):
+                    break
+                await hit(app, pilot, "v")
+            assert f"│{key} " in screen_text(app)[0] and f"[{other}]" in view_bar(app)
+            await hit(app, pilot, key)
+            assert f"[{first}]" in view_bar(app) and len(app.screen_stack) == 1
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE])
-@pytest.mark.parametrize("key", "12345678L")
-async def test_every_key_line_names_the_palette_and_the_help(job, cache, key, size):
-    async with running(job, cache, size) as (app, pilot):
-        await hit(app, pilot, key)
-        assert "ctrl+p all commands  ? help" in screen_text(app)[-1]
-
-
-@pytest.mark.parametrize(
-    ("typed", "mode"), [("Kernels: OS runtime", "kernels"), ("map of ranks", "gpu"), ("every step", "ranks")]
-)
-async def test_the_palette_opens_views(job, cache, typed, mode):
+async def test_the_palette_opens_views(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "ctrl+p", *typed)
-        await hit(app, pilot, "enter")
-        assert app.current_mode == mode and f"[{typed.removeprefix('Kernels: ')}]" in view_bar(app)
+        for typed, mode in (("Kernels: OS runtime", "kernels"), ("map of ranks", "gpu"), ("every step", "ranks")):
+            await hit(app, pilot, "ctrl+p", *typed)
+            await hit(app, pilot, "enter")
+            assert app.current_mode == mode and f"[{typed.removeprefix('Kernels: ')}]" in view_bar(app)
 
 
 async def test_the_palette_opens_a_kernel_by_a_part_of_its_name(job, cache):
@@ -212,33 +219,17 @@ async def test_the_time_prompt_says_what_it_understands(job, cache):
         assert (app.selection.window.start, app.selection.window.end) == (100_000_000, 200_000_000)
 
 
-@pytest.mark.parametrize(("keys", "said"), [(("T", *"50s:60s"), "the events are"), (("D", "7"), "the devices are 0")])
-async def test_a_selection_of_nothing_is_refused_with_what_there_is(job, cache, keys, said):
+async def test_a_selection_of_nothing_is_refused_with_what_there_is(job, cache):
     async with running(job, cache) as (app, pilot):
-        await hit(app, pilot, "2", *keys, "enter")
-        assert app.screen.prompt.is_open and app.selection.is_everything
-        line_with(app, said)
+        await hit(app, pilot, "2")
+        for keys, said in ((("T", *"50s:60s"), "the events are"), (("D", "7"), "the devices are 0")):
+            await hit(app, pilot, *keys, "enter")
+            assert app.screen.prompt.is_open and app.selection.is_everything
+            line_with(app, said)
+            await hit(app, pilot, "escape")
 
 
 async def test_a_search_without_any_hit_says_so(job, cache):
     async with running(job, cache) as (app, pilot):
         await hit(app, pilot, "6", "slash", *"qqqq", "enter")
         line_with(app, 'no event has "qqqq" in its name')
-
-
-@pytest.mark.parametrize("size", [NARROW, WIDE])
-@pytest.mark.parametrize("key", "12345678L")
-async def test_the_help_fits_and_has_its_verbs_alone_as_headings(job, cache, key, size):
-    async with running(job, cache, size) as (app, pilot):
-        await hit(app, pilot, key, "question_mark")
-        assert isinstance(app.screen, HelpScreen)
-        room, lines = app.screen.query_one("Static").size.width, app.screen._lines
-        assert max(map(len, lines)) <= room
-        headings = [line for line in lines[1:-2] if line and not line.startswith(" ")]
-        assert headings[:6] == ["Move", "Go", "View", "Select", "Export", "Program"]
-        assert headings[6:] in ([], ["Words"])
-        first = [line.partition("Words")[0] for line in lines[2 : lines.index("Program")] if line.startswith("  ")]
-        continued = [line for line in first if line.startswith(" " * 12)]
-        assert all(line[2] != " " or line.startswith(" " * 12) for line in first)
-        if size == WIDE:
-            assert not continued

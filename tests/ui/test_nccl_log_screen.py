@@ -53,9 +53,9 @@ def log(tmp_path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("job")
-    return directory, tuple(str(path) for path in training_job(directory, ranks=2, steps=2))
+def job(written_once, cache):
+    files = written_once("beside-a-log", lambda directory: training_job(directory, ranks=2, steps=2))
+    return cache.parent, tuple(map(str, files))
 
 
 @contextlib.asynccontextmanager

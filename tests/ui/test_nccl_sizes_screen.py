@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,8 @@ from nsystui.exports.demo import TrainingJob
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    directory = tmp_path_factory.mktemp("sizes") / "job"
-    TrainingJob(ranks=2, steps=2, layers=2, gpu_metrics=False).write(directory)
-    return sorted(directory.glob("*.sqlite"))
+def job(written_once: Callable[..., list[Path]]) -> list[Path]:
+    return written_once("sizes", TrainingJob(ranks=2, steps=2, layers=2, gpu_metrics=False).write)
 
 
 async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_directory):

@@ -384,14 +384,16 @@ async def test_whole_graphs_are_nearly_all_of_the_time_of_a_real_run(shared_expo
 
 
 @pytest.mark.findings
-@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 60)])
-async def test_ranks_show_their_steps_and_how_often_they_were_late(written_once, cache_directory, size):
+async def test_ranks_show_their_steps_and_how_often_they_were_late(written_once, cache_directory):
     job = written_once("paces", TrainingJob(layers=8).write)
-    async with running(job, cache_directory, size) as (app, _):
-        heading = line_with(app, "busy %")
-        assert all(word in heading for word in ("compute", "exposed", "idle", "step", "late"))
-        values = app.screen.ranks.answer.records()
+    async with running(job, cache_directory) as (app, pilot):
         expected = app.job.rank_facts(app.selection)
+        for size in ((80, 24), (120, 36), (200, 60)):
+            await pilot.resize_terminal(*size)
+            await rest(app, pilot)
+            heading = line_with(app, "busy %")
+            assert all(word in heading for word in ("compute", "exposed", "idle", "step", "late")), size
+        values = app.screen.ranks.answer.records()
         for row in values:
             (item,) = (item for item in app.job.ranks if item.rank == row["rank"])
             assert row["late"] == expected.lateness[item.task].late

@@ -11,14 +11,9 @@ from nsystui.ui.screens import nvtx as nvtx_screen
 from nsystui.ui.screens.events import EventsScreen
 
 
-@pytest.fixture(scope="module")
-def job(written_once):
-    return written_once("ranges", lambda directory: training_job(directory, ranks=2, steps=4, layers=4))
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
+@pytest.fixture
+def job(two_ranks):
+    return two_ranks
 
 
 def deepest_range(path, correlation_id: int) -> tuple[str, int]:

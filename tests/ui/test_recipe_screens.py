@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,8 @@ from nsystui.ui.screens.recipe import RecipeMapScreen, RecipeScreen
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    directory = tmp_path_factory.mktemp("recipes") / "job"
-    TrainingJob(ranks=2, steps=2, layers=1).write(directory)
-    return sorted(directory.glob("*.sqlite"))
+def job(written_once: Callable[..., list[Path]]) -> list[Path]:
+    return written_once("recipes", TrainingJob(ranks=2, steps=2, layers=1).write)
 
 
 def offered(app) -> list[str]:

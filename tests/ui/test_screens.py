@@ -33,10 +33,9 @@ FEW = ("cuda-graphs", "h100-2rank-moe-before", "no-kernel-table", "schema2021-no
 REAL = [path for path in real_exports() if path.stem in FEW or "NSYSTUI_CAMPAIGN" in os.environ]
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("screens")
-    return directory, [str(path) for path in training_job(directory, ranks=2, steps=4, layers=4)]
+@pytest.fixture
+def job(two_ranks, cache):
+    return cache.parent, [str(path) for path in two_ranks]
 
 
 @contextlib.asynccontextmanager
@@ -352,9 +351,9 @@ async def test_without_any_export_the_program_ends_with_the_reasons(tmp_path):
 @pytest.mark.campaign
 @pytest.mark.skipif(not REAL, reason="the real exports are not on this machine")
 @pytest.mark.parametrize(("number", "path"), enumerate(REAL), ids=str)
-async def test_every_screen_opens_on_real_exports_and_answers_keys(number, path, tmp_path):
+async def test_every_screen_opens_on_real_exports_and_answers_keys(number, path, cache_directory):
     size = ((120, 36), (80, 24))[number % 2]
-    async with running(tmp_path, [path], size) as (app, pilot):
+    async with running(cache_directory.parent, [path], size) as (app, pilot):
         for mode in "123456":
             await play(app, pilot, (mode,))
             await pilot.press("down", "end", "s", "s")
@@ -420,7 +419,6 @@ async def test_keys_faster_than_screens_open_end_in_one_place(job, keys, above):
 @pytest.mark.parametrize(("keys", "words"), [(("2", "enter"), "median")])
 async def test_beside_a_wide_table_stands_its_panel(job, keys, words):
     async with running(*job) as (app, pilot):
-        await pilot.resize_terminal(120, 36)
         await play(app, pilot, keys)
         panel = app.screen.query_one(SidePanel)
         assert panel.region.x > 0 and panel.region.right <= 120
@@ -428,21 +426,19 @@ async def test_beside_a_wide_table_stands_its_panel(job, keys, words):
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 60)])
-@pytest.mark.parametrize("keys", [("2",), ("2", "enter"), ("3",), ("5", "down"), ("6",), ("7",)])
-async def test_every_table_has_the_details_of_its_row(job, keys, size):
-    async with running(*job) as (app, pilot):
-        await pilot.resize_terminal(*size)
-        await play(app, pilot, keys)
-        pane, table = app.screen.pane, app.screen.table
-        name = getattr(app.screen, "kernel", table.current_values[table.name_key])
-        assert (name[:20] if name else "rank 0") in pane.lines[0]
-        assert pane.region.right <= size[0] and pane.region.bottom < size[1]
-        assert (pane.region.x >= table.region.right) if size[0] >= 150 else (pane.region.y >= table.region.bottom)
+async def test_every_table_has_the_details_of_its_row(job, size):
+    async with running(*job, size) as (app, pilot):
+        for keys in (("2",), ("enter",), ("3",), ("5", "down"), ("6",), ("7",)):
+            await play(app, pilot, keys)
+            pane, table = app.screen.pane, app.screen.table
+            name = getattr(app.screen, "kernel", table.current_values[table.name_key])
+            assert (name[:20] if name else "rank 0") in pane.lines[0], keys
+            assert pane.region.right <= size[0] and pane.region.bottom < size[1]
+            assert pane.region.x >= table.region.right if size[0] >= 150 else pane.region.y >= table.region.bottom
 
 
 async def test_the_details_of_a_launch_say_what_launched_it_and_in_which_ranges(job):
     async with running(*job) as (app, pilot):
-        await pilot.resize_terminal(120, 36)
         await play(app, pilot, ("2", "enter"))
         lines = app.screen.pane.lines
         assert "launched by cu" in lines[1] and "NVTX " in lines[2] and "stream" in lines[3] and "⏎ event" in lines[4]
