@@ -151,12 +151,12 @@ def _log_app(files: NamedFiles, look: Look) -> NsystuiApp:
 
 def _log_steps(arguments: argparse.Namespace, files: NamedFiles) -> Steps | None:
     """The training steps of ``--steps``; raises UsageError where there is no log to choose them in."""
-    from nsystui.questions.nccl_log.steps import steps_of
-
     if arguments.steps is None:
         return None
     if not files.logs:
         raise UsageError("--steps chooses iterations of logs: name them after --nccl-log (--step-range is for NVTX)")
+    from nsystui.questions.nccl_log.steps import steps_of
+
     return steps_of(arguments.steps)
 
 

@@ -26,12 +26,13 @@ from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove, why_not_ours
 from nsystui.store.parquet_files import PackFiles
-from nsystui.store.report import PackedReport
 from nsystui.store.results import Caps, Results, version_of_reading
 from nsystui.store.seals import Seal, read_facts, write_facts
 
 if TYPE_CHECKING:
     import duckdb
+
+    from nsystui.store.report import PackedReport
 
 # The delta encodings of the second version are smaller by a third, and faster to write and to read.
 PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
@@ -278,6 +279,8 @@ def read_packed(directory: Path) -> PackedFiles:
 
     Raises OSError, ValueError, KeyError, TypeError or AttributeError where it is not one or not whole.
     """
+    from nsystui.store.report import PackedReport
+
     facts, seals = read_facts(directory, FACTS)
     report = PackedReport.from_json(facts)
     files: dict[str, list[Path]] = {}

@@ -25,7 +25,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nsystui.base.version import __version__
-from nsystui.exports import canonical, sources
+from nsystui.exports import canonical
 from nsystui.exports.partial_files import drop_abandoned
 from nsystui.store import seals
 
@@ -69,7 +69,9 @@ def _version_of(module: str | None) -> str:
 @cache
 def version_of_reading() -> str:
     """The version of rows that are read of exports, and of their files: it follows from the code that makes both."""
-    every = [*_READING, *(f"{sources.__name__}.{module.name}" for module in iter_modules(sources.__path__))]
+    sources = find_spec("nsystui.exports.sources")
+    assert sources is not None
+    every = [*_READING, *(f"{sources.name}.{one.name}" for one in iter_modules(sources.submodule_search_locations))]
     definition = json.dumps([canonical.fingerprint(), {name: _source_of(name) or __version__ for name in every}])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
 

@@ -44,7 +44,7 @@ class Program(Terminal):
 
     def wait_for_more(self) -> None:
         """Waits for the next bytes; raises ``RuntimeError`` where there will be none."""
-        if not self._read(1.0) and (self.exit_code is not None or time.perf_counter() - self._began > LONG):
+        if not self.read(1.0) and (self.exit_code is not None or time.perf_counter() - self._began > LONG):
             raise RuntimeError(f"the program does not go on:\n{self.text}")
 
     @property
