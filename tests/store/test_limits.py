@@ -293,6 +293,7 @@ class TestPriority:
             return int(words[11]) + int(words[12])
 
         with closing(Session(Cache(tmp_path / "cache"), Limits(threads=4))) as session:
+            session.database.execute("SELECT 1")  # the threads of queries, which are there before
             before = tasks()
             session.add(larger_export, look)
         assert len(ticks) <= 1
