@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nsystui.base.answer import Row
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
-from nsystui.store import tables
 from nsystui.store.report import Report, most_rows
 from nsystui.store.results import version_of
 from nsystui.store.session import Computation, Compute, Session
@@ -157,6 +156,8 @@ def pickled(query: sa.Select[Any]) -> bytes:
 def query_of(data: bytes) -> sa.Select[Any]:
     """The inverse of ``pickled``."""
     from sqlalchemy.ext.serializer import loads
+
+    from nsystui.store import tables
 
     query: sa.Select[Any] = loads(data, tables.METADATA)  # type: ignore[no-untyped-call]
     return query

@@ -100,10 +100,10 @@ class Session:
 
     cache: Cache | None = None
     limits: Limits = field(default_factory=Limits)
-    workers: Workers | None = None
-    """Others that compute what is made of single reports, where there are any: see `questions.derived.in_runs`."""
     warn: Callable[[str], object] = lambda message: None
     tell: Callable[[Computation | None], object] = lambda computing: None
+    workers: Workers | None = None
+    """Others that compute what is made of single reports, where there are any: see `questions.derived.in_runs`."""
     version: int = 0
     clock: Clock = field(default_factory=Clock)
     _placed: tuple[Report, ...] = ()

@@ -175,8 +175,8 @@ class TestTheVersion:
         assert versions[0] == versions[1] != versions[2]
 
     def test_another_release_or_other_tables_are_another_version(self, tmp_path: Path) -> None:
-        changes = ("pass", "nsystui.__version__ = '9'", "canonical.fingerprint = lambda: 'other'")
-        code = "import nsystui; from nsystui.exports import canonical; {}\n"
+        changes = ("pass", "version.__version__ = '9'", "canonical.fingerprint = lambda: 'other'")
+        code = "from nsystui.base import version; from nsystui.exports import canonical; {}\n"
         code += "from nsystui.store.results import version_of; print(version_of())"
         assert len({printed(code.format(change), tmp_path) for change in changes}) == 3
 
