@@ -304,6 +304,7 @@ def _notes(numbers: Mapping[Task, int], matching: Matching) -> Iterator[str]:
     )
     without = [numbers[member.task] for member in matching.unmatched if member.task in numbers]
     if without:
-        yield f"not matched: the collectives of rank {few_numbers(without)} differ in number or order from those of the others"
+        whose = few_numbers(without)
+        yield f"not matched: the collectives of rank {whose} differ in number or order from those of the others"
     if not matching.groups:
         yield f"no two ranks have the same {', '.join(SYNCHRONOUS)} in common: open the exports of all ranks together"

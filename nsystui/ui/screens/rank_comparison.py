@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsystui.base.text import spans
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Value
-from nsystui.base.text import spans
     from nsystui.ui.screens.base import JobScreen
 
 
