@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -213,8 +213,8 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
     if selection.with_name(None) != of_tasks:
         return {name: _counted(session, selection.with_name(None), table) for name, table in _COUNTED.items()}
 
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        found: dict[int, Arrays] = {report.index: {} for report in reports}
+    def compute(part: Session, reports: list[Report]) -> Mapping[int, Arrays]:
+        found: dict[int, dict[str, np.ndarray[Any, Any]]] = {report.index: {} for report in reports}
         for name, table in _COUNTED.items():
             of_reports: dict[int, dict[int, int]] = {report.index: {} for report in reports}
             for task, count in rows_of_tasks(part, table, reports).items():

@@ -224,9 +224,9 @@ def _chains(session: Session, reports: Sequence[int], kind: str) -> dict[int, _C
 
 def _by_report(found: Arrays, reports: Sequence[int]) -> dict[int, Arrays]:
     """The rows of each report, which are together, without the column that says so."""
-    of_report = found.pop("report")
-    edges = {index: np.searchsorted(of_report, [index, index + 1]) for index in reports}
-    return {index: {name: found[name][low:high] for name in found} for index, (low, high) in edges.items()}
+    names = [name for name in found if name != "report"]
+    edges = {index: np.searchsorted(found["report"], [index, index + 1]) for index in reports}
+    return {index: {name: found[name][low:high] for name in names} for index, (low, high) in edges.items()}
 
 
 def _chains_of(frames: Arrays, found: Arrays) -> _Chains:
