@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
 from typing import Literal
@@ -215,10 +215,46 @@ def whole_number(text: str, most: int = LARGEST_NUMBER) -> int | None:
     return number if number <= most else None
 
 
+_TOLD = 3
+
+
 def few(names: Sequence[object]) -> str:
     """Up to three of the names and how many more there are, for a sentence."""
-    replaced = ", ".join(str(name) for name in names[:3])
-    return replaced + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    replaced = ", ".join(str(name) for name in names[:_TOLD])
+    return replaced + (f" and {len(names) - _TOLD} more" if len(names) > _TOLD else "")
+
+
+_RUN = 4
+"""So many numbers in a row are told by their ends."""
+
+
+def few_numbers(numbers: Iterable[int]) -> str:
+    """Up to three of the numbers, or of the runs that they have, and how many more there are.
+
+    >>> few_numbers([0, 1, 2, 3, 4, 5, 6, 7, 12, 14, 16, 17])
+    '0–7, 12, 14 and 2 more'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [part for run in runs for part in ([run] if len(run) >= _RUN else [[one] for one in run])]
+    told = ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts[:_TOLD])
+    more = sum(map(len, parts[_TOLD:]))
+    return told + (f" and {more:,} more" if more else "")
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """{0, 1, 2, 5} as ``0-2,5``, as the prompts and the command line take it."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
 
 
 def which_of(names: Sequence[str], reports: int) -> str:

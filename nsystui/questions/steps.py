@@ -24,7 +24,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import NameFilter, Task
-from nsystui.base.text import few, whole_number
+from nsystui.base.text import few_numbers, whole_number
 from nsystui.questions.algebra.groups import places_by
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
@@ -446,7 +446,7 @@ def _notes(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], name: st
         yield f"steps are the NVTX ranges `{kind}` ({number}{each}): what was launched in one belongs to it"
     without = sorted(rank for task, rank in tasks.items() if task not in chosen)
     if without:
-        whose = "" if not chosen else f" of rank{'s' if len(without) > 1 else ''} {few(without)}"
+        whose = "" if not chosen else f" of rank{'s' if len(without) > 1 else ''} {few_numbers(without)}"
         if name is not None:
             yield f"no steps{whose}: no NVTX range is called `{name}`"
         else:

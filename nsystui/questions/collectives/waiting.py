@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import COLLECTIVE, START, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.text import few
+from nsystui.base.text import few_numbers
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.collectives.matching import UNKNOWN, MatchedCollectives, Matching, Matrix, Member
 from nsystui.questions.tasks import RankedTask
@@ -304,6 +304,7 @@ def _notes(numbers: Mapping[Task, int], matching: Matching) -> Iterator[str]:
     )
     without = [numbers[member.task] for member in matching.unmatched if member.task in numbers]
     if without:
-        yield f"not matched: the collectives of rank {few(without)} differ in number or order from those of the others"
+        whose = few_numbers(without)
+        yield f"not matched: the collectives of rank {whose} differ in number or order from those of the others"
     if not matching.groups:
         yield f"no two ranks have the same {', '.join(SYNCHRONOUS)} in common: open the exports of all ranks together"

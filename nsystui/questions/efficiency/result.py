@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
-from nsystui.base.text import few
+from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.efficiency.device import DeviceEfficiency, Gpu, Useful, gpus_of, unplaced
@@ -143,7 +143,7 @@ def _device_notes(
         yield "nothing useful ran: factors with nothing to divide by are 0, as in DLB"
     shared = [gpu for gpu in gpus if len(gpu.devices) > 1]
     if shared:
-        who = "; ".join(f"ranks {few(gpu.ranks)}" for gpu in shared[:3])
+        who = "; ".join(f"ranks {few_numbers(gpu.ranks)}" for gpu in shared[:3])
         yield f"processes that share a GPU count as one device: {who}"
     if unplaced(job.session, gpus):
         yield "these exports do not say which GPU a process used: each process's device counts as a GPU of its own"
@@ -160,7 +160,7 @@ def _host_notes(host: HostEfficiency) -> Iterator[str]:
         yield f"no MPI calls here: time in MPI, if there was any, counts as useful ({canonical.MPI_CALLS.record})"
     elif len(with_mpi) < len(host.processes):
         without = [one.task.rank for one in host.processes if one.mpi is None]
-        yield f"no MPI efficiency: no MPI calls of rank {few(without)} ({canonical.MPI_CALLS.record})"
+        yield f"no MPI efficiency: no MPI calls of rank {few_numbers(without)} ({canonical.MPI_CALLS.record})"
     without = [one.task.rank for one in host.processes if one.cuda is None]
     if without:
-        yield f"no host efficiency: no CUDA calls of rank {few(without)} ({canonical.API_CALLS.record})"
+        yield f"no host efficiency: no CUDA calls of rank {few_numbers(without)} ({canonical.API_CALLS.record})"

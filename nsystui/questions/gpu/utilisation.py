@@ -15,7 +15,7 @@ import numpy as np
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.text import few, which_of
+from nsystui.base.text import few_numbers, which_of
 from nsystui.exports import canonical
 from nsystui.questions.data_notes import recording_advice
 from nsystui.questions.derived import in_runs, of_each_report
@@ -331,7 +331,7 @@ def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
     )
     if not partly:
         return ()
-    who = f"rank {few(list(partly))} was" if len(partly) == 1 else f"ranks {few(list(partly))} were"
+    who = f"rank {few_numbers(partly)} was" if len(partly) == 1 else f"ranks {few_numbers(partly)} were"
     return (f"{who} not recorded for all of this time: what is missing counts as idle in totals",)
 
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
 from nsystui.base.selection import Selection, Task
-from nsystui.base.text import few
+from nsystui.base.text import few, few_numbers
 from nsystui.questions.conditions import duration, where
 from nsystui.questions.derived import rows_by_report
 from nsystui.questions.nccl.bandwidth import Floats, rate
@@ -98,7 +98,7 @@ def _of(session: Session, ranks: Sequence[RankedTask], tasks: set[Task], everyon
         return ""
     numbers = sorted(item.rank for item in ranks if item.task in tasks)
     if len(numbers) == len(tasks):
-        return f" of rank{'s' if len(numbers) > 1 else ''} {few(numbers)}"
+        return f" of rank{'s' if len(numbers) > 1 else ''} {few_numbers(numbers)}"
     reports = {task.report for task in tasks}
     return f" in {few([report.name for report in session.reports if report.index in reports])}"
 

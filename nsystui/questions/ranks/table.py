@@ -15,7 +15,7 @@ import numpy as np
 from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import HOST, PID, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task
-from nsystui.base.text import few
+from nsystui.base.text import few_numbers
 from nsystui.questions.alignment import Alignment
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
 from nsystui.questions.gpu.device_time import Breakdown
@@ -233,7 +233,7 @@ def _notes(
         yield f"no rank is marked as odd: that takes {FEWEST} ranks or more"
     without = [item.rank for item in chosen if item.task not in facts.lateness and item.devices]
     if facts.lateness and without:
-        yield f"lateness is not known of ranks {few(without)}: their collectives fit to those of no other rank"
+        yield f"lateness is not known of ranks {few_numbers(without)}: their collectives fit to those of no other rank"
     elif without and len(chosen) > 1:
         yield f"no lateness: no {', '.join(SYNCHRONOUS)} kernels that several ranks have in common"
     yield from facts.notes

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.columns import HOST, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.base.text import few
+from nsystui.base.text import few_numbers
 from nsystui.questions.efa import counters
 from nsystui.questions.gpu.metrics import metric_lanes, metric_sources
 from nsystui.questions.job import Job
@@ -63,7 +63,7 @@ def _gpu_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
     lines = []
     for (report, gpu), (values, means) in sorted(found.items()):
         ranks = users.get((report, gpu), [])
-        label = f"rank {few(ranks)}" if ranks else f"GPU {gpu}"
+        label = f"rank {few_numbers(ranks)}" if ranks else f"GPU {gpu}"
         lines.append(MapLine((names[report], gpu, ", ".join(map(str, ranks)) or None), label, values, means))
     places = (_REPORT, _GPU, _RANKS)
     return RecipeMap(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.text import few
+from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value as worded
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, without
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
@@ -231,10 +231,17 @@ def bytes_words(size: float) -> str:
     return worded(Unit.BYTES, size)
 
 
-def rank_words(ranks: Iterable[int]) -> str:
-    """``rank 2``, ``ranks 0, 1, 2 and 5 more``."""
-    numbers = sorted(ranks)
-    return f"rank{'s' if len(numbers) > 1 else ''} {few(numbers)}"
+_SEVERAL = 4
+"""So many ranks, all of one host of several, are told with that host."""
+
+
+def rank_words(ranks: Iterable[int], among: Sequence[RankedTask] = ()) -> str:
+    """``rank 2``, ``ranks 0–5, 9, 12 and 5 more``, ``ranks 8–15 of host node1``; ``among``: the ranks of the job."""
+    numbers = set(ranks)
+    hosts = {item.host for item in among if item.rank in numbers}
+    has_others = any(item.host not in hosts for item in among)
+    where = f" of host {min(hosts)}" if len(numbers) >= _SEVERAL and len(hosts) == 1 and has_others else ""
+    return f"rank{'s' if len(numbers) > 1 else ''} {few_numbers(numbers)}{where}"
 
 
 def number_of(count: int, word: str) -> str:

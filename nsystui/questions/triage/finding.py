@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Answer
 from nsystui.base.selection import Task, Window
-from nsystui.base.text import shell_word
+from nsystui.base.text import shell_word, spans
 from nsystui.questions.catalogue import question_named, view_named
 from nsystui.questions.question import SCREENS
 
@@ -84,6 +84,9 @@ class Advice:
         return f"{self.text}: {self.reason}"
 
 
+_FEW_RANKS = 16
+
+
 @dataclass(frozen=True, eq=False)
 class Finding:
     """A problem of a job, or a remark on it.
@@ -110,6 +113,11 @@ class Finding:
     under: str = ""
     gist: str = ""
     times: Mapping[tuple[Task, int], Intervals] = field(default_factory=dict)
+
+    @property
+    def rank_numbers(self) -> str:
+        """``0 1 5``; many as ``0-63,70``, which ``--ranks`` takes."""
+        return " ".join(map(str, self.ranks)) if len(self.ranks) <= _FEW_RANKS else spans(self.ranks)
 
     def shared_with(self, other: Finding) -> float | None:
         """The part of its time that is also the other's; ``None`` where it is not known of both."""

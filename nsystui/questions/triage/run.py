@@ -334,7 +334,7 @@ def row_of(one: Finding) -> Row:
         one.advice.text,
         one.advice.reason,
         one.measured or None,
-        " ".join(map(str, one.ranks)) or None,
+        one.rank_numbers or None,
         window.start if window else None,
         window.end if window else None,
         one.door.screen,

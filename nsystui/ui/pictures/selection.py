@@ -8,22 +8,11 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Selection
-from nsystui.base.text import CRUMB_GAP
+from nsystui.base.text import CRUMB_GAP, spans
 from nsystui.base.units import format_value
 
 if TYPE_CHECKING:
     from nsystui.questions.tasks import RankedTask
-
-
-def spans(numbers: Iterable[int]) -> str:
-    """{0, 1, 2, 5} as ``0-2,5``, as the prompts and the command line take it."""
-    found: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
 
 
 def describe(selection: Selection, ranks: Iterable[RankedTask]) -> str:

@@ -21,9 +21,10 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.base.text import spans
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
-from nsystui.ui.pictures.selection import crumbs_of, describe, spans
+from nsystui.ui.pictures.selection import crumbs_of, describe
 from nsystui.ui.screens import TabView, screen_of, views_on
 from nsystui.ui.widgets.lines import Choice, ChoiceLine, KeyLine, NoteLines, SelectionLine, TitleLine
 from nsystui.ui.widgets.prompt import LinePrompt

@@ -18,7 +18,7 @@ from textual.widget import Widget
 from nsystui.base.answer import Answer, Record, TableAnswer, Value
 from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection
-from nsystui.base.text import safe_text, shorten, width_of
+from nsystui.base.text import safe_text, shorten, spans, width_of
 from nsystui.questions.compare import TABLES, Options, Side, worded
 from nsystui.questions.compare.pairs import GONE
 from nsystui.questions.compare.side import smart_names_of
@@ -31,7 +31,6 @@ from nsystui.ui.doors import show_view
 from nsystui.ui.loading import Advanced, ExportFailed, JobStarted, Loading, LoadingEnded
 from nsystui.ui.pictures.details import Details, row_details
 from nsystui.ui.pictures.diff import BAR, change_styles, with_bars, without_bars
-from nsystui.ui.pictures.selection import spans
 from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
 from nsystui.ui.widgets.lines import Choice, PartLines, SelectionLine
 

@@ -14,7 +14,7 @@ from textual.worker import get_current_worker
 
 from nsystui.base.answer import Answer, Record, Row, TableAnswer, record
 from nsystui.base.columns import FILES_ONLY, Column, Unit
-from nsystui.base.text import safe_text
+from nsystui.base.text import safe_text, shorten
 from nsystui.base.units import format_value
 from nsystui.ui import keys
 from nsystui.ui.doors import show_finding
@@ -44,6 +44,7 @@ HEALTHY, NOT_CHECKED = "ok", "-"
 _STYLES = {"error": "error", "warning": "warning"}
 """What is coloured of the severities."""
 _LABEL = 12
+_LONGEST_RANKS = 60
 _LENGTHS = ("max", "idle", "duration")
 """The columns of evidence that say how long what began at ``start`` took."""
 _COST_BAR = 20
@@ -121,8 +122,7 @@ def _place(one: Finding) -> str:
         length = format_value(Unit.DURATION, one.window.end - one.window.start)
         words.append(f"at {format_value(Unit.TIME, one.window.start)}, for {length}")
     if one.ranks:
-        shown = " ".join(map(str, one.ranks[:16]))
-        words.append(f"rank{'s' if len(one.ranks) > 1 else ''} {shown}{' …' if len(one.ranks) > 16 else ''}")
+        words.append(f"rank{'s' if len(one.ranks) > 1 else ''} {shorten(one.rank_numbers, _LONGEST_RANKS)}")
     return "; ".join(words)
 
 

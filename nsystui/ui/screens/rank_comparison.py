@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsystui.ui.pictures.selection import spans
+from nsystui.base.text import spans
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Value

@@ -78,7 +78,7 @@ def _empty(case: Case) -> Iterator[Finding]:
     there = {one.device.task.task for one in case.devices}
     without = [item.rank for item in case.ranks if item.task not in there]
     if without or not case.ranks:
-        whose = rank_words(without) if case.ranks else "these exports"
+        whose = rank_words(without, case.ranks) if case.ranks else "these exports"
         yield Finding(
             "no-gpu-work",
             Severity.WARNING,

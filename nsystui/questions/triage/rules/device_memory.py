@@ -75,7 +75,7 @@ def _finding(case: Case, full: Sequence[DevicePeak], known: int, failures: str) 
     worst = full[0]
     percent = 100 * worst.peak / worst.total
     is_warning = percent >= case.thresholds.memory_full or failures
-    whose = rank_words({case.rank_of[place.task] for place in worst.places if place.task in case.rank_of})
+    whose = rank_words({case.rank_of[place.task] for place in worst.places if place.task in case.rank_of}, case.ranks)
     sentence = (
         f"{bytes_words(worst.peak)} of {bytes_words(worst.total)} ({percent:.0f} %) of a GPU's memory is in use at "
         f"{time_words(worst.time)} ({whose}), in {number_of(len(worst.sizes), 'allocation')}, the largest "

@@ -46,7 +46,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     if heaviest not in more or case.percent(cost) < case.thresholds.work_percent:
         return []
     sentence = (
-        f"{rank_words(more)} ran at least {case.thresholds.work_difference_percent:g} % more "
+        f"{rank_words(more, case.ranks)} ran at least {case.thresholds.work_difference_percent:g} % more "
         "kernels than the median rank; "
         f"rank {heaviest} computes {time_words(cost)} longer than the ranks on average"
     )

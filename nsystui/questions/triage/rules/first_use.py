@@ -137,7 +137,7 @@ def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[
     return {Task(report, process): tuple(rest) for report, process, *rest in case.job.session.rows(query)}
 
 
-def _given(columns: Mapping[str, type[Any]], rows: Sequence[tuple[Any, ...]]) -> sa.CTE:
+def _given(columns: Mapping[str, Any], rows: Sequence[tuple[Any, ...]]) -> sa.CTE:
     """Values of tasks as a table to join with: the first one of each row is the task."""
     names: list[sa.ColumnClause[Any]] = [sa.column(name, kind) for name, kind in {**_TASK, **columns}.items()]
     data = [(task.report, task.process, *values) for task, *values in rows]

@@ -56,7 +56,7 @@ def _slower(case: Case, launches: Sequence[Launches]) -> Finding | None:
     growth = float(np.average([100 * (pace.last / pace.first - 1) for pace in paces], weights=weights))
     ranks = sorted({case.rank_of[pace.launches.task] for pace in paces if pace.launches.task in case.rank_of})
     clock = _clock(case)
-    whose = rank_words(ranks) if len(ranks) < len(case.ranks) else "all ranks"
+    whose = rank_words(ranks, case.ranks) if len(ranks) < len(case.ranks) else "all ranks"
     sentence = (
         f"kernels become slower during the run: in the last third the same launches take {growth:.0f} % longer than in "
         f"the first, on {whose}; {time_words(cost)} on each GPU"

@@ -69,7 +69,7 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     elif len(ranks) == len(steps):
         reason = "every rank was slow: what they wait for, or do, together"
     else:
-        reason = f"only {rank_words(ranks)} had slow steps: it is no work that all ranks have in common"
+        reason = f"only {rank_words(ranks, case.ranks)} had slow steps: it is no work that all ranks have in common"
     advice = Advice(
         "compare that step with the one before it (Timeline, or `nsystui diff` with --time-a and --time-b)", reason
     )

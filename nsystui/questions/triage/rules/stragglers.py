@@ -18,18 +18,18 @@ be by 6 to 11 % too small in most of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import HOST, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task
-from nsystui.questions.algebra.intervals import Intervals, Times, union
-from nsystui.questions.collectives.matching import Member
-from nsystui.questions.collectives.waiting import SYNCHRONOUS, Arrivals, Lateness, lateness
+from nsystui.questions.algebra.intervals import Times, union
+from nsystui.questions.collectives.matching import Matrix, Member
+from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, lateness
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.tasks import world_size
 from nsystui.questions.triage.case import Case, Computed, time_words
@@ -55,78 +55,89 @@ _DIFFERS = 0.03
 """A rank's compute time, or number of kernels, is another one if it differs by this share."""
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class _Waiting:
-    """By who was late: when each member was in those collectives. And what the table of ranks says of each."""
+    """What the late cost: the exposed wait that each task caused and suffered, ns. And what the table of ranks says."""
 
-    spans: dict[tuple[Task, Member], list[tuple[Times, Times]]] = field(default_factory=dict)
-    arrivals: list[Arrivals] = field(default_factory=list)
-
-    @cached_property
-    def lateness(self) -> Mapping[Task, Lateness]:
-        return lateness(self.arrivals)
-
-    def add(self, arrivals: Arrivals) -> None:
-        self.arrivals.append(arrivals)
-        group = arrivals.group
-        starts, ends = group.start[:, arrivals.operations], group.end[:, arrivals.operations]
-        for place, member in enumerate(group.members):
-            task = member.task
-            is_last = arrivals.last == place
-            for other, anyone in enumerate(group.members if is_last.any() else ()):
-                self.spans.setdefault((task, anyone), []).append((starts[other, is_last], ends[other, is_last]))
+    lateness: Mapping[Task, Lateness]
+    caused: Mapping[Task, int]
+    suffered: Mapping[Task, int]
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if len(case.job.ranks) < 2:
         return [NotChecked("stragglers", "needs the exports of two ranks or more of one job")]
-    waiting = _Waiting()
-    for group in case.job.collectives().groups:
-        # Whom the selected ranks wait for need not be selected itself.
-        if any(member.task in case.tasks for member in group.members):
-            waiting.add(Arrivals.of(group, case.chosen.window))
-    if not waiting.lateness:
+    # Whom the selected ranks wait for need not be selected itself.
+    arrivals = [
+        Arrivals.of(group, case.chosen.window)
+        for group in case.job.collectives().groups
+        if any(member.task in case.tasks for member in group.members)
+    ]
+    known = lateness(arrivals)
+    if not known:
         return [
             NotChecked("stragglers", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks have in common")
         ]
-    everyone = case.job.busy(Selection()).devices
-    devices = {Member(one.device.task.task, one.device.device): one for one in everyone}
-    own = [Member(one.device.task.task, one.device.device) for one in case.devices]
-    exposed = {pair: _exposed(spans, devices.get(pair[1])) for pair, spans in waiting.spans.items()}
-    lost = {
-        (late, member): max(
-            time - min(its for (who, one), its in exposed.items() if who == late and one.task == late), 0
-        )
-        for (late, member), time in exposed.items()
-        if member.task != late and member.task in case.tasks
-    }
-    caused = {task: _caused(task, lost, own) for task in waiting.lateness}
-    suffered = {task: _suffered(task, lost) for task in waiting.lateness}
-    return _findings(case, waiting, caused, suffered)
+    members = sorted({member for one in arrivals for member in one.group.members})
+    late, lost = _lost(case, arrivals, members)
+    of_task = Counter(one.device.task.task for one in case.devices)
+    caused, suffered = dict.fromkeys(known, 0), dict.fromkeys(known, 0)
+    for task, time in zip(late, lost.sum(axis=1).tolist(), strict=True):
+        caused[task] = time // max(len(case.devices) - of_task[task], 1)
+    for member, time in zip(members, lost.sum(axis=0).tolist(), strict=True):
+        suffered[member.task] += time
+    return _findings(case, _Waiting(known, caused, suffered))
 
 
-def _exposed(spans: Sequence[tuple[Times, Times]], device: DeviceIntervals | None) -> int:
-    whole: Intervals = union(np.concatenate([one for one, _ in spans]), np.concatenate([one for _, one in spans]))
+def _lost(case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member]) -> tuple[list[Task], Matrix]:
+    """The tasks that were late, and the time that each cost each member, ns, shape ``(tasks, members)``."""
+    late = sorted({one.group.members[place].task for one in arrivals for place in set(one.last.tolist()) - {NOBODY}})
+    number = {task: place for place, task in enumerate(late)}
+    spans: dict[Member, list[tuple[Times, Times, Times]]] = {member: [] for member in members}
+    for one in arrivals:
+        has_last = one.last != NOBODY
+        operations, last = one.operations[has_last], one.last[has_last]
+        tasks = np.array([number.get(member.task, NOBODY) for member in one.group.members], np.int64)[last]
+        for place, member in enumerate(one.group.members):
+            spans[member].append((one.group.start[place, operations], one.group.end[place, operations], tasks))
+    devices = {Member(one.device.task.task, one.device.device): one for one in case.job.busy(Selection()).devices}
+    exposed = np.zeros((len(late), len(members)), np.int64)
+    took_part = np.zeros(exposed.shape, np.bool_)
+    for place, member in enumerate(members):
+        starts, ends, tasks = (np.concatenate(parts) for parts in zip(*spans[member], strict=True))
+        took_part[tasks, place] = True
+        exposed[:, place] = _exposed(starts, ends, tasks, len(late), devices.get(member))
+    is_own = np.array([[member.task == task for member in members] for task in late], bool).reshape(exposed.shape)
+    least = np.where(is_own & took_part, exposed, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
+    is_selected = np.array([member.task in case.tasks for member in members], bool)
+    lost = np.where(took_part & ~is_own & is_selected, np.maximum(exposed - least[:, None], 0), 0)
+    return late, lost
+
+
+def _exposed(starts: Times, ends: Times, tasks: Times, count: int, device: DeviceIntervals | None) -> Times:
+    """The time of a member's kernels that no other kernel hides, by the task that was late, shape ``(count,)``."""
+    found = np.zeros(count, np.int64)
+    order = np.argsort(starts, kind="stable")
+    if (starts[order][1:] >= ends[order][:-1]).all():
+        np.add.at(found, tasks, ends - starts - _hidden(starts, ends, device))
+        return found
+    for task in np.unique(tasks).tolist():  # side by side on several streams they count once
+        whole = union(starts[tasks == task], ends[tasks == task])
+        found[task] = whole.length - int(_hidden(whole.starts, whole.ends, device).sum())
+    return found
+
+
+def _hidden(starts: Times, ends: Times, device: DeviceIntervals | None) -> Times:
     if device is None:
-        return whole.length
-    return whole.length - device.parts.kernels.shared_with(whole)
+        return np.zeros(len(starts), np.int64)
+    hidden: Times = device.parts.kernels.before(ends)[0] - device.parts.kernels.before(starts)[0]
+    return hidden
 
 
-def _caused(task: Task, lost: Mapping[tuple[Task, Member], int], devices: Sequence[Member]) -> int:
-    others = max(sum(member.task != task for member in devices), 1)
-    return sum(time for (late, _), time in lost.items() if late == task) // others
-
-
-def _suffered(task: Task, lost: Mapping[tuple[Task, Member], int]) -> int:
-    return sum(time for (_, member), time in lost.items() if member.task == task)
-
-
-def _findings(
-    case: Case, waiting: _Waiting, caused: Mapping[Task, int], suffered: Mapping[Task, int]
-) -> list[Finding | NotChecked]:
+def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
+    caused, computed = waiting.caused, case.computed
     whole = sum(caused.values())
-    computed = case.computed
-    evidence = _table(case, waiting, caused, suffered, computed)
+    evidence = _table(case, waiting, computed)
     limits = case.thresholds
     found: list[Finding | NotChecked] = []
     for item in case.job.ranks:
@@ -142,7 +153,7 @@ def _findings(
             f"compute hides){why}"
         )
         found.append(_finding(case, "straggler", sentence, advice, cost, evidence, (item.rank,)))
-    cost = case.mean(suffered.values())
+    cost = case.mean(waiting.suffered.values())
     if not found and case.percent(cost) >= limits.imbalance_percent:
         most = max(case.job.ranks, key=lambda item: caused.get(item.task, 0))
         sentence = (
@@ -216,14 +227,9 @@ def _reason(task: Task, computed: Mapping[Task, Computed]) -> tuple[str, Advice]
     )
 
 
-def _table(
-    case: Case,
-    waiting: _Waiting,
-    caused: Mapping[Task, int],
-    suffered: Mapping[Task, int],
-    computed: Mapping[Task, Computed],
-) -> TableAnswer:
+def _table(case: Case, waiting: _Waiting, computed: Mapping[Task, Computed]) -> TableAnswer:
     rows: list[Row] = []
+    caused, suffered = waiting.caused, waiting.suffered
     taking_part = [item for item in case.job.ranks if item.task in waiting.lateness]
     for item in sorted(taking_part, key=lambda item: (-caused.get(item.task, 0), item.rank)):
         task, own = item.task, computed.get(item.task)
