@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import textual._wait
 from synthetic import training_job
 from textual.css.stylesheet import Stylesheet
 
@@ -53,4 +54,13 @@ def styles_are_parsed_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stylesheet, "_parse_rules", parse_once)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def keys_are_awaited_in_short_steps() -> Iterator[None]:
+    """Textual's pilot looks whether the program rests every 20 ms, some times for each key: half of a test's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(textual._wait, "SLEEP_GRANULARITY", 1 / 200)
+        patch.setattr(textual._wait, "SLEEP_IDLE", 1 / 4000)
         yield

@@ -1,13 +1,16 @@
 """One colour for each meaning, the same in every table, chart and screen.
 
-A widget that draws categories lists ``CATEGORY_CLASSES`` among its ``COMPONENT_CLASSES`` and appends ``category_css``
-to its ``DEFAULT_CSS``; ``category_class("nccl")`` is then the component class to ask a style for. Red and yellow are
-for severities alone, and for what became worse.
+A widget that draws categories is a ``CategoryWidget``; ``category_class("nccl")`` is then a component class to ask a
+style for. Red and yellow are for severities alone, and for what became worse.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from textual.css.styles import RenderStyles
+from textual.dom import DOMNode
+from textual.widget import Widget
 
 
 class _Colour(NamedTuple):
@@ -46,9 +49,6 @@ CATEGORIES = tuple(_COLOURS)
 
 SEVERITIES = frozenset({"error", "warning"})
 
-CATEGORY_CLASSES = {f"category--{name}" for name in CATEGORIES} | {f"fill--{name}" for name in CATEGORIES}
-"""The component classes, ``category--compute`` for words and ``fill--compute`` for bars and swatches, and so on."""
-
 SHADES = {"compute": "█", "nccl": "╱", "memory": "▒", "graph": "░"}
 """What fills a cell in place of a colour where there are no colours."""
 
@@ -63,8 +63,8 @@ def fill_class(name: str) -> str:
     return f"fill--{name}"
 
 
-def category_css(widget: str) -> str:
-    """CSS that colours every category inside ``widget`` (a widget's class name)."""
+def _css() -> str:
+    """CSS that colours every category inside a `CategoryWidget`."""
     rules = []
     for name, colour in _COLOURS.items():
         weight = " text-style: bold;" if name in _BOLD else ""
@@ -72,7 +72,28 @@ def category_css(widget: str) -> str:
             (category_class(name) + " {" + weight, colour.ansi_words),
             (fill_class(name) + " {", colour.ansi),
         ):
-            rules.append(f"{widget} > .{kind} color: {colour.dark}; }}")
-            rules.append(f"{widget}:light > .{kind} color: {colour.light}; }}")
-            rules.append(f"{widget}:ansi > .{kind} color: {ansi}; }}")
+            rules.append(f"CategoryWidget > .{kind} color: {colour.dark}; }}")
+            rules.append(f"CategoryWidget:light > .{kind} color: {colour.light}; }}")
+            rules.append(f"CategoryWidget:ansi > .{kind} color: {ansi}; }}")
     return "\n".join(rules)
+
+
+_CLASSES = frozenset(kind(name) for name in CATEGORIES for kind in (category_class, fill_class))
+
+
+class CategoryWidget(Widget):
+    """A widget that draws categories.
+
+    Textual makes the styles of all ``COMPONENT_CLASSES`` whenever those of the widget change; of categories a widget
+    draws few, and theirs are made when they are asked for.
+    """
+
+    DEFAULT_CSS = _css()
+
+    def get_component_styles(self, *names: str) -> RenderStyles:
+        for name in _CLASSES.intersection(names).difference(self._component_styles):
+            part = DOMNode(classes=name)
+            part._attach(self)
+            self.app.stylesheet.apply(part)
+            self._component_styles[name] = part.styles
+        return super().get_component_styles(*names)

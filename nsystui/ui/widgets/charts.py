@@ -22,7 +22,7 @@ from textual.strip import Strip
 
 from nsystui.base.text import fit, safe_text, width_of
 from nsystui.ui.ascii import draws_in_ascii
-from nsystui.ui.widgets.categories import CATEGORY_CLASSES, SHADES, category_class, category_css, fill_class
+from nsystui.ui.widgets.categories import SHADES, CategoryWidget, category_class, fill_class
 from nsystui.ui.widgets.plots import BLOCKS, NO_DATA, blocks, tick_line, time_axis
 from nsystui.ui.widgets.repainting import OwnFocus
 from nsystui.ui.widgets.stacks import (
@@ -64,7 +64,7 @@ class _Line:
         return list(Segment.simplify(Segment(*part) for part in parts if part[0]))
 
 
-class TimeChart(OwnFocus, can_focus=True):
+class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     """The drawing that both charts share; a subclass gives the cells of its lanes and of the axis.
 
     Args:
@@ -78,14 +78,14 @@ class TimeChart(OwnFocus, can_focus=True):
     CARET: ClassVar[str] = "▲"
     """Shows the column of the cursor on the axis, where that is blank and no part of a label."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"time-chart--axis", "time-chart--current", *CATEGORY_CLASSES}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"time-chart--axis", "time-chart--current"}
 
     DEFAULT_CSS = """
     TimeChart { height: 1fr; }
     TimeChart > .time-chart--axis { color: $foreground 75%; }
     TimeChart:ansi > .time-chart--axis { color: $foreground; }
     TimeChart > .time-chart--current { text-style: bold; }
-    """ + category_css("TimeChart")
+    """
 
     cursor_column: reactive[int] = reactive(0, repaint=False, init=False)
     """The column of time under the cursor, from 0."""

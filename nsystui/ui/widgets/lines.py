@@ -21,7 +21,7 @@ from textual.widget import Widget
 from nsystui.base.text import CRUMB_GAP, fit, safe_text, shorten, width_of
 from nsystui.ui.ascii import key_name
 from nsystui.ui.keys import textual_key
-from nsystui.ui.widgets.categories import CATEGORY_CLASSES, category_class, category_css, fill_class
+from nsystui.ui.widgets.categories import CategoryWidget, category_class, fill_class
 
 CRUMB = " › "
 GAP = "   "
@@ -506,19 +506,19 @@ def wrapped(parts: Sequence[Part], width: int, indent: Part = ("", "")) -> list[
     return lines
 
 
-class PartLines(Widget):
+class PartLines(CategoryWidget):
     """Lines of parts, each cut at the right edge; as high as there are lines, unless its CSS says otherwise."""
 
     ALLOW_SELECT = False
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"part-lines--bold", "part-lines--dim", *CATEGORY_CLASSES}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"part-lines--bold", "part-lines--dim"}
 
     DEFAULT_CSS = """
     PartLines { height: auto; }
     PartLines > .part-lines--bold { text-style: bold; color: $foreground; }
     PartLines > .part-lines--dim { color: $foreground 75%; }
     PartLines:ansi > .part-lines--dim { color: $foreground; }
-    """ + category_css("PartLines")
+    """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
@@ -648,12 +648,10 @@ class PlainLines(Widget):
 _BLOCKS = re.compile("([█▉▊▋▌▍▎▏▁▂▃▄▅▆▇●○■□▲△◆◇]+)")
 
 
-class SidePanel(PlainLines):
+class SidePanel(CategoryWidget, PlainLines):
     """Lines beside or below a table; their bars and marks have the colour of ``category``."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = CATEGORY_CLASSES
-
-    DEFAULT_CSS = "SidePanel { height: 1fr; }" + category_css("SidePanel")
+    DEFAULT_CSS = "SidePanel { height: 1fr; }"
 
     category: str | None = None
 

@@ -24,7 +24,7 @@ from textual.timer import Timer
 
 from nsystui.base.answer import Answer, Record, Row, TableAnswer, Value, record
 from nsystui.base.columns import FILES_ONLY, Unit
-from nsystui.ui.widgets.categories import CATEGORY_CLASSES, SEVERITIES, category_class, category_css, fill_class
+from nsystui.ui.widgets.categories import SEVERITIES, CategoryWidget, category_class, fill_class
 from nsystui.ui.widgets.repainting import OwnFocus, in_thread
 from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
 from nsystui.ui.widgets.window import Window
@@ -134,7 +134,7 @@ PATIENCE = 0.15
 """Seconds that ``background`` waits for rows before it draws ``…`` in their places."""
 
 
-class WindowTable(OwnFocus, can_focus=True):
+class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     """A scrolling table of an ``Answer``.
 
     Args:
@@ -171,7 +171,6 @@ class WindowTable(OwnFocus, can_focus=True):
         "window-table--cursor-blurred",
         "window-table--empty",
         "window-table--bar",
-        *CATEGORY_CLASSES,
     }
 
     DEFAULT_CSS = """
@@ -188,7 +187,7 @@ class WindowTable(OwnFocus, can_focus=True):
     WindowTable > .window-table--empty { color: $foreground 75%; }
     WindowTable > .window-table--bar { color: $foreground 60%; }
     WindowTable:ansi > .window-table--bar { color: $foreground; }
-    """ + category_css("WindowTable")
+    """
 
     cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
     """The row under the cursor, from 0; 0 also in an empty table."""
