@@ -67,7 +67,7 @@ def compute_first_answers(job: Job) -> None:
     from nsystui.questions.events.index import spans
     from nsystui.questions.events.kinds import EventKind
     from nsystui.questions.host.stacks import stacks_of
-    from nsystui.questions.nvtx.ranges import projection_of, ranges_of
+    from nsystui.questions.nvtx.columns import RangeColumns
     from nsystui.questions.overview import task_table
 
     everything, session = Selection(), job.session
@@ -79,4 +79,4 @@ def compute_first_answers(job: Job) -> None:
     for kind in EventKind:
         spans(session, kind)
     for report in session.reports:
-        projection_of(session, report, ranges_of(session, report), everything)
+        RangeColumns(session, report).chains()

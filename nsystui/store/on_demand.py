@@ -42,7 +42,7 @@ class ColumnTable:
 
 Columns = ColumnFiles | ColumnTable
 _TALLIED = frozenset({"start", "end", "process"})
-_TALLIES, _COUNTS, _LEFT_OUT = "tallies", "counts", "left-out"
+_TALLIES, _ROWS, _LEFT_OUT = "tallies", "rows", "left-out"
 
 
 @dataclass
@@ -283,13 +283,13 @@ class OnDemand:
         if table not in self._counted:
             with remembered_damage(self.results):
                 self._counted[table] = self._count(table)
-            self.results.save(_COUNTS, self._counted)
+            self.results.save(_ROWS, self._counted)
         return self._counted[table]
 
     @cached_property
     def _counted(self) -> dict[str, int]:
         """The known numbers of rows of canonical tables that are not read."""
-        return self.results.load(_COUNTS) or {}
+        return self.results.load(_ROWS) or {}
 
     def _count(self, table: str) -> int:
         if self._is_made(table):

@@ -176,16 +176,16 @@ class Results:
             self.memory.save(key, found)
         return found
 
-    def save(self, question: str, value: Any, version: str = "") -> None:
+    def save(self, question: str, value: Any, version: str = "") -> bool:
         """Saves plain JSON values, or arrays of one dimension by name (of integers, floats and flags).
 
-        Never raises for the cache: where it is full, read-only or gone, nothing is saved there.
+        Never raises for the cache: where it is full, read-only or gone, nothing is saved there. Whether it is saved.
         """
         key = Key(self.reports, question, version)
         if self.memory is not None:
             self.memory.save(key, value)
         if self.directory is None:
-            return
+            return self.memory is not None
         partials = self.partials or self.directory
         if self.partials is None:
             drop_abandoned(partials)
@@ -194,6 +194,8 @@ class Results:
             seals.write(self._file(self.directory, key), key.text, _encoded(value), partials)
             if self.caps is not None:
                 _trim(self.directory, self.caps)
+            return True
+        return self.memory is not None
 
     def move(self, other: Results) -> None:
         """Makes all results in these files the results of other reports, in another directory. Raises OSError."""

@@ -6,6 +6,7 @@ import csv
 import sqlite3
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -96,6 +97,13 @@ def test_ranges_that_cross_nest_as_defined(ranges: list[Range]) -> None:
 @given(push_pop_ranges(), ANY_RANGES)
 def test_a_few_crossing_ranges_among_others(strict: list[Range], crossing: list[Range]) -> None:
     check_against_definition(strict + [(start + 40, end + 40, thread) for start, end, thread in crossing])
+
+
+@given(push_pop_ranges(), ANY_RANGES, st.integers(1, 5))
+def test_blocks_change_nothing(strict: list[Range], crossing: list[Range], size: int) -> None:
+    """A million ranges are nested some at a time."""
+    with mock.patch("nsystui.questions.algebra.nesting._BLOCK", size):
+        check_against_definition(strict + [(start + 20, end + 20, thread) for start, end, thread in crossing])
 
 
 def test_a_crossing_range_is_no_parent() -> None:

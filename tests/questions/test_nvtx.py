@@ -15,9 +15,10 @@ from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import Process, Thread
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.writing.writer import PUSH_POP, START_END
+from nsystui.questions.nvtx.chains import UNKNOWN
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_summary, nvtx_tree_table
 from nsystui.questions.nvtx.paths import By, NodeKind, template
-from nsystui.questions.nvtx.ranges import UNKNOWN, NvtxRanges
+from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.nvtx.tree import Node, NodeMaker, NvtxTree, Order
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session

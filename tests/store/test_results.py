@@ -234,8 +234,14 @@ def tree(job: Job, selection: Selection) -> object:
     return nvtx_tree_table(found).rows, arrays_of(found.ranges)
 
 
+RANGE_ARRAYS = (
+    "lane", "name", "row", "start", "end", "is_push_pop", "is_open", "parent", "level", "self_time", "op_count",
+    "gpu_start", "gpu_end", "op_time",
+)  # fmt: skip
+
+
 def arrays_of(ranges: NvtxRanges) -> object:
-    arrays = {key: (value.dtype, value.tolist()) for key, value in vars(ranges).items() if hasattr(value, "tolist")}
+    arrays = {key: (getattr(ranges, key).dtype, getattr(ranges, key).tolist()) for key in RANGE_ARRAYS}
     return ranges.lanes, ranges.names, ranges.notes, arrays
 
 
@@ -267,8 +273,8 @@ class TestWhatIsMadeOfThem:
             with opened(exports, cache) as first, opened(exports, cache) as second:
                 assert everything(first, chosen) == found
                 assert everything(second, chosen) == found
-        kinds = {file.name.split("=")[1] for file in result_files(cache)}
-        assert kinds == {"busy", "counts", "nccl-ranks", "nvtx", "nvtx-gpu", "processes"}
+        kinds = {file.name.split("=")[1].partition("-")[0] for file in result_files(cache)}
+        assert kinds == {"busy", "counts", "nccl", "nvtx", "processes"}
 
     def test_nothing_is_computed_twice(self, exports: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with opened(exports, cache) as job:
@@ -277,7 +283,7 @@ class TestWhatIsMadeOfThem:
         def refused(*arguments: object, **rest: object) -> None:
             raise AssertionError("computed again")
 
-        for name in ("nvtx.ranges.read_ranges", "nvtx.ranges.read_launches", "gpu.device_time._merged"):
+        for name in ("nvtx.columns.range_parts", "nvtx.columns.launch_parts", "gpu.device_time._merged"):
             monkeypatch.setattr(f"nsystui.questions.{name}", refused)
         monkeypatch.setattr("nsystui.questions.overview._counted", refused)
         with opened(exports, cache) as job:
@@ -301,11 +307,11 @@ class TestWhatIsMadeOfThem:
     ) -> None:
         with opened(exports, cache) as job:
             expected = tree(job, Selection())
-        monkeypatch.setattr("nsystui.questions.derived.version_of", lambda compute: "another")
+        monkeypatch.setattr("nsystui.questions.nvtx.columns.version_of", lambda compute: "another")
         with opened(exports, cache) as job:
             assert tree(job, Selection()) == expected
-        assert len(list(cache.glob("*/result=nvtx=*.bin"))) == 2 * len(exports)
-        assert len(list(cache.glob("*/result=nvtx=another.bin"))) == len(exports)
+        assert len(list(cache.glob("*/result=nvtx-start=*.bin"))) == 2 * len(exports)
+        assert len(list(cache.glob("*/result=nvtx-start=another.bin"))) == len(exports)
 
     def test_times_are_right_whatever_else_is_open(self, exports: list[Path], cache: Path) -> None:
         """The clock offset of a report depends on which report started first."""

@@ -8,6 +8,7 @@ share its start or its end with its parent.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from nsystui.questions.algebra.intervals import Times, as_times
 
 Rows = NDArray[np.int64]
+SmallRows = NDArray[np.int32]
 NO_PARENT = -1
 
 
@@ -48,27 +50,75 @@ def nest(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike) -> Nesting:
     Raises ``ValueError`` where the shapes differ, ``TypeError`` for times that are not integers.
     """
     begin, finish, lanes = as_times(starts, "starts"), as_times(ends, "ends"), as_times(threads, "threads")
-    if not begin.shape == finish.shape == lanes.shape:
-        raise ValueError(f"{len(begin)} starts, {len(finish)} ends and {len(lanes)} threads")
-    finish = np.maximum(begin, finish)
-    duration = finish - begin
-    parent, order = np.full(len(begin), NO_PARENT, np.int64), np.arange(len(begin))
-    if len(begin):
-        line_start, line_end = one_timeline(begin, finish, lanes)
-        # Pre-order: a range comes after every range that contains it. The sort is stable: the earlier row is outside.
-        order = np.lexsort((-line_end, line_start))
-        parent[order] = _rows_of(order, _parents(line_start[order], line_end[order], duration[order]))
-    has_parent = parent >= 0
+    found, level, self_time = tree_of(begin, finish, lanes)
+    parent, has_parent = found.astype(np.int64), found >= 0
     child_time = np.zeros(len(begin), np.int64)
-    np.add.at(child_time, parent[has_parent], duration[has_parent])
-    self_time = duration - child_time
-    np.add.at(self_time, *_taken_twice(begin, finish, parent, order[has_parent[order]]))
+    np.add.at(child_time, parent[has_parent], np.maximum(finish - begin, 0)[has_parent])
     child_count = np.bincount(parent[has_parent], minlength=len(begin))
-    return Nesting(parent, _levels(parent), child_time, self_time, child_count)
+    return Nesting(parent, level.astype(np.int64), child_time, self_time, child_count)
+
+
+_BLOCK = 1 << 18
+"""The number of ranges that are nested at once: each takes some 200 bytes meanwhile."""
+
+
+def tree_of(starts: NDArray[Any], ends: NDArray[Any], threads: NDArray[Any]) -> tuple[SmallRows, SmallRows, Times]:
+    """``parent``, ``level`` and ``self_time`` of `nest`, for millions of ranges in little memory.
+
+    The ranges are nested a block at a time, in order of start, together with those before that are still open: all that
+    contain a range are among these.
+    """
+    if not starts.shape == ends.shape == threads.shape:
+        raise ValueError(f"{len(starts)} starts, {len(ends)} ends and {len(threads)} threads")
+    parent, level = np.full(len(starts), NO_PARENT, np.int32), np.zeros(len(starts), np.int32)
+    self_time = np.maximum(ends - starts, 0)
+    order = None if bool((starts[1:] >= starts[:-1]).all()) else np.argsort(starts, kind="stable")
+    is_open, done = np.empty(0, np.int64), 0
+    while done < len(starts):
+        until = _end_of_block(starts, order, done + max(_BLOCK, 4 * len(is_open)))
+        block = np.arange(done, until) if order is None else order[done:until]
+        rows = np.concatenate((is_open, block))
+        begin, lanes = as_times(starts[rows]), as_times(threads[rows])
+        finish = np.maximum(begin, as_times(ends[rows]))
+        found, preorder = _nested(begin, finish, lanes)
+        is_new = np.arange(len(rows)) >= len(is_open)
+        level[block] = _levels(found)[is_new]
+        parent[block] = _rows_of(rows, found)[is_new]
+        children = np.flatnonzero(is_new & (found >= 0))
+        np.subtract.at(self_time, rows[found[children]], (finish - begin)[children])
+        twice, times = _taken_twice(begin, finish, found, preorder[found[preorder] >= 0])
+        counts = is_new[twice]
+        np.add.at(self_time, rows[found[twice[counts]]], times[counts])
+        if until < len(starts):
+            is_open = rows[finish >= starts[until if order is None else order[until]]]
+        done = until
+    return parent, level, self_time
+
+
+def _end_of_block(starts: Times, order: Rows | None, until: int) -> int:
+    """``until``, or a few more: ranges that start together are in one block, for each may contain the others."""
+    if until >= len(starts):
+        return len(starts)
+    last = starts[until - 1 if order is None else order[until - 1]]
+    if order is None:
+        return int(np.searchsorted(starts, last, side="right"))
+    return int(np.searchsorted(starts, last, side="right", sorter=order))
+
+
+def _nested(begin: Times, finish: Times, lanes: Times) -> tuple[Rows, Rows]:
+    """The parent of each range, and the ranges in pre-order."""
+    if not len(begin):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    line_start, line_end = one_timeline(begin, finish, lanes)
+    # Pre-order: a range comes after every range that contains it. The sort is stable: the earlier row is outside.
+    order = np.lexsort((-line_end, line_start))
+    parent = np.empty(len(begin), np.int64)
+    parent[order] = _rows_of(order, _parents(line_start[order], line_end[order], (finish - begin)[order]))
+    return parent, order
 
 
 def _taken_twice(starts: Times, ends: Times, parent: Rows, children: Rows) -> tuple[Rows, Times]:
-    """Parents, and for each a time, ns, in which a child of it runs after an earlier one and not yet without it.
+    """Children, and for each a time, ns, in which it runs after an earlier child and not yet without that one.
 
     ``children``: the rows that have a parent, those of one parent by start.
     """
@@ -77,7 +127,7 @@ def _taken_twice(starts: Times, ends: Times, parent: Rows, children: Rows) -> tu
     begin, end = starts[children], ends[children]
     is_next = np.concatenate(([False], group[1:] == group[:-1]))[: len(children)]
     if not (is_next[1:] & (begin[1:] < end[:-1])).any():
-        return group[:0], begin[:0]
+        return children[:0], begin[:0]
     # How far the earlier children of the same parent reach: a running maximum of places among all ends, which starts
     # anew with each parent because those of a later parent are larger numbers.
     by_end = np.argsort(end, kind="stable")
@@ -86,7 +136,7 @@ def _taken_twice(starts: Times, ends: Times, parent: Rows, children: Rows) -> tu
     first = (np.cumsum(~is_next) - 1) * len(end)
     reach = end[by_end[np.maximum.accumulate(first + place) - first]]
     twice = np.where(is_next[1:], np.minimum(reach[:-1], end[1:]) - begin[1:], 0)
-    return group[1:], np.maximum(twice, 0)
+    return children[1:], np.maximum(twice, 0)
 
 
 def one_timeline(starts: Times, ends: Times, threads: Times) -> tuple[Times, Times]:

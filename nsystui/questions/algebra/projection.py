@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -82,6 +83,35 @@ def project(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike, calls: Launc
         busy[rows] += total[until] - total[since]
         first[rows] = np.minimum(first[rows], _fold(np.minimum, calls.op_start[inside.calls], since, until))
         last[rows] = np.maximum(last[rows], _fold(np.maximum, calls.op_end[inside.calls], since, until))
+    is_empty = count == 0
+    first[is_empty] = last[is_empty] = 0
+    return Projection(count, first, last, busy)
+
+
+def project_parts(
+    starts: Times, ends: Times, threads: NDArray[np.integer[Any]], parts: Iterable[LaunchCalls]
+) -> Projection:
+    """`project` with the calls a part at a time, each of which only the ranges that it touches are projected through.
+
+    The ranges must be in order of start. Millions of calls need the memory of one part, which is the smaller the closer
+    together in time its calls are.
+    """
+    n = len(starts)
+    count, busy = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    first = np.full(n, np.iinfo(np.int64).max)
+    last = np.full(n, np.iinfo(np.int64).min)
+    for calls in parts:
+        if not len(calls.starts):
+            continue
+        until = np.searchsorted(starts, calls.ends.max(), side="right")
+        rows = np.flatnonzero(ends[:until] >= calls.starts.min())
+        found = project(starts[rows], ends[rows], threads[rows], calls)
+        has_work = found.op_count > 0
+        rows = rows[has_work]
+        count[rows] += found.op_count[has_work]
+        busy[rows] += found.op_time[has_work]
+        first[rows] = np.minimum(first[rows], found.start[has_work])
+        last[rows] = np.maximum(last[rows], found.end[has_work])
     is_empty = count == 0
     first[is_empty] = last[is_empty] = 0
     return Projection(count, first, last, busy)

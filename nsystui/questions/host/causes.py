@@ -318,11 +318,11 @@ class ThreadRanges:
         mine = ranges.nested_of(lane)
         if not len(mine):
             return _always(0)
-        edges = np.unique(np.concatenate((ranges.start[mine], ranges.end[mine])))
+        edges = np.unique(np.concatenate((ranges.values("start", mine), ranges.values("end", mine))))
         around = ranges.innermost_at(np.full(len(edges) - 1, lane), edges[:-1])
-        while len(other := np.flatnonzero((around >= 0) & (self.labels[ranges.name[around]] < 0))):
-            around[other] = ranges.parent[around[other]]
-        labels = np.where(around >= 0, self.labels[ranges.name[around]], 0)
+        while len(other := np.flatnonzero((around >= 0) & (self.labels[ranges.values("name", around)] < 0))):
+            around[other] = ranges.values("parent", around[other])
+        labels = np.where(around >= 0, self.labels[ranges.values("name", around)], 0)
         return one_after_the_other(Segments(edges[:-1], edges[1:], labels), _always(0))
 
 

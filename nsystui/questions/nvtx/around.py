@@ -102,6 +102,6 @@ def _path_of(ranges: NvtxRanges, number: int) -> str | None:
     """``outer › inner`` for a range; nothing for none."""
     names: list[str] = []
     while number != NO_PARENT:
-        names.append(ranges.names[ranges.name[number]])
-        number = int(ranges.parent[number])
+        names.append(ranges.names[ranges.value("name", number)])
+        number = ranges.value("parent", number)
     return " › ".join(reversed(names)) or None

@@ -201,9 +201,9 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
     inside = [
         calls.c.report == lane.report,
         calls.c.thread == lane.thread,
-        calls.c.start >= int(ranges.start[index]) - moved,
-        calls.c.end <= int(ranges.end[index]) - moved,
-        sa.true() if ranges.op_count[index] > 0 else sa.false(),
+        calls.c.start >= ranges.value("start", index) - moved,
+        calls.c.end <= ranges.value("end", index) - moved,
+        sa.true() if ranges.value("op_count", index) > 0 else sa.false(),
     ]
     launches = sa.select(calls.c.correlation_id, calls.c.name).where(*inside).subquery()
     work = _work(ranges, index, launches, ranks)
@@ -228,8 +228,8 @@ def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence
             columns.process == lane.process,
             columns.correlation_id.in_(sa.select(launches.c.correlation_id)),
             # All of them lie in the projection: Parquet need not read what lies elsewhere.
-            columns.start >= int(ranges.gpu_start[index]) - moved,
-            columns.end <= int(ranges.gpu_end[index]) - moved,
+            columns.start >= ranges.value("gpu_start", index) - moved,
+            columns.end <= ranges.value("gpu_end", index) - moved,
         ]
         parts.append(events_query(kind, chosen, ranks, conditions))
     return sa.union_all(*parts).subquery()

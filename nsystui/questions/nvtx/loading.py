@@ -12,7 +12,7 @@ differ in what they ask for:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self, TypeVar
 
@@ -37,7 +37,8 @@ Arrays = TypeVar("Arrays", bound=Any)
 LABEL = KIND_TABLES[EventKind.NVTX].name
 """The name of a range in SQL as nsys writes it: ``domain:text``, and the bare text in the default domain."""
 
-FOLDED_LABEL = sa.func.regexp_replace(LABEL, ", (seq|op_id|sizes) =.*", "", "s", type_=sa.Text)
+_SUFFIXES = [sa.func.nullif(sa.func.instr(LABEL, f", {word} ="), 0) for word in ("seq", "op_id", "sizes")]
+FOLDED_LABEL = sa.func.coalesce(sa.func.left(LABEL, sa.func.least(*_SUFFIXES) - 1), LABEL, type_=sa.Text)
 """The same without PyTorch's suffix: `names.fold_suffix` in SQL, for a million names at once."""
 
 PUSH_POP_TYPES = (59, 70)
@@ -45,7 +46,7 @@ START_END_TYPES = (60, 71)
 
 _CALL_TABLES = (tables.api_calls, tables.api_backtraces)
 _GPU_TABLES_OF_NSYS = (tables.kernels, tables.memory_ops)
-_SLICE_CALLS = 1 << 17
+_SLICE_CALLS = 1 << 18
 
 
 @dataclass
@@ -61,11 +62,8 @@ class Texts:
 
     def coded(self, texts: NDArray[Any]) -> SmallInts:
         """The numbers of ``texts``; a text that has none yet gets the next one."""
-        import pandas as pd
-
-        codes, different = pd.factorize(texts)
-        numbers = np.array([self.numbers.setdefault(str(text), len(self.numbers)) for text in different], np.int32)
-        return np.asarray(numbers[codes], np.int32)
+        numbers = self.numbers
+        return np.array([numbers.setdefault(text, len(numbers)) for text in texts.tolist()], np.int32)
 
     def ranks(self) -> Ints:
         """The position of each text in alphabetical (code point) order; shape ``(len(texts),)``."""
@@ -121,7 +119,6 @@ class Ranges:
 
 
 _RANGE_TYPES: dict[str, type[np.generic]] = {
-    "name": np.int32,
     "row": np.int64,
     "start": np.int64,
     "end": np.int64,
@@ -137,14 +134,32 @@ def read_ranges(
     report: Report,
     texts: Texts,
     label: sa.ColumnElement[Any] = LABEL,
-    end_of_open: sa.ColumnElement[Any] | int = 0,
+    end_of_open: int = 0,
     conditions: Iterable[Condition] = (),
 ) -> Ranges:
     """The ranges of ``report`` that meet ``conditions``, named by ``label``.
 
     ``end_of_open`` is the time at which a range ends that was never closed; a range does not end before its start.
     """
-    columns = tables.nvtx_ranges.c
+    parts = list(range_parts(session, report, texts, label, end_of_open, conditions))
+    found = joined(parts) if len(parts) > 1 else parts[0]
+    order: Ints = np.lexsort((found.row, found.start))
+    return found if bool((np.diff(order) > 0).all()) else found.only(order)
+
+
+_SLICE_RANGES = 1 << 18
+
+
+def range_parts(
+    session: Session,
+    report: Report,
+    texts: Texts,
+    label: sa.ColumnElement[Any] = LABEL,
+    end_of_open: int = 0,
+    conditions: Iterable[Condition] = (),
+) -> Iterator[Ranges]:
+    """The same ranges a slice of the rows at a time, in no order: a text is in memory once, however many have it."""
+    columns, part = tables.nvtx_ranges.c, session.part([report.index])
     thread = sa.func.coalesce(columns.thread, 0)
     query = sa.select(
         columns.start,
@@ -156,9 +171,20 @@ def read_ranges(
         columns.row,
         sa.func.coalesce(label, "").label("name"),
     ).where(columns.report == report.index, columns.start.is_not(None), *conditions)
-    found = Ranges(**coded_arrays(session.part([report.index]), query, _RANGE_TYPES, {"name": texts}))
-    order: Ints = np.lexsort((found.row, found.start))
-    return found if bool((np.diff(order) > 0).all()) else found.only(order)
+    slices: list[Condition] = [sa.true()]
+    if (count := report.count(tables.nvtx_ranges)) > _SLICE_RANGES:
+        mine = columns.report == report.index
+        ((first, last),) = part.rows(sa.select(sa.func.min(columns.row), sa.func.max(columns.row)).where(mine))
+        width = -(-(last - first + 1) * _SLICE_RANGES // count)
+        slices = [columns.row.between(start, start + width - 1) for start in range(first, last + 1, width)]
+    for rows in slices:
+        found = part.arrays(query.where(rows))
+        values = {
+            key: np.ma.getdata(found[key]).astype(kind, copy=False)
+            for key, kind in _RANGE_TYPES.items()
+            if key != "name"
+        }
+        yield Ranges(name=texts.coded(np.ma.getdata(found["name"])), **values)
 
 
 def ranges_as_nsys(session: Session, report: Report, selection: Selection, texts: Texts) -> Ranges:
@@ -172,7 +198,8 @@ def ranges_as_nsys(session: Session, report: Report, selection: Selection, texts
         session,
         report,
         texts,
-        end_of_open=sa.select(last.c.time).where(last.c.report == report.index).scalar_subquery(),
+        end_of_open=session.part([report.index]).scalar(sa.select(last.c.time).where(last.c.report == report.index))
+        or 0,
         conditions=where(tables.nvtx_ranges, selection),
     )
     return found.only(found.is_whole).moved(report.clock_offset)
@@ -199,30 +226,35 @@ class Launches(LaunchCalls):
 
     correlation: Ints
 
+    def on_lanes(self, threads: Ints) -> Launches:
+        """The calls with the places of their threads among ``threads``, ascending, instead of these."""
+        return replace(self, threads=np.searchsorted(threads, self.threads))
+
     def moved(self, offset: int) -> Launches:
         """The calls with their times, and those of their GPU work, on another clock."""
         keys = ("starts", "ends", "op_start", "op_end")
         return replace(self, **{key: getattr(self, key) + offset for key in keys})
 
 
-def read_launches(session: Session, report: Report, selection: Selection) -> Launches:
-    """The launching calls of the threads of ``report`` that have NVTX ranges; times on its own clock.
+def launch_parts(session: Session, report: Report, selection: Selection, threads: Ints) -> Iterator[Launches]:
+    """The launching calls of ``threads`` (globalTid) of ``report``, some at a time; times on its own clock.
 
     Only the devices and streams of the selection count: operations elsewhere are not projected.
     """
-    ranges = tables.nvtx_ranges.c
-    threads = sa.select(ranges.thread).where(ranges.report == report.index).distinct()
     chosen = Selection(devices=selection.devices, streams=selection.streams)
     calls = _calls(chosen, _LAUNCH_KEYS, [tables.api_calls], report)
     work = _work(chosen, [tables.of(table) for table in GPU_TABLES], report)
-    return _read_launches(session, calls, [calls.c.thread.in_(threads)], work)
+    return _launch_parts(session, calls, [calls.c.thread.in_(threads.tolist())], work)
 
 
-def launches_as_nsys(session: Session, report: Report, selection: Selection) -> Launches:
-    """The selected calls with selected GPU work of a report in job time, for ``nsys stats``."""
+def launch_parts_as_nsys(session: Session, report: Report, selection: Selection) -> Iterator[Launches]:
+    """The selected calls with selected GPU work of a report in job time, some at a time, for ``nsys stats``.
+
+    All calls of a correlation id are in one part.
+    """
     calls = calls_as_nsys(selection, _LAUNCH_KEYS, report)
     work = _work(selection, _GPU_TABLES_OF_NSYS, report)
-    return _read_launches(session, calls, [], work).moved(report.clock_offset)
+    return (part.moved(report.clock_offset) for part in _launch_parts(session, calls, [], work))
 
 
 def calls_as_nsys(selection: Selection, keys: Sequence[str], report: Report | None = None) -> sa.Subquery:
@@ -254,16 +286,15 @@ def _selected(table: sa.Table, keys: Sequence[str], selection: Selection, report
     return sa.select(*[table.c[key] for key in keys]).where(*conditions)
 
 
-def _read_launches(
+def _launch_parts(
     session: Session, calls: sa.Subquery, conditions: Sequence[Condition], work: sa.Subquery
-) -> Launches:
+) -> Iterator[Launches]:
     """The calls that meet ``conditions`` and launched some of ``work``, a few at a time, for joining takes memory."""
     ids = calls.c.correlation_id
     ((count, first, last),) = session.rows(sa.select(sa.func.count(), sa.func.min(ids), sa.func.max(ids)))
     first, last = first or 0, last or 0
     # The ids count up with the calls: a slice of them lies in few row groups of every table.
     width = -(-(last - first + 1) // max(count // _SLICE_CALLS, 1))
-    parts = []
     for start in range(first, last + 1, width):
         bounds = (start, min(start + width - 1, last))
         launching = _operations(work, bounds)
@@ -280,8 +311,7 @@ def _read_launches(
             .join_from(calls, launching, is_launched_by(launching, calls))
             .where(ids.between(*bounds), calls.c.start.is_not(None), calls.c.end.is_not(None), *conditions)
         )
-        parts.append([np.ma.getdata(values) for values in session.arrays(query).values()])
-    return Launches(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        yield Launches(*(np.ma.getdata(values) for values in session.arrays(query).values()))
 
 
 def _operations(work: sa.Subquery, ids: tuple[int, int]) -> sa.Subquery:

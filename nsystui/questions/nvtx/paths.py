@@ -12,8 +12,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from nsystui.questions.nvtx.chains import Chains, Totals, rows_by_level
 from nsystui.questions.nvtx.loading import Ints, SmallInts
-from nsystui.questions.nvtx.ranges import UNKNOWN, Lane, NvtxRanges, rows_by_level
+from nsystui.questions.nvtx.ranges import Lane, NvtxRanges
 from nsystui.questions.time_window import report_at
 
 FEWEST_VARIANTS = 3
@@ -82,13 +83,13 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """``groups``, ranks before threads; ``of_range``, shape ``(n,)``: the place of each range's group, -1 for none.
+    """``groups``, ranks before threads; ``of_chain``, shape ``(c,)``: the place of each chain's group, -1 for none.
 
     ``one_rank``, ``one_thread``: whether the ranges of a path are always of one rank, of one thread.
     """
 
     groups: tuple[Group, ...]
-    of_range: Ints
+    of_chain: Ints
     one_rank: bool
     one_thread: bool
 
@@ -111,13 +112,13 @@ def group_ranges(ranges: NvtxRanges, by: By) -> Grouping:
             of_lane[number] = len(groups) - 1
     one_rank = by is not By.ALL or len(processes) <= 1
     one_thread = by is By.THREAD or (one_rank and all(len(lanes) == 1 for lanes in processes))
-    return Grouping(tuple(groups), of_lane[ranges.lane], one_rank, one_thread)
+    return Grouping(tuple(groups), of_lane[ranges.columns.chains.lane], one_rank, one_thread)
 
 
 def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:
     """The numbers of the lanes that have ranges, a list for each process, by rank; those without a rank are last."""
     found: dict[tuple[int, int], list[int]] = {}
-    for number in np.unique(ranges.lane).tolist():
+    for number in np.unique(ranges.columns.chains.lane).tolist():
         lane = ranges.lanes[number]
         found.setdefault((lane.report, lane.process), []).append(number)
 
@@ -136,7 +137,6 @@ def _rank_name(ranges: NvtxRanges, lane: Lane) -> str:
 
 
 NO_NODE = -1
-_LATEST, _EARLIEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,7 @@ class Paths:
 
     The first ``groups`` nodes are the groups (ranks, threads) that stand above the paths. ``parent``: -1 for a root.
     ``depth``: the number of nodes above. ``label``: index into ``labels``, -1 for a group. ``variants``: how many
-    numbered names are folded into the node, 0 for a plain name. ``of_range``, shape ``(n,)``: the node of each range.
+    numbered names are folded into the node, 0 for a plain name. ``of_chain``, shape ``(c,)``: the node of each chain.
     """
 
     groups: int
@@ -154,7 +154,7 @@ class Paths:
     depth: SmallInts
     label: SmallInts
     variants: SmallInts
-    of_range: SmallInts
+    of_chain: SmallInts
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -173,21 +173,23 @@ class Paths:
         return np.arange(first[node + 1], first[node + 1] + count[node + 1], dtype=np.int64)
 
 
-def group_by_path(ranges: NvtxRanges, group_parents: Sequence[int], group: Ints, *, fold_numbers: bool) -> Paths:
-    """Groups ``ranges`` by path. ``group``, shape ``(n,)``: the group above each range or -1.
+def group_by_path(
+    names: Sequence[str], chains: Chains, group_parents: Sequence[int], group: Ints, *, fold_numbers: bool
+) -> Paths:
+    """Groups chains, whose names are indices into ``names``, by path. ``group``, shape ``(c,)``: that of each, or -1.
 
     ``group_parents``: the group above each group or -1. With ``fold_numbers`` the names under one parent that differ in
-    their numbers only are one node, if they are three or more. One step for each level of nesting: O(n log n), and
+    their numbers only are one node, if they are three or more. One step for each level of nesting: O(c log c), and
     thousands of levels cost milliseconds.
     """
-    templates = Templates.of(ranges.names) if fold_numbers else Templates.none(ranges.names)
-    of_range = np.empty(len(ranges), np.int32)
+    templates = Templates.of(names) if fold_numbers else Templates.none(names)
+    of_chain = np.empty(len(chains), np.int32)
     levels = [_groups(group_parents)]
     made = len(group_parents)
-    for depth, rows in enumerate(rows_by_level(ranges.level)):
-        above = of_range[ranges.parent[rows]].astype(np.int64) if depth else group[rows]
-        level = _one_level(above, ranges.name[rows].astype(np.int64), templates)
-        of_range[rows] = level.node + made
+    for depth, rows in enumerate(rows_by_level(chains.level)):
+        above = of_chain[chains.parent[rows]].astype(np.int64) if depth else group[rows]
+        level = _one_level(above, chains.name[rows], templates)
+        of_chain[rows] = level.node + made
         made += len(level.parent)
         levels.append(level)
     parent, label, variants = (
@@ -195,12 +197,12 @@ def group_by_path(ranges: NvtxRanges, group_parents: Sequence[int], group: Ints,
         for key in ("parent", "label", "variants")
     )
     depths = _depths(parent, [len(level.parent) for level in levels])
-    return Paths(len(group_parents), (*ranges.names, *templates.texts), parent, depths, label, variants, of_range)
+    return Paths(len(group_parents), (*names, *templates.texts), parent, depths, label, variants, of_chain)
 
 
 @dataclass(frozen=True, eq=False)
 class _Level:
-    """The nodes of one level, by parent, and (``node``) which of them each of its ranges belongs to."""
+    """The nodes of one level, by parent, and (``node``) which of them each of its chains belongs to."""
 
     parent: Ints
     label: Ints
@@ -242,76 +244,33 @@ def _one_level(above: Ints, name: Ints, templates: Templates) -> _Level:
 
 
 @dataclass(frozen=True, eq=False)
-class Totals:
-    """The sums of the ranges of m nodes; shape ``(m,)``, times in ns. A group has the sums of the paths below it.
-
-    ``nested``: push/pop ranges, which alone have a self time (``self_total``).
-    ``known``: ranges of which it is known what they launched; ``projected``: those that launched something.
-    ``gpu_total``: the sum of their projected durations, ``gpu_first`` and ``gpu_last`` how far these reach.
-    """
-
-    count: Ints
-    total: Ints
-    nested: Ints
-    self_total: Ints
-    open_count: Ints
-    first: Ints
-    last: Ints
-    known: Ints
-    projected: Ints
-    gpu_total: Ints
-    gpu_ops: Ints
-    gpu_first: Ints
-    gpu_last: Ints
-
-
-@dataclass(frozen=True, eq=False)
 class Members:
-    """The ranges of each node: ``order[first[i]:first[i + 1]]`` are those of node i, in their own order."""
+    """The chains of each node: ``order[first[i]:first[i + 1]]`` are those of node i, in their own order."""
 
     order: Ints
     first: Ints
 
     @classmethod
     def of(cls, paths: Paths) -> Members:
-        order = np.argsort(paths.of_range, kind="stable")
-        return cls(order, np.searchsorted(paths.of_range[order], np.arange(len(paths) + 1)))
+        order = np.argsort(paths.of_chain, kind="stable")
+        return cls(order, np.searchsorted(paths.of_chain[order], np.arange(len(paths) + 1)))
 
     def __getitem__(self, node: int) -> Ints:
         return self.order[self.first[node] : self.first[node + 1]]
 
 
-def add_up(ranges: NvtxRanges, paths: Paths, members: Members) -> Totals:
-    """Adds up the ranges of every path, then the paths of every group. Exact: all in int64."""
-    is_projected = ranges.op_count > 0
-    is_known = ranges.op_count != UNKNOWN
-    sums = {
-        "count": np.ones(len(ranges), np.int64),
-        "total": ranges.duration,
-        "nested": ranges.is_push_pop.astype(np.int64),
-        "self_total": ranges.self_time,
-        "open_count": ranges.is_open.astype(np.int64),
-        "known": is_known.astype(np.int64),
-        "projected": is_projected.astype(np.int64),
-        "gpu_total": ranges.gpu_duration,
-        "gpu_ops": np.where(is_known, ranges.op_count, 0).astype(np.int64),
-    }
-    lows = {"first": ranges.start, "gpu_first": np.where(is_projected, ranges.gpu_start, _LATEST)}
-    highs = {"last": ranges.end, "gpu_last": np.where(is_projected, ranges.gpu_end, _EARLIEST)}
-    found: dict[str, Ints] = {}
-    for values, operation, nothing in ((sums, np.add, 0), (lows, np.minimum, _LATEST), (highs, np.maximum, _EARLIEST)):
-        for key, value in values.items():
-            found[key] = _of_nodes(operation, value, nothing, paths, members)
-    return Totals(**found)
-
-
-def _of_nodes(operation: np.ufunc, values: Ints, nothing: int, paths: Paths, members: Members) -> Ints:
-    result = np.full(len(paths), nothing, np.int64)
-    if not len(members.order):
-        return result
-    # Every path has a range, so no slice is empty.
-    result[paths.groups :] = operation.reduceat(values[members.order], members.first[paths.groups : -1])
+def add_up(chains: Chains, paths: Paths, members: Members) -> Totals:
+    """The totals of every path, from those of its chains, then of every group. Exact: all in int64."""
     below = np.flatnonzero((paths.parent >= 0) & (paths.parent < paths.groups))
-    for children in (below[below >= paths.groups], below[below < paths.groups]):  # threads last: paths fill them
-        operation.at(result, paths.parent[children], result[children])
-    return result
+    levels = (below[below >= paths.groups], below[below < paths.groups])  # threads last: paths fill them
+
+    def of_nodes(operation: np.ufunc, values: Ints, nothing: int) -> Ints:
+        result = np.full(len(paths), nothing, np.int64)
+        if len(members.order):
+            # Every path has a chain, so no slice is empty.
+            result[paths.groups :] = operation.reduceat(values[members.order], members.first[paths.groups : -1])
+        for children in levels:
+            operation.at(result, paths.parent[children], result[children])
+        return result
+
+    return chains.totals.added(of_nodes)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.base.selection import NameFilter, Window
-from nsystui.questions.nvtx.loading import Ints
+from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, Chains, Totals
+from nsystui.questions.nvtx.loading import Ints, SmallInts
 from nsystui.questions.nvtx.paths import (
     NO_NODE,
     By,
@@ -22,12 +24,11 @@ from nsystui.questions.nvtx.paths import (
     Members,
     NodeKind,
     Paths,
-    Totals,
     add_up,
     group_by_path,
     group_ranges,
 )
-from nsystui.questions.nvtx.ranges import UNKNOWN, NvtxRanges, with_ancestors
+from nsystui.questions.nvtx.ranges import NvtxRanges, with_ancestors
 
 
 class Order(Enum):
@@ -120,6 +121,25 @@ class NodeMaker:
     _medians: dict[int, float] = field(default_factory=dict, repr=False)
     _orders: dict[tuple[int, Order], Ints] = field(default_factory=dict, repr=False)
 
+    @property
+    def chains(self) -> Chains:
+        return self.ranges.columns.chains
+
+    def ranges_of(self, path: int) -> Ints:
+        """The single ranges of a path, in their own order."""
+        found = self.ranges.columns["by_chain"][self.chains.places(self.members[path])]
+        return np.sort(found).astype(np.int64)
+
+    @cached_property
+    def _chain_of_range(self) -> SmallInts:
+        chains = np.empty(len(self.ranges), np.int32)
+        chains[self.ranges.columns["by_chain"]] = np.repeat(np.arange(len(self.chains)), self.chains.totals.count)
+        return chains
+
+    def path_of_range(self, index: int) -> int:
+        """The path of a single range."""
+        return int(self.paths.of_chain[self._chain_of_range[index]])
+
     def name(self, path: int) -> str:
         """The name of a rank, thread or path."""
         if path < self.paths.groups:
@@ -161,7 +181,7 @@ class NodeMaker:
             open_count=int(totals.open_count[path]),
             rank=rank,
             thread=thread,
-            index=int(self.members[path][0]) if is_single else None,
+            index=int(self.chains.sample[self.members[path][0]]) if is_single else None,
         )
 
     def list_node(self, path: int) -> Node:
@@ -178,9 +198,10 @@ class NodeMaker:
         return [self._range_node(index, name, depth) for index, name in zip(indices, names, strict=True)]
 
     def _range_node(self, index: int, name: str, depth: int) -> Node:
-        ranges, lane, ops = self.ranges, self.ranges.lane_of(index), int(self.ranges.op_count[index])
-        window = Window.of_event(int(ranges.start[index]), int(ranges.end[index]))
-        gpu = Window.of_event(int(ranges.gpu_start[index]), int(ranges.gpu_end[index])) if ops > 0 else None
+        value, lane = partial(self.ranges.value, index=index), self.ranges.lane_of(index)
+        ops, flags = value("op_count"), value("flags")
+        window = Window.of_event(value("start"), value("end"))
+        gpu = Window.of_event(value("gpu_start"), value("gpu_end")) if ops > 0 else None
         return Node(
             id=2 * len(self.paths) + index,
             kind=NodeKind.RANGE,
@@ -188,13 +209,13 @@ class NodeMaker:
             depth=depth,
             count=1,
             total=window.end - window.start,
-            self_total=int(ranges.self_time[index]) if ranges.is_push_pop[index] else None,
+            self_total=value("self_time") if flags & PUSH_POP else None,
             gpu_total=gpu.end - gpu.start if gpu else None,
             gpu_median=float(gpu.end - gpu.start) if gpu else None,
             gpu_ops=None if ops == UNKNOWN else ops,
             window=window,
             gpu_window=gpu,
-            open_count=int(ranges.is_open[index]),
+            open_count=int(flags & OPEN > 0),
             rank=lane.rank,
             thread=lane.thread,
             index=index,
@@ -203,9 +224,8 @@ class NodeMaker:
     def median(self, path: int) -> float:
         """The median projected duration of a path's ranges, ns; not a number where none launched anything."""
         if path not in self._medians:
-            chosen = self.members[path]
-            chosen = chosen[self.ranges.op_count[chosen] > 0]
-            durations = self.ranges.gpu_end[chosen] - self.ranges.gpu_start[chosen]
+            durations = self.ranges.columns["gpu_by_chain"][self.chains.places(self.members[path])]
+            durations = durations[durations >= 0]
             self._medians[path] = float(np.median(durations)) if len(durations) else np.nan
         return self._medians[path]
 
@@ -240,30 +260,29 @@ class NodeMaker:
         if key not in self._orders:
             while len(self._orders) >= _ORDERS_KEPT:
                 self._orders.pop(next(iter(self._orders)), None)
-            chosen = self.members[path]
+            chosen = self.ranges_of(path)
             keys = self._range_keys(chosen, order)
-            self._orders[key] = chosen[np.lexsort((self.ranges.start[chosen], keys))]
+            self._orders[key] = chosen[np.lexsort((self.ranges.values("start", chosen), keys))]
         return self._orders[key]
 
     def _range_keys(self, chosen: Ints, order: Order) -> Ints:
-        ranges = self.ranges
+        values = partial(self.ranges.values, rows=chosen)
         if order in (Order.TOTAL, Order.AVERAGE):
-            return ranges.start[chosen] - ranges.end[chosen]
+            return -values("length")
         if order is Order.SELF:
-            return -np.where(ranges.is_push_pop[chosen], ranges.self_time[chosen], -1)
+            return -np.where(values("flags") & PUSH_POP, values("self_time"), -1)
         if order is Order.OPS:
-            return -ranges.op_count[chosen].astype(np.int64)
+            return -values("op_count")
         if order in (Order.GPU, Order.GPU_MEDIAN):
-            lengths = ranges.gpu_start[chosen] - ranges.gpu_end[chosen]
-            return np.where(ranges.op_count[chosen] > 0, lengths, 1)
-        return ranges.start[chosen]
+            return np.where(values("op_count") > 0, -values("gpu_length"), 1)
+        return values("start")
 
     def _owner(self, path: int) -> tuple[int | None, int | None]:
         """The rank and the thread that a node belongs to, if it is one."""
         if path < self.paths.groups:
             group = self.grouping.groups[path]
             return group.lane.rank, group.lane.thread if group.kind is NodeKind.THREAD else None
-        lane = self.ranges.lane_of(int(self.members[path][0]))
+        lane = self.ranges.lanes[int(self.chains.lane[self.members[path][0]])]
         return lane.rank if self.grouping.one_rank else None, lane.thread if self.grouping.one_thread else None
 
 
@@ -288,9 +307,10 @@ class NvtxTree:
         by = By(by)
         grouping = group_ranges(ranges, by)
         above = [group.parent for group in grouping.groups]
-        paths = group_by_path(ranges, above, grouping.of_range, fold_numbers=fold_numbers)
+        chains = ranges.columns.chains
+        paths = group_by_path(ranges.names, chains, above, grouping.of_chain, fold_numbers=fold_numbers)
         members = Members.of(paths)
-        return cls(ranges, by, NodeMaker(ranges, grouping, paths, members, add_up(ranges, paths, members)))
+        return cls(ranges, by, NodeMaker(ranges, grouping, paths, members, add_up(chains, paths, members)))
 
     def __len__(self) -> int:
         """The number of ranks, threads and paths; single ranges do not count."""
@@ -299,7 +319,7 @@ class NvtxTree:
     @property
     def natural_order(self) -> Order:
         """By GPU time, where any is known, else by the time on the CPU."""
-        return Order.GPU if (self.ranges.op_count > 0).any() else Order.TOTAL
+        return Order.GPU if self.maker.totals.projected.any() else Order.TOTAL
 
     def roots(self, order: Order | str = Order.TOTAL) -> list[Node]:
         """The outermost nodes: ranks if there are several, else threads if there are several, else paths."""
@@ -395,12 +415,12 @@ class NvtxTree:
     def number_of(self, report: int, row: int) -> int | None:
         """The id of a single range by its row of ``nvtx_ranges``; ``None`` where the tree leaves it out."""
         ranges = self.ranges
-        lanes = [number for number, lane in enumerate(ranges.lanes) if lane.report == report]
-        found = np.flatnonzero((ranges.row == row) & np.isin(ranges.lane, lanes))
-        if not len(found):
+        rows = np.flatnonzero(ranges.columns["row"] == row).tolist()
+        index = next((index for index in rows if ranges.lane_of(index).report == report), None)
+        if index is None:
             return None
-        path = int(self.maker.paths.of_range[found[0]])
-        return path if self.maker.is_single(path) else 2 * len(self) + int(found[0])
+        path = self.maker.path_of_range(index)
+        return path if self.maker.is_single(path) else 2 * len(self) + index
 
     def place_of(self, number: int, order: Order) -> int:
         """The place of a node among the rows inside the node around it, or among the roots."""
@@ -441,7 +461,7 @@ class NvtxTree:
         labels = np.array([wanted.matches(label) for label in paths.labels], bool)
         if len(labels):
             found[paths.groups :] |= labels[paths.label[paths.groups :]]
-            found[paths.of_range[labels[self.ranges.name]]] = True
+            found[paths.of_chain[labels[self.maker.chains.name]]] = True
         return found
 
     def _leading(self, number: int, leads: NDArray[np.bool_], order: Order) -> list[int]:
@@ -464,7 +484,7 @@ class NvtxTree:
     def _id_above(self, number: int) -> int | None:
         size, paths = len(self), self.maker.paths
         if number >= 2 * size:
-            path = int(paths.of_range[number - 2 * size])
+            path = self.maker.path_of_range(number - 2 * size)
             return path + size if self.maker.inside(path) and not self.maker.is_single(path) else path
         if number >= size:
             return number - size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,8 @@ import numpy as np
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import PID, TID, Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions.algebra.nesting import NO_PARENT, nest, one_timeline
-from nsystui.questions.algebra.projection import are_outside, calls_inside, project
+from nsystui.questions.algebra.nesting import NO_PARENT, one_timeline, tree_of
+from nsystui.questions.algebra.projection import are_outside, calls_inside, project_parts
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.derived import of_each_report
 from nsystui.questions.nvtx.loading import (
@@ -21,7 +21,7 @@ from nsystui.questions.nvtx.loading import (
     Ranges,
     Texts,
     joined,
-    launches_as_nsys,
+    launch_parts_as_nsys,
     matching,
     ranges_as_nsys,
 )
@@ -55,27 +55,37 @@ class ProjectedRanges(Ranges):
     child_count: Ints
 
 
-def projected(ranges: Ranges, launches: Launches, before: int = 0) -> ProjectedRanges:
-    """Projects the ranges of a report; ``parent`` counts from ``before``, the number of those of other reports."""
-    found = project(ranges.start, ranges.end, ranges.thread, launches)
-    nesting = nest(ranges.start, ranges.end, ranges.thread)
+def projected(ranges: Ranges, launches: Iterable[Launches], before: int = 0) -> ProjectedRanges:
+    """Projects the ranges of a report through its launches, of which all with a correlation id are in one part.
+
+    ``parent`` counts from ``before``, the number of the ranges of other reports.
+    """
+    repeated = np.zeros(len(ranges), np.int64)
+
+    def told() -> Iterator[Launches]:
+        for part in launches:
+            repeated[:] += _repeated_ids(ranges, part)
+            yield part
+
+    found = project_parts(ranges.start, ranges.end, ranges.thread, told())
+    parent_of, level, _ = tree_of(ranges.start, ranges.end, ranges.thread)
     chosen = np.flatnonzero(found.op_count)
     place = np.full(len(ranges) + 1, NO_PARENT, np.int64)  # the last one is that of no parent
     place[chosen] = np.arange(len(chosen))
-    parent = place[nesting.parent[chosen]]
+    parent = place[parent_of[chosen]]
     return ProjectedRanges(
         **{key: values[chosen] for key, values in vars(ranges).items()},
         gpu_start=found.start[chosen],
         gpu_end=found.end[chosen],
-        op_count=_distinct_ids(ranges, launches, found.op_count)[chosen],
+        op_count=(found.op_count - repeated)[chosen],
         parent=np.where(parent == NO_PARENT, NO_PARENT, parent + before),
-        level=nesting.level[chosen],
+        level=level[chosen].astype(np.int64),
         child_count=np.bincount(parent[parent != NO_PARENT], minlength=len(chosen)),
     )
 
 
-def _distinct_ids(ranges: Ranges, launches: Launches, calls: Ints) -> Ints:
-    """The number of correlation ids of the calls inside each range; ``calls`` is the number of calls. Shapes ``(n,)``.
+def _repeated_ids(ranges: Ranges, launches: Launches) -> Ints:
+    """How many of the calls inside each range have the correlation id of another one there; shape ``(n,)``.
 
     Of the calls of an id on a thread only those count that contain no other, for a range with the outer one has the
     inner one. Those overlap without nesting, so a range has neighbours of them: as many, less the spans from one to
@@ -85,14 +95,16 @@ def _distinct_ids(ranges: Ranges, launches: Launches, calls: Ints) -> Ints:
     start, end, thread = launches.starts[order], launches.ends[order], launches.threads[order]
     is_same = (np.diff(launches.correlation[order]) == 0) & (np.diff(thread) == 0)
     if not is_same.any():
-        return calls
+        return np.zeros(1, np.int64)
     group = np.concatenate(([0], np.cumsum(~is_same)))
     line_end = one_timeline(start, end, group)[1]
     later = np.minimum.accumulate(line_end[::-1])[::-1]
     kept = np.flatnonzero(np.append(line_end[:-1] < later[1:], True))
+    every = _count(ranges, start, end, thread)
     start, end, thread, group = start[kept], end[kept], thread[kept], group[kept]
     joint = np.flatnonzero(np.diff(group) == 0)
-    return _count(ranges, start, end, thread) - _count(ranges, start[joint], end[joint + 1], thread[joint])
+    joined_calls = _count(ranges, start[joint], end[joint + 1], thread[joint])
+    return every - (_count(ranges, start, end, thread) - joined_calls)
 
 
 def _count(ranges: Ranges, start: Ints, end: Ints, thread: Ints) -> Ints:
@@ -197,7 +209,7 @@ def _sizes_of(session: Session, report: Report, selection: Selection) -> Arrays:
 def _sizes(session: Session, report: Report, selection: Selection) -> Arrays:
     texts = Texts()
     ranges = ranges_as_nsys(session, report, selection, texts)
-    found = projected(ranges, launches_as_nsys(session, report, selection))
+    found = projected(ranges, launch_parts_as_nsys(session, report, selection))
     used, name = np.unique(texts.ranks()[found.name], return_inverse=True)
     names = sorted(texts.numbers)
     return {
@@ -250,11 +262,9 @@ def projected_trace(session: Session, selection: Selection, _: Options) -> Trace
     texts, parts, before = Texts(), [], 0
     outside: list[Row] = []
     for report in selected_reports(session, selection) or session.reports:
-        ranges, launches = (
-            ranges_as_nsys(session, report, selection, texts),
-            launches_as_nsys(session, report, selection),
-        )
-        part = projected(ranges, launches, before)
+        ranges = ranges_as_nsys(session, report, selection, texts)
+        launches = joined(list(launch_parts_as_nsys(session, report, selection)))
+        part = projected(ranges, [launches], before)
         parts.append(part)
         before += len(part)
         if report.has(tables.nvtx_ranges) and (selection.name is None or selection.name.matches("")):

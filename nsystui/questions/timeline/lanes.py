@@ -23,14 +23,14 @@ from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.derived import of_each_report
 from nsystui.questions.events.kinds import KIND_TABLES, RUNTIMES, EventKind
 from nsystui.questions.gpu.device_time import STREAM_KEYS, BusyParts, busy_parts, of_arrays, to_arrays
+from nsystui.questions.nvtx.chains import PUSH_POP
+from nsystui.questions.nvtx.columns import RangeColumns
 from nsystui.questions.nvtx.loading import Texts, coded_arrays
-from nsystui.questions.nvtx.ranges import ranges_of
 from nsystui.questions.tasks import GPU_TABLES, selected_ranks
 from nsystui.questions.time_window import recorded, report_at
 from nsystui.questions.timeline.cpu import CpuWork, events_of
 from nsystui.store import tables
 from nsystui.store.report import Report
-from nsystui.store.results import json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -231,16 +231,18 @@ def _stream_arrays(session: Session, report: Report) -> Arrays:
 def _ranges(session: Session, report: Report) -> dict[int, Mapping[int | None, ThreadEvents]]:
     if not report.count(tables.nvtx_ranges):
         return {}
-    ranges = ranges_of(session, report)
-    names = tuple(json_of(ranges["names"]))
+    own = RangeColumns(session, report)
+    ranges = {key: own[key] for key in ("lane", "level", "flags", "start", "length", "name", "row")}
+    names = tuple(own.names)
     found: dict[int, Mapping[int | None, ThreadEvents]] = {}
     is_outer = np.flatnonzero(ranges["level"] < LEVELS)
     # One sort by thread and level; ranges lie by start already, and a stable sort leaves them so.
-    level_of = np.where(ranges["is_push_pop"], ranges["level"], LEVELS)[is_outer]
+    level_of = np.where(ranges["flags"] & PUSH_POP, ranges["level"], LEVELS)[is_outer]
     place = ranges["lane"][is_outer].astype(np.int64) * _LANES + level_of
     order = is_outer[np.argsort(place, kind="stable")]
-    edges = np.searchsorted(np.sort(place, kind="stable"), np.arange(len(ranges["threads"]) * _LANES + 1))
-    for number, thread in enumerate(ranges["threads"].tolist()):
+    threads = own.threads.tolist()
+    edges = np.searchsorted(np.sort(place, kind="stable"), np.arange(len(threads) * _LANES + 1))
+    for number, thread in enumerate(threads):
         levels: dict[int | None, ThreadEvents] = {}
         for level in range(_LANES):
             rows = order[edges[number * _LANES + level] : edges[number * _LANES + level + 1]]
@@ -251,10 +253,10 @@ def _ranges(session: Session, report: Report) -> dict[int, Mapping[int | None, T
 
 
 def _level(ranges: Arrays, rows: NDArray[np.int64], names: tuple[str, ...], report: Report) -> ThreadEvents:
-    start = ranges["start"][rows] + report.clock_offset
+    start = ranges["start"][rows].astype(np.int64) + report.clock_offset
     end = start + ranges["length"][rows]
-    name = ranges["name"][rows].astype(np.int32)
-    return _thread_events(EventKind.NVTX, names, (start, end), name, ranges["row"][rows], report)
+    name, row = ranges["name"][rows].astype(np.int32), ranges["row"][rows].astype(np.int64)
+    return _thread_events(EventKind.NVTX, names, (start, end), name, row, report)
 
 
 def _thread_events(

@@ -285,7 +285,8 @@ class NvtxScreen(OutlineScreen[Node]):
             return None
         ranges = self.nvtx_tree.ranges
         lane = ranges.lane_of(node.index)
-        return EventKey(lane.report, EventKind.NVTX, int(ranges.row[node.index]), int(ranges.start[node.index]))
+        row, start = ranges.value("row", node.index), ranges.value("start", node.index)
+        return EventKey(lane.report, EventKind.NVTX, row, start)
 
     def row_window(self) -> Window | None:
         node = self.node()

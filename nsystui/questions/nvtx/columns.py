@@ -1,0 +1,248 @@
+"""The columns of the NVTX ranges of a report: each is computed once, kept next to the report's own and read alone.
+
+Of millions of ranges the columns together are hundreds of megabytes, and what is on a screen is made of a few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsystui.base.resources import give_back
+from nsystui.base.selection import Selection
+from nsystui.questions.algebra.nesting import NO_PARENT, tree_of
+from nsystui.questions.algebra.projection import project_parts
+from nsystui.questions.derived import in_runs
+from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, WHOLE, Chains, Totals, added_up, chained, narrow
+from nsystui.questions.nvtx.loading import FOLDED_LABEL, Ints, Texts, has_launches, launch_parts, range_parts
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.results import json_array, json_of, version_of
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.results import Arrays
+
+
+@dataclass(frozen=True, eq=False)
+class RangeColumns:
+    """The columns of the n ranges of ``report``, by start and row. Integers are as narrow as they can be; ``(n,)``.
+
+    Times are on the report's own clock. ``selection`` says which devices and streams the ranges are projected onto;
+    what depends on that is kept where it is all of them.
+
+    * ``lane``: index into ``threads``, ``name``: into ``names``
+    * ``row``: nsys's ``RangeId``. ``start``, ``length``: ns; a range that was never closed ends with the report's last
+      event. ``flags``: see `chains`
+    * ``parent``, ``level``, ``self_time``: see `nesting.Nesting`; of push/pop ranges, and -1, 0 and 0 for start/end
+      ranges
+    * ``op_count``, ``op_time``, ``gpu_length`` (ns), ``gpu_delay`` (from the start of the range to that of the
+      projected one, ns): see `projection.Projection`; the count is ``UNKNOWN`` where nothing can tell
+    * ``by_chain``: the ranges chain by chain, and ``gpu_by_chain`` their projected lengths, -1 for none
+    """
+
+    session: Session
+    report: Report
+    selection: Selection = field(default_factory=Selection)
+    _held: dict[str, Arrays] = field(default_factory=dict, repr=False)
+    """What is not kept in files, or was computed elsewhere."""
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.arrays(name)[name]
+
+    @property
+    def names(self) -> list[str]:
+        """The different names, in order of first appearance, without PyTorch's suffix."""
+        names: list[str] = json_of(self["names"])
+        return names
+
+    @property
+    def threads(self) -> Ints:
+        """NVIDIA's globalTid of each lane, ascending."""
+        return self["threads"].astype(np.int64)
+
+    def chains(self) -> Chains:
+        """The chains of the ranges."""
+        found = {key: values.astype(np.int64) for key, values in self.arrays("chains").items()}
+        totals = {key.removeprefix(_SUM): found.pop(key) for key in list(found) if key.startswith(_SUM)}
+        return Chains(**found, totals=Totals(**totals))
+
+    def arrays(self, question: str) -> Arrays:
+        """A column, or the ``chains``, which are several; computed with those that come with it where there is none."""
+        found = self._found(question)
+        if found is None:
+            made = _MAKERS[question](self)
+            for one, arrays in made.items():
+                self._keep(one, arrays)
+            found = made[question]
+            del made
+            give_back()
+        return found
+
+    def is_made(self, question: str) -> bool:
+        """Whether it need not be computed."""
+        return self._found(question) is not None
+
+    def hold(self, made: Mapping[str, Arrays]) -> None:
+        """Takes in what was computed elsewhere."""
+        self._held.update(made)
+
+    def _found(self, question: str) -> Arrays | None:
+        found = self._held.get(question)
+        if found is None and self._is_kept(question):
+            found = self.session.results(self.report).load(_question(question), version_of(_read))
+        return found
+
+    def _is_kept(self, question: str) -> bool:
+        is_everything = self.selection.devices is None and self.selection.streams is None
+        return is_everything or _MAKERS[question] not in _OF_DEVICES
+
+    def _keep(self, question: str, arrays: Arrays) -> None:
+        if self._is_kept(question) and any(report.index == self.report.index for report in self.session.reports):
+            # What could not be read whole was left out meanwhile.
+            results = self.session.results(self.report)
+            if results.save(_question(question), arrays, version_of(_read)):
+                return
+        self._held[question] = arrays
+
+
+def columns_of_each(session: Session, reports: Sequence[Report], selection: Selection) -> Iterator[RangeColumns]:
+    """The columns of reports, whose chains the session's workers make where there are any."""
+    every = [RangeColumns(session, report, selection) for report in reports]
+    if session.workers is not None:
+        missing = {own.report.index: own for own in every if not own.is_made("chains")}
+        run = [own.report for own in missing.values()]
+        for found in in_runs(session, run, partial(_chains_of_each, selection), tables.nvtx_ranges):
+            for index, arrays in found.items():
+                missing[index].hold(arrays)
+    yield from every
+
+
+def _chains_of_each(selection: Selection, session: Session, reports: list[Report]) -> dict[int, dict[str, Arrays]]:
+    """Runs on a worker, which has the ranges where they lie: they are more than their chains."""
+    every = [RangeColumns(session, report, selection) for report in reports]
+    return {own.report.index: {name: own.arrays(name) for name in ("chains", "names", "threads")} for own in every}
+
+
+_SUM = "sum_"
+Made = dict[str, "Arrays"]
+
+
+def _question(question: str) -> str:
+    return f"nvtx-{question}"
+
+
+def _made(**columns: NDArray[Any]) -> Made:
+    """Each of the columns by itself, in as few bytes as hold it."""
+    return {name: {name: narrow(columns.pop(name))} for name in list(columns)}
+
+
+def _read(own: RangeColumns) -> Made:
+    """What the export says of the ranges."""
+    texts, threads = Texts(), _Numbers()
+    slices: dict[str, list[NDArray[Any]]] = {key: [] for key in ("name", "lane", "row", "start", "length", "flags")}
+    for part in range_parts(own.session, own.report, texts, FOLDED_LABEL, own.report.packed.last_event or 0):
+        flags = part.is_push_pop * PUSH_POP + part.is_open * OPEN + part.is_whole * WHOLE
+        of_part = (part.name, threads.of(part.thread), part.row, part.start, part.end - part.start, flags)
+        for values, column in zip(slices.values(), of_part, strict=True):
+            values.append(narrow(column))
+    columns = {key: np.concatenate(slices.pop(key)) for key in list(slices)}
+    order = np.lexsort((columns["row"], columns["start"]))
+    if not bool((np.diff(order) > 0).all()):
+        for key in list(columns):
+            columns[key] = columns[key][order]
+    del order
+    lanes = np.argsort(threads.values())
+    columns["lane"] = np.argsort(lanes)[columns["lane"]] if len(lanes) > 1 else columns["lane"]
+    used, names = by_appearance(columns["name"], len(texts.numbers)), texts.texts
+    place = np.empty(len(names), np.int32)
+    place[used] = np.arange(len(used))
+    columns["name"] = place[columns["name"]]
+    kept = json_array([names[number] for number in used.tolist()])
+    return {"names": {"names": kept}, **_made(threads=threads.values()[lanes], **columns)}
+
+
+def by_appearance(codes: NDArray[Any], most: int) -> Ints:
+    """The codes, all of which are below ``most``, in order of first appearance."""
+    first = np.full(most, len(codes))
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    return np.argsort(first, kind="stable")[: int(np.count_nonzero(first < len(codes)))]
+
+
+@dataclass
+class _Numbers:
+    """Numbers for the few different values of long arrays."""
+
+    known: dict[int, int] = field(default_factory=dict)
+
+    def of(self, values: Ints) -> Ints:
+        different, places = np.unique(values, return_inverse=True)
+        return np.array([self.known.setdefault(value, len(self.known)) for value in different.tolist()])[places]
+
+    def values(self) -> Ints:
+        return np.array(list(self.known), np.int64)
+
+
+def _nest(own: RangeColumns) -> Made:
+    """The nesting of push/pop ranges; a start/end range stands alone."""
+    start, is_nested = own["start"].astype(np.int64), (own["flags"] & (PUSH_POP | WHOLE)) == PUSH_POP | WHOLE
+    end, lane = start + own["length"], own["lane"]
+    if is_nested.all():
+        parent, level, self_time = tree_of(start, end, lane)
+        return _made(parent=parent, level=level, self_time=self_time)
+    place = np.flatnonzero(is_nested)
+    found, levels, times = tree_of(start[place], end[place], lane[place])
+    parent, level = np.full(len(start), NO_PARENT, np.int32), np.zeros(len(start), np.int32)
+    parent[place] = np.where(found >= 0, place[found], NO_PARENT)
+    level[place] = levels
+    self_time = np.zeros(len(start), np.int64)
+    self_time[place] = times
+    return _made(parent=parent, level=level, self_time=self_time)
+
+
+def _project(own: RangeColumns) -> Made:
+    """The projection onto the GPU; what ended on another thread is on none."""
+    start, is_whole = own["start"].astype(np.int64), (own["flags"] & WHOLE) > 0
+    if not has_launches(own.report):
+        nothing = np.zeros(len(start), np.int8)
+        return _made(op_count=nothing + UNKNOWN, op_time=nothing, gpu_delay=nothing, gpu_length=nothing)
+    threads = own.threads
+    calls = launch_parts(own.session.part([own.report.index]), own.report, own.selection, threads)
+    by_lane = (part.on_lanes(threads) for part in calls)
+    found = project_parts(start, start + own["length"], np.where(is_whole, own["lane"], -1), by_lane)
+    # One after the other, for each is wide for a moment.
+    return {
+        **_made(op_count=np.where(is_whole, found.op_count, UNKNOWN)),
+        **_made(op_time=found.op_time),
+        **_made(gpu_delay=np.where(found.op_count > 0, found.start - start, 0)),
+        **_made(gpu_length=found.end - found.start),
+    }
+
+
+def _chain(own: RangeColumns) -> Made:
+    chains, order = chained(own["lane"], own["name"], own["parent"], own["level"])
+    return {**_made(by_chain=order), "unsummed": chains}
+
+
+def _add_up(own: RangeColumns) -> Made:
+    """The chains with their totals."""
+    chains = dict(own.arrays("unsummed"))
+    totals, gpu_by_chain = added_up(own.__getitem__, own["by_chain"], chains.pop("count").astype(np.int64))
+    sums = {_SUM + key: narrow(values) for key, values in vars(totals).items()}
+    return {**_made(gpu_by_chain=gpu_by_chain), "chains": {**chains, **sums}}
+
+
+_MAKERS: dict[str, Callable[[RangeColumns], Made]] = {
+    **dict.fromkeys(("names", "threads", "name", "lane", "row", "start", "length", "flags"), _read),
+    **dict.fromkeys(("parent", "level", "self_time"), _nest),
+    **dict.fromkeys(("op_count", "op_time", "gpu_delay", "gpu_length"), _project),
+    **dict.fromkeys(("by_chain", "unsummed"), _chain),
+    **dict.fromkeys(("gpu_by_chain", "chains"), _add_up),
+}
+"""What computes each column, with others."""
+_OF_DEVICES = (_project, _add_up)
