@@ -88,33 +88,67 @@ def project(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike, calls: Launc
     return Projection(count, first, last, busy)
 
 
+@dataclass(frozen=True, eq=False)
+class Delays:
+    """A `Projection` by the starts of its n ranges: integers of 32 bits, or of 64 where these do not hold them.
+
+    ``delay``: from the start of the range to that of the projected one, ns; ``length``: that of the projected one, ns.
+    """
+
+    op_count: NDArray[np.integer[Any]]
+    delay: NDArray[np.integer[Any]]
+    length: NDArray[np.integer[Any]]
+    op_time: NDArray[np.integer[Any]]
+
+
+_BLOCK = 1 << 12
+
+
 def project_parts(
-    starts: Times, ends: Times, threads: NDArray[np.integer[Any]], parts: Iterable[LaunchCalls]
-) -> Projection:
+    starts: Times, lengths: NDArray[np.integer[Any]], threads: NDArray[np.integer[Any]], parts: Iterable[LaunchCalls]
+) -> Delays:
     """`project` with the calls a part at a time, each of which only the ranges that it touches are projected through.
 
-    The ranges must be in order of start. Millions of calls need the memory of one part, which is the smaller the closer
-    together in time its calls are.
+    The ranges must be in order of start; ``lengths`` are in ns. Millions of calls need the memory of one part, which is
+    the smaller the closer together in time its calls are.
     """
     n = len(starts)
-    count, busy = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    first = np.full(n, np.iinfo(np.int64).max)
-    last = np.full(n, np.iinfo(np.int64).min)
+    count, first, last, busy = _zeros(n), _zeros(n), _zeros(n), _zeros(n)
+    blocks = [slice(begin, begin + _BLOCK) for begin in range(0, n, _BLOCK)]
+    reach = np.array([(starts[block] + lengths[block]).max() for block in blocks], np.int64)
     for calls in parts:
         if not len(calls.starts):
             continue
-        until = np.searchsorted(starts, calls.ends.max(), side="right")
-        rows = np.flatnonzero(ends[:until] >= calls.starts.min())
-        found = project(starts[rows], ends[rows], threads[rows], calls)
+        until = int(np.searchsorted(starts, calls.ends.max(), side="right"))
+        touched = np.flatnonzero(reach[: -(-until // _BLOCK)] >= calls.starts.min())
+        rows = (touched[:, np.newaxis] * _BLOCK + np.arange(_BLOCK)).ravel()
+        rows = rows[: np.searchsorted(rows, until)]
+        found = project(starts[rows], starts[rows] + lengths[rows], threads[rows], calls)
         has_work = found.op_count > 0
         rows = rows[has_work]
-        count[rows] += found.op_count[has_work]
-        busy[rows] += found.op_time[has_work]
-        first[rows] = np.minimum(first[rows], found.start[has_work])
-        last[rows] = np.maximum(last[rows], found.end[has_work])
-    is_empty = count == 0
-    first[is_empty] = last[is_empty] = 0
-    return Projection(count, first, last, busy)
+        start, end = found.start[has_work] - starts[rows], found.end[has_work] - starts[rows]
+        is_first = count[rows] == 0
+        first = _with(first, rows, np.where(is_first, start, np.minimum(first[rows], start)))
+        last = _with(last, rows, np.where(is_first, end, np.maximum(last[rows], end)))
+        busy = _with(busy, rows, busy[rows] + found.op_time[has_work])
+        count = _with(count, rows, count[rows] + found.op_count[has_work])
+    last = _with(last, slice(None), last.astype(np.int64) - first)
+    return Delays(count, first, last, busy)
+
+
+def _zeros(n: int) -> NDArray[np.integer[Any]]:
+    return np.zeros(n, np.int32)
+
+
+def _with(
+    array: NDArray[np.integer[Any]], rows: NDArray[np.int64] | slice, values: NDArray[np.int64]
+) -> NDArray[np.integer[Any]]:
+    """The array with these values in these rows; a wider one where it cannot hold them."""
+    limits = np.iinfo(array.dtype)
+    if len(values) and (values.min() < limits.min or values.max() > limits.max):
+        array = array.astype(np.int64)
+    array[rows] = values
+    return array
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ Of millions of ranges the columns together are hundreds of megabytes, and what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from nsystui.questions.algebra.nesting import NO_PARENT, tree_of
 from nsystui.questions.algebra.projection import project_parts
 from nsystui.questions.derived import in_runs
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, WHOLE, Chains, Totals, added_up, chained, narrow
-from nsystui.questions.nvtx.loading import FOLDED_LABEL, Ints, Texts, has_launches, launch_parts, range_parts
+from nsystui.questions.nvtx.loading import FOLDED_LABEL, Ints, Launches, Texts, has_launches, launch_parts, range_parts
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of, version_of
@@ -153,7 +153,7 @@ def _read(own: RangeColumns) -> Made:
             values.append(narrow(column))
     columns = {key: np.concatenate(slices.pop(key)) for key in list(slices)}
     order = np.lexsort((columns["row"], columns["start"]))
-    if not bool((np.diff(order) > 0).all()):
+    if not bool((order[1:] > order[:-1]).all()):
         for key in list(columns):
             columns[key] = columns[key][order]
     del order
@@ -167,10 +167,15 @@ def _read(own: RangeColumns) -> Made:
     return {"names": {"names": kept}, **_made(threads=threads.values()[lanes], **columns)}
 
 
+_AT_ONCE = 1 << 18
+
+
 def by_appearance(codes: NDArray[Any], most: int) -> Ints:
     """The codes, all of which are below ``most``, in order of first appearance."""
     first = np.full(most, len(codes))
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    for start in range(0, len(codes), _AT_ONCE)[::-1]:
+        some = codes[start : start + _AT_ONCE]
+        first[some[::-1]] = np.arange(start, start + len(some))[::-1]
     return np.argsort(first, kind="stable")[: int(np.count_nonzero(first < len(codes)))]
 
 
@@ -190,7 +195,10 @@ class _Numbers:
 
 def _nest(own: RangeColumns) -> Made:
     """The nesting of push/pop ranges; a start/end range stands alone."""
-    start, is_nested = own["start"].astype(np.int64), (own["flags"] & (PUSH_POP | WHOLE)) == PUSH_POP | WHOLE
+    start, is_nested = (
+        own["start"].astype(np.int64, copy=False),
+        (own["flags"] & (PUSH_POP | WHOLE)) == PUSH_POP | WHOLE,
+    )
     end, lane = start + own["length"], own["lane"]
     if is_nested.all():
         parent, level, self_time = tree_of(start, end, lane)
@@ -207,21 +215,23 @@ def _nest(own: RangeColumns) -> Made:
 
 def _project(own: RangeColumns) -> Made:
     """The projection onto the GPU; what ended on another thread is on none."""
-    start, is_whole = own["start"].astype(np.int64), (own["flags"] & WHOLE) > 0
+    start, is_whole = own["start"].astype(np.int64, copy=False), (own["flags"] & WHOLE) > 0
     if not has_launches(own.report):
         nothing = np.zeros(len(start), np.int8)
         return _made(op_count=nothing + UNKNOWN, op_time=nothing, gpu_delay=nothing, gpu_length=nothing)
     threads = own.threads
     calls = launch_parts(own.session.part([own.report.index]), own.report, own.selection, threads)
-    by_lane = (part.on_lanes(threads) for part in calls)
-    found = project_parts(start, start + own["length"], np.where(is_whole, own["lane"], -1), by_lane)
-    # One after the other, for each is wide for a moment.
-    return {
-        **_made(op_count=np.where(is_whole, found.op_count, UNKNOWN)),
-        **_made(op_time=found.op_time),
-        **_made(gpu_delay=np.where(found.op_count > 0, found.start - start, 0)),
-        **_made(gpu_length=found.end - found.start),
-    }
+    lane = np.where(is_whole, own["lane"], -1)
+    found = project_parts(start, own["length"], lane, (part.on_lanes(threads) for part in _giving_back(calls)))
+    op_count = np.where(is_whole, found.op_count, UNKNOWN)
+    return _made(op_count=op_count, op_time=found.op_time, gpu_delay=found.delay, gpu_length=found.length)
+
+
+def _giving_back(parts: Iterable[Launches]) -> Iterator[Launches]:
+    """The parts; what each took is returned before the next: else arrays of all of them lie scattered in memory."""
+    for part in parts:
+        yield part
+        give_back()
 
 
 def _chain(own: RangeColumns) -> Made:

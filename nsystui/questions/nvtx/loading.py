@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.projection import LaunchCalls
-from nsystui.questions.conditions import Condition, is_launched_by, where
+from nsystui.questions.conditions import Condition, where
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind
 from nsystui.questions.tasks import GPU_TABLES
 from nsystui.store import tables
@@ -46,7 +46,7 @@ START_END_TYPES = (60, 71)
 
 _CALL_TABLES = (tables.api_calls, tables.api_backtraces)
 _GPU_TABLES_OF_NSYS = (tables.kernels, tables.memory_ops)
-_SLICE_CALLS = 1 << 18
+_SLICE_CALLS = 1 << 19
 
 
 @dataclass
@@ -289,46 +289,75 @@ def _selected(table: sa.Table, keys: Sequence[str], selection: Selection, report
 def _launch_parts(
     session: Session, calls: sa.Subquery, conditions: Sequence[Condition], work: sa.Subquery
 ) -> Iterator[Launches]:
-    """The calls that meet ``conditions`` and launched some of ``work``, a few at a time, for joining takes memory."""
+    """The calls of a report that meet ``conditions`` and launched some of ``work``, a slice of the ids at a time."""
     ids = calls.c.correlation_id
     ((count, first, last),) = session.rows(sa.select(sa.func.count(), sa.func.min(ids), sa.func.max(ids)))
     first, last = first or 0, last or 0
     # The ids count up with the calls: a slice of them lies in few row groups of every table.
     width = -(-(last - first + 1) // max(count // _SLICE_CALLS, 1))
+    keys = ("process", "correlation_id", "start", "end")
     for start in range(first, last + 1, width):
-        bounds = (start, min(start + width - 1, last))
-        launching = _operations(work, bounds)
-        query = (
-            sa.select(
-                calls.c.start,
-                calls.c.end,
-                calls.c.thread,
-                launching.c.first,
-                launching.c.last,
-                launching.c.time,
-                calls.c.correlation_id,
-            )
-            .join_from(calls, launching, is_launched_by(launching, calls))
-            .where(ids.between(*bounds), calls.c.start.is_not(None), calls.c.end.is_not(None), *conditions)
-        )
-        yield Launches(*(np.ma.getdata(values) for values in session.arrays(query).values()))
+
+        def read(rows: sa.Subquery, names: Sequence[str], *those: Condition, start: int = start) -> dict[str, Ints]:
+            is_there = [rows.c[name].is_not(None) for name in ("process", "start", "end")]
+            in_slice = rows.c.correlation_id.between(start, start + width - 1)
+            query = sa.select(*(rows.c[name] for name in names)).where(in_slice, *is_there, *those)
+            return {name: np.ma.getdata(values) for name, values in session.arrays(query).items()}
+
+        operations = _Operations.of(read(work, keys), start)
+        yield operations.launched_by(read(calls, (*keys, "thread"), *conditions))
 
 
-def _operations(work: sa.Subquery, ids: tuple[int, int]) -> sa.Subquery:
-    """One row for each launch with one of these ids: first start, last end and summed durations of its GPU work."""
-    columns = work.c
-    launch = (columns.report, columns.process, columns.correlation_id)
-    return (
-        sa.select(
-            *launch,
-            sa.func.min(columns.start).label("first"),
-            sa.func.max(columns.end).label("last"),
-            sa.cast(sa.func.sum(columns.end - columns.start), sa.BigInteger).label("time"),
-        )
-        .where(columns.correlation_id.between(*ids), columns.end.is_not(None))
-        .group_by(*launch)
-        .subquery()
-    )
+@dataclass(frozen=True, eq=False)
+class _Operations:
+    """The GPU operations of launches, of which each has a key, ascending: its process and correlation id.
+
+    ``first``, ``last``, ``time``: first start, last end and summed durations of its operations. Arrays, not SQL: the
+    ids of a slice lie close together and nearly in order, so that to look one up is cheaper than to join.
+    """
+
+    least: int
+    processes: Ints
+    key: Ints
+    first: Ints
+    last: Ints
+    time: Ints
+
+    @classmethod
+    def of(cls, work: Mapping[str, Ints], least: int) -> _Operations:
+        """``least``: the smallest id that there can be."""
+        processes = np.unique(work["process"])
+        keys = _launch_keys(processes, work, least)
+        order = np.argsort(keys, kind="stable")
+        keys, start, end = keys[order], work["start"][order], work["end"][order]
+        edges = np.flatnonzero(np.diff(keys, prepend=-1))
+        if not len(edges):
+            return cls(least, processes, keys, start, end, start)
+        first, last = np.minimum.reduceat(start, edges), np.maximum.reduceat(end, edges)
+        return cls(least, processes, keys[edges], first, last, np.add.reduceat(end - start, edges))
+
+    def launched_by(self, calls: Mapping[str, Ints]) -> Launches:
+        """Those of ``calls`` that launched operations."""
+        keys = _launch_keys(self.processes, calls, self.least)
+        place = np.searchsorted(self.key, keys)
+        place[place == len(self.key)] = 0
+        rows = np.flatnonzero(self.key[place] == keys) if len(self.key) else place[:0]
+        place = place[rows]
+        start, end, thread, ids = (calls[name][rows] for name in ("start", "end", "thread", "correlation_id"))
+        return Launches(start, end, thread, self.first[place], self.last[place], self.time[place], ids)
+
+
+def _launch_keys(processes: Ints, rows: Mapping[str, Ints], least: int) -> Ints:
+    """A number for the process and correlation id of each row, -1 for processes that are not among these."""
+    if not len(processes):
+        return np.full(len(rows["process"]), -1)
+    place = np.minimum(np.searchsorted(processes, rows["process"]), len(processes) - 1)
+    known = processes[place] == rows["process"]
+    return np.where(known, place * _MOST_IDS + rows["correlation_id"] - least, -1)
+
+
+_MOST_IDS = 1 << 33
+"""More than there are correlation ids, of 32 bits."""
 
 
 def matching(texts: Texts, selection: Selection) -> Flags:

@@ -67,16 +67,17 @@ def projected(ranges: Ranges, launches: Iterable[Launches], before: int = 0) -> 
             repeated[:] += _repeated_ids(ranges, part)
             yield part
 
-    found = project_parts(ranges.start, ranges.end, ranges.thread, told())
+    found = project_parts(ranges.start, ranges.end - ranges.start, ranges.thread, told())
     parent_of, level, _ = tree_of(ranges.start, ranges.end, ranges.thread)
     chosen = np.flatnonzero(found.op_count)
     place = np.full(len(ranges) + 1, NO_PARENT, np.int64)  # the last one is that of no parent
     place[chosen] = np.arange(len(chosen))
     parent = place[parent_of[chosen]]
+    gpu_start = ranges.start[chosen] + found.delay[chosen]
     return ProjectedRanges(
         **{key: values[chosen] for key, values in vars(ranges).items()},
-        gpu_start=found.start[chosen],
-        gpu_end=found.end[chosen],
+        gpu_start=gpu_start,
+        gpu_end=gpu_start + found.length[chosen],
         op_count=(found.op_count - repeated)[chosen],
         parent=np.where(parent == NO_PARENT, NO_PARENT, parent + before),
         level=level[chosen].astype(np.int64),
