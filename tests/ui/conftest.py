@@ -61,6 +61,6 @@ def styles_are_parsed_once() -> Iterator[None]:
 def keys_are_awaited_in_short_steps() -> Iterator[None]:
     """Textual's pilot looks whether the program rests every 20 ms, some times for each key: half of a test's time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textual._wait, "SLEEP_GRANULARITY", 1 / 200)
-        patch.setattr(textual._wait, "SLEEP_IDLE", 1 / 4000)
+        patch.setattr(textual._wait, "SLEEP_GRANULARITY", 1 / 100)
+        patch.setattr(textual._wait, "SLEEP_IDLE", 1 / 2000)
         yield

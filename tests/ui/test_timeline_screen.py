@@ -429,7 +429,8 @@ async def test_without_colours_letters_say_what_a_column_holds(demo_job, cache_d
     app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), Look(no_color=True))
     async with app.run_test(size=NARROW) as pilot:
         await rest(app, pilot)
-        await hit(app, pilot, "L", "space")
+        await hit(app, pilot, "L")
+        await hit(app, pilot, "space")
         assert "kKKK" in line_with(app, "rank 1 GPU") and "MM" in line_with(app, "rank 0 GPU")
 
 
