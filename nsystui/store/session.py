@@ -306,6 +306,7 @@ class Session:
 
     def _made_part(self, indices: frozenset[int]) -> Session:
         """Its views have the names of this session's, in a schema of their own."""
+        database = self.database  # made before the copy, which is to have the same
         part = copy.copy(self)
         part.__dict__.pop("_engine", None)
         part._joined, part._placed = [], tuple(report for report in self.reports if report.index in indices)
@@ -313,7 +314,7 @@ class Session:
         part._lock = threading.RLock()
         part.tell = lambda computing: None  # what is asked of a part is itself a part of something
         part._schema = f"part_{next(self._part_numbers)}"
-        self.database.execute(f"CREATE SCHEMA {part._schema}")
+        database.execute(f"CREATE SCHEMA {part._schema}")
         part._database = part._cursor()
         return part
 

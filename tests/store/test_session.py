@@ -276,6 +276,14 @@ class TestPart:
             count = sa.select(sa.func.count()).select_from(tables.kernels)
             assert [half.part([1]).scalar(count), half.part([2]).scalar(count), half.scalar(count)] == [2, 3, 15]
 
+    def test_a_part_of_a_session_that_was_asked_nothing_before(self, tmp_path):
+        paths = [export(tmp_path / f"{number}.sqlite", kernels=number + 1) for number in range(10)]
+        for _ in range(2):  # the second time they are packed
+            with closing(Session(cache=Cache(tmp_path / "cache"), warn=pytest.fail)) as session:
+                for path in paths:
+                    session.add(path)
+                assert session.part([3]).scalar(sa.select(sa.func.count()).select_from(tables.kernels)) == 4
+
     def test_it_tells_nothing_of_its_own(self, session):
         told = []
         session.tell = told.append
