@@ -13,10 +13,14 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer, Value
 from nsystui.base.columns import Column, Unit
 from nsystui.exports.ncu_csv import LIMITS, NcuLaunch
+from nsystui.questions.derived import of_each_report
 from nsystui.questions.kernels import Names, block_of, grid_of
 from nsystui.store import tables
+from nsystui.store.results import json_array, json_of
 
 if TYPE_CHECKING:
+    from nsystui.store.report import Report
+    from nsystui.store.results import Arrays
     from nsystui.store.session import Session
 
 COLUMNS = (
@@ -159,7 +163,6 @@ def _matched(session: Session, names: Names, launches: Sequence[NcuLaunch], by_s
     rows: dict[_Place, list[NcuLaunch]] = defaultdict(list)
     unknown: dict[str, None] = {}
     ambiguous: dict[str, None] = {}
-    shapes: Mapping[str, set[_Shape]] | None = None
     for launch in launches:
         words = (launch.kernel, _plain(launch.kernel), launch.kernel, launch.kernel)
         candidates: Iterable[_Kernel] = next(
@@ -168,9 +171,7 @@ def _matched(session: Session, names: Names, launches: Sequence[NcuLaunch], by_s
         shown = {one.shown(names) for one in candidates}
         shape = _shape_of(launch)
         if len(shown) > 1:
-            if shapes is None:
-                shapes = _shapes(session)
-            shown = {one.shown(names) for one in candidates if shape in shapes.get(one.name, ())}
+            shown = {one.shown(names) for one in candidates if shape in kernels[one]}
             if len(shown) != 1:
                 ambiguous[launch.kernel] = None
                 continue
@@ -181,20 +182,23 @@ def _matched(session: Session, names: Names, launches: Sequence[NcuLaunch], by_s
     return _Matched(rows, list(unknown), list(ambiguous))
 
 
-def _kernels(session: Session) -> list[_Kernel]:
-    columns = tables.kernels.c
-    texts = [sa.func.coalesce(columns[key], "") for key in ("name", "short_name", "mangled_name")]
-    return [_Kernel(*row) for row in session.rows(sa.select(*texts).distinct())]
-
-
-def _shapes(session: Session) -> dict[str, set[_Shape]]:
-    """The shapes in which each kernel ran, by its full name."""
-    table = tables.kernels
-    query = sa.select(sa.func.coalesce(table.c.name, ""), grid_of(table), block_of(table)).distinct()
-    found: dict[str, set[_Shape]] = defaultdict(set)
-    for name, grid, block in session.rows(query):
-        found[name].add((grid, block))
+def _kernels(session: Session) -> dict[_Kernel, set[_Shape]]:
+    """Every kernel of the session, with the shapes in which it ran."""
+    having = [one for one in session.reports if one.count(tables.kernels)]
+    stored = of_each_report(session, having, "kernel-shapes", _shapes_of_each, by=tables.kernels)
+    found: dict[_Kernel, set[_Shape]] = defaultdict(set)
+    for arrays in stored.values():
+        for name, short, mangled, grid, block in json_of(arrays["shapes"]):
+            found[_Kernel(name, short, mangled)].add((grid, block))
     return found
+
+
+def _shapes_of_each(session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    table = tables.kernels
+    names = [sa.func.coalesce(table.c[key], "") for key in ("name", "short_name", "mangled_name")]
+    query = sa.select(table.c.report, *names, grid_of(table), block_of(table)).distinct()
+    rows = session.rows(query.where(table.c.report.in_([one.index for one in reports])))
+    return {one.index: {"shapes": json_array([row[1:] for row in rows if row[0] == one.index])} for one in reports}
 
 
 def _shape_of(launch: NcuLaunch) -> _Shape | None:
@@ -204,7 +208,7 @@ def _shape_of(launch: NcuLaunch) -> _Shape | None:
     return grid, block
 
 
-def _by(kernels: Sequence[_Kernel], word_of: Callable[[_Kernel], str]) -> dict[str, list[_Kernel]]:
+def _by(kernels: Iterable[_Kernel], word_of: Callable[[_Kernel], str]) -> dict[str, list[_Kernel]]:
     found: dict[str, list[_Kernel]] = defaultdict(list)
     for one in kernels:
         if word := word_of(one):
