@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     Expected = tuple[Mapping[str, Collection[str]], Collection[str]]
 
 
-_SELECTING = ("time", "ranks", "devices", "streams", "filter", "filter_time", "filter_nvtx", "by_rank", "instances")
+_SELECTING = (
+    *("time", "ranks", "devices", "streams", "filter", "filter_time", "filter_nvtx", "by_rank", "instances", "ncu"),
+)
 
 
 def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:

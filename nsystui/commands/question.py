@@ -108,8 +108,12 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
                 return status
         if question.tables is not None:
             from nsystui.commands.tables import deliver_several
+            from nsystui.questions.data_notes import with_fitting_advice
 
-            return deliver_several(arguments, question.tables(job, selection, options))
+            found = question.tables(job, selection, options)
+            reports = job.session.reports
+            fitted = [one._replace(answer=with_fitting_advice(one.answer, reports)) for one in found]
+            return deliver_several(arguments, fitted)
         answer = ask(question, job, selection, options)
         if memory is not None:
             memory.keep(job, answer, "", *key)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nsystui.base.answer import Answer, Row, Wrapped, row_batches
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
-from nsystui.questions.data_notes import recording_advice
+from nsystui.questions.data_notes import recording_advice, with_fitting_advice
 from nsystui.questions.job import Job
 from nsystui.questions.question import Question
 
@@ -24,7 +24,7 @@ def ask(question: Question, job: Job, selection: Selection, options: Any = None)
     has.
     """
     options = question.defaults() if options is None else options
-    answer = question.ask(job, selection, options)
+    answer = with_fitting_advice(question.ask(job, selection, options), job.session.reports)
     if not question.needs:
         return answer
     missing = lacking(question, job) if not len(answer) else ()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nsystui.base.answer import Answer, TableAnswer
 from nsystui.base.text import which_of
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
@@ -69,6 +71,31 @@ def recording_advice(table: CanonicalTable, lacking: Iterable[Report]) -> str:
         return f"a {known[0]} has none; {table.record}"
     advice = [of_pytorch if one and of_pytorch else table.record for one in made_of]
     return ", or ".join(advice) or table.record
+
+
+_RECORD = "record with `nsys "
+
+
+def fitting_advice(reports: Sequence[Report], text: str) -> str:
+    """A text that says what to record with nsys, as it fits these reports where nsys recorded none of them.
+
+    The other profiler's own option is in its place, or that this profiler has none.
+    """
+    made_of = {report.metadata.made_of for report in reports}
+    if _RECORD not in text or len(made_of) != 1 or not all(made_of):
+        return text
+    (known,) = made_of
+    none = f"a {known} has none; "
+    for table, advice in _OF_PYTORCH.items():
+        text = text.replace(table.record, advice)
+    return text.replace(none + _RECORD, _RECORD).replace(_RECORD, none + _RECORD)
+
+
+def with_fitting_advice(answer: Answer, reports: Sequence[Report]) -> Answer:
+    """A table with `fitting_advice` in its notes."""
+    if not isinstance(answer, TableAnswer):
+        return answer
+    return replace(answer, notes=tuple(fitting_advice(reports, note) for note in answer.notes))
 
 
 def left_out_note(session: Session) -> str:

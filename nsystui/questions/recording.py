@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nsystui.base.errors import UsageError
@@ -81,9 +81,27 @@ LAUNCHERS = {
     "openmpi": ("OMPI_COMM_WORLD_RANK", "mpirun"),
     "mpich": ("PMI_RANK", "mpiexec"),
     "pals": ("PALS_RANKID", "mpiexec"),
+    "mvapich": ("MV2_COMM_WORLD_RANK", "mpiexec"),
+    "flux": ("FLUX_TASK_RANK", "flux run"),
+    "jsrun": ("JSM_NAMESPACE_RANK", "jsrun"),
     "torchrun": ("RANK", ""),
 }
 """The variable with the rank, and what starts the ranks; ``torchrun`` is started once a node, where RANK is set."""
+
+
+def launcher_of(ranks: Sequence[tuple[int, Mapping[str, str]]]) -> str | None:
+    """The launcher whose variable held the rank in each of these captured environments, ``None`` where none did.
+
+    Scripts export RANK under any launcher, and a batch script of one process sees the number 0 of the allocation: so
+    torchrun gives way to another launcher where a rank above 0 tells, and is taken before them where none does.
+    """
+    found = [
+        name
+        for name, (variable, _) in LAUNCHERS.items()
+        if ranks and all(environment.get(variable) == str(rank) for rank, environment in ranks)
+    ]
+    is_told = any(rank for rank, _ in ranks)
+    return min(found, key=lambda name: (name == "torchrun") == is_told, default=None)
 
 
 class Capture(NamedTuple):

@@ -240,8 +240,8 @@ def test_synchronisations_have_their_kind_and_stream(run, tmp_path):
     table = rows(run, "events", path, "--kinds", "sync")
     assert [(row["Name"], row["Strm"]) for row in table] == [
         ("Stream wait sync", "7"),
-        ("Event sync", "4294967295"),  # of no stream, as nsys writes it
-        ("Context sync", "4294967295"),
+        ("Event sync", ""),  # nsys writes 4294967295: it waits for no single stream
+        ("Context sync", ""),
         ("Stream sync", "7"),
     ]
 
@@ -420,3 +420,32 @@ def test_the_name_of_the_trace_is_that_of_the_report(tmp_path, name):
     form = form_of(path)
     assert form is not None
     assert form.name_of(path) == "rank3"
+
+
+@pytest.mark.parametrize("words", [("triage",), ("efficiency",), ("nccl",), ("triage", "--format", "json")])
+def test_advice_to_record_with_nsys_says_that_this_profiler_has_none(run, traces, words):
+    done = run(*words, *traces)
+    said = " ".join((done.out + done.err).split())
+    assert "a PyTorch profiler trace has none; record with `nsys" in said or words == ("nccl",)
+    assert said.count("record with `nsys") == said.count("a PyTorch profiler trace has none; record with `nsys")
+    assert "nsys 2024.4 and later" not in said
+
+
+def test_a_trace_without_gpu_activities_is_told_the_option_of_its_own_profiler(run, traces, tmp_path):
+    lacking = tmp_path / traces[0].name
+    with gzip.open(traces[0], "rt") as file:
+        trace = json.load(file)
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("cat") not in ON_GPU]
+    with gzip.open(lacking, "wt") as file:
+        json.dump(trace, file)
+    said = " ".join(run("triage", lacking).out.split())
+    assert "needs GPU work: trace with ProfilerActivity.CUDA among the activities" in said
+    assert "nsys profile -t cuda`" not in said
+
+
+def test_a_job_of_both_profilers_keeps_the_advice_for_nsys(run, traces, exports):
+    said = " ".join(run("efficiency", exports[0], traces[1]).err.split())
+    assert "record with `nsys profile -t mpi`" in said and "has none; record with" not in said
+
+
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_runtime", "cuda_driver")

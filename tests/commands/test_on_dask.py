@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -109,6 +110,18 @@ def test_the_answer_is_the_same(run, dask_scheduler, packed, demo_job, asked_of_
     assert on_cluster.out.replace("packed job", "NCCL communicator") == here.out
     assert on_cluster.err.replace("packed job", "NCCL communicator") == here.err
     assert asked_of_workers
+
+
+def test_what_ncu_measured_stands_beside_the_kernels_of_workers(run, dask_scheduler, packed, tmp_path):
+    name = run("kernels", packed, "--format", "json").json[0]["name"]
+    path = tmp_path / "report.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [["Kernel Name", "gpu__time_duration.sum"], ["", "us"], [name, "12.5"], ["other", "1"]]
+        )
+    words = ["--ncu", path, "--format", "csv"]
+    on_cluster, here = run("kernels", "--dask", dask_scheduler, packed, *words), run("kernels", packed, *words)
+    assert vars(on_cluster) == vars(here) and "12500.0" in here.out and "other, which" in here.err
 
 
 def test_every_question_that_a_cluster_computes_is_compared():

@@ -655,3 +655,11 @@ class TestSpecialExports:
     ) -> None:
         path = special(tmp_path / "x.sqlite", schema=schema)
         assert query(path, "PRAGMA quick_check") == [("ok",)]
+
+
+def test_rows_with_one_value_each_are_written(tmp_path):
+    path = tmp_path / "small.sqlite"
+    with ExportWriter(path) as writer:
+        for pid in (41, 42):
+            writer.add("PROCESSES", pid=pid)
+    assert query(path, "SELECT globalPid, pid, name FROM PROCESSES") == [(None, 41, None), (None, 42, None)]

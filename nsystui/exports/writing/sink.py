@@ -155,4 +155,6 @@ class TableSink:
         ]
         names = ",".join(self.tables.row_columns[table][index] for index in filled)
         statement = f"INSERT INTO {table} ({names}) VALUES ({','.join('?' * len(filled))})"
-        self._db.executemany(statement, map(itemgetter(*filled), rows))
+        # Of one index alone itemgetter would give the value, not a row of it.
+        taken = map(itemgetter(*filled), rows) if len(filled) > 1 else ([row[filled[0]]] for row in rows)
+        self._db.executemany(statement, taken)

@@ -9,6 +9,7 @@ from nsystui.questions.question import STEP_RANGE, Ask, Option, Question, Values
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
+    from nsystui.exports.ncu_csv import NcuLaunch
     from nsystui.questions.job import Job
     from nsystui.questions.kernels import GroupBy, Names
 
@@ -19,13 +20,30 @@ class _Kernels(NamedTuple):
     instances: str | None
     only: str
     step_range: str | None
+    ncu: list[NcuLaunch]
 
 
 def _read_kernels(values: Values) -> _Kernels:
     from nsystui.questions.kernels import Names, family_or_precision, group_by_of
 
     only = family_or_precision(values["only"]) if values["only"] else ""
-    return _Kernels(Names(values["names"]), group_by_of(values["by"]), values["instances"], only, values["step_range"])
+    groups = group_by_of(values["by"])
+    launches = _read_ncu(values["ncu"], groups, values["instances"]) if values["ncu"] else []
+    return _Kernels(Names(values["names"]), groups, values["instances"], only, values["step_range"], launches)
+
+
+def _read_ncu(files: list[str], groups: tuple[GroupBy, ...], instances: str | None) -> list[NcuLaunch]:
+    """The profiled launches of all files; one that is named twice counts once."""
+    from pathlib import Path
+
+    from nsystui.base.errors import UsageError
+    from nsystui.exports.ncu_csv import read_ncu_csv
+    from nsystui.questions.kernels import GroupBy
+
+    if instances or any(group is not GroupBy.SHAPE for group in groups):
+        raise UsageError("--ncu goes with the kernels by name, or with --by shape: ncu tells neither rank nor stream")
+    paths = {path.resolve(): path for path in map(Path, files)}
+    return [launch for path in paths.values() for launch in read_ncu_csv(path)]
 
 
 def _ask_kernels(job: Job, selection: Selection, options: _Kernels) -> Answer:
@@ -44,7 +62,12 @@ def _ask_kernels(job: Job, selection: Selection, options: _Kernels) -> Answer:
         from nsystui.questions.kernels_in_steps import kernels_in_steps
 
         return kernels_in_steps(job, selection, job.steps(options.step_range), **wanted)
-    return kernel_summary(job.session, selection, **wanted)
+    answer = kernel_summary(job.session, selection, **wanted)
+    if options.ncu:
+        from nsystui.questions.ncu_metrics import with_ncu
+
+        return with_ncu(answer, job.session, options.names, options.ncu, GroupBy.SHAPE in options.groups)
+    return answer
 
 
 def _work(name: str) -> Ask:
@@ -87,6 +110,7 @@ With --instances, every launch of one kernel.""",
   nsystui kernels rank*.sqlite --by step,family --format csv
   nsystui kernels rank*.sqlite --only attention
   nsystui kernels rank*.sqlite --filter '!nccl' --time 1.2s:1.5s --format csv
+  nsystui kernels rank0.sqlite --ncu report.csv
   nsystui kernels rank0.sqlite --names short --instances ampere_sgemm_128x64_nn --sort duration --top 10""",
         topic="numbers",
         order=30,
@@ -107,6 +131,13 @@ With --instances, every launch of one kernel.""",
             Option("only", "only the kernels of this family or precision", metavar="WORD", default=""),
             Option("instances", "the launches of the kernel of this name", metavar="NAME", lists=True),
             STEP_RANGE._replace(group="table"),
+            Option(
+                "ncu",
+                "after FILE: what Nsight Compute measured of the kernels, from `ncu --import REPORT.ncu-rep --csv "
+                "--page raw > FILE.csv` (several files are added up)",
+                metavar="CSV",
+                has_several=True,
+            ),
         ),
         read=_read_kernels,
         of_reports=True,

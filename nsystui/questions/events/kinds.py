@@ -119,6 +119,16 @@ KIND_TABLES: dict[EventKind, KindTable] = {
 }
 
 
+_NO_STREAM = 0xFFFFFFFF
+"""The stream of a synchronisation that waits for no single one."""
+
+
+def _stream(table: sa.Table) -> sa.ColumnElement[Any]:
+    if table is tables.syncs:
+        return sa.func.nullif(table.c.stream, _NO_STREAM).label("stream")
+    return _or_null(table, "stream")
+
+
 def _or_null(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
     column: sa.ColumnElement[Any] = table.c[name] if name in table.c else sa.cast(sa.null(), sa.BigInteger)
     return column.label(name)
@@ -145,7 +155,7 @@ def events_query(
         table.c.process,
         _or_null(table, "thread"),
         _or_null(table, "device"),
-        _or_null(table, "stream"),
+        _stream(table),
         _or_null(table, "correlation_id"),
         table.c.row,
     ).where(*conditions)

@@ -18,6 +18,7 @@ from nsystui.questions.conditions import Condition, of_tasks, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, name_of
+from nsystui.questions.recording import LAUNCHERS, launcher_of
 from nsystui.questions.tasks import RankedTask
 from nsystui.questions.trace.slices import with_calls
 from nsystui.store import tables
@@ -31,13 +32,20 @@ class NameBase(Enum):
     MANGLED = "mangled"
 
 
+OF_ONE_RANK = (
+    "of a job of several ranks, run it in place of the application of that rank alone: `nsystui ncu --wrapper` prints "
+    "the script"
+)
+
+
 @dataclass(frozen=True)
 class NcuCommand:
     """One command, for one kernel of one process.
 
     ``launches``: of this name in the process; ``selected``: how many of them are wanted; ``skip`` and ``count`` are
     missing where all of them are. ``total``: time of the selected launches, ns; missing
-    where it was not asked for.
+    where it was not asked for. ``variable`` holds the rank in the environment of each process, ``collected`` are the
+    options that say what ncu collects.
     """
 
     task: Task
@@ -56,18 +64,22 @@ class NcuCommand:
     is_nccl: bool
     in_graph: bool
     without_call: int
+    variable: str = ""
+    collected: tuple[str, ...] = ()
 
     def only(self, launch: int) -> NcuCommand:
         """The command for one launch, by its number from 1."""
         return replace(self, selected=1, skip=launch - 1, count=1, total=None)
 
     @property
-    def command(self) -> str:
-        """One printable line for a shell; what follows the program's name is the user's: an export's is not shown."""
+    def words(self) -> list[str]:
+        """The command without the program. Each rank writes a report of its own, and none over another."""
         words = [
             "ncu",
             "--target-processes",
             "all",
+            *(["-o", f"report.%q{{{self.variable}}}.%i"] if self.variable else []),
+            *self.collected,
             "--kernel-name-base",
             self.base.value,
             "-k",
@@ -77,7 +89,12 @@ class NcuCommand:
             words += ["--launch-skip", str(self.skip), "--launch-count", str(self.count)]
         if self.in_graph:
             words += ["--graph-profiling", "node"]
-        return f"{' '.join(map(shell_word, [*words, self.program or 'your-application']))} ..."
+        return words
+
+    @property
+    def command(self) -> str:
+        """One printable line for a shell; what follows the program's name is the user's: an export's is not shown."""
+        return f"{' '.join(map(shell_word, [*self.words, self.program or 'your-application']))} ..."
 
     @property
     def what(self) -> str:
@@ -111,10 +128,7 @@ class NcuCommand:
                 "the start on the GPU"
             )
         if self.rank is not None:
-            found.append(
-                "of a job of several ranks, run it in place of the application of that rank alone, by a test of the "
-                "rank in a wrapper script"
-            )
+            found.append(OF_ONE_RANK)
         if self.in_graph:
             found.append(
                 "it runs in CUDA graphs: ncu profiles their kernels one by one (--graph-profiling node), in an order "
@@ -220,6 +234,8 @@ def ncu_commands(
     )
     templates = _templates(job, alike) if base is None else frozenset()
     ranks = {ranked.task: ranked for ranked in job.ranks}
+    launcher = launcher_of_job(job)
+    variable = LAUNCHERS[launcher][0] if launcher else ""
     found = []
     for report, process, short, _, name, mangled, first, last, selected, launches, total, *facts in job.session.rows(
         query
@@ -243,9 +259,16 @@ def ncu_commands(
                 bool(is_nccl),
                 bool(nodes),
                 int(bare or 0),
+                variable,
             )
         )
     return found
+
+
+def launcher_of_job(job: Job) -> str | None:
+    """What started the ranks, of `LAUNCHERS`, where the captured environments tell."""
+    reports = {report.index: report for report in job.session.reports}
+    return launcher_of([(one.rank, reports[one.task.report].metadata.environment) for one in job.ranks])
 
 
 def of_name(job: Job, selection: Selection, name: str, names: Names) -> list[NcuCommand]:
@@ -319,6 +342,7 @@ def ncu_table(job: Job, commands: Sequence[NcuCommand]) -> TableAnswer:
     return TableAnswer("ncu", COLUMNS, rows, notes=tuple(notes))
 
 
-def cautions(commands: Sequence[NcuCommand]) -> tuple[str, ...]:
-    """The cautions of these commands, each once."""
-    return tuple(dict.fromkeys(caution for one in commands for caution in one.cautions))
+def cautions(commands: Sequence[NcuCommand], is_wrapped: bool = False) -> tuple[str, ...]:
+    """The cautions of these commands, each once; a wrapper script has heeded that of the ranks."""
+    found = dict.fromkeys(caution for one in commands for caution in one.cautions)
+    return tuple(caution for caution in found if not (is_wrapped and caution == OF_ONE_RANK))

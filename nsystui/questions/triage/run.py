@@ -13,6 +13,7 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
+from nsystui.questions.data_notes import fitting_advice
 from nsystui.questions.idle_causes import UNEXPLAINED, Cause, IdleCauses, caused_budgets, idle_words
 from nsystui.questions.job import Job
 from nsystui.questions.time_budget import Budget, device_budgets, in_sum
@@ -180,10 +181,11 @@ def triage(
         give_back()  # what the rule before held
         for result in _checked(name, case):
             if isinstance(result, Finding):
-                findings.append(result)
+                text = fitting_advice(case.reports, result.advice.text)
+                findings.append(replace(result, advice=replace(result.advice, text=text)))
                 module_of[result.id] = name
             else:
-                not_checked.append(result)
+                not_checked.append(replace(result, why=fitting_advice(case.reports, result.why)))
                 unsaid.add(name)
     return Triage(
         tuple(_ordered(findings)),

@@ -12,6 +12,7 @@ from nsystui.base.columns import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
+from nsystui.questions.data_notes import with_fitting_advice
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.factors import Factor, device_factors, host_factors
 from nsystui.questions.efficiency.result import Efficiency, efficiency
@@ -147,12 +148,12 @@ class EfficiencyScreen(TableScreen):
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.what, self.useful)
 
-    def ask(self, job: Job, selection: Selection) -> tuple[Efficiency | None, TableAnswer]:
+    def ask(self, job: Job, selection: Selection) -> tuple[Efficiency | None, Answer]:
         try:
             found = efficiency(job, selection, self.useful)
         except UsageError as error:
             return None, TableAnswer("breakdown", BREAKDOWN_COLUMNS, [], 0, (str(error),))
-        return found, _TABLES[self.what][0](found)
+        return found, with_fitting_advice(_TABLES[self.what][0](found), job.session.reports)
 
     def show(self, result: Any, same_place: bool) -> None:
         self._found, answer = result

@@ -19,7 +19,8 @@ _DOOR = Door(DIAGNOSTICS)
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     found: list[Finding | NotChecked] = [*_runs(case), *_lost(case), *_empty(case), *_short(case), *_missing(case)]
-    if not any(report.count(tables.diagnostics) for report in case.reports):
+    of_nsys = [report for report in case.reports if not report.metadata.made_of]
+    if of_nsys and not any(report.count(tables.diagnostics) for report in of_nsys):
         found.append(
             NotChecked("lost-events", "needs what nsys said of its own capture: nsys 2024.4 and later write it")
         )

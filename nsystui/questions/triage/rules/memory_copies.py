@@ -101,7 +101,11 @@ class _Row(NamedTuple):
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     session = case.job.session
     if not session.count(tables.memory_ops) or not session.count(tables.api_calls):
-        return [NotChecked("memory-copies", "needs memory operations and CUDA API calls: `nsys profile -t cuda`")]
+        return [
+            NotChecked(
+                "memory-copies", "needs memory operations and CUDA API calls: record with `nsys profile -t cuda`"
+            )
+        ]
     kinds: tuple[_Kind, ...] = (_SYNC_COPY, _PAGEABLE, _SYNC_MEMSET)
     if case.percent(case.mean([case.spent.exposed_memory])) < case.thresholds.copy_percent:
         # No kind of them can cost more than all memory operations together.

@@ -1,0 +1,203 @@
+"""What Nsight Compute measured of single launches, from ``ncu --csv``: the pages ``raw`` and ``details``.
+
+``raw`` has a row for each launch, with a row of units below the names; ``details`` has a row for each metric of a
+launch. Lines of ncu (``==PROF== …``) and of the program may stand before the table.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from nsystui.base.errors import ExportError
+from nsystui.base.text import shell_word
+
+LIMITS = ("registers", "shared memory", "warps", "blocks")
+"""What limits how many blocks of a kernel a multiprocessor holds, as keys of `NcuLaunch.values`."""
+
+_KEYS = {
+    "gpu__time_duration.sum": "duration",
+    "gpu__time_duration.avg": "duration",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed": "compute",
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": "memory",
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": "dram",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "dram",
+    "sm__warps_active.avg.pct_of_peak_sustained_active": "achieved",
+    "sm__maximum_warps_per_active_cycle_pct": "theoretical",
+    "launch__occupancy_limit_registers": "registers",
+    "launch__occupancy_limit_shared_mem": "shared memory",
+    "launch__occupancy_limit_warps": "warps",
+    "launch__occupancy_limit_blocks": "blocks",
+    # As the page `details` calls them:
+    "Duration": "duration",
+    "Compute (SM) Throughput": "compute",
+    "Memory Throughput": "memory",
+    "DRAM Throughput": "dram",
+    "Achieved Occupancy": "achieved",
+    "Theoretical Occupancy": "theoretical",
+    "Block Limit Registers": "registers",
+    "Block Limit Shared Mem": "shared memory",
+    "Block Limit Warps": "warps",
+    "Block Limit SM": "blocks",
+}
+_PERCENT = frozenset(("compute", "memory", "dram", "achieved", "theoretical"))
+_NANOSECONDS = {
+    **dict.fromkeys(("ns", "nsecond"), 1.0),
+    **dict.fromkeys(("us", "usecond"), 1e3),
+    **dict.fromkeys(("ms", "msecond"), 1e6),
+    **dict.fromkeys(("s", "second"), 1e9),
+}
+_ENGLISH = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_CONTINENTAL = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?(?:[eE][+-]?\d+)?")
+_REPORT_ENDING = ".ncu-rep"
+
+Size = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class NcuLaunch:
+    """One profiled launch; what ncu did not measure is missing.
+
+    ``values``: ``duration`` in ns; ``compute``, ``memory`` and ``dram`` throughput in percent of the peak;
+    ``achieved`` and ``theoretical`` occupancy in percent; the most blocks of a multiprocessor by each of `LIMITS`.
+    """
+
+    kernel: str
+    grid: Size | None
+    block: Size | None
+    values: dict[str, float]
+
+
+@dataclass
+class _Read:
+    """A launch while its file is read: numbers are texts until it is known how they are written."""
+
+    kernel: str
+    grid: Size | None
+    block: Size | None
+    texts: dict[str, tuple[str, float]] = field(default_factory=dict)
+
+    def take(self, name: str, unit: str | None, text: str) -> None:
+        """Keeps a metric that is known; of its several names the first counts. ``unit`` is ``None`` where untold."""
+        key = _KEYS.get(name)
+        if key is None or key in self.texts:
+            return
+        scale = 1.0
+        if key == "duration":
+            if unit not in _NANOSECONDS:
+                return
+            scale = _NANOSECONDS[unit]
+        elif key in _PERCENT and unit not in ("%", None):
+            return  # the memory throughput in byte/s has the name of that in percent
+        text = text.strip().rstrip("%").strip()
+        if _ENGLISH.fullmatch(text) or _CONTINENTAL.fullmatch(text):  # ncu writes n/a for what it has not
+            self.texts[key] = (text, scale)
+
+
+def read_ncu_csv(path: Path) -> list[NcuLaunch]:
+    """The profiled launches, in their order. Raises ExportError for a file that is no such table, or a damaged one."""
+    try:
+        with path.open("rb") as file:
+            is_binary = b"\0" in file.read(4096)
+        if is_binary or path.name.endswith(_REPORT_ENDING):
+            cause = "is a report of Nsight Compute" if path.name.endswith(_REPORT_ENDING) else "is no text"
+            raise ExportError(str(path), f"{cause}; nsystui reads the CSV that ncu makes of it", _advice(path))
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as text:
+            found = list(_launches(path, text))
+    except OSError as error:
+        raise ExportError(str(path), f"cannot be read: {error.strerror or error}") from None
+    if not found:
+        raise ExportError(str(path), "has no launches that ncu profiled", _advice(path))
+    return _with_numbers(path, found)
+
+
+def _advice(path: Path) -> str:
+    is_report = path.name.endswith(_REPORT_ENDING)
+    report = shell_word(str(path)) if is_report else "report.ncu-rep"
+    target = shell_word(str(path.with_suffix(".csv"))) if is_report else "FILE.csv"
+    return f"ncu --import {report} --csv --page raw > {target}"
+
+
+def _launches(path: Path, text: TextIO) -> Iterator[_Read]:
+    """The launches of every table of the file: several may have been appended to it."""
+    header: list[str] = []
+    units: list[str | None] = []
+    needed, is_long = 0, False
+    last: tuple[str, _Read] | None = None
+    try:
+        for row in csv.reader(_table_lines(text), strict=True):
+            if "Kernel Name" in row:
+                if last is not None:
+                    yield last[1]
+                    last = None
+                header, units = row, [None] * len(row)
+                is_long = "Metric Name" in header and "Metric Value" in header
+                needed = header.index("Metric Value") + 1 if is_long else len(header)
+                continue
+            if len(row) < needed or (len(row) > len(header) and not is_long):
+                raise _damaged(path, f"a row of {len(row)} values, not {needed}")
+            cells = dict(zip(header, row, strict=False))
+            if not cells["Kernel Name"]:
+                units = list(row)
+                continue
+            number = cells.get("ID", "")
+            if last is not None and (not is_long or last[0] != number):
+                yield last[1]
+                last = None
+            if last is None:
+                launch = _Read(cells["Kernel Name"], _size(cells, "Grid Size"), _size(cells, "Block Size"))
+                last = (number, launch)
+            if is_long:
+                last[1].take(cells["Metric Name"], cells.get("Metric Unit", ""), cells["Metric Value"])
+            else:
+                for name, unit, value in zip(header, units, row, strict=True):
+                    last[1].take(name, unit, value)
+    except csv.Error as error:
+        raise _damaged(path, str(error)) from None
+    if last is not None:
+        yield last[1]
+
+
+def _table_lines(text: TextIO) -> Iterator[str]:
+    """The lines from the first header on, without those that ncu itself writes."""
+    is_table = False
+    for line in text:
+        is_table = is_table or ("Kernel Name" in line and "," in line)
+        if is_table and not line.startswith("==") and line.strip():
+            yield line
+
+
+def _damaged(path: Path, cause: str) -> ExportError:
+    return ExportError(str(path), f"is not whole, or was edited: {cause}", f"write it anew: {_advice(path)}")
+
+
+def _size(cells: dict[str, str], name: str) -> Size | None:
+    """``(16, 288, 1)`` as numbers."""
+    numbers = re.findall(r"\d+", cells.get(name, ""))
+    return (int(numbers[0]), int(numbers[1]), int(numbers[2])) if len(numbers) == 3 else None
+
+
+def _with_numbers(path: Path, launches: Sequence[_Read]) -> list[NcuLaunch]:
+    """The launches with numbers, which a file writes all in one way: 1,234.5 or, by the locale, 1.234,5."""
+    texts = [text for launch in launches for text, _ in launch.texts.values()]
+    english = next((text for text in texts if not _CONTINENTAL.fullmatch(text)), None)
+    continental = next((text for text in texts if not _ENGLISH.fullmatch(text)), None)
+    if english is not None and continental is not None:
+        raise _damaged(path, f"{english} and {continental} cannot both be numbers")
+    group, point = (",", ".") if continental is None else (".", ",")
+    return [
+        NcuLaunch(
+            launch.kernel,
+            launch.grid,
+            launch.block,
+            {
+                key: float(text.replace(group, "").replace(point, ".")) * scale
+                for key, (text, scale) in launch.texts.items()
+            },
+        )
+        for launch in launches
+    ]
