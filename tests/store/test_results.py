@@ -276,7 +276,11 @@ class TestWhatIsMadeOfThem:
         kinds = {file.name.split("=")[1].partition("-")[0] for file in result_files(cache)}
         assert kinds == {"busy", "counts", "nccl", "nvtx", "processes"}
 
-    def test_nothing_is_computed_twice(self, exports: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("small", [1 << 16, 0])
+    def test_nothing_is_computed_twice(
+        self, exports: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch, small: int
+    ) -> None:
+        monkeypatch.setattr("nsystui.questions.nvtx.columns._SMALL", small)
         with opened(exports, cache) as job:
             expected = everything(job, Selection())
 
@@ -302,16 +306,18 @@ class TestWhatIsMadeOfThem:
             assert everything(job, Selection()) == expected
         assert {file: file.read_bytes() for file in result_files(cache)} == whole
 
+    @pytest.mark.parametrize(("small", "file"), [(1 << 16, "nvtx-read"), (0, "nvtx-start")])
     def test_the_results_of_another_version_are_left_alone(
-        self, exports: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+        self, exports: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch, small: int, file: str
     ) -> None:
+        monkeypatch.setattr("nsystui.questions.nvtx.columns._SMALL", small)
         with opened(exports, cache) as job:
             expected = tree(job, Selection())
         monkeypatch.setattr("nsystui.questions.nvtx.columns.version_of", lambda compute: "another")
         with opened(exports, cache) as job:
             assert tree(job, Selection()) == expected
-        assert len(list(cache.glob("*/result=nvtx-start=*.bin"))) == 2 * len(exports)
-        assert len(list(cache.glob("*/result=nvtx-start=another.bin"))) == len(exports)
+        assert len(list(cache.glob(f"*/result={file}=*.bin"))) == 2 * len(exports)
+        assert len(list(cache.glob(f"*/result={file}=another.bin"))) == len(exports)
 
     def test_times_are_right_whatever_else_is_open(self, exports: list[Path], cache: Path) -> None:
         """The clock offset of a report depends on which report started first."""

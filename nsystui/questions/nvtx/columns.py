@@ -77,8 +77,7 @@ class RangeColumns:
         found = self._found(question)
         if found is None:
             made = _MAKERS[question](self)
-            for one, arrays in made.items():
-                self._keep(one, arrays)
+            self._keep(made)
             found = made[question]
             del made
             give_back()
@@ -95,20 +94,39 @@ class RangeColumns:
     def _found(self, question: str) -> Arrays | None:
         found = self._held.get(question)
         if found is None and self._is_kept(question):
-            found = self.session.results(self.report).load(_question(question), version_of(_read))
+            found = self.session.results(self.report).load(self._file_of(question), version_of(_read))
+            if found is not None and self._is_small:
+                self.hold(_apart(found))
+                found = self._held[question]
         return found
+
+    @property
+    def _is_small(self) -> bool:
+        return self.report.count(tables.nvtx_ranges) <= _SMALL
+
+    def _file_of(self, question: str) -> str:
+        """Of a small report one file has all that is computed together: a job of a thousand ranks has enough files."""
+        return f"nvtx-{_MAKERS[question].__name__.strip('_')}" if self._is_small else f"nvtx-{question}"
 
     def _is_kept(self, question: str) -> bool:
         is_everything = self.selection.devices is None and self.selection.streams is None
         return is_everything or _MAKERS[question] not in _OF_DEVICES
 
-    def _keep(self, question: str, arrays: Arrays) -> None:
-        if self._is_kept(question) and any(report.index == self.report.index for report in self.session.reports):
-            # What could not be read whole was left out meanwhile.
-            results = self.session.results(self.report)
-            if results.save(_question(question), arrays, version_of(_read)):
-                return
-        self._held[question] = arrays
+    def _keep(self, made: Mapping[str, Arrays]) -> None:
+        """Keeps what one maker made."""
+        # What could not be read whole was left out meanwhile.
+        is_open = any(report.index == self.report.index for report in self.session.reports)
+        results, version = self.session.results(self.report), version_of(_read)
+        if self._is_small:
+            self.hold(made)
+            question = next(iter(made))
+            if is_open and self._is_kept(question):
+                results.save(self._file_of(question), _together(made), version)
+            return
+        for question, arrays in made.items():
+            is_saved = is_open and self._is_kept(question)
+            if not (is_saved and results.save(self._file_of(question), arrays, version)):
+                self._held[question] = arrays
 
 
 def columns_of_each(session: Session, reports: Sequence[Report], selection: Selection) -> Iterator[RangeColumns]:
@@ -133,8 +151,21 @@ _SUM = "sum_"
 Made = dict[str, "Arrays"]
 
 
-def _question(question: str) -> str:
-    return f"nvtx-{question}"
+_SMALL = 1 << 16
+"""The most ranges of a report whose columns are read together."""
+
+
+def _together(made: Mapping[str, Arrays]) -> Arrays:
+    return {f"{question} {name}": array for question, arrays in made.items() for name, array in arrays.items()}
+
+
+def _apart(arrays: Arrays) -> dict[str, Arrays]:
+    """The inverse of ``_together``."""
+    made: dict[str, dict[str, NDArray[Any]]] = {}
+    for key, array in arrays.items():
+        question, name = key.split(" ")
+        made.setdefault(question, {})[name] = array
+    return {**made}
 
 
 def _made(**columns: NDArray[Any]) -> Made:
