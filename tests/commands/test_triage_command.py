@@ -64,7 +64,7 @@ def test_json_has_the_findings_and_what_was_not_checked(run, stalled):
     rows = run("triage", *stalled, "--format", "json").json
     gap = next(row for row in rows if row["id"] == "idle-gaps")
     assert gap["severity"] == "warning"
-    assert gap["end"] - gap["start"] == pytest.approx(200e6, rel=0.1)
+    assert gap["end_ns"] - gap["start_ns"] == pytest.approx(200e6, rel=0.1)
     assert "not checked" in {row["severity"] for row in rows}
 
 
