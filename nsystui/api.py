@@ -114,9 +114,9 @@ class Job:
         ``options`` are those of the command of that name: its own and those of the selection (``time="1.2s:1.5s"``,
         ``ranks="0,4-7"`` or ``[0, 4]``, ``devices``, ``streams``, ``filter``). A switch is ``True``.
 
-        Columns have the names of JSON; ``frame.attrs["units"]`` has the unit of each, ``frame.attrs["notes"]`` what is
-        to be said of the answer, such as what an export lacks. Times are integers in ns of job time, bytes are bytes,
-        rates bytes per second, shares percent; a value that is missing is ``<NA>``. Raises UsageError for a question
+        Columns have the names of JSON, with the unit at the end; ``frame.attrs["units"]`` has the quantity of each,
+        ``frame.attrs["notes"]`` what is to be said of the answer, such as what an export lacks. Times are integers in
+        ns of job time; a value that is missing is ``<NA>``. Raises UsageError for a question
         or an option that is not there.
         """
         from nsystui.questions.answering import ask
@@ -155,22 +155,22 @@ class Job:
 
 
 def frame_of(answer: Answer) -> pandas.DataFrame:
-    """An answer as a frame: columns by their keys, with types that know missing values."""
+    """An answer as a frame: columns by their names in files, with types that know missing values."""
     import pandas
 
     from nsystui.base.answer import iter_rows
     from nsystui.base.columns import Unit
 
-    keys = [column.key for column in answer.columns]
+    keys = [column.file_key for column in answer.columns]
     frame = pandas.DataFrame.from_records(list(iter_rows(answer)), columns=keys)
-    for column in answer.columns:
+    for key, column in zip(keys, answer.columns, strict=True):
         # By what the column is, not by the rows that happen to be there: frames of several jobs can be put together.
         kind = "string" if column.unit is Unit.TEXT else "Float64" if column.decimals is not None else "Int64"
         try:
-            frame[column.key] = frame[column.key].astype(kind)
+            frame[key] = frame[key].astype(kind)
         except (TypeError, ValueError):  # a table over several kinds of values
-            frame[column.key] = frame[column.key].convert_dtypes()
-    frame.attrs["units"] = {column.key: column.unit.value for column in answer.columns}
+            frame[key] = frame[key].convert_dtypes()
+    frame.attrs["units"] = {column.file_key: column.unit.value for column in answer.columns}
     frame.attrs["notes"] = list(answer.notes)
     return frame
 

@@ -29,6 +29,12 @@ def record(columns: Sequence[Column], row: Row) -> dict[str, Value]:
     return dict(zip((column.key for column in columns), row, strict=True))
 
 
+def key_named(columns: Iterable[Column], name: str) -> str | None:
+    """The key of the column that a user calls ``name``: by its name in files, or by the key; ``None`` without one."""
+    keys = {column.key: column.key for column in columns}
+    return (keys | {column.file_key: column.key for column in columns}).get(name)
+
+
 class Answer(Protocol):
     """Rows that are fetched by position: a small table, or a window on millions of rows."""
 

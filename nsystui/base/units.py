@@ -77,11 +77,16 @@ _WORDINGS: dict[Unit, Callable[[float], str]] = {
     Unit.CHANGE: lambda ns: ("+" if ns > 0 else "") + _scaled(ns, _DURATIONS, 1000),
     Unit.BYTES: lambda size: _scaled(size, _BYTES, 1024),
     Unit.MEGABYTES: lambda size: f"{size:,.3f}",
+    Unit.MEGABYTE_RATE: lambda rate: f"{rate:,.3f}",
     Unit.RATE: lambda rate: _scaled(rate, _RATES, 1000),
     Unit.FREQUENCY: lambda frequency: _scaled(frequency, _FREQUENCIES, 1000),
     Unit.PERCENT: lambda percent: f"{percent:.1f} %",
     Unit.COUNT: _count,
     Unit.NUMBER: _plain,
+    Unit.TICK_RATE: _plain,
+    Unit.MICROSECONDS: _plain,
+    Unit.MILLISECONDS: _plain,
+    Unit.SECONDS: _plain,
     Unit.TEXT: _plain,
 }
 
@@ -90,7 +95,7 @@ def format_value(unit: Unit, value: Value) -> str:
     """Words ``value`` for a screen by the rules above; text, in a column of any unit, goes through ``safe_text``.
 
     TIME, DURATION and CHANGE are in ns, BYTES in bytes, MEGABYTES in 10⁶ bytes, RATE in
-    bytes per second, FREQUENCY in Hz, PERCENT in percent (14.6, not 0.146).
+    bytes per second, MEGABYTE_RATE in 10⁶ of them, FREQUENCY in Hz, PERCENT in percent (14.6, not 0.146).
     """
     if value is None:
         return MISSING
@@ -334,7 +339,7 @@ class _Scaled(Changed):
             column,
             header=column.header.replace("(ns)", f"({symbol})"),
             label=f"{column.label} {symbol}",
-            unit=Unit.NUMBER,
+            unit=Unit(symbol),
             decimals=self.unit.decimals,
         )
 

@@ -324,11 +324,12 @@ def _save(arguments: argparse.Namespace, answer: Answer) -> None:
 
 def _arranged(arguments: argparse.Namespace, answer: Answer) -> Answer:
     """Sorted and cut as asked."""
-    from nsystui.base.answer import Head
+    from nsystui.base.answer import Head, key_named
 
     if arguments.sort:
-        keys = [column.key for column in answer.columns]
-        if arguments.sort not in keys:
-            raise UsageError(f"--sort {arguments.sort}: the columns are {', '.join(keys)}")
-        answer = answer.sorted_by(arguments.sort, descending=True)
+        key = key_named(answer.columns, arguments.sort)
+        if key is None:
+            names = ", ".join(column.file_key for column in answer.columns)
+            raise UsageError(f"--sort {arguments.sort}: the columns are {names}")
+        answer = answer.sorted_by(key, descending=True)
     return Head(answer, arguments.top) if arguments.top is not None else answer

@@ -163,7 +163,7 @@ def _answer(arguments: argparse.Namespace, names: Sequence[str], sides: tuple[Si
 
     answers = {name: TABLES[name].make(*sides, options) for name in names}
     sorted_tables = {name: answer for name, answer in answers.items() if name != "summary"}
-    check_sort(arguments.sort, {name: [column.key for column in one.columns] for name, one in sorted_tables.items()})
+    check_sort(arguments.sort, {name: one.columns for name, one in sorted_tables.items()})
     unsorted = argparse.Namespace(**{**vars(arguments), "sort": None, "top": None})
     told = _told(arguments, answers.get("summary"))
     tables = list(_tables(arguments, answers, sides, told))
@@ -238,12 +238,13 @@ def _is_text(arguments: argparse.Namespace) -> bool:
 def _arranged(
     arguments: argparse.Namespace, name: str, answer: TableAnswer, is_text: bool, is_one_of_several: bool
 ) -> TableAnswer:
+    from nsystui.base.answer import key_named
     from nsystui.questions.compare import worded
 
     if name == "summary":
         return worded(answer) if is_text else answer
-    if arguments.sort:
-        answer = answer.sorted_by(arguments.sort, descending=True)
+    if arguments.sort and (key := key_named(answer.columns, arguments.sort)):
+        answer = answer.sorted_by(key, descending=True)
     usual = _USUAL_ROWS if is_text and is_one_of_several and not shared.to_file(arguments) else None
     top = arguments.top if arguments.top is not None else usual
     return answer if top is None else replace(answer, rows=answer.rows[:top])

@@ -56,8 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     shared.check_output(arguments)
     names = chosen_tables(arguments.tables, tuple(TABLES), [name for name, table in TABLES.items() if table.is_usual])
     if arguments.sort is not None:  # before the reading, which may take minutes
-        keys = {name: [column.key for column in table.make(Summary()).columns] for name, table in TABLES.items()}
-        check_sort(arguments.sort, keys, names)
+        check_sort(arguments.sort, {name: table.make(Summary()).columns for name, table in TABLES.items()}, names)
     cut = StepCut(steps_of(arguments.steps)) if arguments.steps is not None else None
     summary, reader = Summary(), LogReader()
     _read_all(arguments, summary, reader, cut)

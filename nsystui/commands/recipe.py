@@ -18,7 +18,7 @@ Statistics over ranks are exact: of all rows of all ranks. Maps are drawn as tex
 --sort, --top)."""
 EXAMPLES = """  nsystui recipe cuda_gpu_kern_sum rank*.sqlite
   nsystui recipe cuda_gpu_kern_sum rank*.sqlite --by-rank --format csv -o kernels.csv
-  nsystui recipe nvtx_pace rank*.sqlite --name 'step *' --sort max --top 5
+  nsystui recipe nvtx_pace rank*.sqlite --name 'step *' --sort max_ns --top 5
   nsystui recipe nccl_gpu_time_util_map rank*.sqlite
   nsystui recipe cuda_gpu_time_util_map rank*.sqlite --bins 30 --format csv
   nsystui recipe gpu_gaps rank*.sqlite --gap 5

@@ -9,8 +9,9 @@ from nsystui.base.errors import UsageError
 from nsystui.questions.question import Question
 
 DESCRIPTION = """The JSON Schema of what a command writes with --format json: its keys, their types and units.
-It needs no export. Without a command: the schemas of all questions, by their names. The version at the end of `$id`
-grows when a key goes or changes its meaning; keys may be added."""
+A key ends in the unit of its values, where they have one: total_ns. It needs no export. Without a command: the
+schemas of all questions, by their names. The version at the end of `$id` grows when a key goes or changes its meaning;
+keys may be added. In version 1 keys had no units: total."""
 EXAMPLES = """  nsystui schema kernels
   nsystui schema kernels --by rank,family
   nsystui schema stats cuda_gpu_kern_sum

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from nsystui.base.answer import key_named
+from nsystui.base.columns import Column
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
 from nsystui.output.formats import to_json
@@ -13,20 +15,25 @@ from nsystui.output.stdout import print_lines
 from nsystui.questions.question import Titled
 
 
-def check_sort(key: str | None, columns: Mapping[str, Sequence[str]], tables: Sequence[str] | None = None) -> None:
+def check_sort(
+    wanted: str | None, columns: Mapping[str, Sequence[Column]], tables: Sequence[str] | None = None
+) -> None:
     """Raises UsageError where one of the tables lacks the column to sort by; ``columns`` has those of every table."""
-    lacking = [name for name in tables or columns if key is not None and key not in columns[name]]
+    if wanted is None:
+        return
+    having = [name for name, own in columns.items() if key_named(own, wanted) is not None]
+    lacking = [name for name in tables or columns if name not in having]
     if lacking:
-        having = ",".join(name for name, keys in columns.items() if key in keys)
-        advice = f"choose with --tables {having}" if having else f"the columns are {', '.join(columns[lacking[0]])}"
-        raise UsageError(f"--sort {key}: not a column of {', '.join(lacking)}; {advice}")
+        names = ", ".join(column.file_key for column in columns[lacking[0]])
+        advice = f"choose with --tables {','.join(having)}" if having else f"the columns are {names}"
+        raise UsageError(f"--sort {wanted}: not a column of {', '.join(lacking)}; {advice}")
 
 
 def deliver_several(arguments: argparse.Namespace, tables: Sequence[Titled]) -> int:
     """Delivers the tables of an answer and returns the exit status: 3 where none has rows."""
     if len(tables) == 1:
         return shared.deliver(arguments, tables[0].answer)
-    check_sort(arguments.sort, {table.name: [column.key for column in table.answer.columns] for table in tables})
+    check_sort(arguments.sort, {table.name: table.answer.columns for table in tables})
     deliver_tables(arguments, tables)
     return 0 if any(len(table.answer) for table in tables) else 3
 

@@ -73,7 +73,7 @@ def file_values(column: Column, values: Sequence[Any]) -> Sequence[Value]:
     if kinds == {float} and column.decimals and all(map(float.is_integer, values)):
         return values  # as the statistics of names that have one event each
     # Sizes nsys leaves to C's formatting; values with decimals next to them were rounded in its SQL.
-    rounded = round if column.unit is Unit.MEGABYTES else round_half_up
+    rounded = round if column.unit in (Unit.MEGABYTES, Unit.MEGABYTE_RATE) else round_half_up
     return [_file_value(column.decimals, rounded, value) for value in values]
 
 
@@ -179,7 +179,7 @@ def to_json(value: object) -> str:
 
 def _write_json(answer: Answer, stream: Writable, progress: Progress | None) -> int:
     """An array of objects with the columns' keys, one object a line, in ASCII (``\\u`` escapes) whatever the stream."""
-    keys = [to_json(column.key).replace("%", "%%") for column in answer.columns]
+    keys = [to_json(column.file_key).replace("%", "%%") for column in answer.columns]
     line = "%s\n{" + ", ".join(f"{key}: %s" for key in keys) + "}"
     separator = "["
     rows = 0

@@ -26,7 +26,7 @@ _BATCH = 122_880  # rows: a row group of DuckDB's
 
 
 def write_parquet(answer: Answer, path: Path, progress: Progress | None = None) -> int:
-    """Writes ``answer`` to ``path``, over what is there; returns the number of rows. Columns are named by their keys.
+    """Writes ``answer`` to ``path``, over what is there; returns the number of rows. Columns have their names in files.
 
     Text is VARCHAR, a column with decimals DOUBLE, any other BIGINT, and NULL is what is missing. Floats keep all their
     digits, as Parquet is for computing with. A column whose values do not fit its type gets a wider one, DOUBLE or
@@ -69,7 +69,7 @@ def _write_batch(
     held = zip(*rows, strict=True) if rows else [()] * len(columns)
     arrays = [_array(column, values) for column, values in zip(columns, held, strict=True)]
     connection.register("batch", {f"c{index}": array for index, (_, array) in enumerate(arrays)})
-    names = ['"' + column.key.replace('"', '""') + '"' for column in columns]
+    names = ['"' + column.file_key.replace('"', '""') + '"' for column in columns]
     fields = ", ".join(f"c{index}::{kind} AS {names[index]}" for index, (kind, _) in enumerate(arrays))
     _copy(connection, f"SELECT {fields} FROM batch", path)
     connection.unregister("batch")

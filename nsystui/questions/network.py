@@ -50,7 +50,7 @@ RATES = (
     Column("received", header="Received (B/s)", label="received", unit=Unit.RATE, decimals=1),
 )
 SEND_WAITS = Column(
-    "waits", header="Send Waits (ticks/ms)", label="waits/ms", unit=Unit.NUMBER, decimals=1, importance=1
+    "waits", header="Send Waits (ticks/ms)", label="waits/ms", unit=Unit.TICK_RATE, decimals=1, importance=1
 )
 _SAMPLED = Column("sampled", header="Sampled (%)", label="sampled", unit=Unit.PERCENT, decimals=1, importance=2)
 _ADAPTER_COLUMNS = (
@@ -74,7 +74,7 @@ _COLLECTIVE_COLUMNS = (
     *RATES,
     SEND_WAITS,
     Column(
-        "slow_waits", header="Send Waits, Slow (ticks/ms)", label="slow", unit=Unit.NUMBER, decimals=1, importance=1
+        "slow_waits", header="Send Waits, Slow (ticks/ms)", label="slow", unit=Unit.TICK_RATE, decimals=1, importance=1
     ),
     Column("hosts", header="Hosts", label="hosts", unit=Unit.COUNT, importance=3),
     _SAMPLED,

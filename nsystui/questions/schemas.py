@@ -15,7 +15,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.question import Question
 from nsystui.store.session import Session
 
-VERSION = 1
+VERSION = 2
 """Grows when a key goes, or changes its meaning, type or unit; a key that is new leaves it as it is."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -25,10 +25,13 @@ UNITS = {
     Unit.CHANGE: "ns",
     Unit.BYTES: "B",
     Unit.MEGABYTES: "10^6 B",
+    Unit.MEGABYTE_RATE: "10^6 B/s",
     Unit.PERCENT: "%",
     Unit.RATE: "B/s",
+    Unit.FREQUENCY: "Hz",
+    Unit.TICK_RATE: "ticks/ms",
 }
-"""The unit of the numbers in files; other quantities have none."""
+"""The unit of the numbers in JSON; other quantities have none."""
 
 
 @contextmanager
@@ -65,8 +68,8 @@ def schema_of(job: Job, question: Question, values: Mapping[str, Any]) -> dict[s
         "type": "array",
         "items": {
             "type": "object",
-            "properties": {column.key: _property(column) for column in answer.columns},
-            "required": [column.key for column in answer.columns],
+            "properties": {column.file_key: _property(column) for column in answer.columns},
+            "required": [column.file_key for column in answer.columns],
         },
     }
 

@@ -71,8 +71,8 @@ def test_nor_has_the_comparison_of_memory(run, demo_job):
     assert decimal_names(done.out + done.err) == []
     assert "KiB" in done.out or "MiB" in done.out
     sizes = run("memory", demo_job[0], "--sizes", "--format", "json").json
-    bytes_of = {row["name"]: row["total"] for row in sizes}
-    assert {row["name"]: row["bytes_a"] for row in run(*words, "--format", "json").json} == bytes_of
+    bytes_of = {row["name"]: row["total_bytes"] for row in sizes}
+    assert {row["name"]: row["size_a_bytes"] for row in run(*words, "--format", "json").json} == bytes_of
 
 
 def test_nor_has_the_log_of_nccl(run, tmp_path):

@@ -97,10 +97,10 @@ def test_one_rank_beside_itself_in_two_windows(demo_job, capsys):
 
 def test_chosen_tables_come_sorted_and_cut(demo_job, other_job, capsys):
     words = (*demo_job, "--", *other_job, "--tables", "memory,kernels", "--names", "short", "--format", "json")
-    _, out, _ = run(capsys, *words, "--sort", "by_duration", "--top", "3")
+    _, out, _ = run(capsys, *words, "--sort", "by_duration_ns", "--top", "3")
     found = blocks(out)
     assert list(found) == ["kernels", "memory"] and len(found["kernels"]) == 3
-    sizes = [abs(row["by_duration"]) for row in found["kernels"]]
+    sizes = [abs(row["by_duration_ns"]) for row in found["kernels"]]
     assert sizes == sorted(sizes, reverse=True)
 
 

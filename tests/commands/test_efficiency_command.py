@@ -62,7 +62,7 @@ def test_mfu_takes_flops_and_says_what_else_it_took(run, demo_job):
     ran = run("efficiency", *demo_job, "--flops-per-step", "1e13", "--tables", "mfu", "--format", "json")
     (row,) = ran.json
     assert row["gpus"] == 4 and row["peak_tflops"] == 989 and row["steps"] == 8
-    expected = 100 * 1e13 / (row["step_time"] / 1e9) / 4 / 989e12
+    expected = 100 * 1e13 / (row["step_time_ns"] / 1e9) / 4 / 989e12
     assert row["mfu_percent"] == pytest.approx(expected, rel=0.01)
     assert "H100 SXM data sheet" in ran.err
 

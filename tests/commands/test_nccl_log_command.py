@@ -132,7 +132,7 @@ class TestSteps:
         done = run("nccl-log", log, "--steps", "45:46", "--format", "json")
         tables = {block["table"]: block["rows"] for block in done.json}
         assert tables["ops"][0]["calls"] == 4
-        assert tables["steps"][0]["avg_step"] == pytest.approx(4.55e9)
+        assert tables["steps"][0]["avg_step_ns"] == pytest.approx(4.55e9)
         assert tables["steps"][0]["avg_tflops"] == 1250
         assert "--steps chose 2 training lines, 2 calls left out" in done.err
 

@@ -69,7 +69,12 @@ def test_means_over_the_profiled_launches_stand_in_the_row_of_the_kernel(run, ex
     path = ncu(("axpy(float *)", "(4, 1, 1)", "1", "30", "90"), ("axpy(float *)", "(4, 1, 1)", "3", "20", "70"))
     found = rows_of(run("kernels", export, "--ncu", path, "--format", "json"))
     axpy = found["axpy(float *)"]
-    assert (axpy["ncu_launches"], axpy["ncu_duration"], axpy["ncu_compute"], axpy["ncu_memory"]) == (2, 2000, 25, 80)
+    assert [axpy[f"ncu_{name}"] for name in ("launches", "duration_ns", "compute_percent", "memory_percent")] == [
+        2,
+        2000,
+        25,
+        80,
+    ]
     assert (axpy["ncu_bound"], axpy["ncu_limiter"]) == ("memory", "registers, shared memory")
     assert {found["other()"][key] for key in axpy if key.startswith("ncu_")} == {None}
 
@@ -108,15 +113,15 @@ def test_a_kernel_that_the_exports_do_not_have_is_told(run, export, ncu):
 def test_by_shape_the_launches_of_each_shape_are_apart(run, export, ncu):
     path = ncu(("axpy", "(4, 1, 1)", "1", "30", "90"), ("axpy", "(2, 1, 1)", "5", "30", "90"))
     done = run("kernels", export, "--by", "shape", "--ncu", path, "--format", "json")
-    found = {tuple(row["grid"].split()): row["ncu_duration"] for row in done.json if row["name"] == "axpy(float *)"}
+    found = {tuple(row["grid"].split()): row["ncu_duration_ns"] for row in done.json if row["name"] == "axpy(float *)"}
     assert found == {("4", "1", "1"): 1000, ("2", "1", "1"): 5000}
 
 
 def test_a_changed_file_changes_the_answer(run, export, ncu):
     words = ("kernels", export, "--format", "json", "--ncu")
-    assert rows_of(run(*words, ncu(("other()", "(1, 1, 1)", "1", "30", "90"))))["other()"]["ncu_duration"] == 1000
-    assert rows_of(run(*words, ncu(("other()", "(1, 1, 1)", "2", "30", "90"))))["other()"]["ncu_duration"] == 2000
-    assert "ncu_duration" not in rows_of(run(*words[:-1]))["other()"]
+    assert rows_of(run(*words, ncu(("other()", "(1, 1, 1)", "1", "30", "90"))))["other()"]["ncu_duration_ns"] == 1000
+    assert rows_of(run(*words, ncu(("other()", "(1, 1, 1)", "2", "30", "90"))))["other()"]["ncu_duration_ns"] == 2000
+    assert "ncu_duration_ns" not in rows_of(run(*words[:-1]))["other()"]
 
 
 @pytest.mark.parametrize("words", [("--by", "rank"), ("--by", "shape,stream"), ("--instances", "axpy")])

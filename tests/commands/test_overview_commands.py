@@ -65,7 +65,7 @@ def test_gpu_over_time_adds_up_to_gpu(demo_job, capsys):
     (whole,) = rows(out)
     _, out, _ = run(capsys, "gpu", demo_job[0], "--over-time", "--bins", 7, "--format", "json")
     bins = rows(out)
-    assert len(bins) == 7 and bins == sorted(bins, key=lambda row: row["start"])
+    assert len(bins) == 7 and bins == sorted(bins, key=lambda row: row["start_ns"])
     mean = sum(row["busy_percent"] for row in bins) / 7
     assert mean == pytest.approx(whole["busy_percent"], abs=0.02)
     _, out, _ = run(capsys, "gpu", demo_job[0], "--over-time", "--format", "json")

@@ -52,7 +52,7 @@ def test_a_drawn_map_words_rates_with_their_unit_and_ends_with_the_mean_of_the_t
     assert not [line for line in lines if "e+" in line]
     received = next(number for number, line in enumerate(lines) if line.startswith("Received, full height "))
     assert lines[received].endswith(" GB/s")
-    mean = float(run("network", *demo_job, "--format", "json").json[0]["received"])
+    mean = float(run("network", *demo_job, "--format", "json").json[0]["received_bytes_per_s"])
     assert lines[received + 1].endswith(f" {format_value(Unit.RATE, mean)}")
 
 

@@ -96,7 +96,7 @@ def test_maps_of_recipes_have_the_same_shares(rows):
 
 def test_the_exposed_time_of_collectives_is_that_of_the_gpus(rows):
     """In the demo no two NCCL kernels of a GPU run side by side."""
-    assert sum(row["exposed"] or 0 for row in rows("nccl")) == sum(row["exposed_nccl_ns"] for row in rows("gpu"))
+    assert sum(row["exposed_ns"] or 0 for row in rows("nccl")) == sum(row["exposed_nccl_ns"] for row in rows("gpu"))
 
 
 def test_the_straggler_has_the_counts_and_the_wait_of_the_ranks(rows):
@@ -104,11 +104,11 @@ def test_the_straggler_has_the_counts_and_the_wait_of_the_ranks(rows):
     rank = next(row for row in rows("ranks") if row["rank"] == 2)
     late, of = re.search(r"last at ([\d,]+) of ([\d,]+) collectives", finding["sentence"]).groups()
     assert (int(late), int(of)) == (rank["late"], rank["collectives"])
-    exposed, wait = (format_value(Unit.DURATION, value) for value in (finding["cost"], rank["wait_caused"]))
+    exposed, wait = (format_value(Unit.DURATION, value) for value in (finding["cost_ns"], rank["wait_caused_ns"]))
     assert f"loses {exposed} waiting for it (exposed wait; {wait} with what compute hides)" in finding["sentence"]
 
 
 def test_steps_have_one_median(rows):
-    assert [row["step_median"] for row in rows("ranks")] == [
-        pytest.approx(row["median"], abs=1) for row in rows("steps") if row["rank"] != "all"
+    assert [row["step_median_ns"] for row in rows("ranks")] == [
+        pytest.approx(row["median_ns"], abs=1) for row in rows("steps") if row["rank"] != "all"
     ]

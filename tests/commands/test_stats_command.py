@@ -98,10 +98,10 @@ class TestFilters:
     def test_a_span_keeps_the_events_that_overlap_it(self, run, demo_job):
         (name,) = (row["name"] for row in run("kernels", demo_job[0], "--format", "json", "--top", "1").json)
         second = run("kernels", demo_job[0], "--instances", name, "--format", "json").json[1]
-        low, high = second["start"] + 1, second["start"] + 2
+        low, high = second["start_ns"] + 1, second["start_ns"] + 2
         done = run("stats", "-r", SUM, demo_job[0], "--filter-time", f"{low}/{high}", "--format", "csv")
         (found,) = [row for row in done.table if row["Name"] == name]
-        assert (found["Instances"], found["Total Time (ns)"]) == ("1", str(second["duration"]))
+        assert (found["Instances"], found["Total Time (ns)"]) == ("1", str(second["duration_ns"]))
 
     def test_either_end_of_a_span_may_be_left_out(self, run, demo_job):
         def count(*words: str) -> int:
@@ -110,7 +110,7 @@ class TestFilters:
 
         (name, *_) = (row["name"] for row in run("kernels", demo_job[0], "--format", "json").json)
         launches = run("kernels", demo_job[0], "--instances", name, "--format", "json").json
-        middle = str(launches[len(launches) // 2]["start"])
+        middle = str(launches[len(launches) // 2]["start_ns"])
         everything, early, late = count(), count("--filter-time", f"/{middle}"), count("--filter-time", f"{middle}/")
         assert 0 < early < everything
         assert everything <= early + late <= everything + 8  # what runs just then is in both

@@ -64,7 +64,7 @@ def test_json_has_the_findings_and_what_was_not_checked(run, stalled):
     rows = run("triage", *stalled, "--format", "json").json
     gap = next(row for row in rows if row["id"] == "idle-gaps")
     assert gap["severity"] == "warning"
-    assert gap["end"] - gap["start"] == pytest.approx(200e6, rel=0.1)
+    assert gap["end_ns"] - gap["start_ns"] == pytest.approx(200e6, rel=0.1)
     assert "not checked" in {row["severity"] for row in rows}
 
 
@@ -182,3 +182,13 @@ def test_sarif_against_a_baseline_says_what_is_new(run, tmp_path, written_once):
     assert {result["baselineState"] for result in results} == {"unchanged"}
     assert run("triage", *files, "-o", path).status == 2  # it is there
     assert run("triage", *files, "--force", "--format", "csv", "-o", path).status == 2
+
+
+def test_the_command_of_a_finding_sorts_by_a_name_of_its_json(run, written_once):
+    files = written_once("python", lambda directory: training_job(directory, ranks=4, steps=6, layers=4))
+    sorted_by = [row["command"].split() for row in run("triage", *files, "--format", "json").json if row["command"]]
+    sorted_by = [words for words in sorted_by if "--sort" in words]
+    assert sorted_by
+    for words in sorted_by:
+        schema = run("schema", *words[: words.index("--sort")]).json
+        assert words[words.index("--sort") + 1] in schema["items"]["required"], words

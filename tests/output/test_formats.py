@@ -75,7 +75,7 @@ def test_megabytes_are_formatted_as_c_does_it(megabytes: float, shown: str) -> N
     )
     answer = TableAnswer.of_frame("sizes", columns, pd.DataFrame({"mb": [megabytes], "avg": [1607.35]}))
     assert written(answer, "csv").splitlines()[1] == f"{shown},1607.4"
-    assert json.loads(written(answer, "json")) == [{"mb": float(shown), "avg": 1607.4}]
+    assert json.loads(written(answer, "json")) == [{"mb": float(shown), "avg_ns": 1607.4}]
 
 
 def test_whole_numbers_stay_whole_where_pandas_made_floats_of_them() -> None:
@@ -114,10 +114,10 @@ def test_json_is_one_object_a_line_with_keys() -> None:
     lines = written(FEW, "json").splitlines()
     assert (lines[0], lines[-1], len(lines)) == ("[", "]", 5)
     assert json.loads(lines[1].rstrip(",")) == {
-        "share": 14.6,
-        "total": 292789300,
+        "share_percent": 14.6,
+        "total_ns": 292789300,
         "count": 472,
-        "mean": 620316.3,
+        "mean_ns": 620316.3,
         "name": "ncclKernel_AllReduce(ncclDevComm *, unsigned long)",
     }
     assert written(Rows([]), "json") == "[]\n"
@@ -200,7 +200,7 @@ def test_parquet_has_the_types_and_values(tmp_path: Path) -> None:
     assert write_parquet(FEW, path) == 3
     with duckdb.connect() as connection:
         relation = connection.read_parquet(str(path))
-        assert relation.columns == [column.key for column in COLUMNS]
+        assert relation.columns == [column.file_key for column in COLUMNS]
         assert [str(kind) for kind in relation.types] == ["DOUBLE", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR"]
         assert relation.fetchall() == [
             FEW.rows[0],

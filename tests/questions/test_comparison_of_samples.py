@@ -65,7 +65,7 @@ def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
     assert {name: row["total_difference"] / MS for name, row in found.items()} == {
         "load": -50, "train": +30, "decode": -14, "main": -20,
     }  # fmt: skip
-    assert (found["load"]["own_percent_a"], found["load"]["own_percent_b"]) == (40, 12.5)
+    assert (found["load"]["own_a_percent"], found["load"]["own_b_percent"]) == (40, 12.5)
     assert all(row["status"] == "both" and row["module"] == "main" for row in found.values())
     tree = rows(call_tree(a, b))
     assert [(row["name"], row["difference"] / MS, row["own_difference"] / MS, row["status"]) for row in tree] == [
@@ -122,7 +122,7 @@ def test_a_side_without_samples_is_missing_not_zero(tmp_path: Path) -> None:
     for table in (functions, call_tree):
         answer = table(side(sampled), side(without))
         assert all(
-            row["difference"] is row["own_b"] is row["own_percent_b"] is row["status"] is None and row["total_a"] > 0
+            row["difference"] is row["own_b"] is row["own_b_percent"] is row["status"] is None and row["total_a"] > 0
             for row in rows(answer)
         )
         assert len(answer) and any("B: no CPU samples" in note for note in answer.notes)
@@ -153,7 +153,7 @@ def test_samples_of_a_real_before_and_after_differ_as_their_rows_do() -> None:
         times = [one.own[key] * one.weight for one in naive]
         assert (row["own_a"], row["own_b"]) == pytest.approx(times, abs=1)
         assert row["difference"] == pytest.approx(times[1] - times[0], abs=1)
-    assert sum(row["own_percent_a"] for row in found.values()) == pytest.approx(100)
+    assert sum(row["own_a_percent"] for row in found.values()) == pytest.approx(100)
     ways: dict[int, tuple[Key, ...]] = {0: ()}
     for row in rows(call_tree(*map(side, jobs))):
         way = ways[row["node"]] = (*ways[row["parent"]], (row["full_name"], row["module"], row["mode"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,11 @@ class TestBothForms:
         assert [column.header for column in answer.columns][-2:] == ["RX bytes", "rx_bytes"]
         keys = [column.key for column in answer.columns]
         assert len(set(keys)) == len(keys)
+
+    def test_a_rise_of_bytes_has_its_unit_once_in_its_name_in_files(self, job, schema):
+        answer = ask(MAP, job(schema, events_of(rx_bytes=[3, 5, 9])), Selection())
+        assert answer.columns[-1].header == "rx_bytes (rise per s)"
+        assert re.fullmatch("efa_[0-9]+_rx_bytes_per_s", answer.columns[-1].file_key)
 
 
 class TestOneForm:

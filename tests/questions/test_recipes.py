@@ -697,7 +697,7 @@ class TestMaps:
         assert column(scene_job, "network_traffic_map", "received", 5) == [7e3, 9e3, None, None, None]
         assert column(scene_job, "network_traffic_map", "sent", 2) == [2e5, None]
         drawn = draw_map(recipe_named("network_traffic_map"), scene_job, EVERYTHING, Options(bins=5))
-        assert [figure.column.unit for figure in drawn.figures] == [Unit.RATE, Unit.RATE, Unit.NUMBER]
+        assert [figure.column.unit for figure in drawn.figures] == [Unit.RATE, Unit.RATE, Unit.TICK_RATE]
         assert np.nanmax(drawn.shares(1)) == 1.0
 
     @pytest.mark.parametrize("bins", [1, 3, 4, 5, 7])

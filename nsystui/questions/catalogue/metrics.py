@@ -34,7 +34,7 @@ launches, NVTX ranges (their GPU time), steps or collectives: each sample is wei
 `busiest` is the unit nearest to its peak, `bound` the same where it has 60 % of that. Recorded with
 `nsys profile --gpu-metrics-devices=all`.""",
         examples="""  nsystui metrics rank*.sqlite
-  nsystui metrics rank0.sqlite --by kernel --sort of_peak --top 10
+  nsystui metrics rank0.sqlite --by kernel --sort of_peak_percent --top 10
   nsystui metrics rank*.sqlite --by step --format csv
   nsystui metrics rank*.sqlite --over-time --bins 1000 --format csv -o metrics.csv""",
         topic="numbers",

@@ -124,7 +124,7 @@ powers of two have base 1024 and include their lower edge.""",
   nsystui nccl rank*.sqlite --durations AllReduce --message 48MiB
   nsystui nccl rank*.sqlite --calls --format csv
   nsystui nccl rank*.sqlite --nccl-log nccl*.log
-  nsystui nccl rank0.sqlite --kernels AllReduce --bucket '1MiB–16MiB' --sort duration --top 10""",
+  nsystui nccl rank0.sqlite --kernels AllReduce --bucket '1MiB–16MiB' --sort duration_ns --top 10""",
         topic="nccl",
         order=40,
         options=(

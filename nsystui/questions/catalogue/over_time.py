@@ -190,7 +190,7 @@ graph launches, synchronisations, NVTX ranges and marks, calls of MPI and UCX, e
 OpenMP; OS runtime calls when asked for.""",
         examples="""  nsystui events rank0.sqlite --time 1.200s:1.201s
   nsystui events rank0.sqlite --kinds kernel,nccl,memory --format csv -o gpu.csv
-  nsystui events rank0.sqlite --filter cudaMalloc --sort duration --top 20""",
+  nsystui events rank0.sqlite --filter cudaMalloc --sort duration_ns --top 20""",
         topic="screens",
         order=120,
         options=(

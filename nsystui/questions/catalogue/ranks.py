@@ -82,8 +82,8 @@ kernels but NCCL's; `wait caused` is what a typical other rank waited for this o
 finding `straggler` costs its exposed part).
 Collectives are matched across ranks by communicator and order; who ran shortest came last, whatever the clocks say.""",
         examples="""  nsystui ranks rank*.sqlite
-  nsystui ranks rank*.sqlite --sort wait_caused --top 5
-  nsystui ranks rank*.sqlite --collectives --sort late_by --top 20
+  nsystui ranks rank*.sqlite --sort wait_caused_ns --top 5
+  nsystui ranks rank*.sqlite --collectives --sort late_by_ns --top 20
   nsystui ranks rank*.sqlite --kinds
   nsystui ranks node*.sqlite --ranks 'node\\d+_r(\\d+)' --format csv -o ranks.csv
   nsystui ranks --dask tcp://node1:8786 packed -o ranks.csv""",
@@ -137,7 +137,7 @@ Collectives are matched across ranks by communicator and order; who ran shortest
 How long the training steps took on the GPU: a row per rank with median, p5, p95, CV and slow steps.
 Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of the GPU's work or more was launched.""",
         examples="""  nsystui steps rank*.sqlite
-  nsystui steps rank*.sqlite --across --sort spread --top 10
+  nsystui steps rank*.sqlite --across --sort spread_ns --top 10
   nsystui steps rank0.sqlite --every --format csv -o steps.csv
   nsystui steps rank*.sqlite --step-range '^iteration (\\d+)'""",
         topic="ranks",

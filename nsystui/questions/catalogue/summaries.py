@@ -111,7 +111,7 @@ With --instances, every launch of one kernel.""",
   nsystui kernels rank*.sqlite --only attention
   nsystui kernels rank*.sqlite --filter '!nccl' --time 1.2s:1.5s --format csv
   nsystui kernels rank0.sqlite --ncu report.csv
-  nsystui kernels rank0.sqlite --names short --instances ampere_sgemm_128x64_nn --sort duration --top 10""",
+  nsystui kernels rank0.sqlite --names short --instances ampere_sgemm_128x64_nn --sort duration_ns --top 10""",
         topic="numbers",
         order=30,
         options=(

@@ -252,13 +252,13 @@ def _columns(key: str, title: str, each: str, importance: int) -> tuple[Column, 
     short = (f" {word}" if importance else "") + each.replace(" per ", "/").lower()
     share = f" {word} %" if importance else " %"
     pairs = (
-        (f"{key}", f"{title} {{}}{each} (ns)", f"{{}}{short}", Unit.DURATION, digits, importance + 1),
-        (f"{key}_percent", f"{title} {{}} (%)", f"{{}}{share}", Unit.PERCENT, 2, importance + 2),
-        (f"{key}_samples", f"{title} Samples {{}}", f"{{}} {word} samples", Unit.COUNT, None, FILES_ONLY),
+        (f"{key}_{{}}", f"{title} {{}}{each} (ns)", f"{{}}{short}", Unit.DURATION, digits, importance + 1),
+        (f"{key}_{{}}_percent", f"{title} {{}} (%)", f"{{}}{share}", Unit.PERCENT, 2, importance + 2),
+        (f"{key}_samples_{{}}", f"{title} Samples {{}}", f"{{}} {word} samples", Unit.COUNT, None, FILES_ONLY),
     )
     both_of = (
         Column(
-            f"{name}_{side}",
+            name.format(side),
             header=header.format(side.upper()),
             label=label.format(side.upper()),
             unit=unit,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _NAME = (NAME,)
 _FAMILY = (Column("name", header="Family", label="family"),)
 _OPERATION = (Column("name", header="Operation", label="operation"),)
-_BYTES = (Extra("bytes", "Bytes", "bytes", Unit.BYTES, None, 2, is_sum=True),)
+_BYTES = (Extra("size", "Bytes", "bytes", Unit.BYTES, None, 2, is_sum=True),)
 
 
 def kernels(a: Side, b: Side, names: Names = Names.FULL) -> Compared:
@@ -83,7 +83,7 @@ def by_name(answer: TableAnswer, key: str = "name") -> dict[Key, Measured]:
 def _with_sizes(side: Side, found: Mapping[Key, Measured]) -> dict[Key, Measured]:
     answer = memory_sizes(side.job.session, side.selection)
     sizes = dict(zip(answer.cells("name"), answer.cells("total"), strict=True))
-    return {key: replace(one, sums={"bytes": _as_float(sizes.get(key[0]))}) for key, one in found.items()}
+    return {key: replace(one, sums={"size": _as_float(sizes.get(key[0]))}) for key, one in found.items()}
 
 
 def _as_float(value: Value) -> float | None:
@@ -93,7 +93,7 @@ def _as_float(value: Value) -> float | None:
 _WHAT = Column("what", header="What", label="what", importance=4)
 _EXTRAS = (
     Extra("exposed", "Exposed", "exposed", Unit.DURATION, None, 3, is_sum=True, difference="exposed B − A"),
-    Extra("bytes", "Bytes", "bytes", Unit.BYTES, None, 5, is_sum=True),
+    Extra("size", "Bytes", "bytes", Unit.BYTES, None, 5, is_sum=True),
     Extra("busbw", "BusBW", "busbw", Unit.RATE, 1, 2),
 )
 
@@ -137,7 +137,7 @@ def _measured_calls(frame: pd.DataFrame, what: What, by: tuple[By, ...]) -> dict
     wanted = ["count", "total", "median", "exposed", "bytes", "busbw", *keys]
     found: dict[Key, Measured] = {}
     for count, total, median, exposed, size, busbw, *place in zip(*(chosen[key] for key in wanted), strict=True):
-        sums = {"exposed": _as_int(exposed), "bytes": _as_int(size)}
+        sums = {"exposed": _as_int(exposed), "size": _as_int(size)}
         key = (what, *(value if isinstance(value, str) else None for value in place))
         found[key] = Measured(int(count), _as_int(total), _known(median), sums, {"busbw": _known(busbw)})
     return found

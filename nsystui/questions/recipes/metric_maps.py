@@ -160,6 +160,8 @@ def _counter_column(number: int, counter: str, totals: set[str]) -> Column:
     # The name is the file's own: two may differ in what no key can have.
     key = f"efa_{number}_{re.sub('[^0-9a-z]+', '_', counter.lower()).strip('_')}"
     is_rate = counter in totals and counter.lower().endswith("bytes")
+    if is_rate:
+        key = key.removesuffix("_bytes")  # which the unit says
     return Column(key, header=title, label=title, unit=Unit.RATE if is_rate else Unit.NUMBER, decimals=1)
 
 

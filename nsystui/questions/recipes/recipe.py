@@ -133,7 +133,7 @@ class Figure:
     def words(self, value: float) -> str:
         """A value with its unit: ``10.26 GB/s``; numbers without one in groups."""
         unit = self.column.unit
-        return format_value(Unit.COUNT if unit is Unit.NUMBER else unit, float(value))
+        return format_value(Unit.COUNT if unit in (Unit.NUMBER, Unit.TICK_RATE) else unit, float(value))
 
 
 @dataclass(frozen=True, eq=False)

@@ -160,7 +160,7 @@ _CONGESTION_COLUMNS = (
     START,
     END.with_importance(2),
     DURATION.with_importance(1),
-    Column("send_waits", header="Send wait rate", label="send waits/ms", unit=Unit.NUMBER),
+    Column("send_waits", header="Send wait rate", label="send waits/ms", unit=Unit.TICK_RATE),
     Column("guid", header="GUID", label="guid", importance=1),
     Column("device", header="Name", label="device"),
 )

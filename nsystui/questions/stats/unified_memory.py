@@ -42,7 +42,7 @@ _ADDRESS_COLUMNS = (
     Column(
         "gpu_faults", header=" GPU Page Faults", label="GPU faults", unit=Unit.COUNT, importance=2
     ),  # nsys writes it with this blank
-    Column("throughput", header="Migration Throughput (MB/s)", label="MB/s", unit=Unit.MEGABYTES, decimals=3),
+    Column("throughput", header="Migration Throughput (MB/s)", label="MB/s", unit=Unit.MEGABYTE_RATE, decimals=3),
 )
 _FAULT_COLUMNS = (
     Column("count", header="CPU Page Faults", label="faults", unit=Unit.COUNT),

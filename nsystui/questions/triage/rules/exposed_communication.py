@@ -52,7 +52,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     share = 100 * case.spent.exposed_nccl / case.spent.nccl
     calls = ", ".join(_calls(case, row) for row in most.head(_TOLD).to_dict("records"))
     measured = "NCCL kernels without what other kernels of the GPU overlap; mean over the GPUs"
-    door, percent = Door("nccl", by="collective", sort="exposed"), case.percent(cost)
+    door, percent = Door("nccl", by="collective", sort="exposed_ns"), case.percent(cost)
     if is_exposed:
         sentence = (
             f"NCCL kernels run {time_words(cost)} on each GPU with no other kernel beside them: {share:.0f} % of all "

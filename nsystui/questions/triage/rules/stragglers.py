@@ -175,7 +175,7 @@ def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
 def _finding(
     case: Case, name: str, sentence: str, advice: Advice, cost: int, evidence: TableAnswer, ranks: tuple[int, ...]
 ) -> Finding:
-    door = Door("collectives", sort="late_by")
+    door = Door("collectives", sort="late_by_ns")
     share = case.percent(cost)
     return Finding(name, Severity.WARNING, sentence, advice, door, cost, share, _METHOD, evidence, ranks=ranks)
 
