@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "terminal"))
 from harness import Terminal
 
 COLUMNS, LINES = 120, 36
-LOADED = "longest in sum first"
-"""The line of the Overview above exact numbers."""
+LOADED = "GPU time"
+"""The bar of the Overview, of exact numbers."""
 SAMPLE = "sample:"
 LONG = 1800.0
 
