@@ -1,0 +1,167 @@
+"""The drawings of a job: the numbers are those of the tables and screens, none is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nsystui.base.answer import Answer, TableAnswer, iter_rows, record
+from nsystui.base.columns import Unit
+from nsystui.base.drawing import Bar, Bars, Curves, Lane, Lanes, Name, Part, Series
+from nsystui.base.selection import Selection
+from nsystui.base.units import format_value
+from nsystui.questions.gpu.utilisation import BusyIntervals
+from nsystui.questions.job import Job
+from nsystui.questions.nccl.link_rate import link_rate
+from nsystui.questions.nccl.sizes import bandwidth_curve
+from nsystui.questions.recipes.recipe import RecipeMap
+from nsystui.questions.tasks import selected_ranks
+from nsystui.questions.time_budget import PARTS, Budget
+from nsystui.questions.time_window import extent
+from nsystui.questions.timeline.lanes import CATEGORIES
+from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_text
+
+MOST_LANES = 512
+
+BUDGET_PARTS = (
+    Part("compute", "compute"),
+    Part("exposed NCCL", "nccl"),
+    Part("memory", "memory"),
+    Part("graphs", "graph"),
+    Part("start-up", "idle", 1.0),
+    Part("long gaps", "idle", 0.7),
+    Part("short gaps", "idle", 0.45),
+    Part("tail", "idle", 0.25),
+)
+"""The parts of a budget, in the order of `time_budget.PARTS`."""
+
+_BUSY = (
+    ("kernels", Part("compute", "compute")),
+    ("exposed_nccl", Part("exposed NCCL", "nccl")),
+    ("memory_only", Part("memory", "memory")),
+    ("graph_only", Part("graphs", "graph")),
+)
+
+
+def budget_bars(budgets: Sequence[tuple[str, Budget]], title: str = "budget of time") -> Bars:
+    """A bar for each budget with its label, in percent of its own time."""
+    bars = []
+    for label, one in budgets:
+        whole = max(one.time, 1)
+        shares = tuple(100.0 * getattr(one, part) / whole for part in PARTS)
+        bars.append(Bar(label, shares, f"busy {format_value(Unit.PERCENT, 100.0 * (whole - one.idle) / whole)}"))
+    used = [number for number, _ in enumerate(PARTS) if any(bar.values[number] for bar in bars)]
+    kept = tuple(Bar(bar.label, tuple(bar.values[number] for number in used), bar.words) for bar in bars)
+    return Bars(title, tuple(BUDGET_PARTS[number] for number in used), kept, Unit.PERCENT, 100.0)
+
+
+def utilisation_lanes(job: Job, selection: Selection, columns: int) -> Lanes | None:
+    """A lane for each GPU: compute, NCCL that no compute hides, memory and graphs that nothing else hides.
+
+    ``None`` without a GPU, or where the selected reports share no clock.
+    """
+    busy: BusyIntervals = job.busy(selection)
+    window = extent(job.session, selection)
+    if not busy.devices or not busy.shares_clock or window.end <= window.start:
+        return None
+    parts = [(name, part) for name, part in _BUSY if any(len(getattr(one.parts, name)) for one in busy.devices)]
+    lanes = []
+    for item in busy.devices[:MOST_LANES]:
+        spent = item.breakdown(window)
+        values = tuple(tuple(item.share(name, window, columns).tolist()) for name, _ in parts)
+        label = device_label(item.device.task.rank, item.device.device, len(item.device.task.devices) > 1)
+        lanes.append(Lane(label, values, f"busy {format_value(Unit.PERCENT, spent.percent(spent.busy))}"))
+    more = len(busy.devices) - len(lanes)
+    return Lanes("GPU utilisation", window.start, window.end, tuple(part for _, part in parts), tuple(lanes), more)
+
+
+def device_label(rank: int, device: int, has_several: bool) -> str:
+    """``rank 3``, of a rank with several GPUs ``rank 3 GPU 1``."""
+    return f"rank {rank} GPU {device}" if has_several else f"rank {rank}"
+
+
+def bandwidth_curves(job: Job, selection: Selection, sizes: TableAnswer) -> Curves | None:
+    """Median bus bandwidth over message size, a curve for each collective; ``sizes`` is by exact size.
+
+    ``None`` where no bandwidth is known.
+    """
+    names = sorted(set(map(str, filter(None, sizes.cells("collective")))))
+    curves = [(name, tuple(zip(*bandwidth_curve(sizes, name), strict=True))) for name in names]
+    series = tuple(Series(name, "nccl", points) for name, points in curves if points)
+    if not series:
+        return None
+    link = link_rate(selected_ranks(job.ranks, selection))
+    level = None
+    if link is not None:
+        level = f"{link.link}, nominal {format_value(Unit.RATE, link.rate)} a GPU and direction", link.rate
+    return Curves("median bus bandwidth against message size", Unit.BYTES, Unit.RATE, series, level)
+
+
+def metric_lanes_of(answer: Answer, columns: int) -> Lanes | None:
+    """A lane for each metric of each GPU, as high as its largest value is; ``answer`` is ``metrics --over-time``."""
+    rows = [record(answer.columns, row) for row in iter_rows(answer)]
+    lanes: dict[tuple[object, ...], list[float]] = {}
+    units: dict[tuple[object, ...], str] = {}
+    for row in rows:
+        key = (row["rank"], row["device"], row["metric"])
+        value = row["value"]
+        lanes.setdefault(key, []).append(float(value) if isinstance(value, int | float) else float("nan"))
+        units[key] = str(row["unit"] or "")
+    if not lanes:
+        return None
+    starts = [int(row["start"] or 0) for row in rows[:columns]]
+    step = starts[1] - starts[0] if len(starts) > 1 else 1
+    drawn = []
+    for (rank, _, metric), values in list(lanes.items())[:MOST_LANES]:
+        known = [value for value in values if value == value]
+        unit = units[rank, _, metric]
+        top = 100.0 if unit.startswith("%") else max(known, default=1.0) or 1.0
+        words = f"≤ {format_value(Unit.COUNT, max(known))}{' %' if unit.startswith('%') else ''}" if known else "–"
+        name = str(metric).partition(" [")[0]
+        drawn.append(Lane(f"{rank} {name}", (tuple(value / top for value in values),), words))
+    more = len(lanes) - len(drawn)
+    return Lanes("GPU metrics by rank", starts[0], starts[-1] + step, (Part("metric", "metric"),), tuple(drawn), more)
+
+
+def timeline_lanes(pictures: Sequence[LanePicture], title: str = "timeline") -> Lanes | None:
+    """The lanes of a timeline: each column in the colour of what takes most of it, as high as it is busy."""
+    if not pictures:
+        return None
+    used = sorted({int(one) for picture in pictures for one in picture.columns.category if one >= 0})
+    window = pictures[0].columns.window
+    lanes = []
+    for picture in pictures[:MOST_LANES]:
+        category, busy = picture.columns.category, picture.columns.busy
+        values = tuple(
+            tuple(np.where(np.isnan(busy), np.nan, np.where(category == number, busy, 0.0)).tolist()) for number in used
+        )
+        words = "–" if picture.busy is None else format_value(Unit.PERCENT, 100 * picture.busy)
+        names = tuple(Name(name.first, name.last, name.text) for name in lane_text(picture).names)
+        lanes.append(Lane(lane_label(picture.lane).strip(), values, words, names))
+    parts = tuple(_part(CATEGORIES[number]) for number in used)
+    return Lanes(title, window.start, window.end, parts, tuple(lanes), len(pictures) - len(lanes))
+
+
+def map_lanes(shown: RecipeMap) -> Lanes | None:
+    """Each figure of each place of a map as a lane."""
+    if not shown.lines:
+        return None
+    lanes: list[Lane] = []
+    categories = list(dict.fromkeys(figure.category or "metric" for figure in shown.figures))
+    for number, figure in enumerate(shown.figures):
+        for line, shares in zip(shown.lines, shown.shares(number), strict=True):
+            own = tuple(shares.tolist())
+            nothing = tuple(0.0 if share == share else share for share in own)
+            values = tuple(own if name == (figure.category or "metric") else nothing for name in categories)
+            label = f"{line.label} {figure.title}" if len(shown.figures) > 1 else line.label
+            mean = line.mean(number)
+            lanes.append(Lane(label, values, figure.words(mean) if mean == mean else "–"))
+    parts = tuple(map(_part, categories))
+    more = max(0, len(lanes) - MOST_LANES)
+    return Lanes(shown.name, shown.window.start, shown.window.end, parts, tuple(lanes[:MOST_LANES]), more)
+
+
+def _part(category: str) -> Part:
+    words = {"nccl": "NCCL", "nvtx": "NVTX", "api": "API", "os": "OS, MPI", "cpu": "CPU"}
+    return Part(words.get(category, category), category)
