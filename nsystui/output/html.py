@@ -210,8 +210,12 @@ def _drawing(drawing: Drawing, has_title: bool = True) -> str:
 
 def _table(table: Table, has_title: bool = True) -> Iterator[str]:
     answer = table.answer
-    shown = [column.importance < FILES_ONLY for column in fitting(answer, _CELLS).columns]
     values: Sequence[Sequence[Value]] = list(zip(*answer.rows, strict=True)) or [()] * len(answer.columns)
+    known = tuple(column for column, held in zip(answer.columns, values, strict=True) if set(held) != {None})
+    fits = {
+        column.key for column in fitting(answer.with_columns(known), _CELLS).columns if column.importance < FILES_ONLY
+    }
+    shown = [column.key in fits for column in answer.columns]
     columns = [_Cells(column, held) for column, held in compress(zip(answer.columns, values, strict=True), shown)]
     caption = f"<caption>{_text(table.title)}</caption>" if has_title else ""
     heads = "".join(one.head for one in columns)
@@ -262,7 +266,7 @@ _STYLE = f"""
 :root{{{_theme(1)}}}
 @media screen and (prefers-color-scheme:dark){{:root{{{_theme(0)}}}}}
 *{{box-sizing:border-box}}
-html{{scroll-behavior:smooth;-webkit-text-size-adjust:100%}}
+html{{-webkit-text-size-adjust:100%}}
 body{{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 {FONT};
 display:grid;grid-template-columns:minmax(0,1fr);justify-content:center}}
 main{{padding:24px 20px 60px;max-width:1040px;width:100%;margin:0 auto}}
@@ -306,7 +310,7 @@ figure{{margin:12px 0 16px}}figcaption,caption{{text-align:left;font-size:13px;f
 table{{border-collapse:collapse;font-size:12.5px;line-height:1.4;margin:8px 0 4px;font-variant-numeric:tabular-nums}}
 th,td{{padding:3px 10px 3px 0;text-align:left;vertical-align:top;unicode-bidi:isolate}}
 td{{border-top:1px solid var(--line);overflow-wrap:anywhere;min-width:5ch}}
-td:not(.n){{max-width:60ch;min-width:12ch}}
+td:not(.n){{max-width:60ch;min-width:9ch}}
 th.n,td.n{{text-align:right;white-space:nowrap;padding-right:12px}}
 td.n[style]{{background:linear-gradient(90deg,color-mix(in srgb,var(--accent) 22%,transparent) var(--w),transparent 0)}}
 th{{vertical-align:bottom;font-weight:600;white-space:nowrap}}

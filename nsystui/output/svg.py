@@ -307,8 +307,8 @@ def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
 
 
 def _mark(number: int, category: str, x: float, y: float, words: str = "") -> str:
-    """The mark of a curve: shapes in turn, filled the first time and empty the next."""
-    is_filled = (number // len(_MARKS)) % 2 == 0
+    """The mark of a curve: shapes in turn, every other one empty, so that one shows through another."""
+    is_filled = number % 2 == 0
     shape = f'd="M{_number(x)} {_number(y)}{_MARKS[number % len(_MARKS)]}"'
     kind = f"{category} line-{category}" if is_filled else f"mark line-{category}"
     return f'<path class="{kind}" {shape}>{f"<title>{_text(words)}</title>" if words else ""}</path>'

@@ -95,7 +95,8 @@ def bandwidth_curves(job: Job, selection: Selection, sizes: TableAnswer) -> Curv
     level = None
     if link is not None:
         level = f"{link.link}, nominal {format_value(Unit.RATE, link.rate)} a GPU and direction", link.rate
-    return Curves("median bus bandwidth against message size", Unit.BYTES, Unit.RATE, series, level)
+    how = "w/o wait (where known) " if any(value is not None for value in sizes.cells("busbw_without_wait")) else ""
+    return Curves(f"median bus bandwidth {how}against message size", Unit.BYTES, Unit.RATE, series, level)
 
 
 def metric_lanes_of(answer: Answer, columns: int) -> Lanes | None:
