@@ -130,7 +130,7 @@ def _findings(report: JobReport) -> Iterator[str]:
     yield from (f'<p class="note">{_sentence(line)}</p>' for line in report.remarks)
     if report.not_checked:
         lines = "".join(f"<li>{_sentence(line)}</li>" for line in report.not_checked)
-        yield f"<details><summary>Not checked: {len(report.not_checked)}</summary><ul>{lines}</ul></details>"
+        yield f"<details><summary>Not checked</summary><ul>{lines}</ul></details>"
     yield "</section>"
 
 
@@ -181,7 +181,7 @@ def _section(section: Section) -> Iterator[str]:
     for table in section.tables:
         yield from _table(table, has_title=len(section.tables) > 1 or bool(section.drawings))
     yield from _notes(section.lines)
-    if section.method:
+    if section.method and (section.tables or section.drawings):
         yield "<details><summary>How these numbers are counted</summary>"
         for name, text in section.method:
             yield f'<p class="note"><code>{_text(name)}</code></p><div class="method">{_lines(text)}</div>'
@@ -235,7 +235,8 @@ class _Cells:
     def __init__(self, column: Column, values: Sequence[Value]) -> None:
         self._column, self._values = column, values
         self._wording = Wording.of(column.unit, values)
-        self._kind = "" if column.unit is Unit.TEXT else ' class="n"'
+        is_text = column.unit is Unit.TEXT and not _are_worded(values)
+        self._kind = "" if is_text else ' class="n"'
         self.head = f'<th scope="col"{self._kind}><button>{_text(self._wording.heading(column.label))}</button></th>'
 
     def cells(self) -> Iterator[str]:
@@ -244,6 +245,15 @@ class _Cells:
             is_share = self._column.has_bar and self._column.unit is Unit.PERCENT and isinstance(value, int | float)
             bar = f' style="--w:{_percent(value)}"' if is_share else ""
             yield f"<td{self._kind}{bar}>{text}</td>"
+
+
+_WORDED = re.compile(r"\s*(?:[-+<]?[0-9][0-9,. ]*(?: ?[^\s0-9]+)?|–)\s*")
+
+
+def _are_worded(values: Sequence[Value]) -> bool:
+    """Whether these texts are numbers with units, laid out for their column."""
+    texts = [value for value in values if isinstance(value, str)]
+    return any(text.strip() != text for text in texts) and all(map(_WORDED.fullmatch, texts))
 
 
 # -- the style --------------------------------------------------------------------------------------------------------
@@ -309,9 +319,9 @@ figure{{margin:12px 0 16px}}figcaption,caption{{text-align:left;font-size:13px;f
 .wide svg{{display:block;width:100%;min-width:640px;height:auto}}
 table{{border-collapse:collapse;font-size:12.5px;line-height:1.4;margin:8px 0 4px;font-variant-numeric:tabular-nums}}
 th,td{{padding:3px 10px 3px 0;text-align:left;vertical-align:top;unicode-bidi:isolate}}
-td{{border-top:1px solid var(--line);overflow-wrap:anywhere;min-width:5ch}}
+td{{border-top:1px solid var(--line);overflow-wrap:anywhere;min-width:5ch;white-space:pre-wrap}}
 td:not(.n){{max-width:60ch;min-width:9ch}}
-th.n,td.n{{text-align:right;white-space:nowrap;padding-right:12px}}
+th.n,td.n{{text-align:right;white-space:pre;padding-right:12px}}
 td.n[style]{{background:linear-gradient(90deg,color-mix(in srgb,var(--accent) 22%,transparent) var(--w),transparent 0)}}
 th{{vertical-align:bottom;font-weight:600;white-space:nowrap}}
 th button{{all:unset;cursor:pointer;color:var(--soft)}}th button:hover{{color:var(--accent)}}
@@ -324,12 +334,13 @@ footer{{margin-top:48px;font-size:12px;color:var(--soft)}}
 body{{grid-template-columns:190px minmax(0,1040px);gap:0 20px}}
 nav{{position:sticky;top:0;align-self:start;padding:30px 0 0 20px}}nav ul{{display:block}}nav li{{margin:0 0 7px}}
 main{{margin:0}}}}
+@media screen and (max-width:720px){{td:not(.n){{min-width:14ch}}.finding.under{{margin-left:10px}}main{{padding:16px 12px 40px}}}}
 @media print{{
 @page{{margin:12mm}}
 body{{display:block;font-size:10pt}}nav,.skip,summary{{display:none}}main{{max-width:none;padding:0}}
 *{{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 .wide{{overflow:visible}}.wide svg{{min-width:0}}
-table{{font-size:7pt;width:100%}}th,th.n,td.n{{white-space:normal}}td.n{{white-space:nowrap}}
+table{{font-size:7pt}}td:not(.n){{min-width:4ch}}th,th.n,td.n{{white-space:normal}}td.n{{white-space:pre}}
 th,td,th.n,td.n{{padding-right:5pt}}
 tr,.finding,figure{{break-inside:avoid}}thead{{display:table-header-group}}h2,h3{{break-after:avoid}}
 details::details-content{{content-visibility:visible;block-size:auto}}

@@ -23,6 +23,8 @@ COLUMNS = (380, 190, 95)
 """Columns of lanes that are whole units wide: fewer where there are many lanes."""
 _CHARACTER = 6.6
 """The width of one, on average."""
+_WIDE = 7.4
+"""The same of wide ones: what is cut to fit should fit."""
 PAPER = ("#16181d", "#ffffff")
 INK = ("#e6e8ec", "#1c1f24")
 """On dark, on light."""
@@ -97,7 +99,7 @@ def _number(value: float) -> str:
 
 
 def _cut(text: str, room: float) -> str:
-    return shorten(safe_text(text), max(int(room / _CHARACTER), 1))
+    return shorten(safe_text(text), max(int(room / _WIDE), 1))
 
 
 def _legend(parts: Sequence[Part], y: int) -> tuple[list[str], int]:

@@ -18,9 +18,10 @@ from nsystui.base.selection import Selection
 from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.base.version import __version__
-from nsystui.questions.answering import ask
+from nsystui.questions.answering import ask, lacking
 from nsystui.questions.catalogue import question_named
 from nsystui.questions.compare import TABLES, Options, Side, worded
+from nsystui.questions.compare.side import with_smart_names
 from nsystui.questions.drawings import bandwidth_curves, budget_bars, device_label, utilisation_lanes
 from nsystui.questions.idle_causes import caused_budgets
 from nsystui.questions.job import Job
@@ -147,7 +148,7 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
         found, headline = change.found, change.headline
         verdict = (change.words, found.summary, found.account)
         told = tuple(_changed(one, asked) for one in change.changes)
-        budget = _whole_budget([(f"A {change.label}", change.baseline), (f"B {title}", found)])
+        budget = _whole_budget([("A baseline", change.baseline), ("B this job", found)])
         advanced("What changed")
         sections.append(_comparison(asked, baseline, change))
     for name, make in _SECTIONS:
@@ -269,6 +270,8 @@ def _comparison(asked: Asked, baseline: Side, change: Against) -> Section:
     tables = [Table(TABLES["summary"].title, replace(summary, notes=()), len(summary))]
     for name in ("kernels", "families", "nvtx", "nccl", "memory", "steps"):
         answer = TABLES[name].make(baseline, side, options)
+        if name == "kernels":
+            answer = with_smart_names(answer, baseline, side)
         command = f"nsystui diff A… -- B… --tables {name}"
         tables.append(_table_of(TABLES[name].title, answer, asked.top, command))
     kept = tuple(replace(one, answer=replace(one.answer, notes=())) for one in tables if len(one.answer))
@@ -289,7 +292,8 @@ def _budget(asked: Asked) -> Section:
     bars = [(device_label(item.rank, 0, has_several=False), sums[item.task]) for item in ranks[:_MOST_RANKS]]
     table = _asked(asked, "budget", "by GPU", _MOST_RANKS, step_range=asked.step_range)
     drawing = budget_bars(bars, "budget of time by rank") if len(bars) > 1 else None
-    return _section("budget", "Budget of time", [table], "budget", drawing=drawing)
+    found = _section("budget", "Budget of time", [table], "budget", drawing=drawing)
+    return found if table.total else replace(found, lines=lacking(question_named("gaps"), asked.job) or found.lines)
 
 
 def _ranks(asked: Asked) -> Section:
