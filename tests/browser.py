@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,16 @@ import pytest
 
 _PATIENCE = 120.0
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+_LAUNCHER = """
+import fcntl, os, sys
+commands, answers = (fcntl.fcntl(int(one), fcntl.F_DUPFD, 10) for one in sys.argv[1:3])
+os.dup2(commands, 3)
+os.dup2(answers, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""DevTools listens on 3 and answers on 4."""
 
 
 class Browser:
@@ -117,7 +128,7 @@ def browser(directory: Path) -> Iterator[Browser]:
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe")
     words = [program, *flags, f"--user-data-dir={directory}"]
     running = subprocess.Popen(
-        ["/bin/sh", "-c", f'exec "$@" 3<&{theirs} 4>&{out}', "sh", *words],
+        [sys.executable, "-c", _LAUNCHER, str(theirs), str(out), *words],
         pass_fds=(theirs, out),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
