@@ -334,7 +334,8 @@ footer{{margin-top:48px;font-size:12px;color:var(--soft)}}
 body{{grid-template-columns:190px minmax(0,1040px);gap:0 20px}}
 nav{{position:sticky;top:0;align-self:start;padding:30px 0 0 20px}}nav ul{{display:block}}nav li{{margin:0 0 7px}}
 main{{margin:0}}}}
-@media screen and (max-width:720px){{td:not(.n){{min-width:14ch}}.finding.under{{margin-left:10px}}main{{padding:16px 12px 40px}}}}
+@media screen and (max-width:720px){{td:not(.n){{min-width:14ch}}
+.finding.under{{margin-left:10px}}main{{padding:16px 12px 40px}}}}
 @media print{{
 @page{{margin:12mm}}
 body{{display:block;font-size:10pt}}nav,.skip,summary{{display:none}}main{{max-width:none;padding:0}}

@@ -17,10 +17,6 @@ from nsystui.base.text import safe_text, shorten, width_of
 from nsystui.base.units import format_value
 
 WIDTH = 960
-_LABEL, _WORDS = 112, 88
-_PLOT = WIDTH - _LABEL - _WORDS
-COLUMNS = (380, 190, 95)
-"""Columns of lanes that are whole units wide: fewer where there are many lanes."""
 _CHARACTER = 6.6
 """The width of one, on average."""
 _WIDE = 7.4
@@ -84,6 +80,20 @@ def _theme_rules(theme: int) -> str:
     return "".join(rules)
 
 
+class _Room:
+    """Where the plot begins and how wide it is, between labels and words."""
+
+    def __init__(self, labels: Iterable[str], words: Iterable[str]) -> None:
+        own, others = (
+            max((width_of(safe_text(one)) * _WIDE for one in texts), default=0.0) for texts in (labels, words)
+        )
+        self.left = round(min(max(own, 40.0), 250.0)) + 14
+        self.width = WIDTH - self.left - round(min(max(others, 30.0), 110.0)) - 14
+
+    def label(self, y: float, text: str) -> str:
+        return _words("right", self.left - 8, y, _cut(text, self.left - 8))
+
+
 def _text(text: str) -> str:
     return escape(safe_text(text))
 
@@ -102,15 +112,15 @@ def _cut(text: str, room: float) -> str:
     return shorten(safe_text(text), max(int(room / _WIDE), 1))
 
 
-def _legend(parts: Sequence[Part], y: int) -> tuple[list[str], int]:
+def _legend(parts: Sequence[Part], left: int, y: int) -> tuple[list[str], int]:
     """The names of the parts with their colours, and the lines that they take; nothing for one alone."""
     if len(parts) < 2:
         return [], 0
-    found, x, line = [], float(_LABEL), 0
+    found, x, line = [], float(left), 0
     for part in parts:
         length = 18 + width_of(part.name) * _CHARACTER + 16
-        if x + length > WIDTH and x > _LABEL:
-            x, line = float(_LABEL), line + 1
+        if x + length > WIDTH and x > left:
+            x, line = float(left), line + 1
         base = y + 12 + 18 * line
         found.append(f'<rect x="{_number(x)}" y="{base - 9}" width="11" height="11" rx="2" {_fill(part)}/>')
         found.append(_words("", x + 16, base, part.name))
@@ -126,15 +136,16 @@ def _fill(part: Part) -> str:
 
 
 def _bars(drawing: Bars, top: int) -> tuple[list[str], int]:
-    body, used = _legend(drawing.parts, top)
+    room = _Room((bar.label for bar in drawing.bars), (bar.words for bar in drawing.bars))
+    body, used = _legend(drawing.parts, room.left, top)
     thick, step = (26, 32) if len(drawing.bars) <= 16 else (13, 16)
     y = top + used
     for bar in drawing.bars:
         base = y + thick / 2 + 4
-        body.append(_words("right", _LABEL - 8, base, _cut(bar.label, _LABEL - 8)))
-        x = float(_LABEL)
+        body.append(room.label(base, bar.label))
+        x = float(room.left)
         for part, value in zip(drawing.parts, bar.values, strict=True):
-            width = _PLOT * value / drawing.whole if drawing.whole else 0.0
+            width = room.width * value / drawing.whole if drawing.whole else 0.0
             if width <= 0:
                 continue
             words = format_value(drawing.unit, value)
@@ -152,75 +163,79 @@ def _bars(drawing: Bars, top: int) -> tuple[list[str], int]:
 # -- lanes over time --------------------------------------------------------------------------------------------------
 
 
-def columns_for(lanes: int) -> int:
-    """The columns that so many lanes should have, for a file that stays small."""
-    return next((columns for columns in COLUMNS if lanes * columns <= 16_000), COLUMNS[-1])
-
-
-_SIZES = ((8, (34, 6)), (20, (22, 4)), (70, (11, 3)), (math.inf, (5, 1)))
+_SIZES = ((8, (34, 6)), (26, (22, 4)), (70, (11, 3)), (math.inf, (5, 1)))
 """Up to how many lanes they are how thick, and how far apart."""
 
 
 def _lanes(drawing: Lanes, top: int) -> tuple[list[str], int]:
-    body, used = _legend(drawing.parts, top)
+    room = _Room((lane.label for lane in drawing.lanes), (lane.words for lane in drawing.lanes))
+    body, used = _legend(drawing.parts, room.left, top)
     count = len(drawing.lanes)
     thick, gap = next(size for most, size in _SIZES if count <= most)
     each = 1 if thick + gap >= 13 else math.ceil(13 / (thick + gap))
     y = top + used
     begin = y
-    grid = [(x, words) for x, words in _time_ticks(drawing.start, drawing.end)]
+    grid = _time_ticks(drawing.start, drawing.end, room.width)
     for number, lane in enumerate(drawing.lanes):
         if number % each == 0:
             base = y + thick / 2 + 4
-            body.append(_words("right", _LABEL - 8, base, _cut(lane.label, _LABEL - 8)))
+            body.append(room.label(base, lane.label))
             body.append(_words("right", WIDTH - 4, base, lane.words))
-        body += _lane(lane, drawing.parts, y, thick)
+        body += _lane(lane, drawing.parts, room, y, thick)
         y += thick + gap
     end = y - gap
-    body += [f'<path class="grid" d="M{_number(_LABEL + x)} {begin}V{end}"/>' for x, _ in grid]
-    body.append(f'<path class="frame" d="M{_LABEL} {end + 2}h{_PLOT}"/>')
+    body += [f'<path class="grid" d="M{_number(room.left + x)} {begin}V{end}"/>' for x, _ in grid]
+    body.append(f'<path class="frame" d="M{room.left} {end + 2}h{room.width}"/>')
     for x, words in grid:
-        place = "" if x < 20 else "middle" if x < _PLOT - 20 else "right"
-        body.append(_words(place, _LABEL + x, end + 17, words))
+        place = "" if x < 20 else "middle" if x < room.width - 20 else "right"
+        body.append(_words(place, room.left + x, end + 17, words))
     if drawing.more:
-        body.append(_words("", _LABEL, end + 35, f"{drawing.more:,} more are not drawn"))
+        body.append(_words("", room.left, end + 35, f"{drawing.more:,} more are not drawn"))
         end += 18
     return body, end + 24
 
 
-def _lane(lane: Lane, parts: Sequence[Part], y: int, thick: int) -> Iterator[str]:
-    """Each part reaches from the ground to its top, the highest one first: what lies over it is what is below."""
+def _lane(lane: Lane, parts: Sequence[Part], room: _Room, y: int, thick: int) -> Iterator[str]:
+    """Each part reaches from the top of the one below to its own."""
     sums = list(zip(*(accumulate(column) for column in zip(*lane.values, strict=True)), strict=True))
-    wide = _PLOT / max(len(lane.values[0]) if lane.values else 1, 1)
+    count = len(lane.values[0]) if lane.values else 1
+    wide = room.width / max(count, 1)
     yield f"<g><title>{_text(' '.join(filter(None, (lane.label, lane.words))))}</title>"
-    yield f'<rect class="idle" opacity=".25" x="{_LABEL}" y="{y}" width="{_PLOT}" height="{thick}"/>'
-    for part, tops, own in reversed(list(zip(parts, sums, lane.values, strict=True))):
-        if any(value > 0 for value in own):
-            yield f'<path {_fill(part)} d="{_steps(tops, y, thick, wide)}"/>'
+    yield f'<rect class="idle" opacity=".25" x="{room.left}" y="{y}" width="{room.width}" height="{thick}"/>'
+    below: Sequence[float] = (0.0,) * count
+    for part, tops in zip(parts, sums, strict=True):
+        path = _steps(below, tops, room.left, y, thick, wide)
+        below = tops
+        if path:
+            yield f'<path {_fill(part)} d="{path}"/>'
     for start, length in _unseen(sums[-1] if sums else ()):
-        x, width = _LABEL + start * wide, length * wide
+        x, width = room.left + start * wide, length * wide
         yield f'<rect class="paper" x="{_number(x)}" y="{y}" width="{_number(width)}" height="{thick}"/>'
         yield f'<path class="unseen" d="M{_number(x)} {y + thick - 1}h{_number(width)}"/>'
     for name in lane.names:
-        room = (name.last - name.first + 1) * wide - 4
-        if room > 3 * _CHARACTER and thick > 20:
-            yield _words("small on", _LABEL + name.first * wide + 2, y + thick - 4, _cut(name.text, room * 1.15))
+        across = (name.last - name.first + 1) * wide - 4
+        if across > 3 * _CHARACTER and thick > 20:
+            yield _words("small on", room.left + name.first * wide + 2, y + thick - 4, _cut(name.text, across * 1.15))
     yield "</g>"
 
 
-def _steps(tops: Iterable[float], y: int, thick: int, wide: float) -> str:
-    """The outline of columns as high as ``tops`` (0 to 1), those of one height in one."""
+def _steps(below: Sequence[float], tops: Sequence[float], left: int, y: int, thick: int, wide: float) -> str:
+    """The outline of columns from ``below`` to ``tops`` (0 to 1), those of one height in one."""
     path, place, bottom = [], 0, y + thick
-    # A little work must not look like none.
-    least = [math.nan if math.isnan(top) else max(min(top, 1.0), 0.5 / thick if top > 0 else 0.0) for top in tops]
-    levels = [0.0 if math.isnan(top) else round(2 * thick * top) / 2 for top in least]
-    for level, run in groupby(levels):
+    levels = list(zip(_levels_of(below, thick), _levels_of(tops, thick), strict=True))
+    for (low, high), run in groupby(levels):
         length = sum(1 for _ in run)
-        if level:
-            left, right = _number(_LABEL + place * wide), _number(_LABEL + (place + length) * wide)
-            path.append(f"M{left} {bottom}V{_number(bottom - level)}H{right}V{bottom}")
+        if high > low:
+            start, end = _number(left + place * wide), _number(left + (place + length) * wide)
+            path.append(f"M{start} {_number(bottom - low)}V{_number(bottom - high)}H{end}V{_number(bottom - low)}")
         place += length
     return "".join(path)
+
+
+def _levels_of(values: Sequence[float], thick: int) -> list[float]:
+    """Heights in half units; a little work must not look like none."""
+    shares = [0.0 if math.isnan(one) else max(min(one, 1.0), 0.5 / thick if one > 0 else 0.0) for one in values]
+    return [round(2 * thick * one) / 2 for one in shares]
 
 
 def _unseen(values: Iterable[float]) -> Iterator[tuple[int, int]]:
@@ -232,7 +247,7 @@ def _unseen(values: Iterable[float]) -> Iterator[tuple[int, int]]:
         place += length
 
 
-def _time_ticks(start: int, end: int) -> list[tuple[float, str]]:
+def _time_ticks(start: int, end: int, width: int) -> list[tuple[float, str]]:
     """Round times between two, with their places in the plot."""
     length = end - start
     if length <= 0:
@@ -240,7 +255,7 @@ def _time_ticks(start: int, end: int) -> list[tuple[float, str]]:
     step = _round_step(length / 5)
     decimals = min(9, max(0, 9 - (len(str(step)) - len(str(step).rstrip("0")))))
     first = -(-start // step) * step
-    return [(_PLOT * (time - start) / length, f"{time / 1e9:,.{decimals}f} s") for time in range(first, end + 1, step)]
+    return [(width * (time - start) / length, f"{time / 1e9:,.{decimals}f} s") for time in range(first, end + 1, step)]
 
 
 def _round_step(about: float) -> int:

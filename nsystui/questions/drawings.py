@@ -11,18 +11,22 @@ from nsystui.base.columns import Unit
 from nsystui.base.drawing import Bar, Bars, Curves, Lane, Lanes, Name, Part, Series
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
+from nsystui.questions.gpu.device_time import Device
 from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.link_rate import link_rate
 from nsystui.questions.nccl.sizes import bandwidth_curve
 from nsystui.questions.recipes.recipe import RecipeMap
 from nsystui.questions.tasks import selected_ranks
-from nsystui.questions.time_budget import PARTS, Budget
+from nsystui.questions.time_budget import PARTS, Budget, DeviceBudget
 from nsystui.questions.time_window import extent
-from nsystui.questions.timeline.lanes import CATEGORIES
+from nsystui.questions.timeline.lanes import CATEGORIES, IDLE
 from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_text
 
 MOST_LANES = 512
+TIMELINE_COLUMNS = 380
+_LANE_COLUMNS = ((8, 380), (32, 190), (10**9, 95))
+"""Up to how many lanes they have how many columns: the drawing of 512 stays below two megabytes."""
 
 BUDGET_PARTS = (
     Part("compute", "compute"),
@@ -56,29 +60,40 @@ def budget_bars(budgets: Sequence[tuple[str, Budget]], title: str = "budget of t
     return Bars(title, tuple(BUDGET_PARTS[number] for number in used), kept, Unit.PERCENT, 100.0)
 
 
-def utilisation_lanes(job: Job, selection: Selection, columns: int) -> Lanes | None:
+def device_bars(budgets: Sequence[DeviceBudget], most: int = MOST_LANES) -> Bars | None:
+    """A bar for each GPU; ``None`` without any."""
+    if not budgets:
+        return None
+    named = [(device_label(one.device), one.budget) for one in budgets[:most]]
+    return budget_bars(named, "budget of time by GPU")
+
+
+def utilisation_lanes(job: Job, selection: Selection, columns: int | None = None) -> Lanes | None:
     """A lane for each GPU: compute, NCCL that no compute hides, memory and graphs that nothing else hides.
 
+    In as many ``columns`` as suit their number, unless told.
     ``None`` without a GPU, or where the selected reports share no clock.
     """
     busy: BusyIntervals = job.busy(selection)
     window = extent(job.session, selection)
     if not busy.devices or not busy.shares_clock or window.end <= window.start:
         return None
+    columns = columns or next(columns for most, columns in _LANE_COLUMNS if len(busy.devices) <= most)
     parts = [(name, part) for name, part in _BUSY if any(len(getattr(one.parts, name)) for one in busy.devices)]
     lanes = []
     for item in busy.devices[:MOST_LANES]:
         spent = item.breakdown(window)
         values = tuple(tuple(item.share(name, window, columns).tolist()) for name, _ in parts)
-        label = device_label(item.device.task.rank, item.device.device, len(item.device.task.devices) > 1)
+        label = device_label(item.device)
         lanes.append(Lane(label, values, f"busy {format_value(Unit.PERCENT, spent.percent(spent.busy))}"))
     more = len(busy.devices) - len(lanes)
     return Lanes("GPU utilisation", window.start, window.end, tuple(part for _, part in parts), tuple(lanes), more)
 
 
-def device_label(rank: int, device: int, has_several: bool) -> str:
+def device_label(device: Device) -> str:
     """``rank 3``, of a rank with several GPUs ``rank 3 GPU 1``."""
-    return f"rank {rank} GPU {device}" if has_several else f"rank {rank}"
+    task = device.task
+    return f"rank {task.rank} GPU {device.device}" if len(task.devices) > 1 else f"rank {task.rank}"
 
 
 def bandwidth_curves(job: Job, selection: Selection, sizes: TableAnswer) -> Curves | None:
@@ -99,7 +114,21 @@ def bandwidth_curves(job: Job, selection: Selection, sizes: TableAnswer) -> Curv
     return Curves(f"median bus bandwidth {how}against message size", Unit.BYTES, Unit.RATE, series, level)
 
 
-def metric_lanes_of(answer: Answer, columns: int) -> Lanes | None:
+def duration_bars(answer: Answer) -> Bars | None:
+    """The histogram of ``nccl --durations`` over all ranks: a bar for each span of durations; ``None`` of nothing."""
+    rows = [one for one in (record(answer.columns, row) for row in iter_rows(answer)) if one["rank"] is None]
+    if not rows:
+        return None
+    bars = []
+    for row in rows:
+        count = float(row["count"] or 0)
+        bars.append(Bar(f"from {format_value(Unit.DURATION, row['from'])}", (count,), f"{count:,.0f}"))
+    largest = max(bar.values[0] for bar in bars)
+    title = next((note for note in answer.notes if "; rows without" in note), "durations").partition("; rows")[0]
+    return Bars(f"{title}: kernels by duration", (Part("kernels", "nccl"),), tuple(bars), Unit.COUNT, largest)
+
+
+def metric_lanes(answer: Answer, columns: int) -> Lanes | None:
     """A lane for each metric of each GPU, as high as its largest value is; ``answer`` is ``metrics --over-time``."""
     rows = [record(answer.columns, row) for row in iter_rows(answer)]
     lanes: dict[tuple[object, ...], list[float]] = {}
@@ -120,16 +149,16 @@ def metric_lanes_of(answer: Answer, columns: int) -> Lanes | None:
         top = 100.0 if unit.startswith("%") else max(known, default=1.0) or 1.0
         words = f"≤ {format_value(Unit.COUNT, max(known))}{' %' if unit.startswith('%') else ''}" if known else "–"
         name = str(metric).partition(" [")[0]
-        drawn.append(Lane(f"{rank} {name}", (tuple(value / top for value in values),), words))
+        drawn.append(Lane(f"rank {rank} {name}", (tuple(value / top for value in values),), words))
     more = len(lanes) - len(drawn)
-    return Lanes("GPU metrics by rank", starts[0], starts[-1] + step, (Part("metric", "metric"),), tuple(drawn), more)
+    return Lanes("GPU metrics", starts[0], starts[-1] + step, (Part("metric", "metric"),), tuple(drawn), more)
 
 
 def timeline_lanes(pictures: Sequence[LanePicture], title: str = "timeline") -> Lanes | None:
     """The lanes of a timeline: each column in the colour of what takes most of it, as high as it is busy."""
     if not pictures:
         return None
-    used = sorted({int(one) for picture in pictures for one in picture.columns.category if one >= 0})
+    used = sorted({int(one) for picture in pictures for one in picture.columns.category if one > IDLE})
     window = pictures[0].columns.window
     lanes = []
     for picture in pictures[:MOST_LANES]:
@@ -149,18 +178,22 @@ def map_lanes(shown: RecipeMap) -> Lanes | None:
     if not shown.lines:
         return None
     lanes: list[Lane] = []
-    categories = list(dict.fromkeys(figure.category or "metric" for figure in shown.figures))
+    parts: dict[str, Part] = {}
+    for figure in shown.figures:
+        category = figure.category or "metric"
+        parts.setdefault(category, Part(figure.title.removesuffix(" (%)"), category))
     for number, figure in enumerate(shown.figures):
         for line, shares in zip(shown.lines, shown.shares(number), strict=True):
             own = tuple(shares.tolist())
             nothing = tuple(0.0 if share == share else share for share in own)
-            values = tuple(own if name == (figure.category or "metric") else nothing for name in categories)
-            label = f"{line.label} {figure.title}" if len(shown.figures) > 1 else line.label
+            values = tuple(own if name == (figure.category or "metric") else nothing for name in parts)
+            label = f"{line.label} {figure.title.removesuffix(' (%)')}" if len(shown.figures) > 1 else line.label
             mean = line.mean(number)
             lanes.append(Lane(label, values, figure.words(mean) if mean == mean else "–"))
-    parts = tuple(map(_part, categories))
     more = max(0, len(lanes) - MOST_LANES)
-    return Lanes(shown.name, shown.window.start, shown.window.end, parts, tuple(lanes[:MOST_LANES]), more)
+    return Lanes(
+        shown.name, shown.window.start, shown.window.end, tuple(parts.values()), tuple(lanes[:MOST_LANES]), more
+    )
 
 
 def _part(category: str) -> Part:

@@ -22,14 +22,13 @@ from nsystui.questions.answering import ask, lacking
 from nsystui.questions.catalogue import question_named
 from nsystui.questions.compare import TABLES, Options, Side, worded
 from nsystui.questions.compare.side import with_smart_names
-from nsystui.questions.drawings import bandwidth_curves, budget_bars, device_label, utilisation_lanes
+from nsystui.questions.drawings import bandwidth_curves, budget_bars, device_bars, utilisation_lanes
 from nsystui.questions.idle_causes import caused_budgets
 from nsystui.questions.job import Job
 from nsystui.questions.job_words import job_words, machine_words
 from nsystui.questions.overview import job_facts
 from nsystui.questions.reports import contents_table, diagnostics_table, reports_table
 from nsystui.questions.tasks import selected_ranks
-from nsystui.questions.time_budget import by_task
 from nsystui.questions.triage.baseline import Against, Change, against
 from nsystui.questions.triage.finding import Finding
 from nsystui.questions.triage.rules import Thresholds
@@ -38,8 +37,6 @@ from nsystui.questions.triage.run import COSTS, Triage, triage
 TOP = 20
 _MOST_RANKS = 64
 """Rows of tables with a row for each rank, and bars of the budget."""
-_COLUMNS = ((8, 380), (32, 190), (10**9, 95))
-"""Up to how many lanes they have how many columns: 64 ranks stay below a megabyte."""
 
 
 @dataclass(frozen=True)
@@ -279,19 +276,14 @@ def _comparison(asked: Asked, baseline: Side, change: Against) -> Section:
 
 
 def _over_time(asked: Asked) -> Section:
-    count = len(asked.job.busy(asked.selection).devices)
-    columns = next(columns for most, columns in _COLUMNS if count <= most)
-    lanes = utilisation_lanes(asked.job, asked.selection, columns)
+    lanes = utilisation_lanes(asked.job, asked.selection)
     return _section("over-time", "GPUs over time", [_asked(asked, "gpu", "by GPU", _MOST_RANKS)], "gpu", drawing=lanes)
 
 
 def _budget(asked: Asked) -> Section:
     budgets, _ = caused_budgets(asked.job, asked.selection, asked.step_range)
-    sums = by_task(budgets)
-    ranks = [item for item in selected_ranks(asked.job.ranks, asked.selection) if item.task in sums]
-    bars = [(device_label(item.rank, 0, has_several=False), sums[item.task]) for item in ranks[:_MOST_RANKS]]
     table = _asked(asked, "budget", "by GPU", _MOST_RANKS, step_range=asked.step_range)
-    drawing = budget_bars(bars, "budget of time by rank") if len(bars) > 1 else None
+    drawing = device_bars(budgets, _MOST_RANKS) if len(budgets) > 1 else None
     found = _section("budget", "Budget of time", [table], "budget", drawing=drawing)
     return found if table.total else replace(found, lines=lacking(question_named("gaps"), asked.job) or found.lines)
 
