@@ -62,7 +62,8 @@ class Lane:
 class Lanes:
     """Lanes over the time from ``start`` to ``end`` (ns, job time); parts stand on top of each other.
 
-    ``more``: lanes that there are besides, but are not drawn.
+    ``more``: lanes that there are besides, but are not drawn. With ``numbers`` the columns are steps of these numbers
+    in place of spans of time.
     """
 
     title: str
@@ -71,6 +72,7 @@ class Lanes:
     parts: tuple[Part, ...]
     lanes: tuple[Lane, ...]
     more: int = 0
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,9 @@ def _lanes(drawing: Lanes, top: int) -> tuple[list[str], int]:
     y = top + used
     begin = y
     grid = _time_ticks(drawing.start, drawing.end, room.width)
+    if drawing.numbers:
+        grid = _step_ticks(drawing.numbers, room.width)
+
     for number, lane in enumerate(drawing.lanes):
         if number % each == 0:
             base = y + thick / 2 + 4
@@ -256,6 +259,12 @@ def _time_ticks(start: int, end: int, width: int) -> list[tuple[float, str]]:
     decimals = min(9, max(0, 9 - (len(str(step)) - len(str(step).rstrip("0")))))
     first = -(-start // step) * step
     return [(width * (time - start) / length, f"{time / 1e9:,.{decimals}f} s") for time in range(first, end + 1, step)]
+
+
+def _step_ticks(numbers: Sequence[int], width: int) -> list[tuple[float, str]]:
+    """The numbers of some of the columns, in the middle of each."""
+    each = math.ceil(len(numbers) / 12)
+    return [(width * (place + 0.5) / len(numbers), str(numbers[place])) for place in range(0, len(numbers), each)]
 
 
 def _round_step(about: float) -> int:

@@ -24,8 +24,8 @@ from nsystui.questions.timeline.lanes import CATEGORIES, IDLE
 from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_text
 
 MOST_LANES = 512
-TIMELINE_COLUMNS = 380
-_LANE_COLUMNS = ((8, 380), (32, 190), (10**9, 95))
+LANE_COLUMNS = 380
+_LANE_COLUMNS = ((8, LANE_COLUMNS), (32, 190), (10**9, 95))
 """Up to how many lanes they have how many columns: the drawing of 512 stays below two megabytes."""
 
 BUDGET_PARTS = (

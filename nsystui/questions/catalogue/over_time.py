@@ -52,10 +52,10 @@ def _draw_budget(job: Job, selection: Selection, options: dict[str, Any]) -> Sha
 
 
 def _timeline_shapes(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
-    from nsystui.questions.drawings import TIMELINE_COLUMNS, timeline_lanes
+    from nsystui.questions.drawings import LANE_COLUMNS, timeline_lanes
     from nsystui.questions.timeline.picture import pictures_of
 
-    pictures, _ = pictures_of(job, selection, options["width"] or TIMELINE_COLUMNS, options["all_lanes"])
+    pictures, _ = pictures_of(job, selection, options["width"] or LANE_COLUMNS, options["all_lanes"])
     return timeline_lanes(pictures)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import zip_longest
@@ -39,6 +39,7 @@ from nsystui.ui.widgets.lines import Choice
 from nsystui.ui.widgets.plots import framed, histogram_lines, label_width, plot_lines
 
 if TYPE_CHECKING:
+    from nsystui.base.drawing import Drawing as Shapes
     from nsystui.questions.nccl.pairing import NcclPairing
     from nsystui.ui.screens import TabView
     from nsystui.ui.screens.base import JobScreen
@@ -298,6 +299,20 @@ class NcclSizesScreen(TableScreen):
             "  ".join(legend),
             *framed(lines, (found[1], ends), width, (_size_words, _rate_words)),
         ]
+
+    def drawing_to_export(self) -> Callable[[], Shapes | None] | None:
+        """The curves of the bandwidth, whichever drawing is below the table."""
+        job, selection = self.job, self.selection
+        if job is None or not self._points:
+            return None
+
+        def draw() -> Shapes | None:
+            from nsystui.questions.drawings import bandwidth_curves
+
+            sizes = bandwidth_by_size(job.session, selection, job.ranks, job.pairing())
+            return bandwidth_curves(job, selection, sizes)
+
+        return draw
 
     def has_view(self, view: TabView) -> bool:
         return has_nccl_view(self, view)
