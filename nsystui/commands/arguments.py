@@ -169,8 +169,9 @@ def open_job(
     except BaseException:
         session.close()
         raise
-    for failure in failures:
-        complain(str(failure))
+    job.left_out = tuple(map(str, failures))
+    for failure in job.left_out:
+        complain(failure)
     if not session.reports:
         session.close()
         raise NsystuiError("no export could be opened") if failures else UsageError("no files")

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     opening = argparse.Namespace(**{**vars(arguments), "output": None, "top": None})
     with ExitStack() as stack:
-        job = stack.enter_context(closing(shared.open_job(opening, times=True, partly=True)))
+        job = stack.enter_context(closing(shared.open_job(opening, times=True)))
         selection = shared.selection_of(arguments, job)
         selected = "" if selection.is_everything else describe(selection, job.ranks)
         top = TOP if arguments.top is None else arguments.top
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         baseline = None
         if arguments.baseline:
             other = argparse.Namespace(**{**vars(opening), "files": arguments.baseline})
-            old = stack.enter_context(closing(shared.open_job(other, times=True, partly=True)))
+            old = stack.enter_context(closing(shared.open_job(other, times=True)))
             _, label = job_labels((job, old), (arguments.files, arguments.baseline))
             baseline = Side(old, shared.selection_of(other, old), label)
         with ProgressLine() as line:

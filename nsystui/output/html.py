@@ -117,6 +117,7 @@ def _head(report: JobReport) -> Iterator[str]:
     yield f"<header><h1>{_text(report.title)}</h1>"
     yield f'<ul class="facts">{"".join(f"<li>{_text(fact)}</li>" for fact in report.facts)}</ul>'
     yield f'<p class="verdict">{_sentence(first)}</p>'
+    yield from (f'<p class="alert"><b>Warning</b> {_sentence(one)}</p>' for one in report.warnings)
     if report.budget is not None:
         yield _drawing(report.budget, has_title=False)
     yield from (f'<p class="account">{_sentence(one)}</p>' for one in others)
@@ -293,6 +294,7 @@ p{{margin:0 0 6px;overflow-wrap:anywhere}}
 .facts{{list-style:none;margin:0 0 20px;padding:0;display:flex;flex-wrap:wrap;gap:4px 6px;font-size:13px}}
 .facts li{{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:1px 9px}}
 .verdict{{font-size:19px;line-height:1.4;font-weight:600;margin-bottom:14px}}
+.alert{{border-left:4px solid var(--warning);padding:2px 10px;background:var(--card)}}
 .account,.note,.notes,.method{{font-size:13px;color:var(--soft)}}
 .account{{margin-top:6px}}.notes{{margin:8px 0;padding-left:18px}}
 .method{{white-space:pre-wrap;font-family:ui-monospace,"Liberation Mono",Menlo,monospace;font-size:12px;

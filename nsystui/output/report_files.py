@@ -89,6 +89,7 @@ def markdown(report: JobReport, folder: str) -> str:
     """The report as Markdown, with links to its drawings in ``folder``; tables have plain values (ns, bytes)."""
     first, *others = report.verdict or ("",)
     parts = [f"# {markdown_text(report.title)}\n", f"{' · '.join(map(plain, report.facts))}\n", f"**{plain(first)}**\n"]
+    parts += [f"**Warning**: {plain(one)}\n" for one in report.warnings]
     if report.budget is not None:
         parts.append(_image(report.budget, folder, "summary.svg"))
     parts += [f"{plain(one)}\n" for one in others]

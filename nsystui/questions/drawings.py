@@ -25,7 +25,7 @@ from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_tex
 
 MOST_LANES = 512
 LANE_COLUMNS = 380
-_LANE_COLUMNS = ((8, LANE_COLUMNS), (32, 190), (10**9, 95))
+_LANE_COLUMNS = ((8, LANE_COLUMNS), (96, 190), (10**9, 95))
 """Up to how many lanes they have how many columns: the drawing of 512 stays below two megabytes."""
 
 BUDGET_PARTS = (

@@ -94,7 +94,10 @@ class Section:
 
 @dataclass(frozen=True)
 class JobReport:
-    """A report: the first of ``verdict`` is its one sentence, ``budget`` the time of all GPUs by part."""
+    """A report: the first of ``verdict`` is its one sentence, ``budget`` the time of all GPUs by part.
+
+    ``warnings`` are to be read before the numbers are believed: the files that are left out.
+    """
 
     title: str
     facts: tuple[str, ...]
@@ -105,6 +108,7 @@ class JobReport:
     remarks: tuple[str, ...]
     not_checked: tuple[str, ...]
     sections: tuple[Section, ...]
+    warnings: tuple[str, ...] = ()
     version: str = __version__
 
 
@@ -163,7 +167,12 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
         (COSTS,) if any(one.percent is not None for one in told) else (),
         tuple(found.unjudged),
         tuple(sections),
+        _left_out(job, "") + (_left_out(baseline.job, " of the baseline") if baseline is not None else ()),
     )
+
+
+def _left_out(job: Job, whose: str) -> tuple[str, ...]:
+    return tuple(f"a file{whose} is left out: {reason}" for reason in job.left_out)
 
 
 def _made(name: str, make: Callable[[Asked], Section | None], asked: Asked) -> Section | None:

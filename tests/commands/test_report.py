@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from browser import Browser, browser
-from support import fingerprint
+from support import damage_rows, fingerprint
 from synthetic import ExportWriter, hostile_names_export
 from synthetic.variants import start_gpu_process
 
@@ -169,6 +170,30 @@ def test_a_job_without_gpu_work_says_why_its_parts_are_empty(run, tmp_path):
     assert "nccl" not in {element.get("id") for tag, element in found.elements if tag == "section"}
     assert "no GPU kernels in this export: record with nsys profile -t cuda" in found.text
     assert "no GPU work was recorded" in found.text
+
+
+def test_a_file_that_cannot_be_read_is_left_out_and_the_page_warns_of_it(run, demo_job, tmp_path):
+    broken = tmp_path / "rank9.sqlite"
+    broken.write_bytes(demo_job[0].read_bytes()[:40_000])
+    for ending in ("html", "md"):
+        done = run("report", demo_job[1], broken, "-o", tmp_path / f"r.{ending}")
+        assert done.status == 0
+        text = (tmp_path / f"r.{ending}").read_text(encoding="utf-8")
+        assert "Warning" in text
+        assert "rank9.sqlite" in text
+    done = run("report", broken, "-o", tmp_path / "none.html")
+    assert done.status == 2
+    assert not (tmp_path / "none.html").exists()
+
+
+def test_a_damaged_export_is_refused_as_its_numbers_would_be_too_small(run, demo_job, tmp_path):
+    broken = tmp_path / "a.sqlite"
+    shutil.copy(demo_job[0], broken)
+    damage_rows(broken, "CUPTI_ACTIVITY_KIND_KERNEL")
+    done = run("report", broken, "-o", tmp_path / "r.html")
+    assert done.status == 2
+    assert "export it again" in done.err
+    assert not (tmp_path / "r.html").exists()
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
