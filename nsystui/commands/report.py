@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--top {arguments.top}: at least one row is needed")
     check_target(target, arguments.force)
     from nsystui.commands.progress import ProgressLine
+    from nsystui.questions.anonymous import BASELINE, anonymous
     from nsystui.questions.compare.side import Side, job_labels
     from nsystui.questions.report import TOP, Asked, job_report
     from nsystui.ui.pictures.selection import describe
@@ -70,13 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
             other = argparse.Namespace(**{**vars(opening), "files": arguments.baseline})
             old = stack.enter_context(closing(shared.open_job(other, times=True)))
             _, label = job_labels((job, old), (arguments.files, arguments.baseline))
-            baseline = Side(old, shared.selection_of(other, old), label)
+            baseline = Side(old, shared.selection_of(other, old), BASELINE if arguments.anonymous else label)
         with ProgressLine() as line:
             report = job_report(asked, baseline, lambda title: line.show(lambda: title))
         if arguments.anonymous:
-            from nsystui.questions.anonymous import anonymous
-
-            report = anonymous(report, [job, *([baseline.job] if baseline is not None else [])], baseline)
+            report = anonymous(report, [job, *([baseline.job] if baseline is not None else [])])
         written = save_report(report, target, arguments.force)
     more = f", and {len(written) - 1} drawings in {written[1].parent}" if len(written) > 1 else ""
     shared.complain(f"wrote the report to {target}{more}")

@@ -203,7 +203,12 @@ def _notes(lines: Iterable[str]) -> Iterator[str]:
 
 def _drawing(drawing: Drawing, has_title: bool = True) -> str:
     caption = f"<figcaption>{_text(drawing.title)}</figcaption>" if has_title else ""
-    return f'<figure>{caption}<div class="wide" tabindex="0">{svg(drawing, alone=False)}</div></figure>'
+    return f"<figure>{caption}{_scrolled(drawing.title)}{svg(drawing, alone=False)}</div></figure>"
+
+
+def _scrolled(title: str) -> str:
+    """The beginning of what scrolls by itself where it is too wide, from the keyboard too."""
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{_text(title)}">'
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -220,7 +225,7 @@ def _table(table: Table, has_title: bool = True) -> Iterator[str]:
     columns = [_Cells(column, held) for column, held in compress(zip(answer.columns, values, strict=True), shown)]
     caption = f"<caption>{_text(table.title)}</caption>" if has_title else ""
     heads = "".join(one.head for one in columns)
-    yield f'<div class="wide" tabindex="0"><table>{caption}<thead><tr>{heads}</tr></thead><tbody>'
+    yield f"{_scrolled(table.title)}<table>{caption}<thead><tr>{heads}</tr></thead><tbody>"
     for row in zip(*(one.cells() for one in columns), strict=True):
         yield f"<tr>{''.join(row)}</tr>"
     yield "</tbody></table></div>"

@@ -447,6 +447,18 @@ def test_an_anonymous_report_names_no_host_file_path_command_or_user(run, privat
     assert "rank-0" in kept
 
 
+def test_what_a_file_is_called_does_not_change_the_words_of_the_program(run, tmp_path):
+    files = TrainingJob(ranks=1, steps=8, layers=4, stall_ms=200).write(tmp_path / "job")
+    renamed = files[0].rename(tmp_path / "before.sqlite")
+    for words in ((), ("--anonymous",)):
+        assert run("report", renamed, *words, "-o", tmp_path / f"{len(words)}.html").status == 0
+    advice = "compare that step with the one before it"
+    assert advice in Page(tmp_path / "0.html").text
+    hidden = Page(tmp_path / "1.html")
+    assert advice in hidden.text
+    assert hidden.table("capture", "files")[1][0] == "rank-0"
+
+
 def test_an_anonymous_report_has_the_same_numbers(run, demo_job, made, tmp_path):
     target = tmp_path / "r.html"
     assert run("report", *demo_job, "--anonymous", "-o", target).status == 0
