@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from browser import Browser, browser
 from support import damage_rows, fingerprint
-from synthetic import ExportWriter, hostile_names_export
+from synthetic import ExportWriter, cpu_only_export, empty_export, hostile_names_export
 from synthetic.variants import start_gpu_process
 
 from nsystui.exports.demo import PLANTED_SECRET, TrainingJob
@@ -473,3 +473,18 @@ def test_an_anonymous_report_has_the_same_numbers(run, demo_job, made, tmp_path)
         }
 
     assert numbers(target) == numbers(made)
+
+
+@pytest.mark.parametrize("make", [empty_export, cpu_only_export, hostile_names_export])
+def test_any_export_has_a_report(run, tmp_path, make):
+    path = make(tmp_path / "a.sqlite")
+    assert run("report", path, "-o", tmp_path / "r.html").status == 0
+    assert Page(tmp_path / "r.html").text
+
+
+def test_a_selection_of_nothing_has_a_report_that_says_so(run, demo_job, tmp_path):
+    done = run("report", *demo_job, "--time", "900s:901s", "-o", tmp_path / "r.html")
+    assert done.status == 0
+    found = Page(tmp_path / "r.html")
+    assert "900.000 000 000 s + 1 s" in found.text
+    assert "none in the selection" in found.text
