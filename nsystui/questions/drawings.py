@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from nsystui.base.answer import Answer, TableAnswer, iter_rows, record
+from nsystui.base.answer import Answer, Record, TableAnswer, Value, iter_rows, record
 from nsystui.base.columns import Unit
 from nsystui.base.drawing import Bar, Bars, Curves, Lane, Lanes, Name, Part, Series
 from nsystui.base.selection import Selection
-from nsystui.base.units import format_value
+from nsystui.base.units import MISSING, format_value
 from nsystui.questions.gpu.device_time import Device
 from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.job import Job
@@ -129,29 +130,61 @@ def duration_bars(answer: Answer) -> Bars | None:
 
 
 def metric_lanes(answer: Answer, columns: int) -> Lanes | None:
-    """A lane for each metric of each GPU, as high as its largest value is; ``answer`` is ``metrics --over-time``."""
+    """A lane for each metric of each GPU; ``answer`` is ``metrics --over-time`` of so many columns.
+
+    Percentages are drawn in 100 %, other metrics in their own largest value.
+    """
+
+    def words(row: Record, most: float) -> tuple[float, str]:
+        if str(row["unit"] or "").startswith("%"):
+            return 100.0, f"≤ {format_value(Unit.PERCENT, most)}"
+        return most, f"≤ {format_value(Unit.COUNT, most)}"
+
+    return _over_time("GPU metrics", answer, columns, ("metric", "value"), words, "metric")
+
+
+def memory_lanes(answer: Answer, columns: int) -> Lanes | None:
+    """A lane for each kind of memory of each GPU, all in the largest peak; ``answer`` is ``gpu-memory --over-time``."""
+    values = [record(answer.columns, row)["peak"] for row in iter_rows(answer)]
+    peaks = [float(value) for value in values if isinstance(value, int | float)]
+
+    def words(_: Record, most: float) -> tuple[float, str]:
+        return max(peaks), f"≤ {format_value(Unit.BYTES, round(most))}"
+
+    return _over_time("GPU memory in use", answer, columns, ("memory", "peak"), words, "memory")
+
+
+def _over_time(
+    title: str,
+    answer: Answer,
+    columns: int,
+    keys: tuple[str, str],
+    words: Callable[[Record, float], tuple[float, str]],
+    category: str,
+) -> Lanes | None:
+    """Lanes of an answer with a row for each rank, device, name and column; ``keys`` are those of name and value.
+
+    ``words`` tells of a lane with its largest value what its full height is, and what stands behind it.
+    """
     rows = [record(answer.columns, row) for row in iter_rows(answer)]
-    lanes: dict[tuple[object, ...], list[float]] = {}
-    units: dict[tuple[object, ...], str] = {}
+    lanes: dict[tuple[Value, Value, Value], list[Record]] = {}
     for row in rows:
-        key = (row["rank"], row["device"], row["metric"])
-        value = row["value"]
-        lanes.setdefault(key, []).append(float(value) if isinstance(value, int | float) else float("nan"))
-        units[key] = str(row["unit"] or "")
+        lanes.setdefault((row["rank"], row["device"], row[keys[0]]), []).append(row)
     if not lanes:
         return None
     starts = [int(row["start"] or 0) for row in rows[:columns]]
     step = starts[1] - starts[0] if len(starts) > 1 else 1
+    has_several = len({key[:2] for key in lanes}) > len({key[0] for key in lanes})
     drawn = []
-    for (rank, _, metric), values in list(lanes.items())[:MOST_LANES]:
+    for (rank, device, name), own in list(lanes.items())[:MOST_LANES]:
+        values = [float(value) if isinstance(value := row[keys[1]], int | float) else math.nan for row in own]
         known = [value for value in values if value == value]
-        unit = units[rank, _, metric]
-        top = 100.0 if unit.startswith("%") else max(known, default=1.0) or 1.0
-        words = f"≤ {format_value(Unit.COUNT, max(known))}{' %' if unit.startswith('%') else ''}" if known else "–"
-        name = str(metric).partition(" [")[0]
-        drawn.append(Lane(f"rank {rank} {name}", (tuple(value / top for value in values),), words))
+        top, text = words(own[0], max(known)) if known else (1.0, MISSING)
+        where = "no rank" if rank is None else f"rank {rank}"
+        label = " ".join((where, *([f"GPU {device}"] if has_several else []), str(name).partition(" [")[0]))
+        drawn.append(Lane(label, (tuple(value / (top or 1.0) for value in values),), text))
     more = len(lanes) - len(drawn)
-    return Lanes("GPU metrics", starts[0], starts[-1] + step, (Part("metric", "metric"),), tuple(drawn), more)
+    return Lanes(title, starts[0], starts[-1] + step, (Part(category, category),), tuple(drawn), more)
 
 
 def timeline_lanes(pictures: Sequence[LanePicture], title: str = "timeline") -> Lanes | None:

@@ -16,6 +16,7 @@ DRAWN = {
     "budget": ("budget",),
     "timeline": ("timeline", "--all-lanes", "--width", "120"),
     "metrics": ("metrics",),
+    "GPU memory": ("gpu-memory",),
     "nccl": ("nccl",),
     "durations": ("nccl", "--durations", "AllReduce"),
     "a map": ("recipe", "nccl_gpu_time_util_map"),
@@ -81,6 +82,15 @@ def test_points_of_the_bandwidth_are_the_medians_of_the_sizes(run, demo_job):
     for one in drawn:
         near = [other[2] for other in expected if other[:2] == one[:2]]
         assert near == [pytest.approx(one[2], rel=1e-3)]
+
+
+def test_lanes_of_the_memory_reach_the_peaks_of_its_table(run, demo_job):
+    from nsystui.base.columns import Unit
+    from nsystui.base.units import format_value
+
+    rows = run("gpu-memory", *demo_job, "--format", "json").json
+    drawn = titles(run("gpu-memory", *demo_job, "--format", "svg").out)[1:]
+    assert drawn == [f"rank {row['rank']} {row['memory']} ≤ {format_value(Unit.BYTES, row['peak'])}" for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,19 @@ async def test_a_map_of_steps_has_their_numbers_below_it(demo_job, cache_directo
     assert {"rank 0", "0", "1", "2"} <= set(texts(target))
 
 
+@pytest.mark.parametrize(("key", "view", "word"), [("8", "GPU memory", "rank 3 "), ("4", "metrics", "rank 3 ")])
+async def test_a_table_whose_question_is_drawn_is_drawn(demo_job, cache_directory, tmp_path, key, view, word):
+    target = tmp_path / "x.svg"
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await hit(app, pilot, key)
+        for _ in range(8):
+            if app.screen.view_name() != view:
+                await hit(app, pilot, "v")
+        assert app.screen.view_name() == view
+        await export_as(app, pilot, target)
+    assert any(text.startswith(word) for text in texts(target))
+
+
 async def test_the_map_of_a_recipe_is_drawn(demo_job, cache_directory, tmp_path):
     target = tmp_path / "x.svg"
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
@@ -83,7 +96,7 @@ async def test_a_table_without_a_drawing_says_so_and_a_file_is_never_replaced_un
     target = tmp_path / "x.svg"
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await hit(app, pilot, "2", "e", "ctrl+u", *str(target), "enter")
-        assert any("SVG is for drawings" in line for line in screen_text(app))
+        await shows(app, pilot, "SVG is for drawings")
         await hit(app, pilot, "escape")
         assert not target.exists()
         target.write_text("mine")
@@ -91,4 +104,4 @@ async def test_a_table_without_a_drawing_says_so_and_a_file_is_never_replaced_un
         await shows(app, pilot, "overwrite?")
         await hit(app, pilot, "n", "enter")
         assert target.read_text() == "mine"
-        line_with(app, "not written")
+        await shows(app, pilot, "not written")
