@@ -359,7 +359,7 @@ KEYS: tuple[Key, ...] = (
         "e",
         "export",
         "export",
-        "write what is shown to a file: .csv .json .md .parquet .txt; charts, timelines and maps as .svg, too",
+        "write what is shown to a file: .csv .json .md .parquet .txt, drawings as .svg",
         "everywhere",
     ),
     Key("y", "y", "copy_row", "", "copy the row to the terminal's clipboard (OSC 52)", "everywhere"),
