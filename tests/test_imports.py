@@ -202,6 +202,7 @@ HEADLESS = {
     "timeline": [],
     "info": [],
     "pack": ["-o", "DIRECTORY"],
+    "report": ["-o", "DIRECTORY.html"],
     "ncu": [],
     "export": ["--trace", "-"],
     "threads": [],
@@ -218,7 +219,7 @@ def test_every_command_that_answers_from_exports_without_a_screen_is_tried():
 def test_no_headless_command_loads_the_screens(demo_job, tmp_path):
     """All in one Python, as each costs a start of a second."""
     asked = [[command, *words, str(demo_job[0])] for command, words in HEADLESS.items()]
-    lines = [f"main({[str(tmp_path) if word == 'DIRECTORY' else word for word in words]!r})" for words in asked]
+    lines = [f"main({[word.replace('DIRECTORY', str(tmp_path)) for word in words]!r})" for words in asked]
     loaded, _ = loaded_by("import sys; from nsystui.cli import main\n" + "\n".join(lines))
     assert "duckdb" in loaded
     of_pandas, _ = loaded_by("import pandas")  # which takes pyarrow where there is one

@@ -224,6 +224,11 @@ def few(names: Sequence[object]) -> str:
     return replaced + (f" and {len(names) - _TOLD} more" if len(names) > _TOLD else "")
 
 
+def counted(number: int, what: str) -> str:
+    """``1 rank``, ``1,024 ranks``."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
 _RUN = 4
 """So many numbers in a row are told by their ends."""
 

@@ -111,11 +111,11 @@ def add_format(parser: argparse.ArgumentParser, others: tuple[str, ...] = ()) ->
     group = parser.add_argument_group("output")
     group.add_argument(
         "--format",
-        choices=("table", "csv", "json", "md", "parquet", *others),
-        help="default: table, or what -o ends in",
+        choices=("table", "csv", "json", "md", "parquet", "svg", *others),
+        help="default: table, or what -o ends in; svg of what has a drawing",
     )
     group.add_argument(
-        "-o", "--output", metavar="FILE", help="write to FILE (.csv .json .md .parquet .txt); - is stdout"
+        "-o", "--output", metavar="FILE", help="write to FILE (.csv .json .md .parquet .txt .svg); - is stdout"
     )
     group.add_argument("--force", action="store_true", help="let -o overwrite a file")
     group.add_argument("--sort", metavar="COLUMN", help="sort by this column (its JSON key), largest first")
@@ -171,8 +171,9 @@ def open_job(
     except BaseException:
         session.close()
         raise
-    for failure in failures:
-        complain(str(failure))
+    job.left_out = tuple(map(str, failures))
+    for failure in job.left_out:
+        complain(failure)
     if not session.reports:
         session.close()
         raise NsystuiError("no export could be opened") if failures else UsageError("no files")
@@ -257,6 +258,21 @@ def check_output(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--format {arguments.format} and -o {arguments.output} name two formats")
     elif arguments.format == "parquet":
         raise UsageError("--format parquet needs a file: add -o FILE.parquet")
+    if not is_drawing(arguments):
+        return
+    if not getattr(arguments, "has_drawing", False):
+        from nsystui.questions.catalogue import questions
+
+        having = [one.command({}) for one in questions() if one.drawing is not None]
+        raise UsageError(f"SVG is for drawings, and this has none: {', '.join(having)} do, and the maps of recipes")
+    for flag in ("sort", "top"):
+        if getattr(arguments, flag) is not None:
+            raise UsageError(f"--{flag} is for tables: a drawing shows all")
+
+
+def is_drawing(arguments: argparse.Namespace) -> bool:
+    """Whether an SVG drawing is asked for."""
+    return arguments.format == "svg" or (to_file(arguments) and arguments.output.lower().endswith(".svg"))
 
 
 def to_file(arguments: argparse.Namespace) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -194,7 +194,7 @@ def _tables(
     from nsystui.base.terminal import reading_width
     from nsystui.output.formats import fitting
     from nsystui.questions.compare import TABLES
-    from nsystui.questions.compare.side import smart_names_of
+    from nsystui.questions.compare.side import with_smart_names
 
     is_text = _is_text(arguments)
     width = None if shared.to_file(arguments) else reading_width()
@@ -209,18 +209,12 @@ def _tables(
                 shared.complain(f"note: {text}")
             continue
         if is_text and name == "kernels" and not arguments.names:
-            answer = _renamed(answer, smart_names_of(*sides))
+            answer = with_smart_names(answer, *sides)
         if is_text and width is not None:
             answer = fitting(answer, width)
         title, sides_told = TABLES[name].title + sides_told, ""
         title += f" ({len(answer):,} of {len(whole):,}: --top N for more)" if len(answer) < len(whole) else ""
         yield Titled(name, title, replace(answer, notes=notes))
-
-
-def _renamed(answer: TableAnswer, names: Mapping[str, str]) -> TableAnswer:
-    """The answer with other names in its last column."""
-    rows = [(*row[:-1], names.get(str(row[-1]), row[-1])) for row in answer.rows]
-    return replace(answer, rows=rows)
 
 
 def _is_text(arguments: argparse.Namespace) -> bool:

@@ -82,6 +82,7 @@ def _reader(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def run(question: Question, arguments: argparse.Namespace) -> int:
     """Answers on stdout or in a file, and returns the exit status."""
+    arguments.has_drawing = question.drawing is not None or question.map is not None
     shared.check_output(arguments)
     values = vars(arguments)
     if values.get("dask"):
@@ -102,6 +103,8 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
         from nsystui.questions.answering import ask
 
         selection = shared.selection_of(arguments, job)
+        if shared.is_drawing(arguments):
+            return _as_svg(question, arguments, job, selection, options)
         if not is_table(arguments):
             status = _drawn(question, arguments, job, selection, options)
             if status is not None:
@@ -118,6 +121,31 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
         if memory is not None:
             memory.keep(job, answer, "", *key)
         return shared.deliver(arguments, answer)
+
+
+def _as_svg(question: Question, arguments: argparse.Namespace, job: Job, selection: Selection, options: Any) -> int:
+    """Prints or writes the drawing; 3 where there is nothing to draw, which the notes of the table explain."""
+    from nsystui.output.files import save_text
+    from nsystui.output.stdout import print_lines
+    from nsystui.output.svg import svg
+    from nsystui.questions.answering import ask, draw_map
+    from nsystui.questions.drawings import map_lanes
+
+    if question.drawing is not None:
+        found = question.drawing(job, selection, options)
+    else:
+        found = map_lanes(draw_map(question, job, selection, options))
+    if found is None:
+        for note in ask(question, job, selection, options).notes:
+            shared.say_note(note)
+        shared.complain(f"{question.name}: there is nothing to draw")
+        return 3
+    if shared.to_file(arguments):
+        save_text(svg(found), arguments.output, overwrite=arguments.force)
+        shared.complain(f"wrote the drawing to {arguments.output}")
+    else:
+        print_lines(svg(found).splitlines())
+    return 0
 
 
 def _opened(question: Question, arguments: argparse.Namespace) -> Job:

@@ -33,8 +33,6 @@ _SEVERITIES = ("warning", "error")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from nsystui.questions.triage.rules import meanings
-
     shared.add_files(parser, least="*")
     shared.add_dask(parser)
     group = parser.add_argument_group("triage")
@@ -44,6 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with status 1 where there is such a finding, or a worse one; with --baseline where the job is "
         "slower, or, if it is not faster, where a finding is new or costs more than there",
     )
+    add_baseline(group)
+    group.add_argument(
+        "--explain", metavar="RULE", help="say how a finding is measured, with its thresholds; needs no export"
+    )
+    add_thresholds(group)
+    shared.add_step_range(group)
+    shared.add_selection(parser)
+    shared.add_format(parser, ("sarif",))
+
+
+def add_baseline(group: argparse._ArgumentGroup) -> None:
+    """``--baseline``: the job to judge against."""
     group.add_argument(
         "--baseline",
         nargs="+",
@@ -51,9 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exports of another job to judge against; the flags of the selection choose in both, --time in the time "
         "of each",
     )
-    group.add_argument(
-        "--explain", metavar="RULE", help="say how a finding is measured, with its thresholds; needs no export"
-    )
+
+
+def add_thresholds(group: argparse._ArgumentGroup) -> None:
+    """``--set``: a threshold of the rules."""
+    from nsystui.questions.triage.rules import meanings
+
     meanings_text = "; ".join(f"{name} ({value:g}): {meaning}" for name, value, meaning in meanings())
     group.add_argument(
         "--set",
@@ -62,9 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help=f"change a threshold; may be repeated. {meanings_text}".replace("%", "%%"),
     )
-    shared.add_step_range(group)
-    shared.add_selection(parser)
-    shared.add_format(parser, ("sarif",))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -16,8 +16,8 @@ from nsystui.base.columns import Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.output.formats import markdown_text, write
-from nsystui.questions.triage.finding import Finding, Severity
-from nsystui.questions.triage.run import Triage
+from nsystui.questions.triage.finding import Finding
+from nsystui.questions.triage.run import COSTS, Triage
 
 if TYPE_CHECKING:
     from nsystui.questions.triage.baseline import Against, Change
@@ -28,20 +28,18 @@ _FULL = 5
 """Findings that are told in full; of the others the first words."""
 _EVIDENCE = 20
 """Rows of a table of evidence in a report."""
-_HEALTHY = "No issues found."
-_COSTS = "Costs are time of one GPU (the mean over all) and may be about the same time: they do not add up."
 
 
 def lines(found: Triage) -> list[str]:
     """The lines for a terminal: the findings, worst first, and the rules that could not judge."""
-    text = [*_plainly(found.summary), headline(found), *_plainly(found.account), *_plainly(found.kernels), ""]
+    text = [*_plainly(found.summary), found.headline, *_plainly(found.account), *_plainly(found.kernels), ""]
     for one in told(found):
         text += [*_finding(one), *_symptoms(found, one), ""]
     more = [one for one in found.findings if not one.under][_FULL:]
     if more:
         text += ["More:", *(textwrap.shorten(f"{_title(one)}: {safe_text(one.sentence)}", _WIDTH) for one in more), ""]
     if any(one.cost is not None for one in found.findings):
-        text += [*textwrap.wrap(_COSTS, _WIDTH), ""]
+        text += [*textwrap.wrap(COSTS, _WIDTH), ""]
     if found.not_checked:
         text += ["Not checked:", *not_checked_lines(found)]
     return [line.rstrip() for line in text]
@@ -62,28 +60,7 @@ def _symptoms(found: Triage, cause: Finding) -> list[str]:
 
 def not_checked_lines(found: Triage) -> list[str]:
     """The rules that could not judge, and what they need."""
-    return [line for text in _not_checked(found) for line in _wrapped(text, "-  ")]
-
-
-def _not_checked(found: Triage) -> list[str]:
-    """The rules that need the same, in a line."""
-    rules: dict[str, list[str]] = {}
-    for one in found.not_checked:
-        rules.setdefault(one.why, []).append(one.rule)
-    return [f"{', '.join(names)}: {why}" for why, names in rules.items()]
-
-
-def headline(found: Triage) -> str:
-    """The number of findings of each severity, or that the job is healthy; and what was judged."""
-    counts = {severity: sum(one.severity is severity for one in found.findings) for severity in Severity}
-    words = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "remark"}
-    parts = [f"{count} {words[one]}{'s' if count > 1 else ''}" for one, count in counts.items() if count]
-    if found.not_checked:
-        parts.append(f"{len(found.not_checked)} not checked")
-    gpus = f"{found.gpus} GPU{'' if found.gpus == 1 else 's'}"
-    judged = f"{format_value(Unit.DURATION, found.time)} on {gpus}"
-    start = f"{_HEALTHY} " if found.is_healthy else ""
-    return f"{start}{', '.join(parts) + '; ' if parts else ''}judged: {judged}"
+    return [line for text in found.unjudged for line in _wrapped(text, "-  ")]
 
 
 def _finding(one: Finding) -> Iterator[str]:
@@ -127,10 +104,10 @@ def _wrapped(text: str, first: str = _INDENT) -> list[str]:
 
 def report(found: Triage) -> str:
     """The whole triage in Markdown, with the first rows of each finding's evidence."""
-    parts = ["# Triage\n", f"{plain(found.summary)}.\n", f"{headline(found)}.\n"]
+    parts = ["# Triage\n", f"{plain(found.summary)}.\n", f"{found.headline}.\n"]
     parts += [f"{plain(line)}.\n" for line in (found.account, found.kernels) if line]
     if any(one.cost is not None for one in found.findings):
-        parts.append(f"{_COSTS}\n")
+        parts.append(f"{COSTS}\n")
     for one in found.findings:
         parts.append(f"## {one.severity.value.capitalize()}: {one.id}{_cost(one)}\n")
         parts += [*([f"Caused by: {one.under}.\n"] if one.under else []), *body_report(one)]
@@ -154,7 +131,7 @@ def body_report(one: Finding) -> list[str]:
 
 def not_checked_report(found: Triage) -> list[str]:
     """The rules that could not judge, as a list."""
-    return [f"* {plain(text)}" for text in _not_checked(found)]
+    return [f"* {plain(text)}" for text in found.unjudged]
 
 
 def _evidence(one: Finding) -> str:
@@ -181,7 +158,7 @@ _FIRST = 16
 
 def change_lines(found: Against) -> list[str]:
     """The lines for a terminal: new and worse findings in full, the others in a line each, then the largest changes."""
-    text = [*textwrap.wrap(_verdict(found), _WIDTH), _change_headline(found), ""]
+    text = [*textwrap.wrap(found.words, _WIDTH), found.headline, ""]
     for one in found.told:
         text.append(f"{one.kind.value.upper():<7} {_change_title(one)}")
         if one.kind.is_worse:
@@ -196,8 +173,8 @@ def change_lines(found: Against) -> list[str]:
 
 def change_report(found: Against) -> str:
     """The changes in Markdown, with the evidence of new and worse findings."""
-    parts = ["# Triage against a baseline\n", *([f"{plain(_verdict(found))}.\n"] if _verdict(found) else [])]
-    parts.append(f"{plain(_change_headline(found))}.\n")
+    parts = ["# Triage against a baseline\n", *([f"{plain(found.words)}.\n"] if found.words else [])]
+    parts.append(f"{plain(found.headline)}.\n")
     for one in found.told:
         parts.append(f"## {one.kind.value.capitalize()}: {_change_title(one)}\n")
         parts += body_report(one.finding) if one.kind.is_worse else [f"{plain(one.finding.sentence)}.\n"]
@@ -209,21 +186,6 @@ def change_report(found: Against) -> str:
     if found.found.not_checked:
         parts += ["\n## Not checked\n", *not_checked_report(found.found)]
     return "\n".join(parts) + "\n"
-
-
-def _change_headline(found: Against) -> str:
-    from nsystui.questions.triage.baseline import counts
-
-    parts = [f"{count} {kind.value}" for kind, count in counts(found).items() if count]
-    is_worse = any(one.kind.is_worse for one in found.told) or (found.verdict is not None and found.verdict.is_slower)
-    start = "" if is_worse else "Nothing got worse. "
-    return f"{start}Against {found.label}: {', '.join(parts) if parts else 'no issues found in either job'}"
-
-
-def _verdict(found: Against) -> str:
-    """The verdict as a sentence; empty without one."""
-    words = "" if found.verdict is None else found.verdict.words
-    return words[:1].upper() + words[1:]
 
 
 def _change_title(one: Change) -> str:

@@ -31,9 +31,11 @@ from nsystui.base.text import ascii_glyphs, safe_text, width_of
 from nsystui.base.units import Wording, round_half_up
 
 FORMATS = ("table", "csv", "json", "md", "parquet")
-"""The names of the formats, as ``--format`` takes them."""
+"""The names of the formats of tables, as ``--format`` takes them."""
+DRAWING = "svg"
+"""The format of drawings: of questions that have one, see `nsystui.output.svg`."""
 
-_ENDINGS = {".csv": "csv", ".json": "json", ".md": "md", ".parquet": "parquet", ".txt": "table"}
+_ENDINGS = {".csv": "csv", ".json": "json", ".md": "md", ".parquet": "parquet", ".txt": "table", ".svg": DRAWING}
 
 Progress = Callable[[int], None]
 """Called with the number of rows written so far, after each page; what it raises stops the writing."""
@@ -108,6 +110,8 @@ def write(
     """
     if file_format == "table":
         return _write_table(answer, stream, ascii_only, progress)
+    if file_format == DRAWING:
+        raise UsageError("SVG is a format of drawings, and this is a table: choose one of " + ", ".join(FORMATS))
     writers = {"csv": _write_csv, "json": _write_json, "md": _write_markdown}
     if file_format == "parquet":
         raise UsageError("Parquet is a file format: name a file that ends in .parquet")

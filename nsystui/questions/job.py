@@ -50,6 +50,8 @@ class Job:
     """The user's own rules for families of kernels: see `base.kernel_families`."""
     alignment: Alignment | None = None
     """How the clocks of the reports were made one, once `align` was asked for."""
+    left_out: tuple[str, ...] = ()
+    """The files that could not be opened, each with the reason."""
     tell: Callable[[str], object] = lambda note: None
     """Takes what is to be said of all that was asked, in the end."""
     _memory: Memory = field(default_factory=lambda: Memory(_MOST_RESULTS))

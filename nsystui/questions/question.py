@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
+    from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
     from nsystui.questions.recipes.recipe import RecipeMap
@@ -173,7 +174,8 @@ class Question(NamedTuple):
 
     ``ask`` answers it for a job, a selection and options; options are what ``read`` makes of their values, raising
     UsageError for those that make no sense. Where nobody asks for a table, ``map`` answers with lanes over time and
-    ``draw`` with text; ``draw`` returns ``None`` where there is nothing to draw.
+    ``draw`` with text; ``draw`` returns ``None`` where there is nothing to draw. ``drawing`` answers with shapes, for a
+    file; so does every ``map``.
 
     ``tables`` answers a command with several tables, of which ``ask`` returns the first.
 
@@ -208,6 +210,7 @@ class Question(NamedTuple):
     read: Callable[[Values], Any] = dict
     map: Callable[[Job, Selection, Any], RecipeMap] | None = None
     draw: Callable[[Job, Selection, Any], Drawing | None] | None = None
+    drawing: Callable[[Job, Selection, Any], Shapes | None] | None = None
     tables: Callable[[Job, Selection, Any], list[Titled]] | None = None
     other: Callable[[Values], Values | None] | None = None
     compare: Callable[[Job, Selection, Any], Any] | None = None

@@ -21,7 +21,8 @@ from nsystui.exports import demo
 from nsystui.exports.demo import PLANTED_SECRET
 
 COMMANDS = [name for name in commands() if name != "nccl-log"]
-TABLES = [name for name in COMMANDS if name not in ("open", "demo", "help", "pack", "export", "record", "schema")]
+_WITHOUT_TABLES = ("open", "demo", "help", "pack", "export", "record", "report", "schema")
+TABLES = [name for name in COMMANDS if name not in _WITHOUT_TABLES]
 NEEDED = {
     "stats": ["-r", "cuda_gpu_kern_sum"],
     "recipe": ["cuda_gpu_kern_sum"],

@@ -127,6 +127,8 @@ def writers(directory: Path, files: Sequence[Path]) -> list[tuple[str, ...]]:
         ("export", "--paraver", str(directory / "job.prv"), *everything, *names),
         ("export", "--trace", "-", *names),
         ("pack", *names, "-o", str(directory / "packed"), "--ranks", ranks),
+        ("report", *names, "-o", str(directory / "report.html")),
+        ("report", *names, "--anonymous", "-o", str(directory / "report.md")),
     ]
 
 

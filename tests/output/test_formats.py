@@ -184,13 +184,14 @@ def test_formats_are_named_by_endings() -> None:
     assert format_for_path("a.CSV") == "csv"
     assert format_for_path(Path("x/y.parquet")) == "parquet"
     assert format_for_path("notes.txt") == "table"
+    assert format_for_path("busy.svg") == "svg"
     for name in ("kernels", "kernels.xlsx", ".csv", "a\x1b.b"):
         with pytest.raises(UsageError, match=r"\.csv, \.json, \.md, \.parquet, \.txt"):
             format_for_path(name)
 
 
 def test_what_a_stream_cannot_take_is_refused() -> None:
-    for name in ("parquet", "xml"):
+    for name in ("parquet", "xml", "svg"):
         with pytest.raises(UsageError):
             write(FEW, name, io.StringIO())
 

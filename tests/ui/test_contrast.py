@@ -9,9 +9,10 @@ import pytest
 from jobs import hit, painted, rest
 from rich.terminal_theme import TerminalTheme
 
+from nsystui.base.colours import CATEGORIES
 from nsystui.questions.opening import Source
 from nsystui.ui.app import Look, NsystuiApp
-from nsystui.ui.widgets.categories import CATEGORIES, fill_class
+from nsystui.ui.widgets.categories import fill_class
 
 XTERM = (
     [(0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205), (229, 229, 229)],

@@ -8,6 +8,7 @@ from nsystui.questions.question import OVER_TIME, Option, Question, View, read_b
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
+    from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
 
@@ -21,6 +22,14 @@ def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
     if options["allocations"]:
         return allocation_table(job, selection, options["allocations"])
     return pool_table(job, selection) if options["pools"] else memory_table(job, selection)
+
+
+def _draw(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+    """The curve, whichever table is asked for."""
+    from nsystui.questions.drawings import memory_lanes
+    from nsystui.questions.gpu_memory import memory_over_time
+
+    return memory_lanes(memory_over_time(job, selection, options["bins"]), options["bins"])
 
 
 QUESTIONS = (
@@ -52,6 +61,7 @@ with --allocations the single allocations, the largest first, with their NVTX ra
             Option("pools", "one row for each memory pool", one_of="table"),
         ),
         read=read_bins,
+        drawing=_draw,
         has_times=True,
         row="device",
         home="host",

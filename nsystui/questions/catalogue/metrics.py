@@ -8,6 +8,7 @@ from nsystui.questions.question import OVER_TIME, Option, Question, View, read_b
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
+    from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
 
@@ -20,6 +21,14 @@ def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
     if options["over_time"]:
         return metrics_over_time(job, selection, options["bins"])
     return metric_means(job, selection, options["by"]) if options["by"] else metric_statistics(job, selection)
+
+
+def _draw(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+    """Over time, whichever table is asked for."""
+    from nsystui.questions.drawings import metric_lanes
+    from nsystui.questions.gpu.metric_tables import metrics_over_time
+
+    return metric_lanes(metrics_over_time(job, selection, options["bins"]), options["bins"])
 
 
 QUESTIONS = (
@@ -50,6 +59,7 @@ launches, NVTX ranges (their GPU time), steps or collectives: each sample is wei
             ),
         ),
         read=read_bins,
+        drawing=_draw,
         is_whole=True,
         has_times=True,
         of_reports=True,

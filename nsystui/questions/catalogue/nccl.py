@@ -10,6 +10,7 @@ from nsystui.questions.question import STEP_RANGE, Option, Question, Values, Vie
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
+    from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
     from nsystui.questions.nccl.grouping import By
@@ -91,6 +92,20 @@ def _ask(job: Job, selection: Selection, options: _Options) -> Answer:
     return nccl_summary(job.session, selection, job.ranks, pairing, by)
 
 
+def _draw(job: Job, selection: Selection, options: _Options) -> Shapes | None:
+    """The histogram of ``--durations``, else the bandwidth over the message size."""
+    from nsystui.base.answer import TableAnswer
+    from nsystui.questions.drawings import bandwidth_curves, duration_bars
+
+    values = options.values
+    if values["durations"]:
+        return duration_bars(_ask(job, selection, options))
+    if values["calls"] is not None or values["kernels"] is not None:
+        raise UsageError("single calls and kernels have no drawing here: `nsystui timeline` draws them")
+    sizes = _ask(job, selection, options._replace(values={**values, "sizes": "exact"}))
+    return bandwidth_curves(job, selection, sizes) if isinstance(sizes, TableAnswer) else None
+
+
 def _no_file(text: str) -> str:
     """The word after ``--calls`` and the like, unless it is a file that was meant for the command."""
     if os.path.lexists(text) or text.endswith(".sqlite"):
@@ -122,6 +137,7 @@ powers of two have base 1024 and include their lower edge.""",
   nsystui nccl rank0.sqlite --by step --step-range '^iteration (\\d+)'
   nsystui nccl rank*.sqlite --sizes --filter AllReduce
   nsystui nccl rank*.sqlite --durations AllReduce --message 48MiB
+  nsystui nccl rank*.sqlite -o bandwidth.svg
   nsystui nccl rank*.sqlite --calls --format csv
   nsystui nccl rank*.sqlite --nccl-log nccl*.log
   nsystui nccl rank0.sqlite --kernels AllReduce --bucket '1MiB–16MiB' --sort duration_ns --top 10""",
@@ -193,6 +209,7 @@ powers of two have base 1024 and include their lower edge.""",
             ),
         ),
         read=_read,
+        drawing=_draw,
         is_whole=True,
         of_reports=True,
         row="nccl",

@@ -9,6 +9,7 @@ from nsystui.questions.question import OVER_TIME, STEP_RANGE, Drawing, Option, Q
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
+    from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
     from nsystui.questions.question import Expected
@@ -35,6 +36,27 @@ def _ask_budget(job: Job, selection: Selection, options: dict[str, Any]) -> Answ
     from nsystui.questions.idle_causes import budget_with_causes
 
     return budget_with_causes(job, selection, options["step_range"])
+
+
+def _draw_gpu(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+    from nsystui.questions.drawings import utilisation_lanes
+
+    return utilisation_lanes(job, selection, options["bins"] if options["over_time"] else None)
+
+
+def _draw_budget(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+    from nsystui.questions.drawings import device_bars
+    from nsystui.questions.time_budget import device_budgets
+
+    return device_bars(device_budgets(job, selection, options["step_range"]))
+
+
+def _timeline_shapes(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+    from nsystui.questions.drawings import LANE_COLUMNS, timeline_lanes
+    from nsystui.questions.timeline.picture import pictures_of
+
+    pictures, _ = pictures_of(job, selection, options["width"] or LANE_COLUMNS, options["all_lanes"])
+    return timeline_lanes(pictures)
 
 
 def _read_timeline(values: Values) -> dict[str, Any]:
@@ -87,11 +109,13 @@ time, with the mean number of kernels that ran at once and every GPU metric that
 This is the table that `e` exports on the GPU screen; while zoomed, that of --time with the view's ends.""",
         examples="""  nsystui gpu rank*.sqlite
   nsystui gpu rank0.sqlite --time 1.2s:1.5s --format json
-  nsystui gpu rank*.sqlite --over-time --bins 1000 --format csv -o busy.csv""",
+  nsystui gpu rank*.sqlite --over-time --bins 1000 --format csv -o busy.csv
+  nsystui gpu rank*.sqlite -o busy.svg""",
         topic="numbers",
         order=80,
         options=(*OVER_TIME,),
         read=read_bins,
+        drawing=_draw_gpu,
         expected=_gpu_columns,
         has_times=True,
         of_reports=True,
@@ -110,10 +134,12 @@ hides, memory operations and whole graphs that nothing else hides, and idle time
 is not slow, or before the GPU first works in earnest), gaps of 1 ms or more, shorter gaps, and the tail after its last
 operation. Notes name the causes of start-up and long gaps: what the CPU did meanwhile.""",
         examples="""  nsystui budget rank*.sqlite
-  nsystui budget rank0.sqlite --time 1.2s:1.5s --format json""",
+  nsystui budget rank0.sqlite --time 1.2s:1.5s --format json
+  nsystui budget rank*.sqlite -o budget.svg""",
         topic="numbers",
         order=85,
         options=(STEP_RANGE,),
+        drawing=_draw_budget,
         is_whole=True,
         has_times=True,
         row="device",
@@ -159,7 +185,8 @@ where nothing was recorded. Names stand where an event is wide enough. With --fo
 table, one row for each lane and column.""",
         examples="""  nsystui timeline rank*.sqlite
   nsystui timeline rank0.sqlite --all-lanes --time 1.2s:1.21s --width 160
-  nsystui timeline rank*.sqlite --time 1s:2s --width 1000 --format csv -o lanes.csv""",
+  nsystui timeline rank*.sqlite --time 1s:2s --width 1000 --format csv -o lanes.csv
+  nsystui timeline rank0.sqlite --all-lanes --time 1.2s:1.21s -o step.svg""",
         topic="screens",
         order=110,
         options=(
@@ -174,6 +201,7 @@ table, one row for each lane and column.""",
         ),
         read=_read_timeline,
         draw=_draw_timeline,
+        drawing=_timeline_shapes,
         is_whole=True,
         has_times=True,
         row="time",

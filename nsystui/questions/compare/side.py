@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
+from nsystui.base.answer import TableAnswer
 from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection
 from nsystui.questions.job import Job
@@ -109,6 +110,12 @@ def smart_names_of(a: Side, b: Side) -> Mapping[str, str]:
     if a.job is b.job:
         return a.job.smart_names()
     return smart_names(chain(a.job.smart_names(), b.job.smart_names()))
+
+
+def with_smart_names(answer: TableAnswer, a: Side, b: Side) -> TableAnswer:
+    """A comparison of kernels by full name, whose last column has it, with smart names."""
+    names = smart_names_of(a, b)
+    return replace(answer, rows=[(*row[:-1], names.get(str(row[-1]), row[-1])) for row in answer.rows])
 
 
 def job_labels(jobs: Sequence[Job], files: Sequence[Sequence[str]]) -> tuple[str, ...]:

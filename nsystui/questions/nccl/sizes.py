@@ -180,6 +180,18 @@ def _spread(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:
     }
 
 
+def bandwidth_curve(answer: TableAnswer, collective: str) -> tuple[Sequence[float], Sequence[float]]:
+    """The sizes of a collective and their median bus bandwidths, where these are known: without the wait if told.
+
+    ``answer`` is `bandwidth_by_size` by exact size. Shape ``(n,)`` each, bytes and bytes/s.
+    """
+    frame = answer.frame()
+    frame = frame[frame["collective"] == collective]
+    rates = frame["busbw_without_wait"].fillna(frame["busbw"]).astype(float)
+    is_known = rates.notna()
+    return frame["message_size"][is_known].astype(float).tolist(), rates[is_known].tolist()
+
+
 _DURATION_COLUMNS = (
     RANK,
     Column("from", header="From (ns)", label="from", unit=Unit.DURATION, decimals=1),

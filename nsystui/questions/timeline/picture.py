@@ -333,18 +333,21 @@ _LABEL, _VALUE, _LEAST_COLUMNS = 20, 8, 10
 
 def lanes_as_table(job: Job, selection: Selection, width: int | None, all_lanes: bool) -> Answer:
     """A row for each lane and each of ``width`` columns of time (``None``: as many as the terminal has)."""
-    pictures, notes = _pictures(job, selection, width or terminal.text_width(120), all_lanes)
+    pictures, notes = pictures_of(job, selection, width or terminal.text_width(120), all_lanes)
     return timeline_table(pictures, notes)
 
 
 def lanes_as_text(job: Job, selection: Selection, width: int | None, all_lanes: bool) -> Drawing | None:
     """A line for each lane in ``width`` cells (``None``: the terminal's), below a legend; ``None`` without lanes."""
     count = max((width or terminal.text_width(120)) - _LABEL - _VALUE, _LEAST_COLUMNS)
-    pictures, notes = _pictures(job, selection, count, all_lanes)
+    pictures, notes = pictures_of(job, selection, count, all_lanes)
     return Drawing(_lines(pictures), notes) if pictures else None
 
 
-def _pictures(job: Job, selection: Selection, count: int, all_lanes: bool) -> tuple[list[LanePicture], tuple[str, ...]]:
+def pictures_of(
+    job: Job, selection: Selection, count: int, all_lanes: bool
+) -> tuple[list[LanePicture], tuple[str, ...]]:
+    """The lanes of a selection in ``count`` columns, and what is to be said of them."""
     timeline = Timeline.of(job, selection)
     opened = frozenset(item.task for item in timeline.tasks) if all_lanes else frozenset()
     lanes, _ = timeline.lanes(opened)

@@ -71,6 +71,20 @@ class Against:
     def verdict(self) -> Verdict | None:
         return self.summary.verdict
 
+    @property
+    def words(self) -> str:
+        """The verdict as a sentence; empty without one."""
+        words = "" if self.verdict is None else self.verdict.words
+        return words[:1].upper() + words[1:]
+
+    @property
+    def headline(self) -> str:
+        """The number of changes of each kind, and that nothing got worse where that is so."""
+        parts = [f"{count} {kind.value}" for kind, count in counts(self).items() if count]
+        is_worse = any(one.kind.is_worse for one in self.told) or (self.verdict is not None and self.verdict.is_slower)
+        start = "" if is_worse else "Nothing got worse. "
+        return f"{start}Against {self.label}: {', '.join(parts) if parts else 'no issues found in either job'}"
+
     def has(self, least: Severity) -> bool:
         """Whether the job got worse: it is slower, which is as bad as a warning; or a finding as bad as ``least`` is.
 

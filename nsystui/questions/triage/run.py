@@ -11,6 +11,7 @@ from nsystui.base.columns import END, FILES_ONLY, START, Column, Unit
 from nsystui.base.kernel_families import OTHER
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
+from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.data_notes import fitting_advice
@@ -73,6 +74,9 @@ _GISTS = {
 Result = Finding | NotChecked
 Rule = Callable[[Case], Sequence[Result]]
 
+_HEALTHY = "No issues found."
+COSTS = "Costs are time of one GPU (the mean over all) and may be about the same time: they do not add up."
+
 _JUDGED = frozenset().union(*RULES.values())
 
 
@@ -120,6 +124,26 @@ class Triage:
                 largest = max(causes, key=lambda cause: cause.time, default=Cause("", 0))
                 why = f" ({largest.name} {100 * largest.time / self.budget.time:.1f} %)" if largest.time else ""
                 yield f"{name} {100 * time / self.budget.time:.1f} %{why}"
+
+    @property
+    def headline(self) -> str:
+        """The number of findings of each severity, or that the job is healthy; and what was judged."""
+        counts = {severity: sum(one.severity is severity for one in self.findings) for severity in Severity}
+        words = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "remark"}
+        parts = [counted(count, words[one]) for one, count in counts.items() if count]
+        if self.not_checked:
+            parts.append(f"{len(self.not_checked)} not checked")
+        judged = f"{format_value(Unit.DURATION, self.time)} on {counted(self.gpus, 'GPU')}"
+        start = f"{_HEALTHY} " if self.is_healthy else ""
+        return f"{start}{', '.join(parts) + '; ' if parts else ''}judged: {judged}"
+
+    @property
+    def unjudged(self) -> list[str]:
+        """The rules that could not judge, those that need the same in a line."""
+        rules: dict[str, list[str]] = {}
+        for one in self.not_checked:
+            rules.setdefault(one.why, []).append(one.rule)
+        return [f"{', '.join(names)}: {why}" for why, names in rules.items()]
 
     @property
     def account(self) -> str:

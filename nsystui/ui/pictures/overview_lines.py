@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import Column, Unit
-from nsystui.base.text import safe_text, shorten, width_of
+from nsystui.base.text import counted, safe_text, shorten, width_of
 from nsystui.base.units import format_value
 from nsystui.questions.catalogue import view_of_table
+from nsystui.questions.job_words import job_words, machine_words
 from nsystui.questions.question import SCREENS
 from nsystui.ui import keys
 from nsystui.ui.widgets.lines import Part, wrapped
@@ -66,7 +67,7 @@ def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: in
     The names of the screens stay on the title line; what does not fit beside them goes below. ``so_far`` says that
     more reports are to come. With room for one line only, how good the numbers are stays, and the machine leaves.
     """
-    job, machine = _job_words(facts), _machine_words(facts)
+    job, machine = job_words(facts), machine_words(facts)
     if lines < 2:
         job, machine = job[:1] + machine[: not facts.clocks_aligned] + job[1:], []
     job[0] += " so far" if so_far else ""
@@ -88,45 +89,6 @@ def _line(facts_of: Sequence[str], width: int) -> Line:
     while len(kept) > 1 and width_of(_SEPARATOR.join(kept)) > width:
         kept.pop()
     return [(_SEPARATOR.join(kept), "")]
-
-
-def _job_words(facts: JobFacts) -> list[str]:
-    """``64 ranks``, ``8 hosts``, ``64× H100 80GB HBM3``, ``nsys 2026.2.1``, ``recorded 41.3 s``."""
-    words = [_counted(facts.ranks, "rank")]
-    if facts.reports != facts.ranks:
-        words.append(_counted(facts.reports, "file"))
-    if facts.hosts:
-        words.append(facts.hosts[0] if len(facts.hosts) == 1 else _counted(len(facts.hosts), "host"))
-    if facts.gpus:
-        models = [model.removeprefix("NVIDIA ") for model in facts.gpu_models]
-        several = f"{_counted(facts.gpus, 'GPU')} ({', '.join(models)})" if models else _counted(facts.gpus, "GPU")
-        words.append(f"{facts.gpus}× {models[0]}" if len(models) == 1 else several)
-    if facts.nsys_versions:
-        words.append("nsys " + ", ".join(".".join(version.split(".")[:3]) for version in facts.nsys_versions))
-    words += facts.made_of
-    if facts.duration is not None:
-        words.append(f"recorded {format_value(Unit.DURATION, facts.duration)}")
-    return words
-
-
-def _machine_words(facts: JobFacts) -> list[str]:
-    """The basis of the numbers, and how good they are."""
-    words = [] if facts.clocks_aligned else ["clocks not aligned"]
-    if facts.driver_versions:
-        words.append(f"driver {', '.join(facts.driver_versions)}")
-    if facts.cuda_versions:
-        words.append(f"CUDA {', '.join(facts.cuda_versions)}")
-    if facts.rank_source:
-        words.append(f"ranks by {facts.rank_source}")
-    if facts.reports > 1 and facts.clocks_aligned:
-        words.append("clocks aligned")
-        if facts.start_spread is not None:
-            words.append(f"starts {format_value(Unit.DURATION, facts.start_spread)} apart")
-    return words
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _percent(value: float | None) -> str:
@@ -292,7 +254,7 @@ def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: i
         found = labelled(mark, text, width)
         rest = len(remarks) - number
         if len(lines) + len(found) + (rest > 1) > most:
-            return [*lines, [(f"  {_counted(rest, 'more remark')}: d shows what nsys recorded of its capture", "dim")]]
+            return [*lines, [(f"  {counted(rest, 'more remark')}: d shows what nsys recorded of its capture", "dim")]]
         lines += found
     return lines
 
@@ -304,7 +266,7 @@ def failure_lines(states: Iterable[FileState], width: int) -> list[Line]:
     reasons = [f"{state.path.name} is left out: {state.failure}" for state in shown]
     lines = [line for reason in reasons for line in labelled("! ", reason, width)]
     if len(failed) > len(shown):
-        rest = _counted(len(failed) - len(shown), "more file")
+        rest = counted(len(failed) - len(shown), "more file")
         lines.append([("! ", "bold"), (f"{rest} left out: F lists the files with the reasons", "")])
     return lines
 

@@ -20,7 +20,7 @@ from textual.app import ComposeResult
 from textual.timer import Timer
 from textual.widget import Widget
 
-from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.base.errors import MissingDataError, NsystuiError, UsageError
 from nsystui.base.text import spans
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from nsystui.base.answer import Answer, Row
     from nsystui.base.columns import Column
+    from nsystui.base.drawing import Drawing
     from nsystui.base.selection import Selection, Window
     from nsystui.questions.events.listing import EventKey
     from nsystui.questions.job import Job
@@ -55,8 +56,8 @@ _PAUSE = 2.0
 Token = tuple[Hashable, ...]
 """The version of the session, the selection and the parameters of a screen: the same for the same answer."""
 
-Writer = Callable[[Path, bool], int]
-"""Writes a file, given the path and whether to overwrite; returns the number of rows."""
+Writer = Callable[[Path, bool], int | None]
+"""Writes a file, given the path and whether to overwrite; returns the number of rows, ``None`` of what has none."""
 
 _NO_CHOICE = {
     "view": "this tab has one view only",
@@ -460,6 +461,13 @@ class JobScreen(ThrottledScreen[None]):
         """The table that ``e`` and ``Y`` take."""
         return None
 
+    def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
+        """What makes the drawing that ``e`` writes under a name in .svg; ``None`` where the screen draws nothing.
+
+        It is called in a thread, and returns ``None`` where there is nothing to draw.
+        """
+        return None
+
     def proposed_name(self, answer: Answer) -> str | None:
         """The file name that ``e`` proposes; ``None`` where nothing is loaded to name it after."""
         from nsystui.output.files import propose_name
@@ -484,9 +492,20 @@ class JobScreen(ThrottledScreen[None]):
         if proposed is None:
             self.say("there is no table here to export")
         else:
-            self.file_export.ask_for_name("export to", proposed, _known_format, self._table_writer)
+            self.file_export.ask_for_name("export to", proposed, self._check_format, self._writer)
 
-    def _table_writer(self) -> tuple[str, Writer] | None:
+    def _check_format(self, text: str) -> None:
+        from nsystui.output.formats import DRAWING, format_for_path
+
+        if format_for_path(text) == DRAWING and self.drawing_to_export() is None:
+            raise UsageError("SVG is for drawings, and this is a table: .csv .json .md .parquet .txt")
+
+    def _writer(self, path: Path) -> tuple[str, Writer] | None:
+        from nsystui.output.formats import DRAWING, format_for_path
+
+        if format_for_path(path) == DRAWING:
+            draw = self.drawing_to_export()
+            return ("the drawing", partial(_write_drawing, draw)) if draw is not None else None
         answer = self.answer_to_export()  # it may have grown while the name was typed
         if answer is None:
             return None
@@ -523,10 +542,14 @@ class JobScreen(ThrottledScreen[None]):
         self.say(f"copied {len(answer):,} rows, if the terminal allows OSC 52 (tmux: set -g set-clipboard on)")
 
 
-def _known_format(text: str) -> object:
-    from nsystui.output.formats import format_for_path
+def _write_drawing(draw: Callable[[], Drawing | None], path: Path, overwrite: bool) -> None:
+    from nsystui.output.files import save_text
+    from nsystui.output.svg import svg
 
-    return format_for_path(text)
+    drawing = draw()
+    if drawing is None:
+        raise MissingDataError("there is nothing to draw here")
+    save_text(svg(drawing), path, overwrite)
 
 
 class Asker:
@@ -630,7 +653,7 @@ class FileExport:
         label: str,
         proposed: str,
         check: Callable[[str], object],
-        writer: Callable[[], tuple[str, Writer] | None],
+        writer: Callable[[Path], tuple[str, Writer] | None],
     ) -> None:
         """Asks for the name of a file and writes it.
 
@@ -643,7 +666,7 @@ class FileExport:
             return Path(text).expanduser()
 
         def write(path: Path) -> None:
-            found = writer()
+            found = writer(path)
             if found is not None:
                 self._write(path, *found, overwrite=False)
 
@@ -667,8 +690,8 @@ class FileExport:
             else:
                 screen.say("not written")
 
-        def finished(rows: int) -> None:
-            screen.say(f"wrote {rows:,} rows to {path}")
+        def finished(rows: int | None) -> None:
+            screen.say(f"wrote {contents if rows is None else f'{rows:,} rows'} to {path}")
 
         in_thread(screen, "export", partial(writer, path, overwrite), finished, failed, exclusive=False)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
 from textual import on
 
 from nsystui.base.answer import Answer, Row
 from nsystui.base.columns import Unit
+from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.questions.job import Job
 from nsystui.ui import keys
+from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.pictures.gpu import (
     EVERY,
     FITTING,
@@ -26,6 +29,7 @@ from nsystui.ui.pictures.gpu import (
     gpu_picture,
     lanes_table,
 )
+from nsystui.ui.pictures.selection import describe
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.widgets.charts import StripChart
 from nsystui.ui.widgets.lines import Choice
@@ -216,6 +220,20 @@ class GpuScreen(ZoomableChartScreen):
 
     def answer_to_export(self) -> Answer | None:
         return lanes_table(self.picture) if self.picture is not None and self.picture.lanes else None
+
+    def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
+        """The lanes as they are chosen, in more columns than a terminal has."""
+        job, selection, wanted = self.job, self.selection, self._wanted
+        if job is None or self.picture is None or not self.picture.lanes:
+            return None
+
+        def draw() -> Drawing:
+            from nsystui.questions.drawings import LANE_COLUMNS
+
+            drawn = gpu_picture(job, selection, replace(wanted, columns=LANE_COLUMNS, halves=False))
+            return strips(f"GPUs over time, {describe(selection, job.ranks)}", drawn.lanes, drawn.window)
+
+        return draw
 
     def row_to_copy(self) -> Row | None:
         """The device of the lane under the cursor."""

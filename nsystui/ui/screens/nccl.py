@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import Answer, Record, TableAnswer
+from nsystui.base.answer import Answer, Record
 from nsystui.base.columns import FILES_ONLY, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import fit
@@ -24,6 +24,7 @@ from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.sizes import (
     SizeBin,
     bandwidth_by_size,
+    bandwidth_curve,
     durations_and_sizes,
     reported_times,
     size_histogram,
@@ -38,6 +39,7 @@ from nsystui.ui.widgets.lines import Choice
 from nsystui.ui.widgets.plots import framed, histogram_lines, label_width, plot_lines
 
 if TYPE_CHECKING:
+    from nsystui.base.drawing import Drawing as Shapes
     from nsystui.questions.nccl.pairing import NcclPairing
     from nsystui.ui.screens import TabView
     from nsystui.ui.screens.base import JobScreen
@@ -186,7 +188,7 @@ class NcclSizesScreen(TableScreen):
         exact = answer if self.by is By.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
         points = {
             name: Points(
-                *_curve(exact, name),
+                *bandwidth_curve(exact, name),
                 *durations_and_sizes(pairing, selection, name),
                 _reported(job, pairing, name),
             )
@@ -298,6 +300,20 @@ class NcclSizesScreen(TableScreen):
             *framed(lines, (found[1], ends), width, (_size_words, _rate_words)),
         ]
 
+    def drawing_to_export(self) -> Callable[[], Shapes | None] | None:
+        """The curves of the bandwidth, whichever drawing is below the table."""
+        job, selection = self.job, self.selection
+        if job is None or not self._points:
+            return None
+
+        def draw() -> Shapes | None:
+            from nsystui.questions.drawings import bandwidth_curves
+
+            sizes = bandwidth_by_size(job.session, selection, job.ranks, job.pairing())
+            return bandwidth_curves(job, selection, sizes)
+
+        return draw
+
     def has_view(self, view: TabView) -> bool:
         return has_nccl_view(self, view)
 
@@ -325,18 +341,6 @@ def _most(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
     used = [bar for bar in bars if bar.calls]
     least = sorted((bar.calls for bar in used), reverse=True)[:count]
     return [bar for bar in used if bar.calls >= least[-1]][:count] if used else []
-
-
-def _curve(answer: TableAnswer, collective: str) -> tuple[Sequence[float], Sequence[float]]:
-    """The sizes of a collective and their median bus bandwidths, where these are known: without the wait if told.
-
-    Shape ``(n,)`` each, bytes and bytes/s.
-    """
-    frame = answer.frame()
-    frame = frame[frame["collective"] == collective]
-    rates = frame["busbw_without_wait"].fillna(frame["busbw"]).astype(float)
-    is_known = rates.notna()
-    return frame["message_size"][is_known].astype(float).tolist(), rates[is_known].tolist()
 
 
 def _reported(job: Job, pairing: NcclPairing, collective: str) -> dict[int, Sequence[tuple[str, float]]]:

@@ -99,7 +99,7 @@ def export_trace(screen: JobScreen) -> None:
         screen.say("one moment: the export is being read")
         return
 
-    def writer() -> tuple[str, Writer] | None:
+    def writer(_: Path) -> tuple[str, Writer] | None:
         job, selection = screen.job, screen.selection
         if job is None:
             return None

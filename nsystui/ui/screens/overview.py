@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from textual import events, on
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from nsystui.base.answer import Answer, Record, Value
+    from nsystui.base.drawing import Drawing
     from nsystui.base.selection import Selection
     from nsystui.questions.job import Job
     from nsystui.ui.pictures.overview import IdlePicture, OverviewPicture
@@ -375,6 +376,20 @@ class OverviewScreen(TablesScreen):
 
             return triage_table(self.findings.found)  # with what there is no room for on a screen
         return super().answer_to_export()
+
+    def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
+        """The budget of each GPU."""
+        job, selection = self.job, self.selection
+        if job is None:
+            return None
+
+        def draw() -> Drawing | None:
+            from nsystui.questions.drawings import device_bars
+            from nsystui.questions.time_budget import device_budgets
+
+            return device_bars(device_budgets(job, selection))
+
+        return draw
 
     def action_other_table(self) -> None:
         tables = self._tables()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from textual import on
 
 from nsystui.base.answer import Answer
 from nsystui.base.columns import Unit
+from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import spans
 from nsystui.base.units import format_value
@@ -19,6 +21,7 @@ from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_
 from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.tasks import RankedTask
 from nsystui.ui import keys
+from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.widgets.charts import Lane, StripChart
 from nsystui.ui.widgets.lines import Choice
@@ -264,6 +267,14 @@ class RankMapScreen(ChartScreen):
 
     def answer_to_export(self) -> Answer | None:
         return map_table(self._picture.shown) if self._picture is not None else None
+
+    def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
+        picture = self._picture
+        if picture is None or not picture.groups:
+            return None
+        unit = "step times" if picture.shown.is_of_steps else f"{picture.shown.figure} %"
+        lanes = [replace(lane, label=f"rank {lane.label}") for lane in self.chart.lanes]
+        return partial(strips, f"map of ranks: {unit}", lanes, picture.window, picture.shown.numbers)
 
 
 def _label(group: Sequence[RankedTask], word: str = "") -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from textual import on
 
 from nsystui.base.answer import Answer
 from nsystui.base.columns import Unit
+from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
 from nsystui.questions.activities import WORKS
@@ -20,6 +22,7 @@ from nsystui.questions.question import Question
 from nsystui.questions.recipes.recipe import RecipeMap, map_table
 from nsystui.questions.time_window import edges_of
 from nsystui.ui import keys
+from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
 from nsystui.ui.screens.table import TableScreen, names_choice
@@ -221,3 +224,10 @@ class RecipeMapScreen(ChartScreen):
 
     def answer_to_export(self) -> Answer | None:
         return map_table(self._map) if self._map is not None else None
+
+    def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
+        shown = self._map
+        if shown is None or not shown.lines:
+            return None
+        title = f"{self.recipe.name}: {shown.figures[self.figure].title}"
+        return partial(strips, title, self.chart.lanes, shown.window)

@@ -25,6 +25,7 @@ from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelec
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer, Record, Row, TableAnswer, Value
     from nsystui.base.columns import Column
+    from nsystui.base.drawing import Drawing
     from nsystui.base.selection import Selection, Window
     from nsystui.questions.job import Job
     from nsystui.questions.kernels import Names
@@ -350,6 +351,13 @@ class ViewsScreen(TableScreen):
         view, answer = result
         self.answered = view
         super().show(answer, same_place)
+
+    def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
+        """The drawing of the question, where it has one."""
+        question, job = self.answered.question, self.job
+        if question.drawing is None or job is None:
+            return None
+        return partial(question.drawing, job, self.selection, question.defaults())
 
     def counted(self) -> str:
         return self.answered.view.counted

@@ -11,6 +11,7 @@ from textual import events, on
 
 from nsystui.base.answer import Answer, Row
 from nsystui.base.columns import Column, Unit
+from nsystui.base.drawing import Drawing
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value, parse_duration
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, key_of, window_of
@@ -662,6 +663,20 @@ class TimelineScreen(ZoomableChartScreen):
 
     def answer_to_export(self) -> Answer | None:
         return self._listed
+
+    def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
+        """The lanes in sight; events are a table."""
+        picture, listed = self.picture, self._listed
+        if picture is None or listed is None or listed.name != "timeline":
+            return None
+        lanes, window = [picture.lanes[number] for number in self.chart.in_sight], self._view_of(picture)
+
+        def draw() -> Drawing | None:
+            from nsystui.questions.drawings import LANE_COLUMNS, timeline_lanes
+
+            return timeline_lanes(lane_pictures(picture.timeline, lanes, window, LANE_COLUMNS))
+
+        return draw
 
     def action_export(self) -> None:
         """Exports the lanes as they are drawn, a row for each lane and column, or the events on them."""

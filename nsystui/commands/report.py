@@ -1,0 +1,90 @@
+"""``nsystui report``: all of a job on one page, for somebody else."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack, closing
+
+from nsystui.base.errors import UsageError
+from nsystui.base.text import shell_word
+from nsystui.commands import arguments as shared
+
+DESCRIPTION = """All of a job on one page, to send or to keep: where the time went, the findings with their evidence,
+GPUs over time, ranks, steps, kernels, NCCL with its bandwidth, NVTX ranges, efficiency, why the GPUs were idle, and
+what was recorded with which versions. The numbers are those of the commands and screens.
+.html is one file that loads nothing from anywhere and runs offline, dark or light, in print too; .md is Markdown with
+its drawings as SVG files in a folder beside it (report.files).
+
+With --baseline it begins with what changed from that job (A) to this one (B), as `nsystui triage` and `nsystui diff`
+tell it. A report has names of kernels, ranges, functions, hosts and files, and the profiled command without its
+arguments; with --anonymous hosts, files, paths, commands and users have numbers in their place."""
+EXAMPLES = """  nsystui report rank*.sqlite -o report.html
+  nsystui report rank*.sqlite -o report.md
+  nsystui report rank*.sqlite --time 1.2s:1.5s --ranks 0-3 -o part.html
+  nsystui report new/ --baseline old/ -o change.html
+  nsystui report rank*.sqlite --anonymous -o for-the-forum.html"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from nsystui.commands.triage import add_baseline, add_thresholds
+
+    shared.add_files(parser)
+    group = parser.add_argument_group("report")
+    add_baseline(group)
+    group.add_argument(
+        "--anonymous", action="store_true", help="numbers in place of hosts, files, paths, commands and users"
+    )
+    add_thresholds(group)
+    shared.add_step_range(group)
+    shared.add_selection(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument("-o", "--output", metavar="FILE", required=True, help="write to FILE (.html .md)")
+    output.add_argument("--force", action="store_true", help="overwrite files")
+    output.add_argument("--top", type=int, metavar="N", help="rows of long tables (default: 20)")
+    parser.set_defaults(format=None)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from nsystui.output.report_files import check_target, save_report
+    from nsystui.questions.triage.rules import Thresholds
+
+    target = arguments.output
+    thresholds = Thresholds().changed(arguments.set)
+    if arguments.top is not None and arguments.top < 1:
+        raise UsageError(f"--top {arguments.top}: at least one row is needed")
+    check_target(target, arguments.force)
+    from nsystui.commands.progress import ProgressLine
+    from nsystui.questions.anonymous import BASELINE, anonymous
+    from nsystui.questions.compare.side import Side, job_labels
+    from nsystui.questions.report import TOP, Asked, job_report
+    from nsystui.ui.pictures.selection import describe
+
+    opening = argparse.Namespace(**{**vars(arguments), "output": None, "top": None})
+    with ExitStack() as stack:
+        job = stack.enter_context(closing(shared.open_job(opening, times=True)))
+        selection = shared.selection_of(arguments, job)
+        selected = "" if selection.is_everything else describe(selection, job.ranks)
+        top = TOP if arguments.top is None else arguments.top
+        asked = Asked(job, selection, selected, _flags(arguments), top, arguments.step_range, thresholds)
+        baseline = None
+        if arguments.baseline:
+            other = argparse.Namespace(**{**vars(opening), "files": arguments.baseline})
+            old = stack.enter_context(closing(shared.open_job(other, times=True)))
+            _, label = job_labels((job, old), (arguments.files, arguments.baseline))
+            baseline = Side(old, shared.selection_of(other, old), BASELINE if arguments.anonymous else label)
+        with ProgressLine() as line:
+            report = job_report(asked, baseline, lambda title: line.show(lambda: title))
+        if arguments.anonymous:
+            report = anonymous(report, [job, *([baseline.job] if baseline is not None else [])])
+        written = save_report(report, target, arguments.force)
+    more = f", and {len(written) - 1} drawings in {written[1].parent}" if len(written) > 1 else ""
+    shared.complain(f"wrote the report to {target}{more}")
+    return 0
+
+
+def _flags(arguments: argparse.Namespace) -> str:
+    """The flags of the selection, as they were given."""
+    names = ("time", "ranks", "devices", "streams", "filter")
+    return " ".join(
+        f"--{name} {shell_word(getattr(arguments, name))}" for name in names if getattr(arguments, name) is not None
+    )

@@ -1,0 +1,356 @@
+"""A report as one HTML page that needs nothing else: no request leaves it, no script but its own few lines.
+
+It is read at a glance, dark or light, printed, sorted by a click or by Enter, and folded open. The numbers have the
+texts of the commands' tables. Everything that is not ours is made safe and escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from itertools import compress
+
+from nsystui.base.answer import Value
+from nsystui.base.colours import COLOURS
+from nsystui.base.columns import FILES_ONLY, Column, Unit
+from nsystui.base.drawing import Drawing
+from nsystui.base.text import safe_text
+from nsystui.base.units import Wording, format_value
+from nsystui.output.formats import fitting
+from nsystui.output.svg import FONT, INK, PAPER, style, svg
+from nsystui.questions.report import JobReport, Section, Table, Told
+
+_CELLS = 132
+"""The characters of a line of a table: columns that matter less leave, as on a screen."""
+
+_SCRIPT = """
+const number = text => { const digits = text.replace(/[^0-9.eE+-]/g, ''); return digits ? parseFloat(digits) : NaN; };
+for (const button of document.querySelectorAll('th button')) button.addEventListener('click', () => {
+  const head = button.closest('th'), table = head.closest('table'), body = table.tBodies[0];
+  const place = head.cellIndex, isNumber = head.classList.contains('n');
+  const before = head.getAttribute('aria-sort');
+  const down = before ? before === 'ascending' : isNumber;
+  for (const other of table.querySelectorAll('th')) other.removeAttribute('aria-sort');
+  head.setAttribute('aria-sort', down ? 'descending' : 'ascending');
+  const rows = [...body.rows].map(row => [row.cells[place].textContent, row]);
+  rows.sort(([a], [b]) => {
+    if (!isNumber) return (down ? -1 : 1) * a.localeCompare(b, 'en', {numeric: true});
+    const x = number(a), y = number(b);
+    if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y);
+    return down ? y - x : x - y;
+  });
+  body.append(...rows.map(([, row]) => row));
+});
+let closed = [];
+addEventListener('beforeprint', () => {
+  closed = [...document.querySelectorAll('details:not([open])')];
+  for (const one of closed) one.open = true;
+});
+addEventListener('afterprint', () => { for (const one of closed) one.open = false; });
+"""
+
+
+_POLICY = ("default-src 'none'", "img-src data:", "style-src 'unsafe-inline'", "base-uri 'none'", "form-action 'none'")
+
+
+def page(report: JobReport) -> str:
+    """The page."""
+    sections = [("findings", "Findings"), *((one.key, one.title) for one in report.sections)]
+    links = "".join(f'<li><a href="#{key}">{_text(title)}</a></li>' for key, title in sections)
+    body = [
+        *_head(report),
+        *_findings(report),
+        *(line for section in report.sections for line in _section(section)),
+        f"<footer>nsystui {_text(report.version)}, from exports of NVIDIA Nsight Systems. This page asks for nothing "
+        "from anywhere: it may be kept and sent as it is.</footer>",
+    ]
+    digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+    policy = "; ".join((*_POLICY, f"script-src 'sha256-{digest}'"))
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            '<meta name="referrer" content="no-referrer">',
+            '<link rel="icon" href="data:,">',
+            f"<title>{_text(report.title)} · nsystui report</title>",
+            f"<style>{_STYLE}{style()}</style>",
+            "</head>",
+            "<body>",
+            '<a class="skip" href="#main">to the report</a>',
+            f'<nav aria-label="contents"><ul>{links}</ul></nav>',
+            '<main id="main">',
+            *body,
+            "</main>",
+            f"<script>{_SCRIPT}</script>",
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def _text(text: str) -> str:
+    return escape(safe_text(text))
+
+
+_CODE = re.compile("(`[^`]+`)")
+
+
+def _sentence(text: str) -> str:
+    """A sentence whose only markup is what stands in backquotes."""
+    parts = _CODE.split(safe_text(text))
+    return "".join(
+        f"<code>{escape(part[1:-1])}</code>" if number % 2 else escape(part) for number, part in enumerate(parts)
+    )
+
+
+def _head(report: JobReport) -> Iterator[str]:
+    first, *others = report.verdict or ("",)
+    yield f"<header><h1>{_text(report.title)}</h1>"
+    yield f'<ul class="facts">{"".join(f"<li>{_text(fact)}</li>" for fact in report.facts)}</ul>'
+    yield f'<p class="verdict">{_sentence(first)}</p>'
+    yield from (f'<p class="alert"><b>Warning</b> {_sentence(one)}</p>' for one in report.warnings)
+    if report.budget is not None:
+        yield _drawing(report.budget, has_title=False)
+    yield from (f'<p class="account">{_sentence(one)}</p>' for one in others)
+    yield "</header>"
+
+
+def _findings(report: JobReport) -> Iterator[str]:
+    yield f'<section id="findings"><h2>Findings <small>{_text(report.headline)}</small></h2>'
+    for one in report.findings:
+        yield from _finding(one)
+    yield from (f'<p class="note">{_sentence(line)}</p>' for line in report.remarks)
+    if report.not_checked:
+        lines = "".join(f"<li>{_sentence(line)}</li>" for line in report.not_checked)
+        yield f"<details><summary>Not checked</summary><ul>{lines}</ul></details>"
+    yield "</section>"
+
+
+def _finding(one: Told) -> Iterator[str]:
+    classes = " ".join(filter(None, ("finding", one.severity, "under" if one.under else "", one.kind)))
+    kind = f'<b class="kind">{_text(one.kind)}</b> ' if one.kind else ""
+    cost = ""
+    if one.cost:
+        share = "" if one.percent is None else f" <b>{_text(format_value(Unit.PERCENT, one.percent))}</b>"
+        cost = f'<span class="cost">{_text(one.cost)}{share}{_meter(one.percent)}</span>'
+    was = f'<span class="was">was {_text(one.was)}</span>' if one.was else ""
+    under = f'<span class="was">caused by {_text(one.under)}</span>' if one.under else ""
+    badge = f'<span class="badge">{_text(one.severity)}</span>'
+    yield f'<article class="{classes}"><h3>{kind}{badge} {_text(one.id)}{cost}{was}{under}</h3>'
+    yield f"<p>{_sentence(one.sentence)}</p>"
+    if not one.is_brief:
+        yield f"<p><b>How to fix</b> {_sentence(one.advice)}: {_sentence(one.reason)}</p>"
+        places = [f"<code>{_text(one.command)}</code>"]
+        places += [f"ranks {_text(one.ranks)}"] if one.ranks else []
+        places += [f"<code>{_text(one.window)}</code>"] if one.window not in one.command else []
+        yield f'<p class="note"><b>See</b> {" · ".join(places)}</p>'
+        if one.measured or one.evidence is not None:
+            yield "<details><summary>Evidence</summary>"
+            if one.measured:
+                yield f'<p class="note">Measured as: {_sentence(one.measured)}</p>'
+            if one.evidence is not None:
+                yield from _notes(one.evidence.answer.notes)
+                yield from _table(one.evidence, has_title=False)
+            yield "</details>"
+    yield "</article>"
+
+
+def _meter(percent: float | None) -> str:
+    if percent is None:
+        return ""
+    return f'<i class="meter"><i style="width:{_percent(percent)}"></i></i>'
+
+
+def _percent(value: Value) -> str:
+    """A length in CSS."""
+    return f"{min(max(float(value or 0), 0.0), 100.0):.1f}%"
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield f'<section id="{section.key}"><h2>{_text(section.title)}</h2>'
+    for drawing in section.drawings:
+        yield _drawing(drawing)
+    for table in section.tables:
+        yield from _table(table, has_title=len(section.tables) > 1 or bool(section.drawings))
+    yield from _notes(section.lines)
+    if section.method and (section.tables or section.drawings):
+        yield "<details><summary>How these numbers are counted</summary>"
+        for name, text in section.method:
+            yield f'<p class="note"><code>{_text(name)}</code></p><div class="method">{_lines(text)}</div>'
+        yield "</details>"
+    yield "</section>"
+
+
+def _lines(text: str) -> str:
+    """A text of ours, whose line breaks stay."""
+    return "\n".join(map(_text, text.splitlines()))
+
+
+def _notes(lines: Iterable[str]) -> Iterator[str]:
+    found = "".join(f"<li>{_sentence(line)}</li>" for line in lines)
+    if found:
+        yield f'<ul class="notes">{found}</ul>'
+
+
+def _drawing(drawing: Drawing, has_title: bool = True) -> str:
+    caption = f"<figcaption>{_text(drawing.title)}</figcaption>" if has_title else ""
+    return f"<figure>{caption}{_scrolled(drawing.title)}{svg(drawing, alone=False)}</div></figure>"
+
+
+def _scrolled(title: str) -> str:
+    """The beginning of what scrolls by itself where it is too wide, from the keyboard too."""
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{_text(title)}">'
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _table(table: Table, has_title: bool = True) -> Iterator[str]:
+    answer = table.answer
+    values: Sequence[Sequence[Value]] = list(zip(*answer.rows, strict=True)) or [()] * len(answer.columns)
+    known = tuple(column for column, held in zip(answer.columns, values, strict=True) if set(held) != {None})
+    fits = {
+        column.key for column in fitting(answer.with_columns(known), _CELLS).columns if column.importance < FILES_ONLY
+    }
+    shown = [column.key in fits for column in answer.columns]
+    columns = [_Cells(column, held) for column, held in compress(zip(answer.columns, values, strict=True), shown)]
+    caption = f"<caption>{_text(table.title)}</caption>" if has_title else ""
+    heads = "".join(one.head for one in columns)
+    yield f"{_scrolled(table.title)}<table>{caption}<thead><tr>{heads}</tr></thead><tbody>"
+    for row in zip(*(one.cells() for one in columns), strict=True):
+        yield f"<tr>{''.join(row)}</tr>"
+    yield "</tbody></table></div>"
+    if table.more:
+        count, _, command = table.more.partition("; all of them: ")
+        rest = f"; all of them: <code>{_text(command)}</code>" if command else ""
+        yield f'<p class="note">{_text(count)}{rest}</p>'
+
+
+class _Cells:
+    """The cells of a column, in one unit, with the texts of a text table."""
+
+    def __init__(self, column: Column, values: Sequence[Value]) -> None:
+        self._column, self._values = column, values
+        self._wording = Wording.of(column.unit, values)
+        is_text = column.unit is Unit.TEXT and not _are_worded(values)
+        self._kind = "" if is_text else ' class="n"'
+        self.head = f'<th scope="col"{self._kind}><button>{_text(self._wording.heading(column.label))}</button></th>'
+
+    def cells(self) -> Iterator[str]:
+        for value in self._values:
+            text = _text(self._wording.cell(value))
+            is_share = self._column.has_bar and self._column.unit is Unit.PERCENT and isinstance(value, int | float)
+            bar = f' style="--w:{_percent(value)}"' if is_share else ""
+            yield f"<td{self._kind}{bar}>{text}</td>"
+
+
+_WORDED = re.compile(r"\s*(?:[-+<]?[0-9][0-9,. ]*(?: ?[^\s0-9]+)?|–)\s*")
+
+
+def _are_worded(values: Sequence[Value]) -> bool:
+    """Whether these texts are numbers with units, laid out for their column."""
+    texts = [value for value in values if isinstance(value, str)]
+    return any(text.strip() != text for text in texts) and all(map(_WORDED.fullmatch, texts))
+
+
+# -- the style --------------------------------------------------------------------------------------------------------
+
+
+def _theme(theme: int) -> str:
+    """The variables of a theme: 0 is dark, 1 is light."""
+    ink, paper = INK[theme], PAPER[theme]
+    soft, line, card = (("#9aa1ad", "#2c3038", "#1d2027"), ("#5b6470", "#dfe3e8", "#f6f7f9"))[theme]
+    accent = ("#62a8ff", "#0b4a99")[theme]
+    own = [
+        f"--{name}:{(colour.dark, colour.light)[theme]}"
+        for name, colour in COLOURS.items()
+        if name in ("error", "warning", "better", "worse")
+    ]
+    return ";".join([f"--ink:{ink};--paper:{paper};--soft:{soft};--line:{line};--card:{card};--accent:{accent}", *own])
+
+
+_STYLE = f"""
+:root{{{_theme(1)}}}
+@media screen and (prefers-color-scheme:dark){{:root{{{_theme(0)}}}}}
+*{{box-sizing:border-box}}
+html{{-webkit-text-size-adjust:100%}}
+body{{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 {FONT};
+display:grid;grid-template-columns:minmax(0,1fr);justify-content:center}}
+main{{padding:24px 20px 60px;max-width:1040px;width:100%;margin:0 auto}}
+nav{{padding:12px 20px 0}}
+nav ul{{list-style:none;margin:0;padding:0;display:flex;flex-wrap:wrap;gap:2px 14px;font-size:13px}}
+a{{color:var(--accent)}}nav a{{color:var(--soft);text-decoration:none}}nav a:hover,nav a:focus{{color:var(--accent)}}
+.skip{{position:absolute;left:-999px}}.skip:focus{{left:8px;top:8px;background:var(--paper);padding:4px 8px}}
+:focus-visible{{outline:2px solid var(--accent);outline-offset:2px;border-radius:3px}}
+h1{{font-size:26px;line-height:1.2;margin:0 0 6px;overflow-wrap:anywhere;unicode-bidi:isolate}}
+h2{{font-size:19px;margin:44px 0 10px;padding-bottom:6px;border-bottom:1px solid var(--line);scroll-margin-top:10px}}
+h2 small{{font-weight:400;font-size:13px;color:var(--soft);margin-left:8px}}
+h3{{font-size:15px;margin:0 0 4px;display:flex;flex-wrap:wrap;gap:4px 10px;align-items:baseline}}
+p{{margin:0 0 6px;overflow-wrap:anywhere}}
+.facts{{list-style:none;margin:0 0 20px;padding:0;display:flex;flex-wrap:wrap;gap:4px 6px;font-size:13px}}
+.facts li{{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:1px 9px}}
+.verdict{{font-size:19px;line-height:1.4;font-weight:600;margin-bottom:14px}}
+.alert{{border-left:4px solid var(--warning);padding:2px 10px;background:var(--card)}}
+.account,.note,.notes,.method{{font-size:13px;color:var(--soft)}}
+.account{{margin-top:6px}}.notes{{margin:8px 0;padding-left:18px}}
+.method{{white-space:pre-wrap;font-family:ui-monospace,"Liberation Mono",Menlo,monospace;font-size:12px;
+line-height:1.45}}
+code{{font:12.5px ui-monospace,"Liberation Mono",Menlo,monospace;background:var(--card);border-radius:4px;padding:0 4px;
+overflow-wrap:anywhere;unicode-bidi:isolate;color:var(--ink)}}
+.finding{{border:1px solid var(--line);border-left:4px solid var(--soft);border-radius:6px;padding:10px 14px;
+margin:0 0 10px;background:var(--card)}}
+.finding code{{background:var(--paper)}}
+.finding.error{{border-left-color:var(--error)}}.finding.warning{{border-left-color:var(--warning)}}
+.finding.under{{margin-left:24px}}
+.badge{{font-size:11px;letter-spacing:.04em;text-transform:uppercase;font-weight:600;color:var(--soft);align-self:center}}
+.error .badge{{color:var(--error)}}.warning .badge{{color:var(--warning)}}
+.kind{{font-size:12px;text-transform:uppercase;letter-spacing:.04em}}
+.new .kind,.finding.worse .kind{{color:var(--worse)}}.finding.better .kind,.gone .kind{{color:var(--better)}}
+.cost{{margin-left:auto;font-weight:400;font-variant-numeric:tabular-nums;white-space:nowrap}}
+.was{{font-weight:400;font-size:13px;color:var(--soft)}}
+.meter{{display:inline-block;width:90px;height:8px;margin-left:8px;border-radius:4px;background:var(--line);overflow:hidden}}
+.meter i{{display:block;height:100%;background:var(--soft)}}
+.error .meter i{{background:var(--error)}}.warning .meter i{{background:var(--warning)}}
+details{{margin:6px 0}}summary{{cursor:pointer;font-size:13px;color:var(--accent)}}
+figure{{margin:12px 0 16px}}figcaption,caption{{text-align:left;font-size:13px;font-weight:600;padding:4px 0 6px}}
+.wide{{overflow-x:auto}}
+.wide svg{{display:block;width:100%;min-width:640px;height:auto}}
+table{{border-collapse:collapse;font-size:12.5px;line-height:1.4;margin:8px 0 4px;font-variant-numeric:tabular-nums}}
+th,td{{padding:3px 10px 3px 0;text-align:left;vertical-align:top;unicode-bidi:isolate}}
+td{{border-top:1px solid var(--line);overflow-wrap:anywhere;min-width:5ch;white-space:pre-wrap}}
+td:not(.n){{max-width:60ch;min-width:9ch}}
+th.n,td.n{{text-align:right;white-space:pre;padding-right:12px}}
+td.n[style]{{background:linear-gradient(90deg,color-mix(in srgb,var(--accent) 22%,transparent) var(--w),transparent 0)}}
+th{{vertical-align:bottom;font-weight:600;white-space:nowrap}}
+th button{{all:unset;cursor:pointer;color:var(--soft)}}th button:hover{{color:var(--accent)}}
+th button:focus-visible{{outline:2px solid var(--accent);outline-offset:2px}}
+th[aria-sort] button{{color:var(--ink)}}
+th[aria-sort=descending] button::after{{content:" \\25BE"}}th[aria-sort=ascending] button::after{{content:" \\25B4"}}
+tbody tr:hover td{{background-color:var(--card)}}
+footer{{margin-top:48px;font-size:12px;color:var(--soft)}}
+@media(min-width:1240px){{
+body{{grid-template-columns:190px minmax(0,1040px);gap:0 20px}}
+nav{{position:sticky;top:0;align-self:start;padding:30px 0 0 20px}}nav ul{{display:block}}nav li{{margin:0 0 7px}}
+main{{margin:0}}}}
+@media screen and (max-width:720px){{td:not(.n){{min-width:14ch}}
+.finding.under{{margin-left:10px}}main{{padding:16px 12px 40px}}}}
+@media print{{
+@page{{margin:12mm}}
+body{{display:block;font-size:10pt}}nav,.skip,summary{{display:none}}main{{max-width:none;padding:0}}
+*{{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
+.wide{{overflow:visible}}.wide svg{{min-width:0}}
+table{{font-size:7pt}}td:not(.n){{min-width:4ch}}th,th.n,td.n{{white-space:normal}}td.n{{white-space:pre}}
+th,td,th.n,td.n{{padding-right:5pt}}
+tr,.finding,figure{{break-inside:avoid}}thead{{display:table-header-group}}h2,h3{{break-after:avoid}}
+details::details-content{{content-visibility:visible;block-size:auto}}
+.method{{font-size:7.5pt}}}}
+""".strip()

@@ -1,0 +1,354 @@
+"""Drawings as SVG: for a page, or a file of its own that is readable on dark and on light.
+
+Everything has a fixed width of `WIDTH` units, text in the size of 12 of them; what shows the drawing scales it. Text
+stays text. A name of the profiled program is made safe and escaped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from itertools import accumulate, groupby
+
+from nsystui.base.colours import COLOURS
+from nsystui.base.drawing import Bars, Curves, Drawing, Lane, Lanes, Part
+from nsystui.base.text import safe_text, shorten, width_of
+from nsystui.base.units import format_value
+
+WIDTH = 960
+_CHARACTER = 6.6
+"""The width of one, on average."""
+_WIDE = 7.4
+"""The same of wide ones: what is cut to fit should fit."""
+PAPER = ("#16181d", "#ffffff")
+INK = ("#e6e8ec", "#1c1f24")
+"""On dark, on light."""
+_IDLE = 30
+"""The strength of idle time where it is a surface: what is not there should not be loud, %."""
+FONT = 'system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif'
+
+
+def svg(drawing: Drawing, *, alone: bool = True) -> str:
+    """The drawing; ``alone`` as a file, else for a page that has `style` and shows the title itself."""
+    top = 26 if alone else 0
+    if isinstance(drawing, Bars):
+        body, height = _bars(drawing, top)
+    elif isinstance(drawing, Lanes):
+        body, height = _lanes(drawing, top)
+    else:
+        body, height = _curves(drawing, top)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" class="drawing" role="img"'
+    label = f' aria-label="{_text(drawing.title)}">'
+    lines = [head + label]
+    if alone:
+        lines = [head + f' width="{WIDTH}" height="{height}"' + label]
+        lines += [f"<title>{_text(drawing.title)}</title>", f"<style>{style()}</style>"]
+        lines += [f'<rect class="paper" width="{WIDTH}" height="{height}"/>']
+        lines += [f'<text class="title" x="8" y="18">{_text(drawing.title)}</text>']
+    return "\n".join([*lines, *body, "</svg>"]) + "\n"
+
+
+def style() -> str:
+    """The style sheet of drawings, for dark and for light; on paper they are as on light."""
+    shapes = (
+        f".drawing text{{font:12px {FONT}}}.drawing .title{{font-weight:600;font-size:14px}}"
+        ".drawing .right{text-anchor:end}.drawing .middle{text-anchor:middle}.drawing .small{font-size:10px}"
+        ".drawing .grid{stroke-width:1;stroke-opacity:.16}.drawing .frame{stroke-width:1;stroke-opacity:.45}"
+        ".drawing .unseen{stroke-width:1;stroke-opacity:.6;stroke-dasharray:1 3}"
+        ".drawing .curve{fill:none;stroke-width:1.6}.drawing .level{stroke-width:1.2;stroke-dasharray:7 4}"
+        ".drawing .mark{stroke-width:1.6}"
+    )
+    light, dark = (_theme_rules(number) for number in (1, 0))
+    return f"{shapes}{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
+
+
+def _theme_rules(theme: int) -> str:
+    ink, paper = INK[theme], PAPER[theme]
+    rules = [
+        f".drawing text,.drawing .ink{{fill:{ink}}}.drawing .paper{{fill:{paper}}}.drawing text.on{{fill:{paper}}}",
+        f".drawing .grid,.drawing .frame,.drawing .unseen,.drawing .level{{stroke:{ink}}}",
+        f".drawing .mark{{fill:{paper}}}",
+    ]
+    for name, colour in COLOURS.items():
+        own = (colour.dark, colour.light)[theme]
+        if isinstance(own, int):
+            share = _IDLE if name == "idle" else own
+            rules.append(f".drawing .{name}{{fill:{ink};fill-opacity:{share / 100:g}}}")
+        else:
+            rules.append(f".drawing .{name}{{fill:{own};fill-opacity:.88}}.drawing .line-{name}{{stroke:{own}}}")
+    return "".join(rules)
+
+
+class _Room:
+    """Where the plot begins and how wide it is, between labels and words."""
+
+    def __init__(self, labels: Iterable[str], words: Iterable[str]) -> None:
+        own, others = (
+            max((width_of(safe_text(one)) * _WIDE for one in texts), default=0.0) for texts in (labels, words)
+        )
+        self.left = round(min(max(own, 40.0), 250.0)) + 14
+        self.width = WIDTH - self.left - round(min(max(others, 30.0), 110.0)) - 14
+
+    def label(self, y: float, text: str) -> str:
+        return _words("right", self.left - 8, y, _cut(text, self.left - 8))
+
+
+def _text(text: str) -> str:
+    return escape(safe_text(text))
+
+
+def _words(kind: str, x: float, y: float, text: str) -> str:
+    """A text; ``kind`` has its classes."""
+    classes = f' class="{kind}"' if kind else ""
+    return f'<text{classes} x="{_number(x)}" y="{_number(y)}">{_text(text)}</text>'
+
+
+def _number(value: float) -> str:
+    return f"{round(value, 1):g}"
+
+
+def _cut(text: str, room: float) -> str:
+    return shorten(safe_text(text), max(int(room / _WIDE), 1))
+
+
+def _legend(parts: Sequence[Part], left: int, y: int) -> tuple[list[str], int]:
+    """The names of the parts with their colours, and the lines that they take; nothing for one alone."""
+    if len(parts) < 2:
+        return [], 0
+    found, x, line = [], float(left), 0
+    for part in parts:
+        length = 18 + width_of(part.name) * _CHARACTER + 16
+        if x + length > WIDTH and x > left:
+            x, line = float(left), line + 1
+        base = y + 12 + 18 * line
+        found.append(f'<rect x="{_number(x)}" y="{base - 9}" width="11" height="11" rx="2" {_fill(part)}/>')
+        found.append(_words("", x + 16, base, part.name))
+        x += length
+    return found, 18 * (line + 1) + 6
+
+
+def _fill(part: Part) -> str:
+    return f'class="{part.category}"' + (f' opacity="{part.strength:g}"' if part.strength < 1 else "")
+
+
+# -- stacked bars -----------------------------------------------------------------------------------------------------
+
+
+def _bars(drawing: Bars, top: int) -> tuple[list[str], int]:
+    room = _Room((bar.label for bar in drawing.bars), (bar.words for bar in drawing.bars))
+    body, used = _legend(drawing.parts, room.left, top)
+    thick, step = (26, 32) if len(drawing.bars) <= 16 else (13, 16)
+    y = top + used
+    for bar in drawing.bars:
+        base = y + thick / 2 + 4
+        body.append(room.label(base, bar.label))
+        x = float(room.left)
+        for part, value in zip(drawing.parts, bar.values, strict=True):
+            width = room.width * value / drawing.whole if drawing.whole else 0.0
+            if width <= 0:
+                continue
+            words = format_value(drawing.unit, value)
+            shape = f'x="{_number(x)}" y="{y}" width="{_number(max(width, 0.3))}" height="{thick}"'
+            title = _text(f"{bar.label}: {part.name} {words}")
+            body.append(f"<rect {shape} {_fill(part)}><title>{title}</title></rect>")
+            if width > width_of(words) * _CHARACTER + 6 and thick > 20:
+                body.append(_words("middle" if part.category == "idle" else "middle on", x + width / 2, base, words))
+            x += width
+        body.append(_words("right", WIDTH - 4, base, bar.words))
+        y += step
+    return body, y + 2
+
+
+# -- lanes over time --------------------------------------------------------------------------------------------------
+
+
+_SIZES = ((8, (34, 6)), (26, (22, 4)), (70, (11, 3)), (math.inf, (5, 1)))
+"""Up to how many lanes they are how thick, and how far apart."""
+
+
+def _lanes(drawing: Lanes, top: int) -> tuple[list[str], int]:
+    room = _Room((lane.label for lane in drawing.lanes), (lane.words for lane in drawing.lanes))
+    body, used = _legend(drawing.parts, room.left, top)
+    count = len(drawing.lanes)
+    thick, gap = next(size for most, size in _SIZES if count <= most)
+    each = 1 if thick + gap >= 13 else math.ceil(13 / (thick + gap))
+    y = top + used
+    begin = y
+    grid = _time_ticks(drawing.start, drawing.end, room.width)
+    if drawing.numbers:
+        grid = _step_ticks(drawing.numbers, room.width)
+
+    for number, lane in enumerate(drawing.lanes):
+        if number % each == 0:
+            base = y + thick / 2 + 4
+            body.append(room.label(base, lane.label))
+            body.append(_words("right", WIDTH - 4, base, lane.words))
+        body += _lane(lane, drawing.parts, room, y, thick)
+        y += thick + gap
+    end = y - gap
+    body += [f'<path class="grid" d="M{_number(room.left + x)} {begin}V{end}"/>' for x, _ in grid]
+    body.append(f'<path class="frame" d="M{room.left} {end + 2}h{room.width}"/>')
+    for x, words in grid:
+        place = "" if x < 20 else "middle" if x < room.width - 20 else "right"
+        body.append(_words(place, room.left + x, end + 17, words))
+    if drawing.more:
+        body.append(_words("", room.left, end + 35, f"{drawing.more:,} more are not drawn"))
+        end += 18
+    return body, end + 24
+
+
+def _lane(lane: Lane, parts: Sequence[Part], room: _Room, y: int, thick: int) -> Iterator[str]:
+    """Each part reaches from the top of the one below to its own."""
+    sums = list(zip(*(accumulate(column) for column in zip(*lane.values, strict=True)), strict=True))
+    count = len(lane.values[0]) if lane.values else 1
+    wide = room.width / max(count, 1)
+    yield f"<g><title>{_text(' '.join(filter(None, (lane.label, lane.words))))}</title>"
+    yield f'<rect class="idle" opacity=".25" x="{room.left}" y="{y}" width="{room.width}" height="{thick}"/>'
+    below: Sequence[float] = (0.0,) * count
+    for part, tops in zip(parts, sums, strict=True):
+        path = _steps(below, tops, room.left, y, thick, wide)
+        below = tops
+        if path:
+            yield f'<path {_fill(part)} d="{path}"/>'
+    for start, length in _unseen(sums[-1] if sums else ()):
+        x, width = room.left + start * wide, length * wide
+        yield f'<rect class="paper" x="{_number(x)}" y="{y}" width="{_number(width)}" height="{thick}"/>'
+        yield f'<path class="unseen" d="M{_number(x)} {y + thick - 1}h{_number(width)}"/>'
+    for name in lane.names:
+        across = (name.last - name.first + 1) * wide - 4
+        if across > 3 * _CHARACTER and thick > 20:
+            yield _words("small on", room.left + name.first * wide + 2, y + thick - 4, _cut(name.text, across * 1.15))
+    yield "</g>"
+
+
+def _steps(below: Sequence[float], tops: Sequence[float], left: int, y: int, thick: int, wide: float) -> str:
+    """The outline of columns from ``below`` to ``tops`` (0 to 1), those of one height in one."""
+    path, place, bottom = [], 0, y + thick
+    levels = list(zip(_levels_of(below, thick), _levels_of(tops, thick), strict=True))
+    for (low, high), run in groupby(levels):
+        length = sum(1 for _ in run)
+        if high > low:
+            start, end = _number(left + place * wide), _number(left + (place + length) * wide)
+            path.append(f"M{start} {_number(bottom - low)}V{_number(bottom - high)}H{end}V{_number(bottom - low)}")
+        place += length
+    return "".join(path)
+
+
+def _levels_of(values: Sequence[float], thick: int) -> list[float]:
+    """Heights in half units; a little work must not look like none."""
+    shares = [0.0 if math.isnan(one) else max(min(one, 1.0), 0.5 / thick if one > 0 else 0.0) for one in values]
+    return [round(2 * thick * one) / 2 for one in shares]
+
+
+def _unseen(values: Iterable[float]) -> Iterator[tuple[int, int]]:
+    place = 0
+    for is_unseen, run in groupby(values, key=math.isnan):
+        length = sum(1 for _ in run)
+        if is_unseen:
+            yield place, length
+        place += length
+
+
+def _time_ticks(start: int, end: int, width: int) -> list[tuple[float, str]]:
+    """Round times between two, with their places in the plot."""
+    length = end - start
+    if length <= 0:
+        return []
+    step = _round_step(length / 5)
+    decimals = min(9, max(0, 9 - (len(str(step)) - len(str(step).rstrip("0")))))
+    first = -(-start // step) * step
+    return [(width * (time - start) / length, f"{time / 1e9:,.{decimals}f} s") for time in range(first, end + 1, step)]
+
+
+def _step_ticks(numbers: Sequence[int], width: int) -> list[tuple[float, str]]:
+    """The numbers of some of the columns, in the middle of each."""
+    each = math.ceil(len(numbers) / 12)
+    return [(width * (place + 0.5) / len(numbers), str(numbers[place])) for place in range(0, len(numbers), each)]
+
+
+def _round_step(about: float) -> int:
+    """1, 2 or 5 with zeros, ``about`` or a little more."""
+    power = int(10 ** max(math.floor(math.log10(max(about, 1.0))), 0))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= about or factor == 10)
+
+
+# -- curves -----------------------------------------------------------------------------------------------------------
+
+_MARKS = (
+    "m-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z",
+    "m-3.2-3.2h6.4v6.4h-6.4z",
+    "m0-4.2l4 7.4h-8z",
+    "m0-4.6l4.6 4.6l-4.6 4.6l-4.6-4.6z",
+    "m0 4.2l4-7.4h-8z",
+)
+_HEIGHT = 300
+
+
+def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
+    """Curves with a mark of their own each, named in a legend: all may be of one category."""
+    left, bottom, plot = 92, top + _HEIGHT - 34, WIDTH - 92 - 16
+    points = [point for one in drawing.series for point in one.points if point[0] > 0]
+    body, x, y = [], float(left), top + 12
+    for number, one in enumerate(drawing.series):
+        length = 20 + width_of(one.name) * _CHARACTER + 18
+        if x + length > WIDTH and x > left:
+            x, y = float(left), y + 18
+        body.append(_mark(number, one.category, x + 6, y - 4))
+        body.append(_words("", x + 16, y, one.name))
+        x += length
+    ceiling = y + 16
+    if not points:
+        return body, bottom
+    low, high = min(x for x, _ in points), max(x for x, _ in points)
+    low, high = (low / 2, high * 2) if low == high else (low, high)
+    largest = max([y for _, y in points] + ([drawing.level[1]] if drawing.level else [])) or 1.0
+
+    def place(point: tuple[float, float]) -> tuple[float, float]:
+        across = math.log(point[0] / low) / math.log(high / low)
+        return left + plot * (0.02 + 0.96 * across), bottom - (bottom - ceiling) * 0.95 * point[1] / largest
+
+    for value in _levels(largest):
+        level = place((low, value))[1]
+        body.append(f'<path class="grid" d="M{left} {_number(level)}h{plot}"/>')
+        body.append(_words("right", left - 8, level + 4, format_value(drawing.y, value)))
+    body.append(f'<path class="frame" d="M{left} {bottom}h{plot}"/>')
+    for size in _powers(low, high):
+        at = place((size, 0))[0]
+        body.append(f'<path class="frame" d="M{_number(at)} {bottom}v4"/>')
+        body.append(_words("middle", at, bottom + 18, format_value(drawing.x, size)))
+    if drawing.level is not None:
+        level = place((low, drawing.level[1]))[1]
+        body.append(f'<path class="level" d="M{left} {_number(level)}h{plot}"/>')
+        body.append(_words("right", left + plot - 4, level - 5, drawing.level[0]))
+    for number, one in enumerate(drawing.series):
+        placed = [(place(point), point) for point in one.points if point[0] > 0]
+        path = " ".join(f"{_number(across)} {_number(up)}" for (across, up), _ in placed)
+        if len(placed) > 1:
+            body.append(f'<path class="curve line-{one.category}" d="M{path}"/>')
+        for (across, up), (size, rate) in placed:
+            words = f"{one.name}, {format_value(drawing.x, size)}: {format_value(drawing.y, rate)}"
+            body.append(_mark(number, one.category, across, up, words))
+    return body, bottom + 28
+
+
+def _mark(number: int, category: str, x: float, y: float, words: str = "") -> str:
+    """The mark of a curve: shapes in turn, every other one empty, so that one shows through another."""
+    is_filled = number % 2 == 0
+    shape = f'd="M{_number(x)} {_number(y)}{_MARKS[number % len(_MARKS)]}"'
+    kind = f"{category} line-{category}" if is_filled else f"mark line-{category}"
+    return f'<path class="{kind}" {shape}>{f"<title>{_text(words)}</title>" if words else ""}</path>'
+
+
+def _levels(largest: float) -> list[float]:
+    about = largest / 4
+    power = 10.0 ** math.floor(math.log10(about)) if about > 0 else 1.0
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= about or factor == 10)
+    return [number * step for number in range(int(largest / step) + 1)]
+
+
+def _powers(low: float, high: float) -> list[float]:
+    """Powers of two between two sizes, at most eight."""
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    step = max(1, math.ceil((last - first + 1) / 8))
+    return [2.0**power for power in range(first, last + 1, step)] or [low, high]

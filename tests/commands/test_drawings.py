@@ -1,0 +1,135 @@
+"""``--format svg`` and ``-o x.svg``: the drawings of questions, against their tables."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+SVG = "{http://www.w3.org/2000/svg}"
+DRAWN = {
+    "gpu": ("gpu",),
+    "gpu over time": ("gpu", "--over-time", "--bins", "40"),
+    "budget": ("budget",),
+    "timeline": ("timeline", "--all-lanes", "--width", "120"),
+    "metrics": ("metrics",),
+    "GPU memory": ("gpu-memory",),
+    "nccl": ("nccl",),
+    "durations": ("nccl", "--durations", "AllReduce"),
+    "a map": ("recipe", "nccl_gpu_time_util_map"),
+}
+
+
+def titles(text: str) -> list[str]:
+    return [element.text or "" for element in ElementTree.fromstring(text).iter(f"{SVG}title")]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_question_with_a_drawing_writes_it_as_svg(run, demo_job, tmp_path, name):
+    target = tmp_path / "x.svg"
+    done = run(*DRAWN[name], "-o", target, *demo_job)
+    assert done.status == 0
+    assert "wrote the drawing" in done.err
+    found = ElementTree.parse(target).getroot()
+    assert found.tag == f"{SVG}svg"
+    assert len(list(found.iter(f"{SVG}path"))) + len(list(found.iter(f"{SVG}rect"))) > 3
+
+
+def test_it_goes_to_standard_output_where_no_file_is_named(run, demo_job):
+    done = run("gpu", *demo_job, "--format", "svg")
+    assert done.status == 0
+    assert ElementTree.fromstring(done.out).tag == f"{SVG}svg"
+
+
+def test_bars_of_the_budget_are_the_numbers_of_its_table(run, demo_job):
+    rows = run("budget", *demo_job, "--format", "json").json
+    drawn: dict[str, dict[str, float]] = defaultdict(dict)
+    for title in titles(run("budget", *demo_job, "--format", "svg").out):
+        if match := re.fullmatch(r"(rank \d+): (.*) ([\d.]+) %", title):
+            drawn[match[1]][match[2]] = float(match[3])
+    for row in rows:
+        own = drawn[f"rank {row['rank']}"]
+        assert own["compute"] == pytest.approx(row["compute_percent"], abs=0.05)
+        assert own["exposed NCCL"] == pytest.approx(row["exposed_nccl_percent"], abs=0.05)
+        assert sum(own.values()) == pytest.approx(100, abs=0.5)
+
+
+def test_lanes_of_the_gpus_are_as_busy_as_their_table(run, demo_job):
+    rows = run("gpu", *demo_job, "--format", "json").json
+    drawn = titles(run("gpu", *demo_job, "--format", "svg").out)[1:]
+    assert drawn == [f"rank {row['rank']} busy {row['busy_percent']:.1f} %" for row in rows]
+
+
+def test_points_of_the_bandwidth_are_the_medians_of_the_sizes(run, demo_job):
+    from nsystui.base.columns import Unit
+    from nsystui.base.units import format_value
+
+    rows = run("nccl", *demo_job, "--sizes", "exact", "--format", "json").json
+    expected = set()
+    for row in rows:
+        rate = row["busbw_without_wait"] if row.get("busbw_without_wait") is not None else row["busbw"]
+        if rate is not None:
+            size = format_value(Unit.BYTES, row["message_size"])
+            expected.add((row["collective"], size, float(format_value(Unit.RATE, rate).split()[0])))
+    drawn = set()
+    for title in titles(run("nccl", *demo_job, "--format", "svg").out):
+        if match := re.fullmatch(r"(\w+), (.*): ([\d.]+) \w+/s", title):
+            drawn.add((match[1], match[2], float(match[3])))
+    assert len(drawn) == len(expected)
+    for one in drawn:
+        near = [other[2] for other in expected if other[:2] == one[:2]]
+        assert near == [pytest.approx(one[2], rel=1e-3)]
+
+
+def test_lanes_of_the_memory_reach_the_peaks_of_its_table(run, demo_job):
+    from nsystui.base.columns import Unit
+    from nsystui.base.units import format_value
+
+    rows = run("gpu-memory", *demo_job, "--format", "json").json
+    drawn = titles(run("gpu-memory", *demo_job, "--format", "svg").out)[1:]
+    assert drawn == [f"rank {row['rank']} {row['memory']} ≤ {format_value(Unit.BYTES, row['peak'])}" for row in rows]
+
+
+@pytest.mark.parametrize(
+    "words", [("kernels",), ("triage",), ("info",), ("nvtx",), ("diff", "--time-a", "0:", "--time-b", "1ms:")]
+)
+@pytest.mark.parametrize("how", ["-o", "--format"])
+def test_what_has_no_drawing_says_what_has(run, demo_job, tmp_path, words, how):
+    target = tmp_path / "x.svg"
+    done = run(*words, how, target if how == "-o" else "svg", *demo_job)
+    assert done.status == 2
+    assert "budget" in done.err
+    assert "gpu" in done.err
+    assert not target.exists()
+
+
+def test_a_drawing_of_nothing_is_no_file_and_says_what_to_record(run, tmp_path):
+    from synthetic import ExportWriter
+
+    with ExportWriter(tmp_path / "a.sqlite") as export:
+        process = export.process(7_000, "python")
+        export.nvtx_range(export.thread(process, 7_000, "main"), 1_000, 2_000, "step 0")
+    for question in ("gpu", "metrics", "budget", "nccl"):
+        done = run(question, tmp_path / "a.sqlite", "-o", tmp_path / "x.svg")
+        assert done.status == 3
+        assert "there is nothing to draw" in done.err
+    assert not (tmp_path / "x.svg").exists()
+
+
+def test_a_drawing_never_replaces_a_file_unasked(run, demo_job, tmp_path: Path):
+    target = tmp_path / "x.svg"
+    target.write_text("mine")
+    assert run("gpu", *demo_job, "-o", target).status == 2
+    assert target.read_text() == "mine"
+    assert run("gpu", *demo_job, "-o", target, "--force").status == 0
+    assert target.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize("flag", [("--sort", "busy_percent"), ("--top", "3")])
+def test_flags_of_tables_are_refused(run, demo_job, flag):
+    done = run("gpu", *demo_job, "--format", "svg", *flag)
+    assert done.status == 2
+    assert flag[0] in done.err

@@ -1,0 +1,490 @@
+"""``nsystui report``: the page and its Markdown, against the commands' own answers, and in a real browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, browser
+from support import damage_rows, fingerprint
+from synthetic import ExportWriter, cpu_only_export, empty_export, hostile_names_export
+from synthetic.variants import start_gpu_process
+
+from nsystui.exports.demo import PLANTED_SECRET, TrainingJob
+
+ENTER = ("Enter", 13, "\r")
+
+
+class Page(HTMLParser):
+    """A page taken apart: its tables by section, with captions, and all of its text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.tables: dict[str, list[tuple[str, list[list[str]]]]] = {}
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._section = ""
+        self._inside: list[str] = []
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "section":
+            self._section = str(dict(attrs)["id"])
+        elif tag == "table":
+            self.tables.setdefault(self._section, []).append(("", []))
+        elif tag == "tr":
+            self.tables[self._section][-1][1].append([])
+        elif tag in ("td", "th"):
+            self.tables[self._section][-1][1][-1].append("")
+        self._inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._inside and self._inside.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if {"script", "style"} & set(self._inside):
+            return
+        self.text += data
+        if "table" in self._inside:
+            title, rows = self.tables[self._section][-1]
+            if "caption" in self._inside:
+                self.tables[self._section][-1] = (title + data, rows)
+            elif {"td", "th"} & set(self._inside):
+                rows[-1][-1] += data
+
+    def table(self, section: str, title: str = "") -> list[list[str]]:
+        return next(rows for name, rows in self.tables[section] if title in name)
+
+
+@pytest.fixture(scope="module")
+def made(demo_job, tmp_path_factory) -> Path:
+    from nsystui.cli import main
+
+    target = tmp_path_factory.mktemp("report") / "report.html"
+    assert main(["report", *map(str, demo_job), "-o", str(target)]) == 0
+    return target
+
+
+@pytest.fixture(scope="module")
+def page(made) -> Page:
+    return Page(made)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+def cells(line: str) -> list[str]:
+    return re.split(r"\s{2,}", line.strip())
+
+
+@pytest.mark.parametrize(
+    ("section", "title", "words"),
+    [
+        ("budget", "by GPU", ("budget",)),
+        ("kernels", "by family", ("kernels", "--by", "family")),
+        ("nccl", "by message size", ("nccl", "--sizes", "exact")),
+        ("steps", "across ranks", ("steps", "--across")),
+        ("ranks", "ranks", ("ranks",)),
+    ],
+)
+def test_a_table_has_the_texts_of_the_command(run, demo_job, page, section, title, words):
+    lines = run(words[0], *demo_job, *words[1:]).out.splitlines()
+    printed = dict(zip(cells(lines[0]), zip(*map(cells, lines[2:]), strict=False), strict=False))
+    head, *rows = page.table(section, title)
+    shown = dict(zip(head, zip(*rows, strict=True), strict=True))
+    assert len(rows) == len(lines) - 2
+    # Where a cell is empty the columns of a text cannot be told apart by blanks: those before it can.
+    same = [name for name in head if name in printed and len(printed[name]) == len(rows)]
+    assert len(same) >= 4
+    for name in same[:4]:
+        assert [one.strip() for one in shown[name]] == list(printed[name])
+
+
+def test_findings_come_with_cost_cause_advice_and_evidence(run, demo_job, page):
+    found = run("triage", *demo_job, "--format", "json").json
+    told = [one for one in found if one["severity"] != "not checked"]
+    assert [element["class"].split()[1] for tag, element in page.elements if tag == "article"] == [
+        one["severity"] for one in told
+    ]
+    for one in told:
+        for text in (one["sentence"], one["suggestion"], one["reason"]):
+            assert text.replace("`", "") in page.text
+    assert len(page.tables["findings"]) >= 1
+
+
+def test_the_verdict_the_budget_and_the_parts_of_the_job_are_there(page):
+    assert re.search(r"GPUs busy \d+ %", page.text)
+    assert {"findings", "over-time", "budget", "ranks", "steps", "kernels", "nccl"} < set(page.tables) | {"over-time"}
+    assert {"nvtx", "efficiency", "host", "capture"} <= set(page.tables)
+    assert len([tag for tag, _ in page.elements if tag == "svg"]) >= 4
+    for words in ("4 ranks", "2 hosts", "driver ", "nsys ", "made by nsystui"):
+        assert words in page.text
+
+
+def test_links_of_the_contents_lead_to_sections(page):
+    ids = {element.get("id") for tag, element in page.elements if tag in ("section", "main")}
+    links = [str(element["href"]) for tag, element in page.elements if tag == "a"]
+    assert len(links) > 8
+    assert {link.removeprefix("#") for link in links} <= ids
+
+
+def test_a_long_table_has_its_first_rows_and_the_command_for_all(run, demo_job, tmp_path):
+    target = tmp_path / "r.html"
+    assert run("report", *demo_job, "--top", 3, "--time", "1ms:", "-o", target).status == 0
+    found = Page(target)
+    assert len(found.table("kernels", "by name")) == 1 + 3
+    assert re.search(r"3 of \d+ rows; all of them: nsystui kernels FILE… --time 1ms:", found.text)
+
+
+def test_a_page_of_64_ranks_is_small(run, tmp_path):
+    files = TrainingJob(ranks=64, steps=2, layers=1, gpu_metrics=False).write(tmp_path / "job")
+    target = tmp_path / "r.html"
+    assert run("report", *files, "-o", target).status == 0
+    assert target.stat().st_size < 2_000_000
+    assert len(Page(target).table("ranks", "ranks")) == 65
+
+
+def test_the_same_exports_make_the_same_page(run, demo_job, made, tmp_path):
+    target = tmp_path / "r.html"
+    assert run("report", *demo_job, "-o", target).status == 0
+    assert target.read_bytes() == made.read_bytes()
+
+
+def test_a_job_without_gpu_work_says_why_its_parts_are_empty(run, tmp_path):
+    with ExportWriter(tmp_path / "a.sqlite") as export:
+        process = export.process(7_000, "python")
+        export.nvtx_range(export.thread(process, 7_000, "main"), 1_000, 2_000, "step 0")
+    assert run("report", tmp_path / "a.sqlite", "-o", tmp_path / "r.html").status == 0
+    found = Page(tmp_path / "r.html")
+    assert "nccl" not in {element.get("id") for tag, element in found.elements if tag == "section"}
+    assert "no GPU kernels in this export: record with nsys profile -t cuda" in found.text
+    assert "no GPU work was recorded" in found.text
+
+
+def test_a_file_that_cannot_be_read_is_left_out_and_the_page_warns_of_it(run, demo_job, tmp_path):
+    broken = tmp_path / "rank9.sqlite"
+    broken.write_bytes(demo_job[0].read_bytes()[:40_000])
+    for ending in ("html", "md"):
+        done = run("report", demo_job[1], broken, "-o", tmp_path / f"r.{ending}")
+        assert done.status == 0
+        text = (tmp_path / f"r.{ending}").read_text(encoding="utf-8")
+        assert "Warning" in text
+        assert "rank9.sqlite" in text
+    done = run("report", broken, "-o", tmp_path / "none.html")
+    assert done.status == 2
+    assert not (tmp_path / "none.html").exists()
+
+
+def test_a_damaged_export_is_refused_as_its_numbers_would_be_too_small(run, demo_job, tmp_path):
+    broken = tmp_path / "a.sqlite"
+    shutil.copy(demo_job[0], broken)
+    damage_rows(broken, "CUPTI_ACTIVITY_KIND_KERNEL")
+    done = run("report", broken, "-o", tmp_path / "r.html")
+    assert done.status == 2
+    assert "export it again" in done.err
+    assert not (tmp_path / "r.html").exists()
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+SCRIPT = "</script></style><script>window.stolen=1</script><img src=x onerror=window.stolen=2>\"'`{{7*7}}"
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory) -> list[Path]:
+    directory = tmp_path_factory.mktemp("hostile")
+    with ExportWriter(directory / "a<script>.sqlite") as export:
+        process, main = start_gpu_process(export)
+        for number in range(5):
+            start = 1_000_000 * (number + 1)
+            export.nvtx_range(main, start - 40_000, start + 60_000, f"{SCRIPT} {number}")
+            export.api(main, start - 30_000, start - 10_000, SCRIPT, number + 1)
+            export.kernel(process, 0, 7, start, start + 50_000, name=SCRIPT, short=SCRIPT, correlation_id=number + 1)
+    return [directory / "a<script>.sqlite", hostile_names_export(directory / "b.sqlite")]
+
+
+@pytest.mark.parametrize("ending", ["html", "md"])
+def test_names_of_the_program_are_text_and_nothing_else(run, hostile, tmp_path, ending):
+    target = tmp_path / f"r.{ending}"
+    assert run("report", *hostile, "-o", target).status == 0
+    text = target.read_text(encoding="utf-8")
+    for file in tmp_path.rglob("*.*"):
+        if file.is_file():
+            found = file.read_text(encoding="utf-8")
+            assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u200b\u202e]", found), file
+            assert "<script>window" not in found or (ending == "md" and file == target)
+            assert "<img" not in found or (ending == "md" and file == target)
+    if ending == "html":
+        assert text.count("<script") == 1
+    else:
+        outside = re.sub(r"(?<!\\)`[^`]*`", "", text)
+        assert not re.search(r"(?<!\\)<(?:script|img)", outside)
+
+
+def test_no_name_runs_in_a_browser(run, hostile, tmp_path, seen):
+    assert run("report", *hostile, "-o", tmp_path / "r.html").status == 0
+    seen.open(tmp_path / "r.html")
+    assert seen.value("window.stolen") is None
+    assert seen.complaints == []
+    assert seen.requests == [(tmp_path / "r.html").as_uri()]
+    assert "window.stolen=1" in seen.value("document.body.textContent")
+
+
+# -- in a browser -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_leaves_the_page_and_nothing_is_wrong_on_the_console(seen, made):
+    for scheme in ("light", "dark"):
+        seen.media(scheme=scheme)
+        seen.open(made)
+        assert seen.requests == [made.as_uri()]
+        assert seen.complaints == []
+    assert seen.value("document.querySelector('meta[http-equiv]').content").startswith("default-src 'none'")
+
+
+def test_what_would_leave_the_page_is_refused(seen, made):
+    seen.open(made)
+    blocked = """new Promise(done => {
+      addEventListener('securitypolicyviolation', event => done(event.violatedDirective));
+      fetch('http://127.0.0.1:9/').catch(() => 0);
+    })"""
+    assert seen.value(blocked) == "connect-src"
+
+
+def test_dark_and_light_are_different_and_print_is_light(seen, made):
+    seen.open(made)
+    colours = {}
+    for kind, scheme in (("", "light"), ("", "dark"), ("print", "dark")):
+        seen.media(kind, scheme)
+        colours[kind or scheme] = [
+            seen.value("getComputedStyle(document.body).backgroundColor"),
+            seen.value("getComputedStyle(document.querySelector('.drawing text')).fill"),
+        ]
+    seen.media()
+    assert colours["light"] == colours["print"] != colours["dark"]
+
+
+def column(seen: Browser, place: int) -> list[str]:
+    found: list[str] = seen.value(
+        f"[...document.querySelectorAll('#steps table')[1].tBodies[0].rows].map(row => row.cells[{place}].textContent)"
+    )
+    return found
+
+
+def test_a_column_is_sorted_from_the_keyboard_and_says_so(seen, made):
+    seen.open(made)
+    heads = seen.value("[...document.querySelectorAll('#steps table')[1].tHead.rows[0].cells].map(e => e.textContent)")
+    place = heads.index("spread µs") if "spread µs" in heads else heads.index("spread ms")
+    before = column(seen, place)
+    seen.value(f"document.querySelectorAll('#steps table')[1].tHead.rows[0].cells[{place}].firstChild.focus()")
+    numbers = sorted((float(one.replace(",", "")) for one in before), reverse=True)
+    for order in ("descending", "ascending"):
+        seen.press(*ENTER)
+        assert [float(one.replace(",", "")) for one in column(seen, place)] == numbers
+        sorts = seen.value("[...document.querySelectorAll('th[aria-sort]')].map(e => e.getAttribute('aria-sort'))")
+        assert sorts == [order]
+        numbers.reverse()
+
+
+def test_everything_that_acts_is_reached_by_tab_and_text_can_be_selected(seen, made):
+    seen.open(made)
+    seen.press("Tab", 9)
+    assert seen.value("document.activeElement.className") == "skip"
+    assert seen.value("[...document.querySelectorAll('th button, summary, a')].every(e => e.tabIndex === 0)")
+    seen.value("getSelection().selectAllChildren(document.querySelector('#kernels tbody tr'))")
+    assert len(seen.value("getSelection().toString()")) > 10
+    assert seen.value("getComputedStyle(document.querySelector('svg text')).userSelect") != "none"
+
+
+def test_it_fits_a_phone_and_prints_with_everything_open(seen, made):
+    seen.open(made)
+    try:
+        seen.resize(420, 900)
+        assert seen.value("document.documentElement.scrollWidth") <= 420
+        seen.resize(700, 1000)
+        seen.media("print")
+        seen.value("dispatchEvent(new Event('beforeprint'))")
+        assert seen.value("document.querySelectorAll('details:not([open])').length") == 0
+        assert seen.value("document.documentElement.scrollWidth") <= 700
+        wide = "[...document.querySelectorAll('table, svg')].every(e => e.getBoundingClientRect().right <= 700)"
+        assert seen.value(wide)
+        seen.value("dispatchEvent(new Event('afterprint'))")
+        assert seen.value("document.querySelectorAll('details[open]').length") == 0
+    finally:
+        seen.media()
+        seen.resize(1280, 900)
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_markdown_has_its_drawings_beside_it(run, demo_job, tmp_path, page):
+    target = tmp_path / "report.md"
+    done = run("report", *demo_job, "-o", target)
+    assert done.status == 0
+    text = target.read_text(encoding="utf-8")
+    links = re.findall(r"!\[[^\]]*\]\(<([^>]*)>\)", text)
+    assert len(links) >= 4
+    assert sorted(links) == sorted(str(file.relative_to(tmp_path)) for file in (tmp_path / "report.files").iterdir())
+    assert text.count("\n## ") == len(page.tables.keys() | {"over-time"})
+
+
+@pytest.mark.parametrize("name", ["r.html", "r.md"])
+def test_a_file_that_is_there_stays_unless_forced(run, demo_job, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    before = fingerprint(tmp_path)
+    done = run("report", *demo_job, "-o", tmp_path / name)
+    assert done.status == 2
+    assert "exists already" in done.err
+    assert fingerprint(tmp_path) == before
+    assert run("report", *demo_job, "--force", "-o", tmp_path / name).status == 0
+    assert (tmp_path / name).read_text(encoding="utf-8") != "mine"
+
+
+def test_a_folder_of_drawings_that_is_there_stays_unless_forced(run, demo_job, tmp_path):
+    (tmp_path / "r.files").mkdir()
+    (tmp_path / "r.files/budget.svg").write_text("mine")
+    before = fingerprint(tmp_path)
+    assert run("report", *demo_job, "-o", tmp_path / "r.md").status == 2
+    assert fingerprint(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("r.pdf", "a report ends in .html"), ("absent/r.html", "does not exist"), ("absent/r.md", "cannot make")],
+)
+def test_a_name_that_cannot_be_is_told(run, demo_job, tmp_path, name, words):
+    done = run("report", *demo_job, "-o", tmp_path / name)
+    assert done.status == 2
+    assert words in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_flags_that_make_no_sense_are_told_before_the_work(run, demo_job, tmp_path):
+    for words in (("--top", "0"), ("--set", "nonsense=1"), ("--ranks", "77"), ("--step-range", "(")):
+        done = run("report", *demo_job, *words, "-o", tmp_path / "r.html")
+        assert done.status == 2
+        assert done.err.startswith("nsystui: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- a baseline -------------------------------------------------------------------------------------------------------
+
+
+def test_a_baseline_makes_it_a_comparison(run, tmp_path):
+    jobs = {}
+    for name, stall in (("before", 0), ("after", 200)):
+        jobs[name] = TrainingJob(ranks=1, steps=8, layers=4, stall_ms=stall).write(tmp_path / name)
+    target = tmp_path / "r.html"
+    words = ("report", *jobs["after"], "--baseline", *jobs["before"], "-o", target)
+    assert run(*words).status == 0
+    found = Page(target)
+    told = run("triage", *jobs["after"], "--baseline", *jobs["before"]).out.replace("\n", " ")
+    verdict = re.search(r'<p class="verdict">(.*?)</p>', found.source)
+    assert verdict is not None
+    assert verdict.group(1).split(" (")[0] in told
+    changes = [element["class"].split()[-1] for tag, element in found.elements if tag == "article"]
+    kinds = [one["change"] for one in run("triage", *words[1:-2], "--format", "json").json]
+    assert changes == [kind for kind in kinds if kind]
+    assert "new" in changes
+    assert {name for name, _ in found.tables["changes"]} >= {"what changed", "kernels by name", "kernels by family"}
+    assert run(*words[:-1], tmp_path / "r.md").status == 0
+    assert "What changed" in (tmp_path / "r.md").read_text()
+
+
+# -- privacy ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def private_job(tmp_path_factory) -> list[Path]:
+    """A job in somebody's directory, with paths in the names of ranges."""
+    directory = tmp_path_factory.mktemp("job") / "home/alice.smith/secret-project"
+    files = TrainingJob(ranks=2, steps=3, layers=1).write(directory)
+    with ExportWriter(directory / "rank2.sqlite") as export:
+        process, main = start_gpu_process(export)
+        for number in range(3):
+            start = 1_000_000 * (number + 1)
+            name = f"/home/alice.smith/secret-project/train.py(42): step {number}"
+            export.nvtx_range(main, start - 40_000, start + 60_000, name)
+            export.nvtx_range(main, start - 30_000, start + 50_000, "open file:///home/alice.smith/x.txt on gpu-a01")
+            export.api(main, start - 30_000, start - 10_000, "cudaLaunchKernel", number + 1)
+            export.kernel(process, 0, 7, start, start + 50_000, name="work", correlation_id=number + 1)
+    return [*files, directory / "rank2.sqlite"]
+
+
+def everything_in(directory: Path) -> str:
+    return "\n".join(file.read_text(encoding="utf-8") for file in directory.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("ending", ["html", "md"])
+def test_an_anonymous_report_names_no_host_file_path_command_or_user(run, private_job, tmp_path, ending):
+    plain, hidden = tmp_path / "plain", tmp_path / "hidden"
+    plain.mkdir()
+    hidden.mkdir()
+    baseline = ("--baseline", private_job[0])
+    for words in ((), baseline):
+        name = f"{len(words)}.{ending}"
+        assert run("report", *private_job, *words, "-o", plain / name).status == 0
+        assert run("report", *private_job, *words, "--anonymous", "-o", hidden / name).status == 0
+    secrets = ("alice", "secret-project", "gpu-a0", "rank2", "train.py", "/home")
+    told, kept = everything_in(plain), everything_in(hidden)
+    assert [one for one in secrets if one not in told] == [], "the report does not have what is to be hidden"
+    assert [one for one in (*secrets, PLANTED_SECRET, "rank0", "rank1", "python") if one in kept] == []
+    assert PLANTED_SECRET not in told
+    assert "host-1" in kept
+    assert "(path)" in kept.replace("\\", "")
+    assert "rank-0" in kept
+
+
+def test_what_a_file_is_called_does_not_change_the_words_of_the_program(run, tmp_path):
+    files = TrainingJob(ranks=1, steps=8, layers=4, stall_ms=200).write(tmp_path / "job")
+    renamed = files[0].rename(tmp_path / "before.sqlite")
+    for words in ((), ("--anonymous",)):
+        assert run("report", renamed, *words, "-o", tmp_path / f"{len(words)}.html").status == 0
+    advice = "compare that step with the one before it"
+    assert advice in Page(tmp_path / "0.html").text
+    hidden = Page(tmp_path / "1.html")
+    assert advice in hidden.text
+    assert hidden.table("capture", "files")[1][0] == "rank-0"
+
+
+def test_an_anonymous_report_has_the_same_numbers(run, demo_job, made, tmp_path):
+    target = tmp_path / "r.html"
+    assert run("report", *demo_job, "--anonymous", "-o", target).status == 0
+
+    def numbers(path: Path) -> dict[str, Any]:
+        found = Page(path)
+        return {
+            section: [
+                [cell for cell in row if re.fullmatch(r"[\d.,<]+", cell.strip())] for _, rows in tables for row in rows
+            ]
+            for section, tables in found.tables.items()
+        }
+
+    assert numbers(target) == numbers(made)
+
+
+@pytest.mark.parametrize("make", [empty_export, cpu_only_export, hostile_names_export])
+def test_any_export_has_a_report(run, tmp_path, make):
+    path = make(tmp_path / "a.sqlite")
+    assert run("report", path, "-o", tmp_path / "r.html").status == 0
+    assert Page(tmp_path / "r.html").text
+
+
+def test_a_selection_of_nothing_has_a_report_that_says_so(run, demo_job, tmp_path):
+    done = run("report", *demo_job, "--time", "900s:901s", "-o", tmp_path / "r.html")
+    assert done.status == 0
+    found = Page(tmp_path / "r.html")
+    assert "900.000 000 000 s + 1 s" in found.text
+    assert "none in the selection" in found.text
