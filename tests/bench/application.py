@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +37,13 @@ def tables(setting: Setting) -> Iterator[Table]:
         "(all is\nopened then), and after each of the other screens, visited one after the other. The target is that "
         "of the first screens,\nOverview and Kernels, with the findings that the Overview looks for by itself. The "
         "libraries alone take 125 MB (DuckDB 40,\npandas 34, Textual 24, SQLAlchemy 14, numpy 8), and 35 MB more where "
-        "pyarrow is installed, which pandas then loads:\nnsystui does not need it. The NVTX screen keeps 80 bytes of "
-        "every range, of which these exports have half as many as\nkernels."
+        "pyarrow is installed, which pandas then loads:\nnsystui does not need it. These exports have half as many "
+        "NVTX ranges as kernels."
     )
     yield Table("Memory of the program, MB", headings, _peaks(setting), text)
+    text = "Each visited alone, from the Overview of a packed export: the first time ever, and in the next program."
+    headings = ("kernels", "screen", "visit", "s until it is filled", "peak MB", "target", "reached")
+    yield Table("Single screens", headings, _alone(setting), text)
     text = (
         "In a terminal of 120x36 over SSH, cache full, every screen visited before. Medians of "
         f"{_KEYS} keys, {_PAGES} pages and\n{_SWITCHES} switches: on the Overview among its kernels, on NCCL among the "
@@ -79,19 +83,44 @@ def _peaks_of(path: Path, cache: CacheDirectory) -> list[int]:
         return peaks
 
 
-def _visit(program: Program, key: str, title: str) -> None:
+def _alone(setting: Setting) -> Iterator[Row]:
+    path, kernels = export_of(setting.directory, setting.biggest), setting.biggest
+    with CacheDirectory() as cache:
+        for key, goals in _ALONE.items():
+            cache.clear()
+            pack(path, cache)
+            for visit, most_seconds, most_bytes in goals:
+                with Program(path, cache) as program:
+                    program.seen(LOADED)
+                    _rest(program)
+                    began = time.perf_counter()
+                    _visit(program, key, SCREENS[key], _ANSWERED)
+                    seconds, peak = time.perf_counter() - began - _ANSWERED, program.peak
+                judged_alone = judged((most_seconds, seconds), (most_bytes, peak)) if kernels == 10**7 else ("", "")
+                yield short(kernels), SCREENS[key], visit, f"{seconds:.2f}", f"{peak / 1e6:.0f}", *judged_alone
+
+
+_SLOW, _SOON = Target("<= 8 s", 8.0), Target("<= 1 s", 1.0)
+_ALONE = {
+    "3": [(visit, goal, Target("<= 350 MB", 350e6)) for visit, goal in (("first", _SLOW), ("next", _SOON))],
+    "4": [(visit, goal, Target("<= 350 MB", 350e6)) for visit, goal in (("first", _SLOW), ("next", _SOON))],
+    "5": [(visit, goal, Target("<= 500 MB", 500e6)) for visit, goal in (("first", _SLOW), ("next", _SOON))],
+}
+
+
+def _visit(program: Program, key: str, title: str, thought: float = _THOUGHT) -> None:
     """Goes to a screen and stays until it is filled."""
     program.press(key)
     program.seen(f"{key} {title}")
-    _rest(program)
+    _rest(program, thought)
 
 
-def _rest(program: Program) -> None:
-    """Waits until the program neither sends nor computes."""
+def _rest(program: Program, thought: float = _THOUGHT) -> None:
+    """Waits until the program neither sends nor computes for so many seconds."""
     before = -1.0
     while program.cpu - before > 0.05:
         before = program.cpu
-        program.listen(_THOUGHT)
+        program.listen(thought)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from measure import CacheDirectory, child, nsystui
+from inputs import packed_job
+from measure import CacheDirectory, child
 from table import Row, Setting, Table
 
 RANKS, QUICK_RANKS = 256, 8
@@ -32,7 +32,7 @@ def tables(setting: Setting) -> Iterator[Table]:
 
 def _rows(directory: Path, ranks: int) -> Iterator[Row]:
     with CacheDirectory() as cache:
-        packed = _packed(directory, ranks, cache)
+        packed = packed_job(directory, ranks, cache.environ)
         alone = {}
         for workers in WORKERS:
             for run in child("child_cluster.py", packed, str(workers), *QUESTIONS, environ=cache.environ):
@@ -50,13 +50,3 @@ def _rows(directory: Path, ranks: int) -> Iterator[Row]:
                     f"{run['received'] / 1e3 / ranks:.1f}",
                     "yes" if run["answer"] == alone[run["question"]] else "no",
                 )
-
-
-def _packed(directory: Path, ranks: int, cache: CacheDirectory) -> Path:
-    """The packed job; made if it is not there."""
-    exports, packed = directory / f"demo-{ranks}", directory / f"packed-{ranks}"
-    if not packed.exists():
-        demo = nsystui("demo", "--ranks", str(ranks), "--steps", "2", "--directory", str(exports), "--write-only")
-        for command in (demo, nsystui("pack", str(exports), "-o", str(packed))):
-            subprocess.run(command, env=cache.environ, stdout=subprocess.DEVNULL, check=True)
-    return packed

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+from measure import nsystui
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -23,6 +27,16 @@ def ranks_of(directory: Path, count: int, kernels: int) -> list[Path]:
     place = directory / f"ranks-{kernels}"
     place.mkdir(exist_ok=True)
     return [_written(place / f"rank{seed - 1:03d}.sqlite", kernels, seed) for seed in range(1, count + 1)]
+
+
+def packed_job(directory: Path, ranks: int, environ: Mapping[str, str]) -> Path:
+    """A packed demo job of so many small ranks; made if it is not there."""
+    exports, packed = directory / f"demo-{ranks}", directory / f"packed-{ranks}"
+    if not packed.exists():
+        demo = nsystui("demo", "--ranks", str(ranks), "--steps", "2", "--directory", str(exports), "--write-only")
+        for command in (demo, nsystui("pack", str(exports), "-o", str(packed))):
+            subprocess.run(command, env=environ, stdout=subprocess.DEVNULL, check=True)
+    return packed
 
 
 def read_through(path: Path) -> None:

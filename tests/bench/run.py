@@ -63,8 +63,7 @@ WHY = """## Why targets are missed
   row groups, whose API calls are looked up for 512 of them; the pages after it come with it.
 - Summaries of a part of 10 million rows: the exact median holds all durations of a name at once, half of the time and
   120 MB. Those of all rows, and the index of the event list, are made in the background after everything is opened.
-- Memory beyond the first screens, 10 million: the GPU and NCCL screens merge the intervals of all kernels, and the NVTX
-  screen needs 80 bytes for each of 4.7 million ranges, twice while they are projected.
+- Memory beyond the first screens, 10 million: the GPU and NCCL screens merge the intervals of all kernels.
 """
 LIBRARIES = ("duckdb", "textual", "pandas", "sqlalchemy")
 
