@@ -70,9 +70,9 @@ def test_points_of_the_bandwidth_are_the_medians_of_the_sizes(run, demo_job):
     rows = run("nccl", *demo_job, "--sizes", "exact", "--format", "json").json
     expected = set()
     for row in rows:
-        rate = row["busbw_without_wait"] if row.get("busbw_without_wait") is not None else row["busbw"]
+        rate = row["busbw_without_wait_bytes_per_s"] or row["busbw_bytes_per_s"]
         if rate is not None:
-            size = format_value(Unit.BYTES, row["message_size"])
+            size = format_value(Unit.BYTES, row["message_size_bytes"])
             expected.add((row["collective"], size, float(format_value(Unit.RATE, rate).split()[0])))
     drawn = set()
     for title in titles(run("nccl", *demo_job, "--format", "svg").out):
@@ -90,7 +90,7 @@ def test_lanes_of_the_memory_reach_the_peaks_of_its_table(run, demo_job):
 
     rows = run("gpu-memory", *demo_job, "--format", "json").json
     drawn = titles(run("gpu-memory", *demo_job, "--format", "svg").out)[1:]
-    assert drawn == [f"rank {row['rank']} {row['memory']} ≤ {format_value(Unit.BYTES, row['peak'])}" for row in rows]
+    assert drawn == [f"rank {row['rank']} {row['memory']} ≤ {format_value(Unit.BYTES, row['peak_bytes'])}" for row in rows]
 
 
 @pytest.mark.parametrize(
