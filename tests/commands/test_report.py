@@ -346,7 +346,7 @@ def test_a_file_that_is_there_stays_unless_forced(run, demo_job, tmp_path, name)
     before = fingerprint(tmp_path)
     done = run("report", *demo_job, "-o", tmp_path / name)
     assert done.status == 2
-    assert "exists already" in done.err
+    assert "exists already (--force overwrites it)" in done.err
     assert fingerprint(tmp_path) == before
     assert run("report", *demo_job, "--force", "-o", tmp_path / name).status == 0
     assert (tmp_path / name).read_text(encoding="utf-8") != "mine"
