@@ -72,15 +72,22 @@ def catalogue() -> Mapping[str, str]:
     of ``nsys recipe``.
     """
     from nsystui.questions.catalogue import questions as every
+    from nsystui.questions.question import COMPARISON
 
-    return {f"{one.family} {one.name}".strip(): one.help for one in every()}
+    return {f"{one.family} {one.name}".strip(): one.help for one in every() if one.home != COMPARISON}
 
 
 class Job:
     """An open job, closed at the end of its ``with`` block, or by `close`. Only to be used by one thread at a time."""
 
     def __init__(self, job: OpenedJob) -> None:
-        self._job = job
+        self._open: OpenedJob | None = job
+
+    @property
+    def _job(self) -> OpenedJob:
+        if self._open is None:
+            raise UsageError("this job is closed: open it anew with nsystui.open")
+        return self._open
 
     def __enter__(self) -> Job:
         return self
@@ -91,12 +98,16 @@ class Job:
         self.close()
 
     def __repr__(self) -> str:
-        reports = self._job.session.reports
+        if self._open is None:
+            return "<nsystui.Job, closed>"
+        reports = self._open.session.reports
         return f"<nsystui.Job of {len(reports)} {'report' if len(reports) == 1 else 'reports'}>"
 
     def close(self) -> None:
         """Lets go of the files and of the memory."""
-        self._job.session.close()
+        if self._open is not None:
+            self._open.session.close()
+            self._open = None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -117,10 +128,11 @@ class Job:
         Columns have the names of JSON, with the unit at the end; ``frame.attrs["units"]`` has the quantity of each,
         ``frame.attrs["notes"]`` what is to be said of the answer, such as what an export lacks. Times are integers in
         ns of job time; a value that is missing is ``<NA>``. Raises UsageError for a question
-        or an option that is not there.
+        or an option that is not there, and where the job is closed.
         """
         from nsystui.questions.answering import ask
 
+        opened = self._job
         found = _question(question)
         arguments = self._parsed(question, found, options)
         values = vars(arguments)
@@ -128,8 +140,8 @@ class Job:
             values = {option.name: values[option.name] for option in found.options}
         else:
             values["files"] = [str(path) for path in self.files]
-        selection = _selection(arguments, self._job)
-        return frame_of(ask(found, self._job, selection, found.read(values)))
+        selection = _selection(arguments, opened)
+        return frame_of(ask(found, opened, selection, found.read(values)))
 
     def triage(self, thresholds: Mapping[str, float] | None = None, **selection: Any) -> pandas.DataFrame:
         """What is wrong with the job: a row for each finding, worst first, then one for each rule that lacks data.
@@ -206,6 +218,7 @@ def _question(name: str) -> Question:
 
         close = difflib.get_close_matches(name, catalogue(), n=1)
         hint = f"did you mean {close[0]!r}?" if close else "nsystui.catalogue() lists them"
+        hint = "job.triage() is the triage" if name == "triage" else hint
         raise UsageError(f"no question is called {name!r}: {hint}") from None
 
 

@@ -90,6 +90,7 @@ def test_types_do_not_depend_on_the_rows(job):
     ("ask", "said"),
     [
         (lambda job: job.ask("kernel"), "did you mean 'kernels'"),
+        (lambda job: job.ask("triage"), r"job\.triage\(\)"),
         (lambda job: job.ask("kernels", moon=1), "--moon"),
         (lambda job: job.ask("kernels", top=3), "--top"),  # frames have head()
         (lambda job: job.ask("kernels", time="soon"), "soon"),
@@ -103,8 +104,17 @@ def test_what_is_not_there_is_a_usage_error(job, ask, said):
 
 def test_every_question_can_be_asked(job):
     for question in nsystui.catalogue():
-        if question != "recipe diff":  # which compares two jobs
-            assert isinstance(job.ask(question), pandas.DataFrame)
+        assert isinstance(job.ask(question), pandas.DataFrame), question
+
+
+def test_a_closed_job_says_so(job_files):
+    job = nsystui.open(job_files[0], no_cache=True)
+    job.close()
+    job.close()
+    assert repr(job) == "<nsystui.Job, closed>"
+    for use in (lambda: job.ask("kernels"), job.triage, lambda: job.ranks, lambda: job.files):
+        with pytest.raises(nsystui.UsageError, match="closed"):
+            use()
 
 
 def test_a_file_that_cannot_be_opened_is_warned_of_and_none_at_all_is_an_error(job_files, tmp_path):

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         for number, name in enumerate(_chosen(arguments)):
             if number:
                 print()
-            status = shared.deliver(arguments, _answer(job, name))
+            status = shared.deliver(arguments, table_of(job, name))
         return (
             status if arguments.show or arguments.job_output else 0
         )  # that nsys said nothing of its capture is no lack of the exports
@@ -101,7 +101,8 @@ def _chosen(arguments: argparse.Namespace) -> tuple[str, ...]:
     return TABLES[:1] if one_only else TABLES
 
 
-def _answer(job: Job, name: str) -> Answer:
+def table_of(job: Job, name: str) -> Answer:
+    """One of `TABLES`, or ``job-output``."""
     from nsystui.base.selection import Selection
     from nsystui.questions.reports import contents_table, diagnostics_table, reports_table
 

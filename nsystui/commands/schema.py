@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import Question
+from nsystui.questions.question import Question, Titled, chosen_tables
+
+if TYPE_CHECKING:
+    from nsystui.questions.job import Job
 
 DESCRIPTION = """The JSON Schema of what a command writes with --format json: its keys, their types and units.
 A key ends in the unit of its values, where they have one: total_ns. It needs no export. Without a command: the
-schemas of all questions, by their names. The version at the end of `$id` grows when a key goes or changes its meaning;
-keys may be added. In version 1 keys had no units: total."""
+schemas of all commands that answer in JSON, by their names. The version at the end of `$id` grows when a key goes or
+changes its meaning; keys may be added. In version 1 keys had no units: total."""
 EXAMPLES = """  nsystui schema kernels
   nsystui schema kernels --by rank,family
+  nsystui schema triage --baseline
   nsystui schema stats cuda_gpu_kern_sum
   nsystui schema > schemas.json"""
+
+_COMMANDS = ("triage", "info", "diff", "ncu", "nccl-log")
+"""The commands that answer in JSON and are no questions."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,12 +40,15 @@ def run(arguments: argparse.Namespace) -> int:
     from nsystui.questions.schemas import empty_job, schema_of
 
     with empty_job() as job:
-        if arguments.words:
-            found = _question(arguments.words)
-            schema = schema_of(job, found, _values(found, arguments.words[len(found.family.split()) + 1 :]))
-        else:
+        if not arguments.words:
             alone = (one for one in questions() if one.home != COMPARISON)
             schema = {f"{one.family} {one.name}".strip(): schema_of(job, one, one.default_values()) for one in alone}
+            schema |= {name: _of_command(job, name, ()) for name in _COMMANDS}
+        elif arguments.words[0] in _COMMANDS:
+            schema = _of_command(job, arguments.words[0], arguments.words[1:])
+        else:
+            found = _question(arguments.words)
+            schema = schema_of(job, found, _values(found, arguments.words[len(found.family.split()) + 1 :]))
     print_lines(json.dumps(schema, indent=1).splitlines())
     return 0
 
@@ -51,7 +63,7 @@ def _question(words: list[str]) -> Question:
     try:
         return question_named(name, family)
     except KeyError:
-        raise UsageError(f"schema: no question is called {name!r}: `nsystui schema` has them all") from None
+        raise UsageError(f"schema: no answer in JSON is called {name!r}: `nsystui schema` has them all") from None
 
 
 def _values(question: Question, words: list[str]) -> dict[str, object]:
@@ -60,3 +72,62 @@ def _values(question: Question, words: list[str]) -> dict[str, object]:
     parser = argparse.ArgumentParser(prog=f"nsystui schema {question.name}")
     add_options(parser, question.options)
     return vars(parser.parse_args(words))
+
+
+def _of_command(job: Job, name: str, words: Sequence[str]) -> dict[str, Any]:
+    """The schema of a command of `_COMMANDS` with those of its options that change the columns."""
+    from nsystui.commands import commands
+    from nsystui.questions.schemas import schema_of_tables
+
+    parser = argparse.ArgumentParser(prog=f"nsystui schema {name}")
+    make = {"triage": _triage, "info": _info, "diff": _diff, "ncu": _ncu, "nccl-log": _nccl_log}[name]
+    return schema_of_tables(name, commands()[name], make(job, parser, words))
+
+
+def _triage(job: Job, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
+    from nsystui.base.selection import Selection
+    from nsystui.questions.compare.side import Side
+    from nsystui.questions.triage.baseline import against, against_table
+    from nsystui.questions.triage.run import triage, triage_table
+
+    parser.add_argument("--baseline", nargs="*", metavar="OTHER")
+    if parser.parse_args(words).baseline is None:
+        return [Titled("triage", "", triage_table(triage(job)))]
+    side = Side(job, Selection(), "")
+    return [Titled("triage", "", against_table(against(side, side)))]
+
+
+def _info(job: Job, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
+    from nsystui.commands.info import TABLES, table_of
+
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--show", choices=TABLES, default=TABLES[0])
+    group.add_argument("--job-output", action="store_const", dest="show", const="job-output")
+    return [Titled("info", "", table_of(job, parser.parse_args(words).show))]
+
+
+def _ncu(job: Job, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
+    from nsystui.questions.trace.ncu import ncu_table
+
+    parser.parse_args(words)
+    return [Titled("ncu", "", ncu_table(job, ()))]
+
+
+def _diff(job: Job, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
+    from nsystui.base.selection import Selection
+    from nsystui.questions.compare import TABLES, Options
+    from nsystui.questions.compare.side import Side
+
+    parser.add_argument("--tables", metavar="LIST")
+    names = chosen_tables(parser.parse_args(words).tables, tuple(TABLES), tuple(TABLES))
+    side = Side(job, Selection(), "")
+    return [Titled(name, "", TABLES[name].make(side, side, Options())) for name in names]
+
+
+def _nccl_log(_: Job, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
+    from nsystui.questions.nccl_log.summary import Summary
+    from nsystui.questions.nccl_log.tables import TABLES
+
+    parser.add_argument("--tables", metavar="LIST")
+    names = chosen_tables(parser.parse_args(words).tables, tuple(TABLES), tuple(TABLES))
+    return [Titled(name, "", TABLES[name].make(Summary())) for name in names]

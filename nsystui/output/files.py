@@ -32,6 +32,9 @@ _QUICK = 4  # of gzip's levels: twice as fast as its default, a tenth larger
 class TargetExistsError(OutputError):
     """The name is taken; the file there is as it was. The caller may ask the user and save with ``overwrite``."""
 
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} exists already (--force overwrites it)")
+
 
 def save(
     answer: Answer,
@@ -70,7 +73,7 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
     """Raises `TargetExistsError` where the name is taken: for who writes several files, before the first."""
     target = os.path.expanduser(path)
     if os.path.lexists(target):
-        raise TargetExistsError(f"{safe_text(target)} exists already")
+        raise TargetExistsError(safe_text(target))
 
 
 def _saved(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[Path], int]) -> int:
@@ -82,7 +85,7 @@ def _saved(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[Path],
     if os.path.exists(target) and not os.path.isfile(target):  # renaming over /dev/null would be a disaster for root
         raise OutputError(f"{shown_name} is not a regular file")
     if not overwrite and os.path.lexists(target):  # asked again at the end; this saves the user the wait
-        raise TargetExistsError(f"{shown_name} exists already")
+        raise TargetExistsError(shown_name)
     if overwrite:
         target = Path(os.path.realpath(target))
     temporary = target.with_name(f".nsystui-{secrets.token_hex(6)}.tmp")
@@ -90,7 +93,7 @@ def _saved(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[Path],
         rows = fill(temporary)
         _take_name(temporary, target, overwrite)
     except FileExistsError:
-        raise TargetExistsError(f"{shown_name} exists already") from None
+        raise TargetExistsError(shown_name) from None
     except OSError as error:
         raise OutputError(f"cannot write {shown_name}: {_why(error, target.parent)}") from error
     finally:

@@ -125,7 +125,7 @@ def body_report(one: Finding) -> list[str]:
     if one.window is not None:
         parts.append(f"* **When**: `--time {one.window.start}:{one.window.end}` (ns)")
     if one.ranks:
-        parts.append(f"* **Ranks**: {one.rank_numbers}")
+        parts.append(f"* **{'Rank' if len(one.ranks) == 1 else 'Ranks'}**: {one.rank_numbers}")
     return [*parts, f"* **See**: `nsystui {_command(one)}`", _evidence(one)]
 
 

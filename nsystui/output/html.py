@@ -150,7 +150,7 @@ def _finding(one: Told) -> Iterator[str]:
     if not one.is_brief:
         yield f"<p><b>How to fix</b> {_sentence(one.advice)}: {_sentence(one.reason)}</p>"
         places = [f"<code>{_text(one.command)}</code>"]
-        places += [f"ranks {_text(one.ranks)}"] if one.ranks else []
+        places += [f"{'rank' if one.ranks.isdecimal() else 'ranks'} {_text(one.ranks)}"] if one.ranks else []
         places += [f"<code>{_text(one.window)}</code>"] if one.window not in one.command else []
         yield f'<p class="note"><b>See</b> {" · ".join(places)}</p>'
         if one.measured or one.evidence is not None:

@@ -128,7 +128,7 @@ def _finding(one: Told) -> Iterator[str]:
     lines += [f"**How to fix**: {plain(one.advice)}: {plain(one.reason)}"]
     lines += [f"**Measured as**: {plain(one.measured)}"] if one.measured else []
     lines += [f"**When**: `{one.window}` (ns)"] if one.window else []
-    lines += [f"**Ranks**: {plain(one.ranks)}"] if one.ranks else []
+    lines += [f"**{'Rank' if one.ranks.isdecimal() else 'Ranks'}**: {plain(one.ranks)}"] if one.ranks else []
     yield "".join(f"* {line}\n" for line in [*lines, f"**See**: {plain(f'`{one.command}`')}"])
     if one.evidence is not None:
         yield from _table(one.evidence, has_title=False)

@@ -84,5 +84,5 @@ def print_answer(answer: Answer, file_format: str) -> int:
         target = _SafeLines(stream) if file_format == "csv" and stream.isatty() else stream
         rows = write(answer, file_format, target, ascii_only=wants_ascii(environ, encoding))
     for note in answer.notes:
-        print(f"note: {safe_text(note)}", file=sys.stderr)
+        print(f"nsystui: note: {safe_text(note)}", file=sys.stderr)
     return rows

@@ -15,6 +15,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.text import few, which_of
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.metadata import Metadata
 from nsystui.questions.conditions import Condition, matches
 from nsystui.questions.data_notes import recording_advice
 from nsystui.questions.tasks import RankedTask
@@ -72,7 +73,7 @@ def _row(report: Report, tasks: Sequence[RankedTask]) -> Row:
         ",".join(str(item.rank) for item in tasks) or None,
         tasks[0].source if tasks else None,
         facts.nsys_version or facts.made_of or None,
-        facts.schema_version or None,
+        None if facts.made_of else facts.schema_version or None,
         facts.host or None,
         _counted(models),
         facts.driver_version or None,
@@ -82,10 +83,15 @@ def _row(report: Report, tasks: Sequence[RankedTask]) -> Row:
         facts.duration,
         span.start if span else None,
         span.end if span else None,
-        "yes" if facts.json_included else "no",
-        "yes" if facts.blobs_included else "no",
+        _option_of_export(facts, facts.json_included),
+        _option_of_export(facts, facts.blobs_included),
         str(report.path),
     )
+
+
+def _option_of_export(facts: Metadata, is_given: bool) -> str | None:
+    """Missing where `nsys export` did not make the file."""
+    return None if facts.made_of else "yes" if is_given else "no"
 
 
 def _counted(models: Sequence[str]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.answering import ask
 from nsystui.questions.job import Job
-from nsystui.questions.question import Question
+from nsystui.questions.question import Question, Titled
 from nsystui.store.session import Session
 
 VERSION = 2
@@ -58,24 +58,42 @@ def schema_of(job: Job, question: Question, values: Mapping[str, Any]) -> dict[s
     of them. Raises UsageError for values that make no sense.
     """
     options = question.read(dict(values) if question.family else {**values, "files": []})
-    answer = ask(question, job, Selection(), options)
     name = f"{question.family} {question.name}".strip()
+    if question.tables is not None:
+        return schema_of_tables(name, question.help, question.tables(job, Selection(), options))
+    return schema_of_tables(name, question.help, [Titled("", "", ask(question, job, Selection(), options))])
+
+
+def schema_of_tables(name: str, description: str, tables: Sequence[Titled]) -> dict[str, Any]:
+    """The schema of an array of the rows of a table, or, of several, of objects: each with its name and its rows."""
+    forms = [_rows(one.answer.columns) for one in tables]
     return {
         "$schema": DIALECT,
         "$id": f"nsystui:{name.replace(' ', ':')}:{VERSION}",
         "title": name,
-        "description": question.help,
+        "description": description,
         "type": "array",
-        "items": {
-            "type": "object",
-            "properties": {column.file_key: _property(column) for column in answer.columns},
-            "required": [column.file_key for column in answer.columns],
-        },
+        "items": forms[0] if len(forms) == 1 else {"oneOf": list(map(_block, tables, forms))},
     }
 
 
-def _property(column: Column) -> dict[str, Any]:
-    kind = "string" if column.unit is Unit.TEXT else "integer" if column.decimals is None else "number"
+def _rows(columns: Sequence[Column]) -> dict[str, Any]:
+    is_mixed = any(column.key == "unit" for column in columns)  # times, percents and counts in one column
+    return {
+        "type": "object",
+        "properties": {column.file_key: _property(column, is_mixed) for column in columns},
+        "required": [column.file_key for column in columns],
+    }
+
+
+def _block(table: Titled, rows: dict[str, Any]) -> dict[str, Any]:
+    properties = {"table": {"const": table.name}, "rows": {"type": "array", "items": rows}}
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _property(column: Column, is_mixed: bool) -> dict[str, Any]:
+    is_whole = column.decimals is None and not (is_mixed and column.unit is Unit.NUMBER)
+    kind = "string" if column.unit is Unit.TEXT else "integer" if is_whole else "number"
     # Tables over several kinds of values write a whole number as one.
     unit = {"unit": UNITS[column.unit]} if column.unit in UNITS else {}
     return {"type": [kind, "null"], "description": column.header, **unit}

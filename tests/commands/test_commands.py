@@ -280,7 +280,7 @@ class TestFiles:
         done = run("kernels", path, "--format", "csv")
         assert done.status == 3
         assert done.out.count("\n") == 1
-        assert done.err == "note: no GPU kernels in this export: record with `nsys profile -t cuda`\n"
+        assert done.err == "nsystui: note: no GPU kernels in this export: record with `nsys profile -t cuda`\n"
 
     def test_a_report_is_answered_with_the_command_that_exports_it(self, run, tmp_path):
         (tmp_path / "rank0.nsys-rep").write_bytes(b"QUADD")
@@ -376,6 +376,7 @@ class TestOutput:
         done = run("kernels", demo_job[0], "-o", target)
         assert (done.status, done.out) == (2, "")
         assert "exists already" in done.err
+        assert "--force" in done.err
         assert target.read_text() == "mine"
         assert run("kernels", demo_job[0], "-o", target, "--force").status == 0
         assert target.read_text().startswith("Time (%)")

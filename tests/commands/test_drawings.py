@@ -90,7 +90,9 @@ def test_lanes_of_the_memory_reach_the_peaks_of_its_table(run, demo_job):
 
     rows = run("gpu-memory", *demo_job, "--format", "json").json
     drawn = titles(run("gpu-memory", *demo_job, "--format", "svg").out)[1:]
-    assert drawn == [f"rank {row['rank']} {row['memory']} ≤ {format_value(Unit.BYTES, row['peak_bytes'])}" for row in rows]
+    assert drawn == [
+        f"rank {row['rank']} {row['memory']} ≤ {format_value(Unit.BYTES, row['peak_bytes'])}" for row in rows
+    ]
 
 
 @pytest.mark.parametrize(

@@ -347,6 +347,11 @@ def test_what_a_trace_lacks_is_said(run, trace):
     assert "a PyTorch profiler trace has none" in run("stats", "-r", "osrt_sum", trace).err
 
 
+def test_a_trace_has_no_schema_of_nsys_and_was_not_exported_with_json(run, trace):
+    (row,) = run("info", trace, "--format", "json").json
+    assert [row[key] for key in ("nsys", "schema", "json", "blobs")] == ["PyTorch profiler trace", None, None, None]
+
+
 def test_a_trace_of_the_cpu_alone_says_how_to_trace_the_gpu(run, tmp_path):
     path = write(tmp_path / "job.json", small_job()[:2])
     done = run("kernels", path)

@@ -123,6 +123,16 @@ def test_findings_come_with_cost_cause_advice_and_evidence(run, demo_job, page):
     assert len(page.tables["findings"]) >= 1
 
 
+@pytest.mark.parametrize(("ending", "words"), [("html", "· rank 0"), ("md", "**Rank**: 0")])
+def test_one_rank_is_no_ranks(run, tmp_path, ending, words):
+    files = TrainingJob(ranks=1, steps=8, layers=4, stall_ms=200).write(tmp_path / "job")
+    target = tmp_path / f"r.{ending}"
+    assert run("report", *files, "-o", target).status == 0
+    text = target.read_text(encoding="utf-8")
+    assert words in text
+    assert words.replace("ank", "anks") not in text
+
+
 def test_the_verdict_the_budget_and_the_parts_of_the_job_are_there(page):
     assert re.search(r"GPUs busy \d+ %", page.text)
     assert {"findings", "over-time", "budget", "ranks", "steps", "kernels", "nccl"} < set(page.tables) | {"over-time"}
@@ -346,7 +356,7 @@ def test_a_file_that_is_there_stays_unless_forced(run, demo_job, tmp_path, name)
     before = fingerprint(tmp_path)
     done = run("report", *demo_job, "-o", tmp_path / name)
     assert done.status == 2
-    assert "exists already" in done.err
+    assert "exists already (--force overwrites it)" in done.err
     assert fingerprint(tmp_path) == before
     assert run("report", *demo_job, "--force", "-o", tmp_path / name).status == 0
     assert (tmp_path / name).read_text(encoding="utf-8") != "mine"

@@ -11,6 +11,11 @@ from synthetic import training_job
 import nsystui
 from nsystui.questions.catalogue import questions
 
+NCCL_LOG = (
+    "n1:1:7 [0] NCCL INFO comm 0xc1 rank 0 nranks 2 cudaDev 0 busId b000 commId 0xfe - Init COMPLETE\n"
+    "n1:1:7 [0] NCCL INFO AllReduce: opCount 1 sendbuff 0x1 recvbuff 0x2 count 100 datatype 7 op 0 root 0 "
+    "comm 0xc1 [nranks=2] stream 0x3\n"
+)
 TYPES = {"integer": int, "number": float, "string": str, "null": type(None)}
 
 
@@ -32,6 +37,11 @@ def job_files(written_once):
         ["gaps"],
         ["stats", "cuda_api_sum"],
         ["recipe", "nccl_sum"],
+        ["efficiency", "--tables", "device"],
+        ["triage"],
+        ["info"],
+        ["info", "--show", "contents"],
+        ["ncu"],
     ],
     ids=" ".join,
 )
@@ -39,10 +49,35 @@ def test_json_keeps_to_its_schema(run, job_files, words):
     schema = run("schema", *words).json
     asked = ["stats", "-r", *words[1:]] if words[0] == "stats" else words
     rows = run(*asked, "--format", "json", *job_files).json
-    properties = schema["items"]["properties"]
     assert rows
+    assert_kept(rows, schema["items"])
+
+
+def test_a_triage_against_a_baseline_keeps_to_its_schema(run, job_files):
+    rows = run("triage", job_files[0], "--format", "json", "--baseline", job_files[1]).json
+    assert rows
+    assert_kept(rows, run("schema", "triage", "--baseline").json["items"])
+
+
+@pytest.mark.parametrize("command", ["efficiency", "diff", "nccl-log"])
+def test_several_tables_have_a_schema_each(run, job_files, tmp_path, command):
+    (tmp_path / "nccl.log").write_text(NCCL_LOG)
+    files = {"diff": [job_files[0], "--against", job_files[1]], "nccl-log": [tmp_path / "nccl.log"]}
+    blocks = run(command, "--format", "json", *files.get(command, job_files)).json
+    forms = {
+        form["properties"]["table"]["const"]: form["properties"]["rows"]["items"]
+        for form in run("schema", command).json["items"]["oneOf"]
+    }
+    assert len(blocks) > 1
+    for block in blocks:
+        assert_kept(block["rows"], forms[block["table"]])
+
+
+def assert_kept(rows, form):
+    """Every row has the keys of the form, in their order, with values of their types."""
+    properties = form["properties"]
     for row in rows:
-        assert schema["items"]["required"] == list(properties) == [key for key in row if key in properties]
+        assert form["required"] == list(properties) == [key for key in row if key in properties]
         for key in properties:
             value = row[key]
             value = float(value) if isinstance(value, int) and "number" in properties[key]["type"] else value
@@ -53,6 +88,7 @@ def test_every_question_has_a_schema_with_units(run):
     schemas = run("schema").json
     assert len(schemas) > 70
     assert {f"{one.family} {one.name}".strip() for one in questions()} - schemas.keys() == {"recipe diff"}
+    assert {"triage", "info", "diff", "ncu", "nccl-log"} < schemas.keys()
     assert schemas["kernels"]["items"]["properties"]["total_ns"]["unit"] == "ns"
     assert schemas["nccl"]["items"]["properties"]["busbw_bytes_per_s"]["unit"] == "B/s"
     assert all(re.fullmatch(r"nsystui:.+:2", schema["$id"]) for schema in schemas.values())
@@ -69,15 +105,21 @@ SUFFIXES = {
 }
 
 
+def forms_of(schema):
+    """The forms of the rows, of one table or of several."""
+    several = schema["items"].get("oneOf")
+    return [one["properties"]["rows"]["items"] for one in several] if several else [schema["items"]]
+
+
 @pytest.mark.parametrize(
     "words", [[], *(["kernels", "--by", by] for by in ("rank", "shape", "family")), ["steps", "--every"]], ids=" ".join
 )
 def test_a_key_ends_in_the_unit_of_its_values_and_names_it_once(run, words):
     found = run("schema", *words).json
-    for schema in [found] if words else found.values():
-        keys = schema["items"]["required"]
+    for schema, form in ((one, form) for one in ([found] if words else found.values()) for form in forms_of(one)):
+        keys = form["required"]
         assert len(set(keys)) == len(keys), schema["title"]
-        for key, about in schema["items"]["properties"].items():
+        for key, about in form["properties"].items():
             named = re.findall("(?<=_)(?:bytes_per_s|mb_per_s|ticks_per_ms|ns|bytes|mb|percent)(?=_|$)", f"_{key}")
             assert named == [SUFFIXES[about["unit"]]] if "unit" in about else not named, (schema["title"], key)
             assert not named or key.endswith(named[0]), (schema["title"], key)

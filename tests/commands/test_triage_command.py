@@ -184,10 +184,11 @@ def test_sarif_against_a_baseline_says_what_is_new(run, tmp_path, written_once):
     assert run("triage", *files, "--force", "--format", "csv", "-o", path).status == 2
 
 
-def test_the_command_of_a_finding_sorts_by_a_name_of_its_json(run, written_once):
+def test_the_command_of_a_finding_sorts_by_a_name_of_its_json(run, written_once, stalled):
     files = written_once("python", lambda directory: training_job(directory, ranks=4, steps=6, layers=4))
-    sorted_by = [row["command"].split() for row in run("triage", *files, "--format", "json").json if row["command"]]
-    sorted_by = [words for words in sorted_by if "--sort" in words]
+    rows = [row for job in (files, stalled) for row in run("triage", *job, "--format", "json").json]
+    assert {"straggler", "slow-steps"} <= {row["id"] for row in rows}
+    sorted_by = [row["command"].split() for row in rows if row["command"] and "--sort" in row["command"]]
     assert sorted_by
     for words in sorted_by:
         schema = run("schema", *words[: words.index("--sort")]).json

@@ -30,7 +30,7 @@ def test_data_and_notes_go_their_ways(capsys: pytest.CaptureFixture[str]) -> Non
     assert print_answer(answer, "csv") == 3
     captured = capsys.readouterr()
     assert captured.out.startswith("Time (%),")
-    assert captured.err == "note: 4 ranks lack␊sizes␛\n"
+    assert captured.err == "nsystui: note: 4 ranks lack␊sizes␛\n"
 
 
 def test_parquet_needs_a_file() -> None:

@@ -14,6 +14,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 async def export_as(app, pilot, target, *before: str) -> None:
     await hit(app, pilot, "e", *before)
+    assert line_with(app, "export (.svg: the drawing) to")
     await hit(app, pilot, "ctrl+u", *str(target), "enter")
     await shows(app, pilot, "wrote the drawing to")
 

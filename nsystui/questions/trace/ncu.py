@@ -103,7 +103,7 @@ class NcuCommand:
         process = "a process that is not known" if self.pid is None else f"pid {self.pid}"
         where_ = f"{who}{process}" + (f" on {self.host}" if self.host else "")
         if self.count is None:
-            which = "all " + _number(self.launches, "launch", "launches")
+            which = "its only launch" if self.launches == 1 else f"all {self.launches:,} launches"
         elif self.count == 1:
             which = f"launch {(self.skip or 0) + 1:,} of {self.launches:,}"
         else:

@@ -492,7 +492,8 @@ class JobScreen(ThrottledScreen[None]):
         if proposed is None:
             self.say("there is no table here to export")
         else:
-            self.file_export.ask_for_name("export to", proposed, self._check_format, self._writer)
+            label = "export to" if self.drawing_to_export() is None else "export (.svg: the drawing) to"
+            self.file_export.ask_for_name(label, proposed, self._check_format, self._writer)
 
     def _check_format(self, text: str) -> None:
         from nsystui.output.formats import DRAWING, format_for_path

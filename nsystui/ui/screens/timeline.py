@@ -666,8 +666,10 @@ class TimelineScreen(ZoomableChartScreen):
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
         """The lanes in sight; events are a table."""
-        picture, listed = self.picture, self._listed
-        if picture is None or listed is None or listed.name != "timeline":
+        from nsystui.base.answer import TableAnswer
+
+        picture = self.picture
+        if picture is None or not isinstance(self._listed, TableAnswer):
             return None
         lanes, window = [picture.lanes[number] for number in self.chart.in_sight], self._view_of(picture)
 

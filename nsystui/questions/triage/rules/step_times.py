@@ -17,7 +17,7 @@ from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
-_DOOR = Door("steps across", sort="median_ns")
+_DOOR = Door("steps across", sort="duration_ns")
 _FEWEST = 5
 _LOOKED_AT = 40
 """The number of longest gaps in which the CPU's work is examined."""
