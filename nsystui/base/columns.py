@@ -23,6 +23,7 @@ class Unit(Enum):
     MEGABYTE_RATE = "megabyte rate"  # 10⁶ bytes per second: there as well
     PERCENT = "percent"
     COUNT = "count"
+    RATIO = "ratio"  # one number over another
     NUMBER = "number"  # a number that is not a count: an id, a grid size
     RATE = "rate"  # bytes per second
     FREQUENCY = "frequency"  # Hz

@@ -82,6 +82,7 @@ _WORDINGS: dict[Unit, Callable[[float], str]] = {
     Unit.FREQUENCY: lambda frequency: _scaled(frequency, _FREQUENCIES, 1000),
     Unit.PERCENT: lambda percent: f"{percent:.1f} %",
     Unit.COUNT: _count,
+    Unit.RATIO: _four_digits,
     Unit.NUMBER: _plain,
     Unit.TICK_RATE: _plain,
     Unit.MICROSECONDS: _plain,
@@ -169,6 +170,8 @@ class Wording:
             return cls(unit, "%", 1, 1)
         if unit is Unit.TIME:
             return cls(unit, "s")
+        if unit is Unit.RATIO:
+            return cls(unit, "", 1, 2)
         if unit is Unit.COUNT and any(isinstance(value, float) and value % 1 for value in values):
             return cls(unit, "", 1, 1)
         if unit not in _SCALES:

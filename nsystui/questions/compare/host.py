@@ -235,7 +235,7 @@ def _steps(side: Side, step_range: str | None) -> tuple[dict[int, Window], int]:
     return spans, count
 
 
-_RATIO = Column("ratio", header="B / A", label="B/A", unit=Unit.COUNT, decimals=4, importance=4)
+_RATIO = Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4, importance=4)
 _STATUS = Column("status", header="Status", label="side", importance=3)
 _FUNCTION = Column("name", header="Function", label="function")
 _CALL = Column("name", header="Call", label="call")

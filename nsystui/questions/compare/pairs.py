@@ -80,7 +80,7 @@ def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (),
     return (
         Column("difference", header=f"{title}Difference{each} (ns)", label="B − A", unit=Unit.CHANGE, decimals=time),
         Column("share", header="Of All Change (%)", label="of change %", unit=Unit.PERCENT, decimals=1, importance=3),
-        Column("ratio", header="B / A", label="B/A", unit=Unit.COUNT, decimals=4, importance=3),
+        Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4, importance=3),
         Column(
             "total_a",
             header=f"{title}Total A{each} (ns)",

@@ -63,7 +63,7 @@ COLUMNS = (
     Column("a", header="A", label="A", unit=Unit.NUMBER),
     Column("b", header="B", label="B", unit=Unit.NUMBER),
     Column("difference", header="Difference", label="B − A", unit=Unit.NUMBER),
-    Column("ratio", header="B / A", label="B/A", unit=Unit.COUNT, decimals=4),
+    Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4),
     _TABLE,
 )
 """The columns of `summary`; the values of a row are ns, percent or counts, as its ``unit`` says."""
@@ -72,7 +72,7 @@ _WORDED = (
     Column("what", header="What", label="what"),
     *(Column(key, header=label, label=label) for key, label in (("a", "A"), ("b", "B"))),
     Column("difference", header="B − A", label="B − A"),
-    Column("ratio", header="B / A", label="B/A", unit=Unit.COUNT, decimals=4, importance=1),
+    Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4, importance=1),
     _TABLE,
 )
 _UNITS = {"ns": Unit.DURATION, "%": Unit.PERCENT, "count": Unit.COUNT}

@@ -220,7 +220,7 @@ def _whole(value: float | None) -> int | None:
 
 _STEP_COLUMNS = (
     Column("difference", header="Median Difference (ns)", label="B − A", unit=Unit.CHANGE, decimals=1),
-    Column("ratio", header="B / A", label="B/A", unit=Unit.COUNT, decimals=4, importance=1),
+    Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4, importance=1),
     Column("median_a", header="Med A (ns)", label="A median", unit=Unit.DURATION, decimals=1),
     Column("median_b", header="Med B (ns)", label="B median", unit=Unit.DURATION, decimals=1),
     Column("p95_a", header="p95 A (ns)", label="A p95", unit=Unit.DURATION, decimals=1, importance=1),
