@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import idle  # noqa: F401 - pilots wait until the program rests
 import pytest
 from hypothesis import HealthCheck, settings
 from support import SHARED, session_over

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scenes import NARROW, SCENES, WIDE, Scene, cache_in, play
+from scenes import NARROW, SCENES, WIDE, Scene, cache_in
 from synthetic import training_job
 
 from nsystui.questions.opening import Source
@@ -56,7 +56,7 @@ async def picture(files: list[str], scene: Scene, size: tuple[int, int], directo
     """The SVG of one scene."""
     app = NsystuiApp(Source(tuple(files), cache_in(directory)))
     async with app.run_test(size=size) as pilot:
-        await play(app, pilot, scene.keys)
+        await pilot.press(*scene.keys)
         return app.export_screenshot(title="nsystui", simplify=True)
 
 

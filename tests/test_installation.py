@@ -26,14 +26,14 @@ FIRST_WHEELS = {(3, 13): {"numpy": "2.1.0", "pandas": "2.2.3", "sqlalchemy": "2.
 
 A_SCREEN = """
 import asyncio, sys
-from scenes import play
+import idle
 from nsystui.ui.app import NsystuiApp
 from nsystui.questions.opening import Source
 
 async def main():
     app = NsystuiApp(Source(tuple(sys.argv[1:])))
     async with app.run_test(size=(120, 36)) as pilot:
-        await play(app, pilot, ("2", "7", "1"))
+        await pilot.press("2", "7", "1")
         print(app.export_screenshot())
 
 asyncio.run(main())

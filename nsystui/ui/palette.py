@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
-from textual.widgets import Input
+from textual.widgets import Input, LoadingIndicator
 
 from nsystui.base.text import safe_text
 from nsystui.questions.catalogue import questions
@@ -159,6 +159,7 @@ class Palette(CommandPalette, ThrottledScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False
+        self.query_one(LoadingIndicator).auto_refresh = None  # it is hidden, and would wake the program 16 times a second
 
     def _action_command_list(self, action: str) -> None:
         # Textual's list falls over a page while it has no lines: before it is drawn, on a tiny terminal.

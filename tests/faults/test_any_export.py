@@ -83,5 +83,5 @@ async def test_every_screen_is_shown(tmp_path, number):
     write()
     async with jobs.running(drawn[-1:], None, jobs.NARROW) as (app, pilot):
         for key in ("2", "3", "4", "5", "6", "7", "L", "1"):
-            await jobs.hit(app, pilot, key)
+            await pilot.press(key)
         assert jobs.screen_text(app)

@@ -218,7 +218,7 @@ async def test_every_screen_shows_and_copies_printable_text(job, cache_directory
     async with jobs.running(job, cache_directory, size) as (app, pilot):
         for keys in walks:
             for number, key in enumerate(keys, 1):
-                await jobs.hit(app, pilot, key)
+                await pilot.press(key)
                 if bad := on_screen(app):
                     found[keys[:number]] = sorted(bad)
             await back(app, pilot)
@@ -227,7 +227,7 @@ async def test_every_screen_shows_and_copies_printable_text(job, cache_directory
 
 async def back(app: NsystuiApp, pilot: object) -> None:
     while len(app.screen_stack) > 1 or app.screen.prompt.is_open:
-        await jobs.hit(app, pilot, "escape")
+        await pilot.press("escape")
 
 
 async def test_recipes_have_screens_of_printable_text(job, cache_directory):
@@ -235,7 +235,7 @@ async def test_recipes_have_screens_of_printable_text(job, cache_directory):
     async with jobs.running(job, cache_directory, (160, 48)) as (app, pilot):
         for recipe in all_recipes() if CAMPAIGN else all_recipes()[::3]:
             app.screen.open_question(recipe)
-            await jobs.rest(app, pilot)
+            await pilot.pause()
             if bad := on_screen(app):
                 found[recipe.name] = sorted(bad)
             await back(app, pilot)
@@ -246,26 +246,26 @@ async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, c
     """A name is put into a filter by keys, and by hand from another window; what is cut of it is cleaned."""
     found = {}
     async with jobs.running(job[:1], cache_directory) as (app, pilot):
-        await jobs.hit(app, pilot, "2")
+        await pilot.press("2")
         for number, text in enumerate(hostile.TEXTS):
             app.select(app.selection.with_name(f"x{text}"))
-            await jobs.rest(app, pilot)
+            await pilot.pause()
             for key in ("f", "e"):
-                await jobs.hit(app, pilot, key)
+                await pilot.press(key)
                 assert app.screen.prompt.is_open
                 if bad := on_screen(app):
                     found[number, key] = sorted(bad)
                 if key != "f":
                     app.screen.prompt._input.value = f"/no/{text}/x"
-                    await jobs.hit(app, pilot, "enter")
+                    await pilot.press("enter")
                     assert app.screen.prompt.is_open
                     if bad := on_screen(app):
                         found[number, key, "enter"] = sorted(bad)
-                await jobs.hit(app, pilot, "home", "shift+end", "ctrl+x")
+                await pilot.press("home", "shift+end", "ctrl+x")
                 assert app.clipboard
                 if bad := on_screen(app):
                     found[number, key, "copied"] = sorted(bad)
-                await jobs.hit(app, pilot, "escape")
+                await pilot.press("escape")
     assert not found
 
 
@@ -273,11 +273,10 @@ async def test_the_screens_of_a_log_show_printable_text(log):
     found = {}
     app = LogApp(Source((), logs=(str(log),)))
     async with app.run_test(size=jobs.WIDE) as pilot:
-        await jobs.shows(app, pilot, "calls in")
+        jobs.line_with(app, "calls in")
         for key in ("b", "enter", "y", "escape", *"bbbbbb"):
             await pilot.press(key)
-            await jobs.becomes(pilot, lambda: all(worker.is_finished for worker in app.workers))
-            await pilot.pause(0.05)
+            await pilot.pause()
             if bad := on_screen(app):
                 found[key] = sorted(bad)
     assert not found

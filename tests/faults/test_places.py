@@ -58,7 +58,7 @@ import asyncio, jobs
 async def look():
     async with jobs.running([Path(sys.argv[1])], Path(sys.argv[2]), jobs.WIDE) as (app, pilot):
         for key in ("2", "3", "4"):
-            await jobs.hit(app, pilot, key)
+            await pilot.press(key)
             if [line for line in jobs.screen_text(app) if "cannot be" in line]:
                 print(jobs.screen_text(app))
 asyncio.run(look())

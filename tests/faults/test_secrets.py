@@ -64,7 +64,7 @@ async def test_no_screen_shows_it(exports, tmp_path):
     shown = []
     async with jobs.running(exports, tmp_path / "cache", jobs.WIDE) as (app, pilot):
         for keys in ("d", "i", "F", "2", "u", "4", "6", "7"):
-            await jobs.hit(app, pilot, keys)
+            await pilot.press(keys)
             shown += jobs.screen_text(app)
     assert any("python" in line or "rank" in line for line in shown)
     assert SECRET not in "\n".join(shown)

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import textual._wait
 from synthetic import training_job
 from textual.css.stylesheet import Stylesheet
 
 from nsystui.exports.demo import TrainingJob
-from nsystui.ui.screens import findings
+from nsystui.ui.screens import base, findings
 
 
 @pytest.fixture(autouse=True)
@@ -58,9 +57,8 @@ def styles_are_parsed_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def keys_are_awaited_in_short_steps() -> Iterator[None]:
-    """Textual's pilot looks whether the program rests every 20 ms, some times for each key: half of a test's time."""
+def details_follow_at_once() -> Iterator[None]:
+    """The details of a row follow when no key does for 0.2 s; a test waits for them after every key."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textual._wait, "SLEEP_GRANULARITY", 1 / 100)
-        patch.setattr(textual._wait, "SLEEP_IDLE", 1 / 2000)
+        patch.setattr(base, "DETAIL_DELAY", 0.01)
         yield

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import idle  # noqa: F401 - pilots wait until the program rests
+from textual.events import Key
 from textual.strip import Strip
 
 from nsystui.questions.opening import Source
@@ -23,26 +26,8 @@ async def running(
     """The program on these files, with everything loaded and shown."""
     app = NsystuiApp(Source(tuple(map(str, files)), cache))
     async with app.run_test(size=size) as pilot:
-        await rest(app, pilot)
-        yield app, pilot
-
-
-async def rest(app: NsystuiApp, pilot: Any, seconds: float = 60.0) -> None:
-    """Waits until everything is loaded and the screen shows the answer to what it asked last."""
-    deadline = time.monotonic() + seconds
-    while True:
         await pilot.pause()
-        is_settled = getattr(app.screen, "is_settled", True)  # dialogs ask nothing
-        if is_settled and not app.loading_now and all(worker.is_finished for worker in app.workers):
-            break
-        assert time.monotonic() < deadline, "the screen did not come to rest"
-    await pilot.pause()
-
-
-async def hit(app: NsystuiApp, pilot: Any, *keys: str) -> None:
-    """Presses keys as fast as a user who knows them, and waits for the end."""
-    await pilot.press(*keys)
-    await rest(app, pilot)
+        yield app, pilot
 
 
 def painted(app: NsystuiApp) -> list[Strip]:
@@ -59,17 +44,17 @@ def screen_text(app: NsystuiApp) -> list[str]:
 
 
 async def becomes(pilot: Any, holds: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Whether a condition holds in time: for a screen that does not come to rest, or moves by itself."""
+    """Whether a condition holds in time: only for a program that a test keeps at work, so that it never rests."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
-        await pilot.pause(0.02)
+        await asyncio.sleep(0.005)
     return holds()
 
 
-async def shows(app: NsystuiApp, pilot: Any, words: str) -> None:
-    """Waits until ``words`` are on the screen; a state alone does not mean that it was painted."""
-    await becomes(pilot, lambda: any(words in line for line in screen_text(app)))
-    line_with(app, words)
+def tap(app: NsystuiApp, *keys: str) -> None:
+    """Presses keys without any wait, as fast as a terminal sends them."""
+    for key in keys:
+        app.post_message(Key(key, key if len(key) == 1 else None))
 
 
 def line_with(app: NsystuiApp, words: str) -> str:

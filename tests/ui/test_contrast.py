@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import hit, painted, rest
+from jobs import painted
 from rich.terminal_theme import TerminalTheme
 
 from nsystui.base.colours import CATEGORIES
@@ -82,13 +82,13 @@ async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, te
         app.theme = theme
     hard = {}
     async with app.run_test(size=(120, 36)) as pilot:
-        await rest(app, pilot)
+        await pilot.pause()
         for keys in screens:
-            await hit(app, pilot, *keys)
+            await pilot.press(*keys)
             for terminal in terminals:
                 hard |= weak(app, terminal)
             if keys[-1] in ("question_mark", "ctrl+p"):
-                await hit(app, pilot, "escape")
+                await pilot.press("escape")
     assert not hard, "\n".join(f"{pair}: {text}" for pair, text in hard.items())
 
 
@@ -96,8 +96,8 @@ async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, te
 async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_directory, look, terminal):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look)
     async with app.run_test(size=(120, 36)) as pilot:
-        await rest(app, pilot)
-        await hit(app, pilot, "4")
+        await pilot.pause()
+        await pilot.press("4")
         chart = app.screen.query_one("#chart")
         names = [name for name in CATEGORIES if name not in ("better", "worse", "idle", "nvtx")]
         fills = {name: chart.get_component_rich_style(fill_class(name)).color.get_truecolor(terminal) for name in names}
@@ -109,8 +109,8 @@ async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_d
 async def test_sixteen_colours_are_enough_for_overview_and_gpu(demo_job, cache_directory):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), Look(few_colors=True))
     async with app.run_test(size=(120, 36)) as pilot:
-        await rest(app, pilot)
-        await hit(app, pilot, "4")
+        await pilot.pause()
+        await pilot.press("4")
         colours = {
             style.color.number
             for strip in painted(app)

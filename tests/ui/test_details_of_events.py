@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import WIDE, hit, running, screen_text
+from jobs import WIDE, running, screen_text
 from support import native
 
 from nsystui.base.columns import Unit
@@ -38,13 +38,13 @@ def kernel(path, row: int) -> tuple[int, int]:
 
 async def test_an_nccl_kernel_says_its_step_message_and_who_came_last(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "3", "enter")
+        await pilot.press("3", "enter")
         rows = app.screen.table.answer.records()
         here = next(number for number, row in enumerate(rows) if row["collective"] == "AllReduce")
         app.screen.table.move_to(here)
-        await hit(app, pilot)
+        await pilot.pause()
         seen = [details(app)]
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert isinstance(app.screen, EventsScreen)
         values = app.screen.values()
         rank = int(values["rank"])
@@ -73,38 +73,38 @@ async def test_an_nccl_kernel_says_its_step_message_and_who_came_last(job, cache
 
 async def test_a_launch_says_its_step(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "2", "enter", "enter")
+        await pilot.press("2", "enter", "enter")
         values = app.screen.values()
         assert f"step {step_of(job[int(values['rank'])], int(values['correlation_id']))} " in details(app)
 
 
 async def test_a_kernel_of_the_table_has_its_full_name_in_the_details(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "2")
+        await pilot.press("2")
         table = app.screen.table
         rows = table.answer.records()
         here = next(number for number, row in enumerate(rows) if row["smart"] != row["name"])
         table.move_to(here)
-        await hit(app, pilot)
+        await pilot.pause()
         assert "".join(rows[here]["name"].split()) in "".join(details(app).split())
 
 
 async def test_of_one_rank_alone_nobody_came_last(job, cache):
     async with running(job[:1], cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "3", "enter")
+        await pilot.press("3", "enter")
         assert "comm " in details(app) and "transfer" not in details(app) and "last" not in details(app)
 
 
 async def test_events_show_smart_names_and_keep_full_ones(shared_export, cache):
     path = shared_export("ddp-a100-rank0of4")
     async with running([path], cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "2")
+        await pilot.press("2")
         full = str(app.screen.values()["name"])
         smart = app.job.smart_names()[full]
         assert smart != full
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert any(smart in line for line in screen_text(app)[:4])  # the way here
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert app.screen.values()["name"] == full
         row = next(line for line in screen_text(app) if line.startswith("▸"))
         assert smart[:20] in row and "void " not in row

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text, shows
+from jobs import NARROW, WIDE, becomes, line_with, running, screen_text
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import NAME, Column, Unit
@@ -47,7 +47,7 @@ async def comparing(
         await becomes(pilot, lambda: app.sides is not None or app.return_code is not None)
         if app.sides is not None:
             await becomes(pilot, lambda: getattr(app.screen, "answer", None) is not None)
-            await rest(app, pilot)
+            await pilot.pause()
         yield app, pilot
 
 
@@ -72,44 +72,44 @@ def keys_of(text: str) -> list[str]:
 
 async def test_x_on_two_ranks_of_the_overview_compares_them(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "x")
-        await shows(app, pilot, "A = rank 0: x on another rank compares")
-        await hit(app, pilot, "down", "down", "x")
+        await pilot.press("x")
+        line_with(app, "A = rank 0: x on another rank compares")
+        await pilot.press("down", "down", "x")
         assert isinstance(app.screen, DiffScreen)
         assert line_with(app, "[A] rank 0   [B] rank 2")
         assert line_with(app, "[summary]")
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         assert isinstance(app.screen, OverviewScreen)
 
 
 async def test_x_twice_on_a_rank_takes_the_mark_away(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "x", "x")
-        await shows(app, pilot, "mark cleared: rank 0")
-        await hit(app, pilot, "down", "x")
+        await pilot.press("x", "x")
+        line_with(app, "mark cleared: rank 0")
+        await pilot.press("down", "x")
         assert isinstance(app.screen, OverviewScreen)
 
 
 async def test_x_on_two_rows_of_the_ranks_screen_compares_them(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "7")
+        await pilot.press("7")
         ranks = cells(app, "rank")
-        await hit(app, pilot, "x", "down", "x")
+        await pilot.press("x", "down", "x")
         assert line_with(app, f"[A] rank {ranks[0]}   [B] rank {ranks[1]}")
 
 
 @pytest.mark.parametrize("key", ["1", "7"])
 async def test_two_groups_of_ranks_are_typed(demo_job, cache_directory, key):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, key, "X")
-        await hit(app, pilot, "end", *["backspace"] * 5, *keys_of("0,1 -- 2-3"), "enter")
+        await pilot.press(key, "X")
+        await pilot.press("end", *["backspace"] * 5, *keys_of("0,1 -- 2-3"), "enter")
         assert isinstance(app.screen, DiffScreen)
         assert line_with(app, "[A] ranks 0-1   [B] ranks 2-3")
 
 
 async def test_a_group_without_another_is_compared_with_all_others(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "X", "enter")
+        await pilot.press("X", "enter")
         assert line_with(app, "[A] rank 0   [B] ranks 1-3")
 
 
@@ -124,28 +124,28 @@ async def test_a_group_without_another_is_compared_with_all_others(demo_job, cac
 )
 async def test_groups_that_cannot_be_compared_say_why(demo_job, cache_directory, text, complaint):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "X", "end", *["backspace"] * 5, *keys_of(text), "enter")
+        await pilot.press("X", "end", *["backspace"] * 5, *keys_of(text), "enter")
         assert isinstance(app.screen, OverviewScreen)
         assert line_with(app, complaint)
 
 
 async def test_one_rank_alone_cannot_be_compared(demo_job, cache_directory):
     async with running(demo_job[:1], cache_directory) as (app, pilot):
-        await hit(app, pilot, "x")
-        await shows(app, pilot, "there is one rank only")
+        await pilot.press("x")
+        line_with(app, "there is one rank only")
 
 
 async def test_enter_goes_from_the_summary_to_a_table_and_to_the_name_on_its_screen(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "x", "down", "x")
+        await pilot.press("x", "down", "x")
         place = [text.strip() for text in cells(app, "what")].index("kernels")
-        await hit(app, pilot, *["down"] * place, "enter")
+        await pilot.press(*["down"] * place, "enter")
         assert app.screen.name_of_table == "kernels"
-        await hit(app, pilot, "n")
+        await pilot.press("n")
         name = cells(app, "name")[0]
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert line_with(app, "in A or B? B")
-        await hit(app, pilot, "backspace", "a", "enter")
+        await pilot.press("backspace", "a", "enter")
         assert isinstance(app.screen, KernelsScreen)
         assert cells(app, "name") == [name]
         assert [item.rank for item in app.job.ranks if item.task in app.selection.tasks] == [0]
@@ -153,9 +153,9 @@ async def test_enter_goes_from_the_summary_to_a_table_and_to_the_name_on_its_scr
 
 async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "x", "down", "x", "v", "v", "v")
+        await pilot.press("x", "down", "x", "v", "v", "v")
         place = next(n for n, name in enumerate(cells(app, "name")) if name.endswith("step *"))
-        await hit(app, pilot, *["down"] * place, "enter", "enter")
+        await pilot.press(*["down"] * place, "enter", "enter")
         assert app.current_mode == "nvtx"
         assert app.selection.name.matches("step 17") and not app.selection.name.matches("data step 17")
 
@@ -166,44 +166,44 @@ async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_di
 async def test_the_verdict_stands_above_the_summary_alone(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
         assert screen_text(app)[3].startswith("B is ") and sum("B is " in line for line in screen_text(app)) == 1
-        await hit(app, pilot, "v")
+        await pilot.press("v")
         assert not any("B is " in line for line in screen_text(app))
 
 
 async def test_v_goes_through_the_tables_and_back(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
         for name in ("kernels", "families", "nvtx", "nccl", "memory", "functions", "calltree", "steps", "summary"):
-            await hit(app, pilot, "v")
+            await pilot.press("v")
             assert line_with(app, f"[{name}]")
             assert len(app.screen.table.answer)
-        await hit(app, pilot, "V")
+        await pilot.press("V")
         assert app.screen.name_of_table == "steps"
 
 
 async def test_kernels_have_smart_names_and_files_full_ones(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "7", "x", "down", "x", "v")
+        await pilot.press("7", "x", "down", "x", "v")
         assert app.screen.name_of_table == "kernels"
         full = next(name for name in cells(app, "name") if name.startswith("void "))
         smart = app.screen.table.names[full]
         assert line_with(app, smart[:30]) and not any(full[:20] in line for line in screen_text(app)[:-7])
         assert any(full in row for row in app.screen.answer_to_export().rows)
-        await hit(app, pilot, "n")
+        await pilot.press("n")
         assert line_with(app, full[:20]) and app.screen.table.names == {}
 
 
 async def test_the_details_of_a_row_are_named_and_have_no_bar(demo_job, other_job, cache_directory):
     async with comparing((demo_job, other_job), cache_directory) as (app, pilot):
         assert app.screen.row_details()[0] == [cells(app, "what")[0].strip()]
-        await hit(app, pilot, "v")
+        await pilot.press("v")
         assert not any("█" in fact or "more ▲" in fact for facts in app.screen.row_details() for fact in facts)
 
 
 async def test_x_swaps_the_sides(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "v")
+        await pilot.press("v")
         before = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
-        await hit(app, pilot, "x")
+        await pilot.press("x")
         assert line_with(app, "[A] after   [B] before")
         after = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
         assert after == pytest.approx({name: -change for name, change in before.items()})
@@ -214,37 +214,37 @@ async def test_per_rank_is_on_the_screen_where_the_sides_have_other_numbers_of_r
 ):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
         assert "GPU operation time per rank" in cells(app, "what")
-        await hit(app, pilot, "v")
+        await pilot.press("v")
         assert line_with(app, "A/rank")
 
 
 async def test_a_filter_leaves_rows_and_escape_takes_it_away(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        await hit(app, pilot, "v")
+        await pilot.press("v")
         count = len(app.screen.table.answer)
-        await hit(app, pilot, "/", *"nccl", "enter")
+        await pilot.press("/", *"nccl", "enter")
         assert 0 < len(app.screen.table.answer) < count
         assert line_with(app, 'filter "nccl"')
         assert all("nccl" in name for name in cells(app, "name"))
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         assert len(app.screen.table.answer) == count
 
 
 async def test_numbers_are_folded_or_not(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        await hit(app, pilot, "d")
+        await pilot.press("d")
         assert app.screen.name_of_table == "nvtx"
         assert "step 0" in " ".join(cells(app, "name"))
-        await hit(app, pilot, "d")
+        await pilot.press("d")
         assert "step *" in " ".join(cells(app, "name"))
 
 
 async def test_e_exports_plain_values_of_the_summary(demo_job, other_job, cache_directory, tmp_path):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
         target = tmp_path / "out.json"
-        await hit(app, pilot, "e")
+        await pilot.press("e")
         app.screen.prompt.value = str(target)
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert await becomes(pilot, target.exists)
         found = {row["what"].strip(): row for row in json.loads(target.read_text())}
         assert found["GPU busy"]["unit"] == "%" and isinstance(found["GPU busy"]["a"], float)
@@ -254,40 +254,40 @@ async def test_functions_and_the_call_tree_of_both_jobs_are_views_whose_rows_ope
     demo_job, other_job, cache_directory, tmp_path
 ):
     async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, *["tab"] * 6)
+        await pilot.press(*["tab"] * 6)
         assert line_with(app, "[functions]")
         sizes = [abs(change) for change in cells(app, "difference")]
         assert sizes == sorted(sizes, reverse=True) and sizes[0]
         name, samples = cells(app, "full_name")[0], cells(app, "own_samples_b")[0]
-        await hit(app, pilot, "enter", "backspace", "b", "enter")
+        await pilot.press("enter", "backspace", "b", "enter")
         assert isinstance(app.screen, HostScreen) and cells(app, "full_name") == [name]
         assert cells(app, "own")[0] >= samples  # in the table, those between the first step and the last
-        await hit(app, pilot, "escape", "tab")
+        await pilot.press("escape", "tab")
         assert line_with(app, "[calltree]")
         assert cells(app, "parent")[0] == 0
         target = tmp_path / "tree.csv"
-        await hit(app, pilot, "e")
+        await pilot.press("e")
         app.screen.prompt.value = str(target)
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert await becomes(pilot, target.exists)
         assert "Total Difference per Step (ns)" in target.read_text().splitlines()[0]
 
 
 async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "r")
-        await shows(app, pilot, "A and B are fixed here")
-        await hit(app, pilot, "v")
+        await pilot.press("r")
+        line_with(app, "A and B are fixed here")
+        await pilot.press("v")
         name = cells(app, "name")[0]
         totals = {side: cells(app, f"sum_{side}")[0] for side in "ab"}
         for side in ("b", "a", "b"):
-            await hit(app, pilot, "enter", "backspace", side, "enter")
+            await pilot.press("enter", "backspace", side, "enter")
             assert isinstance(app.screen, KernelsScreen) and cells(app, "name") == [name]
             assert cells(app, "total") == [totals[side]]
             assert f"{side.upper()}: {'after' if side == 'b' else 'before'}" in screen_text(app)[0]
-            await hit(app, pilot, "escape")
+            await pilot.press("escape")
             assert isinstance(app.screen, DiffScreen)
-        await hit(app, pilot, "1")
+        await pilot.press("1")
         assert isinstance(app.screen, OverviewScreen) and app.job is app.sides[0].job
 
 
@@ -344,27 +344,27 @@ async def test_sides_that_are_not_there_end_with_one_line(demo_job, cache_direct
 
 async def ask_for_other(app, pilot) -> None:
     app.screen.open_question(recipe_named("diff"))
-    await rest(app, pilot)
+    await pilot.pause()
 
 
 async def compared(app, pilot) -> None:
     assert await becomes(pilot, lambda: getattr(app.screen, "answer", None) is not None)
-    await rest(app, pilot)
+    await pilot.pause()
 
 
 async def test_the_palettes_diff_compares_with_another_job(demo_job, other_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await ask_for_other(app, pilot)
         line_with(app, "compare with a path, or ranks A -- B")
-        await hit(app, pilot, *keys_of(str(other_job[0].parent)), "enter")
+        await pilot.press(*keys_of(str(other_job[0].parent)), "enter")
         await compared(app, pilot)
         assert isinstance(app.screen, DiffScreen)
         a, b = app.screen.sides
         assert (a.job, len(b.job.ranks)) == (app.job, 2)
         line_with(app, "[A] ")
-        await hit(app, pilot, "2")
-        await shows(app, pilot, "esc goes back to them")
-        await hit(app, pilot, "escape")
+        await pilot.press("2")
+        line_with(app, "esc goes back to them")
+        await pilot.press("escape")
         assert isinstance(app.screen, OverviewScreen)
         assert len(app.job.ranks) == 4
 
@@ -372,7 +372,7 @@ async def test_the_palettes_diff_compares_with_another_job(demo_job, other_job, 
 async def test_the_palettes_diff_compares_groups_of_ranks(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await ask_for_other(app, pilot)
-        await hit(app, pilot, *keys_of("0-1 -- 2,3"), "enter")
+        await pilot.press(*keys_of("0-1 -- 2,3"), "enter")
         await compared(app, pilot)
         assert [side.label for side in app.screen.sides] == ["ranks 0-1", "ranks 2-3"]
 
@@ -385,8 +385,8 @@ async def test_a_wrong_name_of_another_job_is_one_line(demo_job, cache_directory
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await ask_for_other(app, pilot)
         app.screen.prompt.query_one("Input").value = text
-        await hit(app, pilot, "enter")
-        await shows(app, pilot, complaint)
+        await pilot.press("enter")
+        line_with(app, complaint)
         assert app.screen.prompt.is_open
 
 
@@ -398,17 +398,17 @@ async def test_another_job_that_cannot_be_read_is_said_on_the_screen_before(demo
         screen = OtherJobScreen(app.job, app.source, (str(torn),))
         torn.write_bytes(demo_job[0].read_bytes()[:100_000])
         app.open_screen(screen)
-        await rest(app, pilot)
-        await shows(app, pilot, "nothing to compare with:")
+        await pilot.pause()
+        line_with(app, "nothing to compare with:")
         assert isinstance(app.screen, OverviewScreen)
 
 
 async def test_the_palette_of_a_comparison_alone_offers_its_commands(demo_job, other_job, cache_directory):
     async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
         line_with(app, "ctrl+p all commands")
-        await hit(app, pilot, "ctrl+p")
+        await pilot.press("ctrl+p")
         text = "\n".join(screen_text(app))
         assert "swap A and B" in text and "– view" not in text
-        await hit(app, pilot, *"swap", "enter")
+        await pilot.press(*"swap", "enter")
         await becomes(pilot, lambda: isinstance(app.screen, DiffScreen) and app.screen.sides[0].label == "after")
         assert isinstance(app.screen, DiffScreen) and app.screen.sides[0].label == "after"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import WIDE, hit, line_with, running, screen_text, shows
+from jobs import WIDE, line_with, running, screen_text
 from synthetic import cpu_only_export
 
 from nsystui.exports.demo import TrainingJob
@@ -22,7 +22,7 @@ def job(written_once: Callable[..., list[Path]]) -> list[Path]:
 
 async def test_p_shows_factors_and_the_breakdown_of_each_gpu(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "v", "v", "v")
+        await pilot.press("4", "v", "v", "v")
         for name in ("device parallel efficiency", "├ load balance", "├ communication", "└ orchestration"):
             assert "%" in line_with(app, name)
         assert "unknown: record with `nsys profile -t mpi`" in line_with(app, "MPI parallel")
@@ -34,68 +34,68 @@ async def test_p_shows_factors_and_the_breakdown_of_each_gpu(job, cache_director
 
 async def test_wide_screens_tell_the_formulas_too(job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4", "v", "v", "v")
-        await shows(app, pilot, "= load balance × communication × orchestration")
+        await pilot.press("4", "v", "v", "v")
+        line_with(app, "= load balance × communication × orchestration")
 
 
 async def test_b_goes_through_the_tables_and_another_key_changes_what_is_useful(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "v", "v", "v")
+        await pilot.press("4", "v", "v", "v")
         names = []
         for _ in range(4):
             names.append(app.screen.answer_to_export().name)
-            await hit(app, pilot, "b")
+            await pilot.press("b")
         assert names == ["breakdown", "device", "host", "processes"]
         before = line_with(app, "device parallel efficiency")
-        await hit(app, pilot, "U")
+        await pilot.press("U")
         assert line_with(app, "device parallel efficiency") != before
-        await shows(app, pilot, "useful (talp)")
+        line_with(app, "useful (talp)")
 
 
 async def test_a_factor_opens_the_screen_that_explains_it(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "v", "v", "v", "b", "enter")
-        await shows(app, pilot, "the product of the factors below")
-        await hit(app, pilot, "down", "down", "enter")
+        await pilot.press("4", "v", "v", "v", "b", "enter")
+        line_with(app, "the product of the factors below")
+        await pilot.press("down", "down", "enter")
         assert app.current_mode == "nccl"
-        await hit(app, pilot, "4", "down", "enter")
+        await pilot.press("4", "down", "enter")
         assert isinstance(app.screen, GpuScreen)
 
 
 async def test_a_rank_is_selected_and_its_gpu_shown(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "v", "v", "v", "enter")
-        await shows(app, pilot, "the sum over all GPUs")
-        await hit(app, pilot, "down", "down", "enter")
+        await pilot.press("4", "v", "v", "v", "enter")
+        line_with(app, "the sum over all GPUs")
+        await pilot.press("down", "down", "enter")
         assert isinstance(app.screen, GpuScreen)
-        await shows(app, pilot, "rank 1")
+        line_with(app, "rank 1")
 
 
 async def test_a_time_in_the_selection_is_the_whole(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "enter", "v", "v", "v")
+        await pilot.press("4", "enter", "v", "v", "v")
         assert isinstance(app.screen, EfficiencyScreen)
-        await shows(app, pilot, "100 % is the selected time")
+        line_with(app, "100 % is the selected time")
 
 
 async def test_a_factor_leads_to_another_tab_and_esc_back(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "v", "v", "v")
-        await shows(app, pilot, "[efficiency]")
-        await hit(app, pilot, "b", "down", "enter")
+        await pilot.press("4", "v", "v", "v")
+        line_with(app, "[efficiency]")
+        await pilot.press("b", "down", "enter")
         assert isinstance(app.screen, RanksScreen)
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         assert isinstance(app.screen, EfficiencyScreen)
 
 
 async def test_without_gpu_work_it_says_so(tmp_path):
     async with running([cpu_only_export(tmp_path / "cpu.sqlite")], None) as (app, pilot):
-        await hit(app, pilot, "4", "v", "v", "v")
-        await shows(app, pilot, "no GPU work in this export")
+        await pilot.press("4", "v", "v", "v")
+        line_with(app, "no GPU work in this export")
 
 
 async def test_runs_without_a_common_clock_ask_for_a_choice(shared_export, cache_directory):
     paths = [shared_export(f"h100-2rank-moe-{when}") for when in ("before", "after")]
     async with running(paths, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "v", "v", "v")
-        await shows(app, pilot, "share no clock")
+        await pilot.press("4", "v", "v", "v")
+        line_with(app, "share no clock")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text
+from jobs import NARROW, WIDE, line_with, running, screen_text
 from synthetic import empty_export, illnesses
 
 from nsystui.base.selection import NameFilter
@@ -63,7 +63,7 @@ class TestFound:
             assert "◂ straggler" in line_with(app, "      1     ")
             for size in (NARROW, WIDE, (60, 15)):
                 await pilot.resize_terminal(*size)
-                await rest(app, pilot)
+                await pilot.pause()
                 screen = overview(app)
                 parts = (screen.findings, screen.ranks, screen.kernels)
                 words = len(screen.head.texts) + len(screen.looking.texts)
@@ -74,34 +74,34 @@ class TestFound:
 
     async def test_enter_opens_its_page_with_the_doors_from_it(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            await hit(app, pilot, "enter")  # the findings have the focus
+            await pilot.press("enter")  # the findings have the focus
             assert isinstance(app.screen, FindingScreen)
             assert app.screen.finding.id == "straggler"
             for word in ("why", "how to fix", "cost", "doors"):
                 assert line_with(app, f"{word}  ")
-            await hit(app, pilot, "L")
+            await pilot.press("L")
             assert isinstance(app.screen, TimelineScreen)
 
     async def test_findings_that_come_late_leave_the_user_where_he_is(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             screen = overview(app)
             screen.kernels.focus()
-            await hit(app, pilot, "r", *"1", "enter")
+            await pilot.press("r", *"1", "enter")
             assert screen.focused is screen.kernels and screen.findings.found is not None
 
     async def test_the_door_leads_to_the_screen_that_shows_it_at_its_time(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             await to_finding(app, pilot, "idle-gaps")
             gap = overview(app).findings.current
-            await hit(app, pilot, "enter", "enter")
+            await pilot.press("enter", "enter")
             assert isinstance(app.screen, TimelineScreen)
             window = app.selection.window
             assert window.start < gap.window.start and window.end > gap.window.end
-            await hit(app, pilot, "escape")
-            await hit(app, pilot, "escape")
+            await pilot.press("escape")
+            await pilot.press("escape")
             assert app.selection.is_everything
             await to_finding(app, pilot, "straggler")
-            await hit(app, pilot, "enter", "enter")
+            await pilot.press("enter", "enter")
             assert isinstance(app.screen, RanksScreen)
             assert app.screen.view.name == "collectives"
 
@@ -111,7 +111,7 @@ class TestFound:
                 door = Door(view, filter="x" if view == "api" else "")
                 advice = Advice("do", "because")
                 await show_finding(app, Finding("it", Severity.INFO, "it is so", advice, door))
-                await rest(app, pilot)
+                await pilot.pause()
                 name = type(app.screen).__name__.lower()
                 own = {DIAGNOSTICS: "diagnostics", "call tree": "calltree"} | {
                     name: name for name in ("metrics", "network")
@@ -120,54 +120,54 @@ class TestFound:
                 assert name == f"{expected}screen", view
                 assert not isinstance(app.screen, ViewsScreen) or app.screen.view.name == view
                 assert app.selection.name == (NameFilter("x") if door.filter else None)
-                await hit(app, pilot, "escape")
+                await pilot.press("escape")
 
     async def test_its_page_says_what_to_try_and_shows_the_evidence(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            await hit(app, pilot, "enter")
+            await pilot.press("enter")
             assert isinstance(app.screen, FindingScreen)
             first = app.screen.finding
             assert first.advice.text[:20] in line_with(app, "how to fix")
             assert app.screen.table.row_count == len(first.evidence)
             assert "1 of " in screen_text(app)[1]
-            await hit(app, pilot, "right_square_bracket")
+            await pilot.press("right_square_bracket")
             assert app.screen.finding is not first
-            await hit(app, pilot, "left_square_bracket", "left_square_bracket")
+            await pilot.press("left_square_bracket", "left_square_bracket")
             assert app.screen.finding is first
-            await hit(app, pilot, "enter")
+            await pilot.press("enter")
             assert isinstance(app.screen, RanksScreen)
 
     async def test_one_without_evidence_has_its_door_too(self, tmp_path, cache_directory):
         paths = illnesses.synchronous_memsets(tmp_path / "no-nvtx.sqlite").paths
         async with running(paths, cache_directory, NARROW) as (app, pilot):
-            await hit(app, pilot, "enter")
+            await pilot.press("enter")
             place = [one.evidence is None for one in app.screen.found.findings].index(True)
-            await hit(app, pilot, *["right_square_bracket"] * place)
+            await pilot.press(*["right_square_bracket"] * place)
             assert app.screen.finding.evidence is None
-            await hit(app, pilot, "enter")
+            await pilot.press("enter")
             assert not isinstance(app.screen, FindingScreen)
 
     async def test_what_was_not_checked_says_what_it_needs_and_the_export_has_all(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             keys = [column.key for column in overview(app).answer_to_export().columns]
             assert {"id", "suggestion", "start", "command"} <= set(keys)
-            await hit(app, pilot, "end", "enter")
+            await pilot.press("end", "enter")
             assert isinstance(app.screen, NotCheckedScreen)
             assert "needs" in line_with(app, "tensor-activity")
 
     async def test_a_selection_has_its_own_findings(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             whole = overview(app).findings.found
-            await hit(app, pilot, "r", *"1", "enter")
+            await pilot.press("r", *"1", "enter")
             assert overview(app).findings.found is not whole
-            await hit(app, pilot, "escape")
+            await pilot.press("escape")
             assert overview(app).findings.found is whole
 
     async def test_a_healthy_job_is_said_to_be_healthy(self, healthy, cache_directory):
         async with running(healthy, cache_directory, NARROW) as (app, pilot):
             line_with(app, "no issues found")
             overview(app).findings.focus()
-            await hit(app, pilot, "enter")
+            await pilot.press("enter")
             assert "no issues found" in screen_text(app)[-1]
 
     async def test_without_gpu_work_there_are_findings_too(self, tmp_path, cache_directory):
@@ -183,9 +183,9 @@ class TestHugeJobs:
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             assert "! checks" in line_with(app, "Findings")
             assert overview(app).findings.found is None
-            await hit(app, pilot, "exclamation_mark")
+            await pilot.press("exclamation_mark")
             assert rows(app)
-            await hit(app, pilot, "r", *"1", "enter")  # asked for once is asked for
+            await pilot.press("r", *"1", "enter")  # asked for once is asked for
             assert rows(app)
 
 
@@ -197,5 +197,5 @@ async def test_what_fails_is_said_and_the_screen_lives_on(healthy, cache_directo
     monkeypatch.setattr("nsystui.questions.triage.run.triage", broken)
     async with running(healthy, cache_directory, NARROW) as (app, pilot):
         assert "could not be checked" in line_with(app, "Findings")
-        await hit(app, pilot, "tab", "enter")
+        await pilot.press("tab", "enter")
         assert not isinstance(app.screen, OverviewScreen)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import NARROW, WIDE, hit, line_with, rest, running, screen_text
+from jobs import NARROW, WIDE, line_with, running, screen_text
 from synthetic import cpu_only_export, whole_graph_export
 from textual import events
 
@@ -49,33 +49,33 @@ def stacked(app: NsystuiApp, lane: int = 0) -> list[str]:
 
 async def test_one_gpu_is_a_stack_with_a_lane_for_each_metric(one_rank, cache_directory):
     async with running(one_rank, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         assert labels(app)[0] == "rank 0"
         assert stacked(app) == ["compute", "memory"]  # no NCCL in a job of one
         assert {"SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX"} <= set(labels(app))
         assert stacked(app, 1) == ["metric"]
-        await hit(app, pilot, "m")
+        await pilot.press("m")
         assert labels(app) == ["rank 0"]
         assert gpu(app).chart.lanes[0].height >= 4
-        await hit(app, pilot, "m")
+        await pilot.press("m")
         assert "SM active" in labels(app)
 
 
 async def test_several_gpus_are_as_high_as_there_is_room(demo_job, cache_directory):
     async with running(demo_job, cache_directory, NARROW) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         assert labels(app) == [f"rank {rank}" for rank in range(4)]
         assert [lane.height for lane in gpu(app).chart.lanes] == [3] * 4
         await pilot.resize_terminal(*WIDE)
-        await rest(app, pilot)
+        await pilot.pause()
         assert labels(app)[:3] == ["rank 0", "SM active", "tensor active"]
-        await hit(app, pilot, "m")
+        await pilot.press("m")
         assert [lane.height for lane in gpu(app).chart.lanes] == [4] * 4
 
 
 async def test_the_parts_of_a_stack_and_idle_time_are_all_of_each_column(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         for lane in gpu(app).chart.lanes:
             parts = [bins for _, bins in lane.stack]
             for column, busy in enumerate(lane.bins):
@@ -85,7 +85,7 @@ async def test_the_parts_of_a_stack_and_idle_time_are_all_of_each_column(demo_jo
 
 async def test_the_steps_stand_below_the_time_axis_where_they_begin(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         line = line_with(app, "  step ")
         chart = gpu(app).chart
         times = step_times(app.job.steps(), None)[app.job.ranks[0].task]
@@ -96,8 +96,8 @@ async def test_the_steps_stand_below_the_time_axis_where_they_begin(demo_job, ca
 
 async def test_many_gpus_have_half_a_line_and_the_cursor_tells_the_parts(many_ranks, cache_directory):
     async with running(many_ranks, cache_directory, NARROW) as (app, pilot):
-        await hit(app, pilot, "4")
-        await hit(app, pilot, "down", "greater_than_sign", "greater_than_sign")
+        await pilot.press("4")
+        await pilot.press("down", "greater_than_sign", "greater_than_sign")
         assert labels(app) == [f"rank {rank}" for rank in range(16)]
         assert line_with(app, "rank 2 rank 3")
         assert line_with(app, "rank 1 · device 0")
@@ -107,20 +107,20 @@ async def test_many_gpus_have_half_a_line_and_the_cursor_tells_the_parts(many_ra
         ) and screen_text(app)
         detail = next(line for line in values if line.startswith("busy "))
         assert all(word in detail for word in ("compute", "NCCL", "memory"))
-        await hit(app, pilot, "end", "pagedown", "pagedown")
+        await pilot.press("end", "pagedown", "pagedown")
         assert line_with(app, "rank 15 · device 0")
 
 
 async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         screen, job = gpu(app), app.job
         bins = screen.chart.chart_width
         expected = job.busy(Selection()).lanes(job.extent(), bins)[0]
         assert screen.chart.lanes[0].bins == pytest.approx(expected.busy.tolist(), nan_ok=True)
         share = expected.totals.percent(expected.totals.busy)
         assert screen.chart.lanes[0].value == f"{share:.1f} %"
-        await hit(app, pilot, *["greater_than_sign"] * 3, "space", "greater_than_sign", "space")
+        await pilot.press(*["greater_than_sign"] * 3, "space", "greater_than_sign", "space")
         spent = job.busy(Selection()).devices[0].breakdown(Window(*screen.chart.span_times))
         shown = next(line for line in screen_text(app) if line.startswith("busy "))
         assert float(shown.split()[1]) == pytest.approx(100 * spent.busy / spent.time, abs=0.06)
@@ -128,10 +128,10 @@ async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_jo
 
 async def test_columns_without_a_recording_are_said_to_be_none(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         late = next(n for n, lane in enumerate(gpu(app).chart.lanes) if math.isnan(lane.bins[0]))
         gpu(app).chart.cursor_lane = late
-        await rest(app, pilot)
+        await pilot.pause()
         assert line_with(app, "not recorded here")
 
 
@@ -140,73 +140,73 @@ async def test_columns_without_a_recording_are_said_to_be_none(demo_job, cache_d
 
 async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4")
-        await hit(app, pilot, "greater_than_sign", "greater_than_sign", "right")
+        await pilot.press("4")
+        await pilot.press("greater_than_sign", "greater_than_sign", "right")
         screen = gpu(app)
         base = screen.picture.base
         middle = sum(screen.chart.cursor_times) // 2
-        await hit(app, pilot, "+")
+        await pilot.press("+")
         window = screen.picture.window
         assert abs(window.end - window.start - (base.end - base.start) // 2) <= 1
         assert window.start <= middle < window.end
         low, high = screen.chart.cursor_times
         assert low <= middle < high
         assert "of" in screen_text(app)[1]
-        await hit(app, pilot, "right_square_bracket")
+        await pilot.press("right_square_bracket")
         assert screen.picture.window.start > window.start
-        await hit(app, pilot, "left_square_bracket", "minus")
+        await pilot.press("left_square_bracket", "minus")
         assert screen.picture.window == base
-        await hit(app, pilot, "+", "+", "0")
+        await pilot.press("+", "+", "0")
         assert screen.picture.window == base
 
 
 async def test_zooming_ends_at_a_nanosecond_a_column(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4")
-        await hit(app, pilot, "greater_than_sign")
+        await pilot.press("4")
+        await pilot.press("greater_than_sign")
         screen = gpu(app)
-        await hit(app, pilot, *["+"] * 26)
+        await pilot.press(*["+"] * 26)
         assert "1 ns already" in screen_text(app)[-1]
         window = screen.picture.window
         assert window.end - window.start == screen.chart.chart_width
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert app.selection.window.end - app.selection.window.start == 1
         assert screen.chart.lanes and len(screen.chart.lanes[0].bins) == 1
-        await hit(app, pilot, "+", "enter", "left", "space", "right", "space", "m")
+        await pilot.press("+", "enter", "left", "space", "right", "space", "m")
 
 
 async def test_keys_that_cannot_act_say_why(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         for key, reason in (("minus", "all of the selection"), ("0", "in view"), ("left_square_bracket", "zooms in")):
-            await hit(app, pilot, key)
+            await pilot.press(key)
             assert reason in screen_text(app)[-1]
 
 
 async def test_a_marked_span_or_the_column_becomes_the_selection_of_every_screen(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         for key in ("enter", "t"):
-            await hit(app, pilot, "greater_than_sign", "space", "greater_than_sign", "space")
+            await pilot.press("greater_than_sign", "space", "greater_than_sign", "space")
             low, high = gpu(app).chart.span_times
             assert line_with(app, "marked ")
-            await hit(app, pilot, key)
+            await pilot.press(key)
             assert app.selection.window == Window(low, high)
             assert gpu(app).picture.window == Window(low, high)
-            await hit(app, pilot, "escape")
+            await pilot.press("escape")
         times = gpu(app).chart.cursor_times
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert app.selection.window == Window(*times)
-        await hit(app, pilot, "2")
+        await pilot.press("2")
         assert " + " in screen_text(app)[1]
 
 
 async def test_esc_goes_back_to_the_view_and_the_time_where_the_eye_was(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4")
-        await hit(app, pilot, "down", "greater_than_sign", "greater_than_sign", "+", "+")
+        await pilot.press("4")
+        await pilot.press("down", "greater_than_sign", "greater_than_sign", "+", "+")
         before, column = gpu(app).picture.window, gpu(app).chart.cursor_column
-        await hit(app, pilot, "enter", "greater_than_sign", "+", "escape")
+        await pilot.press("enter", "greater_than_sign", "+", "escape")
         assert app.selection.is_everything
         assert gpu(app).picture.window == before
         assert gpu(app).chart.cursor_column == column
@@ -214,15 +214,15 @@ async def test_esc_goes_back_to_the_view_and_the_time_where_the_eye_was(demo_job
 
 async def test_o_leaves_only_the_rank_of_the_lane_at_the_same_time(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4")
-        await hit(app, pilot, *["down"] * 2, "greater_than_sign", "greater_than_sign", "+")
+        await pilot.press("4")
+        await pilot.press(*["down"] * 2, "greater_than_sign", "greater_than_sign", "+")
         time = sum(gpu(app).chart.cursor_times) // 2
-        await hit(app, pilot, "o")
+        await pilot.press("o")
         assert screen_text(app)[1].startswith("rank 2 ")
         assert labels(app)[0] == "rank 2" and gpu(app).chart.cursor_lane == 0
         low, high = gpu(app).chart.cursor_times
         assert low <= time <= high
-        await hit(app, pilot, "o")
+        await pilot.press("o")
         assert "the only one" in screen_text(app)[-1]
 
 
@@ -231,7 +231,7 @@ async def test_o_leaves_only_the_rank_of_the_lane_at_the_same_time(demo_job, cac
 
 async def test_e_exports_the_lanes_as_they_are_shown(demo_job, cache_directory, tmp_path):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "4", "+", "down")
+        await pilot.press("4", "+", "down")
         screen = gpu(app)
         save(screen.answer_to_export(), tmp_path / "screen.csv", overwrite=False)
         view, columns = screen.picture.window, screen.chart.chart_width
@@ -259,19 +259,19 @@ async def test_e_exports_the_lanes_as_they_are_shown(demo_job, cache_directory, 
 async def test_without_gpu_work_it_says_what_to_record(tmp_path):
     path = cpu_only_export(tmp_path / "cpu.sqlite")
     async with running([path], tmp_path / "cache") as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         assert line_with(app, "nsys profile -t cuda")
-        await hit(app, pilot, "+", "m", "space", "enter", "o", "e", "y", "left")
+        await pilot.press("+", "m", "space", "enter", "o", "e", "y", "left")
         assert app.is_running
 
 
 async def test_whole_graphs_are_busy(tmp_path):
     path = whole_graph_export(tmp_path / "graph.sqlite")
     async with running([path], tmp_path / "cache") as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         assert "graph" in stacked(app)
         assert line_with(app, "count as busy")
-        await hit(app, pilot, "m")
+        await pilot.press("m")
         assert "gpu-metrics-devices" in screen_text(app)[-1]
 
 
@@ -280,7 +280,7 @@ async def test_whole_graphs_are_busy(tmp_path):
 
 async def test_real_graphs_keep_their_gpu_busy(shared_export, cache_directory):
     async with running([shared_export("cuda-graphs")], cache_directory) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         lane = gpu(app).chart.lanes[0]
         assert lane.value == "99.9 %"
         bins = dict(lane.stack)["graph"]
@@ -289,25 +289,25 @@ async def test_real_graphs_keep_their_gpu_busy(shared_export, cache_directory):
 
 async def test_real_metrics_are_lanes_below_their_gpu(shared_export, cache_directory):
     async with running([shared_export("gpu-metrics")], cache_directory) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         assert labels(app) == [
             *("rank 0", "GR active", "SM active", "SM issue", "tensor active"),
             *("DRAM read", "DRAM write", "PCIe TX", "PCIe RX"),
         ]
-        await hit(app, pilot, "end")
+        await pilot.press("end")
         assert "SM active" in line_with(app, "GR active ") or line_with(app, "SM active")
 
 
 async def test_any_metric_can_be_chosen_as_a_lane_and_exported_with_its_unit(shared_export, cache_directory):
     async with running([shared_export("gpu-metrics")], cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         assert line_with(app, "as room")
-        await hit(app, pilot, "m", "m", "m")
+        await pilot.press("m", "m", "m")
         assert len(labels(app)) == 15 and "GPC Clock Frequency" in labels(app)
-        await hit(app, pilot, "M", "M", "M", "M")
+        await pilot.press("M", "M", "M", "M")
         assert labels(app) == ["rank 0", "Vertex/Tess/Geometry Warps in Flight"]
         while "GPC Clock Frequency" not in labels(app):
-            await hit(app, pilot, "M")
+            await pilot.press("M")
         lane = gpu(app).chart.lanes[1]
         assert lane.value == "955MHz" and max(value for value in lane.bins if not math.isnan(value)) == 1
         assert line_with(app, "GPC Clock Frequency 210 MHz")
@@ -320,7 +320,7 @@ async def test_any_metric_can_be_chosen_as_a_lane_and_exported_with_its_unit(sha
 
 async def test_a_clock_in_mhz_is_worded_in_ghz(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4", "m", "m", "m")
+        await pilot.press("4", "m", "m", "m")
         clocks = [lane.value for lane in gpu(app).chart.lanes if lane.label.strip().startswith("GPC Clock")]
         assert clocks and all(re.fullmatch(r"1\.[0-9]+GHz", value) for value in clocks)
         assert re.search(r"GPC Clock Frequency 1\.[0-9]+ GHz", line_with(app, "GPC Clock Frequency 1"))
@@ -328,11 +328,11 @@ async def test_a_clock_in_mhz_is_worded_in_ghz(demo_job, cache_directory):
 
 async def test_the_metrics_of_kernels_and_steps_are_a_view_beside_the_lanes(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4", "V", "V")
+        await pilot.press("4", "V", "V")
         assert line_with(app, "GR Active [Throughput %]")
-        await hit(app, pilot, "b")
+        await pilot.press("b")
         assert line_with(app, "nvjet") and line_with(app, "busiest")
-        await hit(app, pilot, "b", "b", "b")
+        await pilot.press("b", "b", "b")
         assert line_with(app, "step") and line_with(app, "busiest")
 
 
@@ -344,23 +344,23 @@ async def test_m_leads_from_a_table_to_the_metrics_of_its_rows_and_esc_back(demo
             ("5", "nvtx", "range"),
             ("7", "ranks", "step"),
         ):
-            await hit(app, pilot, tab, "m")
+            await pilot.press(tab, "m")
             assert app.screen.options == {"by": by}
             assert line_with(app, "busiest")
-            await hit(app, pilot, "escape")
+            await pilot.press("escape")
             assert app.current_mode == mode
 
 
 async def test_m_says_what_to_record_where_there_are_no_metrics(many_ranks, cache_directory):
     async with running(many_ranks[:1], cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "2", "m")
+        await pilot.press("2", "m")
         assert app.current_mode == "kernels"
         assert "--gpu-metrics-devices=all" in screen_text(app)[-1]
 
 
 async def test_real_export_without_kernels_says_what_is_missing(shared_export, cache_directory):
     async with running([shared_export("no-kernel-table")], cache_directory) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         assert line_with(app, "no GPU work in this export: record with `nsys profile -t cuda`")
 
 
@@ -396,15 +396,15 @@ def test_the_mean_leaves_out_what_was_not_recorded():
 
 async def test_the_mouse_marks_a_span_and_its_wheel_zooms(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         chart, whole = app.screen.chart, app.screen.picture.window
         await pilot.mouse_down(chart, offset=(60, 1))
         await pilot.hover(chart, offset=(80, 1))
         await pilot.mouse_up(chart, offset=(80, 1))
-        await rest(app, pilot)
+        await pilot.pause()
         first, last = chart.span
         assert last - first == 20
         await pilot._post_mouse_events([events.MouseScrollUp], chart, offset=(60, 1), button=0)
-        await rest(app, pilot)
+        await pilot.pause()
         seen = app.screen.picture.window
         assert seen.end - seen.start < whole.end - whole.start

@@ -6,7 +6,7 @@ import csv
 import io
 
 import pytest
-from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text
+from jobs import NARROW, WIDE, becomes, line_with, running, screen_text
 from support import edit
 from synthetic import ExportWriter, training_job
 
@@ -44,7 +44,7 @@ def printed(capsys, *words) -> list[list[str]]:
 
 async def test_the_host_has_a_tab_with_all_views_on_its_bar(job, cache):
     async with running(job, cache, NARROW) as (app, pilot):
-        await hit(app, pilot, "8")
+        await pilot.press("8")
         assert "│8 Hst│" in screen_text(app)[0]
         assert view_bar(app).startswith("view [threads] functions  call tree")
         assert "GPU memory" in view_bar(app)
@@ -53,13 +53,13 @@ async def test_the_host_has_a_tab_with_all_views_on_its_bar(job, cache):
 
 async def test_threads_functions_and_memory_are_those_of_the_commands(job, cache, capsys):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "8")
+        await pilot.press("8")
         threads = column(app, "thread")
-        await hit(app, pilot, "v")
+        await pilot.press("v")
         functions = column(app, "full_name")
-        await hit(app, pilot, "v", "v")
+        await pilot.press("v", "v")
         gaps = column(app, "time")
-        await hit(app, pilot, "v")
+        await pilot.press("v")
         memory = column(app, "peak")
     rows = printed(capsys, "threads", *job)
     assert threads == [row[rows[0].index("Thread")] for row in rows[1:]]
@@ -73,49 +73,49 @@ async def test_threads_functions_and_memory_are_those_of_the_commands(job, cache
 
 async def test_the_call_tree_is_offered_where_rows_have_samples(job, cache):
     async with running(job, cache, NARROW) as (app, pilot):
-        await hit(app, pilot, "8")
+        await pilot.press("8")
         offered = {}
         for view in ("threads", "functions", "gaps", "GPU memory"):
             await show_view(app, view)
-            await rest(app, pilot)
+            await pilot.pause()
             offered[view] = "c call tree" in screen_text(app)[-1]
         assert offered == {"threads": True, "functions": True, "gaps": False, "GPU memory": False}
-        await hit(app, pilot, "question_mark")
+        await pilot.press("question_mark")
         assert "the call tree of a thread" not in "\n".join(screen_text(app))
 
 
 async def test_a_thread_opens_its_functions_and_a_function_its_callers(job, cache, capsys):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "8")
+        await pilot.press("8")
         thread = app.screen.values()
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert isinstance(app.screen, ThreadFunctionsScreen)
         assert str(thread["tid"]) in view_bar(app)
         function = app.screen.values()
         assert sum(column(app, "own")) == thread["samples"]
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert isinstance(app.screen, CallTreeScreen) and "[callers]" in view_bar(app)
         first = app.screen.values()
         assert (first["call"].strip(), first["total"]) == (function["function"], function["total"])
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         assert app.screen.values()["full_name"] == function["full_name"]
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         assert app.screen.values()["tid"] == thread["tid"]
 
 
 async def test_the_call_tree_has_its_hot_path_opened_and_opens_and_closes_as_ranges_do(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "8", "v", "v")
+        await pilot.press("8", "v", "v")
         assert isinstance(app.screen, CallTreeScreen) and "[top-down]" in view_bar(app)
         opened = app.screen.table.row_count
         assert "◂" in column(app, "hot")
         whole = app.screen.values()["total"]
-        await hit(app, pilot, "left")
+        await pilot.press("left")
         closed = app.screen.table.row_count
         assert closed < opened
-        await hit(app, pilot, "right")
+        await pilot.press("right")
         assert app.screen.table.row_count > closed
-        await hit(app, pilot, "b")
+        await pilot.press("b")
         assert "[bottom-up]" in view_bar(app)
         assert app.screen.values()["total"] <= whole
         assert all(
@@ -127,70 +127,70 @@ async def test_the_call_tree_has_its_hot_path_opened_and_opens_and_closes_as_ran
 
 async def test_a_filter_begins_the_call_tree_at_functions_of_that_name(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "8", "v")
+        await pilot.press("8", "v")
         name = app.screen.values()["function"]
-        await hit(app, pilot, "v", "slash")
+        await pilot.press("v", "slash")
         app.screen.prompt.value = name
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert name in app.screen.values()["call"]
 
 
 async def test_e_writes_the_call_tree_that_is_seen_as_the_command_prints_it(job, cache, capsys, tmp_path):
     target = tmp_path / "tree.csv"
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "8", "v", "v", "b", "e")
+        await pilot.press("8", "v", "v", "b", "e")
         app.screen.prompt.value = str(target)
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
     assert main(["calltree", *map(str, job), "--bottom-up", "--format", "csv"]) == 0
     assert target.read_text() == capsys.readouterr().out
 
 
 async def test_functions_are_kept_apart_by_rank_or_thread(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "8", "v")
+        await pilot.press("8", "v")
         assert "by [all] rank  thread" in view_bar(app)
-        await hit(app, pilot, "b")
+        await pilot.press("b")
         assert set(column(app, "rank")) == {0, 1}
-        await hit(app, pilot, "b")
+        await pilot.press("b")
         assert "thread" in [one.key for one in app.screen.table.answer.columns]
 
 
 async def test_a_cause_opens_the_gaps_and_a_gap_is_shown_on_the_timeline(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "8", "v", "v", "v")
+        await pilot.press("8", "v", "v", "v")
         assert "by [cause]" in view_bar(app)
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         gap = app.screen.values()
         assert "[gap]" in view_bar(app) and gap["duration"] >= 1_000_000
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert app.current_mode == "timeline"
         view = app.screen.picture.window
         assert view.start <= gap["start"] and gap["start"] + gap["duration"] <= view.end
         assert app.screen.lane.rank == gap["rank"]
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         assert app.screen.values()["start"] == gap["start"]
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         assert "by [cause]" in view_bar(app)
 
 
 async def test_the_details_of_a_cause_have_its_nvtx_ranges_and_those_of_a_range_its_causes(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "8")
+        await pilot.press("8")
         await show_view(app, "gaps")
-        await rest(app, pilot)
+        await pilot.pause()
         assert await becomes(pilot, lambda: any("NVTX ranges: " in text for text in pane_lines(app)))
         app.screen._group_by(2)
-        await rest(app, pilot)
+        await pilot.pause()
         assert sum(column(app, "percent")) == pytest.approx(100)
         assert await becomes(pilot, lambda: any("causes: " in text for text in pane_lines(app)))
 
 
 async def test_the_details_of_memory_have_its_curve_and_its_row_opens_the_allocations(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "8", "V")
+        await pilot.press("8", "V")
         pane = app.screen.query_one(DetailPane)
         assert any("█" in text for text in pane.lines)
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert "bytes" in [one.key for one in app.screen.table.answer.columns]
 
 
@@ -204,7 +204,7 @@ async def test_the_details_of_an_allocation_have_its_call_stack(tmp_path):
         export.api(main_thread, 10, 60, "cudaMalloc_v3020", 1, stack=stack)
         export.gpu_memory(process, 0, 50, 64, address=64, correlation_id=1)
     async with running([tmp_path / "x.sqlite"], tmp_path / "cache", NARROW) as (app, pilot):
-        await hit(app, pilot, "8", "V", "enter")
+        await pilot.press("8", "V", "enter")
         assert "stack Pool::grow ‹ main" in " ".join(app.screen.query_one(DetailPane).lines)
 
 
@@ -213,23 +213,23 @@ async def test_an_export_without_host_tables_says_what_to_record(tmp_path, size)
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, *(f"DROP TABLE IF EXISTS {name}" for name in HOST_TABLES))
     async with running([path], tmp_path / "cache", size) as (app, pilot):
-        await hit(app, pilot, "8")
+        await pilot.press("8")
         assert line_with(app, "--cpuctxsw=process-tree")
         for words in ("--sample=process-tree", "--backtrace=dwarf"):
-            await hit(app, pilot, "v")
+            await pilot.press("v")
             assert words in " ".join(screen_text(app)), screen_text(app)
-        await hit(app, pilot, "v", "v")
+        await pilot.press("v", "v")
         assert line_with(app, "--cuda-memory-usage=true")
 
 
 async def test_the_details_of_a_launch_say_what_its_thread_did_while_the_gpu_was_idle(job, cache):
     async with running(job[:1], cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "8", "v", "v", "v", "B")
+        await pilot.press("8", "v", "v", "v", "B")
         gaps = app.screen.table.answer
         place = {one.key: number for number, one in enumerate(gaps.columns)}
         gap = next(row for row in gaps.page(0, len(gaps)) if row[place["part"]] == "gap")
         after = gap[place["start"]] + gap[place["duration"]]
-        await hit(app, pilot, "6")
+        await pilot.press("6")
         events = app.screen.table.answer
         keys = [one.key for one in events.columns]
         number = events.at_time(after)
@@ -250,9 +250,9 @@ def pane_lines(app) -> tuple[str, ...]:
 
 async def test_what_the_application_printed_is_told_with_its_steps(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "p")
+        await pilot.press("p")
         assert "what the application printed" in view_bar(app)
         steps = [step for step in column(app, "step") if step is not None]
         assert steps and all("training" in text or "step" in text for text in column(app, "text"))
-        await hit(app, pilot, "G", "enter")
+        await pilot.press("G", "enter")
         assert app.current_mode == "timeline"

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from jobs import WIDE, hit, line_with, rest, running, screen_text
+from jobs import WIDE, line_with, running, screen_text
 from support import native
 
 from nsystui.base.selection import Selection
@@ -36,8 +36,7 @@ class Session:
         self.keys = 0
 
     async def press(self, *keys: str) -> None:
-        for key in keys:
-            await hit(self.app, self._pilot, key)
+        await self._pilot.press(*keys)
         self.keys += len(keys)
 
     @property
@@ -52,7 +51,7 @@ class Session:
 @asynccontextmanager
 async def session(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await rest(app, pilot)
+        await pilot.pause()
         assert app.screen.findings.row_count
         yield Session(app, pilot)
 

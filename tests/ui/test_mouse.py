@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, hit, rest, running, screen_text
+from jobs import NARROW, WIDE, running, screen_text
 from textual import events
 
 from nsystui.ui.widgets.charts import LaneChart
@@ -14,7 +14,7 @@ async def click(app, pilot, words: str, line: int | None = None, part: int = 0) 
     lines = screen_text(app)
     y = next(i for i, text in enumerate(lines) if words in text and line in (None, i))
     await pilot.click(offset=(lines[y].index(words) + part, y))
-    await rest(app, pilot)
+    await pilot.pause()
 
 
 @pytest.mark.parametrize(("size", "names"), [(NARROW, ("2 Krn", "3 NCCL", "L Time")), (WIDE, ("2 Kernels", "7 Ranks"))])
@@ -27,13 +27,13 @@ async def test_tabs(demo_job, cache_directory, size, names):
 
 async def test_keys_of_the_footer_and_their_labels(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "2")
+        await pilot.press("2")
         await click(app, pilot, "/ filter", line=35)
         assert app.screen.prompt.is_open
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         await click(app, pilot, "all commands", line=35, part=3)
         assert type(app.screen).__name__ == "Palette"
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         await click(app, pilot, "⏎ open", line=35)
         assert len(app.screen_stack) == 2
         await click(app, pilot, "esc back", line=35)
@@ -42,21 +42,21 @@ async def test_keys_of_the_footer_and_their_labels(demo_job, cache_directory):
 
 async def test_crumbs_of_the_selection_are_taken_away(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "2", "slash", *"nccl", "enter")
-        await hit(app, pilot, "r", "0", "enter")
+        await pilot.press("2", "slash", *"nccl", "enter")
+        await pilot.press("r", "0", "enter")
         selection = app.selection
         assert selection.name is not None and selection.tasks is not None
         await click(app, pilot, "rank 0", line=1)
         assert app.selection.tasks is None and app.selection.name is not None
         await click(app, pilot, "nccl", line=1)
         assert app.selection.is_everything
-        await hit(app, pilot, "escape", "escape")
+        await pilot.press("escape", "escape")
         assert app.selection == selection
 
 
 async def test_views_and_groupings(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "2")
+        await pilot.press("2")
         await click(app, pilot, "memory", line=2)
         assert app.screen.view.name == "memory"
         await click(app, pilot, "kernels", line=2)
@@ -66,7 +66,7 @@ async def test_views_and_groupings(demo_job, cache_directory):
 
 async def test_headings_sort_and_reverse(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "2")
+        await pilot.press("2")
         await click(app, pilot, "avg", line=3, part=1)
         assert app.screen.table.sorted_by == ("avg", True)
         await click(app, pilot, "avg", line=3, part=1)
@@ -75,35 +75,35 @@ async def test_headings_sort_and_reverse(demo_job, cache_directory):
 
 async def test_rows_are_chosen_then_opened_and_the_wheel_moves_along(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "6")
+        await pilot.press("6")
         table = app.screen.table
         await pilot.click(table, offset=(20, 6))
-        await rest(app, pilot)
+        await pilot.pause()
         assert table.cursor_row == 5
         await pilot._post_mouse_events([events.MouseScrollDown], table, offset=(20, 6), button=0)
-        await rest(app, pilot)
+        await pilot.pause()
         assert table.cursor_row > 5
-        await hit(app, pilot, "2")
+        await pilot.press("2")
         await pilot.click(app.screen.table, offset=(20, 1))
-        await rest(app, pilot)
+        await pilot.pause()
         assert len(app.screen_stack) == 2
 
 
 @pytest.mark.parametrize("key", ["4", "L"])
 async def test_a_span_is_drawn_and_selected_and_the_wheel_zooms(demo_job, cache_directory, key):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, key)
+        await pilot.press(key)
         chart = app.screen.chart
         y = 5 if isinstance(chart, LaneChart) else 2
         await pilot.mouse_down(chart, offset=(50, y))
         await pilot.hover(chart, offset=(70, y))
         await pilot.mouse_up(chart, offset=(70, y))
-        await hit(app, pilot, "t")
+        await pilot.press("t")
         window = app.selection.window
         assert window is not None and window != app.job.extent()
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         assert app.selection.is_everything
         await pilot._post_mouse_events([events.MouseScrollUp], chart, offset=(60, y), button=0)
-        await rest(app, pilot)
+        await pilot.pause()
         view = app.screen.view
         assert view is not None and view.end - view.start < app.job.extent().end - app.job.extent().start

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness import Terminal
-from jobs import NARROW, WIDE, becomes, line_with, screen_text, shows
+from jobs import NARROW, WIDE, becomes, line_with, screen_text
 from synthetic import training_job
 
 from nsystui.cli import main
@@ -63,7 +63,7 @@ async def open_logs(*logs: Path, size=NARROW, steps: str | None = None):
     log_steps = None if steps is None else steps_of(steps)
     app = LogApp(Source((), logs=tuple(map(str, logs)), log_steps=log_steps))
     async with app.run_test(size=size) as pilot:
-        await shows(app, pilot, "calls in")
+        line_with(app, "calls in")
         yield app, pilot
 
 
@@ -72,10 +72,10 @@ async def open_both(job, *logs: Path):
     directory, exports = job
     app = NsystuiApp(Source(exports, directory / "cache", logs=tuple(map(str, logs))))
     async with app.run_test(size=WIDE) as pilot:
-        await shows(app, pilot, "nsystui")
+        line_with(app, "nsystui")
         await becomes(pilot, lambda: not app.loading_now)
         await pilot.press("3")
-        await shows(app, pilot, "4 of 4" if not logs else "kernel")
+        line_with(app, "4 of 4" if not logs else "kernel")
         yield app, pilot
 
 
@@ -106,8 +106,8 @@ class TestTables:
             text += [f"Training epoch 0, iteration {number}/9 | x\n"]
             text += [CALL.format(rank=0, pid=1, op="AllReduce", n=number, count=1024)] * number
         path.write_text("".join(text))
-        async with open_logs(path, steps="5:") as (app, pilot):
-            await shows(app, pilot, "steps 5:")
+        async with open_logs(path, steps="5:") as (app, _pilot):
+            line_with(app, "steps 5:")
             assert app.nccl_log.calls == 11
             (said,) = [note for note in app.nccl_log.tables["ops"].notes if note.startswith("--steps")]
             assert said.startswith("--steps chose 2 training lines, 4 calls left out")
@@ -116,8 +116,8 @@ class TestTables:
         path = tmp_path / "train.log"
         path.write_text("Training epoch 0, iteration 4/9 | x\n" + log_text())
         app = LogApp(Source((), logs=(str(path),), log_steps=steps_of("7:8")))
-        async with app.run_test() as pilot:
-            await shows(app, pilot, "none of the iterations is in these logs: they have 4 to 4")
+        async with app.run_test():
+            line_with(app, "none of the iterations is in these logs: they have 4 to 4")
 
     async def test_o_goes_through_the_tables_that_have_rows_and_back(self, log):
         async with open_logs(log) as (app, pilot):
@@ -128,9 +128,9 @@ class TestTables:
             assert seen == ["ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "lines"]
             assert app.screen.name_of_table == "ops"
             await pilot.press("B")
-            await shows(app, pilot, "[lines]")
+            line_with(app, "[lines]")
             await pilot.press("tab", "tab")
-            await shows(app, pilot, "[sizes]")
+            line_with(app, "[sizes]")
 
     @pytest.mark.parametrize(
         ("way", "crumb", "rows"),
@@ -147,10 +147,10 @@ class TestTables:
             await pilot.press(*before)
             row = app.screen.table.cursor_row
             await pilot.press(enter)
-            await shows(app, pilot, crumb)
+            line_with(app, crumb)
             assert len(app.screen.table.answer) == rows
             await pilot.press("b")
-            await shows(app, pilot, "cannot be grouped otherwise")
+            line_with(app, "cannot be grouped otherwise")
             await pilot.press("escape")
             await becomes(pilot, lambda: len(app.screen_stack) == 1)
             assert app.screen.table.cursor_row == row
@@ -159,7 +159,7 @@ class TestTables:
         async with open_logs(log) as (app, pilot):
             assert app.screen.values()["op"] == "Reduce"
             await pilot.press("enter")
-            await shows(app, pilot, "Reduce calls")
+            line_with(app, "Reduce calls")
             assert {row[1] for row in app.screen.table.answer.rows} == {"Reduce"}
 
     async def test_ranks_of_communicators_that_no_line_names(self, tmp_path):
@@ -167,13 +167,13 @@ class TestTables:
         path.write_text("".join(line for line in log_text().splitlines(True) if "COMPLETE" not in line))
         async with open_logs(path) as (app, pilot):
             await pilot.press("b", "b", "b", "enter")
-            await shows(app, pilot, "2 without a name ranks")
+            line_with(app, "2 without a name ranks")
             assert len(app.screen.table.answer) == 2
 
     async def test_where_the_log_tells_no_more_it_says_so(self, log):
         async with open_logs(log) as (app, pilot):
             await pilot.press("b", "b", "enter")
-            await shows(app, pilot, "a log tells no more of this row")
+            line_with(app, "a log tells no more of this row")
 
     async def test_rows_are_sorted_and_each_table_has_its_own_order(self, log):
         async with open_logs(log) as (app, pilot):
@@ -189,15 +189,15 @@ class TestFilter:
         async with open_logs(log) as (app, pilot):
             await pilot.press("slash")
             await type_in(app, pilot, "allr")
-            await shows(app, pilot, "1 of 2 rows")
+            line_with(app, "1 of 2 rows")
             assert 'filter "allr"' in screen_text(app)[1]
             await pilot.press("b")
-            await shows(app, pilot, "1 of 2 rows")
+            line_with(app, "1 of 2 rows")
             await pilot.press("escape")
-            await shows(app, pilot, "2 of 2 rows")
+            line_with(app, "2 of 2 rows")
             assert "filter" not in screen_text(app)[1]
             await pilot.press("escape")
-            await shows(app, pilot, "nothing to go back to")
+            line_with(app, "nothing to go back to")
 
     async def test_keys_while_the_log_is_read_anew_wait_for_it(self, log):
         async with open_logs(log) as (app, pilot):
@@ -205,18 +205,18 @@ class TestFilter:
             await type_in(app, pilot, "Reduce")
             read, app.nccl_log = app.nccl_log, LogState(app.source.logs)
             await pilot.press("escape")
-            await shows(app, pilot, "reading")
+            line_with(app, "reading")
             await pilot.press("b")
-            await shows(app, pilot, "cannot be grouped otherwise")
+            line_with(app, "cannot be grouped otherwise")
             app.nccl_log = read
             app.screen.log_changed()
-            await shows(app, pilot, "[ops]")
+            line_with(app, "[ops]")
 
     async def test_what_finds_nothing_says_how_to_go_on(self, log):
         async with open_logs(log) as (app, pilot):
             await pilot.press("f")
             await type_in(app, pilot, "/^AllG/")
-            await shows(app, pilot, 'none of the 2 rows has the words "/^AllG/": Esc takes the filter away')
+            line_with(app, 'none of the 2 rows has the words "/^AllG/": Esc takes the filter away')
 
     async def test_a_bad_one_is_told_in_the_prompt(self, log):
         async with open_logs(log) as (app, pilot):
@@ -232,7 +232,7 @@ class TestKeys:
                 await pilot.press("e")
                 assert app.screen.prompt.value == f"nccl.0-nccl-log-{name}.csv"
                 await type_in(app, pilot, str(tmp_path / f"{name}.csv"))
-                await shows(app, pilot, "wrote ")
+                line_with(app, "wrote ")
                 await pilot.press("b")
         for name in ("ops", "sizes", "calls"):
             assert main(["nccl-log", str(log), "--tables", name, "--format", "csv"]) == 0
@@ -255,18 +255,18 @@ class TestKeys:
     async def test_keys_of_the_selection_say_that_it_is_of_exports(self, log, key):
         async with open_logs(log) as (app, pilot):
             await pilot.press(key)
-            await shows(app, pilot, "the selection is of exports")
+            line_with(app, "the selection is of exports")
 
     async def test_keys_of_screens_that_are_not_there_say_how_to_get_them(self, log):
         async with open_logs(log) as (app, pilot):
             await pilot.press("2")
-            await shows(app, pilot, "--nccl-log")
+            line_with(app, "--nccl-log")
             assert isinstance(app.screen, NcclLogScreen)
 
     async def test_help_has_the_keys_that_act_here_and_no_others(self, log):
         async with open_logs(log, size=WIDE) as (app, pilot):
             await pilot.press("question_mark")
-            await shows(app, pilot, "next and previous grouping")
+            line_with(app, "next and previous grouping")
             for absent in ("NVTX tree", "select ranks", "time window"):
                 assert not has(app, absent)
 
@@ -299,32 +299,32 @@ class TestReading:
         gate = Gate(monkeypatch)
         app = LogApp(Source((), logs=(str(long_log),)))
         async with app.run_test(size=WIDE) as pilot:
-            await shows(app, pilot, "reading log")
-            await shows(app, pilot, "AllReduce")
+            line_with(app, "reading log")
+            line_with(app, "AllReduce")
             assert 0 < app.nccl_log.calls < 6001
             await pilot.press("b", "escape")
-            await shows(app, pilot, "stopping…")
+            line_with(app, "stopping…")
             gate.event.set()
-            await shows(app, pilot, "R resumes reading")
+            line_with(app, "R resumes reading")
             assert app.nccl_log.is_stopped and app.nccl_log.calls < 6001
             assert app.screen.name_of_table == "sizes"
             await pilot.press("R")
-            await shows(app, pilot, "6,001 calls")
+            line_with(app, "6,001 calls")
             assert not has(app, "R resumes reading") and not has(app, "reading log")
 
     async def test_it_ends_at_once_when_the_program_is_left(self, long_log, monkeypatch):
         gate = Gate(monkeypatch)
         app = LogApp(Source((), logs=(str(long_log),)))
         async with app.run_test(size=WIDE) as pilot:
-            await shows(app, pilot, "reading log")
+            line_with(app, "reading log")
             await pilot.press("q")
             gate.event.set()
         assert app.return_code == 0
         assert not app.nccl_log.is_over or app.nccl_log.is_stopped
 
     async def test_what_cannot_be_read_is_told_and_the_rest_is_there(self, log, tmp_path):
-        async with open_logs(log, tmp_path / "gone.log") as (app, pilot):
-            await shows(app, pilot, "not read: ")
+        async with open_logs(log, tmp_path / "gone.log") as (app, _pilot):
+            line_with(app, "not read: ")
             assert "gone.log: no such file" in " ".join(screen_text(app))
             assert app.nccl_log.calls == 7
 
@@ -339,8 +339,8 @@ class TestReading:
         path = tmp_path / "bare.log"
         path.write_text("n0:1:7 [0] NCCL INFO NET/IB : No device found.\n")
         app = LogApp(Source((), logs=(str(path),)))
-        async with app.run_test() as pilot:
-            await shows(app, pilot, "no calls of NCCL in 1 lines: record with NCCL_DEBUG=INFO")
+        async with app.run_test():
+            line_with(app, "no calls of NCCL in 1 lines: record with NCCL_DEBUG=INFO")
 
     def test_an_error_that_nobody_thought_of_ends_the_reading(self, log, monkeypatch):
         def fail(*_):
@@ -365,11 +365,11 @@ class TestBesideExports:
     async def test_l_opens_the_log_and_esc_goes_back(self, job, log):
         async with open_both(job, log) as (app, pilot):
             assert has(app, "[kernels]")
-            await shows(app, pilot, "7 calls of 2 ranks, 4.023 MiB")
+            line_with(app, "7 calls of 2 ranks, 4.023 MiB")
             await pilot.press("V")
-            await shows(app, pilot, "[log]")
+            line_with(app, "[log]")
             await pilot.press("2")
-            await shows(app, pilot, "2 Kernels")
+            line_with(app, "2 Kernels")
             await pilot.press("3", "3")
             await becomes(pilot, lambda: app.screen.__class__.__name__ == "NcclScreen")
             assert has(app, "kernel")
@@ -380,12 +380,12 @@ class TestBesideExports:
         async with app.run_test(size=WIDE) as pilot:
             await becomes(pilot, lambda: not app.loading_now)
             await pilot.press("3")
-            await shows(app, pilot, "[kernels]")
+            line_with(app, "[kernels]")
             assert "log" not in screen_text(app)[2] and not has(app, "NCCL log")
 
     async def test_a_log_that_cannot_be_read_leaves_the_exports_as_they_are(self, job, tmp_path):
-        async with open_both(job, tmp_path / "gone.log") as (app, pilot):
-            await shows(app, pilot, "NCCL log: not read: ")
+        async with open_both(job, tmp_path / "gone.log") as (app, _pilot):
+            line_with(app, "NCCL log: not read: ")
             assert app.return_code is None
 
 
@@ -397,7 +397,7 @@ def test_the_log_view_imports_no_data_frames(log):
         "async def run():\n"
         f"    app = LogApp(Source((), logs=({str(log)!r},)))\n"
         "    async with app.run_test() as pilot:\n"
-        "        while not app.nccl_log.is_over: await pilot.pause(0.02)\n"
+        "        while not app.nccl_log.is_over: await pilot.pause()\n"
         "        await pilot.press(*'oooooooo', 'enter', 's', 'y')\n"
         "asyncio.run(run())\n"
         "print(*sys.modules)\n"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import WIDE, hit, line_with, running, screen_text, shows
+from jobs import WIDE, line_with, running, screen_text
 
 from nsystui.exports.demo import TrainingJob
 
@@ -18,7 +18,7 @@ def job(written_once: Callable[..., list[Path]]) -> list[Path]:
 
 async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "3")
+        await pilot.press("3")
         headings = []
         totals = set()
         for _ in range(6):
@@ -27,7 +27,7 @@ async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_dir
             keys = [column.key for column in answer.columns]
             kernels = answer.page(0, 1000)
             totals.add(tuple(sum(row[keys.index(key)] for row in kernels) for key in ("count", "total", "exposed")))
-            await hit(app, pilot, "b")
+            await pilot.press("b")
         assert headings[0] == "bucket"
         assert {"communicator", "stream", "rank", "step"} <= set(headings)
         assert len(totals) == 1
@@ -35,24 +35,24 @@ async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_dir
 
 async def test_v_changes_between_kernels_and_calls(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "3")
-        await shows(app, pilot, "rows of kernels")
+        await pilot.press("3")
+        line_with(app, "rows of kernels")
         keys = [column.key for column in app.screen.table.answer.columns]
         assert {"bytes", "busbw"} <= set(keys) and "what" not in keys
         line = line_with(app, "busbw")
         assert "bytes" in line and "busbw" in line, "both stay at 80 columns"
-        await hit(app, pilot, "v")
-        await shows(app, pilot, "[CPU calls]")
+        await pilot.press("v")
+        line_with(app, "[CPU calls]")
         assert "ncclGroupEnd" in app.screen.table.answer.cells("collective")
-        await hit(app, pilot, "enter")
-        await shows(app, pilot, "calls")
-        await hit(app, pilot, "escape", "V")
-        await shows(app, pilot, "rows of kernels")
+        await pilot.press("enter")
+        line_with(app, "calls")
+        await pilot.press("escape", "V")
+        line_with(app, "rows of kernels")
 
 
 async def test_all_collectives_are_in_one_chart_of_bandwidth(job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "3", "v", "v")
+        await pilot.press("3", "v", "v")
         line_with(app, "w/o wait (where known) against message size")
         title = line_with(app, "  ○ ")
         collectives = set(app.screen.table.answer.cells("collective"))
@@ -66,10 +66,10 @@ async def test_all_collectives_are_in_one_chart_of_bandwidth(job, cache_director
 
 async def test_a_row_of_a_group_opens_its_kernels(job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "3", "b", "b", "b", "b")
+        await pilot.press("3", "b", "b", "b", "b")
         values = app.screen.values()
-        await hit(app, pilot, "enter")
-        await shows(app, pilot, f"{values['collective']} rank {values['rank']} kernels")
+        await pilot.press("enter")
+        line_with(app, f"{values['collective']} rank {values['rank']} kernels")
         assert len(app.screen.table.answer) == values["count"]
         keys = [column.key for column in app.screen.table.answer.columns]
         ranks = {row[keys.index("rank")] for row in app.screen.table.answer.page(0, 1000)}
@@ -78,38 +78,38 @@ async def test_a_row_of_a_group_opens_its_kernels(job, cache_directory):
 
 async def test_a_view_shows_sizes_and_their_drawings(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "3", "v", "v")
-        await shows(app, pilot, "against message size")
+        await pilot.press("3", "v", "v")
+        line_with(app, "against message size")
         assert app.screen.values()["busbw"] > 0
-        await hit(app, pilot, "d")
-        await shows(app, pilot, "durations against message size")
-        await hit(app, pilot, "d")
+        await pilot.press("d")
+        line_with(app, "durations against message size")
+        await pilot.press("d")
         for _ in range(3):  # by exact size, power of two and bucket
-            await shows(app, pilot, "kernels by duration")
+            line_with(app, "kernels by duration")
             assert line_with(app, "by duration") and line_with(app, "by equal steps")
             assert len([line for line in screen_text(app) if "▇" in line]) >= 2
-            await hit(app, pilot, "b")
-        await hit(app, pilot, "b", "d")
-        await shows(app, pilot, "calls by message size")
+            await pilot.press("b")
+        await pilot.press("b", "d")
+        line_with(app, "calls by message size")
         assert "size_from" in [column.key for column in app.screen.table.answer.columns]
 
 
 async def test_enter_on_a_size_lists_its_kernels_and_then_the_event(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "3", "v", "v")
+        await pilot.press("3", "v", "v")
         values = app.screen.values()
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert len(app.screen.table.answer) == values["count"]
         assert {row[2] for row in app.screen.table.answer.page(0, 1000)} == {values["message_size"]}
-        await hit(app, pilot, "enter")
-        await shows(app, pilot, "│6 Evt│")
+        await pilot.press("enter")
+        line_with(app, "│6 Evt│")
 
 
 async def test_without_sizes_it_says_how_to_get_them(tmp_path):
     from synthetic import two_process_export
 
     async with running([two_process_export(tmp_path / "plain.sqlite")], None) as (app, pilot):
-        await hit(app, pilot, "3")
-        await shows(app, pilot, "[kernels]")
-        await hit(app, pilot, "v", "v")
-        await shows(app, pilot, "no kernel here has a known message size")
+        await pilot.press("3")
+        line_with(app, "[kernels]")
+        await pilot.press("v", "v")
+        line_with(app, "no kernel here has a known message size")

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from jobs import NARROW, WIDE, hit, line_with, running, screen_text
+from jobs import NARROW, WIDE, line_with, running, screen_text
 from support import edit, native
 from synthetic import training_job
 
 
 async def test_adapters_and_collectives_are_views_beside_the_lanes(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         line_with(app, "network")
         app.screen.show_view("network")
-        await hit(app, pilot)
+        await pilot.pause()
         assert "mlx5_0" in line_with(app, "gpu-a02")
         line_with(app, "2 of 2 rows")
-        await hit(app, pilot, "b")
+        await pilot.press("b")
         line_with(app, "AllReduce")
         line_with(app, "a sample is the mean of")
 
 
 async def test_at_80_columns_the_rates_are_there(demo_job, cache_directory):
     async with running(demo_job, cache_directory, NARROW) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         app.screen.show_view("network")
-        await hit(app, pilot)
+        await pilot.pause()
         assert all(word in line_with(app, "peak sent") for word in ("sent", "received"))
 
 
@@ -34,14 +34,14 @@ async def test_without_samples_the_view_is_not_offered(tmp_path, cache_directory
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, "DELETE FROM NET_NIC_METRIC")
     async with running([path], cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         assert not any("network" in line for line in screen_text(app))
 
 
 async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_view(demo_job, cache_directory):
     path = demo_job[0]
     async with running([path], cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4", *["m"] * 4)
+        await pilot.press("4", *["m"] * 4)
         line_with(app, "[network]")
         gpu, host = app.screen.picture.gpus
         lanes = {metric.label: metric for metric in host.metrics}
@@ -66,17 +66,17 @@ async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_vie
             shown = None if np.isnan(sent.bins[number]) else sent.bins[number] * sent.top
             assert shown == (None if rate is None else pytest.approx(rate, rel=1e-6, abs=1e3))
         assert max(np.nanmax(one.bins) for one in host.metrics if one.unit == "B/s") == 1
-        await hit(app, pilot, *["down"] * 9)
+        await pilot.press(*["down"] * 9)
         line_with(app, "network adapters")
-        await hit(app, pilot, "o")
+        await pilot.press("o")
         assert "of a host" in screen_text(app)[-1]
 
 
 async def test_send_waits_stand_below_the_slow_collectives_of_their_host(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4")
+        await pilot.press("4")
         app.screen.choose("metrics", 4)
-        await hit(app, pilot)
+        await pilot.pause()
         hosts = [gpu for gpu in app.screen.picture.gpus if gpu.is_host]
         assert len(hosts) == len({one.metadata.host for one in app.job.session.reports})
         line_with(app, "slow NCCL")
@@ -94,7 +94,7 @@ async def test_without_gpu_metrics_the_network_may_be_chosen_all_the_same(tmp_pa
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, "DELETE FROM GPU_METRICS")
     async with running([path], cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "4", "m")
+        await pilot.press("4", "m")
         assert "sent mlx5_0" in [lane.label.strip() for lane in app.screen.chart.lanes] + [
             words for lane in app.screen.chart.lanes for _, words in lane.notes
         ]

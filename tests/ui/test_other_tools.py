@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 
-from jobs import hit, rest, running, screen_text, shows
+from jobs import line_with, running, screen_text
 
 from nsystui.ui.screens.kernels import KernelsScreen
 from nsystui.ui.screens.other_tools import NcuScreen
@@ -13,13 +13,13 @@ from nsystui.ui.screens.other_tools import NcuScreen
 
 async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_directory):
     async with running(demo_job[:1], cache_directory) as (app, pilot):
-        await hit(app, pilot, "2", "u")
+        await pilot.press("2", "u")
         assert isinstance(app.screen, NcuScreen)
         shown = app.screen.commands[0]
         assert shown.count is None and app.clipboard == f"{shown.command}\n"
-        await hit(app, pilot, "escape", "enter")
+        await pilot.press("escape", "enter")
         starts = [int(row[0]) for row in app.screen.table.answer.sorted_by("start", False).page(0, 100)]
-        await hit(app, pilot, "down", "u")
+        await pilot.press("down", "u")
         place = starts.index(app.screen_stack[-2].values()["start"])
         assert isinstance(app.screen, NcuScreen) and place
         assert "--launch-count 1" in app.clipboard and f"--launch-skip {place} " in app.clipboard
@@ -31,16 +31,16 @@ async def test_before_the_first_table_u_and_enter_say_that_there_is_nothing_yet(
     monkeypatch.setattr(KernelsScreen, "ask", lambda *given: answer.wait(30) and ask(*given))
     async with running(demo_job[:1], cache_directory) as (app, pilot):
         await pilot.press("2")
-        await shows(app, pilot, "computing…")
+        line_with(app, "computing…")
         await pilot.press("enter", "u")
-        await shows(app, pilot, "ncu profiles kernels")
+        line_with(app, "ncu profiles kernels")
         answer.set()
-        await rest(app, pilot)
+        await pilot.pause()
 
 
 async def test_on_what_is_no_kernel_u_says_so(demo_job, cache_directory):
     async with running(demo_job[:1], cache_directory) as (app, pilot):
-        await hit(app, pilot, "6", "u")
+        await pilot.press("6", "u")
         assert "ncu profiles kernels" in screen_text(app)[-1]
 
 
@@ -49,16 +49,16 @@ async def test_capital_e_writes_a_trace_of_the_selection_and_asks_before_it_over
 ):
     monkeypatch.chdir(tmp_path)
     async with running(demo_job[:1], cache_directory) as (app, pilot):
-        await hit(app, pilot, "6", "E")
+        await pilot.press("6", "E")
         app.screen.prompt.value = "job.json"
-        await hit(app, pilot, "enter")
-        await rest(app, pilot)
+        await pilot.press("enter")
+        await pilot.pause()
         assert json.loads((tmp_path / "job.json").read_bytes())["traceEvents"]
         (tmp_path / "job.json").write_text("mine")
-        await hit(app, pilot, "E")
+        await pilot.press("E")
         app.screen.prompt.value = "job.json"
-        await hit(app, pilot, "enter")
-        await rest(app, pilot)
+        await pilot.press("enter")
+        await pilot.pause()
         assert "overwrite? y/n" in "\n".join(screen_text(app))
-        await hit(app, pilot, "n", "enter")
+        await pilot.press("n", "enter")
         assert (tmp_path / "job.json").read_text() == "mine"

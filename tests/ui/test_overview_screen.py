@@ -11,7 +11,7 @@ import sys
 import threading
 
 import pytest
-from jobs import NARROW, WIDE, becomes, hit, line_with, rest, running, screen_text, shows
+from jobs import NARROW, WIDE, becomes, line_with, running, screen_text
 from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
 
 from nsystui.cli import main
@@ -89,12 +89,12 @@ async def test_idle_time_is_told_by_part_and_adds_up(demo_job, cache_directory):
 
 async def test_start_up_is_left_out_and_comes_back(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "S")
+        await pilot.press("S")
         assert app.selection.window is not None
         assert "start-up 0.0 %" in line_with(app, "idle   ")
-        await hit(app, pilot, "S")
+        await pilot.press("S")
         assert "no start-up in the selected time" in screen_text(app)[-1]
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         assert app.selection.is_everything
 
 
@@ -123,7 +123,7 @@ async def test_many_ranks_scroll_and_the_kernels_keep_their_lines(many_ranks, ca
         screen = overview(app)
         for size in (NARROW, WIDE, (60, 15)):
             await pilot.resize_terminal(*size)
-            await hit(app, pilot, "end")
+            await pilot.press("end")
             assert screen.kernels.size.height >= (6 if size[1] >= 24 else 2)
             if size == WIDE:
                 assert screen.ranks.region.y == screen.kernels.region.y  # beside each other
@@ -137,26 +137,26 @@ async def test_many_ranks_scroll_and_the_kernels_keep_their_lines(many_ranks, ca
 
 async def test_enter_on_a_rank_selects_it_for_every_screen_and_shows_its_kernels(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "down", "down", "enter")
+        await pilot.press("down", "down", "enter")
         assert isinstance(app.screen, KernelsScreen)
         assert screen_text(app)[1].startswith("rank 2 ")
-        await hit(app, pilot, "1")
+        await pilot.press("1")
         assert overview(app).ranks.row_count == 1
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         assert isinstance(app.screen, KernelsScreen)
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         assert app.selection.is_everything
         assert overview(app).ranks.row_count == 4
 
 
 async def test_tab_goes_to_the_kernels_and_enter_to_the_launches(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "tab", "down")
+        await pilot.press("tab", "down")
         name = overview(app).kernels.current_values["name"]
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert isinstance(app.screen, KernelInstancesScreen)
         assert app.screen.kernel == name
-        await hit(app, pilot, "escape", "tab")
+        await pilot.press("escape", "tab")
         assert overview(app).table is overview(app).ranks
 
 
@@ -164,9 +164,9 @@ async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_d
     async with running(demo_job, cache_directory) as (app, pilot):
         screen = overview(app)
         assert screen.answer_to_export().name == "overview"
-        await hit(app, pilot, "s", "s")
+        await pilot.press("s", "s")
         assert screen.ranks.sorted_by == ("rank", True)
-        await hit(app, pilot, "tab", "s", "s")
+        await pilot.press("tab", "s", "s")
         assert screen.answer_to_export().name == "kernels"
         assert screen.row_to_copy() == screen.kernels.current_row
         assert screen.kernels.sorted_by is not None and screen.ranks.sorted_by == ("rank", True)
@@ -177,10 +177,10 @@ async def test_a_resize_bins_the_strip_anew_and_keeps_the_order_of_the_user(demo
         screen = overview(app)
         before = len(screen.picture.strips[0])
         screen.ranks.sort_by("nccl_percent")
-        await rest(app, pilot)
+        await pilot.pause()
         first = screen.ranks.current_values["rank"]
         await pilot.resize_terminal(110, 36)
-        await rest(app, pilot)
+        await pilot.pause()
         assert len(screen.picture.strips[0]) == before - 10
         assert screen.ranks.sorted_by == ("nccl_percent", True)
         assert screen.ranks.current_values["rank"] == first
@@ -189,24 +189,24 @@ async def test_a_resize_bins_the_strip_anew_and_keeps_the_order_of_the_user(demo
 async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         for key, kind in (("d", DiagnosticsScreen), ("i", ContentsScreen), ("F", FilesScreen)):
-            await hit(app, pilot, key)
+            await pilot.press(key)
             assert isinstance(app.screen, kind)
             assert app.screen.table.row_count >= 3
-            await hit(app, pilot, "down", "enter", "escape")
+            await pilot.press("down", "enter", "escape")
             while app.screen.is_drilled:
-                await hit(app, pilot, "escape")
-            await hit(app, pilot, "1")
+                await pilot.press("escape")
+            await pilot.press("1")
 
 
 async def test_contents_lead_to_the_screen_that_shows_them_or_say_what_to_record(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await hit(app, pilot, "i")
+        await pilot.press("i")
         tables = [row[0] for row in app.screen.table.answer.rows]
         app.screen.table.move_to(tables.index("mpi_calls"))
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert "nsys profile -t mpi" in screen_text(app)[-1]
         app.screen.table.move_to(tables.index("os_calls"))
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert isinstance(app.screen, KernelsScreen)
         assert "[OS runtime]" in screen_text(app)[2]
 
@@ -223,7 +223,7 @@ async def test_without_gpu_work_it_says_so_and_leads_to_what_there_is(tmp_path):
         assert "–" in row and "0.0 %" not in row
         held = [row[2] for row in overview(app).kernels.answer.page(0, 20)]
         assert held
-        await hit(app, pilot, "tab", "enter")
+        await pilot.press("tab", "enter")
         assert not isinstance(app.screen, OverviewScreen)
 
 
@@ -241,10 +241,10 @@ async def test_a_packed_job_without_its_exports_and_a_report_that_is_not_whole(d
     async with running([job], tmp_path / "cache") as (app, pilot):
         assert line_with(app, "3 ranks")
         assert "not a whole packed report" in line_with(app, "rank=1 is left out")
-        await hit(app, pilot, "F")
+        await pilot.press("F")
         assert " 100.0 " in line_with(app, "rank2 ")
         for screen in "234567":
-            await hit(app, pilot, screen)
+            await pilot.press(screen)
         assert line_with(app, "rank numbers from: packed job")
 
 
@@ -253,7 +253,7 @@ async def test_a_file_that_cannot_be_opened_is_named_with_its_reason(demo_job, t
     (tmp_path / "rank1.sqlite").write_bytes(demo_job[1].read_bytes()[:50_000])
     async with running([tmp_path], tmp_path / "cache") as (app, pilot):
         assert "cut short" in line_with(app, "rank1.sqlite is left out")
-        await hit(app, pilot, "F", "down")
+        await pilot.press("F", "down")
         assert "cut short" in line_with(app, "  rank1: left out")
 
 
@@ -274,13 +274,13 @@ async def test_while_loading_there_are_the_files_and_a_sample(demo_job, tmp_path
     monkeypatch.setattr(Session, "add", lambda *_: go_on.wait(10))
     app = NsystuiApp(Source(tuple(map(str, demo_job)), tmp_path / "cache"))
     async with app.run_test(size=NARROW) as pilot:
-        await shows(app, pilot, "sample: ")
-        await shows(app, pilot, "H100")
+        line_with(app, "sample: ")
+        line_with(app, "H100")
         row = line_with(app, "rank0")
         assert "H100" in row and "279" in row and "ready" not in row
         assert "exact numbers follow" in line_with(app, "sample: ")
         await pilot.press("enter")
-        await shows(app, pilot, "nothing is loaded yet")
+        line_with(app, "nothing is loaded yet")
         go_on.set()
         app.exit(return_code=0)
 
@@ -297,10 +297,10 @@ async def test_the_table_of_many_files_is_not_made_for_each(tmp_path, monkeypatc
         shutil.copyfile(demo_job[0], tmp_path / f"rank{number}.sqlite")
     app = NsystuiApp(Source((str(tmp_path),), tmp_path / "cache"))
     async with app.run_test(size=NARROW) as pilot:
-        await pilot.pause(0.2)
+        await pilot.pause()
         assert await becomes(pilot, lambda: len(app.files) == 40 and all(one.opened for one in app.files.values()))
         assert len(made) < 20
-        await shows(app, pilot, "H100")
+        line_with(app, "H100")
         go_on.set()
         app.exit(return_code=0)
 
@@ -344,9 +344,9 @@ async def test_while_reports_join_what_is_there_is_said_to_be_so_far(demo_job, t
     monkeypatch.setattr(Session, "add", add_slowly)
     app = NsystuiApp(Source(tuple(map(str, demo_job)), tmp_path / "cache"))
     async with app.run_test(size=NARROW) as pilot:
-        await shows(app, pilot, "1 rank so far")
+        line_with(app, "1 rank so far")
         go_on.set()
-        await rest(app, pilot)
+        await pilot.pause()
         assert line_with(app, "4 ranks · 2 hosts")
         assert all("–" not in line for line in screen_text(app) if "gpu-a0" in line)
 
@@ -372,7 +372,7 @@ async def test_an_export_without_a_kernel_table_says_what_is_missing(shared_expo
     async with running([shared_export("no-kernel-table")], cache_directory) as (app, pilot):
         assert "nsys profile -t cuda" in line_with(app, "no GPU work")
         assert "37,392" in line_with(app, "OS runtime")
-        await hit(app, pilot, "tab", "enter")
+        await pilot.press("tab", "enter")
         assert "[OS runtime]" in screen_text(app)[2]
 
 
@@ -390,7 +390,7 @@ async def test_ranks_show_their_steps_and_how_often_they_were_late(written_once,
         expected = app.job.rank_facts(app.selection)
         for size in ((80, 24), (120, 36), (200, 60)):
             await pilot.resize_terminal(*size)
-            await rest(app, pilot)
+            await pilot.pause()
             heading = line_with(app, "busy %")
             assert all(word in heading for word in ("compute", "exposed", "idle", "step", "late")), size
         values = app.screen.ranks.answer.records()

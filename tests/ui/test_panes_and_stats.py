@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from jobs import hit, running
+from jobs import running
 
 from nsystui.base.answer import Answer
 from nsystui.base.selection import Selection
@@ -43,24 +43,24 @@ async def test_every_table_is_that_of_its_report(demo_job, shared_export, cache_
     async with running([path], cache_directory) as (app, pilot):
         for report, keys in KEYS.items():
             for key in keys:
-                await hit(app, pilot, key)
+                await pilot.press(key)
             assert as_csv(app.screen.table.answer) == printed(session, report), report
 
 
 async def test_os_runtime_calls_of_a_real_export(shared_export, cache_directory, opened):
     path = shared_export("no-kernel-table")
     async with running([path], cache_directory) as (app, pilot):
-        await hit(app, pilot, "2", "v", "v")
+        await pilot.press("2", "v", "v")
         assert as_csv(app.screen.table.answer) == printed(opened(path), "osrt_sum")
 
 
 async def test_from_a_name_to_its_ranges_to_the_event(demo_job, cache_directory):
     async with running([demo_job[0]], cache_directory) as (app, pilot):
-        await hit(app, pilot, "5", "v")
+        await pilot.press("5", "v")
         name, count = app.screen.values()["name"], app.screen.values()["count"]
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert len(app.screen.table.answer) == count
         start = app.screen.values()["start"]
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         values = app.screen.values()
         assert (values["kind"], values["name"], values["start"]) == ("nvtx", name, start)

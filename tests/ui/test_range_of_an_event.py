@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, becomes, hit, line_with, running, screen_text
+from jobs import NARROW, WIDE, becomes, line_with, running, screen_text
 from support import edit, native
 from synthetic import training_job
 
@@ -46,7 +46,7 @@ def number(app) -> int:
 
 async def to_a_kernel_in_a_range(app, pilot) -> None:
     """The event list, at a kernel whose launch lies in a range."""
-    await hit(app, pilot, "2", "enter", "enter")
+    await pilot.press("2", "enter", "enter")
     assert isinstance(app.screen, EventsScreen) and app.screen.values()["kind"] in ("kernel", "nccl")
 
 
@@ -56,11 +56,11 @@ async def test_from_a_kernel_and_from_its_call_to_the_same_range(job, cache, siz
         await to_a_kernel_in_a_range(app, pilot)
         path = job[int(app.screen.values()["rank"])]
         wanted = deepest_range(path, number(app))
-        await hit(app, pilot, "w")
+        await pilot.press("w")
         assert await shown_range(app, pilot) == wanted
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         assert isinstance(app.screen, EventsScreen)
-        await hit(app, pilot, "c", "w")
+        await pilot.press("c", "w")
         assert await shown_range(app, pilot) == wanted
 
 
@@ -68,36 +68,36 @@ async def test_the_way_to_a_range_is_one_step(job, cache):
     async with running(job, cache) as (app, pilot):
         await to_a_kernel_in_a_range(app, pilot)
         row = app.screen.table.cursor_row
-        await hit(app, pilot, "w")
-        await hit(app, pilot, "escape")
+        await pilot.press("w")
+        await pilot.press("escape")
         assert isinstance(app.screen, EventsScreen) and app.screen.table.cursor_row == row
 
 
 async def test_from_a_launch_an_nccl_kernel_and_the_timeline(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "2", "enter", "w")
+        await pilot.press("2", "enter", "w")
         node = await shown_range(app, pilot)
-        await hit(app, pilot, "escape")
-        await hit(app, pilot, "L", "w")
+        await pilot.press("escape")
+        await pilot.press("L", "w")
         assert await shown_range(app, pilot) == node
-        await hit(app, pilot, "3", "enter", "w")
+        await pilot.press("3", "enter", "w")
         assert (await shown_range(app, pilot))[0]
 
 
 async def test_a_range_of_a_list_is_shown_itself(job, cache):
     async with running(job, cache) as (app, pilot):
-        await hit(app, pilot, "5", "v", "enter", "down")
+        await pilot.press("5", "v", "enter", "down")
         length = app.screen.values()["duration"]
-        await hit(app, pilot, "w")
+        await pilot.press("w")
         assert (await shown_range(app, pilot))[1] == length
 
 
 async def test_a_range_beyond_the_first_page_of_its_siblings_is_fetched(job, cache, monkeypatch):
     monkeypatch.setattr(nvtx_screen, "PAGE", 3)
     async with running(job, cache) as (app, pilot):
-        await hit(app, pilot, "5", "v", "enter", "end")
+        await pilot.press("5", "v", "enter", "end")
         length, start = app.screen.values()["duration"], app.screen.values()["start"]
-        await hit(app, pilot, "w")
+        await pilot.press("w")
         assert (await shown_range(app, pilot))[1] == length and app.screen.node().window.start == start
         outline = app.screen.outline
         seen = [line.node.id for line in outline.lines if not line.rest]
@@ -118,18 +118,18 @@ async def test_rows_that_are_sums_and_events_in_no_range_say_so(written_once, tm
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, "UPDATE NVTX_EVENTS SET end = start WHERE end IS NOT NULL")
     async with running([path], None) as (app, pilot):
-        await hit(app, pilot, "2", "w")
+        await pilot.press("2", "w")
         line_with(app, "w goes from a single event to the NVTX range around it")
         await to_a_kernel_in_a_range(app, pilot)
-        await hit(app, pilot, "w")
+        await pilot.press("w")
         line_with(app, "no NVTX range is around it")
         assert isinstance(app.screen, EventsScreen)
 
 
 async def test_details_of_events_name_the_way_to_the_range(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await hit(app, pilot, "2")
+        await pilot.press("2")
         assert not any("w its range" in line for line in screen_text(app))
         for keys in (("enter",), ("enter",), ("3", "enter")):
-            await hit(app, pilot, *keys)
+            await pilot.press(*keys)
             line_with(app, "w its range")

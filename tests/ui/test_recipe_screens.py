@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import WIDE, becomes, hit, line_with, rest, running, screen_text, shows
+from jobs import WIDE, becomes, line_with, running, screen_text
 
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.recipes import all_recipes, recipe_named
@@ -27,21 +27,21 @@ def offered(app) -> list[str]:
 async def open_recipe(app, pilot, name: str) -> None:
     """The action of the palette for a recipe."""
     app.screen.open_question(recipe_named(name))
-    await rest(app, pilot)
+    await pilot.pause()
 
 
 async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "ctrl+p")
+        await pilot.press("ctrl+p")
         assert isinstance(app.screen, Palette)
         assert await becomes(pilot, lambda: words_of(recipe_named("cuda_api_sum")) in offered(app))
         assert [one for one in offered(app) if one.startswith("recipe: ")] == [words_of(one) for one in all_recipes()]
-        await hit(app, pilot, "ctrl+p")
+        await pilot.press("ctrl+p")
         assert not isinstance(app.screen, Palette)
-        await hit(app, pilot, "ctrl+p")
+        await pilot.press("ctrl+p")
         await pilot.press(*"gaps")
         assert await becomes(pilot, lambda: words_of(recipe_named("gpu_gaps")) in offered(app))
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         await open_recipe(app, pilot, "gpu_gaps")
         line_with(app, "recipe › gpu_gaps")
         line_with(app, "none here: when a GPU was idle for long")
@@ -49,20 +49,20 @@ async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_d
 
 async def test_a_question_in_a_new_file_is_in_the_palette_and_opens(dummy_question, job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "ctrl+p")
+        await pilot.press("ctrl+p")
         await pilot.press(*"how many ranks there are")
         assert await becomes(pilot, lambda: offered(app)[:1] == ["dummy – how many ranks there are, and a word"])
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert isinstance(app.screen, RecipeScreen)
         assert line_with(app, "one").split() == ["▸", "2", "one"]
 
 
 async def test_the_views_of_a_question_in_a_new_file_are_shown_by_its_screen(dummy_question, job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
-        await hit(app, pilot, "7", *"v" * 6)
+        await pilot.press("7", *"v" * 6)
         line_with(app, "[first")
         assert line_with(app, "one").split() == ["▸", "2", "one"]
-        await hit(app, pilot, "v")
+        await pilot.press("v")
         line_with(app, "[second")
         line_with(app, "1 of 1 words")
         assert line_with(app, "two").split() == ["▸", "2", "two"]
@@ -70,7 +70,7 @@ async def test_the_views_of_a_question_in_a_new_file_are_shown_by_its_screen(dum
 
 async def test_the_palette_of_a_tiny_terminal_takes_pages(job, cache_directory):
     async with running(job, cache_directory, (5, 2)) as (app, pilot):
-        await hit(app, pilot, "ctrl+p", "pagedown", "pageup", "pagedown", "escape")
+        await pilot.press("ctrl+p", "pagedown", "pageup", "pagedown", "escape")
         assert not isinstance(app.screen, Palette)
 
 
@@ -81,20 +81,20 @@ async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_director
         line_with(app, "recipe › cuda_gpu_kern_sum")
         line_with(app, "NVIDIA's statistics over ranks")
         every = len(app.screen.table.answer)
-        await hit(app, pilot, "slash", *"nccl", "enter")
+        await pilot.press("slash", *"nccl", "enter")
         assert 0 < len(app.screen.table.answer) < every
-        await hit(app, pilot, "b")
+        await pilot.press("b")
         assert {row[0] for row in app.screen.table.answer.page(0, 99)} == {0, 1}
         line_with(app, "[rank]")
-        await hit(app, pilot, "s", "s")
+        await pilot.press("s", "s")
         target = tmp_path / "recipe.csv"
-        await hit(app, pilot, "e", "ctrl+u", *str(target), "enter")
-        await shows(app, pilot, "wrote ")
+        await pilot.press("e", "ctrl+u", *str(target), "enter")
+        line_with(app, "wrote ")
         assert target.read_text(encoding="utf-8").startswith("Rank,")
-        await hit(app, pilot, "enter")
+        await pilot.press("enter")
         assert isinstance(app.screen, KernelInstancesScreen)
-        await hit(app, pilot, "escape")
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
+        await pilot.press("escape")
         line_with(app, "recipe › cuda_gpu_kern_sum")
 
 
@@ -104,15 +104,15 @@ async def test_a_map_is_drawn_figure_by_figure_and_is_a_table_too(job, cache_dir
         assert isinstance(app.screen, RecipeMapScreen)
         line_with(app, "All Kernels (%) · 1 of 3 metrics")
         assert sum("rank " in line and "%" in line for line in screen_text(app)) == 2
-        await hit(app, pilot, "b")
+        await pilot.press("b")
         line_with(app, "NCCL (%) · 2 of 3")
         assert len(app.screen.answer_to_export()) == 2 * app.screen.chart.chart_width
-        await hit(app, pilot, "v")
+        await pilot.press("v")
         assert isinstance(app.screen, RecipeScreen)
-        await hit(app, pilot, "down", "t")
+        await pilot.press("down", "t")
         assert app.selection.window is not None
-        await hit(app, pilot, "escape", "escape")
-        await hit(app, pilot, "right", "t")
+        await pilot.press("escape", "escape")
+        await pilot.press("right", "t")
         assert app.selection.window is not None
 
 
@@ -120,12 +120,12 @@ async def test_keys_that_cannot_act_say_why_and_what_is_missing_is_said(job, cac
     async with running(job, cache_directory) as (app, pilot):
         await open_recipe(app, pilot, "ucx_gpu_time_util_map")
         line_with(app, "record with `nsys profile -t ucx`")
-        await hit(app, pilot, "escape")
+        await pilot.press("escape")
         await open_recipe(app, pilot, "cuda_api_sync")
-        await hit(app, pilot, "b")
-        await shows(app, pilot, "cannot be grouped otherwise")
-        await hit(app, pilot, "n")
-        await shows(app, pilot, "no kernel names here")
-        await hit(app, pilot, "escape")
+        await pilot.press("b")
+        line_with(app, "cannot be grouped otherwise")
+        await pilot.press("n")
+        line_with(app, "no kernel names here")
+        await pilot.press("escape")
         await open_recipe(app, pilot, "diff")
-        await shows(app, pilot, "compare with a path")
+        line_with(app, "compare with a path")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from jobs import NARROW, hit, rest, screen_text
+from jobs import NARROW, screen_text
 
 from nsystui.cli import main
 from nsystui.questions.on_dask import DaskWorkers
@@ -40,10 +40,10 @@ async def shown(packed, dask):
     """The Kernels, NCCL and Ranks screens."""
     app = NsystuiApp(Source((str(packed),), dask=dask))
     async with app.run_test(size=NARROW) as pilot:
-        await rest(app, pilot)
+        await pilot.pause()
         screens = []
         for key in "237":
-            await hit(app, pilot, key)
+            await pilot.press(key)
             screens.append(screen_text(app))
         return screens
 
@@ -59,6 +59,6 @@ async def test_no_scheduler_ends_the_program_with_the_reason(packed):
     async with app.run_test(size=NARROW) as pilot:
         deadline = time.monotonic() + 60
         while app.return_code is None and time.monotonic() < deadline:
-            await pilot.pause(0.05)
+            await pilot.pause()
     assert app.return_code == 2
     assert "neither a scheduler file nor an address" in app.reasons[0]

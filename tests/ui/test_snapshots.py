@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from scenes import NARROW, SCENES, WIDE, cache_in, play
+from scenes import NARROW, SCENES, WIDE, cache_in
 from synthetic import training_job
 
 from nsystui.questions.opening import Source
@@ -44,4 +44,4 @@ def scene_findings(scene, monkeypatch):
 def test_screen_looks_as_it_was_accepted(demo, scene_findings, scene, size, snap_compare):
     directory, files = demo
     app = NsystuiApp(Source(files, cache_in(directory)))
-    assert snap_compare(app, terminal_size=size, run_before=lambda pilot: play(app, pilot, scene.keys))
+    assert snap_compare(app, terminal_size=size, run_before=lambda pilot: pilot.press(*scene.keys))

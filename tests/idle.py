@@ -1,0 +1,60 @@
+"""The one way in which tests wait for the program: until it has nothing left to do.
+
+Textual's pilot takes a process that gets no CPU for one that rests, and looks away while a thread computes. Here the
+event loop itself is asked: nothing ready, no timer due soon, no thread at work. Importing this module makes every
+``press``, ``click`` and ``pause`` of a pilot end with ``until_idle``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.base_events import BaseEventLoop
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import textual.app
+import textual.pilot
+from textual.pilot import Pilot
+
+SOON = 0.25
+"""Timers due within this many seconds are waited for: repaints, and the details that follow a cursor that rests."""
+
+_threads: WeakKeyDictionary[Any, set[asyncio.Future[Any]]] = WeakKeyDictionary()
+
+
+async def until_idle(*_: object, seconds: float = 60.0, **__: object) -> bool:
+    """Wait until the program of the running loop rests; ``seconds`` is a bound for hangs, not a measurement.
+
+    Raises:
+        TimeoutError: something is still to be done, with what.
+    """
+    loop: Any = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while True:
+        await asyncio.sleep(0)
+        if loop._ready:
+            continue
+        working = _threads.get(loop, set())
+        due = min((timer.when() for timer in loop._scheduled if not timer.cancelled()), default=float("inf"))
+        wait = due - loop.time()
+        if not working and wait > SOON:
+            return True
+        if loop.time() > deadline:
+            raise TimeoutError(f"not idle after {seconds} s: {working or f'a timer every {wait} s'}")
+        await asyncio.sleep(max(min(wait, 0.002), 0.0005))
+
+
+_run_in_executor = BaseEventLoop.run_in_executor
+
+
+def _run_in_counted_executor(loop: Any, *words: Any) -> asyncio.Future[Any]:
+    future = _run_in_executor(loop, *words)
+    working = _threads.setdefault(loop, set())
+    working.add(future)
+    future.add_done_callback(working.discard)
+    return future
+
+
+BaseEventLoop.run_in_executor = _run_in_counted_executor  # type: ignore[method-assign]
+textual.app.wait_for_idle = textual.pilot.wait_for_idle = until_idle  # type: ignore[attr-defined]
+Pilot._wait_for_screen = until_idle  # type: ignore[assignment, method-assign]
