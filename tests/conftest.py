@@ -51,6 +51,13 @@ def pytest_xdist_auto_num_workers() -> int:
     return workers if allowed is None else max(min(workers, allowed // _WORKER_MEMORY), 1)
 
 
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Says how to have the order of this run again, where it was random."""
+    seed = getattr(config.option, "randomly_seed", None)
+    if seed is not None:
+        terminalreporter.write_line(f"order: --randomly-seed={seed}")
+
+
 # What a worker takes at the most, with the programs that its tests start.
 _WORKER_MEMORY = 1 << 30
 
