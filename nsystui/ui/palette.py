@@ -159,7 +159,7 @@ class Palette(CommandPalette, ThrottledScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False
-        self.query_one(LoadingIndicator).auto_refresh = None  # it is hidden, and would wake the program 16 times a second
+        self.query_one(LoadingIndicator).auto_refresh = None  # hidden, it would wake the program 16 times a second
 
     def _action_command_list(self, action: str) -> None:
         # Textual's list falls over a page while it has no lines: before it is drawn, on a tiny terminal.
