@@ -477,14 +477,9 @@ class JobScreen(ThrottledScreen[None]):
             return None
         return propose_name(job.report_names, answer.name, name.text if name else None, ".csv")
 
-    def row_to_copy(self) -> Row | None:
-        """The row that ``y`` takes."""
+    def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
+        """The row that ``y`` takes, with its columns: both from the answer on the screen."""
         return None
-
-    def columns_to_copy(self) -> Sequence[Column]:
-        """The columns of that row."""
-        answer = self.answer_to_export()
-        return answer.columns if answer is not None else ()
 
     def action_export(self) -> None:
         answer = self.answer_to_export()
@@ -521,11 +516,11 @@ class JobScreen(ThrottledScreen[None]):
     def action_copy_row(self) -> None:
         from nsystui.output.formats import row_for_clipboard
 
-        row = self.row_to_copy()
-        if row is None:
+        copied = self.row_to_copy()
+        if copied is None:
             self.say("there is no row here to copy")
             return
-        self.app.copy_to_clipboard(row_for_clipboard(self.columns_to_copy(), row))
+        self.app.copy_to_clipboard(row_for_clipboard(*copied))
         self.say("copied the row, if the terminal allows OSC 52 (tmux: set -g set-clipboard on)")
 
     def action_copy_table(self) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from textual import on
 
 from nsystui.base.answer import Answer, Row
-from nsystui.base.columns import Unit
+from nsystui.base.columns import Column, Unit
 from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import safe_text
@@ -235,11 +235,11 @@ class GpuScreen(ZoomableChartScreen):
 
         return draw
 
-    def row_to_copy(self) -> Row | None:
+    def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
         """The device of the lane under the cursor."""
         picture = self.picture
         if picture is None or not picture.lanes:
             return None
         number = picture.owners[self.chart.cursor_lane]
         rows = picture.answer.rows
-        return rows[number] if number < len(rows) else None
+        return (picture.answer.columns, rows[number]) if number < len(rows) else None

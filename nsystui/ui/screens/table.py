@@ -51,8 +51,9 @@ class TablesScreen(JobScreen):
     def answer_to_export(self) -> Answer | None:
         return self.table.answer
 
-    def row_to_copy(self) -> Row | None:
-        return self.table.current_row
+    def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
+        answer, row = self.table.answer, self.table.current_row
+        return None if answer is None or row is None else (answer.columns, row)
 
     def action_sort(self) -> None:
         if self.table.pick_order():
@@ -212,9 +213,6 @@ class TableScreen(TablesScreen):
 
     def time_here(self) -> Window | None:
         return self.row_window()
-
-    def columns_to_copy(self) -> Sequence[Column]:
-        return self.table.answer.columns if self.table.answer is not None else ()
 
     def action_take_window(self) -> None:
         window = self.row_window()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -428,7 +428,7 @@ class TimelineScreen(ZoomableChartScreen):
 
     def action_partner(self) -> None:
         """Goes from GPU work to the call that launched it, and back."""
-        picture, row = self.picture, self.row_to_copy()
+        picture, row = self.picture, self.event_row()
         if self._is_empty() or picture is None:
             return
         if row is None:
@@ -714,21 +714,22 @@ class TimelineScreen(ZoomableChartScreen):
 
         in_thread(self, "list", make, listed, failed)
 
-    def row_to_copy(self) -> Row | None:
-        """The event under the cursor."""
+    def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
+        row = self.event_row()
+        return None if row is None else (EVENT_COLUMNS, row)
+
+    def event_row(self) -> Row | None:
+        """The event under the cursor, a row of ``EVENT_COLUMNS``."""
         if self.position.event is not None:
             return self.position.event
         return self.facts.row if self.facts is not None else None
 
-    def columns_to_copy(self) -> tuple[Column, ...]:
-        return EVENT_COLUMNS
-
     def event_here(self) -> EventKey | None:
-        row = self.row_to_copy()
+        row = self.event_row()
         return None if row is None else key_of(row)
 
     def action_ncu(self) -> None:
-        row = self.row_to_copy()
+        row = self.event_row()
         if row is None:
             show_ncu_commands(self, "there is no event under the cursor: ] goes to the next one")
         else:
