@@ -183,19 +183,23 @@ class NsystuiApp(App[int]):
             self.selection = selection
             self.update_screen()
 
-    async def go(self, mode: str, selection: Selection | None = None, view: str = "", **options: str) -> None:
-        """Goes to the screen of a mode in one step, with another selection, to one of its views, where these are given.
+    async def go(self, mode: str, selection: Selection | None = None, view: str = "", **options: str) -> Any:
+        """Go to the screen of a mode in one step, with another selection, to one of its views, where these are given.
 
-        ``options`` are those of the question of the view.
+        ``options`` are those of the question of the view. Returns the screen that is shown then, or ``None`` where a
+        key that was pressed meanwhile went to another mode.
         """
         self.remember()
         if selection is not None:
             self.selection = selection
         await self.switch_mode(mode)
+        if self.current_mode != mode:
+            return None
         self._show_screens(self.screen_stack[:1])
         if view:
             self.screen.show_view(view, **options)  # type: ignore[attr-defined]
         self.update_screen()
+        return self.screen
 
     async def go_to_tab(self, mode: str) -> None:
         """Goes to the screen of a mode as it was left; from that screen, to its first view with nothing over it."""

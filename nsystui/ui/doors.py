@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsystui.exports.identifiers import tid_of
 from nsystui.questions.catalogue import view_named
@@ -18,17 +18,20 @@ _AROUND = 0.25
 """The part of its length that is shown before and after a finding's window: a gap alone shows nothing."""
 
 
-async def show_view(app: NsystuiApp, name: str, selection: Selection | None = None, **options: str) -> None:
-    """Goes to a view in one step, with another selection where one is given, and ``options`` of its question."""
-    await app.go(view_named(name).question.home, selection, name, **options)
+async def show_view(app: NsystuiApp, name: str, selection: Selection | None = None, **options: str) -> Any:
+    """Go to a view in one step, with another selection where one is given, and ``options`` of its question.
+
+    Returns its screen, or ``None`` where a key that was pressed meanwhile went elsewhere.
+    """
+    return await app.go(view_named(name).question.home, selection, name, **options)
 
 
 def show_event(app: NsystuiApp, key: EventKey) -> None:
     """Goes to the list of events, to one of them."""
 
     async def go() -> None:
-        await app.go("events")
-        app.screen.show_event(key)  # type: ignore[attr-defined]
+        if events := await app.go("events"):
+            events.show_event(key)
 
     app.call_later(go)
 
@@ -37,8 +40,8 @@ def show_range(app: NsystuiApp, key: EventKey) -> None:
     """Goes to the tree of NVTX ranges, to one of them."""
 
     async def go() -> None:
-        await app.go("nvtx")
-        app.screen.show_range(key)  # type: ignore[attr-defined]
+        if tree := await app.go("nvtx"):
+            tree.show_range(key)
 
     app.call_later(go)
 
@@ -48,9 +51,9 @@ def show_thread(app: NsystuiApp, task: Task, thread: int, window: Window, is_sam
 
     async def go() -> None:
         chosen = app.selection.with_tasks(frozenset({task})).with_window(window).with_name(None)
-        await show_view(app, "threads", chosen)
-        if is_sampled:
-            app.screen.open_call_tree(task, tid_of(thread))  # type: ignore[attr-defined]
+        threads = await show_view(app, "threads", chosen)
+        if threads and is_sampled:
+            threads.open_call_tree(task, tid_of(thread))
 
     app.call_later(go)
 
@@ -66,9 +69,9 @@ async def show_finding(app: NsystuiApp, finding: Finding) -> None:
     if door.view == DIAGNOSTICS:
         app.open_screen(screen_of("diagnostics"))
         return
-    await show_view(app, door.view, _selection(app.selection, door))
-    if app.current_mode == "timeline" and finding.ranks:
-        app.screen.open_rank(min(finding.ranks))  # type: ignore[attr-defined]
+    shown = await show_view(app, door.view, _selection(app.selection, door))
+    if shown and app.current_mode == "timeline" and finding.ranks:
+        shown.open_rank(min(finding.ranks))
 
 
 def _selection(selection: Selection, door: Door) -> Selection:

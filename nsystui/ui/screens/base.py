@@ -363,8 +363,8 @@ class JobScreen(ThrottledScreen[None]):
             self.say("this is the timeline")
             return
         key, window = self.event_here(), self.time_here()
-        await self.explorer.go("timeline")
-        self.app.screen.open_at(key, window)  # type: ignore[attr-defined]
+        if timeline := await self.explorer.go("timeline"):
+            timeline.open_at(key, window)
 
     def action_nvtx_range(self) -> None:
         """Goes to the NVTX range around the event under the cursor."""

@@ -23,6 +23,9 @@ HELP_WIDTH = 110
 _FRAME = 6
 """Cells of the frame around the help, with its scroll bar."""
 
+_LEAST_WIDTH = 20
+"""Lines are not wrapped any shorter: a terminal that is narrower cuts them."""
+
 
 class TextDialog(ModalScreen[None], ThrottledScreen[None]):
     """Shows lines of text; a subclass binds the keys that close it, and may be wider."""
@@ -84,7 +87,7 @@ class HelpScreen(TextDialog):
 
     def on_resize(self) -> None:
         """Lays the lines out for the room there is."""
-        width = min(self.app.size.width, HELP_WIDTH) - _FRAME
+        width = max(min(self.app.size.width, HELP_WIDTH) - _FRAME, _LEAST_WIDTH)
         lines = [*help_lines(self._places, self._key_name, width), *textwrap.wrap(last_line(self._places), width)]
         self._lines = tuple(map(safe_text, lines))
         self.query_one(Static).update("\n".join(self._lines))
