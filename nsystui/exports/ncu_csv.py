@@ -53,6 +53,7 @@ _NANOSECONDS = {
 }
 _ENGLISH = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _CONTINENTAL = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?(?:[eE][+-]?\d+)?")
+_MOST_DIGITS = 100
 _REPORT_ENDING = ".ncu-rep"
 
 Size = tuple[int, int, int]
@@ -176,9 +177,11 @@ def _damaged(path: Path, cause: str) -> ExportError:
 
 
 def _size(cells: dict[str, str], name: str) -> Size | None:
-    """``(16, 288, 1)`` as numbers."""
+    """``(16, 288, 1)`` as numbers; ``None`` where it is something else, or larger than CUDA's limit of 2^31 - 1."""
     numbers = re.findall(r"\d+", cells.get(name, ""))
-    return (int(numbers[0]), int(numbers[1]), int(numbers[2])) if len(numbers) == 3 else None
+    if len(numbers) != 3 or any(len(number) > 10 for number in numbers):
+        return None
+    return int(numbers[0]), int(numbers[1]), int(numbers[2])
 
 
 def _with_numbers(path: Path, launches: Sequence[_Read]) -> list[NcuLaunch]:
@@ -189,6 +192,9 @@ def _with_numbers(path: Path, launches: Sequence[_Read]) -> list[NcuLaunch]:
     if english is not None and continental is not None:
         raise _damaged(path, f"{english} and {continental} cannot both be numbers")
     group, point = (",", ".") if continental is None else (".", ",")
+    endless = next((text for text in texts if len(text) > _MOST_DIGITS), None)
+    if endless is not None:
+        raise _damaged(path, f"a number of {len(endless):,} digits")
     return [
         NcuLaunch(
             launch.kernel,
