@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -208,7 +207,7 @@ class TestWaiting:
         assert found[worst].late > max(5, 10 * others)
 
 
-def test_a_job_without_nccl_has_nothing_to_match(tmp_path: Path, opened):
+def test_a_job_without_nccl_has_nothing_to_match(tmp_path, opened):
     from synthetic import cpu_only_export
 
     session = opened(cpu_only_export(tmp_path / "cpu.sqlite"))

@@ -58,7 +58,7 @@ def aligned(job: Job, *names: Path) -> Job:
 KEYS = ("collective", "message_size", "communicator", "ranks", "reduction", "datatype")
 
 
-def test_calls_and_their_kernels_get_what_the_log_says(program: Program, text: Path) -> None:
+def test_calls_and_their_kernels_get_what_the_log_says(program, text):
     log(text, ("AllReduce", 100), ("AllGather", 7), ("AllReduce", 1000))
     job = aligned(reduced(program), text)
     pairing = job.pairing()
@@ -74,7 +74,7 @@ def test_calls_and_their_kernels_get_what_the_log_says(program: Program, text: P
     job.close()
 
 
-def test_other_counts_are_not_aligned_and_a_note_says_so(program: Program, text: Path) -> None:
+def test_other_counts_are_not_aligned_and_a_note_says_so(program, text):
     log(text, ("AllReduce", 100), ("AllGather", 7))
     job = aligned(reduced(program), text)
     pairing = job.pairing()
@@ -91,7 +91,7 @@ def test_other_counts_are_not_aligned_and_a_note_says_so(program: Program, text:
 
 
 @pytest.mark.parametrize("who", [{"pid": 5001}, {"pid": 6000}])
-def test_another_process_tells_nothing(program: Program, text: Path, who: dict[str, int]) -> None:
+def test_another_process_tells_nothing(program, text, who):
     log(text, ("AllReduce", 100), ("AllReduce", 7), ("AllGather", 7), **who)
     job = aligned(reduced(program), text)
     assert job.pairing().calls["message_size"].isna().all()
@@ -106,7 +106,7 @@ def two_streams(program: Program) -> Job:
     return program.job()
 
 
-def test_communicators_of_one_process_are_told_apart_by_their_streams(program: Program, text: Path) -> None:
+def test_communicators_of_one_process_are_told_apart_by_their_streams(program, text):
     log(text, ("AllReduce", 100), ("AllReduce", 300))
     log(text, ("AllReduce", 7), comm="0x77")
     job = aligned(two_streams(program), text)
@@ -115,9 +115,7 @@ def test_communicators_of_one_process_are_told_apart_by_their_streams(program: P
 
 
 @pytest.mark.parametrize("second", [("AllReduce", "AllReduce"), ("AllReduce", "AllReduce", "AllReduce")])
-def test_communicators_whose_counts_do_not_tell_them_apart_tell_nothing(
-    program: Program, text: Path, second: tuple[str, ...]
-) -> None:
+def test_communicators_whose_counts_do_not_tell_them_apart_tell_nothing(program, text, second):
     log(text, ("AllReduce", 100), ("AllReduce", 300))
     log(text, *((op, 7) for op in second), comm="0x77")
     job = aligned(two_streams(program), text)
@@ -126,7 +124,7 @@ def test_communicators_whose_counts_do_not_tell_them_apart_tell_nothing(
     job.close()
 
 
-def test_what_the_export_tells_stays(program: Program, text: Path) -> None:
+def test_what_the_export_tells_stays(program, text):
     program.call("ncclAllReduce", size=64, launches=1, kernel="AllReduce")
     program.call("ncclAllReduce", launches=1, kernel="AllReduce")
     log(text, ("AllReduce", 100))
@@ -135,7 +133,7 @@ def test_what_the_export_tells_stays(program: Program, text: Path) -> None:
     job.close()
 
 
-def test_kernels_without_nvtx_calls_are_aligned_themselves(tmp_path: Path, text: Path) -> None:
+def test_kernels_without_nvtx_calls_are_aligned_themselves(tmp_path, text):
     program = Program(tmp_path / "silent.sqlite", domain=False)
     for number in range(2):
         program.launch(1_000_000 * (number + 1), program.main, 20, "AllReduce")
@@ -146,7 +144,7 @@ def test_kernels_without_nvtx_calls_are_aligned_themselves(tmp_path: Path, text:
     job.close()
 
 
-def test_the_log_may_come_when_a_pairing_is_there(program: Program, text: Path) -> None:
+def test_the_log_may_come_when_a_pairing_is_there(program, text):
     log(text, ("AllReduce", 100), ("AllReduce", 7), ("AllGather", 7))
     job = reduced(program)
     assert job.pairing().calls["message_size"].isna().all()

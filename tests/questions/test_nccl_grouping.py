@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -49,9 +48,7 @@ def summary(job: Job, by: tuple[By, ...], selection: Selection = EVERYTHING) -> 
     [(EVERYTHING, GROUPINGS), (EVERYTHING.with_name("!gather"), GROUPINGS[::5])],
     ids=["all", "filtered"],
 )
-def test_every_grouping_adds_up_to_the_ungrouped_row(
-    job: Job, selection: Selection, groupings: list[tuple[By, ...]]
-) -> None:
+def test_every_grouping_adds_up_to_the_ungrouped_row(job, selection, groupings):
     whole = summary(job, (), selection).set_index("what")[SUMMED]
     assert whole["count"].to_dict()[KERNEL] > 40
     for by in groupings:
@@ -62,7 +59,7 @@ def test_every_grouping_adds_up_to_the_ungrouped_row(
 
 
 @pytest.mark.parametrize("by", [(By.COLLECTIVE, By.SIZE), (By.STEP, By.STREAM), (By.COMMUNICATOR, By.RANK, By.POW2)])
-def test_every_row_opens_what_is_behind_it(job: Job, by: tuple[By, ...]) -> None:
+def test_every_row_opens_what_is_behind_it(job, by):
     pairing = in_steps(job.pairing(), job.steps())
     answer = nccl_summary(job.session, EVERYTHING, job.ranks, pairing, by)
     places = {column.key: place for place, column in enumerate(answer.columns)}
@@ -73,7 +70,7 @@ def test_every_row_opens_what_is_behind_it(job: Job, by: tuple[By, ...]) -> None
         assert listed.frame()["duration"].sum() == values[places["total"]]
 
 
-def test_a_column_tells_what_all_rows_share(job: Job) -> None:
+def test_a_column_tells_what_all_rows_share(job):
     frame = summary(job, (By.RANK,))
     kernels = frame[frame["what"] == KERNEL].set_index("rank").astype(object)
     kernels = kernels.where(kernels.notna(), None)
@@ -87,7 +84,7 @@ def test_a_column_tells_what_all_rows_share(job: Job) -> None:
     assert kernels["ranks"].tolist() == [2, 2, None]
 
 
-def test_communicators_streams_and_sizes_of_one_process(tmp_path: Path) -> None:
+def test_communicators_streams_and_sizes_of_one_process(tmp_path):
     program = Program(tmp_path / "program.sqlite")
     program.call("ncclCommInitRankConfig", comm=A, ranks=4)
     program.call("ncclCommInitRankConfig", comm=B, ranks=2)
@@ -108,18 +105,18 @@ def test_communicators_streams_and_sizes_of_one_process(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 2**63 - 1)))
-def test_powers_of_two_are_exact_at_any_size(sizes: list[int]) -> None:
+def test_powers_of_two_are_exact_at_any_size(sizes):
     column = pd.Series([*sizes, None], dtype="Int64")
     expected = [1 << size.bit_length() - 1 if size else 0 for size in sizes]
     assert powers_of_two(column).tolist() == [*expected, pd.NA]
 
 
-def test_edges_of_powers_of_two() -> None:
+def test_edges_of_powers_of_two():
     sizes = [1, 2, 2**53 + 1, 2**60 - 1, 2**60, 2**63 - 1]
     assert powers_of_two(pd.Series(sizes, dtype="Int64")).tolist() == [1, 2, 2**53, 2**59, 2**60, 2**62]
 
 
-def test_words_of_groups() -> None:
+def test_words_of_groups():
     assert by_of("rank, collective,rank") == (By.RANK, By.COLLECTIVE)
     assert by_of("") == ()
     with pytest.raises(UsageError, match="'ranks': the groups are collective, size"):
@@ -128,7 +125,7 @@ def test_words_of_groups() -> None:
         by_of("size,bytes")
 
 
-def test_a_row_of_what_is_missing() -> None:
+def test_a_row_of_what_is_missing():
     frame = pd.DataFrame({"rank": pd.array([0, None], "Int64"), "message_size": pd.array([None, 9], "Int64")})
     assert is_of(frame, {By.RANK: None}).tolist() == [False, True]
     assert is_of(frame, {By.SIZE: None, By.RANK: 0}).tolist() == [True, False]

@@ -61,7 +61,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize(("name", "collective"), KERNELS.items())
-def test_a_kernel_shows_its_collective(name: str, collective: str | None) -> None:
+def test_a_kernel_shows_its_collective(name, collective):
     assert is_nccl_kernel(name)
     assert collective_of_kernel(name) == collective
     assert collective is None or collective in COLLECTIVES
@@ -71,12 +71,12 @@ def test_a_kernel_shows_its_collective(name: str, collective: str | None) -> Non
     "name",
     ["", "volta_sgemm_128x64_nn", "my_nccl_like_kernel", "void user<ncclFoo>(int)", "void at::native::reduce", " nccl"],
 )
-def test_other_kernels_are_not_nccls(name: str) -> None:
+def test_other_kernels_are_not_nccls(name):
     assert not is_nccl_kernel(name)
     assert collective_of_kernel(name) is None
 
 
-def test_a_kernel_of_nccls_with_a_name_never_seen_is_still_nccls() -> None:
+def test_a_kernel_of_nccls_with_a_name_never_seen_is_still_nccls():
     assert is_nccl_kernel("NCCLsomething")
     assert is_nccl_kernel("ncclLocalOpAppend")
     assert collective_of_kernel("ncclLocalOpAppend") is None
@@ -101,7 +101,7 @@ def test_a_kernel_of_nccls_with_a_name_never_seen_is_still_nccls() -> None:
         ("ncclAllReduce(): commHash 0x1a2b, stream 0x5, data_size 4096, type_size 4, red_op 0, pid 7", "AllReduce"),
     ],
 )
-def test_communication(name: str, collective: str) -> None:
+def test_communication(name, collective):
     assert collective_of_api(name) == collective
     assert is_communication(name)
 
@@ -114,7 +114,7 @@ def test_communication(name: str, collective: str) -> None:
         *("ncclCommAbort", "ncclCommCount", "ncclCommUserRank", "ncclMemAlloc", "ncclRedOpCreatePreMulSum"),
     ],
 )
-def test_management(name: str) -> None:
+def test_management(name):
     assert not is_communication(name)
     assert collective_of_api(name) is None
 
@@ -133,7 +133,7 @@ def test_management(name: str) -> None:
         "forward",
     ],
 )
-def test_other_ranges_are_no_api_calls(name: str) -> None:
+def test_other_ranges_are_no_api_calls(name):
     assert not is_communication(name)
 
 
@@ -165,12 +165,12 @@ def test_other_ranges_are_no_api_calls(name: str) -> None:
         ("", None),
     ],
 )
-def test_pytorchs_labels(text: str, collective: str | None) -> None:
+def test_pytorchs_labels(text, collective):
     assert collective_of_label(text) == collective
 
 
 @given(st.text())
-def test_any_text_is_answered(text: str) -> None:
+def test_any_text_is_answered(text):
     for name in (text, "nccl" + text, "nccl:" + text, "ncclDevKernel_" + text):
         assert collective_of_kernel(name) is None or is_nccl_kernel(name)
         collective_of_api(name)
@@ -192,10 +192,10 @@ def test_any_text_is_answered(text: str) -> None:
         (1 << 62, ">16MiB"),
     ],
 )
-def test_buckets(size: int | None, bucket: str | None) -> None:
+def test_buckets(size, bucket):
     assert bucket_of(size) == bucket
 
 
-def test_buckets_are_in_order() -> None:
+def test_buckets_are_in_order():
     assert BUCKETS == ("<64KiB", "64KiB–1MiB", "1MiB–16MiB", ">16MiB")
     assert [bucket_of(edge) for edge in EDGES] == list(BUCKETS[1:])

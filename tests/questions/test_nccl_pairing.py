@@ -465,7 +465,7 @@ ROLES = st.lists(st.sampled_from(list(Role)), max_size=14)
 
 
 @given(st.lists(ROLES, max_size=4))
-def test_units_are_those_of_a_loop_over_the_calls_of_each_thread(threads: list[list[Role]]) -> None:
+def test_units_are_those_of_a_loop_over_the_calls_of_each_thread(threads):
     of_call: list[int] = []
     window: list[int] = []
     for roles in threads:
@@ -480,7 +480,7 @@ def test_units_are_those_of_a_loop_over_the_calls_of_each_thread(threads: list[l
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12), st.sampled_from(list(Role))), max_size=10))
-def test_outer_calls_are_those_around(drawn: list[tuple[int, int, Role]]) -> None:
+def test_outer_calls_are_those_around(drawn):
     ranges = sorted((start, start + length, role) for start, length, role in drawn)
     starts, ends, roles = (np.array([item[part] for item in ranges], np.int64) for part in range(3))
     is_inside = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ def payload(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 
 class TestHistogram:
-    def test_calls_and_bytes_of_each_bucket(self, payload: Job) -> None:
+    def test_calls_and_bytes_of_each_bucket(self, payload):
         sizes = PAYLOAD_BYTES
         assert size_histogram(payload.pairing(), EVERYTHING) == [
             ("<64KiB", 1, sizes["ncclAllGather"]),
@@ -46,7 +45,7 @@ class TestHistogram:
         early = EVERYTHING.with_window(Window(0, 10_500_000))
         assert [size.calls for size in size_histogram(payload.pairing(), early)] == [0, 0, 1, 0]
 
-    def test_calls_and_bytes_of_each_power_of_two(self, payload: Job) -> None:
+    def test_calls_and_bytes_of_each_power_of_two(self, payload):
         """From the smallest to the largest, the empty ones between them too."""
         told = size_histogram(payload.pairing(), EVERYTHING, By.POW2)
         assert told == [
@@ -63,14 +62,14 @@ class TestHistogram:
         ]
         assert sum(one.bytes or 0 for one in told) == sum(PAYLOAD_BYTES.values())
 
-    def test_empty_messages_and_single_bytes(self, tmp_path: Path) -> None:
+    def test_empty_messages_and_single_bytes(self, tmp_path):
         program = Program(tmp_path / "program.sqlite")
         for size in (0, 1, 3, 0):
             program.call("ncclAllReduce", size=size)
         assert size_histogram(program.pairing(), EVERYTHING, By.POW2) == [("0B", 2, 0), ("1B", 1, 1), ("2B", 1, 3)]
 
     @pytest.mark.parametrize(("by", "bins"), [(By.SIZE, 4), (By.POW2, 0)])
-    def test_unknown_sizes_are_counted_apart(self, tmp_path: Path, by: By, bins: int) -> None:
+    def test_unknown_sizes_are_counted_apart(self, tmp_path, by, bins):
         job = job_of(payload_export(tmp_path / "plain.sqlite", json=False))
         told = size_histogram(job.pairing(), EVERYTHING, by)
         assert told[-1] == (None, 7, None)
@@ -115,7 +114,7 @@ class TestBySize:
     def by_size(self, job: Job, by: By = By.BYTES, selection: Selection = EVERYTHING) -> TableAnswer:
         return bandwidth_by_size(job.session, selection, job.ranks, job.pairing(), by)
 
-    def test_spread_of_the_durations_of_each_size(self, timed: Job) -> None:
+    def test_spread_of_the_durations_of_each_size(self, timed):
         told = rows(
             self.by_size(timed), "collective", "message_size", "count", "min", "p5", "median", "p95", "max", "cv"
         )
@@ -137,13 +136,13 @@ class TestBySize:
             ("Broadcast", 1024, 1, 9, 9, 9, 9, 9, 0),
         ]
 
-    def test_bandwidth_of_each_size_is_the_median_of_its_kernels(self, timed: Job) -> None:
+    def test_bandwidth_of_each_size_is_the_median_of_its_kernels(self, timed):
         told = rows(self.by_size(timed), "algbw", "busbw", "bytes", "total", "ranks")
         middle = (1024 / 3e-6 + 1024 / 5e-6) / 2
         assert told[0] == (pytest.approx(middle), pytest.approx(middle), 4096, 56_000, 2)
         assert told[2] == (pytest.approx(1024 / 9e-9), pytest.approx(1024 / 9e-9), 1024, 9, 2)
 
-    def test_by_buckets_and_powers_of_two(self, timed: Job) -> None:
+    def test_by_buckets_and_powers_of_two(self, timed):
         assert rows(self.by_size(timed, By.SIZE), "collective", "bucket", "count") == [
             ("AllReduce", "<64KiB", 5),
             ("Broadcast", "<64KiB", 1),
@@ -154,12 +153,12 @@ class TestBySize:
             ("Broadcast", 1024, 1),
         ]
 
-    def test_selected_kernels_only(self, timed: Job) -> None:
+    def test_selected_kernels_only(self, timed):
         answer = self.by_size(timed, selection=EVERYTHING.with_name("broadcast"))
         assert rows(answer, "collective") == [("Broadcast",)]
         assert answer.total == 3
 
-    def test_without_sizes_there_are_no_rows_but_a_reason(self, tmp_path: Path) -> None:
+    def test_without_sizes_there_are_no_rows_but_a_reason(self, tmp_path):
         job = job_of(payload_export(tmp_path / "plain.sqlite", json=False))
         answer = self.by_size(job)
         assert (len(answer), answer.total) == (0, 0)
@@ -167,7 +166,7 @@ class TestBySize:
         job.close()
 
 
-def test_sizes_and_durations_for_a_scatter(timed: Job) -> None:
+def test_sizes_and_durations_for_a_scatter(timed):
     size, duration = durations_and_sizes(timed.pairing(), EVERYTHING, "AllReduce")
     assert size.tolist() == [1024] * 4 + [4096]
     assert duration.tolist() == DURATIONS["AllReduce", 1024] + DURATIONS["AllReduce", 4096]
@@ -190,7 +189,7 @@ class TestDurationsOfOneSize:
         return found
 
     @pytest.mark.parametrize("is_linear", [False, True])
-    def test_every_rank_and_all_have_the_same_spans(self, job: Job, is_linear: bool) -> None:
+    def test_every_rank_and_all_have_the_same_spans(self, job, is_linear):
         size = 4 << 20
         answer = durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", size, is_linear)
         expected = self.naive(job, "AllReduce", size)
@@ -210,7 +209,7 @@ class TestDurationsOfOneSize:
                 assert one["count"] == len(inside)
                 assert one["percent"] == pytest.approx(100 * len(inside) / len(own))
 
-    def test_without_a_size_it_is_the_one_that_took_longest(self, job: Job) -> None:
+    def test_without_a_size_it_is_the_one_that_took_longest(self, job):
         answer = durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", None)
         kernels = job.pairing().kernels
         own = kernels[kernels["collective"] == "AllReduce"]
@@ -220,11 +219,11 @@ class TestDurationsOfOneSize:
         assert any(format_value(Unit.BYTES, int(longest)) in note for note in answer.notes)
         assert sum(row[3] for row in answer.rows if row[0] is None) == (own["message_size"] == longest).sum()
 
-    def test_a_size_that_nothing_has_is_said_with_those_that_there_are(self, job: Job) -> None:
+    def test_a_size_that_nothing_has_is_said_with_those_that_there_are(self, job):
         with pytest.raises(UsageError, match=r"no AllReduce kernel of 5 B.*there are .*4 MiB"):
             durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", 5)
 
-    def test_the_bandwidth_of_nccl_tests_stands_beside_that_of_the_kernels_of_its_size(self, tmp_path: Path) -> None:
+    def test_the_bandwidth_of_nccl_tests_stands_beside_that_of_the_kernels_of_its_size(self, tmp_path):
         program = Program(tmp_path / "program.sqlite")
         for size in (1 << 20, 2 << 20):
             program.call("ncclAllReduce", size=size, ranks=2, launches=1, kernel="AllReduce")
@@ -237,7 +236,7 @@ class TestDurationsOfOneSize:
         assert "reported" not in {column.key for column in bandwidth_by_size(*arguments).columns}
         job.close()
 
-    def test_the_time_of_nccl_tests_is_marked_where_a_log_has_it(self, tmp_path: Path) -> None:
+    def test_the_time_of_nccl_tests_is_marked_where_a_log_has_it(self, tmp_path):
         program = Program(tmp_path / "program.sqlite")
         for size in (1 << 20, 1 << 20, 2 << 20):
             program.call("ncclAllReduce", size=size, ranks=2, launches=1, kernel="AllReduce")

@@ -85,28 +85,28 @@ def check_against_definition(ranges: list[Range]) -> None:
 
 
 @given(push_pop_ranges())
-def test_push_pop_ranges_nest_as_defined(ranges: list[Range]) -> None:
+def test_push_pop_ranges_nest_as_defined(ranges):
     check_against_definition(ranges)
 
 
 @given(ANY_RANGES)
-def test_ranges_that_cross_nest_as_defined(ranges: list[Range]) -> None:
+def test_ranges_that_cross_nest_as_defined(ranges):
     check_against_definition(ranges)
 
 
 @given(push_pop_ranges(), ANY_RANGES)
-def test_a_few_crossing_ranges_among_others(strict: list[Range], crossing: list[Range]) -> None:
+def test_a_few_crossing_ranges_among_others(strict, crossing):
     check_against_definition(strict + [(start + 40, end + 40, thread) for start, end, thread in crossing])
 
 
 @given(push_pop_ranges(), ANY_RANGES, st.integers(1, 5))
-def test_blocks_change_nothing(strict: list[Range], crossing: list[Range], size: int) -> None:
+def test_blocks_change_nothing(strict, crossing, size):
     """A million ranges are nested some at a time."""
     with mock.patch("nsystui.questions.algebra.nesting._BLOCK", size):
         check_against_definition(strict + [(start + 20, end + 20, thread) for start, end, thread in crossing])
 
 
-def test_a_crossing_range_is_no_parent() -> None:
+def test_a_crossing_range_is_no_parent():
     #           0     1       2      3: inside 0 and 1    4: inside 1 only
     starts, ends = [0, 5, 8, 6, 12], [10, 20, 9, 9, 18]
     result = nest(starts, ends, [1] * 5)
@@ -116,7 +116,7 @@ def test_a_crossing_range_is_no_parent() -> None:
     assert result.child_count.tolist() == [1, 1, 0, 1, 0]
 
 
-def test_children_that_cross_are_taken_away_once() -> None:
+def test_children_that_cross_are_taken_away_once():
     """As push/pop ranges of two domains may, on one thread."""
     result = nest([0, 0, 4, 20], [10, 8, 10, 25], [1] * 4)
     assert result.parent.tolist() == [-1, 0, 0, -1]
@@ -124,11 +124,11 @@ def test_children_that_cross_are_taken_away_once() -> None:
     assert result.self_time.tolist() == [0, 8, 6, 5]
 
 
-def test_of_identical_ranges_the_earlier_row_is_outside() -> None:
+def test_of_identical_ranges_the_earlier_row_is_outside():
     assert nest([0, 0, 0], [9, 9, 9], [1, 1, 1]).parent.tolist() == [-1, 0, 1]
 
 
-def test_threads_do_not_mix_even_where_the_time_line_would_overflow() -> None:
+def test_threads_do_not_mix_even_where_the_time_line_would_overflow():
     big = 2**61
     result = nest([-big, -big, 0, 0, 5, 5], [big, big, 10, 10, 6, 6], [1, 2, 2, 1, 1, 3])
     assert result.parent.tolist() == [-1, -1, 1, 0, 3, -1]
@@ -136,25 +136,25 @@ def test_threads_do_not_mix_even_where_the_time_line_would_overflow() -> None:
     assert crossing.parent.tolist() == [-1, 0, 0, 1, -1]
 
 
-def test_nothing_nests_in_nothing() -> None:
+def test_nothing_nests_in_nothing():
     result = nest([], [], [])
     assert [len(column) for column in (result.parent, result.level, result.child_time, result.self_time)] == [0] * 4
 
 
-def test_a_backward_range_counts_as_one_without_length() -> None:
+def test_a_backward_range_counts_as_one_without_length():
     result = nest([0, 7], [10, 3], [1, 1])
     assert result.parent.tolist() == [-1, 0]
     assert result.self_time.tolist() == [10, 0]
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="2 starts, 1 ends and 2 threads"):
         nest([1, 2], [3], [1, 1])
     with pytest.raises(TypeError, match="integer"):
         nest([0.5], [1.5], [1])
 
 
-def test_depth_and_number_cost_little() -> None:
+def test_depth_and_number_cost_little():
     n = 200_000
     starts = np.arange(n)
     ends = 3 * n - starts  # one inside the other, 200,000 levels deep
@@ -168,7 +168,7 @@ def test_depth_and_number_cost_little() -> None:
     assert time.perf_counter() - began < 5, "0.5 s on an idle machine"
 
 
-def test_the_tree_is_nvidias() -> None:
+def test_the_tree_is_nvidias():
     """Level, children and times of every range as ``nsys stats -r nvtx_pushpop_trace`` prints them."""
     export = SHARED / "exports/ddp-a100-rank0of4.sqlite"
     table = SHARED / "nsys-stats/ddp-a100-rank0of4/nvtx_pushpop_trace.csv"

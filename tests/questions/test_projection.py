@@ -58,16 +58,16 @@ def check_against_definition(ranges: list[Range], calls: list[Call]) -> None:
 
 
 @given(spans(20, 12), calls_on_the_gpu(2))
-def test_every_range_gets_the_calls_it_contains(ranges: list[Range], calls: list[Call]) -> None:
+def test_every_range_gets_the_calls_it_contains(ranges, calls):
     check_against_definition(ranges, calls)
 
 
 @given(spans(20, 12), calls_on_the_gpu(15))
-def test_calls_inside_calls_count_too(ranges: list[Range], calls: list[Call]) -> None:
+def test_calls_inside_calls_count_too(ranges, calls):
     check_against_definition(ranges, calls)
 
 
-def test_a_call_that_outlives_its_range_belongs_to_the_ancestor_that_contains_it() -> None:
+def test_a_call_that_outlives_its_range_belongs_to_the_ancestor_that_contains_it():
     #          step, forward, and a call that starts in forward and ends after it
     ranges = [(0, 100, 1), (10, 50, 1)]
     calls = [(20, 25, 1, 1000, 1100, 100), (45, 55, 1, 1200, 1500, 300)]
@@ -78,7 +78,7 @@ def test_a_call_that_outlives_its_range_belongs_to_the_ancestor_that_contains_it
     assert result.op_time.tolist() == [400, 100]
 
 
-def test_nothing_launched_is_no_projection() -> None:
+def test_nothing_launched_is_no_projection():
     assert projected([], []).op_count.tolist() == []
     assert projected([], [(1, 2, 1, 3, 4, 1)]).op_count.tolist() == []
     alone = projected([(0, 9, 1)], [(1, 2, 2, 3, 4, 1)])  # another thread's call
@@ -86,7 +86,7 @@ def test_nothing_launched_is_no_projection() -> None:
     assert projected([(0, 9, 1)], []).op_count.tolist() == [0]
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="differ in length"):
         LaunchCalls(*(np.zeros(size, np.int64) for size in (2, 2, 2, 2, 2, 1)))
     with pytest.raises(ValueError, match="2 starts, 2 ends and 1 threads"):
@@ -95,7 +95,7 @@ def test_wrong_arguments_are_refused() -> None:
         project([0.5], [1.0], [1], launch_calls([]))
 
 
-def test_many_ranges_and_calls_take_no_time() -> None:
+def test_many_ranges_and_calls_take_no_time():
     n = 200_000
     starts = np.arange(n)
     calls = np.arange(n) * 2
@@ -140,7 +140,7 @@ def ddp() -> tuple[list[tuple[int, int, int, int, str]], Projection, np.ndarray]
     return ranges, project(starts, ends, threads, launch_calls(calls)), nest(starts, ends, threads).level
 
 
-def test_the_projection_is_nvidias(ddp: tuple[list[tuple[int, int, int, int, str]], Projection, np.ndarray]) -> None:
+def test_the_projection_is_nvidias(ddp):
     """Every row of ``nsys stats -r nvtx_gpu_proj_trace``."""
     table = SHARED / "nsys-stats/ddp-a100-rank0of4/nvtx_gpu_proj_trace.csv"
     if not table.exists():
@@ -170,7 +170,7 @@ def test_the_projection_is_nvidias(ddp: tuple[list[tuple[int, int, int, int, str
     assert ours == theirs
 
 
-def test_the_sums_are_nvidias(ddp: tuple[list[tuple[int, int, int, int, str]], Projection, np.ndarray]) -> None:
+def test_the_sums_are_nvidias(ddp):
     """Totals, median and extremes of ``nsys stats -r nvtx_gpu_proj_sum``."""
     table = SHARED / "nsys-stats/ddp-a100-rank0of4/nvtx_gpu_proj_sum.csv"
     if not table.exists():

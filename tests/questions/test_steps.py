@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 class TestFinding:
-    def test_numbered_ranges_that_hold_the_work_are_steps(self, run: Run) -> None:
+    def test_numbered_ranges_that_hold_the_work_are_steps(self, run):
         for number in range(4):
             start = 100 * number
             run.range(f"step {number + 7}", start, start + 90)
@@ -78,7 +78,7 @@ class TestFinding:
         assert found.starts.tolist() == [0, 100_000, 200_000, 300_000]
         assert found.ends.tolist() == [90_000, 190_000, 290_000, 390_000]
 
-    def test_the_gpu_works_later_and_for_every_thread(self, run: Run) -> None:
+    def test_the_gpu_works_later_and_for_every_thread(self, run):
         """The backward pass is launched by another thread, and the GPU is behind by more than a step."""
         for number in range(3):
             start = 100 * number
@@ -91,9 +91,7 @@ class TestFinding:
         assert found.gpu.end.tolist() == [250_000, 350_000, 450_000]
         assert found.gpu.op_time.tolist() == [20_000] * 3
 
-    def test_calls_are_joined_with_their_operations_in_portions_of_any_size(
-        self, run: Run, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_calls_are_joined_with_their_operations_in_portions_of_any_size(self, run, monkeypatch):
         monkeypatch.setattr(steps, "_JOINED", 3)
         for step in range(5):
             run.range(f"step {step}", 100 * step, 100 * step + 90)
@@ -101,7 +99,7 @@ class TestFinding:
                 run.launch(100 * step + launch, runs=100 * step + 20 * launch)
         assert run.only().gpu.op_count.tolist() == [2] * 5
 
-    def test_names_on_another_thread_are_no_steps_of_this_one(self, run: Run) -> None:
+    def test_names_on_another_thread_are_no_steps_of_this_one(self, run):
         for step in range(5):
             run.range(f"step {step}", 100 * step, 100 * step + 90)
             run.range("step 1", 100 * step, 100 * step + 95, run.autograd)  # always the same one: no series of steps
@@ -109,7 +107,7 @@ class TestFinding:
         found = run.only()
         assert (found.name, found.ends.tolist()) == ("step *", [1000 * (100 * step + 90) for step in range(5)])
 
-    def test_a_step_without_gpu_work_has_no_span_there(self, run: Run) -> None:
+    def test_a_step_without_gpu_work_has_no_span_there(self, run):
         for number in range(3):
             run.range(f"step {number}", 100 * number, 100 * number + 50)
         run.launch(10, 20)
@@ -117,7 +115,7 @@ class TestFinding:
         assert found.gpu.op_count.tolist() == [1, 0, 0]
         assert (found.gpu.start.tolist(), found.gpu.end.tolist()) == ([20_000, 0, 0], [30_000, 0, 0])
 
-    def test_the_outermost_of_equal_words_counts(self, run: Run) -> None:
+    def test_the_outermost_of_equal_words_counts(self, run):
         for number in range(3):
             start = 100 * number
             run.range(f"train_step {number}", start, start + 90)
@@ -135,7 +133,7 @@ class TestFinding:
             ("phase {}", "part {}", "phase *"),
         ],
     )
-    def test_words_come_before_width(self, run: Run, outer: str, inner: str, expected: str) -> None:
+    def test_words_come_before_width(self, run, outer, inner, expected):
         for number in range(9):
             start = 100 * number
             run.range(inner.format(number), start + 10, start + 80)
@@ -144,19 +142,19 @@ class TestFinding:
                 run.range(outer.format(number // 3), start, start + 299)
         assert run.only().name == expected
 
-    def test_numbers_that_begin_anew_give_places(self, run: Run) -> None:
+    def test_numbers_that_begin_anew_give_places(self, run):
         for place in range(6):
             run.range(f"step {place % 3}", 100 * place, 100 * place + 90)
             run.launch(100 * place + 10, 100 * place + 20)
         assert run.only().numbers.tolist() == [0, 1, 2, 3, 4, 5]
 
-    def test_of_several_numbers_the_one_that_counts_up(self, run: Run) -> None:
+    def test_of_several_numbers_the_one_that_counts_up(self, run):
         for place in range(3):
             run.range(f"epoch 4 step {place + 5} of 9", 100 * place, 100 * place + 90)
             run.launch(100 * place + 10, 100 * place + 20)
         assert run.only().numbers.tolist() == [5, 6, 7]
 
-    def test_layers_are_no_steps(self, run: Run) -> None:
+    def test_layers_are_no_steps(self, run):
         """They hold all work and are numbered, but their numbers come again and again."""
         for place in range(6):
             run.range(f"layer_{place % 3}", 100 * place, 100 * place + 90)
@@ -173,7 +171,7 @@ class TestFinding:
             [("step 0", 0, 90), ("step 1", 100, 190), ("step 2", 200, None)],  # one was never closed
         ],
     )
-    def test_what_is_no_series_of_steps(self, run: Run, ranges: list[tuple[str, int, int | None]]) -> None:
+    def test_what_is_no_series_of_steps(self, run, ranges):
         for name, start, end in ranges:
             run.range(name, start, end)
         for place in range(3):
@@ -185,14 +183,14 @@ class TestFinding:
             "--step-range REGEX says which ranges are steps",
         )
 
-    def test_half_of_the_work_is_enough(self, run: Run) -> None:
+    def test_half_of_the_work_is_enough(self, run):
         for place in range(3):
             run.range(f"step {place}", 100 * place, 100 * place + 50)
             run.launch(100 * place + 10, 100 * place + 20)
             run.launch(100 * place + 60, 100 * place + 70)
         assert len(run.only()) == 3
 
-    def test_without_gpu_work_the_words_alone_tell(self, run: Run) -> None:
+    def test_without_gpu_work_the_words_alone_tell(self, run):
         for place in range(3):
             run.range(f"step {place}", 100 * place, 100 * place + 50)
             run.range(f"phase {place}", 100 * place, 100 * place + 60)
@@ -200,7 +198,7 @@ class TestFinding:
 
 
 class TestNamed:
-    def test_the_user_may_name_the_ranges(self, run: Run) -> None:
+    def test_the_user_may_name_the_ranges(self, run):
         for place in range(2):
             run.range(f"Train {30 + place}", 100 * place, 100 * place + 90)
             run.range("Train inner", 100 * place + 10, 100 * place + 20)
@@ -213,29 +211,29 @@ class TestNamed:
         ("name", "numbers"),
         [(r"it \d+", [8, 9]), (r"rank 3 it (\d+)", [8, 9]), (r"loss (\d)", [2, 5]), ("/9", [8, 9]), ("(rank)", [0, 1])],
     )
-    def test_numbers_are_those_that_ascend_or_those_of_a_group(self, run: Run, name: str, numbers: list[int]) -> None:
+    def test_numbers_are_those_that_ascend_or_those_of_a_group(self, run, name, numbers):
         for place, loss in ((8, 2), (9, 5)):
             run.range(f"rank 3 it {place}/9 loss {loss}", 100 * place, 100 * place + 90)
         assert run.only(name).numbers.tolist() == numbers
 
-    def test_of_several_threads_the_one_that_holds_most(self, run: Run) -> None:
+    def test_of_several_threads_the_one_that_holds_most(self, run):
         run.range("pass", 0, 50, run.autograd)
         run.range("pass", 100, 200, run.main)
         run.launch(120, 130)
         assert run.only("pass").starts.tolist() == [100_000]
 
-    def test_a_name_that_no_range_has(self, run: Run) -> None:
+    def test_a_name_that_no_range_has(self, run):
         run.range("step 0", 0, 90)
         run.launch(10, 20)
         assert run.steps("nothing").notes == ("no steps: no NVTX range is called `nothing`",)
 
-    def test_a_wrong_regular_expression(self, run: Run) -> None:
+    def test_a_wrong_regular_expression(self, run):
         with pytest.raises(UsageError):
             run.steps("(")
 
 
 class TestPlaces:
-    def test_a_time_belongs_to_the_step_around_it(self, run: Run) -> None:
+    def test_a_time_belongs_to_the_step_around_it(self, run):
         for number, start in ((4, 0), (5, 100), (6, 100_000)):
             run.range(f"step {number}", start, start + 50)
             run.launch(start + 1, start + 10)
@@ -253,7 +251,7 @@ def job_of(paths: list[Path]) -> Job:
 
 
 class TestJobs:
-    def test_every_rank_of_a_job(self, tmp_path: Path) -> None:
+    def test_every_rank_of_a_job(self, tmp_path):
         """The kernels of collectives are launched by two threads, and every one lies in its step."""
         job = job_of(training_job(tmp_path, ranks=2, steps=4, layers=2))
         steps = job.steps()
@@ -267,7 +265,7 @@ class TestJobs:
         assert pairing.calls["step"].isna().sum() == 4  # two communicators are made in each rank before the first step
         job.close()
 
-    def test_ranks_without_steps_are_named(self, tmp_path: Path) -> None:
+    def test_ranks_without_steps_are_named(self, tmp_path):
         paths = training_job(tmp_path, ranks=2, steps=3, layers=1)
         other = Run(tmp_path / "rank7.sqlite")
         other.launch(10, 20)
@@ -276,7 +274,7 @@ class TestJobs:
         assert job.steps().notes[1].startswith("no steps of rank 7: no numbered NVTX ranges")
         job.close()
 
-    def test_nothing_to_find(self, tmp_path: Path) -> None:
+    def test_nothing_to_find(self, tmp_path):
         for paths in ([], [empty_export(tmp_path / "empty.sqlite")]):
             job = job_of(paths)
             assert not job.steps().of_task
@@ -284,7 +282,7 @@ class TestJobs:
 
 
 class TestGolden:
-    def test_ddp_has_59_steps_of_8_all_reduces(self, shared_export: Callable[[str], Path]) -> None:
+    def test_ddp_has_59_steps_of_8_all_reduces(self, shared_export):
         job = job_of([shared_export("ddp-a100-rank0of4")])
         ((task, found),) = job.steps().of_task.items()
         assert isinstance(task, Task)
@@ -296,7 +294,7 @@ class TestGolden:
         assert kernels["step"].value_counts().tolist() == [8] * 59
         job.close()
 
-    def test_a_capture_without_numbered_ranges_has_none(self, shared_export: Callable[[str], Path]) -> None:
+    def test_a_capture_without_numbered_ranges_has_none(self, shared_export):
         job = job_of([shared_export("h100-2rank-moe-before")])
         assert not job.steps().of_task
         job.close()
