@@ -19,7 +19,7 @@ from nsystui.store.session import Computation, Session
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory) -> list[Path]:
-    return TrainingJob(ranks=5, steps=2, layers=2, gpu_metrics=False).write(tmp_path_factory.mktemp("five"))
+    return TrainingJob(ranks=5, steps=1, layers=1, gpu_metrics=False).write(tmp_path_factory.mktemp("five"))
 
 
 @pytest.fixture

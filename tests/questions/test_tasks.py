@@ -41,7 +41,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             folder.mkdir()
             path = folder / f"{told.get('name', 'report')}.sqlite"
             write(path, told)
-            opened[-1].add(path)
+            opened[-1].add(path, whole=False)
         return Job(opened[-1])
 
     yield make
