@@ -65,6 +65,9 @@ class TestBlocks:
         packed = blocks_of(plain)
         assert packed.whole() == plain
         assert packed.length == plain.length
+        parts = list(packed.parts())
+        assert np.concatenate([part.starts for part in parts] or [EMPTY.starts]).tolist() == plain.starts.tolist()
+        assert np.concatenate([part.ends for part in parts] or [EMPTY.ends]).tolist() == plain.ends.tolist()
         assert all(part.dtype == np.uint16 for steps in packed.steps for part in steps)
 
     @given(SETS, st.lists(STEPS, min_size=2, max_size=2), st.integers(1, 7))
@@ -75,13 +78,6 @@ class TestBlocks:
         assert packed.length_within(lo, hi) == plain.clip(lo, hi).length
         expected = covered_per_bin(plain.clip(lo, hi), lo, hi, bins)
         assert np.array_equal(packed.covered_per_bin(lo, hi, bins), expected)
-
-    @given(SETS)
-    def test_parts_are_the_intervals_none_of_them_cut(self, steps):
-        plain = made(steps)
-        parts = list(blocks_of(plain).parts())
-        assert np.concatenate([part.starts for part in parts] or [EMPTY.starts]).tolist() == plain.starts.tolist()
-        assert np.concatenate([part.ends for part in parts] or [EMPTY.ends]).tolist() == plain.ends.tolist()
 
     @given(SETS, SETS)
     def test_what_is_shared_and_what_is_left_are_those_of_plain_intervals(self, steps, others):
@@ -96,17 +92,14 @@ class TestBlocks:
         moved = blocks_of(plain).shifted(offset).whole()
         assert moved == Intervals(plain.starts + offset, plain.ends + offset)
 
-    def test_nothing_is_empty(self):
+    def test_nothing_is_empty_and_impossible_windows_are_refused(self):
         assert blocks_of(EMPTY).whole() == NO_BLOCKS.whole() == EMPTY
-        assert NO_BLOCKS.length_within(0, 10) == 0
+        assert NO_BLOCKS.length_within(0, 10) == NO_BLOCKS.length_within(10, 0) == 0
         assert NO_BLOCKS.covered_per_bin(0, 10, 2).tolist() == [0.0, 0.0]
-
-    def test_a_window_that_ends_before_it_starts_or_has_no_bins_is_refused(self):
         with pytest.raises(ValueError, match="ends"):
             NO_BLOCKS.covered_per_bin(10, 0, 2)
         with pytest.raises(ValueError, match="bin"):
             NO_BLOCKS.covered_per_bin(0, 10, 0)
-        assert NO_BLOCKS.length_within(10, 0) == 0
 
 
 class TestBuilding:

@@ -193,7 +193,7 @@ def by_hand_without_wait(job: Any) -> dict[tuple[str, int], float]:
 
 
 def test_bandwidth_without_waiting_is_that_of_the_last_rank_to_arrive_where_all_ranks_are_open(tmp_path):
-    paths = training_job(tmp_path, ranks=3, steps=2, layers=2)
+    paths = training_job(tmp_path, ranks=3, steps=2, layers=1)
     job = job_of(*paths)
     answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE, By.BYTES), KERNEL)
     frame = answer.frame().dropna(subset=["busbw_without_wait"])
