@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import session_over, shared
+from support import edit, session_over, shared
 from synthetic import cpu_only_export
 
 from nsystui.base.answer import iter_rows
@@ -185,17 +183,11 @@ class TestStepTables:
             assert row["max"] == max(own.values()) == own[row["slowest"]] and row["spread"] == row["max"] - row["min"]
 
 
-@pytest.fixture(scope="module")
-def two_runs(tmp_path_factory) -> list[Path]:
+def test_different_runs_are_not_compared(tmp_path, opened):
     """Two ranks of a run, and two of one a day later."""
-    paths = TrainingJob(steps=3, layers=2).write(tmp_path_factory.mktemp("two-runs"))
-    for path in paths[2:]:
-        with sqlite3.connect(path) as written:
-            written.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 86400000000000")
-    return paths
-
-
-def test_different_runs_are_not_compared(two_runs, opened):
+    two_runs = TrainingJob(steps=3, layers=1, gpu_metrics=False).write(tmp_path)
+    for path in two_runs[2:]:
+        edit(path, "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 86400000000000")
     job = Job(opened(*two_runs))
     assert not job.shares_clock
     matching = job.collectives()
