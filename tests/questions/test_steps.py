@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partialmethod
 from itertools import count
 from operator import attrgetter
 from pathlib import Path
@@ -118,29 +119,21 @@ class Found(Run):
             self.range(inner.format(number), 100 * number + 10, 100 * number + 80)
         return {"name": expected}
 
-    def a_step_comes_before_an_epoch(self):
-        return self._words_come_before_width("epoch {}", "step {}", "step *")
+    step_before_epoch = partialmethod(_words_come_before_width, "epoch {}", "step {}", "step *")
+    iteration_before_chunk = partialmethod(_words_come_before_width, "chunk {}", "iteration {}", "iteration *")
+    profilers_step_first = partialmethod(_words_come_before_width, "iter {}", "ProfilerStep#{}", "ProfilerStep#*")
+    of_other_words_the_wider_first = partialmethod(_words_come_before_width, "phase {}", "part {}", "phase *")
 
-    def an_iteration_comes_before_a_chunk(self):
-        return self._words_come_before_width("chunk {}", "iteration {}", "iteration *")
-
-    def a_step_of_the_profiler_comes_before_another(self):
-        return self._words_come_before_width("iter {}", "ProfilerStep#{}", "ProfilerStep#*")
-
-    def of_other_words_the_wider_comes_first(self):
-        return self._words_come_before_width("phase {}", "part {}", "phase *")
-
-    def numbers_that_begin_anew_give_places(self):
-        for place in range(6):
-            self.range(f"step {place % 3}", 100 * place, 100 * place + 90)
+    def _numbered(self, name: str, numbers: list[int], expected: list[int] | None):
+        for place, number in enumerate(numbers):
+            self.range(name.format(number), 100 * place, 100 * place + 90)
             self.launch(100 * place + 10, 100 * place + 20)
-        return {"numbers": [0, 1, 2, 3, 4, 5]}
+        return expected and {"numbers": expected}
 
-    def of_several_numbers_the_one_that_counts_up(self):
-        for place in range(3):
-            self.range(f"epoch 4 step {place + 5} of 9", 100 * place, 100 * place + 90)
-            self.launch(100 * place + 10, 100 * place + 20)
-        return {"numbers": [5, 6, 7]}
+    numbers_that_begin_anew_give_places = partialmethod(_numbered, "step {}", [0, 1, 2] * 2, [0, 1, 2, 3, 4, 5])
+    of_several_numbers_that_which_counts = partialmethod(_numbered, "epoch 4 step {} of 9", [5, 6, 7], [5, 6, 7])
+    # They hold all work and are numbered, but their numbers come again and again.
+    layers_are_no_steps = partialmethod(_numbered, "layer_{}", [0, 1, 2] * 2, None)
 
     def half_of_the_work_is_enough(self):
         self.series("step {}", length=50)
@@ -148,32 +141,17 @@ class Found(Run):
             self.launch(100 * place + 60, 100 * place + 70)
         return {"numbers": [0, 1, 2]}
 
-    def layers_are_no_steps(self):
-        """They hold all work and are numbered, but their numbers come again and again."""
-        for place in range(6):
-            self.range(f"layer_{place % 3}", 100 * place, 100 * place + 90)
-            self.launch(100 * place + 10, 100 * place + 20)
-
     def _no_series(self, *ranges: tuple[str, int, int | None]) -> None:
         for name, start, end in ranges:
             self.range(name, start, end)
         for place in range(3):
             self.launch(100 * place + 10, 100 * place + 20)
 
-    def two_are_no_series(self):
-        self._no_series(("step 0", 0, 90), ("step 1", 100, 190))
-
-    def what_overlaps_is_no_series(self):
-        self._no_series(("step 0", 0, 150), ("step 1", 100, 250), ("step 2", 200, 350))
-
-    def what_holds_none_of_the_work_is_no_series(self):
-        self._no_series(("step 0", 400, 500), ("step 1", 500, 600), ("step 2", 600, 700))
-
-    def ranges_without_numbers_are_no_series(self):
-        self._no_series(("step", 0, 90), ("step", 100, 190), ("step", 200, 290))
-
-    def a_range_that_was_never_closed_ends_a_series(self):
-        self._no_series(("step 0", 0, 90), ("step 1", 100, 190), ("step 2", 200, None))
+    two_are_no_series = partialmethod(_no_series, ("step 0", 0, 90), ("step 1", 100, 190))
+    overlaps = partialmethod(_no_series, ("step 0", 0, 150), ("step 1", 100, 250), ("step 2", 200, 350))
+    none_of_the_work = partialmethod(_no_series, ("step 0", 400, 500), ("step 1", 500, 600), ("step 2", 600, 700))
+    no_numbers = partialmethod(_no_series, ("step", 0, 90), ("step", 100, 190), ("step", 200, 290))
+    never_closed = partialmethod(_no_series, ("step 0", 0, 90), ("step 1", 100, 190), ("step 2", 200, None))
 
 
 NAMES = [name for name in vars(Found) if not name.startswith("_")]

@@ -174,34 +174,27 @@ def test_reading_in_batches_changes_nothing(opened, tmp_path, monkeypatch):
 
 
 def test_an_export_without_gpu_work_says_so_and_has_no_rows(opened, tmp_path):
-    path = tmp_path / "cpu.sqlite"
-    with ExportWriter(path) as export:
+    with ExportWriter(tmp_path / "cpu.sqlite") as export:
         export.osrt(export.thread(export.process(1), 1, "main"), 0, 50, "poll")
-    session = opened(path)
+    session = opened(export.path)
     window = extent(session, Selection())
     assert window == Window(0, 50)
     table = utilisation_table(load(session), window)
-    assert len(table) == 0
-    assert table.notes == ("no GPU work in this export: record with `nsys profile -t cuda`",)
+    assert (len(table), table.notes) == (0, ("no GPU work in this export: record with `nsys profile -t cuda`",))
     assert len(utilisation_over_time(load(session), window, 10)) == 0
 
 
 def test_tasks_devices_and_streams_narrow_but_a_name_filter_does_not(opened, tmp_path):
-    path = tmp_path / "a.sqlite"
-    with ExportWriter(path) as export:
+    with ExportWriter(tmp_path / "a.sqlite") as export:
         process = export.process(100)
-        put(export, process, [("K", 0, 10)], device=0)
-        put(export, process, [("K", 10, 30)], device=0, stream=9)
+        put(export, process, [("K", 0, 10)])
+        put(export, process, [("K", 10, 30)], stream=9)
         put(export, process, [("K", 0, 50)], device=1)
-        other = export.process(200)
-        put(export, other, [("K", 0, 90)])
-    session = opened(path)
-    window = Window(0, 100)
+        put(export, export.process(200), [("K", 0, 90)])
+    session = opened(export.path)
 
     def busy_of(selection: Selection) -> list[int]:
-        return [
-            lane.totals.busy for lane in BusyIntervals.load(session, selection, ranked_tasks(session)).lanes(window, 4)
-        ]
+        return [lane.totals.busy for lane in load(session, selection).lanes(Window(0, 100), 4)]
 
     assert busy_of(Selection()) == [30, 50, 90]
     first = Selection(tasks=frozenset({Task(0, process.global_id)}))
@@ -272,16 +265,14 @@ def test_an_empty_window_has_no_percentages_and_a_new_report_makes_the_intervals
 
 
 def test_the_table_names_device_and_gpu(opened, tmp_path):
-    path = tmp_path / "a.sqlite"
-    with ExportWriter(path) as export:
+    with ExportWriter(tmp_path / "a.sqlite") as export:
         process = export.process(1)
         export.gpu(3)
         export.cuda_device(process, cuda_id=0, gpu_id=3)
         put(export, process, [("K", 0, 25), ("C", 20, 50), ("M", 90, 100)])
-    table = utilisation_table(load(opened(path)), Window(0, 100))
-    headers = [column.header for column in table.columns]
-    assert headers[:7] == ["Rank", "Device", "GPU", "GPU Model", "Busy (%)", "Compute (%)", "NCCL (%)"]
-    row = dict(zip(headers, table.rows[0], strict=True))
+    table = utilisation_table(load(opened(export.path)), Window(0, 100))
+    row = dict(zip([column.header for column in table.columns], table.rows[0], strict=True))
+    assert list(row)[:7] == ["Rank", "Device", "GPU", "GPU Model", "Busy (%)", "Compute (%)", "NCCL (%)"]
     assert (row["Rank"], row["Device"], row["GPU"], row["GPU Model"]) == (0, 0, 3, "NVIDIA H100 80GB HBM3")
     assert (row["Busy (%)"], row["Busy (ns)"], row["Idle (ns)"]) == (60, 60, 40)
     assert (row["Exposed NCCL (%)"], row["NCCL over Compute (ns)"], row["Memory (ns)"]) == (25, 5, 10)
