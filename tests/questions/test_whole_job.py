@@ -50,7 +50,7 @@ def ask(tmp_path: Path) -> Callable[..., object]:
     return answered
 
 
-def test_every_question_of_each_job_is_asked_once(ask, asked):
+def test_questions_about_everything_are_asked_once_of_each_job(ask, asked):
     questions = [
         lambda session: kernel_summary(session, EVERYTHING),
         lambda session: kernel_summary(session, EVERYTHING, Names.SHORT),
@@ -64,8 +64,10 @@ def test_every_question_of_each_job_is_asked_once(ask, asked):
     both, other = ask(questions[0], "rank0", "rank1"), ask(questions[0], "rank1")
     assert len(asked) == 7
     assert both[0] != found[0][0] and other[0]
+    for place in (0, 1, 4):
+        assert ask(questions[place]) == found[place]
+    assert len(asked) == 7, "the answers about everything are kept"
     assert [ask(question) for question in questions] == found
-    assert len(asked) == 7
 
 
 def test_an_export_that_changed_is_asked_again(ask, asked, tmp_path):
