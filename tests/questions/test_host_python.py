@@ -173,11 +173,7 @@ def test_python_frames_are_functions_like_any(tmp_path: Path, schema: str, whole
         table = functions_table(job, Selection())
         tree = call_tree_table(job, Selection())
     counts = {row["function"]: (row["own"], row["total"], row["module"]) for row in table.records()}
-    assert counts == {
-        "fetch": (6, 6, "data.py"),
-        "forward": (3, 3, "model.py"),
-        "train_step": (0, 9, "train.py"),
-    }
+    assert counts == {"fetch": (6, 6, "data.py"), "forward": (3, 3, "model.py"), "train_step": (0, 9, "train.py")}
     assert sum(row["own"] for row in tree.records()) == 9
 
 

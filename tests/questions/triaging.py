@@ -33,6 +33,14 @@ def finding(found: Triage, name: str) -> Finding:
     return one
 
 
+def told(one: Finding, *says: str, advises: Sequence[str] = (), never: Sequence[str] = ()) -> None:
+    """The sentence has these words, the advice those; some that neither may have."""
+    advice = f"{one.advice.text}; {one.advice.reason}"
+    assert [words for words in says if words not in one.sentence] == [], one.sentence
+    assert [words for words in advises if words not in advice] == [], advice
+    assert [words for words in never if words in f"{one.sentence}; {advice}"] == []
+
+
 def ids(found: Triage) -> set[str]:
     """The findings that are worse than a remark."""
     return {one.id for one in found.findings if one.severity is not Severity.INFO}
