@@ -94,11 +94,3 @@ def test_five_findings_are_told_and_the_others_in_a_line_each():
     text = lines(found)
     after = text[text.index("More:") + 1 :]
     assert [line.split()[1] for line in after if line.startswith("W")] == ["rule-5", "rule-6", "rule-7"]
-
-
-def test_every_finding_is_kept_whatever_it_stands_under(tmp_path):
-    found = triaged(*exposed_communication(tmp_path / "a.sqlite").paths)
-    ids = [one.id for one in found.findings]
-    assert len(ids) == len(set(ids))
-    assert "exposed-communication" in ids
-    assert all(not one.under or one.under in ids for one in found.findings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from support import session_over
@@ -19,13 +20,14 @@ def job_of(*paths: Path) -> Job:
 
 
 def triaged(*paths: Path, settings: Sequence[str] = (), rules: Sequence[str] = tuple(RULES)) -> Triage:
-    job = job_of(*paths)
-    try:
-        if len(paths) > 1:
-            job.align(ClockMode.COLLECTIVES)
-        return triage(job, thresholds=Thresholds().changed(settings), rules=rules)
-    finally:
-        job.close()
+    with closing(job_of(*paths)) as job:
+        return judged(job, settings, rules)
+
+
+def judged(job: Job, settings: Sequence[str] = (), rules: Sequence[str] = tuple(RULES)) -> Triage:
+    if len(job.session.reports) > 1:
+        job.align(ClockMode.COLLECTIVES)
+    return triage(job, thresholds=Thresholds().changed(settings), rules=rules)
 
 
 def finding(found: Triage, name: str) -> Finding:
