@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,9 @@ def demo(demo_session: Session) -> Job:
 @pytest.fixture(scope="module")
 def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     """The demo job again, without its straggler."""
-    job = job_of(*TrainingJob(ranks=4, steps=3, layers=2, straggler=None).write(tmp_path_factory.mktemp("faster")))
-    yield job
-    job.close()
+    paths = TrainingJob(ranks=4, steps=3, layers=2, straggler=None).write(tmp_path_factory.mktemp("faster"))
+    with closing(job_of(*paths)) as job:
+        yield job
 
 
 def job_of(*paths: Path) -> Job:
@@ -85,14 +86,10 @@ def table_of(a: dict[str, Measured], b: dict[str, Measured], basis: Basis) -> Co
     return compared("test", _NAMED, sides, basis)
 
 
-@given(things)
-def test_nothing_differs_from_itself(a):
+@given(things, things, st.integers(1, 5), st.integers(1, 5))
+def test_swapped_sides_turn_every_sign_and_nothing_else_and_nothing_differs_from_itself(a, b, ranks, others):
     for row in rows(table_of(a, a, Basis(2, 2))):
         assert row["difference"] == row["by_count"] == row["by_duration"] == row["share"] == 0
-
-
-@given(things, things, st.integers(1, 5), st.integers(1, 5))
-def test_swapped_sides_turn_every_sign_and_nothing_else(a, b, ranks, others):
     forth, back = by(table_of(a, b, Basis(ranks, others))), by(table_of(b, a, Basis(others, ranks)))
     assert forth.keys() == back.keys()
     turned = {"new": "gone", "gone": "new", "both": "both"}
@@ -136,18 +133,13 @@ def test_sorting_by_a_difference_looks_at_its_size():
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_job_does_not_differ_from_itself(demo, name):
-    answer = TABLES[name].make(side(demo), side(demo), Options())
-    found = rows(answer)
-    assert found or name == "calltree"  # it has what differs
-    assert all(not value for row in found for key, value in row.items() if key.endswith("difference"))
-    assert all(row["ratio"] in (1, None) and row.get("status", "both") == "both" for row in found)
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_two_jobs_differ_alike_from_either_side(demo, faster, name):
-    forth = rows(TABLES[name].make(side(demo), side(faster), Options()))
-    back = rows(TABLES[name].make(side(faster), side(demo), Options()))
+def test_jobs_do_not_differ_from_themselves_and_two_differ_alike_from_either_side(demo, faster, name):
+    same, forth, back = (
+        rows(TABLES[name].make(side(a), side(b), Options())) for a, b in ((demo, demo), (demo, faster), (faster, demo))
+    )
+    assert same or name == "calltree"  # it has what differs
+    assert all(not value for row in same for key, value in row.items() if key.endswith("difference"))
+    assert all(row["ratio"] in (1, None) and row.get("status", "both") == "both" for row in same)
     told = [key for key in ("what", "name", "collective", "bucket") if key in forth[0]]
     other = {tuple(row[key] for key in told): row for row in back}
     assert len(other) == len(forth) > 2
@@ -163,11 +155,7 @@ def test_families_add_up_the_kernels_of_both_sides(demo, faster):
         assert total(by_family, key) == total(by_name, key)
     gemm = [row for row in rows(by_name) if family_of(row["name"]) == "GEMM"]
     assert by(by_family)["GEMM"]["difference"] == sum(row["difference"] for row in gemm)
-
-
-def test_the_summary_names_the_family_that_changed_most(demo, faster):
-    a, b = side(demo), side(faster)
-    largest = families(a, b).sorted_by("difference", descending=True).cells("name")[0]
+    largest = by_family.sorted_by("difference", descending=True).cells("name")[0]
     (note,) = [note for note in summary(a, b).notes if note.startswith("kernel families that changed most")]
     assert note.split(": ")[1].startswith(f"{largest} ")
 
@@ -274,53 +262,46 @@ def test_numbered_ranges_of_both_sides_are_one_row(demo, faster):
 
 
 def test_a_side_without_gpu_work_is_missing_not_zero(demo, tmp_path):
-    other = job_of(cpu_only_export(tmp_path / "cpu.sqlite"))
-    answer = kernels(side(demo), side(other))
-    assert len(answer) and {row["total_b"] for row in rows(answer)} == {row["status"] for row in rows(answer)} == {None}
-    assert any(note.startswith("B: no GPU kernels in this export: record") for note in answer.notes)
-    found = by(summary(side(demo), side(other)), "what")
-    assert found["GPU busy"]["b"] is None and found["kernels launched"]["b"] is None
-    assert found["GPU operation time"]["difference"] is None
-    other.close()
+    with closing(job_of(cpu_only_export(tmp_path / "cpu.sqlite"))) as other:
+        answer = kernels(side(demo), side(other))
+        assert len(answer)
+        assert {row["total_b"] for row in rows(answer)} == {row["status"] for row in rows(answer)} == {None}
+        assert any(note.startswith("B: no GPU kernels in this export: record") for note in answer.notes)
+        found = by(summary(side(demo), side(other)), "what")
+        assert found["GPU busy"]["b"] is None and found["kernels launched"]["b"] is None
+        assert found["GPU operation time"]["difference"] is None
+        # What neither side has gives no rows and says why.
+        for name in ("kernels", "nccl", "memory"):
+            answer = TABLES[name].make(side(other), side(other), Options())
+            assert not len(answer) and answer.notes, name
+            assert not any(note.startswith(("A: ", "B: ")) for note in answer.notes) or name != "kernels"
 
 
 def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
-    other = job_of(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))
-    answer = nvtx(side(demo), side(other))
+    with closing(job_of(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))) as other:
+        answer = nvtx(side(demo), side(other))
+        found = nccl(side(demo), side(other))
     assert {row["count_b"] for row in rows(answer)} == {row["difference"] for row in rows(answer)} == {None}
     assert any(note.startswith("B: no NVTX ranges") for note in answer.notes)
-    found = nccl(side(demo), side(other))
     assert "bucket" not in by(found, "collective")["AllReduce"]
     assert any("only one side tells message sizes" in note for note in found.notes)
-    other.close()
-
-
-def test_what_neither_side_has_gives_no_rows_and_says_why(tmp_path):
-    job = job_of(cpu_only_export(tmp_path / "cpu.sqlite"))
-    for name in ("kernels", "nccl", "memory"):
-        answer = TABLES[name].make(side(job), side(job), Options())
-        assert not len(answer) and answer.notes, name
-    assert not any(note.startswith(("A: ", "B: ")) for note in kernels(side(job), side(job)).notes)
-    job.close()
 
 
 def test_whole_graphs_are_in_the_gpu_time(tmp_path):
-    graphs, plain = job_of(whole_graph_export(tmp_path / "g.sqlite")), job_of(old_schema_export(tmp_path / "o.sqlite"))
-    found = by(summary(side(graphs), side(plain)), "what")
+    paths = whole_graph_export(tmp_path / "g.sqlite"), old_schema_export(tmp_path / "o.sqlite")
+    with closing(job_of(paths[0])) as graphs, closing(job_of(paths[1])) as plain:
+        found = by(summary(side(graphs), side(plain)), "what")
     assert found["whole CUDA graphs"]["a"] > 0 == found["whole CUDA graphs"]["b"]
     parts = ("whole CUDA graphs", "memory operations", "kernels")
     assert found["GPU operation time"]["a"] == sum(found[part]["a"] for part in parts)
-    graphs.close()
-    plain.close()
 
 
 def test_less_work_is_told_from_faster_kernels(demo, tmp_path):
-    shorter = job_of(*TrainingJob(ranks=4, steps=2, layers=2).write(tmp_path))
-    notes = summary(side(demo), side(shorter)).notes
+    with closing(job_of(*TrainingJob(ranks=4, steps=2, layers=2).write(tmp_path))) as shorter:
+        notes = summary(side(demo), side(shorter)).notes
     assert any("B launched 33.3 % fewer kernels" in note for note in notes)
     assert any(note.startswith("kernels that changed most in duration: ") for note in notes)
     assert not any("launched" in note for note in summary(side(demo, 0), side(demo, 1)).notes)
-    shorter.close()
 
 
 def test_the_summary_is_worded_with_the_unit_of_each_row(demo, faster):
@@ -336,19 +317,16 @@ def test_the_summary_is_worded_with_the_unit_of_each_row(demo, faster):
 
 
 def test_before_and_after_of_a_real_job():
-    before, after = map(job_of, shared("h100-2rank-moe-before", "h100-2rank-moe-after"))
-    a, b = side(before, label="before"), side(after, label="after")
-    answer = summary(a, b)
+    paths = shared("h100-2rank-moe-before", "h100-2rank-moe-after")
+    with closing(job_of(paths[0])) as before, closing(job_of(paths[1])) as after:
+        a, b = side(before, label="before"), side(after, label="after")
+        answer = summary(a, b)
+        whole, short = (rows(kernels(a, b, *names)) for names in ((), (Names.SHORT,)))
     found = by(answer, "what")
     assert (found["kernels launched"]["a"], found["kernels launched"]["b"]) == (4010, 3587)
     assert found["GPU busy"]["difference"] == pytest.approx(-7.6, abs=0.1)
     assert found["from launch count"]["difference"] < 0 < found["from duration"]["difference"]
     assert any("B launched 10.5 % fewer kernels in about the same time" in note for note in answer.notes)
     assert any("in duration: ncclDevKernel_SendRecv +10.2 ms" in note for note in answer.notes)
-    first = rows(kernels(a, b, Names.SHORT))[0]
-    assert (first["name"], first["count_a"], first["count_b"]) == ("flash_fwd_kernel", 68, 60)
-    assert first["difference"] == total(kernels(a, b), "difference") - sum(
-        row["difference"] for row in rows(kernels(a, b, Names.SHORT))[1:]
-    )
-    before.close()
-    after.close()
+    assert [short[0][key] for key in ("name", "count_a", "count_b")] == ["flash_fwd_kernel", 68, 60]
+    assert sum(row["difference"] for row in short) == sum(row["difference"] for row in whole)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from synthetic import ExportWriter
-from synthetic.illnesses import OneGpu, exposed_communication
+from synthetic.illnesses import one_gpu
 from triaging import triaged
 
 from nsystui.output.findings import lines, report, told
@@ -18,14 +17,13 @@ MS = 1_000_000
 def starved(path: Path) -> Path:
     """15 steps of 20 ms on the GPU, one of them followed by 300 ms in which the thread is in ``poll``."""
     start = MS
-    with ExportWriter(path, "3.25.0") as export:
-        gpu = OneGpu(export)
+    with one_gpu(path) as gpu:
         for number in range(15):
-            export.nvtx_range(gpu.main, start, start + 19 * MS, f"step {number}")
+            gpu.export.nvtx_range(gpu.main, start, start + 19 * MS, f"step {number}")
             gpu.kernel(start + 10_000, start + 20 * MS - 10_000, launched=start + 1_000)
             start += 20 * MS
             if number == 9:
-                export.osrt(gpu.main, start, start + 300 * MS, "poll")
+                gpu.export.osrt(gpu.main, start, start + 300 * MS, "poll")
                 start += 300 * MS
     return path
 
@@ -35,25 +33,20 @@ def finding(name: str, percent: float | None, under: str = "", severity: Severit
     return Finding(name, severity, f"{name} it is", Advice("a", "b"), Door("kernels"), cost, percent, under=under)
 
 
-def test_the_cause_comes_before_its_symptom_which_is_folded(tmp_path):
+def test_the_cause_comes_before_its_symptom_which_is_folded_and_the_summary_says_what_the_gpu_waits_for(tmp_path):
     found = triaged(starved(tmp_path / "a.sqlite"))
     assert [(one.id, one.under) for one in found.findings[:2]] == [("idle-gaps", ""), ("slow-steps", "idle-gaps")]
     text = lines(found)
     assert any(line.startswith("   so: slow-steps") for line in text)
     assert not any(line.startswith("W  slow-steps") for line in text)
-
-
-def test_the_summary_says_how_busy_the_gpu_is_and_what_it_waits_for(tmp_path):
-    found = triaged(starved(tmp_path / "a.sqlite"))
     assert found.summary.startswith("GPU busy 50 %: it waits 300 ms of 6")
     assert "poll" in found.summary
-    assert found.summary[:40] in " ".join(lines(found)[:3])
+    assert found.summary[:40] in " ".join(text[:3])
     assert "GPU busy 50 %" in report(found)
 
 
 def test_a_summary_of_idle_time_that_no_rule_explains_says_where_it_lies(tmp_path):
-    with ExportWriter(tmp_path / "a.sqlite", "3.25.0") as export:
-        gpu = OneGpu(export)
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.call("cudaMallocHost", MS, 90 * MS)
         gpu.kernel(90 * MS, 100 * MS, launched=90 * MS - 10_000)
     assert triaged(tmp_path / "a.sqlite").summary == "GPU busy 10 %: start-up 89.9 % (cudaMallocHost 89.9 %)"
@@ -61,12 +54,11 @@ def test_a_summary_of_idle_time_that_no_rule_explains_says_where_it_lies(tmp_pat
 
 def test_the_account_has_all_time_with_the_causes_of_what_is_idle(tmp_path):
     """1 s: 600 ms in ``poll`` and 200 ms of nothing, 100 ms of kernels, 100 ms in ``cudaFree``."""
-    with ExportWriter(tmp_path / "a.sqlite", "3.25.0") as export:
-        gpu = OneGpu(export)
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.call("cudaFree_v3020", 0, 1_000)
-        export.osrt(gpu.main, 100 * MS, 700 * MS, "poll")
-        for number in range(100):
-            gpu.kernel((800 + number) * MS, (801 + number) * MS, launched=(800 + number) * MS - 10_000)
+        gpu.export.osrt(gpu.main, 100 * MS, 700 * MS, "poll")
+        for start in range(800 * MS, 900 * MS, MS):
+            gpu.kernel(start, start + MS, launched=start - 10_000)
         gpu.call("cudaFree_v3020", 900 * MS, 1000 * MS)
     found = triaged(tmp_path / "a.sqlite")
     assert found.account == (
