@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,21 @@ def process(export: ExportWriter, pid: int, kernel: bool = True) -> Process:
     if kernel:
         export.kernel(made, 0, 7, 0, 100, name="saxpy(float *)", correlation_id=1)
     return made
+
+
+def traced(
+    path: Path, calls: Mapping[int, Sequence[tuple[str, int, int | None]]], without_kernels: int | None = None
+) -> Path:
+    """Processes with CUDA and MPI calls."""
+    with ExportWriter(path) as export:
+        for pid, own in calls.items():
+            main = export.thread(process(export, pid, pid != without_kernels), pid, "main")
+            for number, (kind, start, end) in enumerate(own, 1):
+                if kind == "mpi":
+                    export.mpi_other(main, start, end, "MPI_Barrier")
+                else:
+                    export.api(main, start, end, "cudaLaunchKernel_v7000", number)
+    return path
 
 
 PARTS = st.integers(0, 40)
@@ -75,26 +90,16 @@ class TestCalls:
         assert found.host.parallel == pytest.approx(0.4)
 
     def test_a_window_cuts_calls(self, opened: Opener, tmp_path: Path) -> None:
-        path = tmp_path / "a.sqlite"
-        with ExportWriter(path) as export:
-            main = export.thread(process(export, 100), 100, "main")
-            export.api(main, 10, 30, "cudaLaunchKernel_v7000", 1)
+        path = traced(tmp_path / "a.sqlite", {100: [("cuda", 10, 30)]})
         found = of(opened(path), Selection(Window(20, 60)))
         assert (found.host.processes[0].cuda, found.host.offload) == (10, 0.75)
 
     def test_a_call_that_never_returned_lasts_to_the_end(self, opened: Opener, tmp_path: Path) -> None:
-        path = tmp_path / "a.sqlite"
-        with ExportWriter(path) as export:
-            main = export.thread(process(export, 100), 100, "main")
-            export.api(main, 0, 10, "cudaLaunchKernel_v7000", 1)
-            export.mpi_other(main, 80, None, "MPI_Finalize")
+        path = traced(tmp_path / "a.sqlite", {100: [("cuda", 0, 10), ("mpi", 80, None)]})
         assert of(opened(path)).host.processes[0].mpi == 20
 
     def test_what_was_not_recorded_is_missing_not_zero(self, opened: Opener, tmp_path: Path) -> None:
-        path = tmp_path / "a.sqlite"
-        with ExportWriter(path) as export:
-            process(export, 100)
-        found = of(opened(path))
+        found = of(opened(traced(tmp_path / "a.sqlite", {100: []})))
         host = found.host
         assert (host.mpi_parallel, host.offload, host.parallel) == (None, None, None)
         table = host_table(found)
@@ -103,27 +108,15 @@ class TestCalls:
         assert process_table(found).rows[0][3:9] == (None,) * 6
 
     def test_mpi_needs_every_process(self, opened: Opener, tmp_path: Path) -> None:
-        path = tmp_path / "a.sqlite"
-        with ExportWriter(path) as export:
-            first = export.thread(process(export, 100), 100, "main")
-            second = export.thread(process(export, 200), 200, "main")
-            process(export, 300, kernel=False)
-            for thread in (first, second):
-                export.api(thread, 0, 10, "cudaLaunchKernel_v7000", 1)
-            export.mpi_other(first, 20, 40, "MPI_Barrier")
-        found = of(opened(path))
+        calls = {100: [("cuda", 0, 10), ("mpi", 20, 40)], 200: [("cuda", 0, 10)], 300: []}
+        found = of(opened(traced(tmp_path / "a.sqlite", calls, without_kernels=300)))
         assert [one.task.pid for one in found.host.processes] == [100, 200], "only those that used a GPU"
         assert (found.host.mpi_parallel, found.host.mpi_load_balance) == (None, None)
         assert any("no MPI calls of rank 1" in note for note in found.host_notes)
 
     def test_ranks_that_wait_in_mpi_are_a_load_imbalance(self, opened: Opener, tmp_path: Path) -> None:
-        path = tmp_path / "a.sqlite"
-        with ExportWriter(path) as export:
-            for pid, wait in ((100, 20), (200, 60)):
-                main = export.thread(process(export, pid), pid, "main")
-                export.mpi_other(main, 0, wait, "MPI_Barrier")
-                export.api(main, 90, 100, "cudaLaunchKernel_v7000", 1)
-        host = of(opened(path)).host
+        calls = {pid: [("mpi", 0, wait), ("cuda", 90, 100)] for pid, wait in ((100, 20), (200, 60))}
+        host = of(opened(traced(tmp_path / "a.sqlite", calls))).host
         assert (host.mpi_communication, host.mpi_load_balance, host.mpi_parallel) == (0.8, 0.75, pytest.approx(0.6))
         assert host.offload == pytest.approx(100 / 120)
 
@@ -137,34 +130,28 @@ class TestCalls:
         assert one.time == sum(part for part in (one.mpi, one.cuda, one.useful) if part is not None)
 
 
-class TestPeaks:
-    @pytest.mark.parametrize(
-        ("model", "tflops"),
-        [
-            ("NVIDIA A100-SXM4-40GB", 312),
-            ("NVIDIA A100 80GB PCIe", 312),
-            ("NVIDIA H100 80GB HBM3", 989),
-            ("NVIDIA H100 PCIe", 756),
-            ("NVIDIA H200", 989),
-            ("NVIDIA GH200 480GB", 989),
-            ("NVIDIA B200", 2250),
-            ("NVIDIA A40", 149.7),
-            ("NVIDIA L40S", 362),
-            ("Tesla V100-SXM2-32GB", 125),
-            ("Tesla V100-PCIE-16GB", 112),
-        ],
-    )
-    def test_known_gpus(self, model: str, tflops: float) -> None:
-        peak = known_peak(model)
-        assert peak is not None and peak.tflops == tflops and "data sheet" in peak.source
-
-    @pytest.mark.parametrize(
-        "model",
-        ["NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA GB200", "NVIDIA RTX A4000", "NVIDIA L40", "NVIDIA RTX A5000",
-         "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM-64GB", "GRID A100-10C", "NVIDIA A40-48Q", ""],
+def test_the_peaks_of_known_gpus_are_those_of_their_data_sheets() -> None:
+    peaks = {
+        "NVIDIA A100-SXM4-40GB": 312,
+        "NVIDIA A100 80GB PCIe": 312,
+        "NVIDIA H100 80GB HBM3": 989,
+        "NVIDIA H100 PCIe": 756,
+        "NVIDIA H200": 989,
+        "NVIDIA GH200 480GB": 989,
+        "NVIDIA B200": 2250,
+        "NVIDIA A40": 149.7,
+        "NVIDIA L40S": 362,
+        "Tesla V100-SXM2-32GB": 125,
+        "Tesla V100-PCIE-16GB": 112,
+    }
+    found = {model: known_peak(model) for model in peaks}
+    assert {model: peak and peak.tflops for model, peak in found.items()} == peaks
+    assert all("data sheet" in peak.source for peak in found.values() if peak)
+    unknown = (
+        "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA GB200", "NVIDIA RTX A4000", "NVIDIA L40", "NVIDIA RTX A5000",
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM-64GB", "GRID A100-10C", "NVIDIA A40-48Q", "",
     )  # fmt: skip
-    def test_names_of_which_it_is_not_known(self, model: str) -> None:
-        assert known_peak(model) is None
+    assert [model for model in unknown if known_peak(model) is not None] == []
 
 
 def mfu_in(session: Session, request: MfuRequest, selection: Selection | None = None) -> Mfu:
@@ -173,14 +160,13 @@ def mfu_in(session: Session, request: MfuRequest, selection: Selection | None = 
     return mfu_of(job, chosen, efficiency(job, chosen, Useful.POP), request)
 
 
-def numbered(path: Path, starts: list[int], gpu: bool = True) -> Path:
+def numbered(path: Path, starts: list[int]) -> Path:
     """A process with a step at each of ``starts`` (µs), whose kernel begins 2 µs later."""
     with ExportWriter(path) as export:
         made = export.process(100)
         main = export.thread(made, 100, "main")
-        if gpu:
-            export.gpu(0)
-            export.cuda_device(made, cuda_id=0, gpu_id=0)
+        export.gpu(0)
+        export.cuda_device(made, cuda_id=0, gpu_id=0)
         for number, start in enumerate(starts):
             begin = 1000 * start
             export.nvtx_range(main, begin, begin + 8000, f"step {number}")
@@ -214,11 +200,7 @@ class TestMfu:
         assert any("no step begins" in note for note in alone.notes)
 
     def test_without_steps_or_a_model_it_says_why_there_is_none(self, opened: Opener, tmp_path: Path) -> None:
-        path = tmp_path / "a.sqlite"
-        with ExportWriter(path) as export:
-            main = export.thread(process(export, 100), 100, "main")
-            export.api(main, 0, 10, "cudaLaunchKernel_v7000", 1)
-        found = mfu_in(opened(path), MfuRequest(1e15))
+        found = mfu_in(opened(traced(tmp_path / "a.sqlite", {100: [("cuda", 0, 10)]})), MfuRequest(1e15))
         assert (found.value, found.achieved, found.step_time) == (None, None, None)
         notes = " ".join(found.notes)
         assert "no MFU without steps" in notes and "does not name the GPU, give --peak-tflops" in notes

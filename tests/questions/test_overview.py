@@ -26,8 +26,8 @@ HOUR = 3600 * 10**9
 Opener = Callable[..., Session]
 
 
-def rows_of(answer: TableAnswer) -> list[dict[str, Value]]:
-    return [dict(zip((column.key for column in answer.columns), row, strict=True)) for row in answer.rows]
+def records(answer: TableAnswer) -> list[dict[str, Value]]:
+    return list(answer.records())
 
 
 def tasks_of(session: Session, selection: Selection | None = None) -> TableAnswer:
@@ -110,9 +110,9 @@ def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path) -> No
     assert facts.start_spread == HOUR
     assert facts.duration == 2000, "that of the longest, not the hour between them"
     table = tasks_of(session)
-    assert [row["busy_percent"] for row in rows_of(table)] == [100, 100]
+    assert [row["busy_percent"] for row in records(table)] == [100, 100]
     assert table.notes == ("these reports share no clock: each is measured over its own events",)
-    assert [row["busy_percent"] for row in rows_of(tasks_of(session, Selection(Window(100, 300))))] == [50, 0]
+    assert [row["busy_percent"] for row in records(tasks_of(session, Selection(Window(100, 300))))] == [50, 0]
 
 
 @pytest.mark.parametrize(("schema", "gpus"), [("3.25.0", 1), ("3.7.2", 2)])
@@ -144,7 +144,7 @@ def test_a_row_for_each_task(opened: Opener, tmp_path: Path) -> None:
     session = opened(path)
     table = tasks_of(session)
     assert (table.name, table.total, len(table)) == ("overview", 2, 2)
-    first, second = rows_of(table)
+    first, second = records(table)
     assert (first["rank"], first["host"], first["gpu"], first["model"]) == (0, "n01", "2", "NVIDIA H100 80GB HBM3")
     assert (first["pid"], first["process"], first["report"]) == (10, "python3", "run")
     assert (first["kernels"], first["memory_ops"], first["graphs"], first["api_calls"]) == (2, 1, 0, 1)
@@ -158,13 +158,13 @@ def test_the_window_and_the_tasks_of_the_selection_apply(opened: Opener, tmp_pat
         gpu_process(export, 10, (0, 30), (50, 60))
         second = gpu_process(export, 20, (0, 100))
     session = opened(path)
-    narrowed = rows_of(tasks_of(session, Selection(Window(20, 40))))
+    narrowed = records(tasks_of(session, Selection(Window(20, 40))))
     assert [row["kernels"] for row in narrowed] == [1, 1]
     assert [row["busy_percent"] for row in narrowed] == [50, 100]
-    named = rows_of(tasks_of(session, Selection(Window(20, 40)).with_name("absent")))
+    named = records(tasks_of(session, Selection(Window(20, 40)).with_name("absent")))
     assert named == narrowed, "what a GPU did does not depend on names"
     chosen = tasks_of(session, Selection(tasks=frozenset({Task(0, second.global_id)})))
-    assert ([row["pid"] for row in rows_of(chosen)], chosen.total) == ([20], 2)
+    assert ([row["pid"] for row in records(chosen)], chosen.total) == ([20], 2)
 
 
 def test_a_task_without_a_gpu_has_no_gpu_numbers(opened: Opener, tmp_path: Path) -> None:
@@ -174,14 +174,14 @@ def test_a_task_without_a_gpu_has_no_gpu_numbers(opened: Opener, tmp_path: Path)
     with ExportWriter(gpu) as export:
         gpu_process(export, 2, (0, 50))
     table = tasks_of(opened(cpu, gpu))
-    first, second = rows_of(table)
+    first, second = records(table)
     missing = [key for key, value in first.items() if value is None]
     shares = [key for key in first if key.endswith("_percent")]
     assert missing == ["gpu", *shares, "kernels", "graphs", "memory_ops", "api_calls", "model"]
     assert second["kernels"] == 1
     assert second["gpu"] is None, "the export does not say which GPU it was"
     assert table.notes == ("no GPU work in job_rank0: record with `nsys profile -t cuda`",)
-    assert [row["rank"] for row in rows_of(table.sorted_by("busy_percent", descending=True))] == [1, 0]
+    assert [row["rank"] for row in records(table.sorted_by("busy_percent", descending=True))] == [1, 0]
 
 
 # The capture
@@ -236,7 +236,7 @@ def test_without_diagnostics_there_is_a_note(opened: Opener, tmp_path: Path) -> 
 
 
 def test_contents_list_every_event_table(complaining: Session) -> None:
-    found = {row["table"]: row for row in rows_of(contents_table(complaining))}
+    found = {row["table"]: row for row in records(contents_table(complaining))}
     assert "processes" not in found
     kernels, metrics, said = found["kernels"], found["gpu_metrics"], found["diagnostics"]
     assert (kernels["rows"], kernels["reports"], kernels["first"], kernels["last"]) == (3, 3, 0, 100)
@@ -253,7 +253,7 @@ def test_contents_of_a_range_that_was_never_closed(opened: Opener, tmp_path: Pat
         thread = export.thread(export.process(1), 1, "main")
         export.nvtx_range(thread, 10, 20, "closed")
         export.nvtx_range(thread, 70, None, "open")
-    found = {row["table"]: row for row in rows_of(contents_table(opened(path)))}
+    found = {row["table"]: row for row in records(contents_table(opened(path)))}
     assert (found["nvtx_ranges"]["first"], found["nvtx_ranges"]["last"]) == (10, 70)
 
 
@@ -266,23 +266,23 @@ def test_two_real_ranks_on_two_nodes(opened: Opener) -> None:
     assert (facts.title, facts.ranks, len(facts.hosts), facts.gpus) == ("alcf-allgather", 2, 2, 2)
     assert (facts.clocks_aligned, facts.start_spread) == (True, 151276815)
     assert facts.rank_source == "captured environment"
-    assert [row["rank"] for row in rows_of(tasks_of(session))] == [0, 4]
+    assert [row["rank"] for row in records(tasks_of(session))] == [0, 4]
 
 
 def test_a_real_export_without_kernels(opened: Opener) -> None:
     session = opened(*shared("no-kernel-table"))
     facts = job_facts(session, ranked_tasks(session))
     assert (facts.gpus, facts.gpu_models) == (0, ())
-    (row,) = rows_of(tasks_of(session))
+    (row,) = records(tasks_of(session))
     assert (row["busy_percent"], row["kernels"], row["api_calls"]) == (None, None, 2)
     table = diagnostics_table(session, Selection())
-    assert sum(row["count"] for row in rows_of(table) if isinstance(row["count"], int)) == 235
+    assert sum(row["count"] for row in records(table) if isinstance(row["count"], int)) == 235
     assert "Not all CUDA events might have been collected." in table.notes[0]
 
 
 def test_two_real_ranks_in_one_report(opened: Opener) -> None:
     session = opened(*shared("h100-2rank-moe-before"))
-    table = rows_of(tasks_of(session))
+    table = records(tasks_of(session))
     assert [row["kernels"] for row in table] == [1993, 2017]
     assert [round(float(row["busy_percent"] or 0), 1) for row in table] == [91.3, 89.1]
     assert job_facts(session, ranked_tasks(session)).gpus == 2
