@@ -86,7 +86,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
         yield job
 
 
-def test_functions_have_the_samples_at_their_end_and_anywhere(host: Job) -> None:
+def test_functions_have_the_samples_at_their_end_and_anywhere(host: Job):
     found = {row["function"]: row for row in functions_table(host, Selection()).records()}
     counts = {name: (row["own"], row["total"], row["module"], row["mode"]) for name, row in found.items()}
     assert counts == {
@@ -100,7 +100,7 @@ def test_functions_have_the_samples_at_their_end_and_anywhere(host: Job) -> None
     assert sum(row["own_percent"] for row in found.values()) == pytest.approx(100)
 
 
-def test_the_size_of_chunks_changes_no_stack(host: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_chunks_changes_no_stack(host: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     whole = functions_table(host, Selection()).rows
     path = written(tmp_path / "a.sqlite")
     for chunk in (1, 3):
@@ -110,7 +110,7 @@ def test_the_size_of_chunks_changes_no_stack(host: Job, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("schema", ["2.9.1", "3.7.2", "3.13.2", "3.25.0"])
-def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str) -> None:
+def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str):
     with job_of(written(tmp_path / "a.sqlite", schema)) as job:
         rows = threads_table(job, Selection(Window(0, 14 * MS))).records()
         main_thread, other = rows
@@ -132,7 +132,7 @@ def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str)
     assert other["idle_running"] == 4 * MS
 
 
-def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero(tmp_path: Path) -> None:
+def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero(tmp_path: Path):
     path = written(tmp_path / "a.sqlite")
     edit(path, "DROP TABLE OSRT_API")
     with job_of(path) as job:
@@ -143,7 +143,7 @@ def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero
     assert any("no OS runtime library calls" in note for note in answer.notes)
 
 
-def test_a_selection_cuts_samples_and_times(host: Job) -> None:
+def test_a_selection_cuts_samples_and_times(host: Job):
     selection = Selection(Window(5 * MS, 7 * MS))
     assert {row["function"]: row["own"] for row in functions_table(host, selection).records()} == {
         "Grid::leaf": 1, "memcpy": 2, "app::work": 0, "main": 0,
@@ -154,7 +154,7 @@ def test_a_selection_cuts_samples_and_times(host: Job) -> None:
     assert [(row["thread"], row["total"]) for row in named.records()] == [("train (main)", 1), ("loader", 2)]
 
 
-def test_a_call_tree_from_callers_and_from_callees(host: Job) -> None:
+def test_a_call_tree_from_callers_and_from_callees(host: Job):
     down = call_tree_table(host, Selection())
     up = call_tree_table(host, Selection(), bottom_up=True, depth=2)
     part = call_tree_table(host, Selection().with_name("app::work"))
@@ -178,7 +178,7 @@ def test_a_call_tree_from_callers_and_from_callees(host: Job) -> None:
     assert [(row["call"], row["total"]) for row in callers.records()] == [("app::work", 8), ("  main", 8)]
 
 
-def test_calls_of_the_os_and_of_cuda_know_their_stacks(host: Job) -> None:
+def test_calls_of_the_os_and_of_cuda_know_their_stacks(host: Job):
     found = stacks.stacks_of(host.session, host.session.reports)[0]
     chains = [chain for (chain,) in host.session.rows(sa.select(tables.os_calls.c.chain))]
     (node,) = found.nodes(stacks.OS_CALL, chains)
@@ -186,7 +186,7 @@ def test_calls_of_the_os_and_of_cuda_know_their_stacks(host: Job) -> None:
 
 
 @pytest.mark.parametrize("name", real(*WITH_SAMPLES))
-def test_samples_of_real_exports_are_those_that_sqlite_counts(name: str) -> None:
+def test_samples_of_real_exports_are_those_that_sqlite_counts(name: str):
     (path,) = shared(name)
     names = dict(native(path, "SELECT id, value FROM StringIds"))
     ends, anywhere = Counter(), Counter()
@@ -220,7 +220,7 @@ def test_samples_of_real_exports_are_those_that_sqlite_counts(name: str) -> None
 
 
 @pytest.mark.parametrize("name", real(*WITH_SAMPLES))
-def test_time_on_cpu_of_real_exports_is_the_union_of_their_scheduling(name: str) -> None:
+def test_time_on_cpu_of_real_exports_is_the_union_of_their_scheduling(name: str):
     (path,) = shared(name)
     events = native(path, "SELECT globalTid, start, isSchedIn FROM SCHED_EVENTS ORDER BY globalTid, start, rowid")
     expected: Counter[int] = Counter()
@@ -237,7 +237,7 @@ def test_time_on_cpu_of_real_exports_is_the_union_of_their_scheduling(name: str)
         assert sum(row[part] or 0 for part in PARTS) == row["window"] == last
 
 
-def test_a_damaged_chain_is_a_note_and_never_a_wrong_sum(host: Job, tmp_path: Path) -> None:
+def test_a_damaged_chain_is_a_note_and_never_a_wrong_sum(host: Job, tmp_path: Path):
     before = sum(functions_table(host, Selection()).cells("own"))
     path = written(tmp_path / "a.sqlite")
     edit(
@@ -254,7 +254,7 @@ def test_a_damaged_chain_is_a_note_and_never_a_wrong_sum(host: Job, tmp_path: Pa
     assert any(note.startswith("2 call chains are damaged") for note in answer.notes)
 
 
-def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path) -> None:
+def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path):
     path = written(tmp_path / "a.sqlite")
     edit(path, "DELETE FROM SCHED_EVENTS WHERE start = 6000000")
     with job_of(path) as job:
@@ -262,7 +262,7 @@ def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path) -> 
     assert row["cpu"] == 12 * MS and sum(row[part] or 0 for part in PARTS) == 14 * MS
 
 
-def test_what_is_not_recorded_is_said_with_what_to_record(tmp_path: Path, capsys) -> None:
+def test_what_is_not_recorded_is_said_with_what_to_record(tmp_path: Path, capsys):
     with ExportWriter(tmp_path / "none.sqlite") as export:
         process = export.process(4711)
         export.kernel(process, 0, 7, 0, MS, name="saxpy()", correlation_id=1)
@@ -271,7 +271,7 @@ def test_what_is_not_recorded_is_said_with_what_to_record(tmp_path: Path, capsys
         assert "record with `nsys profile --" in capsys.readouterr().err, command
 
 
-def test_stacks_are_written_for_flame_graphs_and_for_speedscope(tmp_path: Path, capsys) -> None:
+def test_stacks_are_written_for_flame_graphs_and_for_speedscope(tmp_path: Path, capsys):
     path = written(tmp_path / "a.sqlite")
     assert main(["export", "--stacks", str(tmp_path / "a.folded"), str(path)]) == 0
     lines = (tmp_path / "a.folded").read_text().splitlines()
@@ -287,7 +287,7 @@ def test_stacks_are_written_for_flame_graphs_and_for_speedscope(tmp_path: Path, 
     assert "exists already" in capsys.readouterr().err
 
 
-def test_samples_are_alike_where_columns_are_read_on_demand(tmp_path: Path) -> None:
+def test_samples_are_alike_where_columns_are_read_on_demand(tmp_path: Path):
     path = written(tmp_path / "a.sqlite")
     with closing(Session()) as session:
         session.add(path, whole=False)
@@ -324,7 +324,7 @@ def causes_of(answer: TableAnswer) -> dict[tuple[Any, ...], int]:
     return {(row["cause"], row["what"], row["thread"], row["caller"]): row["time"] for row in answer.records()}
 
 
-def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Path) -> None:
+def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Path):
     path = gaps_export(tmp_path / "a.sqlite")
     with job_of(path) as job:
         answer, listed = gaps_table(job, GAPS), gaps_list(job, GAPS)
@@ -357,7 +357,7 @@ def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", real(*WITH_SAMPLES, "gemm-pageable", "cuda-graphs", "h100-2rank-moe-before"))
-def test_causes_of_real_exports_add_up_to_all_idle_time(name: str) -> None:
+def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
     (path,) = shared(name)
     busy = [
         f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_{kind}"
@@ -383,7 +383,7 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str) -> None:
                     assert row["startup"] + row["gaps"] + row["tail"] == row["time"], by
 
 
-def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread(tmp_path: Path) -> None:
+def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread(tmp_path: Path):
     ranges = [  # ms: of the launching thread, but for the last; three of one form are one
         (1, 6, "outer"),
         (3, 5, "load 7"),
@@ -421,7 +421,7 @@ def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread
 
 
 @pytest.mark.campaign
-def test_the_starved_gpu_of_a_real_tutorial_waits_for_the_thread_that_pins_memory() -> None:
+def test_the_starved_gpu_of_a_real_tutorial_waits_for_the_thread_that_pins_memory():
     with job_of(*shared("dataloader-bound-a100")) as job:
         answer = gaps_table(job, Selection())
     named = [row for row in answer.records() if row["what"]]
@@ -433,9 +433,7 @@ def test_the_starved_gpu_of_a_real_tutorial_waits_for_the_thread_that_pins_memor
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_rank(
-    tmp_path: Path, ranks: int
-) -> None:
+def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_rank(tmp_path: Path, ranks: int):
     with ExportWriter(tmp_path / "a.sqlite", "3.13.2") as export:
         export.gpu(0)
         for number in range(ranks):
@@ -471,7 +469,7 @@ def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_
 
 
 @pytest.mark.campaign
-def test_the_starved_gpu_of_another_real_tutorial_waits_for_the_worker_of_its_data_loader() -> None:
+def test_the_starved_gpu_of_another_real_tutorial_waits_for_the_worker_of_its_data_loader():
     (path,) = shared("ai-training-before")
     worker = "(globalTid >> 24) & 0xFFFFFF = 751197"
     with job_of(path) as job:
@@ -484,9 +482,7 @@ def test_the_starved_gpu_of_another_real_tutorial_waits_for_the_worker_of_its_da
     assert counted is not None and int(counted[2].replace(",", "")) <= samples
 
 
-def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one_name_in_several_ranks(
-    tmp_path: Path,
-) -> None:
+def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one_name_in_several_ranks(tmp_path: Path):
     for rank in range(2):
         with ExportWriter(tmp_path / f"{rank}.sqlite", "3.13.2") as export:
             export.gpu(0)
@@ -515,7 +511,7 @@ def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one
     assert "busy on loader (2 ranks) 47.6 %, many functions on loader (2 ranks) 47.6 %" in budget
 
 
-def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path) -> None:
+def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path):
     call = Frame("cudaStreamSynchronize", "/usr/lib/libcudart.so.12")
     with ExportWriter(tmp_path / "a.sqlite", "3.13.2") as export:
         export.gpu(0)
@@ -536,7 +532,7 @@ def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path) -> None:
 
 def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     computed = []
     compute = stacks._stacks
     monkeypatch.setattr(stacks, "_stacks", lambda *of: computed.append(1) or compute(*of))
