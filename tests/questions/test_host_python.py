@@ -48,7 +48,7 @@ def launched(export: ExportWriter, thread: Thread, *spans: tuple[int, int]):
         export.kernel(thread.process, 0, 7, start * MS, end * MS, name="saxpy()", correlation_id=number)
 
 
-@pytest.mark.parametrize("schema", ["2.9.1", "3.7.2", "3.25.0"])
+@pytest.mark.parametrize("schema", ["2.9.1", pytest.param("3.7.2", marks=pytest.mark.campaign), "3.25.0"])
 def test_idle_time_in_which_the_thread_waits_for_the_gil_says_who_had_it(tmp_path: Path, schema: str):
     with job_of(gil_export(tmp_path / "a.sqlite", schema)) as job:
         answer, (row,) = gaps_table(job, WINDOW), gaps_list(job, WINDOW).records()

@@ -47,12 +47,12 @@ def gpu_process(export: ExportWriter, pid: int, *spans: tuple[int, int]) -> Proc
 
 
 def test_the_demo_job_is_described(opened: Opener, tmp_path: Path) -> None:
-    paths = TrainingJob(ranks=4, steps=1, layers=1, stall_ms=1).write(tmp_path / "llama-70b")
+    paths = TrainingJob(ranks=2, steps=1, layers=1, stall_ms=1).write(tmp_path / "llama-70b")
     session = opened(*paths)
     facts = job_facts(session, ranked_tasks(session))
     assert facts.title == "llama-70b"
     assert facts.commands == ("python",)
-    assert (facts.reports, facts.ranks, len(facts.hosts), facts.gpus) == (4, 4, 2, 4)
+    assert (facts.reports, facts.ranks, len(facts.hosts), facts.gpus) == (2, 2, 2, 2)
     assert facts.gpu_models == ("NVIDIA H100 80GB HBM3",)
     assert (facts.nsys_versions, facts.schema_versions) == (("2026.2.1.210",), ("3.25.0",))
     assert (facts.driver_versions, facts.cuda_versions) == (("580.95.05",), ("13.0",))

@@ -54,20 +54,20 @@ def _only_os_calls(directory: Path) -> list[Path]:
 
 
 FAST: dict[str, Callable[[Path], list[Path]]] = {
-    "several runs": _two_runs,
     "processes that take turns": _one(
         synthetic.two_process_export,
         f"UPDATE {RUNTIME} SET globalTid = (SELECT globalTid FROM {RUNTIME} b WHERE b.rowid = {RUNTIME}.rowid + 150)"
         " WHERE rowid % 3 = 0",
     ),
     "no table of kernels": _one(synthetic.two_process_export, f"DROP TABLE {KERNEL}"),
-    "no API calls": _one(synthetic.two_process_export, f"DELETE FROM {RUNTIME}"),
     "MPI": _one(synthetic.simulation_export),
     "every table": _one(synthetic.all_tables_export),
-    "an old nsys": _one(synthetic.old_schema_export),
     "OS calls only": _only_os_calls,
 }
 CAMPAIGN: dict[str, Callable[[Path], list[Path]]] = {
+    "no API calls": _one(synthetic.two_process_export, f"DELETE FROM {RUNTIME}"),
+    "an old nsys": _one(synthetic.old_schema_export),
+    "several runs": _two_runs,
     "a job": _job,
     "nodes of graphs": _one(synthetic.node_graph_export),
     "no kernels": _one(synthetic.two_process_export, f"DELETE FROM {KERNEL}"),
@@ -158,7 +158,7 @@ def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache
 
 
 def test_the_numbers_of_a_selection_are_those_of_a_whole_pack(written: list[Path], cache: Cache) -> None:
-    with opened(written, None, whole=True) as packed, opened(written, cache) as unpacked:
+    with opened(written[:2], None, whole=True) as packed, opened(written[:2], cache) as unpacked:
         for chosen in ("a window", "a stream", "a device", "a rank"):
             found = []
             for each in (packed, unpacked):

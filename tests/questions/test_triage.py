@@ -107,6 +107,7 @@ def test_waiting_is_no_part_of_what_a_small_message_costs(healthy, slow_rank):
         assert finding(found, "small-messages").cost == pytest.approx(STEPS * 18_000, rel=0.1)
 
 
+@pytest.mark.campaign
 def test_a_slow_host_costs_what_the_job_lost(healthy, judged_job):
     found = judged_job(("slow_places",), slow_host=1).found
     one = finding(found, "slow-place")
@@ -115,6 +116,7 @@ def test_a_slow_host_costs_what_the_job_lost(healthy, judged_job):
     assert one.cost == pytest.approx(found.time - healthy.found.time, rel=0.1)
 
 
+@pytest.mark.campaign
 def test_small_messages_cost_their_latency(judged_job):
     """4 bytes take 18 µs, whatever else."""
     found = judged_job(("small_messages",), ranks=2, steps=3, layers=2, small_messages=150).found

@@ -47,13 +47,8 @@ class Illness:
 COPIES = ("memory_copies", "staged_copies", "step_traffic")
 LAUNCHES = ("launch_overhead", "launch_bound")
 ILL = {
-    "memsets": Illness("synchronous-memsets", ill.synchronous_memsets, rules=("memory_copies",)),
-    "step traffic from pinned memory": Illness(
-        "step-traffic", ill.step_traffic, ("pinned memory",), ("pinned already",)
-    ),
     "the profiler's work": Illness("profiler-overhead", ill.profiler_at_work),
     "MPI": Illness("mpi-waits", ill.mpi_waits, never=("first calls",)),
-    "MPI that is NVTX": Illness("mpi-waits", partial(ill.mpi_waits, schema="3.0.0"), ("most time in MPI_Allreduce",)),
     "unified memory": Illness("unified-memory", ill.unified_memory_faults),
     "a clock that falls": Illness(
         "slow-pace",
@@ -62,15 +57,9 @@ ILL = {
         ("throttles",),
         rules=("kernel_pace",),
     ),
-    "a pace that falls, of which the clock was not sampled": Illness(
-        "slow-pace", partial(ill.throttled, clock=False), never=("MHz",), rules=("kernel_pace",)
-    ),
-    "outliers": Illness("kernel-outliers", ill.kernel_outliers),
     "outliers, not of a kernel with two kinds of work": Illness(
         "kernel-outliers", ill.kernel_outliers, ("4 kernels",), settings=("outlier=1.5",)
     ),
-    # Means, of the whole or of its parts, are larger than the smaller outliers.
-    "outliers beside huge ones": Illness("kernel-outliers", ill.masked_outliers, ("14 kernels",)),
     "communication": Illness("exposed-communication", ill.exposed_communication),
     "the GIL": Illness("gil-held", ill.gil_held, ("100 % of it thread helper",), rules=("blocked_host",)),
     "reads": Illness(
@@ -89,9 +78,6 @@ ILL = {
         ("2 times that of TF32",),
     ),
     "changes of layout": Illness("layout-changes", ill.layout_changes, advises=("channels_last",)),
-    "transposes": Illness(
-        "layout-changes", partial(ill.layout_changes, name="loop_transpose_fusion_3"), advises=("transposed tensor",)
-    ),
     "unfused kernels": Illness(
         "unfused-kernels",
         ill.unfused,
@@ -112,9 +98,6 @@ ILL = {
         ),
         ("num_workers",),
     ),
-    "a busy pinning thread": Illness(
-        "input-pipeline", partial(ill.starved, pin_ms=17), advises=("pin",), never=("num_workers",)
-    ),
     "copies between GPUs over the host": Illness(
         "staged-peer-copies",
         ill.staged_copies,
@@ -122,24 +105,11 @@ ILL = {
         ("peer access",),
         rules=COPIES,
     ),
-    "cheap copies from pageable memory": Illness(
-        "pageable-copies",
-        ill.pageable_copies,
-        ("at 10.0 GB/s", "cudaMemcpyAsync blocks the CPU for 200 µs in them, at most 4 µs"),
-        severity=Severity.INFO,
-        rules=COPIES,
-    ),
     "first launches": Illness(
         "first-launches", ill.first_use, ("5 of 5 first launches",), ("EAGER",), never=("graph",), rules=("first_use",)
     ),
     "a loop bound by launches": Illness(
         "launch-bound", ill.launch_bound, ("60 % of that time", "in NVTX range `main_loop`"), rules=LAUNCHES
-    ),
-    "tiny kernels that are launched in time": Illness(
-        "launch-bound",
-        partial(ill.launch_bound, ahead=5000),
-        ("for 0 % because the next was launched late",),
-        rules=LAUNCHES,
     ),
     "a CPU that another thread had": Illness(
         "preempted",
@@ -150,18 +120,9 @@ ILL = {
         ),
         ("OMP_NUM_THREADS",),
     ),
-    "a CPU that no recorded thread had": Illness(
-        "preempted", partial(ill.preempted, others=False), ("no thread that was recorded",), ("--cpu-bind",)
-    ),
     # What follows a cudaFree counts up to the next kernel, if the whole gap is short.
     "an allocator, short gaps": Illness(
         "allocator-churn", ill.allocator_churn, ("2.0 calls in each step; cudaFree",), ("PYTORCH_CUDA_ALLOC_CONF",)
-    ),
-    "an allocator, long gaps": Illness(
-        "allocator-churn", partial(ill.allocator_churn, drains_ns=MS), ("2.0 calls in each step",)
-    ),
-    "an allocator without steps, after the warm-up": Illness(
-        "allocator-churn", partial(ill.allocator_churn, steps=False), never=("in each step",)
     ),
     "a slow NUMA node": Illness(
         "slow-place",
@@ -171,11 +132,52 @@ ILL = {
         rules=("slow_places",),
     ),
 }
+RARE = {
+    "memsets": Illness("synchronous-memsets", ill.synchronous_memsets, rules=("memory_copies",)),
+    "step traffic from pinned memory": Illness(
+        "step-traffic", ill.step_traffic, ("pinned memory",), ("pinned already",)
+    ),
+    "MPI that is NVTX": Illness("mpi-waits", partial(ill.mpi_waits, schema="3.0.0"), ("most time in MPI_Allreduce",)),
+    "a pace that falls, of which the clock was not sampled": Illness(
+        "slow-pace", partial(ill.throttled, clock=False), never=("MHz",), rules=("kernel_pace",)
+    ),
+    "outliers": Illness("kernel-outliers", ill.kernel_outliers),
+    # Means, of the whole or of its parts, are larger than the smaller outliers.
+    "outliers beside huge ones": Illness("kernel-outliers", ill.masked_outliers, ("14 kernels",)),
+    "transposes": Illness(
+        "layout-changes", partial(ill.layout_changes, name="loop_transpose_fusion_3"), advises=("transposed tensor",)
+    ),
+    "a busy pinning thread": Illness(
+        "input-pipeline", partial(ill.starved, pin_ms=17), advises=("pin",), never=("num_workers",)
+    ),
+    "cheap copies from pageable memory": Illness(
+        "pageable-copies",
+        ill.pageable_copies,
+        ("at 10.0 GB/s", "cudaMemcpyAsync blocks the CPU for 200 µs in them, at most 4 µs"),
+        severity=Severity.INFO,
+        rules=COPIES,
+    ),
+    "tiny kernels that are launched in time": Illness(
+        "launch-bound",
+        partial(ill.launch_bound, ahead=5000),
+        ("for 0 % because the next was launched late",),
+        rules=LAUNCHES,
+    ),
+    "a CPU that no recorded thread had": Illness(
+        "preempted", partial(ill.preempted, others=False), ("no thread that was recorded",), ("--cpu-bind",)
+    ),
+    "an allocator, long gaps": Illness(
+        "allocator-churn", partial(ill.allocator_churn, drains_ns=MS), ("2.0 calls in each step",)
+    ),
+    "an allocator without steps, after the warm-up": Illness(
+        "allocator-churn", partial(ill.allocator_churn, steps=False), never=("in each step",)
+    ),
+}
 
 
-@pytest.mark.parametrize("name", ILL)
+@pytest.mark.parametrize("name", [*ILL, *(pytest.param(name, marks=pytest.mark.campaign) for name in RARE)])
 def test_it_is_found_at_its_cost(tmp_path, name):
-    case = ILL[name]
+    case = (ILL | RARE)[name]
     rules = case.rules or (case.finding.replace("-", "_"),)
     written = case.write(tmp_path / "ill.sqlite")
     found = finding(triaged(*written.paths, rules=rules, settings=case.settings), case.finding)
@@ -190,30 +192,32 @@ def test_it_is_found_at_its_cost(tmp_path, name):
 
 HEALTHY: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     "the GIL is held beside kernels": (partial(ill.gil_held, while_busy=True), "blocked_host"),
-    "files are read beside kernels": (partial(ill.file_reads, while_busy=True), "blocked_host"),
     "code between steps prepares no input": (partial(ill.starved, pin_ms=0, waits=False), "input_pipeline"),
     "copies within a GPU": (partial(ill.staged_copies, kind="DtoD"), "staged_copies"),
+    "a thread waits": (partial(ill.preempted, state=INTERRUPTIBLE), "preempted"),
+    "two first steps allocate": (partial(ill.allocator_churn, calls=2), "allocator_churn", "churn_percent=0"),
+    # Its longest launches take more than three times the median, and are no further off than the others.
+    "a kernel always varies": (ill.varying_kernel, "kernel_outliers"),
+    "BF16": (partial(ill.slow_precision, precision="bf16bf16_bf16f32_f32"), "precision"),
+    "pointwise kernels lie apart": (partial(ill.unfused, gap=20_000), "unfused_kernels"),
+}
+HEALTHY_TOO: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
+    "files are read beside kernels": (partial(ill.file_reads, while_busy=True), "blocked_host"),
     "direct copies between GPUs": (partial(ill.staged_copies, kind="PtoP"), "staged_copies"),
     "pinned memory": (partial(ill.pageable_copies, source=PINNED), "memory_copies"),
     # Nor is a first call the context's where the same call always takes as long.
     "nothing is paid for the first": (partial(ill.first_use, loads=False, pins=False, usual=90 * MS), "first_use"),
     # Something else is the matter there.
     "longer kernels, launched before": (partial(ill.launch_bound, ahead=50_000, slower=10), "launch_bound"),
-    "a thread waits": (partial(ill.preempted, state=INTERRUPTIBLE), "preempted"),
-    "two first steps allocate": (partial(ill.allocator_churn, calls=2), "allocator_churn", "churn_percent=0"),
     "six first steps allocate": (partial(ill.allocator_churn, calls=6), "allocator_churn", "churn_percent=0"),
     "much free memory": (partial(ill.full_memory, gib=60), "device_memory"),
-    # Its longest launches take more than three times the median, and are no further off than the others.
-    "a kernel always varies": (ill.varying_kernel, "kernel_outliers"),
     "tensor cores work": (partial(ill.resting_tensor_cores, tensor=30), "tensor_activity"),
-    "BF16": (partial(ill.slow_precision, precision="bf16bf16_bf16f32_f32"), "precision"),
     "FP64 has to be exact": (partial(ill.slow_precision, precision="f64f64_f64f64_f64"), "precision"),
     "a V100 has no TF32": (partial(ill.slow_precision, model=GpuModel("Tesla V100-SXM2-16GB", "GV100")), "precision"),
     "copies that change no layout": (
         partial(ill.layout_changes, name="void CatArrayBatchedCopy<float>(float *)"),
         "layout_changes",
     ),
-    "pointwise kernels lie apart": (partial(ill.unfused, gap=20_000), "unfused_kernels"),
     "kernels are fused": (
         partial(ill.unfused, name="void multi_tensor_apply_kernel<TensorListMetadata<{}>, AdamFunctor<float>>(int)"),
         "unfused_kernels",
@@ -226,9 +230,9 @@ HEALTHY: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize("name", [*HEALTHY, *(pytest.param(name, marks=pytest.mark.campaign) for name in HEALTHY_TOO)])
 def test_it_is_left_alone_where(tmp_path, name):
-    write, rule, *settings = HEALTHY[name]
+    write, rule, *settings = (HEALTHY | HEALTHY_TOO)[name]
     found = triaged(*write(tmp_path / "healthy.sqlite").paths, rules=(rule,), settings=settings)
     assert found.findings == ()
     assert rule == "blocked_host" or found.not_checked == ()
@@ -306,13 +310,13 @@ def test_tensor_activity_is_told_as_it_was_sampled(tmp_path):
 @pytest.mark.parametrize(
     ("name", "chip", "factor"),
     [  # the dense peaks of NVIDIA's data sheets, TFLOPS: FP16 or BF16 (GeForce: FP32 accumulation), FP32
-        ("Tesla V100-SXM2-16GB", "GV100", 125 / 15.7),
+        pytest.param("Tesla V100-SXM2-16GB", "GV100", 125 / 15.7, marks=pytest.mark.campaign),
         ("NVIDIA A100-SXM4-40GB", "", 312 / 19.5),
-        ("NVIDIA A40", "GA102", 149.7 / 37.4),
-        ("NVIDIA L40", "AD102", 181 / 90.5),
-        ("NVIDIA L40S", "AD102", 362 / 91.6),
-        ("NVIDIA GeForce RTX 4090", "AD102", 165.2 / 82.6),
-        ("NVIDIA H20", "GH100", 148 / 44),
+        pytest.param("NVIDIA A40", "GA102", 149.7 / 37.4, marks=pytest.mark.campaign),
+        pytest.param("NVIDIA L40", "AD102", 181 / 90.5, marks=pytest.mark.campaign),
+        pytest.param("NVIDIA L40S", "AD102", 362 / 91.6, marks=pytest.mark.campaign),
+        pytest.param("NVIDIA GeForce RTX 4090", "AD102", 165.2 / 82.6, marks=pytest.mark.campaign),
+        pytest.param("NVIDIA H20", "GH100", 148 / 44, marks=pytest.mark.campaign),
         ("NVIDIA H100 80GB HBM3", "GH100", 989 / 67),
         ("Tesla K80", "GK210", None),
     ],
