@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import session_over, shared
 from synthetic import cpu_only_export, nccl_without_nvtx_export, old_schema_export, whole_graph_export
 
-from nsystui.base.answer import iter_rows
+from nsystui.base.answer import TableAnswer, iter_rows
 from nsystui.base.columns import NAME
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Selection, Window
@@ -23,7 +23,7 @@ from nsystui.questions.compare import TABLES, Options, summary
 from nsystui.questions.compare.pairs import Compared, Measured, compared
 from nsystui.questions.compare.side import Basis, Side
 from nsystui.questions.compare.summary import worded
-from nsystui.questions.compare.tables import families, kernels, memory, nccl, nvtx, steps
+from nsystui.questions.compare.tables import kernels, memory, nccl, nvtx, steps
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_summary
 from nsystui.questions.nccl.summary import nccl_summary
@@ -68,6 +68,12 @@ def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 def job_of(*paths: Path) -> Job:
     return Job(session_over(*paths))
+
+
+@pytest.fixture(scope="module")
+def forth(demo: Job, faster: Job) -> dict[str, TableAnswer]:
+    """Each table of the demo job and the faster one."""
+    return {name: TABLES[name].make(side(demo), side(faster), Options()) for name in TABLES}
 
 
 # Rows
@@ -133,30 +139,28 @@ def test_sorting_by_a_difference_looks_at_its_size():
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_jobs_do_not_differ_from_themselves_and_two_differ_alike_from_either_side(demo, faster, name):
-    same, forth, back = (
-        rows(TABLES[name].make(side(a), side(b), Options())) for a, b in ((demo, demo), (demo, faster), (faster, demo))
-    )
+def test_jobs_do_not_differ_from_themselves_and_two_differ_alike_from_either_side(demo, faster, forth, name):
+    same, back = (rows(TABLES[name].make(side(a), side(demo), Options())) for a in (demo, faster))
     assert same or name == "calltree"  # it has what differs
     assert all(not value for row in same for key, value in row.items() if key.endswith("difference"))
     assert all(row["ratio"] in (1, None) and row.get("status", "both") == "both" for row in same)
-    told = [key for key in ("what", "name", "collective", "bucket") if key in forth[0]]
+    found = rows(forth[name])
+    told = [key for key in ("what", "name", "collective", "bucket") if key in found[0]]
     other = {tuple(row[key] for key in told): row for row in back}
-    assert len(other) == len(forth) > 2
-    for row in forth:
+    assert len(other) == len(found) > 2
+    for row in found:
         assert row["difference"] == pytest.approx(-other[tuple(row[key] for key in told)]["difference"], abs=1e-3)
 
 
-def test_families_add_up_the_kernels_of_both_sides(demo, faster):
-    a, b = side(demo), side(faster)
-    by_family, by_name = families(a, b), kernels(a, b)
+def test_families_add_up_the_kernels_of_both_sides(forth):
+    by_family, by_name = forth["families"], forth["kernels"]
     assert set(by_family.cells("name")) >= {"GEMM", "attention", "normalisation", "NCCL"}
     for key in ("total_a", "total_b", "count_a", "count_b", "difference"):
         assert total(by_family, key) == total(by_name, key)
     gemm = [row for row in rows(by_name) if family_of(row["name"]) == "GEMM"]
     assert by(by_family)["GEMM"]["difference"] == sum(row["difference"] for row in gemm)
     largest = by_family.sorted_by("difference", descending=True).cells("name")[0]
-    (note,) = [note for note in summary(a, b).notes if note.startswith("kernel families that changed most")]
+    (note,) = [note for note in forth["summary"].notes if note.startswith("kernel families that changed most")]
     assert note.split(": ")[1].startswith(f"{largest} ")
 
 
@@ -176,11 +180,10 @@ def test_totals_are_those_of_the_single_summaries(demo, faster):
         assert row["median_a"] == single[name]["median"]
 
 
-def test_nccl_is_compared_by_collective_and_size(demo, faster):
-    a, b = side(demo), side(faster)
-    expected = nccl_summary(a.job.session, a.selection, a.job.ranks, a.job.pairing()).frame()
+def test_nccl_is_compared_by_collective_and_size(demo, forth):
+    expected = nccl_summary(demo.session, Selection(), demo.ranks, demo.pairing()).frame()
     expected = expected[expected["what"] == "kernel"]
-    found = rows(nccl(a, b))
+    found = rows(forth["nccl"])
     assert {(row["collective"], row["bucket"]) for row in found} == set(
         zip(expected["collective"], expected["bucket"], strict=True)
     )
@@ -190,22 +193,18 @@ def test_nccl_is_compared_by_collective_and_size(demo, faster):
     assert all(row["what"] == "kernel" and row["busbw_a"] > 0 for row in found)
 
 
-def test_the_straggler_has_slower_kernels_and_waits_less_for_others(demo):
-    found = by(summary(side(demo, 0), side(demo, STRAGGLER)), "what")
+def test_the_straggler_has_slower_kernels_and_waits_less_for_others_over_one_span(demo):
+    a, b = side(demo, 0), side(demo, STRAGGLER)
+    found = by(summary(a, b), "what")
     assert found["kernels launched"]["difference"] == 0
     assert found["from launch count"]["difference"] == 0
     assert found["compute"]["difference"] > 0 > found["exposed NCCL"]["difference"]
     assert found["of NCCL"]["difference"] == 0
-    kernel_times = kernels(side(demo, 0), side(demo, STRAGGLER), Names.SHORT)
+    kernel_times = kernels(a, b, Names.SHORT)
     assert found["kernels"]["difference"] == total(kernel_times, "difference")
     assert found["from duration"]["difference"] == pytest.approx(total(kernel_times, "by_duration"))
-
-
-def test_ranks_of_one_job_are_judged_over_one_span(demo):
-    a, b = side(demo, 0), side(demo, STRAGGLER)
     both = Selection(tasks=a.selection.tasks | b.selection.tasks)
     expected = {row["rank"]: row for row in rows(task_table(demo.session, both, demo.ranks, demo.busy(both)))}
-    found = by(summary(a, b), "what")
     assert found["GPU busy"]["a"] == pytest.approx(expected[0]["busy_percent"], abs=1e-3)
     assert found["GPU busy"]["b"] == pytest.approx(expected[STRAGGLER]["busy_percent"], abs=1e-3)
     assert found["time span"]["difference"] == 0
@@ -239,8 +238,8 @@ def test_two_steps_of_a_job_compare_by_their_windows(demo):
     assert (spans["a"], spans["b"]) == lengths
 
 
-def test_steps_have_median_and_p95_of_every_rank(demo, faster):
-    found = by(steps(side(demo), side(faster)))
+def test_steps_have_median_and_p95_of_every_rank(demo, forth):
+    found = by(forth["steps"])
     assert [row["count_a"] for row in found.values()] == [12, 12, 12]
     for row in found.values():
         assert row["min_a"] <= row["median_a"] <= row["p95_a"] <= row["max_a"]
@@ -304,8 +303,8 @@ def test_less_work_is_told_from_faster_kernels(demo, tmp_path):
     assert not any("launched" in note for note in summary(side(demo, 0), side(demo, 1)).notes)
 
 
-def test_the_summary_is_worded_with_the_unit_of_each_row(demo, faster):
-    plain = summary(side(demo), side(faster))
+def test_the_summary_is_worded_with_the_unit_of_each_row(forth):
+    plain = forth["summary"]
     shown = {row["what"].strip(): row for row in rows(worded(plain))}
     assert shown["GPU busy"]["a"].endswith("%") and shown["GPU busy"]["difference"].endswith("pp")
     assert shown["step time, median"]["b"].split()[-1] in ("ms", "µs", "s")
