@@ -61,7 +61,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 @pytest.mark.parametrize(("period", "install"), [(MS, "/opt"), (2 * MS, "/home/me/env")])
 def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
     before: Job, tmp_path: Path, period: int, install: str
-) -> None:
+):
     part = Selection(None, None, name=NameFilter("train"))
     with closing(job_of(written(tmp_path / "b.sqlite", AFTER, period, install=install))) as after:
         found = by(functions(side(before), side(after)))
@@ -87,7 +87,7 @@ def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
     assert (below["name"].strip(), below["level"]) == ("decode", 1)
 
 
-def test_a_tree_of_two_reports_may_be_deeper_in_one(tmp_path: Path) -> None:
+def test_a_tree_of_two_reports_may_be_deeper_in_one(tmp_path: Path):
     paths = written(tmp_path / "a.sqlite", {(MAIN,): 2}), written(tmp_path / "b.sqlite", BEFORE)
     with closing(job_of(*paths)) as job:
         found = call_tree_table(job, Selection(), least=0).records()
@@ -96,7 +96,7 @@ def test_a_tree_of_two_reports_may_be_deeper_in_one(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path) -> None:
+def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path):
     twice = {stack: 2 * length for stack, length in BEFORE.items()}
     # Before the first step: no part of any.
     short = written(tmp_path / "a.sqlite", BEFORE, steps=4)
@@ -115,7 +115,7 @@ def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path) -> None:
     assert any("of which A has 2, B 4" in note for note in halves.notes)
 
 
-def test_a_side_without_samples_is_missing_not_zero(before: Job, tmp_path: Path) -> None:
+def test_a_side_without_samples_is_missing_not_zero(before: Job, tmp_path: Path):
     with ExportWriter(tmp_path / "none.sqlite", "3.13.2") as export:
         export.gpu(0)
         export.kernel(export.process(PROCESS), 0, 7, MS, 2 * MS, name="k()", correlation_id=1)
@@ -129,7 +129,7 @@ def test_a_side_without_samples_is_missing_not_zero(before: Job, tmp_path: Path)
             assert not len(table(side(without), side(without)))
 
 
-def test_two_ranks_of_one_job_are_sides_too(tmp_path: Path) -> None:
+def test_two_ranks_of_one_job_are_sides_too(tmp_path: Path):
     paths = written(tmp_path / "rank0.sqlite", BEFORE), written(tmp_path / "rank1.sqlite", AFTER)
     with closing(job_of(*paths)) as job:
         ranks = [item.rank for item in job.ranks]
@@ -138,7 +138,7 @@ def test_two_ranks_of_one_job_are_sides_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_samples_of_a_real_before_and_after_differ_as_their_rows_do() -> None:
+def test_samples_of_a_real_before_and_after_differ_as_their_rows_do():
     paths = shared("ai-training-before", "ai-training-after")
     jobs = [job_of(path) for path in paths]
     naive = [Naive(path, *job.steps().of_task.values()) for path, job in zip(paths, jobs, strict=True)]

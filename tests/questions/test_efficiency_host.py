@@ -59,20 +59,20 @@ PARTS = st.integers(0, 40)
 class TestFactors:
     @settings(deadline=None)
     @given(st.lists(st.tuples(PARTS, PARTS), min_size=1, max_size=5))
-    def test_they_multiply(self, spent: list[tuple[int, int]]) -> None:
+    def test_they_multiply(self, spent: list[tuple[int, int]]):
         task = RankedTask(Task(0, 1), 0, "", None, "", 1, "", "", (0,), ())
         found = HostEfficiency.of([HostTime(task, 100, mpi, cuda) for mpi, cuda in spent])
         assert None not in (found.mpi_load_balance, found.mpi_communication, found.mpi_parallel, found.offload)
         assert found.mpi_load_balance * found.mpi_communication == pytest.approx(found.mpi_parallel)  # type: ignore[operator]
         assert found.mpi_parallel * found.offload == pytest.approx(found.parallel)  # type: ignore[operator]
 
-    def test_no_process_has_no_efficiency(self) -> None:
+    def test_no_process_has_no_efficiency(self):
         found = HostEfficiency.of([])
         assert (found.parallel, found.offload, found.mpi_parallel) == (None, None, None)
 
 
 class TestCalls:
-    def test_threads_count_together_and_mpi_comes_before_cuda(self, opened: Opener, tmp_path: Path) -> None:
+    def test_threads_count_together_and_mpi_comes_before_cuda(self, opened: Opener, tmp_path: Path):
         path = tmp_path / "a.sqlite"
         with ExportWriter(path) as export:
             main = export.thread(process(export, 100), 100, "main")
@@ -89,16 +89,16 @@ class TestCalls:
         assert found.host.offload == pytest.approx(40 / 75)
         assert found.host.parallel == pytest.approx(0.4)
 
-    def test_a_window_cuts_calls(self, opened: Opener, tmp_path: Path) -> None:
+    def test_a_window_cuts_calls(self, opened: Opener, tmp_path: Path):
         path = traced(tmp_path / "a.sqlite", {100: [("cuda", 10, 30)]})
         found = of(opened(path), Selection(Window(20, 60)))
         assert (found.host.processes[0].cuda, found.host.offload) == (10, 0.75)
 
-    def test_a_call_that_never_returned_lasts_to_the_end(self, opened: Opener, tmp_path: Path) -> None:
+    def test_a_call_that_never_returned_lasts_to_the_end(self, opened: Opener, tmp_path: Path):
         path = traced(tmp_path / "a.sqlite", {100: [("cuda", 0, 10), ("mpi", 80, None)]})
         assert of(opened(path)).host.processes[0].mpi == 20
 
-    def test_what_was_not_recorded_is_missing_not_zero(self, opened: Opener, tmp_path: Path) -> None:
+    def test_what_was_not_recorded_is_missing_not_zero(self, opened: Opener, tmp_path: Path):
         found = of(opened(traced(tmp_path / "a.sqlite", {100: []})))
         host = found.host
         assert (host.mpi_parallel, host.offload, host.parallel) == (None, None, None)
@@ -107,20 +107,20 @@ class TestCalls:
         assert any("no CUDA calls of rank 0" in note for note in table.notes)
         assert process_table(found).rows[0][3:9] == (None,) * 6
 
-    def test_mpi_needs_every_process(self, opened: Opener, tmp_path: Path) -> None:
+    def test_mpi_needs_every_process(self, opened: Opener, tmp_path: Path):
         calls = {100: [("cuda", 0, 10), ("mpi", 20, 40)], 200: [("cuda", 0, 10)], 300: []}
         found = of(opened(traced(tmp_path / "a.sqlite", calls, without_kernels=300)))
         assert [one.task.pid for one in found.host.processes] == [100, 200], "only those that used a GPU"
         assert (found.host.mpi_parallel, found.host.mpi_load_balance) == (None, None)
         assert any("no MPI calls of rank 1" in note for note in found.host_notes)
 
-    def test_ranks_that_wait_in_mpi_are_a_load_imbalance(self, opened: Opener, tmp_path: Path) -> None:
+    def test_ranks_that_wait_in_mpi_are_a_load_imbalance(self, opened: Opener, tmp_path: Path):
         calls = {pid: [("mpi", 0, wait), ("cuda", 90, 100)] for pid, wait in ((100, 20), (200, 60))}
         host = of(opened(traced(tmp_path / "a.sqlite", calls))).host
         assert (host.mpi_communication, host.mpi_load_balance, host.mpi_parallel) == (0.8, 0.75, pytest.approx(0.6))
         assert host.offload == pytest.approx(100 / 120)
 
-    def test_mpi_that_an_old_nsys_wrote_as_nvtx(self, opened: Opener) -> None:
+    def test_mpi_that_an_old_nsys_wrote_as_nvtx(self, opened: Opener):
         (path,) = shared("mpi-cuda-saxpy-schema2.9")
         found = of(opened(path), Selection())
         (one,) = found.host.processes
@@ -130,7 +130,7 @@ class TestCalls:
         assert one.time == sum(part for part in (one.mpi, one.cuda, one.useful) if part is not None)
 
 
-def test_the_peaks_of_known_gpus_are_those_of_their_data_sheets() -> None:
+def test_the_peaks_of_known_gpus_are_those_of_their_data_sheets():
     peaks = {
         "NVIDIA A100-SXM4-40GB": 312,
         "NVIDIA A100 80GB PCIe": 312,
@@ -176,7 +176,7 @@ def numbered(path: Path, starts: list[int]) -> Path:
 
 
 class TestMfu:
-    def test_it_is_flops_by_time_gpus_and_peak(self, opened: Opener, tmp_path: Path) -> None:
+    def test_it_is_flops_by_time_gpus_and_peak(self, opened: Opener, tmp_path: Path):
         session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60]))
         found = mfu_in(session, MfuRequest(5e9))
         assert (found.step_time, found.intervals, found.gpus) == (10_500, 4, 1)
@@ -185,13 +185,13 @@ class TestMfu:
         assert found.value == pytest.approx(5e9 / 10.5e-6 / 989e12)
         assert any("H100 SXM data sheet" in note for note in found.notes)
 
-    def test_the_user_may_give_peak_and_gpus(self, opened: Opener, tmp_path: Path) -> None:
+    def test_the_user_may_give_peak_and_gpus(self, opened: Opener, tmp_path: Path):
         session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 20]))
         found = mfu_in(session, MfuRequest(5e9, peak_tflops=1000, gpus=4))
         assert found.value == pytest.approx(5e9 / 10e-6 / 4 / 1e15)
         assert any("--peak-tflops" in note for note in found.notes)
 
-    def test_a_window_chooses_steps(self, opened: Opener, tmp_path: Path) -> None:
+    def test_a_window_chooses_steps(self, opened: Opener, tmp_path: Path):
         session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 30, 60]))
         found = mfu_in(session, MfuRequest(5e9), Selection(Window(25_000, 70_000)))
         assert (found.step_time, found.intervals) == (30_000, 1)
@@ -199,18 +199,18 @@ class TestMfu:
         assert alone.value is None
         assert any("no step begins" in note for note in alone.notes)
 
-    def test_without_steps_or_a_model_it_says_why_there_is_none(self, opened: Opener, tmp_path: Path) -> None:
+    def test_without_steps_or_a_model_it_says_why_there_is_none(self, opened: Opener, tmp_path: Path):
         found = mfu_in(opened(traced(tmp_path / "a.sqlite", {100: [("cuda", 0, 10)]})), MfuRequest(1e15))
         assert (found.value, found.achieved, found.step_time) == (None, None, None)
         notes = " ".join(found.notes)
         assert "no MFU without steps" in notes and "does not name the GPU, give --peak-tflops" in notes
         assert mfu_table(found).rows[0][0] is None
 
-    def test_a_wrong_step_range_is_refused(self, opened: Opener, tmp_path: Path) -> None:
+    def test_a_wrong_step_range_is_refused(self, opened: Opener, tmp_path: Path):
         with pytest.raises(UsageError):
             mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20])), MfuRequest(1e15, step_range="("))
 
-    def test_gpus_of_ranks_that_are_not_open_share_the_step(self, opened: Opener, tmp_path: Path) -> None:
+    def test_gpus_of_ranks_that_are_not_open_share_the_step(self, opened: Opener, tmp_path: Path):
         first, *_ = TrainingJob(ranks=4, steps=3, layers=1, gpu_metrics=False).write(tmp_path)
         session = opened(first)
         found = mfu_in(session, MfuRequest(1e15))
@@ -219,7 +219,7 @@ class TestMfu:
         device = of(session, Selection()).device_notes
         assert any("1 of the 4 processes of the job are open" in note for note in device)
 
-    def test_ddp(self, opened: Opener) -> None:
+    def test_ddp(self, opened: Opener):
         found = mfu_in(opened(*shared("ddp-a100-rank0of4")), MfuRequest(3e13))
         assert (found.intervals, found.gpus) == (58, 4)
         assert found.step_time == pytest.approx(30.57e6, rel=1e-3)

@@ -148,7 +148,7 @@ def scans(read: Sequence[str], table: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shape", [*FAST, *(pytest.param(shape, marks=pytest.mark.campaign) for shape in CAMPAIGN)])
-def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache: Cache) -> None:
+def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache: Cache):
     paths = (FAST | CAMPAIGN)[shape](tmp_path)
     expected = asked(paths, None, whole=True)
     assert asked(paths, None) == expected
@@ -157,7 +157,7 @@ def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache
     assert asked(paths, cache, whole=True) == expected
 
 
-def test_the_numbers_of_a_selection_are_those_of_a_whole_pack(written: list[Path], cache: Cache) -> None:
+def test_the_numbers_of_a_selection_are_those_of_a_whole_pack(written: list[Path], cache: Cache):
     with opened(written[:2], None, whole=True) as packed, opened(written[:2], cache) as unpacked:
         for chosen in ("a window", "a stream", "a device", "a rank"):
             found = []
@@ -178,7 +178,7 @@ class TestWhatIsRead:
     def _nothing_is_packed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Packer, "run", lambda _: pytest.fail("packed"))
 
-    def test_few_columns_once(self, job: list[Path], cache: Cache, read: list[str]) -> None:
+    def test_few_columns_once(self, job: list[Path], cache: Cache, read: list[str]):
         asked(job[:1], cache)
         (kernels,) = scans(read, KERNEL)
         columns = [part.rpartition(" AS ")[2] for part in kernels.partition(" FROM ")[0].split(", ")]
@@ -187,15 +187,13 @@ class TestWhatIsRead:
         assert read.count(f"tally {RUNTIME}") == 2  # of calls, and of the second rows of --cudabacktrace
         assert f"tally {KERNEL}" not in read
 
-    def test_who_is_which_rank_by_mpi_takes_no_nccl(self, tmp_path: Path, cache: Cache, read: list[str]) -> None:
+    def test_who_is_which_rank_by_mpi_takes_no_nccl(self, tmp_path: Path, cache: Cache, read: list[str]):
         path = synthetic.simulation_export(tmp_path / "rank0.sqlite")
         with opened([path], cache) as job:
             assert {item.source for item in job.ranks} == {"MPI"}
         assert not [query for query in read if "blob" in query]
 
-    def test_nothing_the_second_time_even_if_the_columns_are_gone(
-        self, job: list[Path], cache: Cache, read: list[str]
-    ) -> None:
+    def test_nothing_the_second_time_even_if_the_columns_are_gone(self, job: list[Path], cache: Cache, read: list[str]):
         expected = asked(job, cache)
         written = {place.name.partition(".")[2].partition("-")[0] for place in cache.directory.iterdir()}
         assert written == {"results", "kernels", "memory_ops", "processes", "nccl_calls"}
@@ -211,7 +209,7 @@ class TestWhatIsRead:
 
 
 class TestBesideAPack:
-    def test_a_pack_is_used_where_there_is_one(self, job: list[Path], cache: Cache, read: list[str]) -> None:
+    def test_a_pack_is_used_where_there_is_one(self, job: list[Path], cache: Cache, read: list[str]):
         expected = asked(job, cache, whole=True)
         read.clear()
         assert asked(job, cache) == expected
@@ -219,7 +217,7 @@ class TestBesideAPack:
 
     def test_what_was_kept_without_a_pack_serves_with_one(
         self, job: list[Path], cache: Cache, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    ):
         expected = asked(job, cache)
         with opened(job, cache, whole=True):
             pass
@@ -227,7 +225,7 @@ class TestBesideAPack:
         monkeypatch.setattr(Session, "rows", lambda *_: pytest.fail("asked"))
         assert asked(job, cache, whole=True) == expected
 
-    def test_a_changed_export_is_read_anew(self, job: list[Path], cache: Cache, read: list[str]) -> None:
+    def test_a_changed_export_is_read_anew(self, job: list[Path], cache: Cache, read: list[str]):
         job = job[:1]
         asked(job, cache)
         edit(job[0], f"DELETE FROM {RUNTIME} WHERE rowid > 10")
@@ -236,7 +234,7 @@ class TestBesideAPack:
         assert len(scans(read, KERNEL)) >= 1
 
 
-def test_an_export_that_cannot_be_read_whole_is_left_out_every_time(job: list[Path], cache: Cache) -> None:
+def test_an_export_that_cannot_be_read_whole_is_left_out_every_time(job: list[Path], cache: Cache):
     damage_rows(job[1], KERNEL)
     with opened(job[:1], None) as alone:
         expected = overview(alone)[2]  # type: ignore[index]

@@ -56,7 +56,7 @@ def budgets(path: Path, window: Window | None = None):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_nanosecond_is_in_one_part(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_nanosecond_is_in_one_part(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(time_budget, "LONG_GAP", 20)
     rng = random.Random(seed)
     events = [
@@ -87,7 +87,7 @@ def test_every_nanosecond_is_in_one_part(tmp_path: Path, seed: int, monkeypatch:
             assert found.budget.time == window.end - window.start
 
 
-def test_start_up_lasts_until_the_first_step_that_is_not_slow(tmp_path: Path) -> None:
+def test_start_up_lasts_until_the_first_step_that_is_not_slow(tmp_path: Path):
     steps = [(0, 900), (900, 1000), (1000, 1100), (1100, 1200), (1200, 1300)]
     events = [("K", start + 10, end - 10) for start, end in steps]
     (found,) = budgets(written(tmp_path / "a.sqlite", events, steps), Window(0, 1400))
@@ -96,20 +96,20 @@ def test_start_up_lasts_until_the_first_step_that_is_not_slow(tmp_path: Path) ->
     assert steady_window([found]) == Window(910, 1400)
 
 
-def test_without_steps_a_lone_early_operation_is_start_up(tmp_path: Path) -> None:
+def test_without_steps_a_lone_early_operation_is_start_up(tmp_path: Path):
     events = [("M", 100, 101), *(("K", start, start + 8) for start in range(1000, 1500, 10))]
     (found,) = budgets(written(tmp_path / "a.sqlite", events), Window(0, 2000))
     assert 980 <= found.steady <= 1000
     assert found.budget.startup == found.steady - 1
 
 
-def test_a_window_in_the_middle_of_the_job_has_no_start_up_and_no_tail(tmp_path: Path) -> None:
+def test_a_window_in_the_middle_of_the_job_has_no_start_up_and_no_tail(tmp_path: Path):
     events = [("K", start, start + 5) for start in range(100, 1900, 10)]
     (found,) = budgets(written(tmp_path / "a.sqlite", events), Window(505, 705))
     assert (found.budget.startup, found.budget.tail, found.budget.short_gaps) == (0, 0, 100)
 
 
-def test_a_gpu_that_did_nothing_in_the_window_has_one_gap(tmp_path: Path) -> None:
+def test_a_gpu_that_did_nothing_in_the_window_has_one_gap(tmp_path: Path):
     events = [("K", 100, 200), ("K", 1800, 1900)]
     (found,) = budgets(written(tmp_path / "a.sqlite", events), Window(500, 600))
     assert in_sum([found]).short_gaps == 100
@@ -125,7 +125,7 @@ def causes(path: Path, window: Window | None = None):
         return tuple({one.name: one.time for one in part} for part in (found.startup, found.long_gaps))
 
 
-def test_gaps_are_explained_by_calls_and_ranges_and_the_rest_is_said_to_be_unexplained(tmp_path: Path) -> None:
+def test_gaps_are_explained_by_calls_and_ranges_and_the_rest_is_said_to_be_unexplained(tmp_path: Path):
     path = written(
         tmp_path / "a.sqlite",
         [("K", at * MS, (at + 2) * MS) for at in (0, 2, 12, 22, 32)],
@@ -144,7 +144,7 @@ def test_gaps_are_explained_by_calls_and_ranges_and_the_rest_is_said_to_be_unexp
     }
 
 
-def test_a_gap_between_ranges_is_named_after_the_next_one(tmp_path: Path) -> None:
+def test_a_gap_between_ranges_is_named_after_the_next_one(tmp_path: Path):
     path = written(
         tmp_path / "a.sqlite",
         [("K", at * MS, (at + 2) * MS) for at in (0, 10)],
@@ -154,7 +154,7 @@ def test_a_gap_between_ranges_is_named_after_the_next_one(tmp_path: Path) -> Non
     assert causes(path, Window(0, 12 * MS))[1] == {"CPU work before `batch *`": 8 * MS}
 
 
-def test_start_up_has_causes_too(tmp_path: Path) -> None:
+def test_start_up_has_causes_too(tmp_path: Path):
     path = written(
         tmp_path / "a.sqlite",
         [("K", at * MS, (at + 1) * MS) for at in range(50, 100)],
@@ -176,7 +176,7 @@ def test_start_up_has_causes_too(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_parts_of_real_exports_add_up_and_so_do_the_causes_of_each(name: str) -> None:
+def test_parts_of_real_exports_add_up_and_so_do_the_causes_of_each(name: str):
     with closing(session_over(*shared(name))) as session:
         job = Job(session)
         budgets = device_budgets(job, Selection())

@@ -29,7 +29,7 @@ from nsystui.questions.job import Job
 from nsystui.questions.question import SCREENS
 from nsystui.questions.triage.case import at_least, below
 from nsystui.questions.triage.finding import DIAGNOSTICS, Door, NotChecked, Severity
-from nsystui.questions.triage.rules import RULES, Thresholds
+from nsystui.questions.triage.rules import RULES, Thresholds, capture
 from nsystui.questions.triage.run import Triage, triage, triage_table
 
 MS = 1_000_000
@@ -225,13 +225,22 @@ def test_steps_that_become_slower_drift(tmp_path):
     assert ids(found) == {"drift"}
 
 
-def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say(tmp_path):
+def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say_whatever_rule_fails(tmp_path, monkeypatch):
+    def broken(case: object) -> list[NotChecked]:
+        raise RuntimeError("no luck")
+
     with closing(job_of(numbered_steps(tmp_path / "one.sqlite", [*[20] * 13, 60]))) as job:
         found = judged(job)
         assert ids(found) == {"slow-steps"}
         assert finding(found, "slow-steps").cost == pytest.approx(40 * MS, rel=0.1)
         for setting in ("slow_step=4", "slow_step_percent=50"):
             assert ids(judged(job, (setting,))) == set(), setting
+        monkeypatch.setattr(capture, "check", broken)
+        found = judged(job)
+    assert ids(found) == {"slow-steps"}
+    (failed,) = [one for one in found.not_checked if one.failed]
+    assert failed.rule == "capture"
+    assert "no luck" in failed.why
 
 
 @pytest.mark.parametrize(
@@ -259,20 +268,6 @@ def test_what_is_missing_is_not_checked_and_says_what_it_needs(tmp_path):
     unchecked = {one.rule for one in found.not_checked}
     assert {"stragglers", "idle-gaps", "exposed-communication", "steps", "api-errors", "tensor-activity"} <= unchecked
     assert all(one.why.startswith("needs ") and not one.failed for one in found.not_checked)
-
-
-def test_a_rule_that_fails_takes_no_other_with_it(tmp_path, monkeypatch):
-    from nsystui.questions.triage.rules import capture
-
-    def broken(case: object) -> list[NotChecked]:
-        raise RuntimeError("no luck")
-
-    monkeypatch.setattr(capture, "check", broken)
-    found = triaged(numbered_steps(tmp_path / "one.sqlite", [*[20] * 13, 60]))
-    (failed,) = [one for one in found.not_checked if one.failed]
-    assert failed.rule == "capture"
-    assert "no luck" in failed.why
-    assert ids(found) == {"slow-steps"}
 
 
 @pytest.mark.parametrize(
