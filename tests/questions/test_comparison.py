@@ -286,6 +286,7 @@ def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
     assert any("only one side tells message sizes" in note for note in found.notes)
 
 
+@pytest.mark.campaign
 def test_whole_graphs_are_in_the_gpu_time(tmp_path):
     paths = whole_graph_export(tmp_path / "g.sqlite"), old_schema_export(tmp_path / "o.sqlite")
     with closing(job_of(paths[0])) as graphs, closing(job_of(paths[1])) as plain:

@@ -123,6 +123,7 @@ def test_small_messages_cost_their_latency(judged_job):
     assert finding(found, "small-messages").cost == pytest.approx(3 * 151 * 18_000, rel=0.1)
 
 
+@pytest.mark.campaign
 def test_work_that_is_uneven_by_turns_is_imbalance(judged_job):
     """Of four ranks three wait for the one that has more to do."""
     found = judged_job(("stragglers",), steps=8, layers=2, uneven_ms=20, gpu_metrics=False).found
@@ -244,7 +245,14 @@ def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say_whatever_rule_
 
 
 @pytest.mark.parametrize(
-    ("code", "severity"), [(700, Severity.ERROR), (2, Severity.WARNING), (801, Severity.INFO), (600, None), (704, None)]
+    ("code", "severity"),
+    [
+        (700, Severity.ERROR),
+        (2, Severity.WARNING),
+        (801, Severity.INFO),
+        (600, None),
+        pytest.param(704, None, marks=pytest.mark.campaign),
+    ],
 )
 def test_what_a_call_returned_decides_how_bad_it_is(tmp_path, code, severity):
     with one_gpu(tmp_path / "errors.sqlite") as gpu:

@@ -38,7 +38,14 @@ def test_hidden_communication_is_a_remark_with_calls_per_step(tmp_path):
     assert found.summary.endswith("compute hides 100 % of NCCL's time")
 
 
-@pytest.mark.parametrize(("calls", "advice"), [(1, "smaller buckets"), (8, "overlap it"), (250, "put more into one")])
+@pytest.mark.parametrize(
+    ("calls", "advice"),
+    [
+        pytest.param(1, "smaller buckets", marks=pytest.mark.campaign),
+        (8, "overlap it"),
+        pytest.param(250, "put more into one", marks=pytest.mark.campaign),
+    ],
+)
 def test_the_advice_for_exposed_communication_knows_the_buckets(tmp_path, calls, advice):
     found = triaged(reduced(tmp_path / "a.sqlite", calls, hidden=False), rules=("exposed_communication",))
     one = finding(found, "exposed-communication")
@@ -74,6 +81,7 @@ def test_the_pair_of_ranks_whose_exchange_is_slow_is_told_from_those_that_wait_f
     assert sum(sum(one.waits) for one in pairs) == 19 * 2 * 4 * MS
 
 
+@pytest.mark.campaign
 def test_pairs_that_are_alike_are_not_told(tmp_path):
     paths = illnesses.slow_pair(tmp_path, times=1).paths
     told(finding(triaged(*paths, rules=("mpi_waits",)), "mpi-waits"), never=("exchange messages",))

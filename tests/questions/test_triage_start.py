@@ -113,10 +113,14 @@ def compiling(path, library, function="f", *, beside_kernels=False, process=None
 @pytest.mark.parametrize(
     ("library", "function", "process", "name", "advice"),
     [
-        ("/usr/lib/libnvidia-ptxjitcompiler.so.1", "f", None, "(PTX ", "architecture"),
+        pytest.param(
+            "/usr/lib/libnvidia-ptxjitcompiler.so.1", "f", None, "(PTX ", "architecture", marks=pytest.mark.campaign
+        ),
         ("/opt/libLLVM-17.so", "f", None, "(LLVM ", "cache"),
-        ("/opt/libtriton.so", "f", None, "(Triton ", "TRITON_CACHE_DIR"),
-        ("/opt/libnvrtc.so.12", "nvrtcCompileProgram", None, "(NVRTC ", "cache"),
+        pytest.param("/opt/libtriton.so", "f", None, "(Triton ", "TRITON_CACHE_DIR", marks=pytest.mark.campaign),
+        pytest.param(
+            "/opt/libnvrtc.so.12", "nvrtcCompileProgram", None, "(NVRTC ", "cache", marks=pytest.mark.campaign
+        ),
         ("/opt/cuda/bin/ptxas", "f", "ptxas", "", ""),
     ],
 )

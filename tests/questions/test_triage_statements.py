@@ -52,7 +52,7 @@ def with_gaps(
     ("recorded", "wanted"),
     [
         ({}, ["-t osrt", "--cpuctxsw", "--sample"]),
-        ({"os_calls": True}, ["--cpuctxsw", "--sample"]),
+        pytest.param({"os_calls": True}, ["--cpuctxsw", "--sample"], marks=pytest.mark.campaign),
         ({"os_calls": True, "samples": True}, ["--cpuctxsw"]),
     ],
 )
@@ -77,10 +77,12 @@ def test_gaps_without_a_range_count_against_the_most_frequent_one(tmp_path, rang
         # An allocation of 8 tasks in which a batch script started one program.
         ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, False, None),
         ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, False, 8),
-        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, True, 8),
-        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "4"}, False, 4),
+        pytest.param({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, True, 8, marks=pytest.mark.campaign),
+        pytest.param(
+            {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "4"}, False, 4, marks=pytest.mark.campaign
+        ),
         ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "1"}, False, 1),
-        ({"PMI_SIZE": "8", "PMI_RANK": "0"}, False, 8),
+        pytest.param({"PMI_SIZE": "8", "PMI_RANK": "0"}, False, 8, marks=pytest.mark.campaign),
     ],
 )
 def test_an_allocation_is_no_job_of_so_many_ranks(tmp_path, environment, mpi, size):
@@ -179,7 +181,7 @@ def test_memory_that_cannot_be_opened_is_missing_peer_access_and_no_probe(tmp_pa
     ("source", "stream", "says", "says_not"),
     [
         (PAGEABLE, 7, "pin", "pinned already"),
-        (PINNED, 7, "stream of its own", "from pinned memory"),
+        pytest.param(PINNED, 7, "stream of its own", "from pinned memory", marks=pytest.mark.campaign),
         (PINNED, 16, "pinned already and on a stream of their own", "from pinned memory"),
     ],
 )
@@ -219,6 +221,7 @@ def test_a_run_of_ten_times_the_time_got_worse(tmp_path):
         assert "10.0 × slower" in head[0]
 
 
+@pytest.mark.campaign
 def test_more_steps_of_the_same_length_are_not_worse(tmp_path):
     short, long = stepped(tmp_path / "a.sqlite", [20] * 5), stepped(tmp_path / "b.sqlite", [20] * 50)
     with closing(job_of(short)) as before, closing(job_of(long)) as after:

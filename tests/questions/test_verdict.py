@@ -95,6 +95,7 @@ def test_a_job_that_takes_longer_is_said_so_although_its_steps_are_faster(tmp_pa
     assert notes[0] == f"B is {found.words}"
 
 
+@pytest.mark.campaign
 def test_captures_of_one_length_are_judged_by_the_work_in_them(tmp_path):
     """B runs the same kernel half as often in the same time."""
     a = kernels(tmp_path / "a.sqlite", 40, 20, 10)
@@ -104,6 +105,7 @@ def test_captures_of_one_length_are_judged_by_the_work_in_them(tmp_path):
     assert found.b.unit / found.a.unit == pytest.approx(2, rel=0.05)
 
 
+@pytest.mark.campaign
 def test_other_kernels_are_other_work_and_count_among_what_changed_most(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 10, 20, 10)
     b = kernels(tmp_path / "b.sqlite", 20, 5, 2, name="fused(float*)")
