@@ -1,17 +1,26 @@
-"""The order of findings: what could be gained first, symptoms under their cause, one sentence of summary."""
+"""The order of findings and their summary, and the findings of a triage against a baseline's."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from synthetic.illnesses import one_gpu
 from triaging import triaged
 
 from nsystui.output.findings import lines, report, told
+from nsystui.questions.triage.baseline import Kind, _changes
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.rules import Thresholds
 from nsystui.questions.triage.run import Triage
 
 MS = 1_000_000
+WARNING, INFO = Severity.WARNING, Severity.INFO
+
+
+def finding(name: str, percent: float | None, severity: Severity = WARNING, ranks: tuple[int, ...] = ()) -> Finding:
+    cost = None if percent is None else int(percent * 1e6)
+    return Finding(name, severity, "it is so", Advice("do", "because"), Door("gpu"), cost, percent, ranks=ranks)
 
 
 def starved(path: Path) -> Path:
@@ -26,11 +35,6 @@ def starved(path: Path) -> Path:
                 gpu.export.osrt(gpu.main, start, start + 300 * MS, "poll")
                 start += 300 * MS
     return path
-
-
-def finding(name: str, percent: float | None, under: str = "", severity: Severity = Severity.WARNING) -> Finding:
-    cost = None if percent is None else round(percent * MS)
-    return Finding(name, severity, f"{name} it is", Advice("a", "b"), Door("kernels"), cost, percent, under=under)
 
 
 def test_the_cause_comes_before_its_symptom_which_is_folded_and_the_summary_says_what_the_gpu_waits_for(tmp_path):
@@ -86,3 +90,61 @@ def test_five_findings_are_told_and_the_others_in_a_line_each():
     text = lines(found)
     after = text[text.index("More:") + 1 :]
     assert [line.split()[1] for line in after if line.startswith("W")] == ["rule-5", "rule-6", "rule-7"]
+
+
+# Against a baseline
+
+
+def triage(*findings: Finding, unsaid: frozenset[str] = frozenset()) -> Triage:
+    return Triage(findings, (), 100_000_000, 1, unsaid, {one.id: f"rule of {one.id}" for one in findings})
+
+
+def kinds(before: Triage, after: Triage, *below: Finding) -> dict[str, Kind]:
+    return {one.finding.id: one.kind for one in _changes(after, before, below, least=2.0)}
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "kind"),
+    [(10.0, 15.0, Kind.WORSE), (10.0, 11.0, Kind.SAME), (10.0, 5.0, Kind.BETTER), (None, None, Kind.SAME)],
+)
+def test_a_finding_of_both_is_judged_by_its_share_of_the_job(was, now, kind):
+    assert kinds(triage(finding("gaps", was)), triage(finding("gaps", now))) == {"gaps": kind}
+
+
+def test_a_finding_of_one_is_new_or_gone():
+    one, two = triage(finding("gaps", 9.0)), triage(finding("copies", 9.0))
+    assert kinds(one, two) == {"copies": Kind.NEW, "gaps": Kind.GONE}
+
+
+def test_one_that_was_just_below_its_threshold_is_not_new():
+    assert kinds(triage(), triage(finding("gaps", 5.1)), finding("gaps", 4.9)) == {"gaps": Kind.SAME}
+    assert kinds(triage(), triage(finding("gaps", 15.0)), finding("gaps", 4.9)) == {"gaps": Kind.NEW}
+
+
+def test_another_straggler_is_another_finding():
+    before, after = triage(finding("straggler", 9.0, ranks=(3,))), triage(finding("straggler", 9.0, ranks=(5,)))
+    found = _changes(after, before, (), least=2.0)
+    assert [(one.kind, one.finding.ranks) for one in found] == [(Kind.NEW, (5,)), (Kind.GONE, (3,))]
+
+
+def test_one_whose_severity_rises_is_worse():
+    assert kinds(triage(finding("errors", None, INFO)), triage(finding("errors", None))) == {"errors": Kind.WORSE}
+
+
+def test_what_cannot_be_judged_any_more_is_not_gone():
+    after = triage(unsaid=frozenset({"rule of gaps"}))
+    assert kinds(triage(finding("gaps", 9.0)), after) == {"gaps": Kind.UNKNOWN}
+
+
+def test_what_got_worse_comes_first():
+    before = triage(finding("a", 9.0), finding("b", 9.0), finding("c", 9.0))
+    after = triage(finding("b", 9.0), finding("c", 19.0), finding("d", 3.0), finding("e", 4.0))
+    found = _changes(after, before, (), least=2.0)
+    assert [one.finding.id for one in found] == ["e", "d", "c", "b", "a"]
+
+
+def test_without_least_costs_only_costs_change():
+    lowered = Thresholds().without_least_costs()
+    assert lowered.straggler_percent == lowered.gap_percent == lowered.copy_percent == 0
+    assert lowered.gap_ms == Thresholds().gap_ms
+    assert lowered.shortest_ms == Thresholds().shortest_ms
