@@ -159,7 +159,7 @@ RARE = {
     ),
     "tiny kernels that are launched in time": Illness(
         "launch-bound",
-        partial(ill.launch_bound, ahead=5000),
+        partial(ill.launch_bound, ahead=5_000),
         ("for 0 % because the next was launched late",),
         rules=LAUNCHES,
     ),
@@ -209,6 +209,7 @@ HEALTHY_TOO: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     "nothing is paid for the first": (partial(ill.first_use, loads=False, pins=False, usual=90 * MS), "first_use"),
     # Something else is the matter there.
     "longer kernels, launched before": (partial(ill.launch_bound, ahead=50_000, slower=10), "launch_bound"),
+    "longer kernels, launched in time": (partial(ill.launch_bound, ahead=50_000, slower=10), "launch_overhead"),
     "six first steps allocate": (partial(ill.allocator_churn, calls=6), "allocator_churn", "churn_percent=0"),
     "much free memory": (partial(ill.full_memory, gib=60), "device_memory"),
     "tensor cores work": (partial(ill.resting_tensor_cores, tensor=30), "tensor_activity"),
