@@ -411,12 +411,8 @@ def test_ranges_that_overlap_are_all_there_and_threads_that_share_a_name_have_th
             export.nvtx_range(thread, 0, 100, "work")
     session = opened(path)
     timeline, lanes = host_lanes(session)
-    assert {lane.name for lane in lanes if lane.thread is not None} == {
-        "python",
-        "python 4712",
-        "python 4713",
-        "loader",
-    }
+    names = {lane.name for lane in lanes} - {""}  # what lies in a range of the lane above has no name
+    assert names == {"python", "python 4712", "python 4713", "loader"}
     number = next(lane.thread for lane in lanes if lane.name == "python")
     assert path_at(session, 0, number, 100) == ("loop", "step 1", "load")
     assert path_at(session, 0, number, 100, until=300) == ("loop", "step 1")
