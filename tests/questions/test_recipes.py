@@ -46,6 +46,7 @@ cuda_memset_sync, diff, gpu_gaps, gpu_metric_util_map, gpu_time_util, mpi_sum, m
 nccl_gpu_proj_sum, nccl_gpu_overlap_trace, nccl_gpu_time_util_map, network_traffic_map, nvtx_sum, nvtx_pace,
 nvtx_gpu_proj_sum, nvtx_gpu_proj_trace, nvtx_gpu_proj_pace, osrt_sum, ucx_gpu_time_util_map"""
 COMPUTED = [recipe.name for recipe in all_recipes() if recipe.home != COMPARISON]
+BY_RANK = [recipe.name for recipe in all_recipes() if "by-rank" in recipe.takes and "mpi" not in recipe.name]
 MILLISECOND = 1_000_000
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 EVERYTHING = Selection()
@@ -107,10 +108,11 @@ class TestTheListOfThem:
             else:
                 assert len(list(iter_rows(answer))) == len(answer) > 0, recipe.name
 
-    def test_a_selection_narrows_each(self, job):
+    @pytest.mark.parametrize("names", [COMPUTED[::3], pytest.param(COMPUTED, marks=pytest.mark.campaign)])
+    def test_a_selection_narrows_each(self, job, names):
         first = job.ranks[1]
         chosen = EVERYTHING.with_tasks(frozenset({first.task})).with_window(Window(0, 10**12))
-        for name in COMPUTED:
+        for name in names:
             found = table(job, name, chosen)
             assert {row["rank"] for row in found if "rank" in row} <= {first.rank}, name
             assert not [row for row in found if row.get("max_rank") not in (None, first.rank)], name
@@ -203,9 +205,10 @@ class TestSums:
         (row,) = [one for one in table(job, "cuda_gpu_mem_size_sum") if one["name"] == "[CUDA memset]"]
         assert (row["total"], row["q3"]) == (sum(sizes), type_two(sizes, 0.75))
 
-    def test_each_rank_has_the_table_that_it_would_have_alone(self, job):
+    @pytest.mark.parametrize("names", [BY_RANK[::3], pytest.param(BY_RANK, marks=pytest.mark.campaign)])
+    def test_each_rank_has_the_table_that_it_would_have_alone(self, job, names):
         last = job.ranks[-1]
-        for name in [recipe.name for recipe in all_recipes() if "by-rank" in recipe.takes and "mpi" not in recipe.name]:
+        for name in names:
             every = table(job, name, by_rank=True)
             assert {row["rank"] for row in every} == {item.rank for item in job.ranks}, name
             if "_pace" in name:
