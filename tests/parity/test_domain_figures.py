@@ -10,9 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support import native, shared
 
-from nsystui.base.selection import Selection
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, UnionBuilder
-from nsystui.questions.stats import report_of
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -104,46 +102,3 @@ def test_the_longest_copy_to_pageable_memory_of_ddp(ddp: Session) -> None:
         columns.start == 292612539
     )
     assert [tuple(found) for found in ddp.rows(row)] == [(292612539, 2687, "Device", "Pageable")]
-
-
-FIGURES: list[tuple[str, str, dict[str, float]]] = [
-    (
-        "cuda_gpu_kern_sum:base",
-        "ncclKernel_AllReduce_RING_LL_Sum_float",
-        {"Time (%)": 14.6, "Total Time (ns)": 292789300, "Instances": 472, "Avg (ns)": 620316.3, "Med (ns)": 686191.0,
-         "Min (ns)": 92896, "Max (ns)": 1302590, "StdDev (ns)": 342252.7},
-    ),
-    ("cuda_gpu_kern_sum:base", "kernel", {"Time (%)": 12.9, "Total Time (ns)": 258069881, "Instances": 649}),
-    ("cuda_gpu_kern_sum:base", "nchwToNhwcKernel", {"Time (%)": 11.4, "Total Time (ns)": 229151781, "Instances": 3894}),
-    ("cuda_gpu_mem_time_sum", "Host-to-Device", {"Time (%)": 84.0, "Total Time (ns)": 414091208, "Count": 233}),
-    ("cuda_gpu_mem_time_sum", "Device-to-Device", {"Time (%)": 13.2, "Total Time (ns)": 64924161, "Count": 1652}),
-    ("cuda_gpu_mem_time_sum", "memset", {"Time (%)": 2.8, "Total Time (ns)": 13916949, "Count": 1593}),
-    ("cuda_gpu_mem_time_sum", "Device-to-Host", {"Time (%)": 0.0, "Total Time (ns)": 201378, "Count": 118}),
-    ("cuda_gpu_mem_size_sum", "Device-to-Device", {"Total (MB)": 36515.281}),
-    ("cuda_gpu_mem_size_sum", "memset", {"Total (MB)": 14950.112}),
-    ("cuda_gpu_mem_size_sum", "Host-to-Device", {"Total (MB)": 8842.602}),
-    ("cuda_gpu_mem_size_sum", "Device-to-Host", {"Total (MB)": 0.000}),
-    (
-        "nvtx_sum",
-        "forward",
-        {"Time (%)": 7.6, "Total Time (ns)": 711572903, "Instances": 59, "Avg (ns)": 12060557.7,
-         "Med (ns)": 12131058.0},
-    ),
-    ("nvtx_sum", "NCCL:ncclGroupEnd", {"Total Time (ns)": 13930085, "Instances": 472}),
-    ("nvtx_sum", "NCCL:ncclAllReduce", {"Total Time (ns)": 1630002, "Instances": 472, "Avg (ns)": 3453.4}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("report", "name", "figures"), FIGURES)
-def test_figures_that_nsys_printed_of_ddp(job_of, report: str, name: str, figures: dict[str, float]) -> None:
-    asked, options = report_of(report)
-    answer = asked.ask(job_of(DDP), Selection(), options)
-    headers = [column.header for column in answer.columns]
-    decimals = {column.header: column.decimals for column in answer.columns}
-    for row in answer.page(0, 1000):
-        values = dict(zip(headers, row, strict=True))
-        words = (str(values.get(key, "")).strip("[]") for key in ("Name", "Operation", "Range"))
-        if name in (word.removeprefix("CUDA memcpy ").removeprefix("CUDA ") for word in words):
-            assert {key: round(values[key], decimals[key] or 0) for key in figures} == figures
-            return
-    raise AssertionError(f"{report} has no row {name}")
