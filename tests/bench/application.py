@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median as middle
 
-from measuring import LOADED, CacheDirectory, Program, Row, Setting, Table, Target, export_of, judged, short
+from measuring import LOADED, CacheDirectory, Program, export_of
+from table import Row, Setting, Table, Target, judged, short
 
 SCREENS = {"1": "Overview", "2": "Kernels", "3": "NCCL", "4": "GPU", "5": "NVTX", "6": "Events", "L": "Timeline"}
 _GPU, _TIMELINE = "4", "L"

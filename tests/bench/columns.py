@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median as middle
 
-from measuring import CacheDirectory, Row, Setting, Table, Target, export_of, judged, rows_of, short
+from measuring import CacheDirectory, export_of, rows_of
+from table import Row, Setting, Table, Target, judged, short
 
 _RATE = Target(">= 1 million rows/s", 1.0, at_least=True)
 _PEAK, _SIZE = Target("< 400 MB", 400e6), Target("cache < 15 %", 0.15)

@@ -4,23 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from measuring import (  # fmt: skip
-    LOADED,
-    CacheDirectory,
-    Program,
-    Row,
-    Run,
-    Setting,
-    Table,
-    Target,
-    judged,
-    measure,
-    nsystui,
-    packed_job,
-    ranks_of,
-    rows_of,
-    short,
-)
+from measuring import LOADED, CacheDirectory, Program, Run, measure, nsystui, packed_job, ranks_of, rows_of
+from table import Row, Setting, Table, Target, judged, short
 
 KERNELS = 100_000
 MANY, FEW = (64, 256, 1024), (4, 16)

@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from measuring import LARGE, CacheDirectory, Row, Setting, Table, export_of, nsystui, short
+from measuring import CacheDirectory, export_of, nsystui
+from table import LARGE, Row, Setting, Table, short
 
 HEADINGS = ("kernels", "what", "reads", "MB read", "reads per MB of the file", "read / file")
 # "12 pread64(3</a/b.sqlite>, ""..., 4096, 0) = 4096", or the same in two lines where another thread came between.

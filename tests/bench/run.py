@@ -20,11 +20,12 @@ from pathlib import Path
 
 from application import application
 from columns import packing, phases, queries
-from measuring import Setting, Table, export_of, short
+from measuring import export_of
 from ranks import cluster, ranks
 from reads import reads
 from startup import startup
 from summary import stats, summary
+from table import Setting, Table, short
 
 SIZES = (100_000, 1_000_000, 10_000_000)
 STATS_SIZES = (100_000, 1_000_000)

@@ -11,23 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median as middle
 
-from measuring import (  # fmt: skip
-    LOADED,
-    SAMPLE,
-    CacheDirectory,
-    Program,
-    Row,
-    Setting,
-    Table,
-    Target,
-    export_of,
-    judged,
-    measure,
-    median,
-    nsystui,
-    ratio,
-    short,
-)
+from measuring import LOADED, SAMPLE, CacheDirectory, Program, export_of, measure, median, nsystui
+from table import Row, Setting, Table, Target, judged, ratio, short
 
 HEAVY = ("textual", "pandas", "sqlalchemy", "duckdb")
 COUNTED = ("nsystui", "sqlalchemy", "duckdb", "numpy", "pandas", "textual", "rich")

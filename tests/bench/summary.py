@@ -8,22 +8,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from measuring import (  # fmt: skip
-    CacheDirectory,
-    Row,
-    Run,
-    Setting,
-    Table,
-    Target,
-    export_of,
-    judged,
-    measure,
-    median,
-    nsystui,
-    ratio,
-    rows_of,
-    short,
-)
+from measuring import CacheDirectory, Run, export_of, measure, median, nsystui, rows_of
+from table import Row, Setting, Table, Target, judged, ratio, short
 
 TEXT = """`cuda_gpu_kern_sum` as CSV. Opening everything (as the application does) also answers it for later, and
 the same report again repeats what was answered before: neither computes anything. Computed anew takes the answer from
