@@ -144,7 +144,7 @@ def everything(busy):
 def listed(busy):
     """The list of what is listed by default, in many bins."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(event_index, "_ROWS_PER_BIN", 20)
+        patch.setattr(event_index, "_ROWS_PER_BIN", 40)
         return build(busy)
 
 
@@ -277,9 +277,9 @@ class TestPlaces:
         for rows_per_bin in (1, 200):
             monkeypatch.setattr(event_index, "_ROWS_PER_BIN", rows_per_bin)
             found = build(busy, selection, tuple(EventKind))
-            for index in range(0, len(inside), max(1, len(inside) // 8)):
+            for index in range(0, len(inside), max(1, len(inside) // 5)):
                 assert found.position(key_of(inside[index])) == index
-            assert {found.position(key_of(row)) for row in dice.sample(outside, 10)} == {None}
+            assert {found.position(key_of(row)) for row in dice.sample(outside, 5)} == {None}
 
     def test_an_event_that_is_not_in_the_list_has_no_place(self, listed, everything):
         hidden = next(row for row in everything if row[1] == EventKind.OS.value)
@@ -380,7 +380,7 @@ class TestKeptCounts:
     def test_they_are_the_same_computed_and_kept_and_other_bins_beside_other_reports(
         self, ranks: list[Path], tmp_path: Path
     ) -> None:
-        for some in (ranks, ranks[1:], [ranks[2], ranks[0]]):
+        for some in (ranks, [ranks[2], ranks[0]]):
             expected = self.listed(some, None)
             assert self.listed(some, tmp_path / "cache") == expected
             assert list((tmp_path / "cache").glob("*/result=starts-kernel=*"))
@@ -405,7 +405,7 @@ class TestKeptCounts:
     ) -> None:
         searches = [
             (index, True, NameFilter(name))
-            for name, index in (("rare", 0), ("!rare", 100), ("/^cuda/", 0), ("kern", 100), ("/^$/", 0), ("none", 0))
+            for name, index in (("rare", 0), ("!rare", 100), ("/^cuda/", 0), ("none", 0))
         ]
         plain = build(in_memory)  # nothing is kept of it, so no names are looked at first
         expected = [plain.find(*search) for search in searches]

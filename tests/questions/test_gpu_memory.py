@@ -166,8 +166,8 @@ class TestTable:
         found = {end: memory_table(job, Selection(Window(5, end))).records()[0] for end in (20, 21)}
         assert [(row["frees"], row["at_end"], row["peak"]) for row in found.values()] == [(0, 64, 64), (1, 0, 64)]
 
-    def test_demo_says_what_its_native_rows_say(self, demo_job, opened):
-        rows = memory_table(Job(opened(*demo_job)), Selection()).records()
+    def test_demo_says_what_its_native_rows_say(self, demo_job, demo_session):
+        rows = memory_table(Job(demo_session), Selection()).records()
         assert [row["rank"] for row in rows] == [0, 0, 1, 1, 2, 2, 3, 3]
         for row, path in zip(rows[::2], demo_job, strict=True):
             ledger = Ledger(path, 0, DEVICE)

@@ -551,7 +551,7 @@ class TestPaces:
         )
         full, short, mangled = native(demo_job[0], sql)[0]
         assert len({full, short, mangled}) == 3
-        for recipe, names in product(("cuda_gpu_kern_pace", "cuda_gpu_kern_hist"), Names):
+        for recipe, names in (*product(["cuda_gpu_kern_pace"], Names), ("cuda_gpu_kern_hist", Names.FULL)):
             found = [table(job, recipe, name=one, names=names) for one in (full, short, mangled)]
             assert found[0] and found[0] == found[1] == found[2], (recipe, names)
         said = {names: notes(job, "cuda_gpu_kern_pace", name=short, names=names) for names in (Names.FULL, Names.SHORT)}

@@ -175,10 +175,21 @@ def expected_kernels(drawn: Drawn) -> list[tuple[Any, ...]]:
     return sorted(rows, key=lambda row: (*((value is not None, value or "") for value in row[:4]), -row[6], row[12]))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(drawn_exports())
 @example(CROSSING)
 def test_a_kernel_counts_for_every_range_around_its_call_and_the_projection_spans_them(drawn):
+    check_export(drawn)
+
+
+@pytest.mark.campaign
+@settings(max_examples=50, deadline=None)
+@given(drawn_exports())
+def test_more_kernels_count_for_every_range_around_their_calls(drawn):
+    check_export(drawn)
+
+
+def check_export(drawn: Drawn) -> None:
     with TemporaryDirectory() as place, closing(Session()) as session:
         with ExportWriter(Path(place) / "rank0.sqlite") as writer:
             drawn.fill(Export(writer))

@@ -46,8 +46,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 @pytest.fixture
 def instances(session: Session, monkeypatch: pytest.MonkeyPatch) -> PagedAnswer:
-    """The kernels of both ranks; an index with 16 bins finds their pages."""
-    monkeypatch.setattr(time_index, "_BINS", 16)
+    """The kernels of both ranks; an index with 20 bins, of which some begin with a row, finds their pages."""
+    monkeypatch.setattr(time_index, "_BINS", 20)
     monkeypatch.setattr(paged, "_MANY", 1)
     return kernel_instances(session, Selection(), "saxpy(float *)", Names.FULL, ranked_tasks(session))
 
@@ -64,7 +64,7 @@ def test_pages_are_parts_of_the_whole(
     ordered = instances.sorted_by(key, descending)
     whole = [row for batch in ordered.stream(1000) for row in batch]
     assert len(whole) == len(ordered) == 90
-    for limit, offsets in {1: (0, 29, 89), 7: (0, 1, 31, 44, 60, 83, 89, 93), 200: (0, 30)}.items():
+    for limit, offsets in {1: (0, 29, 44, 89), 7: (0, 1, 31, 44, 60, 83, 89, 93), 200: (0, 30)}.items():
         for offset in offsets:
             assert list(ordered.page(offset, limit)) == whole[offset : offset + limit], (offset, limit)
 
