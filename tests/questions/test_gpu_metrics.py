@@ -149,22 +149,16 @@ def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened: Op
     }
 
 
-def test_without_a_launch_of_two_samples_a_note_says_what_to_record(sampled: Job) -> None:
+def test_without_samples_or_a_launch_of_two_a_note_says_what_to_record(sampled: Job, opened, tmp_path: Path) -> None:
     answer = metric_means(sampled, Selection(Window(80, 90)), "launch")
     assert not len(answer) and "no launch is long enough" in answer.notes[0]
     assert "too short for two samples" in metric_means(sampled, Selection(Window(80, 90)), "kernel").notes[0]
-
-
-def test_a_job_without_samples_says_how_to_record_them(opened: Opener, tmp_path: Path) -> None:
-    path = tmp_path / "without.sqlite"
-    with ExportWriter(path) as export:
+    with ExportWriter(tmp_path / "without.sqlite") as export:
         export.kernel(export.process(100), 0, 7, 0, 10, name="a", correlation_id=1)
-    job = Job(opened(path))
-    for answer in (metric_statistics(job, Selection()), *(metric_means(job, Selection(), by) for by in SUBJECTS)):
+    job = Job(opened(tmp_path / "without.sqlite"))
+    subjects = ("kernel", "launch", "range", "step", "collective")
+    for answer in (metric_statistics(job, Selection()), *(metric_means(job, Selection(), by) for by in subjects)):
         assert not len(answer) and "--gpu-metrics-devices=all" in answer.notes[0]
-
-
-SUBJECTS = ("kernel", "launch", "range", "step", "collective")
 
 
 def spans_of(job: Job, metric: str) -> dict[tuple[int, int | None], list[tuple[int, int, float]]]:

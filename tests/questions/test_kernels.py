@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import closing
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -320,8 +321,7 @@ class TestInstances:
     def test_sorted_by_a_column_pages_are_the_whole_and_none_is_last(self, chance):
         answer = kernel_instances(chance, EVERYTHING, "kernel_3", Names.SHORT, ranked_tasks(chance))
         keys = [*[column.key for column in INSTANCE_COLUMNS[::3]], "launch_delay"]
-        for number, key in enumerate((*keys, "launch_delay")):
-            descending = number % 2 == 0
+        for key, descending in product(keys, (True, False)):
             paged = answer.sorted_by(key, descending)
             whole = records(paged)
             pages = [row for offset in range(0, len(paged) + 31, 31) for row in paged.page(offset, 31)]

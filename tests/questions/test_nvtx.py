@@ -322,23 +322,19 @@ def test_a_filter_keeps_what_is_around_its_ranges_and_that_on_names_what_is_insi
         assert [ranges.names[number] for number in ranges.name] == expected, selection
 
 
-def test_devices_say_which_operations_are_projected(session_of):
+def test_tasks_and_devices_say_which_ranges_and_operations_there_are(session_of):
     def fill(export: Export) -> None:
         export.range(0, 100, "both")
         export.launch((10, 20), (30, 40), device=0)
         export.launch((30, 40), (50, 90), device=1)
 
-    session = session_of(fill)
-    ranges = load(session, Selection(devices=frozenset({1})))
+    session = session_of(fill, training)
+    first, second = (ranked_tasks(session)[number].task for number in (0, 1))
+    both = load(session, Selection(tasks=frozenset({first})))
+    ranges = load(session, Selection(tasks=frozenset({first}), devices=frozenset({1})))
     assert (ranges.op_count.tolist(), ranges.op_time.tolist()) == ([1], [40])
-    assert len(kernels_of(ranges, 0)) == 1
-    assert len(kernels_of(load(session), 0)) == 2
-
-
-def test_only_the_selected_tasks_are_loaded(session_of):
-    session = session_of(training, training)
-    first = ranked_tasks(session)[0].task
-    assert len(load(session, Selection(tasks=frozenset({first})))) == 9
+    assert (len(kernels_of(ranges, 0)), len(kernels_of(both, 0))) == (1, 2)
+    assert len(load(session, Selection(tasks=frozenset({second})))) == 9
     assert len(load(session, Selection(tasks=frozenset({Task(0, 1)})))) == 0
 
 
@@ -395,12 +391,9 @@ def test_names_fold_with_two_siblings_or_more_that_differ_in_a_number(session_of
     assert found[3] == {"step * (3)": ["copy in * (3)", "3 single ranges"]}, "children fold across folded names"
 
 
-@pytest.mark.parametrize(
-    ("name", "folded"),
-    [("layer_12", "layer_*"), ("Run #0 of 31", "Run #* of *"), ("buffer 0x7f3aC", "buffer *"), ("none", "none")],
-)
-def test_template(name, folded):
-    assert template(name) == folded
+def test_template():
+    names = {"layer_12": "layer_*", "Run #0 of 31": "Run #* of *", "buffer 0x7f3aC": "buffer *", "none": "none"}
+    assert {name: template(name) for name in names} == names
 
 
 def chain(export: Export, levels: int) -> None:
@@ -444,15 +437,6 @@ def test_a_chain_of_ranges_is_work_by_its_length(session_of, monkeypatch):
         assert 0 < long <= 4 * short + 10, what
 
 
-def test_nodes_are_found_again_by_their_names(session_of):
-    session = session_of(training, ranks)
-    before, after = tree_of(session), tree_of(session, fold_numbers=False)
-    found = after.find_all(before, range(len(before)))
-    paths = {before.path(before.node(number)) for number in range(len(before))}
-    assert found == {number for number in range(len(after)) if after.path(after.node(number)) in paths}
-    assert 0 < len(found) < len(after)
-
-
 def test_a_match_stands_where_what_is_around_it_is_shown(session_of):
     tree = tree_of(session_of(lambda export: chain(export, 6)))
     matches = list(tree.search(NameFilter("down")))
@@ -469,24 +453,6 @@ def ranks(export: Export) -> None:
     export.range(0, 20, "work", thread=worker)
     export.launch((1, 2), (30, 40))
     export.launch((3, 4), (50, 70), thread=worker)
-
-
-def test_ranks_and_threads_stand_above_the_paths(session_of):
-    tree = tree_of(session_of(ranks, training))
-    first, second = tree.roots()
-    assert [(node.label, node.kind, node.rank, node.thread) for node in (first, second)] == [
-        ("rank 0", NodeKind.RANK, 0, None),
-        ("rank 1", NodeKind.RANK, 1, None),
-    ]
-    assert (first.count, first.total, first.self_total, first.gpu_total, first.gpu_ops) == (2, 30, None, 30, 2)
-    threads = tree.children(first)
-    assert labels(threads) == [f"thread {PID + 1} worker", f"thread {PID} main"]
-    assert {node.kind for node in threads} == {NodeKind.THREAD}
-    (work,) = tree.children(threads[0])
-    assert (work.total, work.depth, work.rank, work.thread) == (20, 2, 0, threads[0].thread)
-    assert labels(tree.children(second)) == ["step * (3)"]  # its only thread has no level of its own
-    assert tree.path(work) == ("rank 0", f"thread {PID + 1} worker", "work")
-    assert tree.parent(work) == threads[0]
 
 
 def test_threads_or_everything_can_be_merged(session_of):
@@ -557,18 +523,40 @@ def test_ids_are_stable_and_lead_back(session_of):
         tree.node(10_000)
 
 
-def test_search_walks_from_top_to_bottom(session_of):
-    tree = tree_of(session_of(training, ranks))
-    found = [tree.path(tree.node(number)) for number in tree.search(NameFilter("w"))]
-    threads = [f"thread {PID + 1} worker", f"thread {PID} main"]
-    assert found == [
-        ("rank 0", "step *", "forward"),
-        ("rank 1", threads[0]),
-        ("rank 1", threads[0], "work"),
-        ("rank 1", threads[1], "work"),
+def test_ranks_and_threads_stand_above_the_paths(session_of):
+    tree = tree_of(session_of(ranks, training))
+    first, second = tree.roots()
+    assert [(node.label, node.kind, node.rank, node.thread) for node in (first, second)] == [
+        ("rank 0", NodeKind.RANK, 0, None),
+        ("rank 1", NodeKind.RANK, 1, None),
+    ]
+    assert (first.count, first.total, first.self_total, first.gpu_total, first.gpu_ops) == (2, 30, None, 30, 2)
+    threads = tree.children(first)
+    names = [f"thread {PID + 1} worker", f"thread {PID} main"]
+    assert [(node.label, node.kind) for node in threads] == [(name, NodeKind.THREAD) for name in names]
+    (work,) = tree.children(threads[0])
+    assert (work.total, work.depth, work.rank, work.thread) == (20, 2, 0, threads[0].thread)
+    assert labels(tree.children(second)) == ["step * (3)"]  # its only thread has no level of its own
+    assert tree.path(work) == ("rank 0", names[0], "work")
+    assert tree.parent(work) == threads[0]
+    # A search walks from top to bottom.
+    assert [tree.path(tree.node(number)) for number in tree.search(NameFilter("w"))] == [
+        ("rank 0", names[0]),
+        ("rank 0", names[0], "work"),
+        ("rank 0", names[1], "work"),
+        ("rank 1", "step *", "forward"),
     ]
     (inside,) = tree.search(NameFilter("step 2"))
     assert tree.node(inside).name == "step *"
+
+
+def test_nodes_are_found_again_by_their_names(session_of):
+    session = session_of(ranks, training)
+    before, after = tree_of(session), tree_of(session, fold_numbers=False)
+    found = after.find_all(before, range(len(before)))
+    paths = {before.path(before.node(number)) for number in range(len(before))}
+    assert found == {number for number in range(len(after)) if after.path(after.node(number)) in paths}
+    assert 0 < len(found) < len(after)
 
 
 def naive_paths(ranges: NvtxRanges) -> Counter[tuple[str, ...]]:
