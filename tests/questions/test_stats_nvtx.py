@@ -356,14 +356,8 @@ def test_kernels_by_range_are_all_kernels_where_the_nvtx_table_has_no_ranges(ses
         export.launch(20, (30, 40))
         export.kernel(50, 75, 99)  # its call is not in the export
 
-    session = session_of(fill)
-    keys = ("range", "style", "pid", "tid", "range_count", "kernel_count", "total")
-    assert cells(session, "nvtx_kern_sum", *keys) == [
-        (None, None, None, None, 0, 1, 25),
-        (None, None, PID, PID, 0, 1, 10),
-    ]
     lines = io.StringIO()
-    write(ask(session, "nvtx_kern_sum"), "csv", lines)
+    write(ask(session_of(fill), "nvtx_kern_sum"), "csv", lines)
     assert lines.getvalue().splitlines()[1:] == [
         ",,,,0,1,25,25.0,25.0,25,25,0.0,saxpy(float *)",
         f",,{PID},{PID},0,1,10,10.0,10.0,10,10,0.0,saxpy(float *)",
