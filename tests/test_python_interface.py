@@ -102,11 +102,6 @@ def test_what_is_not_there_is_a_usage_error(job, ask, said):
         ask(job)
 
 
-def test_every_question_can_be_asked(job):
-    for question in nsystui.catalogue():
-        assert isinstance(job.ask(question), pandas.DataFrame), question
-
-
 def test_a_closed_job_says_so(job_files):
     job = nsystui.open(job_files[0], no_cache=True)
     job.close()

@@ -10,7 +10,6 @@ from synthetic import payload_export
 
 from nsystui.cli import command_parser
 from nsystui.commands import commands
-from nsystui.questions.recipes import all_recipes
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "nsystui/docs").glob("*.md"))]
@@ -18,27 +17,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "nsystui/docs").glob("*.md"))]
 DECIMAL = re.compile(r"(?<![A-Za-z])[kKMGT]B\b(?!/s)")
 OF_NVIDIA = re.compile(r"[0-9]+GB HBM3|MB of these reports|MB of 1,000,000|`MB` are 10⁶|MB has base 1000|\"GB\"|GB\[")
 MIB = 1024**2
-EVERYTHING = (
-    *(("recipe", recipe.name) for recipe in all_recipes() if recipe.name != "diff"),
-    ("overview",),
-    ("kernels",),
-    ("memory",),
-    ("memory", "--sizes"),
-    ("memory", "--instances", "[CUDA memset]"),
-    ("nccl",),
-    ("nccl", "--by", "collective,pow2"),
-    ("nccl", "--by", "collective,bytes"),
-    ("nccl", "--sizes"),
-    ("nccl", "--calls"),
-    ("nccl", "--kernels"),
-    ("ranks", "--collectives"),
-    ("events",),
-    ("gpu",),
-    ("efficiency",),
-    ("info",),
-    ("info", "--diagnostics"),
-    ("triage", "--set", "traffic_percent=0", "--set", "copy_percent=0", "--set", "small_message_percent=0"),
-)
 
 
 def decimal_names(text: str) -> list[str]:
@@ -49,20 +27,6 @@ def decimal_names(text: str) -> list[str]:
 def in_a_row(text: str) -> str:
     """The words of ``text`` with one blank between them: columns are padded."""
     return " ".join(text.split())
-
-
-@pytest.mark.parametrize(("number", "words"), enumerate(EVERYTHING), ids=map(" ".join, EVERYTHING))
-def test_no_table_has_an_amount_with_a_decimal_name(run, demo_job, number, words):
-    """On a terminal, and in CSV and Markdown by turns."""
-    command, *options = words
-    files = demo_job[:2]
-    named = [options.pop(0), *files] if command == "recipe" else files
-    for form in ([], ["--format", ("csv", "md")[number % 2]]):
-        if command in ("info", "triage") and form[-1:] == ["csv"]:
-            continue
-        done = run(command, *named, *options, *([] if "--diagnostics" in options else form))
-        assert done.status in (0, 3), done.err
-        assert decimal_names(done.out + done.err) == []
 
 
 def test_nor_has_the_comparison_of_memory(run, demo_job):
