@@ -66,19 +66,10 @@ EACH_MECHANISM = (
 """Groups, windows, collectives, spans of time, rules, and reports of nsys."""
 OF_REPORTS = (
     *("kernels", "kernels --by family,rank", "kernels --filter !nccl --time 100ms:300ms --ranks 0,2"),
-    *(
-        "nvtx --summary",
-        "ranks --collectives",
-        "memory",
-        "memory --sizes",
-        "api --filter Launch",
-        "osrt",
-        "overview",
-        "ranks",
-        "ranks --kinds",
-    ),
-    *("ranks --time 100ms:300ms --ranks 0,2", "steps", "steps --every --step-range ^step", "nccl"),
-    *("gpu", "gpu --streams 7", "metrics", "efficiency --tables all", "nvtx", "nvtx --by rank --streams 7"),
+    *("memory", "memory --sizes", "api --filter Launch", "osrt", "overview", "nccl", "efficiency --tables all"),
+    *("ranks", "ranks --collectives", "ranks --kinds", "ranks --time 100ms:300ms --ranks 0,2"),
+    *("steps", "steps --every --step-range ^step", "gpu", "gpu --streams 7", "metrics"),
+    *("nvtx", "nvtx --summary", "nvtx --by rank --streams 7"),
     *("stats -r cuda_api_gpu_sum", "stats -r cuda_api_sum", "stats -r cuda_gpu_kern_gb_sum"),
     *("stats -r cuda_gpu_kern_sum:base", "stats -r cuda_gpu_mem_size_sum", "stats -r cuda_gpu_mem_time_sum"),
     *("stats -r cuda_kern_exec_sum", "stats -r nvtx_pushpop_sum", "stats -r nvtx_startend_sum"),
