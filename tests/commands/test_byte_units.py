@@ -1,11 +1,13 @@
-"""An amount of bytes is binary and has a binary name, wherever the program words it; `nsystui stats` has nsys's MB."""
+"""An amount of bytes is binary and has a binary name, wherever the program words it; `nsystui stats` has nsys's MB.
+
+The tables of every question are looked through in test_every_question.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import pytest
 from synthetic import payload_export
 
 from nsystui.cli import command_parser
@@ -29,7 +31,7 @@ def in_a_row(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_nor_has_the_comparison_of_memory(run, demo_job):
+def test_a_comparison_of_memory_has_binary_names_and_the_bytes_of_both_sides(run, demo_job):
     words = ("diff", demo_job[0], "--", demo_job[1], "--tables", "memory")
     done = run(*words)
     assert decimal_names(done.out + done.err) == []
@@ -39,7 +41,7 @@ def test_nor_has_the_comparison_of_memory(run, demo_job):
     assert {row["name"]: row["size_a_bytes"] for row in run(*words, "--format", "json").json} == bytes_of
 
 
-def test_nor_has_the_log_of_nccl(run, tmp_path):
+def test_so_has_the_log_of_nccl(run, tmp_path):
     call = (
         "n1:1:7 [0] NCCL INFO {op}: opCount 0 sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 "
         "comm 0xc1 [nranks=2] stream 0x3\n"
@@ -49,6 +51,7 @@ def test_nor_has_the_log_of_nccl(run, tmp_path):
         call.format(op="AllReduce", count=50_331_648 // 4) + call.format(op="Reduce", count=21_744_461_113_200 // 4)
     )
     done = run("nccl-log", log, "--tables", "all")
+    assert done.status == 0
     assert decimal_names(done.out + done.err) == []
     words = in_a_row(done.out)
     assert "total TiB" in words and "19.776" in words and ">16MiB" in words
@@ -70,14 +73,12 @@ def test_sizes_of_memory_operations_are_bytes_but_in_stats(run, demo_job):
     assert heading.startswith("total MiB ") and first.startswith(f"{int(found[0]['Total (B)']) / MIB:.3f} ")
 
 
-@pytest.mark.parametrize("command", commands())
-def test_no_help_has_an_amount_with_a_decimal_name(command):
-    assert decimal_names(command_parser(command).format_help()) == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_nor_has_the_documentation(page):
-    assert decimal_names(page.read_text(encoding="utf-8")) == []
+def test_neither_help_nor_documentation_has_an_amount_with_a_decimal_name(run):
+    for command in commands():
+        assert decimal_names(command_parser(command).format_help()) == [], command
+    for page in PAGES:
+        assert decimal_names(page.read_text(encoding="utf-8")) == [], page
+    assert decimal_names(run("info", "--diagnostics").out) == []
 
 
 def test_the_program_has_no_such_name_in_its_texts_but_in_the_columns_of_nsys():
