@@ -66,8 +66,14 @@ NO_QUESTIONS = (
     "info --show contents",
     "ncu",
     "diff --against {}",
+    "nccl-log --tables all",
 )
 """Commands with tables that are no questions; ``{}`` is another export."""
+NCCL_LOG = (
+    "n1:1:7 [0] NCCL INFO comm 0xc1 rank 0 nranks 2 cudaDev 0 busId b000 commId 0xfe - Init COMPLETE\n"
+    "n1:1:7 [0] NCCL INFO AllReduce: opCount 1 sendbuff 0x1 recvbuff 0x2 count 100 datatype 7 op 0 root 0 "
+    "comm 0xc1 [nranks=2] stream 0x3\n"
+)
 NOT_IN_THE_DEMO = {"mpi", "libraries", "mpi_event_sum", "mpi_event_trace", "openacc_sum", "openmp_sum", "mpi_sum"} | {
     "um_cpu_page_faults_sum",
     "um_sum",
@@ -135,10 +141,13 @@ def test_an_answer_is_the_same_in_every_form(run, demo_job, delivered, packed_jo
 
 
 @pytest.mark.parametrize("words", NO_QUESTIONS)
-def test_so_is_that_of_a_command_that_is_no_question(run, demo_job, delivered, schemas, words):
-    done = run(*command_line(words.format(demo_job[1]), demo_job[0]), "--format", "json")
+def test_so_is_that_of_a_command_that_is_no_question(run, demo_job, delivered, schemas, tmp_path, words):
+    log = tmp_path / "nccl.log"
+    log.write_text(NCCL_LOG)
+    asked_of = log if words.startswith("nccl-log") else demo_job[0]
+    done = run(*command_line(words.format(demo_job[1]), asked_of), "--format", "json")
     assert done.status == 0, done.err
-    asked = words.partition(" {}")[0].partition(" --set")[0].partition(" --against")[0]
+    asked = re.sub(" ({}|--(set|against|tables) .*)", "", words)
     check_forms(delivered, done, schemas[asked] if asked in schemas else run("schema", *asked.split()).json)
 
 
