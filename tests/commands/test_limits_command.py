@@ -72,13 +72,7 @@ class TestWhatIsAllowed:
 
     @pytest.mark.parametrize(
         ("there_is", "memory"),
-        [
-            (None, 2048),
-            (64 * 1024, 2048),
-            (4096, 2048),
-            (1000, 500),
-            (100, SMALLEST_MEMORY // MB),
-        ],
+        [(None, 2048), (64 * 1024, 2048), (4096, 2048), (1000, 500), (100, SMALLEST_MEMORY // MB)],
     )
     def test_without_them_half_of_a_small_machine(self, run, export, used, monkeypatch, there_is, memory):
         monkeypatch.setattr(resources, "memory", lambda: None if there_is is None else there_is * MB)
