@@ -84,19 +84,42 @@ NOT_IN_THE_DEMO = {"mpi", "libraries", "mpi_event_sum", "mpi_event_trace", "open
 TYPES = {"integer": int, "number": float, "string": str, "null": type(None)}
 
 
+class Delivered(list[Answer]):
+    """Answers, and by which columns they were sorted wrongly."""
+
+    wrong: tuple[str, ...] = ()
+
+
 @pytest.fixture
-def delivered(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
+def delivered(monkeypatch: pytest.MonkeyPatch) -> Delivered:
     """The answers that a command delivers, besides what it prints."""
-    found: list[Answer] = []
+    found = Delivered()
     deliver = arguments.deliver
 
     def noted(flags: Any, answer: Answer) -> int:
         # A window on many rows is closed with its job.
         found.append(TableAnswer(answer.name, answer.columns, list(iter_rows(answer)), answer.total, answer.notes))
+        found.wrong += tuple(column.key for column in answer.columns if not is_sorted_by(answer, column.key))
         return deliver(flags, answer)
 
     monkeypatch.setattr(arguments, "deliver", noted)
     return found
+
+
+def is_sorted_by(answer: Answer, key: str) -> bool:
+    """Whether sorting keeps the rows, puts them into order, and those without a value last."""
+    place = [column.key for column in answer.columns].index(key)
+    before = sorted(map(repr, iter_rows(answer)))
+    for descending in (True, False):
+        after = list(iter_rows(answer.sorted_by(key, descending)))
+        found = [row[place] for row in after if not is_missing(row[place])]
+        # Texts have an order of their own: ranks are numbers.
+        pairs = pairwise(found if not any(isinstance(value, str) for value in found) else ())
+        is_ordered = all((a >= b) if descending else (a <= b) for a, b in pairs)
+        are_last = all(is_missing(row[place]) for row in after[len(found) :])
+        if not (is_ordered and are_last and sorted(map(repr, after)) == before):
+            return False
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -194,12 +217,13 @@ def test_without_data_an_answer_says_why_and_changes_nothing_beside_the_export(
     assert fingerprint(tmp_path) == before
 
 
-def check_forms(answers: list[Answer], done: Any, schema: dict[str, Any]) -> None:
+def check_forms(answers: Delivered, done: Any, schema: dict[str, Any]) -> None:
     """What was printed as JSON is as the schema says it, and what was delivered is the same in every other format."""
     several = schema["items"].get("oneOf")
     blocks = [block["rows"] for block in done.json] if several else [done.json]
     assert decimal_names(done.err) == [] and PLANTED_SECRET not in done.out + done.err
     forms = {one["properties"]["table"]["const"]: one["properties"]["rows"]["items"] for one in several or ()}
+    assert answers.wrong == (), "sorted wrongly"
     for answer, rows in zip(answers, blocks, strict=True):
         check_answer(answer, rows)
         check_schema(rows, forms[answer.name.rpartition("-")[2]] if several else schema["items"])
@@ -221,22 +245,6 @@ def check_answer(answer: Answer, rows: list[dict[str, Any]]) -> None:
         of_stats = any(column.unit in (Unit.MEGABYTES, Unit.MEGABYTE_RATE) for column in answer.columns)
         assert of_stats or decimal_names(text) == [], f"{form}: an amount of bytes with a decimal name"
         assert PLANTED_SECRET not in text and "--global-batch" not in text, form
-    for column in answer.columns:
-        check_order(answer, column.key)
-
-
-def check_order(answer: Answer, key: str) -> None:
-    """Sorted by a column the answer has the same rows, and those without a value are last."""
-    place = [column.key for column in answer.columns].index(key)
-    before = list(iter_rows(answer))
-    for descending in (True, False):
-        after = list(iter_rows(answer.sorted_by(key, descending)))
-        assert sorted(map(repr, after)) == sorted(map(repr, before)), f"sorted by {key}: other rows"
-        found = [row[place] for row in after if not is_missing(row[place])]
-        assert all(map(is_missing, [row[place] for row in after[len(found) :]])), f"sorted by {key}: None before values"
-        steps = pairwise(found)
-        if not any(isinstance(value, str) for value in found):  # texts have an order of their own: ranks are numbers
-            assert all((a >= b) if descending else (a <= b) for a, b in steps), f"sorted by {key}"
 
 
 def is_missing(value: Any) -> bool:

@@ -207,6 +207,7 @@ def dying(is_due: Callable[[list[int]], bool]) -> Callable[[Session, list[Any]],
     return compute
 
 
+@pytest.mark.campaign
 def test_the_task_of_a_worker_that_dies_is_done_by_another(session, tmp_path):
     marker = tmp_path / "died"
 

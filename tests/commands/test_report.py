@@ -448,9 +448,9 @@ def test_a_report_has_names_that_an_anonymous_one_has_to_hide(run, private_job, 
     ("ending", "with_baseline"),
     [
         ("html", False),
-        ("md", True),
+        ("md", False),
         pytest.param("html", True, marks=pytest.mark.campaign),
-        pytest.param("md", False, marks=pytest.mark.campaign),
+        pytest.param("md", True, marks=pytest.mark.campaign),
     ],
 )
 def test_an_anonymous_report_names_no_host_file_path_command_or_user(run, private_job, tmp_path, ending, with_baseline):
