@@ -97,7 +97,10 @@ class TestFlags:
         delays = [int(row["Launch Delay (ns)"]) for row in run(*words, "--sort", "launch_delay").table]
         assert delays == sorted(delays, reverse=True)
 
-    @pytest.mark.parametrize("command", ["kernels", "overview", "events", "nvtx", "nccl"])
+    @pytest.mark.parametrize(
+        "command",
+        ["kernels", "events", *(pytest.param(one, marks=pytest.mark.campaign) for one in ("overview", "nvtx", "nccl"))],
+    )
     def test_neither_threads_nor_the_cache_change_anything(self, run, demo_job, command):
         words = [command, demo_job[1], "--format", "csv"]
         alone = run(*words, "--no-cache", "--jobs", "1").out

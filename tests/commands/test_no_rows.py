@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,14 @@ def exports(tmp_path_factory) -> dict[str, Path]:
     return {"BARE": empty_export(place / "bare.sqlite"), "CPU": cpu_only_export(place / "cpu.sqlite")}
 
 
-def assert_all_alike(run, words, status) -> str:
+def assert_all_alike(run, words, status, forms=FORMATS) -> str:
     """The message on stderr, the same in every format; JSON is an empty list, and nothing else is on stdout."""
-    done = {form: run(*words, "--format", form) for form in FORMATS}
-    assert {form: one.status for form, one in done.items()} == dict.fromkeys(FORMATS, status), words
+    done = {form: run(*words, "--format", form) for form in forms}
+    assert {form: one.status for form, one in done.items()} == dict.fromkeys(forms, status), words
     assert json.loads(done["json"].out) == []
     (said,) = {one.err for one in done.values()}
     assert said and all(line.startswith("nsystui: ") for line in said.splitlines())
-    assert all(line.count("|") or not line for line in done["md"].out.splitlines())
+    assert "md" not in forms or all(line.count("|") or not line for line in done["md"].out.splitlines())
     assert len(done["csv"].out.splitlines()) <= 1
     return said
 
@@ -64,8 +65,9 @@ CASES = [
 
 @pytest.mark.parametrize(("line", "status", "reason"), CASES, ids=[line for line, *_ in CASES])
 def test_an_empty_table_has_its_reason_in_every_format(run, exports, line, status, reason):
-    words = re.findall(r"'([^']*)'|(\S+)", line)
-    said = assert_all_alike(run, [exports.get(word, word) for pair in words for word in pair if word], status)
+    words = [exports.get(word, word) for word in shlex.split(line)]
+    # Each format writes an empty table by itself; what a report of nsys prints without rows is the command's.
+    said = assert_all_alike(run, words, status, FORMATS if line.startswith("stats") else ("csv", "json"))
     assert reason in said
     assert not line.startswith("stats") or said.count("\n") == 1 + line.count(",")
 

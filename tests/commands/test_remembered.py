@@ -199,13 +199,13 @@ class TestRows:
 class TestRememberedWhileLoading:
     """The answers that the application stores for the commands that come after it."""
 
-    @pytest.mark.parametrize("words", [SUM, ("kernels", "--format", "csv")])
-    def test_the_kernel_summary_is_there_without_opening(self, run, demo_job, opened, words):
-        messages: list[object] = []
-        Loading(Source(tuple(map(str, demo_job)), default_directory()), messages.append).start()
-        told = run(*words, *demo_job)
-        assert opened == []
-        assert told.out == run(*words, "--no-cache", *demo_job).out != ""
+    def test_the_kernel_summary_is_there_without_opening(self, run, demo_job, opened):
+        Loading(Source(tuple(map(str, demo_job)), default_directory()), lambda message: None).start()
+        for words in (SUM, ("kernels", "--format", "csv")):
+            told = run(*words, *demo_job)
+            assert opened == [], words
+            assert told.out == run(*words, "--no-cache", *demo_job).out != ""
+            opened.clear()
 
     def test_the_event_list_and_api_summary_compute_nothing_then(self, demo_job, directory, monkeypatch):
         monkeypatch.setattr(derived, "_MANY_ROWS", 1)

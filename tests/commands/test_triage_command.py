@@ -116,6 +116,7 @@ class TestBaseline:
         assert "\nNothing got worse." in done.out
         assert "GONE    W  idle-gaps (was " in done.out
 
+    @pytest.mark.campaign
     def test_programs_get_a_table_and_people_a_report(self, run, ill, healthy, tmp_path):
         words = ("triage", *ill, "--baseline", *healthy)
         gap = next(row for row in run(*words, "--format", "json").json if row["id"] == "idle-gaps")
