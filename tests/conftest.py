@@ -132,15 +132,26 @@ def shared_export() -> Callable[[str], Path]:
     return path_of
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def dask_scheduler() -> Iterator[str]:
     """The address of a Dask cluster of two processes, which gives up a task when two of its workers have died."""
     distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'nsystui[dask]'")
     import dask
 
+    quiet = {
+        "distributed.scheduler.allowed-failures": 1,
+        # What the cluster measures and looks after while it has nothing to do takes a tenth of a CPU for each process.
+        "distributed.scheduler.work-stealing": False,
+        "distributed.scheduler.active-memory-manager.start": False,
+        "distributed.worker.profile.enabled": False,
+        "distributed.worker.memory.monitor-interval": "1h",
+        "distributed.admin.system-monitor.interval": "1h",
+        "distributed.admin.tick.interval": "1h",
+        "distributed.admin.tick.cycle": "1h",
+    }
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        dask.config.set(quiet),
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
     ):
         yield cluster.scheduler_address
 

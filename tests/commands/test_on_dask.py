@@ -55,52 +55,33 @@ def asked_of_workers(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return seen
 
 
-OF_REPORTS = [
-    "kernels",
+EACH_MECHANISM = (
     "kernels --by rank,stream --names short",
-    "kernels --by family,rank",
-    "kernels --filter !nccl --time 100ms:300ms --ranks 0,2",
-    "memory",
-    "memory --sizes",
-    "api --filter Launch",
-    "osrt",
-    "overview",
     "overview --time 100ms:300ms",
-    "ranks",
-    "ranks --collectives",
-    "ranks --kinds",
-    "ranks --time 100ms:300ms --ranks 0,2",
-    "steps",
-    "steps --every --step-range ^step",
-    "nccl",
     "nccl --by collective,rank",
-    "gpu",
     "gpu --over-time --bins 7",
-    "gpu --streams 7",
-    "metrics",
-    "efficiency --tables all",
-    "nvtx",
-    "nvtx --by rank --streams 7",
-    "nvtx --summary",
     "triage --format json",
-    "stats -r cuda_api_gpu_sum",
-    "stats -r cuda_api_sum",
-    "stats -r cuda_gpu_kern_gb_sum",
-    "stats -r cuda_gpu_kern_sum:base",
-    "stats -r cuda_gpu_mem_size_sum",
-    "stats -r cuda_gpu_mem_time_sum",
     "stats -r cuda_gpu_sum",
-    "stats -r cuda_kern_exec_sum",
-    "stats -r nvtx_pushpop_sum",
-    "stats -r nvtx_startend_sum",
-    "stats -r nvtx_sum",
-    "stats -r osrt_sum",
-]
-"""Every question that a cluster computes, but those that the demo job has nothing for."""
+)
+"""Groups, windows, collectives, spans of time, rules, and reports of nsys."""
+OF_REPORTS = (
+    *("kernels", "kernels --by family,rank", "kernels --filter !nccl --time 100ms:300ms --ranks 0,2"),
+    *("memory", "memory --sizes", "api --filter Launch", "osrt", "overview", "nccl", "efficiency --tables all"),
+    *("ranks", "ranks --collectives", "ranks --kinds", "ranks --time 100ms:300ms --ranks 0,2"),
+    *("steps", "steps --every --step-range ^step", "gpu", "gpu --streams 7", "metrics"),
+    *("nvtx", "nvtx --summary", "nvtx --by rank --streams 7"),
+    *("stats -r cuda_api_gpu_sum", "stats -r cuda_api_sum", "stats -r cuda_gpu_kern_gb_sum"),
+    *("stats -r cuda_gpu_kern_sum:base", "stats -r cuda_gpu_mem_size_sum", "stats -r cuda_gpu_mem_time_sum"),
+    *("stats -r cuda_kern_exec_sum", "stats -r nvtx_pushpop_sum", "stats -r nvtx_startend_sum"),
+    *("stats -r nvtx_sum", "stats -r osrt_sum"),
+)
+"""The other questions that a cluster computes, but those that the demo job has nothing for."""
 NOTHING_FOR = {"mpi", "libraries", "mpi_event_sum", "openacc_sum", "openmp_sum"}
 
 
-@pytest.mark.parametrize("words", OF_REPORTS)
+@pytest.mark.parametrize(
+    "words", [*EACH_MECHANISM, *(pytest.param(words, marks=pytest.mark.campaign) for words in OF_REPORTS)]
+)
 def test_the_answer_is_the_same(run, dask_scheduler, packed, demo_job, asked_of_workers, words):
     name, *flags = words.split()
     flags += [] if "--format" in flags else ["--format", "csv"]
@@ -125,7 +106,7 @@ def test_what_ncu_measured_stands_beside_the_kernels_of_workers(run, dask_schedu
 
 
 def test_every_question_that_a_cluster_computes_is_compared():
-    asked = {words.removeprefix("stats -r ").split()[0].partition(":")[0] for words in OF_REPORTS}
+    asked = {words.removeprefix("stats -r ").split()[0].partition(":")[0] for words in EACH_MECHANISM + OF_REPORTS}
     assert {one.name for one in catalogue.questions() if one.of_reports} == (asked - {"triage"}) | NOTHING_FOR
 
 
@@ -226,6 +207,7 @@ def dying(is_due: Callable[[list[int]], bool]) -> Callable[[Session, list[Any]],
     return compute
 
 
+@pytest.mark.campaign
 def test_the_task_of_a_worker_that_dies_is_done_by_another(session, tmp_path):
     marker = tmp_path / "died"
 
@@ -240,6 +222,7 @@ def test_the_task_of_a_worker_that_dies_is_done_by_another(session, tmp_path):
     assert [number for numbers in found for number in numbers] == [0, 1, 2, 3]
 
 
+@pytest.mark.campaign
 def test_a_report_that_no_worker_survives_is_named(session, monkeypatch):
     monkeypatch.setattr(on_dask, "_TASKS_OF_A_THREAD", 1)  # two reports in a task
     with pytest.raises(NsystuiError) as told:
