@@ -227,7 +227,7 @@ def on_screen(app: NsystuiApp) -> set[str]:
 @pytest.mark.parametrize(
     ("size", "walks"),
     [
-        (jobs.NARROW, [("1", "d"), *WALKS[len(SCENES) + 4 :: 3]]),
+        (jobs.NARROW, [("1", "d"), *WALKS[len(SCENES) + 4 :: 5]]),
         pytest.param(jobs.NARROW, WALKS, marks=pytest.mark.campaign),
         pytest.param((160, 48), WALKS, marks=pytest.mark.campaign),
     ],
@@ -264,7 +264,7 @@ async def test_recipes_have_screens_of_printable_text(job, cache_directory):
 
 
 @pytest.mark.parametrize(
-    "texts", [hostile.TEXTS[:3], pytest.param(hostile.TEXTS[3:], marks=pytest.mark.campaign)], ids=["few", "others"]
+    "texts", [hostile.TEXTS[:2], pytest.param(hostile.TEXTS[2:], marks=pytest.mark.campaign)], ids=["few", "others"]
 )
 async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, cache_directory, texts):
     """A name is put into a filter by keys, and by hand from another window; what is cut of it is cleaned."""
