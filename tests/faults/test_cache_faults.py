@@ -164,7 +164,7 @@ class TestOthers:
         before = os.umask(0)
         try:
             done = program.alone(
-                "import program\nfor name in ('kernels', 'overview', 'nvtx'): program.run(name, sys.argv[1])",
+                "import program\nfor name in ('kernels', 'nvtx'): program.run(name, sys.argv[1])",
                 export,
                 NSYSTUI_CACHE_DIR=str(tmp_path / "cache"),
             )

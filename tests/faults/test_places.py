@@ -124,7 +124,10 @@ class TestChanges:
 
 
 class TestWithLess:
-    OTHER = pytest.param(("export", "--trace", "job.json"), marks=pytest.mark.campaign)
+    OTHERS = (
+        pytest.param(("pack", "-o", "packed"), marks=pytest.mark.campaign),
+        pytest.param(("export", "--trace", "job.json"), marks=pytest.mark.campaign),
+    )
 
     @pytest.fixture(scope="class")
     def no_locks(self, tmp_path_factory) -> str:
@@ -138,7 +141,7 @@ class TestWithLess:
             pytest.skip("the C compiler here makes no shared library")
         return str(place / "locks.so")
 
-    @pytest.mark.parametrize("words", [("kernels",), ("pack", "-o", "packed"), OTHER], ids=" ".join)
+    @pytest.mark.parametrize("words", [("kernels",), *OTHERS], ids=" ".join)
     def test_a_mount_without_locks(self, export, tmp_path, no_locks, words, monkeypatch):
         monkeypatch.chdir(tmp_path)
         more = ("--ranks", f"{export}=0") if words[0] == "pack" else ()
@@ -197,6 +200,7 @@ class TestWithLess:
         assert done.returncode == 0, done.stderr
         assert half_written(tmp_path / "cache") == []
 
+    @pytest.mark.campaign
     def test_a_low_limit_that_may_be_raised_is(self, tmp_path, original):
         place = tmp_path / "many"
         place.mkdir()

@@ -25,7 +25,7 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -66,8 +66,8 @@ WITHOUT_FINDINGS = [
 """The program, which looks for findings when asked alone: a triage is more work than most tests of terminals."""
 
 
-PATIENCE = 300.0
-"""Seconds after which what a test waits for will not come: ten times what the slowest takes on a busy machine."""
+PATIENCE = 600.0
+"""Seconds after which what a test waits for will not come: far more than the slowest takes on a slow, busy machine."""
 
 SLICE = 0.05
 """Seconds of its rate that a slow line carries at once."""
@@ -86,6 +86,14 @@ def modes_left(received: bytes) -> set[str]:
     if received.count(b"\x1b[>1u") > received.count(b"\x1b[<u"):  # kitty's keys
         left.add(">1u")
     return left
+
+
+def assert_ends_well(terminal: Terminal) -> None:
+    """It obeys ``q``, and leaves the terminal as a shell has it, without a traceback."""
+    terminal.press("q")
+    assert terminal.wait_exit() == 0
+    assert modes_left(terminal.received) == set()
+    assert b"Traceback" not in terminal.received
 
 
 class Terminal:
@@ -236,10 +244,15 @@ class Terminal:
     # -- the user's hands -----------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Type ``data``, byte for byte."""
+        """Type ``data``, byte for byte, and take in what comes back meanwhile."""
+        deadline = time.monotonic() + PATIENCE
         while data:
-            select.select([], [self._fd], [], 5.0)
-            data = data[os.write(self._fd, data) :]
+            with contextlib.suppress(BlockingIOError):
+                data = data[os.write(self._fd, data[:1024]) :]
+            while data and self.read(0.01):
+                pass
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the program reads no keys:\n{self.text}")
 
     def press(self, *keys: str) -> None:
         """Press keys by name (``"down"``, ``"ctrl+f"``, see ``KEYS``) or by character (``"G"``, ``"é"``)."""
@@ -304,14 +317,9 @@ class Terminal:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no quiet of {quiet} s within {timeout} s:\n{self.text}")
 
-    def answer(self, quiet: float = 0.3, timeout: float = 10.0) -> None:
-        """Waits until something came since ``mark``, however busy the machine is, and then until it settles.
-
-        Where nothing came within ``timeout`` seconds, and the program has nothing to do, there is no answer.
-        """
-        deadline = time.monotonic() + timeout
-        while not self.bytes_since_mark and time.monotonic() < deadline:
-            self.read(0.05)
+    def answer(self, quiet: float = 0.3) -> None:
+        """Waits until something came since ``mark``, however busy the machine is, and then until it settles."""
+        self.wait_until(lambda: self.bytes_since_mark > 0, "answer")
         self.settle(quiet)
 
     def listen(self, seconds: float) -> int:
@@ -331,28 +339,22 @@ class Terminal:
 
     def wait_for(self, text: str, timeout: float = PATIENCE) -> None:
         """Read until ``text`` stands somewhere on the screen."""
-        deadline = time.monotonic() + timeout
-        while text not in self.text:
-            self.read(0.05)
-            if self.exit_code is not None:
-                self._wait_exit(0.1)
-                if text in self.text:
-                    return
-                raise AssertionError(f"exit status {self._status} before {text!r} appeared:\n{self.text}")
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no {text!r} within {timeout} s:\n{self.text}")
+        self.wait_until(lambda: text in self.text, text, timeout)
 
     def wait_for_bytes(self, data: bytes) -> None:
         """Read until ``data`` came since ``mark``."""
-        deadline = time.monotonic() + PATIENCE
-        while data not in self.since_mark:
-            self.read(0.05)
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no {data!r} within {PATIENCE} s:\n{self.text}")
+        self.wait_until(lambda: data in self.since_mark, str(data))
 
-    def save(self, path: Path) -> None:
-        """Write the screen's text to ``path``, to be looked at."""
-        path.write_text(self.text + "\n", encoding="utf-8")
+    def wait_until(self, holds: Callable[[], bool], what: str, timeout: float = PATIENCE) -> None:
+        """Read until a condition holds; raise where the child ends before, or ``timeout`` seconds pass."""
+        deadline = time.monotonic() + timeout
+        while not holds():
+            self.read(0.05)
+            if self.exit_code is not None:
+                self._wait_exit(0.1)
+                assert holds(), f"exit status {self._status} before {what!r} appeared:\n{self.text}"
+            elif time.monotonic() > deadline:
+                raise TimeoutError(f"no {what!r} within {timeout} s:\n{self.text}")
 
     def read(self, timeout: float) -> int:
         """Take in what comes within ``timeout`` seconds, at most one chunk; how many bytes."""
