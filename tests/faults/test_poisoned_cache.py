@@ -187,10 +187,11 @@ def _wrong(cache: Filled, file: Path, way: str, asked: list[tuple[str, ...]]) ->
 
 
 def test_every_kind_in_some_ways(cache):
-    """Every way for some kind, every kind in one way, for one of the commands that read it."""
+    """Every way for some kind, every kind (of the few: every third) in one way, for one command that reads it."""
     chance, failed, done = random.Random(16), [], 0
     ways = [way for other in WAYS for way in (TWIN, other)]
-    for number, (_, files) in enumerate(cache.kinds().items()):
+    kinds = list(cache.kinds().values())
+    for number, files in enumerate(kinds[:: 3 if len(cache.right) < len(_FEW) else 1]):
         read = [file for file in files if file.exists() and cache.readers(file)]
         if read:
             file = chance.choice(read)
