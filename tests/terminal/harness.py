@@ -9,7 +9,7 @@ A pseudo terminal stands in for the user's, pyte (a terminal in memory) keeps th
         terminal.settle()
         assert terminal.bytes_since_mark < 600
 
-What the program writes to stdout goes to the terminal too, unless ``stdout`` names a file. Not for Windows.
+What the program writes to stdout goes to the terminal too. Not for Windows.
 """
 
 from __future__ import annotations
@@ -104,7 +104,6 @@ class Terminal:
         env: Variables for the child, over ``TERM=xterm-256color``, ``LANG=C.UTF-8`` and what is in ``CLEAN``.
             ``None`` as a value removes one.
         cwd: Where the child runs.
-        stdout: A file for the child's stdout, as a shell's ``>`` would make.
         rate: Bytes a second that the line takes from the child; ``None`` for all that come.
     """
 
@@ -115,7 +114,6 @@ class Terminal:
         columns: int = 80,
         lines: int = 24,
         cwd: str | os.PathLike[str] | None = None,
-        stdout: str | os.PathLike[str] | None = None,
         rate: int | None = None,
     ) -> None:
         self._args = [os.fspath(arg) for arg in args]
@@ -123,7 +121,6 @@ class Terminal:
         chosen = {**inherited, "TERM": "xterm-256color", "LANG": "C.UTF-8", **(env or {})}
         self._env = {name: value for name, value in chosen.items() if value is not None}
         self._cwd = cwd
-        self._stdout = stdout
         self._rate = rate
         self._carried = (time.monotonic(), 0.0)  # until when, and what the line may carry since
         self._emulator = pyte.Screen(columns, lines)
@@ -150,10 +147,6 @@ class Terminal:
             _set_size(0, *size)
             if self._cwd is not None:
                 os.chdir(self._cwd)
-            if self._stdout is not None:
-                target = os.open(self._stdout, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-                os.dup2(target, 1)
-                os.close(target)
             # As from a terminal, though the tests may run in the background, where these are not heard.
             for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
                 signal.signal(number, signal.SIG_DFL)
@@ -247,10 +240,16 @@ class Terminal:
         """Type ``data``, byte for byte, and take in what comes back meanwhile."""
         deadline = time.monotonic() + PATIENCE
         while data:
-            with contextlib.suppress(BlockingIOError):
+            try:
                 data = data[os.write(self._fd, data[:1024]) :]
+            except BlockingIOError:
+                pass
+            except OSError:  # EIO: the child has ended
+                return
             while data and self.read(0.01):
                 pass
+            if self.exit_code is not None:
+                return
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the program reads no keys:\n{self.text}")
 

@@ -49,13 +49,6 @@ def test_the_environment_is_the_tests_own(monkeypatch):
         assert terminal.screen[0] == "screen/C.UTF-8/unset/x"
 
 
-def test_stdout_can_be_a_file(tmp_path):
-    with shell("echo data; echo message >&2", stdout=tmp_path / "out") as terminal:
-        terminal.wait_exit()
-        assert terminal.screen[0] == "message"
-        assert (tmp_path / "out").read_text() == "data\n"
-
-
 def test_what_does_not_come_is_a_timeout_with_the_screen_in_it():
     with shell("echo here; sleep 600") as terminal:
         with pytest.raises(TimeoutError, match=r"(?s)no 'there'.*here"):
