@@ -302,6 +302,9 @@ async def test_the_screens_of_a_log_show_printable_text(log):
             await pilot.press(key)
             if bad := on_screen(app):
                 found[key] = sorted(bad)
+        for key in ("1", "L"):
+            await pilot.press("escape", key)
+            jobs.line_with(app, "no export is open")
     assert not found
 
 
