@@ -22,7 +22,7 @@ def job(directory, ranks):
 def exports(request, tmp_path_factory):
     """An export, and the same without the processes of its GPU work: NULL, or no such column."""
     place = tmp_path_factory.mktemp(request.param)
-    right, wrong = (job(place / name, 1)[0] for name in ("right", "wrong"))
+    right, wrong = (job(place / name, 2)[0] for name in ("right", "wrong"))
     for table in WORK:
         edit(wrong, f"ALTER TABLE {table} DROP COLUMN globalPid")
         if request.param == "null":
