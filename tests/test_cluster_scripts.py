@@ -70,6 +70,7 @@ def run(text: str, job: Path, directory: Path, **environ: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.campaign
 def test_slurm(job: Path, tmp_path: Path) -> None:
     run(script("#SBATCH"), job, tmp_path, SCRATCH=str(tmp_path), SLURM_JOB_ID="4711")
     out = tmp_path / "run-4711"

@@ -222,7 +222,16 @@ class NcclLogScreen(FilteredTableScreen):
         if self.explorer.source.files:
             await super().action_mode(name)
         else:
-            self.say("no export is open: `nsystui FILE… --nccl-log LOG…` shows both")
+            self._say_that_it_is_alone()
+
+    async def action_timeline(self) -> None:
+        if self.explorer.source.files:
+            await super().action_timeline()
+        else:
+            self._say_that_it_is_alone()
+
+    def _say_that_it_is_alone(self) -> None:
+        self.say("no export is open: `nsystui FILE… --nccl-log LOG…` shows both")
 
     def proposed_name(self, answer: Answer) -> str | None:
         from nsystui.output.files import propose_name
