@@ -29,7 +29,6 @@ from nsystui.store.cache import Cache
 from nsystui.store.opened import open_export
 from nsystui.store.session import Session
 
-
 LARGE = 5_000_000
 
 
@@ -88,12 +87,13 @@ class TestMissingParts:
     }
 
     def test_any_optional_column(self, full, tmp_path, session):
-        for number, (table, columns) in enumerate(self.OPTIONAL.items()):
+        for number in range(2):
             path = tmp_path / f"rank{number}.sqlite"
             path.write_bytes(full.read_bytes())
-            present = {row[1] for row in native(path, f"PRAGMA table_info({table})")}
-            edit(path, *[f"ALTER TABLE {table} DROP COLUMN {column}" for column in columns if column in present])
-            assert session.add(path).packed.counts["kernels"] > 0, table
+            for table, columns in list(self.OPTIONAL.items())[number::2]:
+                present = {row[1] for row in native(path, f"PRAGMA table_info({table})")}
+                edit(path, *[f"ALTER TABLE {table} DROP COLUMN {column}" for column in columns if column in present])
+            assert session.add(path).packed.counts["kernels"] > 0, list(self.OPTIONAL)[number::2]
 
     def test_values_of_other_types_than_nvidias(self, full, tmp_path, session):
         path = tmp_path / "rank1.sqlite"
