@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -48,10 +47,7 @@ _AT = "void at::native::"
             "float, float>, unsigned int, float, (int)4, (int)4>>(T3)",
             "reduce<MeanOps<float>>",
         ),
-        (
-            "void cutlass::Kernel<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(T1::Params)",
-            "cutlass sgemm_128x64_8x5_nt",
-        ),
+        ("void cutlass::Kernel<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(T1::Params)", "cutlass sgemm_128x64_8x5_nt"),
         (
             "void xmma::strided_dgrad::kernel<xmma::strided_dgrad::Kernel_traits<xmma::Ampere_traits, "
             "xmma::Cta_tile<xmma::Ampere, (int)64, (int)128, (int)32, (int)1>, xmma::Gmem_tile>>(T1::Params)",
@@ -64,11 +60,11 @@ _AT = "void at::native::"
         ),
     ],
 )
-def test_a_name_is_reduced_to_what_tells_kernels_apart(full: str, smart: str) -> None:
+def test_a_name_is_reduced_to_what_tells_kernels_apart(full, smart):
     assert smart_names([full]) == {full: smart}
 
 
-def test_names_that_would_be_alike_tell_their_numbers() -> None:
+def test_names_that_would_be_alike_tell_their_numbers():
     names = [
         f"void {kind}elementwise_kernel<(int){width}, MulFunctor<float>>(T2)"
         for kind in ("", "unrolled_")
@@ -82,18 +78,18 @@ def test_names_that_would_be_alike_tell_their_numbers() -> None:
     ]
 
 
-def test_names_that_only_differ_in_their_arguments_are_numbered_in_order() -> None:
+def test_names_that_only_differ_in_their_arguments_are_numbered_in_order():
     names = ["copy(int *)", "copy(float *)"]
     assert smart_names(names) == {"copy(int *)": "copy #2", "copy(float *)": "copy #1"}
 
 
-def test_a_number_is_not_given_to_a_kernel_that_is_called_so() -> None:
+def test_a_number_is_not_given_to_a_kernel_that_is_called_so():
     names = ["copy(int *)", "copy(float *)", "copy #1"]
     assert len(set(smart_names(names).values())) == 3
 
 
 @given(st.lists(st.text("ab:<>()[]{},#λ 1&*~-=!\x00") | st.text()))
-def test_any_names_stay_different(names: list[str]) -> None:
+def test_any_names_stay_different(names):
     found = smart_names(names)
     assert set(found) == set(names)
     assert len(set(found.values())) == len(found)
@@ -101,7 +97,7 @@ def test_any_names_stay_different(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("export", sorted((SHARED / "exports").glob("*.sqlite")), ids=lambda path: path.stem)
-def test_no_two_kernels_of_a_real_export_look_alike(export: Path) -> None:
+def test_no_two_kernels_of_a_real_export_look_alike(export):
     database = sqlite3.connect(f"{export.as_uri()}?immutable=1", uri=True)
     try:
         names = [

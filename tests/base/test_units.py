@@ -33,12 +33,12 @@ from nsystui.base.units import DecimalLayout, Wording, align_decimal, format_val
         (45_296_000_000_000, "45,296 s"),  # digits before the point are not rounded away
     ],
 )
-def test_durations_pick_their_unit_and_keep_four_digits(ns: float, words: str) -> None:
+def test_durations_pick_their_unit_and_keep_four_digits(ns, words):
     assert format_value(Unit.DURATION, ns) == words
 
 
 @given(st.integers(-(10**12), 10**12))
-def test_a_duration_reads_back_within_its_four_digits(ns: int) -> None:
+def test_a_duration_reads_back_within_its_four_digits(ns):
     number, unit = format_value(Unit.DURATION, ns).split(" ")
     value = float(number.replace(",", "")) * {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
     assert math.isclose(value, ns, rel_tol=5.1e-4)
@@ -55,12 +55,12 @@ def test_a_duration_reads_back_within_its_four_digits(ns: int) -> None:
         (12.0, "0.000 000 012 s"),
     ],
 )
-def test_points_in_time_have_every_nanosecond(ns: float, words: str) -> None:
+def test_points_in_time_have_every_nanosecond(ns, words):
     assert format_value(Unit.TIME, ns) == words
 
 
 @given(st.integers(-(2**60), 2**60))
-def test_neighbouring_points_in_time_differ_and_read_back(ns: int) -> None:
+def test_neighbouring_points_in_time_differ_and_read_back(ns):
     assert format_value(Unit.TIME, ns) != format_value(Unit.TIME, ns + 1)
     assert parse_duration(format_value(Unit.TIME, abs(ns)).replace(",", "")) == abs(ns)
 
@@ -94,13 +94,13 @@ def test_neighbouring_points_in_time_differ_and_read_back(ns: int) -> None:
         (Unit.TEXT, 5, "5"),
     ],
 )
-def test_other_units(unit: Unit, value: float | str, words: str) -> None:
+def test_other_units(unit, value, words):
     assert format_value(unit, value) == words
 
 
 @pytest.mark.parametrize("unit", list(Unit))
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
-def test_missing_is_a_dash_and_never_zero(unit: Unit, value: float | None) -> None:
+def test_missing_is_a_dash_and_never_zero(unit, value):
     assert format_value(unit, value) == "–"
 
 
@@ -123,26 +123,26 @@ def test_missing_is_a_dash_and_never_zero(unit: Unit, value: float | None) -> No
         ("0", 0),
     ],
 )
-def test_durations_are_read(text: str, ns: int) -> None:
+def test_durations_are_read(text, ns):
     assert parse_duration(text) == ns
 
 
 @pytest.mark.parametrize(
     "text", ["", "ms", "1,5ms", "-3s", "1h", "1.2.3s", "nan", "1e3", "1 . 5", "99999999999s", "5\x1bs", "٣s"]
 )
-def test_what_is_no_duration_is_refused_in_one_clean_line(text: str) -> None:
+def test_what_is_no_duration_is_refused_in_one_clean_line(text):
     with pytest.raises(UsageError) as caught:
         parse_duration(text)
     assert str(caught.value).isprintable()
 
 
 @given(st.text(max_size=12))
-def test_parse_duration_never_fails_otherwise(text: str) -> None:
+def test_parse_duration_never_fails_otherwise(text):
     with contextlib.suppress(UsageError):
         assert parse_duration(text) >= 0
 
 
-def test_columns_align_on_the_decimal_point_and_the_unit() -> None:
+def test_columns_align_on_the_decimal_point_and_the_unit():
     assert align_decimal(["2.453 ms", "320 µs", "41.3 s", "–", "12 ns"]) == [
         "  2.453 ms",
         "320     µs",
@@ -155,7 +155,7 @@ def test_columns_align_on_the_decimal_point_and_the_unit() -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-(10**13), 10**13)), max_size=20), st.sampled_from(list(Unit)))
-def test_aligned_cells_have_one_width_and_lose_nothing(values: list[int | None], unit: Unit) -> None:
+def test_aligned_cells_have_one_width_and_lose_nothing(values, unit):
     cells = [format_value(unit, value) for value in values]
     aligned = align_decimal(cells)
     assert len({len(cell) for cell in aligned}) <= 1
@@ -164,7 +164,7 @@ def test_aligned_cells_have_one_width_and_lose_nothing(values: list[int | None],
     assert len(points) <= 1
 
 
-def test_a_layout_serves_values_that_it_has_not_seen() -> None:
+def test_a_layout_serves_values_that_it_has_not_seen():
     layout = DecimalLayout.of(["2.453 ms", "320 µs"])
     assert layout.pad("1.5 ms") == "  1.5   ms"
     assert len(layout.pad("1.5 ms")) == layout.width

@@ -219,7 +219,7 @@ class TestRealExports:
             for path in real_exports()
         ],
     )
-    def test_opens_and_counts_what_sqlite_counts(self, session, path: Path):
+    def test_opens_and_counts_what_sqlite_counts(self, session, path):
         counts = session.add(path).packed.counts
         expected = {
             "kernels": native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from nsystui.base.errors import ExportError
@@ -177,6 +175,6 @@ def test_a_file_that_was_cut_off_gives_no_number_that_was_not_there(read, page):
                 assert one.values.items() <= full.items()
 
 
-def test_a_missing_file_is_named(tmp_path: Path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ExportError, match=r"gone\.csv.*cannot be read"):
         read_ncu_csv(tmp_path / "gone.csv")

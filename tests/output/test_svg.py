@@ -59,7 +59,7 @@ def shapes(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
 def test_every_drawing_is_well_formed_and_has_no_script_and_no_link(name):
     root = drawn(EVERY[name])
     assert {element.tag.partition("}")[2] for element in root.iter()} <= {
-        *("svg", "title", "style", "rect", "text", "path", "g"),
+        *("svg", "title", "style", "rect", "text", "path", "g")
     }
     assert not [key for element in root.iter() for key in element.attrib if "href" in key or key.startswith("on")]
     assert "\x1b" not in svg(EVERY[name])

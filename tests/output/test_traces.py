@@ -345,10 +345,7 @@ class TestNumbersOfNsys2prv:
                 export.nvtx_domain(main, 0, number, domain)
                 export.nvtx_range(main, 1_000 * number, 1_000 * number + 500, "work", domain_id=number)
         _, found = traces_of(tmp_path / "domains.sqlite", tmp_path)
-        assert found.types == {
-            9700: "NVTX range apex",
-            9800: "NVTX range zlib",
-        }
+        assert found.types == {9700: "NVTX range apex", 9800: "NVTX range zlib"}
 
     def test_no_value_of_a_kernel_is_that_of_a_call_or_copy(self, paraver):
         values = [paraver.values[number].keys() - {0} for number in (63000000, 63000001, 63000006, 63000007)]
