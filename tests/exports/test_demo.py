@@ -18,7 +18,7 @@ from synthetic import ExportWriter, training_job
 from nsystui.exports import demo
 from nsystui.exports.demo import NcclPayloads, Session, TrainingJob
 from nsystui.exports.demo.nccl import encode_payload, payload_schema
-from nsystui.exports.writing.host import Frame, Pool
+from nsystui.exports.writing.host import Frame
 
 REAL_EXPORTS = Path(__file__).parents[3] / "shared/data/exports"
 
@@ -315,11 +315,6 @@ class TestTrainingJob:
             assert max(map(names.count, names)) <= 8, ranks
             assert names == sorted(names), ranks
 
-    def test_large_job_has_small_exports(self, tmp_path):
-        small = TrainingJob.of_any_size(4, steps=12)
-        assert (small, small.layers) == (TrainingJob(), 24)
-        assert TrainingJob.of_any_size(1024, steps=12).kernels_per_rank * 1024 < 64 * small.kernels_per_rank * 4
-
 
 GB = 1024**3
 
@@ -410,18 +405,6 @@ class TestHostEvents:
         assert query(path, f"SELECT DISTINCT {frames}") == [("inner", None, None, 0), ("0xffff", 1, 1, 1)]
         for events, chains in (("OSRT_API", "OSRT_CALLCHAINS"), ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS")):
             assert query(path, f"SELECT count(*) FROM {events} JOIN {chains} c ON c.id = callchainId") == [(2,)]
-
-    def test_memory_can_come_from_a_pool(self, tmp_path):
-        path, pool = tmp_path / "x.sqlite", Pool(address=64, size=4_096, used=1_024)
-        with ExportWriter(path) as export:
-            process = export.process(7)
-            export.memory_pool(process, 0, 10, pool)
-            export.gpu_memory(process, 0, 20, 1_024, address=4_160, pool=pool)
-        sizes = "localMemoryPoolSize, localMemoryPoolUtilizedSize"
-        assert query(path, f"SELECT address, {sizes} FROM CUDA_GPU_MEMORY_POOL_EVENTS") == [(64, 4_096, 1_024)]
-        assert query(path, f"SELECT localMemoryPoolAddress, {sizes} FROM CUDA_GPU_MEMORY_USAGE_EVENTS") == [
-            (64, 4_096, 1_024)
-        ]
 
 
 class TestNcclPayloads:

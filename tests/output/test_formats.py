@@ -30,22 +30,19 @@ def written(answer: Rows | TableAnswer, file_format: str, **options: bool) -> st
 
 
 def test_csv_is_what_nsys_writes():
-    assert written(FEW, "csv") == (
-        "Time (%),Total Time (ns),Instances,Avg (ns),Name\n"
+    head = "Time (%),Total Time (ns),Instances,Avg (ns),Name\n"
+    assert written(Rows([]), "csv") == head
+    assert written(FEW, "csv") == head + (
         '14.6,292789300,472,620316.3,"ncclKernel_AllReduce(ncclDevComm *, unsigned long)"\n'
         ',12,,12.0,"say ""hi""\r\n=1+1\x1b[31m"\n'
         "0.0,5000000000,1,,µ|<float>\n"
     )
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+compute", "-x", "@step"])
-def test_csv_cells_that_a_spreadsheet_would_compute_stay_as_they_are(name):
-    (row,) = csv.DictReader(io.StringIO(written(Rows([(1.0, 2, 3, 4.0, name)]), "csv")))
-    assert row["Name"] == name
-
-
-def test_csv_of_nothing_is_the_header():
-    assert written(Rows([]), "csv") == "Time (%),Total Time (ns),Instances,Avg (ns),Name\n"
+def test_csv_cells_that_a_spreadsheet_would_compute_stay_as_they_are():
+    names = ["=1+1", "+compute", "-x", "@step"]
+    rows = csv.DictReader(io.StringIO(written(Rows([(1.0, 2, 3, 4.0, name) for name in names]), "csv")))
+    assert [row["Name"] for row in rows] == names
 
 
 @pytest.mark.skipif(not STATS.is_dir(), reason="no real nsys output on this machine")
@@ -113,13 +110,8 @@ def test_json_is_valid_whatever_the_data(rows):
 def test_json_is_one_object_a_line_with_keys():
     lines = written(FEW, "json").splitlines()
     assert (lines[0], lines[-1], len(lines)) == ("[", "]", 5)
-    assert json.loads(lines[1].rstrip(",")) == {
-        "share_percent": 14.6,
-        "total_ns": 292789300,
-        "count": 472,
-        "mean_ns": 620316.3,
-        "name": "ncclKernel_AllReduce(ncclDevComm *, unsigned long)",
-    }
+    keys = ("share_percent", "total_ns", "count", "mean_ns", "name")
+    assert json.loads(lines[1].rstrip(",")) == dict(zip(keys, FEW.rows[0], strict=True))
     assert written(Rows([]), "json") == "[]\n"
 
 
@@ -153,9 +145,6 @@ def test_a_table_is_aligned_worded_and_safe():
         '      –      <0.1      –    0.012  say "hi"␍␊=1+1␛[31m\n'
         "   <0.1   5,000.0      1        –  µ|<float>\n"
     )
-
-
-def test_a_table_in_ascii():
     text = written(FEW, "table", ascii_only=True)
     assert text.isascii()
     assert "mean us" in text
@@ -170,14 +159,13 @@ def test_table_rows_are_single_lines_of_one_width(rows):
     assert all(width_of(line) <= width_of(lines[1]) for line in lines)
 
 
-@pytest.mark.parametrize("file_format", ["csv", "json", "md", "table"])
-def test_rows_come_page_by_page_and_once(file_format):
-    answer, seen = Many(), []
-    stream = io.StringIO()
-    assert write(answer, file_format, stream, progress=seen.append) == 25_000
-    assert seen == [10_000, 20_000, 25_000]
-    assert [offset for offset, _ in answer.asked] == [0, 10_000, 20_000]
-    assert "kernel_9" in stream.getvalue()
+def test_rows_come_page_by_page_and_once():
+    for file_format in ("csv", "json", "md", "table"):
+        answer, seen, stream = Many(), [], io.StringIO()
+        assert write(answer, file_format, stream, progress=seen.append) == 25_000, file_format
+        assert seen == [10_000, 20_000, 25_000], file_format
+        assert [offset for offset, _ in answer.asked] == [0, 10_000, 20_000], file_format
+        assert "kernel_9" in stream.getvalue(), file_format
 
 
 def test_formats_are_named_by_endings():
@@ -196,23 +184,17 @@ def test_what_a_stream_cannot_take_is_refused():
             write(FEW, name, io.StringIO())
 
 
-def test_parquet_has_the_types_and_values(tmp_path):
+def test_parquet_has_the_types_and_values_also_of_nothing(tmp_path):
     path = tmp_path / "it's [here] *.parquet"
-    assert write_parquet(FEW, path) == 3
-    with duckdb.connect() as connection:
-        relation = connection.read_parquet(str(path))
-        assert relation.columns == [column.file_key for column in COLUMNS]
-        assert [str(kind) for kind in relation.types] == ["DOUBLE", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR"]
-        assert relation.fetchall() == [FEW.rows[0], FEW.rows[1], (0.04, 5_000_000_000, 1, None, "µ|<float>")]
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_parquet_of_nothing_has_columns(tmp_path):
-    assert write_parquet(Rows([]), tmp_path / "none.parquet") == 0
-    with duckdb.connect() as connection:
-        relation = connection.read_parquet(str(tmp_path / "none.parquet"))
-        assert [str(kind) for kind in relation.types] == ["DOUBLE", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR"]
-        assert relation.fetchall() == []
+    values = [FEW.rows[0], FEW.rows[1], (0.04, 5_000_000_000, 1, None, "µ|<float>")]
+    for answer, expected in ((FEW, values), (Rows([]), [])):
+        assert write_parquet(answer, path) == len(expected)
+        with duckdb.connect() as connection:
+            relation = connection.read_parquet(str(path))
+            assert relation.columns == [column.file_key for column in COLUMNS]
+            assert [str(kind) for kind in relation.types] == ["DOUBLE", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR"]
+            assert relation.fetchall() == expected
+        assert list(tmp_path.iterdir()) == [path]
 
 
 def test_parquet_streams_in_order_and_widens_a_type_that_does_not_fit(tmp_path, monkeypatch):
