@@ -71,20 +71,14 @@ def test_values_are_read_by_label_through_the_schema_tables():
     assert (init.ranks, init.rank, init.cuda_device, init.message_size) == (8, 5, 1, None)
 
 
-def test_rows_may_lack_columns():
-    schemas = PayloadSchemas.from_rows(
-        [{"domainId": 1, "schemaId": STATIC + 4, "payloadSize": 16}],
-        [
-            {"domainId": 1, "schemaId": STATIC + 4, "idx": 1, "type": SIZE, "name": BYTES, "offset": 8},
-            {"domainId": 1, "schemaId": STATIC + 4, "idx": 0, "type": UINT64, "name": COMM, "offset": None},
-        ],
-    )
-    assert decode_blob(schemas, 1, blob(4, struct.pack("<QQ", 5, 6))) == {COMM: 5, BYTES: 6}
-
-
-def test_the_domain_of_the_header_helps_where_that_of_the_row_is_not_known():
+def test_the_domain_of_the_header_helps_and_rows_may_lack_columns():
     payload = blob(9, struct.pack("<QQi4x", 1, 2, 3), domain=1)
     assert decode_blob(SCHEMAS, 77, payload) == {COMM: 1, BYTES: 2, "Peer rank": 3}
+    entries = [entry_row(4, 1, SIZE, BYTES, 8), entry_row(4, 0, UINT64, COMM, None)]
+    schema, *rows = ({k: v for k, v in row.items() if v is not None} for row in (schema_row(4, 16), *entries))
+    del schema["type"]
+    schemas = PayloadSchemas.from_rows([schema], rows)
+    assert decode_blob(schemas, 1, blob(4, struct.pack("<QQ", 5, 6))) == {COMM: 5, BYTES: 6}
 
 
 def test_offsets_that_are_not_given_are_those_of_c():
@@ -103,13 +97,10 @@ def test_offsets_that_are_not_given_are_those_of_c():
     }
 
 
-def test_a_packed_struct_is_read_as_packed():
+def test_a_packed_struct_is_read_as_packed_and_what_is_not_one_value_is_left_out():
     entries = [entry_row(90, 0, 1, "char", None), entry_row(90, 1, UINT64, "long", None)]
     schemas = PayloadSchemas.from_rows([schema_row(90, 9, align=1)], entries)
     assert decode_blob(schemas, 1, blob(90, struct.pack("<bQ", 1, 2))) == {"char": 1, "long": 2}
-
-
-def test_what_is_not_one_value_is_left_out():
     entries = [
         entry_row(90, 0, INT, "array", None, flags=1 << 4),
         entry_row(90, 1, INT, "somewhere behind it", None),
@@ -153,24 +144,26 @@ def test_without_schema_tables_nccls_own_structs_are_known(call, layout, values,
     assert interpret(labels) == NcclCall(**{**vars(NOTHING), "source": "payload", **expected})
 
 
-def test_a_struct_of_another_size_is_not_guessed():
-    assert decode_blob(NO_SCHEMAS, 1, blob(5, bytes(20))) is None
-    assert decode_blob(NO_SCHEMAS, 1, blob(99, bytes(16))) is None
-    assert decode_blob(NO_SCHEMAS, 1, struct.pack("<QQQQ", 1, 5, 16, 32) + bytes(16)) is None
-
-
-def test_two_processes_that_define_one_id_differently_leave_it_unread():
-    schemas = PayloadSchemas.from_rows(
-        [schema_row(4, 16)], [entry_row(4, 0, UINT64, COMM, None), entry_row(4, 0, SIZE, BYTES, None)]
+def test_what_is_ambiguous_is_not_guessed():
+    sizes = [entry_row(4, 0, SIZE, BYTES, None)]
+    own = (
+        ("another size", NO_SCHEMAS, blob(5, bytes(20))),
+        ("an unknown call", NO_SCHEMAS, blob(99, bytes(16))),
+        ("no id of NCCL's", NO_SCHEMAS, struct.pack("<QQQQ", 1, 5, 16, 32) + bytes(16)),
+        (
+            "two processes define one id differently",
+            PayloadSchemas.from_rows([schema_row(4, 16)], [entry_row(4, 0, UINT64, COMM, None), *sizes]),
+            blob(4, bytes(16)),
+        ),
+        (
+            "two processes define two sizes",
+            PayloadSchemas.from_rows([schema_row(4, 16), schema_row(4, 8)], sizes),
+            blob(4, bytes(16)),
+        ),
+        ("a union", PayloadSchemas.from_rows([schema_row(4, 8, kind=3)], sizes), blob(4, bytes(8))),
     )
-    assert decode_blob(schemas, 1, blob(4, bytes(16))) is None
-    other_size = PayloadSchemas.from_rows([schema_row(4, 16), schema_row(4, 8)], [entry_row(4, 0, SIZE, BYTES, None)])
-    assert decode_blob(other_size, 1, blob(4, bytes(16))) is None
-
-
-def test_unions_are_not_read():
-    schemas = PayloadSchemas.from_rows([schema_row(4, 8, kind=3)], [entry_row(4, 0, SIZE, BYTES, None)])
-    assert decode_blob(schemas, 1, blob(4, bytes(8))) is None
+    for what, schemas, payload in own:
+        assert decode_blob(schemas, 1, payload) is None, what
 
 
 def test_cut_and_wrong_blobs_are_not_read():
