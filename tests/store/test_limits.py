@@ -204,7 +204,7 @@ class TestTooLittleMemory:
         with closing(Session(Cache(tmp_path / "cache"), warn=pytest.fail)) as session:
             session.add(export, whole=False)
             with pytest.raises(ExportError, match="memory") as error:
-                session.rows(sa.select(tables.kernels.c.name))
+                session.rows(NAMES)
         assert error.value.path == str(export)
         assert list((tmp_path / "cache").iterdir()) == []
 
@@ -325,6 +325,13 @@ class TestMachine:
 
     MEMINFO = {"proc/meminfo": "MemTotal:  16000000 kB\nMemAvailable:    8000000 kB\nSwapFree: 5 kB"}
     V2 = "sys/fs/cgroup/user.slice/user-1000.slice"
+    USER = {"proc/self/cgroup": "0::/user.slice/user-1000.slice"}
+    JOB = {
+        "proc/self/cgroup": "4:memory:/job\n3:cpu,cpuacct:/other\n1:name=systemd:/x",
+        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "5000",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+        "sys/fs/cgroup/memory/other/memory.limit_in_bytes": "1",
+    }
 
     @pytest.mark.parametrize(
         ("files", "expected"),
@@ -333,22 +340,13 @@ class TestMachine:
             ({"proc/meminfo": ""}, None),
             ({"proc/meminfo": "MemTotal: 5 kB\nMemAvailable: unknown"}, None),
             (MEMINFO, 8_192_000_000),
-            ({"proc/self/cgroup": "0::/user.slice/user-1000.slice", f"{V2}/memory.max": "max"}, None),
-            ({"proc/self/cgroup": "0::/user.slice/user-1000.slice", f"{V2}/memory.max": "1000"}, 1000),
-            ({**MEMINFO, "proc/self/cgroup": "0::/user.slice/user-1000.slice", f"{V2}/memory.high": "900"}, 900),
-            ({"proc/self/cgroup": "0::/user.slice/user-1000.slice", "sys/fs/cgroup/user.slice/memory.max": "7"}, 7),
+            ({**USER, f"{V2}/memory.max": "max"}, None),
+            ({**USER, f"{V2}/memory.max": "1000"}, 1000),
+            ({**MEMINFO, **USER, f"{V2}/memory.high": "900"}, 900),
+            ({**USER, "sys/fs/cgroup/user.slice/memory.max": "7"}, 7),
             ({"proc/self/cgroup": "0::/../../other", "sys/fs/cgroup/memory.max": "70"}, 70),
             ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/unified/memory.max": "71"}, 71),
-            (
-                {
-                    **MEMINFO,
-                    "proc/self/cgroup": "4:memory:/job\n3:cpu,cpuacct:/other\n1:name=systemd:/x",
-                    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "5000",
-                    "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
-                    "sys/fs/cgroup/memory/other/memory.limit_in_bytes": "1",
-                },
-                5000,
-            ),
+            ({**MEMINFO, **JOB}, 5000),
             (
                 {
                     "proc/self/cgroup": "4:memory:/docker/of-the-host",
@@ -362,33 +360,17 @@ class TestMachine:
     def test_memory_is_what_is_available_and_allowed(self, tmp_path, files, expected):
         assert resources.memory(self.write(tmp_path, files)) == expected
 
-    @pytest.mark.parametrize(
-        ("files", "expected"),
-        [
-            ({}, 16),
-            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "400000 100000"}, 4),
-            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "150000 100000"}, 1),
-            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "50000 100000"}, 1),
-            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "max 100000"}, 16),
-            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "9900000 100000"}, 16),
-            (
-                {
-                    "proc/self/cgroup": "2:cpu,cpuacct:/a",
-                    "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us": "300000",
-                    "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us": "100000",
-                },
-                3,
-            ),
-            (
-                {
-                    "proc/self/cgroup": "2:cpu:/a",
-                    "sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "-1",
-                    "sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000",
-                },
-                16,
-            ),
-        ],
-    )
-    def test_cpus_are_those_of_the_affinity_within_the_quota(self, tmp_path, monkeypatch, files, expected):
+    def test_cpus_are_those_of_the_affinity_within_the_quota(self, tmp_path, monkeypatch):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-        assert resources.cpus(self.write(tmp_path, files)) == expected
+        assert resources.cpus(tmp_path) == 16
+        quotas = {"400000": 4, "150000": 1, "50000": 1, "max": 16, "9900000": 16}
+        for quota, expected in quotas.items():
+            files = {"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": f"{quota} 100000"}
+            assert resources.cpus(self.write(tmp_path / quota, files)) == expected, quota
+        for kind, quota, expected in (("cpu,cpuacct", 300_000, 3), ("cpu", -1, 16)):
+            files = {
+                "proc/self/cgroup": f"2:{kind}:/a",
+                f"sys/fs/cgroup/{kind}/a/cpu.cfs_quota_us": str(quota),
+                f"sys/fs/cgroup/{kind}/a/cpu.cfs_period_us": "100000",
+            }
+            assert resources.cpus(self.write(tmp_path / kind, files)) == expected, kind
