@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import edit, native, native_count, real_exports
+from support import edit, native
 from synthetic import (
     ExportWriter,
     all_tables_export,
@@ -28,8 +28,6 @@ from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.opened import open_export
 from nsystui.store.session import Session
-
-LARGE = 5_000_000
 
 
 class TestEverySchema:
@@ -208,36 +206,6 @@ class TestSecrets:
         kept = [path for path in cache.rglob("*") if path.is_file()]
         assert {path.suffix for path in kept} == {".json", ".parquet"}
         assert not [path for path in kept if PLANTED_SECRET.encode() in path.read_bytes()]
-
-
-@pytest.mark.skipif(not real_exports(), reason="the real exports are not on this machine")
-class TestRealExports:
-    @pytest.mark.parametrize(
-        "path",
-        [
-            pytest.param(path, marks=[pytest.mark.campaign] if path.stat().st_size > LARGE else [], id=path.stem)
-            for path in real_exports()
-        ],
-    )
-    def test_opens_and_counts_what_sqlite_counts(self, session, path):
-        counts = session.add(path).packed.counts
-        expected = {
-            "kernels": native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL"),
-            "memory_ops": native_count(path, "CUPTI_ACTIVITY_KIND_MEMCPY")
-            + native_count(path, "CUPTI_ACTIVITY_KIND_MEMSET"),
-            "graph_launches": native_count(path, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
-            "api_calls": native_count(path, "CUPTI_ACTIVITY_KIND_RUNTIME", "eventClass <> 67"),
-            "api_backtraces": native_count(path, "CUPTI_ACTIVITY_KIND_RUNTIME", "eventClass = 67"),
-            "syncs": native_count(path, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"),
-            "nvtx_ranges": native_count(path, "NVTX_EVENTS", "eventType IN (59, 60, 70, 71)"),
-            "nvtx_marks": native_count(path, "NVTX_EVENTS", "eventType = 34"),
-            "gpu_metrics": native_count(path, "GPU_METRICS", "timestamp IS NOT NULL"),
-            "os_calls": native_count(path, "OSRT_API", "eventClass NOT IN (31, 32)"),
-            "processes": native_count(path, "PROCESSES", "globalPid IS NOT NULL"),
-            "threads": native_count(path, "ThreadNames", "globalTid IS NOT NULL"),
-            "diagnostics": native_count(path, "DIAGNOSTIC_EVENT"),
-        }
-        assert {name: counts.get(name, 0) for name in expected} == expected
 
 
 def test_two_processes_of_a_report_have_their_own_gpus(tmp_path):

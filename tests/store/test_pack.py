@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 import synthetic
-from support import edit, native, native_count
+from support import edit, native, native_count, real_exports
 from synthetic import HOSTILE_NAMES, PAYLOAD_BYTES, PAYLOAD_COMMUNICATOR, ExportWriter
 
 from nsystui.base.errors import ExportError
@@ -31,6 +31,27 @@ from nsystui.store.session import Session
 
 ALL_TABLES = list(tables.METADATA.tables.values())
 RANGE_TYPES = (59, 60, 70, 71)
+
+
+NATIVE_ROWS = {
+    "kernels": (("CUPTI_ACTIVITY_KIND_KERNEL",),),
+    "memory_ops": (("CUPTI_ACTIVITY_KIND_MEMCPY",), ("CUPTI_ACTIVITY_KIND_MEMSET",)),
+    "graph_launches": (("CUPTI_ACTIVITY_KIND_GRAPH_TRACE",),),
+    "api_calls": (("CUPTI_ACTIVITY_KIND_RUNTIME", "eventClass <> 67"),),
+    "api_backtraces": (("CUPTI_ACTIVITY_KIND_RUNTIME", "eventClass = 67"),),
+    "syncs": (("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",),),
+    "nvtx_ranges": (("NVTX_EVENTS", f"eventType IN {RANGE_TYPES}"),),
+    "nvtx_marks": (("NVTX_EVENTS", "eventType = 34"),),
+    "gpu_metrics": (("GPU_METRICS", "timestamp IS NOT NULL"),),
+    "nic_metrics": (("NET_NIC_METRIC",),),
+    "os_calls": (("OSRT_API", "eventClass NOT IN (31, 32)"),),
+    "processes": (("PROCESSES", "globalPid IS NOT NULL"),),
+    "threads": (("ThreadNames", "globalTid IS NOT NULL"),),
+    "diagnostics": (("DIAGNOSTIC_EVENT",),),
+}
+"""Our tables, and the rows of NVIDIA's that are in them."""
+
+LARGE = 5_000_000
 
 
 def rows_of(session: Session, table: sa.Table) -> list[tuple[Any, ...]]:
@@ -60,30 +81,27 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 class TestCounts:
     def test_every_native_row_of_the_demo_arrives(self, demo_job, demo_session):
-        native_rows = {
-            "kernels": (("CUPTI_ACTIVITY_KIND_KERNEL",),),
-            "memory_ops": (("CUPTI_ACTIVITY_KIND_MEMCPY",), ("CUPTI_ACTIVITY_KIND_MEMSET",)),
-            "api_calls": (("CUPTI_ACTIVITY_KIND_RUNTIME",),),
-            "syncs": (("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",),),
-            "nvtx_ranges": (("NVTX_EVENTS", f"eventType IN {RANGE_TYPES}"),),
-            "nvtx_marks": (("NVTX_EVENTS", "eventType = 34"),),
-            "gpu_metrics": (("GPU_METRICS",),),
-            "nic_metrics": (("NET_NIC_METRIC",),),
-            "os_calls": (("OSRT_API",),),
-            "processes": (("PROCESSES",),),
-            "threads": (("ThreadNames",),),
-            "diagnostics": (("DIAGNOSTIC_EVENT",),),
-        }
-        for name, sources in native_rows.items():
+        self.compare(demo_session, demo_job)
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            pytest.param(path, marks=[pytest.mark.campaign] if path.stat().st_size > LARGE else [], id=path.stem)
+            for path in real_exports()
+        ],
+    )
+    def test_every_native_row_of_a_real_export_arrives(self, session, path):
+        session.add(path)
+        self.compare(session, [path])
+
+    def compare(self, session: Session, paths: list[Path]) -> None:
+        for name, sources in NATIVE_ROWS.items():
             table = tables.METADATA.tables[name]
-            query = sa.select(table.c.report, sa.func.count()).group_by(table.c.report)
-            found = dict(demo_session.rows(query))
-            for report, path in zip(demo_session.reports, demo_job, strict=True):
+            found = dict(session.rows(sa.select(table.c.report, sa.func.count()).group_by(table.c.report)))
+            for report, path in zip(session.reports, paths, strict=True):
                 expected = sum(native_count(path, *source) for source in sources)
-                assert (report.packed.counts[name], found.get(report.index, 0)) == (expected, expected), (
-                    name,
-                    path.name,
-                )
+                told = report.packed.counts.get(name, 0), found.get(report.index, 0)
+                assert told == (expected, expected), (name, path.name)
 
     def test_times_and_places_of_kernels_are_nvidias(self, demo_job, demo_session):
         table = tables.kernels.c
