@@ -70,9 +70,10 @@ class TestTheFile:
     @pytest.mark.parametrize("place", [None, "file", "file/new"])
     def test_where_nothing_can_be_kept_nothing_fails(self, tmp_path, place):
         (tmp_path / "file").write_text("no directory")
-        results = Results(("rank0",), place and tmp_path / place)
-        results.save("some", ARRAYS, "1")
-        assert results.load("some", "1") is None
+        for options in ({}, {"caps": Caps(files=3)}):
+            results = Results(("rank0",), place and tmp_path / place, **options)
+            results.save("some", ARRAYS, "1")
+            assert results.load("some", "1") is None
 
     def test_a_full_disk_leaves_nothing_behind(self, tmp_path, monkeypatch):
         def full(*paths: object) -> None:
@@ -249,13 +250,13 @@ class TestWhatIsMadeOfThem:
     """Overviews and trees, with and without kept arrays."""
 
     def test_they_are_the_same_computed_kept_and_without_a_cache(self, exports, cache):
-        with opened(exports, None) as plain, opened(exports, cache) as first, opened(exports, cache) as second:
-            chosen_of = selections(plain)
+        with opened(exports, None) as plain:
+            every = selections(plain)
             for name in ("everything", "a window", "two ranks", "a name"):
-                chosen = chosen_of[name]
-                expected = everything(plain, chosen)
-                assert everything(first, chosen) == expected, name
-                assert everything(second, chosen) == expected, name
+                expected = everything(plain, every[name])
+                with opened(exports, cache) as first, opened(exports, cache) as second:
+                    assert everything(first, every[name]) == expected, name
+                    assert everything(second, every[name]) == expected, name
         kinds = {file.name.split("=")[1].partition("-")[0] for file in result_files(cache)}
         assert kinds == {"busy", "counts", "nccl", "nvtx", "processes"}
 
