@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import struct
-from collections.abc import Iterator
-from contextlib import closing
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import synthetic
+from support import native as query
+from support import native_count as count
+from support import real_exports
 from synthetic import ExportWriter, training_job
 
 from nsystui.exports import demo
@@ -20,22 +20,11 @@ from nsystui.exports.demo import NcclPayloads, Session, TrainingJob
 from nsystui.exports.demo.nccl import encode_payload, payload_schema
 from nsystui.exports.writing.host import Frame
 
-REAL_EXPORTS = Path(__file__).parents[3] / "shared/data/exports"
-
 Rows = list[tuple[Any, ...]]
-
-
-def query(path: Path, sql: str) -> Rows:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
-        return connection.execute(sql).fetchall()
 
 
 def table_names(path: Path) -> set[str]:
     return {name for (name,) in query(path, "SELECT name FROM sqlite_master WHERE type = 'table'")}
-
-
-def count(path: Path, table: str, where: str = "1") -> int:
-    return int(query(path, f"SELECT count(*) FROM {table} WHERE {where}")[0][0])
 
 
 SMALL = TrainingJob(ranks=4, steps=3, layers=4)
@@ -61,12 +50,10 @@ def compute_time(path: Path) -> int:
     return int(query(path, "SELECT sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE streamId = 7")[0][0])
 
 
-def real_exports() -> Iterator[tuple[Path, str]]:
-    """The real exports on this machine with their schema."""
-    for path in sorted(REAL_EXPORTS.glob("*.sqlite")):
-        table = "META_DATA_EXPORT" if "META_DATA_EXPORT" in table_names(path) else "EXPORT_META_DATA"
-        [(schema,)] = query(path, f"SELECT value FROM {table} WHERE name = 'EXPORT_SCHEMA_VERSION'")
-        yield path, schema
+def schema_of(path: Path) -> str:
+    table = "META_DATA_EXPORT" if "META_DATA_EXPORT" in table_names(path) else "EXPORT_META_DATA"
+    [(schema,)] = query(path, f"SELECT value FROM {table} WHERE name = 'EXPORT_SCHEMA_VERSION'")
+    return schema
 
 
 def declared_columns(path: Path, table: str, *, but: str = "") -> Rows:
@@ -76,12 +63,12 @@ def declared_columns(path: Path, table: str, *, but: str = "") -> Rows:
 
 
 class TestFileFormat:
+    @pytest.mark.skipif(not real_exports(), reason="no real exports on this machine (../shared/data/exports)")
     def test_columns_are_those_of_real_exports_of_the_same_schema(self, tmp_path):
-        if not REAL_EXPORTS.is_dir():
-            pytest.skip("no real exports on this machine (../shared/data/exports)")
         compared = 0
         different: dict[tuple[str, str], tuple[Rows, Rows]] = {}
-        for real, schema in real_exports():
+        for real in real_exports():
+            schema = schema_of(real)
             written = synthetic.all_tables_export(tmp_path / f"{schema}.sqlite", schema)
             for table in table_names(real) & table_names(written):
                 # Users of 2.9.1 added a text column `name` to some tables (the user guide's own example).
