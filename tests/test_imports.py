@@ -254,10 +254,14 @@ Those that may load less come first, so that one Python can run them all and sti
 """
 
 
-def test_a_command_loads_only_what_it_uses(demo_job, tmp_path):
+SOME = ("overview", "gpu", "ranks", "steps", "kernels --by rank", "stats -r cuda_api_sum", "info", "nvtx")
+
+
+@pytest.mark.parametrize("commands", [SOME, pytest.param(tuple(LOADS), marks=pytest.mark.campaign)], ids=len)
+def test_a_command_loads_only_what_it_uses(demo_job, tmp_path, commands):
     main(["pack", str(demo_job[0]), "-o", str(tmp_path / "job")])
-    every = loaded_after(MAIN, *(run(*command.split(), tmp_path / "job") for command in LOADS))
-    for command, loaded in zip(LOADS, every[1:], strict=True):
+    every = loaded_after(MAIN, *(run(*command.split(), tmp_path / "job") for command in commands))
+    for command, loaded in zip(commands, every[1:], strict=True):
         # pandas takes pyarrow where there is one
         assert loaded & {*HEAVY, "textual"} - {"pyarrow"} <= LOADS[command], command
         assert not [name for name in loaded if name.startswith("sqlalchemy.dialects.")], command

@@ -48,8 +48,11 @@ class TestEverySchema:
             assert not [table.name for table in TABLES if report.count(table)], schema
             assert (report.packed.first_event, report.packed.last_event) == (None, None), schema
 
-    def test_whole_jobs_of_every_version(self, tmp_path, session):
-        for schema in SCHEMAS:
+    @pytest.mark.parametrize(
+        "schemas", [("2021", "3.7.2", "3.28.1"), pytest.param(SCHEMAS, marks=pytest.mark.campaign)]
+    )
+    def test_whole_jobs_of_every_version(self, tmp_path, session, schemas):
+        for schema in schemas:
             job = TrainingJob(ranks=1, steps=1, layers=1, schema=schema)
             report = session.add(job.write(tmp_path / schema)[0])
             assert report.packed.counts["kernels"] == job.kernels_per_rank, schema
@@ -62,12 +65,13 @@ class TestMissingParts:
     def full(self, tmp_path_factory):
         return TrainingJob(ranks=2, steps=1, layers=1).write(tmp_path_factory.mktemp("full"))[1]
 
-    def test_any_table(self, full, tmp_path):
-        """All but the one that makes an export, and those that nobody reads. Of any two, one is once there alone."""
+    @pytest.mark.parametrize("apart", [5, pytest.param(7, marks=pytest.mark.campaign)])
+    def test_any_table(self, full, tmp_path, apart):
+        """All but the one that makes an export, and those that nobody reads."""
         names = [name for (name,) in native(full, "SELECT name FROM sqlite_master WHERE type = 'table'")]
         names = [name for name in names if name != "StringIds" and not name.startswith("ENUM_")]
         path = tmp_path / "rank1.sqlite"
-        for group in (names[start::step] for step in (5, 7) for start in range(step)):
+        for group in (names[start::apart] for start in range(apart)):
             path.write_bytes(full.read_bytes())
             edit(path, *[f'DROP TABLE "{name}"' for name in group])
             with closing(Session()) as session:

@@ -141,7 +141,14 @@ def answered(session: Session, report: Question) -> object:
     return list(answer.page(0, 10_000)), answer.notes, answer.total
 
 
+cached_in_campaign = pytest.mark.parametrize(
+    "partly", ["memory", pytest.param("cache", marks=pytest.mark.campaign)], indirect=True
+)
+"""What takes long: always in memory, through a cache in campaigns."""
+
+
 class TestSameAsPacked:
+    @cached_in_campaign
     def test_one_report_after_the_other(self, exports, partly, of_packs):
         """Of one export: that the columns of every export are the same is told row by row below."""
         self.ask_all(partly, of_packs, exports[0])
@@ -157,12 +164,13 @@ class TestSameAsPacked:
                 for report in all_reports():
                     assert answered(session, report) == of_packs(path)[report.name], (path.name, report.name)
 
-    @pytest.mark.parametrize(("partly", "half"), [("memory", 0), ("cache", 1)], indirect=["partly"])
-    def test_a_report_needs_nothing_that_another_has_read(self, exports, partly, of_packs, half):
-        for report in all_reports()[half::2]:
+    @cached_in_campaign
+    def test_a_report_needs_nothing_that_another_has_read(self, exports, partly, of_packs):
+        for report in all_reports():
             with closing(partly(exports[0])) as session:
                 assert answered(session, report) == of_packs(exports[0])[report.name], report.name
 
+    @cached_in_campaign
     def test_every_row_of_every_table_and_the_facts(self, exports, partly, packed):
         whole = packed(*exports)
         with closing(partly(*exports)) as session:

@@ -455,25 +455,40 @@ class TestChunks:
     def whole(self, exports):
         return self.everything(exports)
 
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"CHUNK_ROWS": 7},
+            {"_BATCH_ROWS": 3},  # the driver settles the type of a column on the first, which may be NULLs only
+            {
+                "_FEW_STRINGS": -1,
+                "CHUNK_ROWS": 16,
+            },  # where an export has many strings, those of each chunk are looked up
+        ],
+        ids=str,
+    )
     @pytest.mark.campaign
-    def test_their_size_changes_nothing(self, exports, whole, monkeypatch):
-        monkeypatch.setattr(packing, "CHUNK_ROWS", 7)
+    def test_no_size_changes_anything(self, exports, whole, monkeypatch, settings):
+        self.set_sizes(monkeypatch, **settings)
         assert self.everything(exports) == whole
 
-    def test_neither_does_the_size_of_the_batches_that_the_driver_reads(self, exports, whole, monkeypatch):
-        """It settles the type of a column on the first of them, which may hold nothing but NULLs."""
-        monkeypatch.setattr(opening, "_BATCH_ROWS", 3)
-        assert self.everything(exports) == whole
+    def set_sizes(self, monkeypatch: pytest.MonkeyPatch, **settings: int) -> None:
+        modules = {"CHUNK_ROWS": packing, "_BATCH_ROWS": opening, "_FEW_STRINGS": reader}
+        for name, value in settings.items():
+            monkeypatch.setattr(modules[name], name, value)
 
-    def test_neither_does_looking_for_the_strings_that_each_names(self, exports, whole, monkeypatch):
-        """As is done where an export has many."""
-        monkeypatch.setattr(reader, "_FEW_STRINGS", -1)
-        monkeypatch.setattr(packing, "CHUNK_ROWS", 16)
-        assert self.everything(exports) == whole
-
-    @pytest.mark.parametrize("size", [16, pytest.param(1 << 18, marks=pytest.mark.campaign)])
-    def test_a_cache_gives_what_memory_gives(self, exports, whole, monkeypatch, tmp_path, size):
-        monkeypatch.setattr(packing, "CHUNK_ROWS", size)
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"CHUNK_ROWS": 16, "_BATCH_ROWS": 3, "_FEW_STRINGS": -1},
+            pytest.param({"CHUNK_ROWS": 1 << 18}, marks=pytest.mark.campaign),
+        ],
+        ids=str,
+    )
+    def test_a_cache_gives_what_memory_gives_in_pieces_of_any_size(
+        self, exports, whole, monkeypatch, tmp_path, settings
+    ):
+        self.set_sizes(monkeypatch, **settings)
         cache = Cache(tmp_path / "cache")
         assert self.everything(exports, cache) == whole
         monkeypatch.setattr(packing.Packer, "run", lambda packer: pytest.fail("packed again"))

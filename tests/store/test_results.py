@@ -249,18 +249,21 @@ def selections(job: Job) -> dict[str, Selection]:
 class TestWhatIsMadeOfThem:
     """Overviews and trees, with and without kept arrays."""
 
-    def test_they_are_the_same_computed_kept_and_without_a_cache(self, exports, cache):
+    @pytest.mark.parametrize(
+        "names", [("everything", "a window"), pytest.param(("two ranks", "a name"), marks=pytest.mark.campaign)]
+    )
+    def test_they_are_the_same_computed_kept_and_without_a_cache(self, exports, cache, names):
         with opened(exports, None) as plain:
-            every = selections(plain)
-            for name in ("everything", "a window", "two ranks", "a name"):
-                expected = everything(plain, every[name])
+            for name in names:
+                chosen = selections(plain)[name]
+                expected = everything(plain, chosen)
                 with opened(exports, cache) as first, opened(exports, cache) as second:
-                    assert everything(first, every[name]) == expected, name
-                    assert everything(second, every[name]) == expected, name
+                    assert everything(first, chosen) == expected, name
+                    assert everything(second, chosen) == expected, name
         kinds = {file.name.split("=")[1].partition("-")[0] for file in result_files(cache)}
         assert kinds == {"busy", "counts", "nccl", "nvtx", "processes"}
 
-    @pytest.mark.parametrize("small", [1 << 16, 0])
+    @pytest.mark.parametrize("small", [1 << 16, pytest.param(0, marks=pytest.mark.campaign)])
     def test_nothing_is_computed_twice(self, exports, cache, whole, monkeypatch, small):
         monkeypatch.setattr("nsystui.questions.nvtx.columns._SMALL", small)
         with opened(exports, cache) as job:
