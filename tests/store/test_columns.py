@@ -154,6 +154,7 @@ class TestSameAsPacked:
         self.ask_all(partly, of_packs, exports[0])
 
     @pytest.mark.campaign
+    @pytest.mark.parametrize("partly", ["memory"], indirect=True)
     def test_of_more_exports_too(self, exports, partly, of_packs):
         self.ask_all(partly, of_packs, exports[1], *sorted(real_exports(), key=lambda real: real.stat().st_size)[:2])
 

@@ -583,7 +583,7 @@ class TestStopping:
         assert session.database.sql(ALL_OF_DUCKDB).fetchall() == []
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.campaign)])
 def test_exports_packed_side_by_side_in_memory_do_not_mix(demo_job, demo_session, times):
     expected = {table.name: rows_of(demo_session, table) for table in (tables.kernels, tables.api_calls)}
     for _ in range(times):
