@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import textual.app
 import textual.pilot
+from textual._context import active_app
 from textual.pilot import Pilot
 
 SOON = 0.25
@@ -41,7 +42,8 @@ async def until_idle(*_: object, seconds: float = 60.0, soon: float = SOON, **__
         working = _threads.get(loop, set())
         due = min((timer.when() for timer in loop._scheduled if not timer.cancelled()), default=float("inf"))
         wait = due - loop.time()
-        if not working and wait > soon:
+        app = active_app.get(None)
+        if not working and (wait > soon or (app is not None and app._exit)):  # repaints of what is over never come
             return True
         if loop.time() > deadline:
             raise TimeoutError(f"not idle after {seconds} s: {working or f'a timer every {wait} s'}")
