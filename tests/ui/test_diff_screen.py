@@ -135,6 +135,7 @@ async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_di
 
 async def test_the_tables_of_two_jobs(demo_job, other_job, cache_directory, tmp_path):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
+        line_with(app, "ctrl+p all commands")
         assert screen_text(app)[3].startswith("B is ") and sum("B is " in line for line in screen_text(app)) == 1
         assert "GPU operation time per rank" in cells(app, "what"), "the sides have other numbers of ranks"
         assert app.screen.row_details()[0] == [cells(app, "what")[0].strip()]
@@ -173,7 +174,6 @@ async def test_the_tables_of_two_jobs(demo_job, other_job, cache_directory, tmp_
         after = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
         assert after == pytest.approx({name: -change for name, change in before.items()})
 
-        line_with(app, "ctrl+p all commands")
         await pilot.press("ctrl+p")
         text = "\n".join(screen_text(app))
         assert "swap A and B" in text and "– view" not in text

@@ -20,12 +20,8 @@ async def test_adapters_and_collectives_are_views_beside_the_lanes(demo_job, cac
         await pilot.press("b")
         line_with(app, "AllReduce")
         line_with(app, "a sample is the mean of")
-
-
-async def test_at_80_columns_the_rates_are_there(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, NARROW) as (app, pilot):
-        await pilot.press("4")
-        app.screen.show_view("network")
+        await pilot.press("B")
+        await pilot.resize_terminal(*NARROW)
         await pilot.pause()
         assert all(word in line_with(app, "peak sent") for word in ("sent", "received"))
 
