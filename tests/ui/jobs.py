@@ -72,7 +72,7 @@ async def becomes(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
 
 async def becomes_text(app: NsystuiApp, words: str) -> bool:
     """Whether ``words`` come to be on the screen of a program that a test keeps at work."""
-    return await becomes(lambda: any(words in line for line in screen_text(app)))
+    return await becomes(lambda: any(words in "".join(part.text for part in strip) for strip in painted(app)))
 
 
 def tap(app: NsystuiApp, *keys: str) -> None:

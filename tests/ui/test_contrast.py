@@ -82,7 +82,6 @@ async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, te
         app.theme = theme
     hard = {}
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.pause()
         for keys in screens:
             await pilot.press(*keys)
             for terminal in terminals:
@@ -96,7 +95,6 @@ async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, te
 async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_directory, look, terminal):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look)
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.pause()
         await pilot.press("4")
         chart = app.screen.query_one("#chart")
         names = [name for name in CATEGORIES if name not in ("better", "worse", "idle", "nvtx")]
@@ -109,7 +107,6 @@ async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_d
 async def test_sixteen_colours_are_enough_for_overview_and_gpu(demo_job, cache_directory):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), Look(few_colors=True))
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.pause()
         await pilot.press("4")
         colours = {
             style.color.number

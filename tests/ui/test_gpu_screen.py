@@ -80,6 +80,7 @@ async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_jo
         shown = next(line for line in screen_text(app) if line.startswith("busy "))
         assert float(shown.split()[1]) == pytest.approx(100 * spent.busy / spent.time, abs=0.06)
 
+        await pilot.press("space", "home")
         await pilot.resize_terminal(*WIDE)
         await pilot.pause()
         assert labels(app)[:3] == ["rank 0", "SM active", "tensor active"]
@@ -89,7 +90,6 @@ async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_jo
         for start, number in zip(times.start.tolist(), times.numbers.tolist(), strict=True):
             assert line[left + chart.time_column(start) :].startswith(f"│{number}")
         late = next(n for n, lane in enumerate(chart.lanes) if math.isnan(lane.bins[0]))
-        await pilot.press("space", "home")
         chart.cursor_lane = late
         await pilot.pause()
         assert line_with(app, "not recorded here")

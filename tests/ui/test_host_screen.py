@@ -144,7 +144,7 @@ async def test_the_details_of_memory_have_its_curve_and_its_row_opens_the_alloca
         assert any("█" in text for text in app.screen.query_one(DetailPane).lines)
         await pilot.press("enter")
         assert cells(app, "bytes")
-        await pilot.press("p")
+        await pilot.press("1", "p")
         assert "what the application printed" in view_bar(app)
         assert [step for step in cells(app, "step") if step is not None]
         assert all("training" in text or "step" in text for text in cells(app, "text"))
@@ -202,5 +202,5 @@ async def test_the_details_of_a_launch_say_what_its_thread_did_while_the_gpu_was
         assert row[keys.index("start")] == after
         app.screen.table.move_to(number)
         await pilot.pause()
-        said = line_with(app, "the GPU was idle for")
+        _, said = " ".join(app.screen.query_one(DetailPane).lines).split("the GPU was idle for")
         assert str(gap[place["what"]] or gap[place["cause"]])[:12] in said

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
-from jobs import becomes
 from textual.app import App, ComposeResult
 from textual.widgets import Input
 
@@ -62,38 +62,29 @@ def line(widget: TextLine) -> str:
     return widget.render_line(0).text.rstrip()
 
 
-@pytest.mark.parametrize(
-    "width,left,right",
-    [
-        (80, "nsystui  demo-job  1 Overview│2 Kernels│3 NCCL", "● loaded"),
-        (56, "nsystui  1 Overview│2 Kernels│3 NCCL", "● loaded"),
-        (40, "nsystui  1 Ovw│2 Krn│3 NCCL", "● loaded"),
-        (30, "1 Ovw│2 Krn│3 NCCL", "● loaded"),
-        (20, "1 Ovw│2 Krn│3 NCCL", ""),
-        (6, "1│2│3", ""),
-    ],
-)
-async def test_the_title_gives_up_the_job_and_then_the_length_of_names_before_a_tab(width, left, right):
+async def test_a_narrower_title_gives_up_the_job_the_length_of_names_and_then_the_status():
     app = LinesApp()
-    async with app.run_test(size=(width, 24)):
+    async with app.run_test(size=(80, 24)) as pilot:
         app.title_line.set_status("● loaded")
         app.title_line.update("demo-job")
-        assert line(app.title_line) == (left + right.rjust(width - len(left))).rstrip()
-
-
-async def test_a_count_stands_at_the_right_of_the_selection():
-    app = LinesApp()
-    async with app.run_test(size=(60, 24)):
-        app.selection_line.update("all time")
-        app.selection_line.show_count("9,600 of 9,600 instances")
-        assert line(app.selection_line) == "all time" + "9,600 of 9,600 instances".rjust(52)
-
-
-async def test_data_in_a_title_is_safe():
-    app = LinesApp()
-    async with app.run_test(size=(100, 24)):
+        for width, left, right in (
+            (80, "nsystui  demo-job  1 Overview│2 Kernels│3 NCCL", "● loaded"),
+            (56, "nsystui  1 Overview│2 Kernels│3 NCCL", "● loaded"),
+            (40, "nsystui  1 Ovw│2 Krn│3 NCCL", "● loaded"),
+            (30, "1 Ovw│2 Krn│3 NCCL", "● loaded"),
+            (20, "1 Ovw│2 Krn│3 NCCL", ""),
+            (6, "1│2│3", ""),
+        ):
+            await pilot.resize_terminal(width, 24)
+            await pilot.pause()
+            assert line(app.title_line) == (left + right.rjust(width - len(left))).rstrip()
+        await pilot.resize_terminal(100, 24)
+        await pilot.pause()
         app.title_line.update("f[bold]\x1b]0;x\x07")
         assert "f[bold]␛]0;x␇" in line(app.title_line)
+        app.selection_line.update("all time")
+        app.selection_line.show_count("9,600 of 9,600 instances")
+        assert line(app.selection_line) == "all time" + "9,600 of 9,600 instances".rjust(92)
 
 
 async def test_choices_show_as_many_options_as_fit_the_next_ones_first():
@@ -130,7 +121,7 @@ async def test_what_says_nothing_new_is_not_drawn_again(monkeypatch):
 
 async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(lines.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(lines, "time", SimpleNamespace(monotonic=lambda: now[0]))
     app = LinesApp()
     async with app.run_test(size=(80, 24)):
         status = app.status_line
@@ -154,7 +145,8 @@ async def test_the_last_progress_is_shown_even_if_nothing_follows(monkeypatch):
     async with app.run_test(size=(80, 24)) as pilot:
         app.status_line.set_status("1 %")
         app.status_line.set_status("2 %")
-        assert await becomes(pilot, lambda: line(app.status_line).endswith("2 %"))
+        await pilot.pause()
+        assert line(app.status_line).endswith("2 %")
 
 
 async def test_in_ascii_the_enter_key_has_a_name():
@@ -207,7 +199,8 @@ async def test_a_notice_stands_in_place_of_the_keys_for_a_while():
     async with app.run_test(size=(80, 24)) as pilot:
         app.key_line.say("c: this row has no API call", seconds=0.05)
         assert line(app.key_line) == "c: this row has no API call"
-        assert await becomes(pilot, lambda: line(app.key_line).startswith("⏎ open"))
+        await pilot.pause()
+        assert line(app.key_line).startswith("⏎ open")
 
 
 async def test_a_prompt_is_opened_typed_in_and_submitted():
