@@ -68,13 +68,12 @@ def weak(app: NsystuiApp, terminal: TerminalTheme) -> dict[tuple[object, ...], s
 @pytest.mark.parametrize(
     ("look", "theme", "terminals", "screens"),
     [
-        (Look(), "textual-dark", (DARK,), (*TABLES, *CHARTS)),
-        (Look(light=True), None, (LIGHT,), (*TABLES, *CHARTS)),
-        (Look(few_colors=True, light=True), None, (LIGHT,), TABLES),
+        pytest.param(Look(), "textual-dark", (DARK,), (*TABLES, *CHARTS), id="dark"),
+        pytest.param(Look(light=True), None, (LIGHT,), (*TABLES, *CHARTS), id="light", marks=pytest.mark.campaign),
+        pytest.param(Look(few_colors=True, light=True), None, (LIGHT,), TABLES, id="16 colours on light alone"),
         # The blocks of charts have the palette of the terminal's user.
-        (Look(few_colors=True), None, (DARK, LIGHT), TABLES),
+        pytest.param(Look(few_colors=True), None, (DARK, LIGHT), TABLES, id="16 colours", marks=pytest.mark.campaign),
     ],
-    ids=["dark", "light", "16 colours on light alone", "16 colours on dark and light"],
 )
 async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, terminals, screens):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look)

@@ -56,6 +56,7 @@ def keys_of(text: str) -> list[str]:
 # Two ranks of the open job
 
 
+@pytest.mark.campaign
 async def test_two_ranks_that_are_marked_are_compared(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("x")
@@ -74,6 +75,7 @@ async def test_two_ranks_that_are_marked_are_compared(demo_job, cache_directory)
         assert line_with(app, f"[A] rank {ranks[0]}   [B] rank {ranks[1]}")
 
 
+@pytest.mark.campaign
 async def test_groups_of_ranks_are_typed(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         for text, complaint in (
@@ -121,6 +123,7 @@ async def test_enter_goes_from_the_summary_to_a_table_and_to_the_name_on_its_scr
         assert [item.rank for item in app.job.ranks if item.task in app.selection.tasks] == [0]
 
 
+@pytest.mark.campaign
 async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("x", "down", "x", "v", "v", "v")
@@ -262,6 +265,7 @@ async def test_what_cannot_be_compared_ends_with_its_reason(demo_job, cache_dire
         assert (app.return_code, app.reasons) == (2, ["rank 9 is not open"])
 
 
+@pytest.mark.campaign
 async def test_the_palettes_diff_compares_with_another_job_or_groups_of_ranks(
     demo_job, other_job, cache_directory, tmp_path
 ):

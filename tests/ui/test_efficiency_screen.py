@@ -47,6 +47,7 @@ async def test_v_shows_factors_and_the_breakdown_of_each_gpu(job, cache_director
         line_with(app, "100 % is the selected time")
 
 
+@pytest.mark.campaign
 async def test_rows_open_the_screen_that_explains_them_and_esc_goes_back(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
         await pilot.press("4", "v", "v", "v", "enter")

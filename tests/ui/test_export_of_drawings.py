@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import pytest
 from jobs import WIDE, line_with, running, screen_text
 
 from nsystui.questions.recipes import recipe_named
@@ -24,6 +25,7 @@ def texts(target) -> list[str]:
     return [element.text or "" for element in root.iter(f"{SVG}text")]
 
 
+@pytest.mark.campaign
 async def test_what_is_drawn_on_the_screens_is_drawn_in_the_file(demo_job, cache_directory, tmp_path):
     def to(view: str):
         return lambda app: app.screen.view_name() == view

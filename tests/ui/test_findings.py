@@ -107,6 +107,7 @@ class TestFound:
             assert isinstance(app.screen, NotCheckedScreen)
             assert "needs" in line_with(app, "tensor-activity")
 
+    @pytest.mark.campaign
     async def test_a_selection_has_its_own_findings(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             screen, whole = overview(app), overview(app).findings.found
@@ -117,6 +118,7 @@ class TestFound:
             await pilot.press("escape")
             assert screen.findings.found is whole
 
+    @pytest.mark.campaign
     async def test_every_view_of_a_finding_is_on_the_screen_that_it_names(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             for view in (DIAGNOSTICS, *(view.name for home in SCREENS for view in views_of(home))):

@@ -97,6 +97,7 @@ async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_jo
         assert [lane.height for lane in chart.lanes] == [4] * 4
 
 
+@pytest.mark.campaign
 async def test_many_gpus_have_half_a_line_and_the_cursor_tells_the_parts(many_ranks, cache_directory):
     async with running(many_ranks, cache_directory, NARROW) as (app, pilot):
         await pilot.press("4", "down", "greater_than_sign", "greater_than_sign")

@@ -115,6 +115,7 @@ async def test_the_call_tree_has_its_hot_path_opened_and_opens_and_closes_as_ran
     assert target.read_text() == capsys.readouterr().out
 
 
+@pytest.mark.campaign
 async def test_a_cause_opens_the_gaps_and_a_gap_is_shown_on_the_timeline(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
         await pilot.press("8", "v", "v", "v")
@@ -184,6 +185,7 @@ async def test_an_export_without_host_tables_says_what_to_record(tmp_path):
                 assert words in " ".join(screen_text(app)), (words, size)
 
 
+@pytest.mark.campaign
 async def test_the_details_of_a_launch_say_what_its_thread_did_while_the_gpu_was_idle(job, cache):
     async with running(job[:1], cache, WIDE) as (app, pilot):
         await pilot.press("8", "v", "v", "v", "B")

@@ -17,7 +17,7 @@ from nsystui.ui.screens.findings import FindingScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen
 from nsystui.ui.screens.overview import OverviewScreen
 
-pytestmark = pytest.mark.findings
+pytestmark = [pytest.mark.findings, pytest.mark.campaign]
 
 KERNELS = "FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName"
 

@@ -17,20 +17,19 @@ def job(two_ranks):
     return two_ranks
 
 
-async def test_every_screen_shows_every_tab_and_a_help_that_fits(job, cache):
-    async with running(job, cache, NARROW) as (app, pilot):
-        for size in (NARROW, WIDE):
-            await pilot.resize_terminal(*size)
-            for key in "2345678L1":
-                await pilot.press(key)
-                first, *_, last = screen_text(app)
-                assert all(f"{one} " in first for one in "12345678L"), key
-                assert f"│{key} " in first and first.count("│") == 2
-                assert "ctrl+p all commands  ? help" in last, key
-                await pilot.press("question_mark")
-                assert isinstance(app.screen, HelpScreen), key
-                check_help(app.screen, size)
-                await pilot.press("escape")
+@pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.campaign)])
+async def test_every_screen_shows_every_tab_and_a_help_that_fits(job, cache, size):
+    async with running(job, cache, size) as (app, pilot):
+        for key in "2345678L1":
+            await pilot.press(key)
+            first, *_, last = screen_text(app)
+            assert all(f"{one} " in first for one in "12345678L"), key
+            assert f"│{key} " in first and first.count("│") == 2
+            assert "ctrl+p all commands  ? help" in last, key
+            await pilot.press("question_mark")
+            assert isinstance(app.screen, HelpScreen), key
+            check_help(app.screen, size)
+            await pilot.press("escape")
 
 
 def check_help(screen: HelpScreen, size: tuple[int, int]) -> None:
@@ -101,6 +100,7 @@ async def test_esc_undoes_one_jump_after_the_other(job, cache):
 
 
 @pytest.mark.findings
+@pytest.mark.campaign
 async def test_from_what_a_finding_shows_esc_leads_back_to_the_finding(job, cache):
     async with running(job, cache) as (app, pilot):
         await pilot.press("enter")

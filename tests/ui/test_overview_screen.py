@@ -110,6 +110,7 @@ def test_a_cell_that_two_parts_share_shows_both():
     assert piece == ("▄", "compute/nccl")
 
 
+@pytest.mark.campaign
 async def test_many_ranks_scroll_and_the_kernels_keep_their_lines(many_ranks, cache_directory):
     async with running(many_ranks, cache_directory, NARROW) as (app, pilot):
         screen = overview(app)
@@ -337,12 +338,14 @@ async def test_while_reports_join_what_is_there_is_said_to_be_so_far(demo_job, t
 # Real exports
 
 
+@pytest.mark.campaign
 async def test_two_tasks_in_one_report_are_two_ranks(shared_export, cache_directory):
     async with running([shared_export("h100-2rank-moe-before")], cache_directory) as (app, _):
         assert "2 ranks · 1 file" in line_with(app, "2 ranks")
         assert "91.3" in line_with(app, "▸     0") and "89.1" in line_with(app, "      1  modal")
 
 
+@pytest.mark.campaign
 async def test_runs_without_a_common_clock_are_measured_each_over_its_own_events(shared_export, cache_directory):
     paths = [shared_export(f"h100-2rank-moe-{when}") for when in ("before", "after")]
     async with running(paths, cache_directory) as (app, _):
@@ -351,6 +354,7 @@ async def test_runs_without_a_common_clock_are_measured_each_over_its_own_events
         assert not any("over time" in line for line in screen_text(app))
 
 
+@pytest.mark.campaign
 async def test_an_export_without_a_kernel_table_says_what_is_missing(shared_export, cache_directory):
     async with running([shared_export("no-kernel-table")], cache_directory) as (app, pilot):
         assert "nsys profile -t cuda" in line_with(app, "no GPU work")
@@ -359,6 +363,7 @@ async def test_an_export_without_a_kernel_table_says_what_is_missing(shared_expo
         assert "[OS runtime]" in screen_text(app)[2]
 
 
+@pytest.mark.campaign
 async def test_whole_graphs_are_nearly_all_of_the_time_of_a_real_run(shared_export, cache_directory):
     async with running([shared_export("cuda-graphs")], cache_directory) as (app, _):
         spent = overview(app).picture.spent
@@ -367,6 +372,7 @@ async def test_whole_graphs_are_nearly_all_of_the_time_of_a_real_run(shared_expo
 
 
 @pytest.mark.findings
+@pytest.mark.campaign
 async def test_ranks_show_their_steps_and_how_often_they_were_late(written_once, cache_directory):
     job = written_once("paces", TrainingJob(layers=8).write)
     async with running(job, cache_directory) as (app, pilot):
@@ -385,6 +391,7 @@ async def test_ranks_show_their_steps_and_how_often_they_were_late(written_once,
 
 
 @pytest.mark.findings
+@pytest.mark.campaign
 async def test_few_ranks_stand_above_the_kernels_which_have_the_whole_width(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, _):
         ranks, kernels = app.screen.ranks.region, app.screen.kernels.region

@@ -47,6 +47,7 @@ async def test_every_table_is_that_of_its_report(demo_job, shared_export, cache_
             assert as_csv(app.screen.table.answer) == printed(session, report), report
 
 
+@pytest.mark.campaign
 async def test_os_runtime_calls_of_a_real_export(shared_export, cache_directory, opened):
     path = shared_export("no-kernel-table")
     async with running([path], cache_directory) as (app, pilot):

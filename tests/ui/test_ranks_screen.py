@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from jobs import NARROW, WIDE, becomes_text, cells, kept_at_work, line_with, running, screen_text, tap
 from synthetic import cpu_only_export
 
@@ -85,6 +86,7 @@ async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory)
         line_with(app, "[map of steps]")
 
 
+@pytest.mark.campaign
 async def test_the_map_of_many_ranks_has_half_a_row_for_each_or_a_line_for_two(many_ranks, cache_directory):
     async with running(many_ranks, cache_directory, (80, 16)) as (app, pilot):
         await pilot.press("4", "v")
@@ -105,6 +107,7 @@ async def test_the_map_of_many_ranks_has_half_a_row_for_each_or_a_line_for_two(m
         line_with(app, "minimum of 2 ranks a line")
 
 
+@pytest.mark.campaign
 async def test_the_map_marks_the_rank_that_is_unlike_the_others(tmp_path):
     job = TrainingJob(ranks=6, steps=6, layers=8, gpu_metrics=False).write(tmp_path)
     async with running(job, None, WIDE) as (app, pilot):

@@ -66,6 +66,7 @@ async def test_a_question_in_a_new_file_is_in_the_palette_and_its_views_on_a_scr
         assert line_with(app, "two").split() == ["▸", "2", "two"]
 
 
+@pytest.mark.campaign
 async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_directory, tmp_path):
     async with running(job, cache_directory) as (app, pilot):
         await open_recipe(app, pilot, "cuda_gpu_kern_sum")
@@ -108,6 +109,7 @@ async def test_a_map_is_drawn_figure_by_figure_and_is_a_table_too(job, cache_dir
         assert app.selection.window is not None
 
 
+@pytest.mark.campaign
 async def test_keys_that_cannot_act_say_why_and_what_is_missing_is_said(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
         await open_recipe(app, pilot, "ucx_gpu_time_util_map")

@@ -313,6 +313,7 @@ async def test_a_report_is_converted_when_asked_and_counts_as_one_file(tmp_path,
         assert app.files[report].ready
 
 
+@pytest.mark.campaign
 async def test_screens_keys_and_dialogs_that_overtake_each_other_end_in_one_place(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
         for name in ("kernels", "nccl", "gpu", "nvtx", "events", "ranks", "timeline", "log"):
@@ -364,6 +365,7 @@ async def test_keys_faster_than_screens_open_end_in_one_place(job, cache, keys, 
         assert app.return_code is None
 
 
+@pytest.mark.campaign
 async def test_every_table_has_the_details_of_its_row(job, cache):
     async with running(job, cache) as (app, pilot):
         for keys in (("2",), ("enter",), ("3",), ("5", "down"), ("6",), ("7",)):

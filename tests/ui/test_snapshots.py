@@ -51,6 +51,7 @@ async def pictures(demo, scenes: list[Scene], size: tuple[int, int]) -> dict[str
                 await pilot.press(scene.keys[0], "1")  # the tab's first view
             while not isinstance(app.screen, OverviewScreen):
                 await pilot.press("escape")
+            await pilot.press("home")
     return made
 
 

@@ -45,6 +45,7 @@ def length(window: Window) -> int:
     return window.end - window.start
 
 
+@pytest.mark.campaign
 async def test_l_opens_it_everywhere_on_the_selection_and_esc_goes_back(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         for mode in "356":
@@ -72,6 +73,7 @@ async def test_l_opens_it_everywhere_on_the_selection_and_esc_goes_back(demo_job
 # Lanes
 
 
+@pytest.mark.campaign
 async def test_ranks_open_and_close_and_one_is_selected(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("L")
@@ -117,6 +119,7 @@ async def test_lanes_fill_the_height(demo_job, cache_directory):
         assert line_with(app, "▸")
 
 
+@pytest.mark.campaign
 async def test_only_the_lanes_in_sight_are_computed(many_ranks, cache_directory):
     async with running(many_ranks, cache_directory, (80, 14)) as (app, pilot):
         await pilot.press("L", "space")
@@ -223,6 +226,7 @@ async def test_brackets_go_from_event_to_event_and_enter_opens_it(demo_job, cach
         assert app.screen.values()["kind"] == "nvtx"
 
 
+@pytest.mark.campaign
 async def test_l_on_an_event_centres_on_it_in_its_lane(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         for keys in (("6", *["pagedown"] * 30), ("2", "enter", "down", "down")):
