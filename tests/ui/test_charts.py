@@ -9,8 +9,9 @@ from textual.app import App, ComposeResult
 from textual.message import Message
 
 from nsystui.base.text import width_of
+from nsystui.questions.algebra.distributions import Density
 from nsystui.ui.widgets.charts import Lane, StripChart
-from nsystui.ui.widgets.plots import blocks, histogram_lines, tick_line, time_axis
+from nsystui.ui.widgets.plots import blocks, histogram_lines, plot_lines, tick_line, time_axis
 from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.stacks import Cell, dominant, half_cells, shade_blocks, shades, stack_cells
 
@@ -61,6 +62,16 @@ def test_a_histogram_too_narrow_for_bars_keeps_labels_and_counts():
     assert [width_of(line) for line in histogram_lines(["<64KiB", "a\x1b[31m"], [1, 2], 5)] == [5, 5]
     assert histogram_lines([], [], 20) == []
     assert histogram_lines(["all"], [0], 20) == ["all" + " " * 16 + "0"]
+
+
+def test_marks_of_a_plot_grow_with_the_points_and_its_ends_have_labels():
+    plot = Density([[0, 0, 12], [0, 3, 0], [1, 0, 0]], (1.0, 100.0), (2.0, 50.0))
+    assert plot_lines(plot, 16, "{:g} u".format, "{:g} u".format) == [
+        "50 u │  ■       ",
+        "     │ ○        ",
+        " 2 u │·         ",
+        "      1 u  100 u",
+    ]
 
 
 class SizedChart(StripChart):

@@ -103,14 +103,10 @@ async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_d
         assert all(contrast(tuple(fill), tuple(page)) >= 4.5 for fill in fills.values())
 
 
-async def test_sixteen_colours_are_enough_for_overview_and_gpu(demo_job, cache_directory):
+async def test_sixteen_colours_are_enough_for_the_gpu(demo_job, cache_directory):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), Look(few_colors=True))
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.press("4")
-        colours = {
-            style.color.number
-            for strip in painted(app)
-            for text, style, _ in strip
-            if style is not None and style.color is not None and "█" in text
-        }
+        segments = [segment for strip in painted(app) for segment in strip if segment.style and segment.style.color]
+        colours = {style.color.number for text, style, _ in segments if "█" in text}
         assert {2, 3, 14} <= colours, "compute, NCCL, metrics"
