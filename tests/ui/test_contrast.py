@@ -70,7 +70,9 @@ def weak(app: NsystuiApp, terminal: TerminalTheme) -> dict[tuple[object, ...], s
     [
         pytest.param(Look(), "textual-dark", (DARK,), (*TABLES, *CHARTS), id="dark"),
         pytest.param(Look(light=True), None, (LIGHT,), (*TABLES, *CHARTS), id="light", marks=pytest.mark.campaign),
-        pytest.param(Look(few_colors=True, light=True), None, (LIGHT,), TABLES, id="16 colours on light alone"),
+        pytest.param(
+            Look(few_colors=True, light=True), None, (LIGHT,), TABLES, id="16 on light", marks=pytest.mark.campaign
+        ),
         # The blocks of charts have the palette of the terminal's user.
         pytest.param(Look(few_colors=True), None, (DARK, LIGHT), TABLES, id="16 colours", marks=pytest.mark.campaign),
     ],

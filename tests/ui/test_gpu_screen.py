@@ -297,6 +297,7 @@ async def test_the_metrics_of_kernels_and_steps_are_a_view_beside_the_lanes(demo
         assert line_with(app, "step") and line_with(app, "busiest")
 
 
+@pytest.mark.campaign
 async def test_m_leads_from_a_table_to_the_metrics_of_its_rows_and_esc_back(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         for tab, mode, by in (

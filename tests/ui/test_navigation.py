@@ -151,6 +151,7 @@ async def test_views_and_groupings_are_named_and_keys_go_through_them(job, cache
             assert f"[{first}]" in view_bar(app) and len(app.screen_stack) == 1
 
 
+@pytest.mark.campaign
 async def test_the_palette_opens_views_and_kernels_by_a_part_of_their_names(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
         for typed, mode in (("Kernels: OS runtime", "kernels"), ("map of ranks", "gpu"), ("every step", "ranks")):

@@ -52,6 +52,7 @@ async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_dir
         line_with(app, "rows of kernels")
 
 
+@pytest.mark.campaign
 async def test_all_collectives_are_in_one_chart_of_bandwidth_and_sizes_have_drawings(job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("3", "v", "v")

@@ -23,6 +23,7 @@ def traces(written_once, tmp_path_factory) -> list[Path]:
     return paths
 
 
+@pytest.mark.campaign
 async def test_the_screens_show_traces_and_say_what_they_are(traces, tmp_path):
     source = Source(tuple(map(str, traces)), tmp_path / "columns", conversion_directory=tmp_path / "exports")
     app = NsystuiApp(source)

@@ -260,6 +260,7 @@ async def test_the_mark_measures_to_the_cursor_and_t_takes_what_lies_between(dem
         assert timeline(app).position.mark is None
 
 
+@pytest.mark.campaign
 async def test_found_names_are_marked_and_counted_and_n_goes_from_one_to_the_next(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("L", "space")
