@@ -157,6 +157,7 @@ def test_an_answer_is_the_same_in_every_form(run, demo_job, delivered, packed_jo
     if not delivered:  # a report of nsys that has no rows
         assert done.json == []
         return
+    assert delivered.wrong == (), "sorted wrongly"
     schema = schemas[name] if name == words or "--time" in words else run("schema", *shlex.split(words)).json
     check_forms(delivered, done, schema)
     blocks = done.json if name != "efficiency" else done.json[0]["rows"]
@@ -223,7 +224,6 @@ def check_forms(answers: Delivered, done: Any, schema: dict[str, Any]) -> None:
     blocks = [block["rows"] for block in done.json] if several else [done.json]
     assert decimal_names(done.err) == [] and PLANTED_SECRET not in done.out + done.err
     forms = {one["properties"]["table"]["const"]: one["properties"]["rows"]["items"] for one in several or ()}
-    assert answers.wrong == (), "sorted wrongly"
     for answer, rows in zip(answers, blocks, strict=True):
         check_answer(answer, rows)
         check_schema(rows, forms[answer.name.rpartition("-")[2]] if several else schema["items"])

@@ -44,10 +44,12 @@ def test_packed_job_has_the_output_only_where_it_was_asked_for(run, demo_job, tm
     assert "pack with --job-output" in lacking.err
 
 
-def test_output_is_not_in_the_cache(run, demo_job, cache_directory):
+def test_output_is_not_in_the_cache(run, demo_job, tmp_path, monkeypatch):
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path))
     run("info", *demo_job, "--job-output")
-    kept = b"".join(path.read_bytes() for path in cache_directory.rglob("*") if path.is_file())
-    assert b"INFO training demo-1b" not in kept
+    run("kernels", *demo_job)
+    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert kept and b"INFO training demo-1b" not in b"".join(kept)
 
 
 def test_it_is_a_table_of_its_own(run, demo_job):
