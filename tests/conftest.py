@@ -45,10 +45,16 @@ def _end_quietly() -> None:
 
 @pytest.hookimpl(optionalhook=True)  # unknown without xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """More than there are CPUs, if there is memory for them: the tests of screens and terminals mostly wait."""
-    cpus, allowed = resources.cpus(), resources.memory()
-    workers = min(2 * cpus, cpus + 4)
+    """One for each CPU, if there is memory for them, and one more: some tests wait for a terminal."""
+    allowed = resources.memory()
+    workers = resources.cpus() + 1
     return workers if allowed is None else max(min(workers, allowed // _WORKER_MEMORY), 1)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: no collection of garbage needs to look through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -98,6 +104,8 @@ def cache_directory(run_directory: Path) -> Iterator[Path]:
         patch.setenv("XDG_CONFIG_HOME", str(directory / "no-config"))
         for name in ("NO_COLOR", "COLUMNS", "LINES"):
             patch.delenv(name, raising=False)
+        # The tests run side by side: one that took all CPUs for itself would only take more of them in all.
+        patch.setattr(resources, "usual_threads", lambda: 1)
         # A test waits for the threads in the background: behind all other tests they would take minutes.
         patch.setattr(resources, "NICE", -20)
         yield directory

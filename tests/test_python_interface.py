@@ -29,6 +29,7 @@ def job(job_files, tmp_path_factory):
             yield opened
 
 
+@pytest.mark.campaign
 def test_the_examples_of_the_page_are_true(job_files, monkeypatch, tmp_path):
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path))
     monkeypatch.chdir(job_files[0].parent)
@@ -66,6 +67,7 @@ def findings(job):
     return job.triage()
 
 
+@pytest.mark.campaign
 def test_triage_has_the_rows_of_the_json(findings, job_files, capsys):
     main(["triage", "--format", "json", *map(str, job_files)])
     expected = json.loads(capsys.readouterr().out)

@@ -97,6 +97,7 @@ class TestFlags:
         delays = [int(row["Launch Delay (ns)"]) for row in run(*words, "--sort", "launch_delay").table]
         assert delays == sorted(delays, reverse=True)
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "command",
         ["kernels", "events", *(pytest.param(one, marks=pytest.mark.campaign) for one in ("overview", "nvtx", "nccl"))],

@@ -77,6 +77,7 @@ def test_a_text_says_once_who_a_and_b_are_and_has_smart_names(demo_job, diff):
     assert "flash_fwd_kernel<" in out
 
 
+@pytest.mark.campaign
 def test_a_text_that_is_read_on_a_terminal_through_a_pipe_has_its_width(demo_job):
     """As ``nsystui diff … | less`` does: standard output is a pipe, standard error the terminal."""
     terminal, own = pty.openpty()
@@ -171,6 +172,7 @@ def test_what_makes_no_sense_is_one_line(demo_job, diff, words, reason):
     assert reason in err and "Traceback" not in err
 
 
+@pytest.mark.campaign
 def test_before_and_after_of_a_real_job(diff):
     before, after = shared("h100-2rank-moe-before", "h100-2rank-moe-after")
     status, out, err = diff(before, "--", after, "--names", "short", "--top", "2")

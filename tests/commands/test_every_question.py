@@ -184,8 +184,8 @@ NOWHERE = ("--time", "900s:901s")
     ("write", "flags", "questions"),
     [
         pytest.param(empty_export, (), ("info", *COMMANDS, *FAMILIES), id="no event"),
-        pytest.param(cpu_only_export, (), ("info", *COMMANDS), id="CPU only"),
-        pytest.param(hostile_names_export, (), ("info", *COMMANDS), id="hostile names"),
+        pytest.param(cpu_only_export, (), ("info", *COMMANDS), id="CPU only", marks=pytest.mark.campaign),
+        pytest.param(hostile_names_export, (), ("info", *COMMANDS), id="hostile names", marks=pytest.mark.campaign),
         pytest.param(two_process_export, NOWHERE, COMMANDS, id="no event in the window"),
         pytest.param(cpu_only_export, (), FAMILIES, id="families, CPU only", marks=pytest.mark.campaign),
         pytest.param(hostile_names_export, (), FAMILIES, id="families, hostile names", marks=pytest.mark.campaign),

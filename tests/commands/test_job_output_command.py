@@ -28,6 +28,7 @@ def test_no_variable_is_in_any_format(run, demo_job, form):
     assert not [word for word in (PLANTED_SECRET, "SLURM_JOB_ID", "AWS_SECRET") if word in done.out + done.err]
 
 
+@pytest.mark.campaign
 def test_packed_job_has_the_output_only_where_it_was_asked_for(run, demo_job, tmp_path):
     without, having = tmp_path / "without", tmp_path / "with"
     assert run("pack", demo_job[0], "-o", without).status == 0

@@ -294,6 +294,7 @@ def test_allocations_of_pytorch_are_gpu_memory(run, tmp_path):
     assert next(row for row in done.table if row["Table"] == "gpu_memory")["Rows"] == "2"
 
 
+@pytest.mark.campaign
 def test_events_long_before_the_first_ones_are_kept(run, tmp_path):
     late = [event("cpu_op", "aten::add", FIRST + number, FIRST + number + 1) for number in range(20_001)]
     early = kernel("early", FIRST - 20_000_000_000, FIRST - 19_999_999_000, 1)
@@ -412,6 +413,7 @@ def test_the_name_of_the_trace_is_that_of_the_report(tmp_path, name):
     assert form.name_of(path) == "rank3"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("words", [("triage",), ("efficiency",), ("nccl",), ("triage", "--format", "json")])
 def test_advice_to_record_with_nsys_says_that_this_profiler_has_none(run, traces, words):
     done = run(*words, *traces)

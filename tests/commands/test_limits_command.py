@@ -143,6 +143,7 @@ class TestNonsense:
         (line,) = done.err.splitlines()
         assert line.startswith(f"nsystui: {name}={value}: ")
 
+    @pytest.mark.campaign
     def test_the_smallest_that_is_named_works(self, run, tmp_path, monkeypatch):
         """With every row packed, and the columns of a summary read without packing."""
         path = benchmark_export(tmp_path / "larger.sqlite", kernels=60_000)

@@ -79,6 +79,7 @@ OF_REPORTS = (
 NOTHING_FOR = {"mpi", "libraries", "mpi_event_sum", "openacc_sum", "openmp_sum"}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "words", [*EACH_MECHANISM, *(pytest.param(words, marks=pytest.mark.campaign) for words in OF_REPORTS)]
 )
@@ -117,6 +118,7 @@ def test_what_was_not_recorded_is_missing_there_too(run, dask_scheduler, packed,
     assert (on_cluster.status, on_cluster.err) == (here.status, here.err) == (3, here.err)
 
 
+@pytest.mark.campaign
 def test_reports_of_several_per_task_and_medians_of_different_values(run, dask_scheduler, tmp_path, monkeypatch):
     """Ranks of other speeds: the middle of a kernel's durations lies in values that no task has alone."""
     exports = TrainingJob(ranks=5, steps=3, layers=2, gpu_metrics=False).write(tmp_path)
@@ -231,6 +233,7 @@ def test_a_report_that_no_worker_survives_is_named(session, monkeypatch):
     assert session.reports[3].name not in str(told.value)
 
 
+@pytest.mark.campaign
 def test_a_report_that_is_damaged_is_left_out_as_it_is_here(run, dask_scheduler, packed_once, tmp_path):
     shutil.copytree(packed_once, tmp_path / "job")
     (file,) = (tmp_path / "job/kernels/rank=1").glob("*.parquet")

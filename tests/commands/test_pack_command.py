@@ -65,6 +65,7 @@ class TestAnswers:
         notes = [line for line in of_exports.err.splitlines() if "rank numbers" not in line]
         assert [line for line in of_packed.err.splitlines() if "rank numbers" not in line] == notes
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "name",
         [
@@ -82,6 +83,7 @@ class TestAnswers:
             assert of_packed.out == of_exports.out, command
             assert of_packed.status == of_exports.status, command
 
+    @pytest.mark.campaign
     def test_without_the_exports(self, run, tmp_path, demo_job):
         exports = [Path(shutil.copy(path, tmp_path)) for path in demo_job[:2]]
         run("pack", *exports, "-o", tmp_path / "job")
@@ -90,6 +92,7 @@ class TestAnswers:
             export.unlink()
         assert run("ranks", tmp_path / "job", "--format", "csv").out == before
 
+    @pytest.mark.campaign
     def test_where_the_job_can_only_be_read(self, run, tmp_path, packed, demo_job, unprivileged):
         job = copied(packed, tmp_path)
         for kept in job.glob("reports/rank=1/result=*"):
@@ -157,6 +160,7 @@ class TestThePackedJob:
         assert run("pack", *exports, "-o", tmp_path / "job", "--ranks", names).status == 0
         self.test_every_table_can_be_read_by_pyarrow_and_dask(tmp_path / "job")
 
+    @pytest.mark.campaign
     def test_every_table_can_be_read_by_pyarrow_and_dask(self, packed):
         dataset = pytest.importorskip("pyarrow.dataset", reason="pyarrow is not installed")
         frames = pytest.importorskip("dask.dataframe", reason="dask[dataframe] is not installed")
@@ -180,6 +184,7 @@ class TestThePackedJob:
 class TestSeveralWriters:
     """The ranks of a job pack at the same time."""
 
+    @pytest.mark.campaign
     def test_two_ranks_at_once(self, run, tmp_path, demo_job):
         job = tmp_path / "job"
         running = [start(path, "-o", job) for path in demo_job[:2]]
@@ -228,6 +233,7 @@ class TestRefusals:
         rows = duckdb.sql(f"SELECT count(*) FROM '{job}/kernels/*/*.parquet'").fetchall()
         assert rows == [(native_count(export, "CUPTI_ACTIVITY_KIND_KERNEL"),)]
 
+    @pytest.mark.campaign
     def test_two_reports_that_would_be_one_rank(self, run, tmp_path, demo_job):
         exports = [Path(shutil.copy(demo_job[1], tmp_path / f"{name}.sqlite")) for name in ("first", "second")]
         refused = run("pack", *exports, "-o", tmp_path / "job")

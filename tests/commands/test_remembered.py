@@ -145,6 +145,7 @@ class TestAskedAnew:
         run(*SUM, tmp_path / "other.sqlite")
         assert opened == ["opened"] * 2
 
+    @pytest.mark.campaign
     def test_with_a_selection_or_without_the_cache(self, run, export, opened, directory):
         narrowed = "--time 0:1s,--ranks 0,--devices 0,--streams 7,--filter e,--filter-time 0/1s,--by-rank,--no-cache"
         for flags in (*map(str.split, narrowed.split(",")), ("-r", "cuda_gpu_trace")):
@@ -207,6 +208,7 @@ class TestRememberedWhileLoading:
             assert told.out == run(*words, "--no-cache", *demo_job).out != ""
             opened.clear()
 
+    @pytest.mark.campaign
     def test_the_event_list_and_api_summary_compute_nothing_then(self, demo_job, directory, monkeypatch):
         monkeypatch.setattr(derived, "_MANY_ROWS", 1)
         Loading(Source(tuple(map(str, demo_job)), default_directory()), lambda message: None).start()

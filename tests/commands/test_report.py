@@ -87,6 +87,7 @@ def cells(line: str) -> list[str]:
     return re.split(r"\s{2,}", line.strip())
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("section", "title", "words"),
     [
@@ -140,6 +141,7 @@ def test_links_of_the_contents_lead_to_sections(page):
     assert {link.removeprefix("#") for link in links} <= ids
 
 
+@pytest.mark.campaign
 def test_a_long_table_has_its_first_rows_and_the_command_for_all(run, demo_job, tmp_path):
     target = tmp_path / "r.html"
     assert run("report", *demo_job, "--top", 3, "--time", "1ms:", "-o", target).status == 0
@@ -336,6 +338,7 @@ def test_it_fits_a_phone_and_prints_with_everything_open(seen, made):
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.campaign
 def test_markdown_has_its_drawings_beside_it_and_warns_of_what_is_left_out(run, demo_job, tmp_path, page):
     (tmp_path / "rank9.sqlite").write_bytes(demo_job[0].read_bytes()[:40_000])
     target = tmp_path / "report.md"
@@ -480,6 +483,7 @@ def test_what_a_file_is_called_does_not_change_the_words_of_the_program(run, tmp
     assert hidden.table("capture", "files")[1][0] == "rank-0"
 
 
+@pytest.mark.campaign
 def test_an_anonymous_report_has_the_same_numbers(run, demo_job, made, tmp_path):
     target = tmp_path / "r.html"
     assert run("report", *demo_job, "--anonymous", "-o", target).status == 0
@@ -496,6 +500,7 @@ def test_an_anonymous_report_has_the_same_numbers(run, demo_job, made, tmp_path)
     assert numbers(target) == numbers(made)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("make", [empty_export, cpu_only_export, hostile_names_export])
 def test_any_export_has_a_report(run, tmp_path, make):
     path = make(tmp_path / "a.sqlite")

@@ -51,6 +51,7 @@ def test_overview_gpu_and_ranks_have_the_same_shares(rows, window):
     assert [row["kernels"] for row in overview] == [row["kernels"] for row in rows("ranks", *window)]
 
 
+@pytest.mark.campaign
 def test_the_comparison_has_their_means(run, rows, job):
     summary = run("diff", *job, "--", *job, "--tables", "summary", "--format", "json").json
     told = {row["what"].strip(): row["a"] for row in summary}

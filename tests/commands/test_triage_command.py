@@ -109,6 +109,7 @@ class TestBaseline:
         assert all(len(line) < 80 for line in lines)
         assert run("triage", *ill, "--baseline", *ill, "--fail-on", "warning").status == 0
 
+    @pytest.mark.campaign
     def test_what_is_gone_is_told_and_fails_nothing(self, run, ill, healthy):
         done = run("triage", *healthy, "--baseline", *ill, "--fail-on", "warning")
         assert done.status == 0
@@ -156,6 +157,7 @@ def told(run, straggling, stalled):
     return {job: run("triage", *job, "--format", "json").json for job in (tuple(straggling), tuple(stalled))}
 
 
+@pytest.mark.campaign
 def test_sarif_has_a_result_for_each_finding(run, straggling, told):
     found = told[tuple(straggling)]
     log = run("triage", *straggling, "--format", "sarif").json
@@ -178,6 +180,7 @@ def test_sarif_has_a_result_for_each_finding(run, straggling, told):
         assert words[words.index("--sort") + 1] in schema["items"]["required"], words
 
 
+@pytest.mark.campaign
 def test_sarif_against_a_baseline_says_what_is_new(run, tmp_path, stalled):
     path = tmp_path / "triage.sarif"
     assert run("triage", *stalled, "--baseline", *stalled, "-o", path).status == 0

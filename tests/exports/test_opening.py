@@ -223,6 +223,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.campaign
 def test_any_name_opens(tmp_path, bytes_of_an_export, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in NAMES:

@@ -263,6 +263,7 @@ async def test_recipes_have_screens_of_printable_text(job, cache_directory):
     assert not found
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "texts", [hostile.TEXTS[:2], pytest.param(hostile.TEXTS[2:], marks=pytest.mark.campaign)], ids=["few", "others"]
 )

@@ -68,6 +68,7 @@ def test_it_is_known_of_this_export_alone(export, whole):
     assert said(program.run("kernels", export, *CSV)) == []
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "words", [("triage", "--no-cache"), pytest.param(("triage",), marks=pytest.mark.campaign)], ids=" ".join
 )

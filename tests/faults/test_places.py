@@ -187,6 +187,7 @@ class TestWithLess:
         )
         assert "not implemented" in done.stderr
 
+    @pytest.mark.campaign
     def test_fewer_open_files_than_exports(self, tmp_path, original):
         place = tmp_path / "many"
         place.mkdir()
@@ -212,6 +213,7 @@ class TestWithLess:
         )
         assert done.returncode == 0 and len(done.stdout.splitlines()) == 17, done.stderr
 
+    @pytest.mark.campaign
     def test_little_address_space_is_enough(self, tmp_path):
         path = synthetic.benchmark_export(tmp_path / "rank0.sqlite", kernels=20_000)
         before = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (512 << 20, 512 << 20))"

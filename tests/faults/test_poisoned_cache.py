@@ -186,6 +186,7 @@ def _wrong(cache: Filled, file: Path, way: str, asked: list[tuple[str, ...]]) ->
     return failed
 
 
+@pytest.mark.campaign
 def test_every_kind_in_some_ways(cache):
     """Every way for some kind, every kind (of the few: every third) in one way, for one command that reads it."""
     chance, failed, done = random.Random(16), [], 0

@@ -60,6 +60,7 @@ def test_no_command_tells_it_in_any_form(exports, tmp_path, monkeypatch, asked):
     assert program.unchanged(exports[0].parent) == before
 
 
+@pytest.mark.campaign
 async def test_no_screen_shows_it(exports, tmp_path):
     shown = []
     async with jobs.running(exports, tmp_path / "cache", jobs.WIDE) as (app, pilot):

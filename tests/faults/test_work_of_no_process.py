@@ -43,6 +43,7 @@ def without(found, *headers):
 ASKED = (("kernels",), ("memory",), ("gpu",), ("gpu", "--over-time"), ("stats", "-r", "cuda_gpu_kern_sum,cuda_gpu_sum"))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("asked", "more"),
     [
@@ -79,6 +80,7 @@ def test_triage_and_nccl_do_not_say_that_there_is_none(exports):
         assert "no GPU work" not in (ran.out + ran.err).lower()
 
 
+@pytest.mark.campaign
 def test_some_without_a_process_change_no_rank(tmp_path):
     paths = job(tmp_path / "job", 2)
     before = {row["Rank"]: row for row in rows("ranks", *paths)}

@@ -296,6 +296,7 @@ def test_whole_graphs_are_in_the_gpu_time(tmp_path):
     assert found["GPU operation time"]["a"] == sum(found[part]["a"] for part in parts)
 
 
+@pytest.mark.campaign
 def test_less_work_is_told_from_faster_kernels(demo, tmp_path):
     with closing(job_of(TrainingJob(ranks=4, steps=2, layers=2).write(tmp_path)[0])) as shorter:
         notes = summary(side(demo, 0), side(shorter)).notes

@@ -138,6 +138,7 @@ def test_the_delay_of_a_launch_is_from_the_call_and_the_queueing_from_its_end():
 
 
 class TestFacts:
+    @pytest.mark.campaign
     def test_every_kind_has_facts_and_lines(self, demo_session, tmp_path, session):
         session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
         session.add(synthetic.whole_graph_export(tmp_path / "whole.sqlite"))

@@ -31,6 +31,7 @@ def indices(part, reports):
     return {report.index: {"index": np.array([report.index])} for report in reports}
 
 
+@pytest.mark.campaign
 def test_a_run_is_given_a_session_of_its_reports(session):
     seen = []
 
@@ -42,6 +43,7 @@ def test_a_run_is_given_a_session_of_its_reports(session):
     assert seen == [([number], [number]) for number in range(5)]
 
 
+@pytest.mark.campaign
 def test_what_was_computed_before_an_interruption_is_kept(session):
     def compute(part, reports):
         if reports[0].index == 3:

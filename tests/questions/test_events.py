@@ -301,6 +301,7 @@ class TestPlaces:
         expected = next((index for index, start in enumerate(starts) if start >= moment), len(starts) - 1)
         assert listed.at_time(moment) == expected
 
+    @pytest.mark.campaign
     @settings(max_examples=15, deadline=None)
     @given(
         index=st.integers(0, 420),
@@ -377,6 +378,7 @@ class TestKeptCounts:
         finally:
             session.close()
 
+    @pytest.mark.campaign
     def test_they_are_the_same_computed_and_kept_and_other_bins_beside_other_reports(
         self, ranks: list[Path], tmp_path: Path
     ) -> None:
@@ -400,6 +402,7 @@ class TestKeptCounts:
         assert listed.find(rare[-1], True, NameFilter("rare")) is None
         assert listed.find(rare[0], False, NameFilter("rare")) is None
 
+    @pytest.mark.campaign
     def test_a_search_that_knows_the_names_finds_the_same(
         self, ranks: list[Path], tmp_path: Path, in_memory: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:

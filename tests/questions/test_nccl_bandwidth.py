@@ -150,6 +150,7 @@ def test_bandwidths_of_a_program(programs, name):
     assert told == [pytest.approx(tuple(row)) if None not in row else tuple(row) for row in expected]
 
 
+@pytest.mark.campaign
 def test_an_old_nccl_gives_the_same_without_communicators(tmp_path):
     job = job_of(*training_job(tmp_path, ranks=2, steps=1, layers=2, payload_layout=NcclPayloads.BEFORE_2_25))
     frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing()).frame()

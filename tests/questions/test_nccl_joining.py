@@ -27,6 +27,7 @@ def without_numbers(frame: pd.DataFrame) -> pd.DataFrame:
     return plain.astype({key: object for key in plain if isinstance(plain[key].dtype, pd.CategoricalDtype)})
 
 
+@pytest.mark.campaign
 def test_reports_one_at_a_time_give_the_same(exports, opened, monkeypatch):
     session = opened(*exports)
     whole = NcclPairing.load(session)

@@ -157,6 +157,7 @@ def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache
     assert asked(paths, cache, whole=True) == expected
 
 
+@pytest.mark.campaign
 def test_the_numbers_of_a_selection_are_those_of_a_whole_pack(written: list[Path], cache: Cache):
     with opened(written[:2], None, whole=True) as packed, opened(written[:2], cache) as unpacked:
         for chosen in ("a window", "a stream", "a device", "a rank"):
@@ -215,6 +216,7 @@ class TestBesideAPack:
         assert asked(job, cache) == expected
         assert read == []
 
+    @pytest.mark.campaign
     def test_what_was_kept_without_a_pack_serves_with_one(
         self, job: list[Path], cache: Cache, monkeypatch: pytest.MonkeyPatch
     ):

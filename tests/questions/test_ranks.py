@@ -183,6 +183,7 @@ class TestStepTables:
             assert row["max"] == max(own.values()) == own[row["slowest"]] and row["spread"] == row["max"] - row["min"]
 
 
+@pytest.mark.campaign
 def test_different_runs_are_not_compared(tmp_path, opened):
     """Two ranks of a run, and two of one a day later."""
     two_runs = TrainingJob(steps=3, layers=1, gpu_metrics=False).write(tmp_path)

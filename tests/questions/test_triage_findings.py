@@ -80,6 +80,7 @@ def test_a_gpu_that_waits_while_another_one_of_its_process_works_is_told_of(tmp_
     told(one, "for 60 % of that while another GPU of the process works")
 
 
+@pytest.mark.campaign
 def test_a_longer_start_is_told_with_what_it_was_below_the_threshold(tmp_path):
     short, long = late(tmp_path / "short.sqlite", before=15, recorded=False), late(tmp_path / "long.sqlite")
     with closing(job_of(long)) as job, closing(job_of(short)) as baseline:
@@ -239,6 +240,7 @@ def test_the_first_calls_of_mpi_are_told_apart(tmp_path):
     told(one, "of it in first calls, which set up connections (MPI_Allreduce 10")
 
 
+@pytest.mark.campaign
 def test_the_pair_of_ranks_whose_exchange_is_slow_is_told_from_those_that_wait_for_it(tmp_path):
     """20 exchanges of 8 MiB a pair: 1.678 GB/s in 5 ms, 8.389 GB/s in 1 ms."""
     paths = illnesses.slow_pair(tmp_path).paths

@@ -212,6 +212,7 @@ def test_the_launcher_of_nsys_is_not_the_program(tmp_path):
         assert [item.process_name for item in job.ranks] == ["solver"]
 
 
+@pytest.mark.campaign
 def test_a_run_of_ten_times_the_time_got_worse(tmp_path):
     short, long = stepped(tmp_path / "a.sqlite", [20] * 3, 10), stepped(tmp_path / "b.sqlite", [200] * 3, 100)
     with closing(job_of(short)) as before, closing(job_of(long)) as after:

@@ -156,6 +156,7 @@ def test_processes_that_share_an_ordinal_are_kept_apart(opened, tmp_path):
     assert total(by_task.values()).percent(170) == pytest.approx(170 / 3)
 
 
+@pytest.mark.campaign
 def test_reading_in_batches_changes_nothing(opened, tmp_path, monkeypatch):
     paths = [tmp_path / f"rank{number}.sqlite" for number in range(3)]
     for number, path in enumerate(paths):

@@ -64,6 +64,7 @@ def steps(path: Path, times: Sequence[int], setup: int = 1) -> Path:
     return path
 
 
+@pytest.mark.campaign
 def test_the_same_work_in_a_longer_run_is_slower_although_the_gpu_is_idle_for_less(tmp_path):
     """The GPU is idle for 50 % of 200 ms in A, for 10 % of 2 s in B."""
     a = kernels(tmp_path / "a.sqlite", 10, 20, 10)

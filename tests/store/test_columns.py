@@ -148,6 +148,7 @@ cached_in_campaign = pytest.mark.parametrize(
 
 
 class TestSameAsPacked:
+    @pytest.mark.campaign
     @cached_in_campaign
     def test_one_report_after_the_other(self, exports, partly, of_packs):
         """Of one export: that the columns of every export are the same is told row by row below."""
@@ -165,6 +166,7 @@ class TestSameAsPacked:
                 for report in all_reports():
                     assert answered(session, report) == of_packs(path)[report.name], (path.name, report.name)
 
+    @pytest.mark.campaign
     @cached_in_campaign
     def test_a_report_needs_nothing_that_another_has_read(self, exports, partly, of_packs):
         for report in all_reports():

@@ -113,6 +113,7 @@ class TestCounts:
             "FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds ON id = demangledName ORDER BY 1",
         )
 
+    @pytest.mark.campaign
     def test_a_row_number_is_unique_in_its_table_and_report(self, demo_session, tmp_path, both):
         others = both(
             synthetic.simulation_export(tmp_path / "s.sqlite"), synthetic.cpu_only_export(tmp_path / "c.sqlite")
@@ -477,6 +478,7 @@ class TestChunks:
         for name, value in settings.items():
             monkeypatch.setattr(modules[name], name, value)
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "settings",
         [

@@ -293,6 +293,7 @@ class TestWhatIsMadeOfThem:
                 assert everything(job, Selection()) == whole
             assert {file: file.read_bytes() for file in result_files(cache)} == files
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(("small", "file"), [(1 << 16, "nvtx-read"), (0, "nvtx-start")])
     def test_the_results_of_another_version_are_left_alone(self, exports, cache, monkeypatch, small, file):
         monkeypatch.setattr("nsystui.questions.nvtx.columns._SMALL", small)

@@ -102,6 +102,7 @@ async def test_one_rank_alone_cannot_be_compared(demo_job, cache_directory):
         line_with(app, "there is one rank only")
 
 
+@pytest.mark.campaign
 async def test_enter_goes_from_the_summary_to_a_table_and_to_the_name_on_its_screen(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("x", "down", "x")
@@ -185,6 +186,7 @@ async def test_the_tables_of_two_jobs(demo_job, other_job, cache_directory, tmp_
         assert isinstance(app.screen, DiffScreen) and app.screen.sides[0].label == "before"
 
 
+@pytest.mark.campaign
 async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(
     demo_job, other_job, cache_directory, tmp_path
 ):
@@ -253,6 +255,7 @@ def test_less_time_is_better_and_a_count_is_neither(what, difference, expected):
 # What cannot be compared, and another job from the palette
 
 
+@pytest.mark.campaign
 async def test_what_cannot_be_compared_ends_with_its_reason(demo_job, cache_directory, tmp_path):
     def no_sides(jobs: Sequence[Any]) -> tuple[Side, Side]:
         raise UsageError("rank 9 is not open")

@@ -20,6 +20,7 @@ def job(written_once: Callable[..., list[Path]]) -> list[Path]:
     return written_once("efficiency", TrainingJob(ranks=2, steps=2, layers=2, straggler=1, gpu_metrics=False).write)
 
 
+@pytest.mark.campaign
 async def test_v_shows_factors_and_the_breakdown_of_each_gpu(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
         await pilot.press("4", "v", "v", "v")

@@ -60,6 +60,7 @@ async def test_what_is_drawn_on_the_screens_is_drawn_in_the_file(demo_job, cache
     assert {"rank 0", "rank 3"} <= set(texts(tmp_path / "map.svg"))
 
 
+@pytest.mark.campaign
 async def test_a_table_without_a_drawing_says_so_and_a_file_is_never_replaced_unasked(
     demo_job, cache_directory, tmp_path
 ):

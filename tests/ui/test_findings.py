@@ -136,6 +136,7 @@ class TestFound:
                 assert app.selection.name == (NameFilter("x") if door.filter else None)
                 await pilot.press("escape")
 
+    @pytest.mark.campaign
     async def test_one_without_evidence_has_its_door_too(self, tmp_path, cache_directory):
         paths = illnesses.synchronous_memsets(tmp_path / "no-nvtx.sqlite").paths
         async with running(paths, cache_directory, NARROW) as (app, pilot):
@@ -146,6 +147,7 @@ class TestFound:
             await pilot.press("enter")
             assert not isinstance(app.screen, FindingScreen)
 
+    @pytest.mark.campaign
     async def test_a_healthy_job_is_said_to_be_healthy(self, healthy, cache_directory):
         async with running(healthy, cache_directory, NARROW) as (app, pilot):
             line_with(app, "no issues found")
@@ -162,6 +164,7 @@ class TestFound:
 class TestHugeJobs:
     """Here every job is huge: see conftest."""
 
+    @pytest.mark.campaign
     async def test_nothing_is_looked_for_until_a_key_asks(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             assert "! checks" in line_with(app, "Findings")

@@ -113,6 +113,7 @@ async def test_many_gpus_have_half_a_line_and_the_cursor_tells_the_parts(many_ra
 # The view
 
 
+@pytest.mark.campaign
 async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("4")
@@ -287,6 +288,7 @@ async def test_a_clock_in_mhz_is_worded_in_ghz(demo_job, cache_directory):
         assert re.search(r"GPC Clock Frequency 1\.[0-9]+ GHz", line_with(app, "GPC Clock Frequency 1"))
 
 
+@pytest.mark.campaign
 async def test_the_metrics_of_kernels_and_steps_are_a_view_beside_the_lanes(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("4", "V", "V")
@@ -313,6 +315,7 @@ async def test_m_leads_from_a_table_to_the_metrics_of_its_rows_and_esc_back(demo
             assert app.current_mode == mode
 
 
+@pytest.mark.campaign
 async def test_m_says_what_to_record_where_there_are_no_metrics(many_ranks, cache_directory):
     async with running(many_ranks[:1], cache_directory, WIDE) as (app, pilot):
         await pilot.press("2", "m")

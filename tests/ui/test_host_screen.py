@@ -139,6 +139,7 @@ async def test_a_cause_opens_the_gaps_and_a_gap_is_shown_on_the_timeline(job, ca
         line_with(app, "causes: ")
 
 
+@pytest.mark.campaign
 async def test_the_details_of_memory_have_its_curve_and_its_row_opens_the_allocations(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
         await pilot.press("8", "V")
@@ -167,6 +168,7 @@ async def test_the_details_of_an_allocation_have_its_call_stack(tmp_path):
         assert "stack Pool::grow ‹ main" in " ".join(app.screen.query_one(DetailPane).lines)
 
 
+@pytest.mark.campaign
 async def test_an_export_without_host_tables_says_what_to_record(tmp_path):
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, *(f"DROP TABLE IF EXISTS {name}" for name in HOST_TABLES))

@@ -16,6 +16,7 @@ async def click(app, pilot, words: str, line: int | None = None, part: int = 0) 
     await pilot.click(offset=(lines[y].index(words) + part, y))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("size", "names"),
     [
@@ -79,6 +80,7 @@ async def test_rows_are_chosen_then_opened_and_the_wheel_moves_along(demo_job, c
         assert len(app.screen_stack) == 2
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("key", ["4", "L"])
 async def test_a_span_is_drawn_and_selected_and_the_wheel_zooms(demo_job, cache_directory, key):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):

@@ -113,6 +113,7 @@ async def test_from_what_a_finding_shows_esc_leads_back_to_the_finding(job, cach
         assert isinstance(app.screen, OverviewScreen)
 
 
+@pytest.mark.campaign
 async def test_views_and_groupings_are_named_and_keys_go_through_them(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
         await pilot.press("2")

@@ -316,6 +316,7 @@ class TestReading:
 
 
 class TestBesideExports:
+    @pytest.mark.campaign
     @pytest.mark.parametrize("kind", ["none", "gone", "read"])
     async def test_the_log_is_a_view_beside_the_exports(self, two_ranks, cache, log, tmp_path, kind):
         logs = {"none": (), "gone": (str(tmp_path / "gone.log"),), "read": (str(log),)}[kind]
@@ -355,6 +356,7 @@ def test_the_log_view_imports_no_data_frames(log):
     assert HEAVY.isdisjoint(done.stdout.split())
 
 
+@pytest.mark.campaign
 def test_a_slow_line_gets_little(tmp_path):
     """The budget of the other screens, in a real terminal, with a table longer than the screen."""
     path = tmp_path / "sizes.log"

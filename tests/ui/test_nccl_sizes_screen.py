@@ -17,6 +17,7 @@ def job(written_once: Callable[..., list[Path]]) -> list[Path]:
     return written_once("sizes", TrainingJob(ranks=2, steps=2, layers=2, gpu_metrics=False).write)
 
 
+@pytest.mark.campaign
 async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("3")

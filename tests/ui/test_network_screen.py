@@ -27,6 +27,7 @@ async def test_adapters_and_collectives_are_views_beside_the_lanes(demo_job, cac
         assert all(word in line_with(app, "peak sent") for word in ("sent", "received"))
 
 
+@pytest.mark.campaign
 async def test_without_samples_the_view_is_not_offered(tmp_path, cache_directory):
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, "DELETE FROM NET_NIC_METRIC")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 
+import pytest
 from jobs import answer, becomes_text, kept_at_work, last_line, running, screen_text, tap
 
 from nsystui.questions.opening import Source
@@ -41,6 +42,7 @@ async def test_before_the_first_table_u_and_enter_say_that_there_is_nothing_yet(
         await rest()
 
 
+@pytest.mark.campaign
 async def test_capital_e_writes_a_trace_of_the_selection_and_asks_before_it_overwrites(
     demo_job, cache_directory, tmp_path, monkeypatch
 ):

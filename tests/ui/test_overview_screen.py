@@ -180,6 +180,7 @@ async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_d
         assert screen.ranks.current_values["rank"] == first
 
 
+@pytest.mark.campaign
 async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         for key, kind in (("d", DiagnosticsScreen), ("i", ContentsScreen), ("F", FilesScreen)):
@@ -224,6 +225,7 @@ async def test_whole_graphs_have_their_part_of_the_time(tmp_path):
         assert line_with(app, "count as busy")
 
 
+@pytest.mark.campaign
 async def test_a_packed_job_without_its_exports_and_a_report_that_is_not_whole(demo_job, tmp_path, capsys):
     job = tmp_path / "job"
     assert main(["pack", *map(str, demo_job), "-o", str(job)]) == 0
@@ -325,6 +327,7 @@ def test_many_failures_take_two_lines(tmp_path, count, lines):
         assert f"{count - 1} more files" in found[1][1][0]
 
 
+@pytest.mark.campaign
 async def test_while_reports_join_what_is_there_is_said_to_be_so_far(demo_job, tmp_path, held_up):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), tmp_path / "cache"))
     async with kept_at_work(app) as rest:

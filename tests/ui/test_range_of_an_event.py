@@ -39,6 +39,7 @@ def shown_range(app) -> tuple[str, int]:
     return node.name, node.window.end - node.window.start
 
 
+@pytest.mark.campaign
 async def test_from_a_kernel_its_call_a_launch_and_the_timeline_to_the_same_range(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
         await pilot.press("2")
@@ -92,6 +93,7 @@ async def test_a_range_of_a_list_is_shown_itself_also_beyond_the_first_page_of_i
                 assert len(inside) == line.node.child_count
 
 
+@pytest.mark.campaign
 async def test_rows_that_are_sums_and_events_in_no_range_say_so(written_once, tmp_path):
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, "UPDATE NVTX_EVENTS SET end = start WHERE end IS NOT NULL")

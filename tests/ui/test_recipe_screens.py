@@ -30,6 +30,7 @@ async def open_recipe(app, pilot, name: str) -> None:
     await pilot.pause()
 
 
+@pytest.mark.campaign
 async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("ctrl+p")
@@ -48,6 +49,7 @@ async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_d
         assert not isinstance(app.screen, Palette)
 
 
+@pytest.mark.campaign
 async def test_a_question_in_a_new_file_is_in_the_palette_and_its_views_on_a_screen(
     dummy_question, job, cache_directory
 ):

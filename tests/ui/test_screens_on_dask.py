@@ -52,6 +52,7 @@ async def test_the_screens_of_a_cluster_are_the_screens_here(packed, dask_schedu
     assert on_cluster == await shown(packed, None)
 
 
+@pytest.mark.campaign
 async def test_no_scheduler_ends_the_program_with_the_reason(packed):
     app = NsystuiApp(Source((str(packed),), dask="nowhere"))
     async with app.run_test(size=NARROW):

@@ -100,6 +100,7 @@ async def test_ranks_open_and_close_and_one_is_selected(demo_job, cache_director
         assert "the only one" in last_line(app)
 
 
+@pytest.mark.campaign
 async def test_lanes_fill_the_height(demo_job, cache_directory):
     async with running(demo_job, cache_directory, (200, 60)) as (app, pilot):
         await pilot.press("L")
@@ -137,6 +138,7 @@ async def test_only_the_lanes_in_sight_are_computed(many_ranks, cache_directory)
 # The view
 
 
+@pytest.mark.campaign
 async def test_the_view_zooms_around_the_cursor_and_stays_inside_the_selection(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("L", "t")
@@ -244,6 +246,7 @@ async def test_l_on_an_event_centres_on_it_in_its_lane(demo_job, cache_directory
 # Marks, names, the selection
 
 
+@pytest.mark.campaign
 async def test_the_mark_measures_to_the_cursor_and_t_takes_what_lies_between(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("L", "plus", "m")
@@ -292,6 +295,7 @@ async def test_found_names_are_marked_and_counted_and_n_goes_from_one_to_the_nex
         assert any(timeline(app).chart.line(lane).marked for lane in range(4))
 
 
+@pytest.mark.campaign
 async def test_e_exports_the_operations_in_sight(demo_job, cache_directory, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with running(demo_job, cache_directory) as (app, pilot):
@@ -326,6 +330,7 @@ async def test_without_lanes_it_says_what_to_record_and_keys_say_so(make, tmp_pa
         assert app.is_running
 
 
+@pytest.mark.campaign
 async def test_whole_graphs_have_names(tmp_path):
     path = whole_graph_export(tmp_path / "graph.sqlite")
     async with running([path], tmp_path / "cache") as (app, pilot):
@@ -335,6 +340,7 @@ async def test_whole_graphs_have_names(tmp_path):
         assert line_with(app, "CUDA graph") and "GG" not in "".join(screen_text(app))
 
 
+@pytest.mark.campaign
 async def test_without_colours_letters_say_what_a_column_holds(demo_job, cache_directory):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), Look(no_color=True))
     async with app.run_test(size=NARROW) as pilot:
@@ -361,6 +367,7 @@ def test_lines_that_are_unknown_say_that_they_are_being_computed():
     assert chart.line(0) is line and chart.line(1) is None
 
 
+@pytest.mark.campaign
 async def test_threads_have_lanes_of_what_they_ran_on_cpus(written_once, cache_directory):
     cpu_job = written_once("cpu lanes", lambda directory: training_job(directory, ranks=1, steps=3, layers=3))
     async with running(cpu_job, cache_directory, WIDE) as (app, pilot):
