@@ -75,6 +75,7 @@ def test_triage_has_the_rows_of_the_json(findings, job_files, capsys):
     assert findings.sentence.tolist() == [row["sentence"] for row in expected]
 
 
+@pytest.mark.campaign
 def test_thresholds_of_triage_have_their_names(job, findings):
     assert "straggler" in findings.query("severity == 'warning'").id.tolist()
     assert "straggler" not in job.triage({"straggler_percent": 99}).query("severity == 'warning'").id.tolist()

@@ -13,7 +13,7 @@ from disks import fill, half_written, small_disk
 from synthetic import benchmark_export, two_process_export
 
 from nsystui.base import resources, terminal
-from nsystui.base.resources import NICE
+from nsystui.base.resources import NICE, usual_threads
 from nsystui.commands import configuration
 from nsystui.commands.configuration import default_cache
 from nsystui.store.database import SMALLEST_MEMORY, Limits
@@ -82,6 +82,7 @@ class TestWhatIsAllowed:
     @pytest.mark.parametrize(("cpus", "threads"), [(1, 1), (2, 2), (128, 2)])
     def test_without_them_two_threads_at_most(self, run, export, used, monkeypatch, cpus, threads):
         monkeypatch.setattr(resources, "cpus", lambda: cpus)
+        monkeypatch.setattr(resources, "usual_threads", usual_threads)
         assert run("info", export).status == 0
         assert used[0].threads == threads
 

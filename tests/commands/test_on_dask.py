@@ -80,9 +80,7 @@ NOTHING_FOR = {"mpi", "libraries", "mpi_event_sum", "openacc_sum", "openmp_sum"}
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    "words", [*EACH_MECHANISM, *(pytest.param(words, marks=pytest.mark.campaign) for words in OF_REPORTS)]
-)
+@pytest.mark.parametrize("words", [*EACH_MECHANISM, *OF_REPORTS])
 def test_the_answer_is_the_same(run, dask_scheduler, packed, demo_job, asked_of_workers, words):
     name, *flags = words.split()
     flags += [] if "--format" in flags else ["--format", "csv"]
@@ -94,6 +92,7 @@ def test_the_answer_is_the_same(run, dask_scheduler, packed, demo_job, asked_of_
     assert asked_of_workers
 
 
+@pytest.mark.campaign
 def test_what_ncu_measured_stands_beside_the_kernels_of_workers(run, dask_scheduler, packed, tmp_path):
     name = run("kernels", packed, "--format", "json").json[0]["name"]
     path = tmp_path / "report.csv"
@@ -111,6 +110,7 @@ def test_every_question_that_a_cluster_computes_is_compared():
     assert {one.name for one in catalogue.questions() if one.of_reports} == (asked - {"triage"}) | NOTHING_FOR
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("words", ["mpi", "stats -r openacc_sum"])
 def test_what_was_not_recorded_is_missing_there_too(run, dask_scheduler, packed, words):
     name, *flags = words.split()
@@ -141,6 +141,7 @@ def test_what_a_cluster_has_no_part_in_is_refused_in_a_line(run, packed, words):
     assert "leave --dask out" in done.err
 
 
+@pytest.mark.campaign
 def test_a_scheduler_file_and_a_file_to_write(run, dask_scheduler, packed, tmp_path):
     (tmp_path / "scheduler.json").write_text(json.dumps({"address": dask_scheduler}))
     done = run("ranks", "--dask", tmp_path / "scheduler.json", packed, "-o", tmp_path / "ranks.json")
@@ -148,6 +149,7 @@ def test_a_scheduler_file_and_a_file_to_write(run, dask_scheduler, packed, tmp_p
     assert [row["rank"] for row in json.loads((tmp_path / "ranks.json").read_text())] == [0, 1, 2, 3]
 
 
+@pytest.mark.campaign
 def test_workers_of_another_version_or_without_the_program(run, dask_scheduler, packed, monkeypatch):
     monkeypatch.setattr(on_dask, "__version__", "0.0.9")
     done = run("ranks", "--dask", dask_scheduler, packed)
@@ -179,6 +181,7 @@ def test_no_scheduler(run, packed, tmp_path, monkeypatch, where):
     assert (done.status, done.err.count("\n")) == (2, 1)
 
 
+@pytest.mark.campaign
 def test_a_cluster_without_workers(run, packed, monkeypatch):
     monkeypatch.setattr(on_dask, "_FIRST_WORKER", 0.5)
     with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster:

@@ -111,6 +111,7 @@ def test_a_table_has_the_texts_of_the_command(run, demo_job, page, section, titl
         assert [one.strip() for one in shown[name]] == list(printed[name])
 
 
+@pytest.mark.campaign
 def test_findings_come_with_cost_cause_advice_and_evidence(run, demo_job, page):
     found = run("triage", *demo_job, "--format", "json").json
     told = [one for one in found if one["severity"] != "not checked"]

@@ -98,6 +98,7 @@ class TestBaseline:
         job = TrainingJob(ranks=1, steps=10, layers=16, straggler=None, stall_ms=200)
         return job.write(tmp_path_factory.mktemp("ill"))
 
+    @pytest.mark.campaign
     def test_what_is_new_is_told_with_what_changed_most_and_alone_fails(self, run, ill, healthy):
         done = run("triage", *ill, "--baseline", *healthy, "--fail-on", "warning")
         assert done.status == 1

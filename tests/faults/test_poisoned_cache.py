@@ -214,6 +214,7 @@ def test_files_in_every_way(cache):
     assert not failed, f"{len(failed)} of {len(cases)}\n\n" + "\n\n".join(failed)
 
 
+@pytest.mark.campaign
 def test_the_whole_pack_of_another_report(cache):
     """A directory in the place of another, with all that belongs together."""
     first, second = (sorted(cache.place.glob(f"rank{rank}*"), key=lambda one: one.name) for rank in (0, 1))

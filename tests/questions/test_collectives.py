@@ -131,6 +131,7 @@ class TestClock:
         pair = [sequence(rank, [0], [900 * rank], communicator="pair") for rank in range(2)]
         assert fit_clock(match([*world, *pair]).groups).shifts == {0: 1, 1: 0, 2: -1}
 
+    @pytest.mark.campaign
     def test_the_demo_is_put_right_or_left_as_it_is(self, demo_job, opened):
         job = Job(opened(*demo_job))
         before = [report.clock_offset for report in job.session.reports]

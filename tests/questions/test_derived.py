@@ -64,6 +64,7 @@ def test_what_was_computed_before_an_interruption_is_kept(session):
     assert {index: int(arrays["index"][0]) for index, arrays in found.items()} == {index: index for index in range(5)}
 
 
+@pytest.mark.campaign
 def test_it_is_told_how_far_the_runs_are_and_when_they_are_over(session, monkeypatch):
     told: list[Computation | None] = []
     monkeypatch.setattr(session, "tell", told.append)

@@ -85,6 +85,7 @@ async def test_a_launch_says_its_step_and_a_kernel_its_full_name(job, cache):
         assert f"step {step_of(job[int(values['rank'])], int(values['correlation_id']))} " in details(app)
 
 
+@pytest.mark.campaign
 async def test_of_one_rank_alone_nobody_came_last(job, cache):
     async with running(job[:1], cache, WIDE) as (app, pilot):
         await pilot.press("3", "enter")

@@ -93,6 +93,7 @@ async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_director
         line_with(app, "recipe › cuda_gpu_kern_sum")
 
 
+@pytest.mark.campaign
 async def test_a_map_is_drawn_figure_by_figure_and_is_a_table_too(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
         await open_recipe(app, pilot, "nccl_gpu_time_util_map")
