@@ -141,7 +141,8 @@ class TestTrainingJob:
         assert other[0].read_bytes() != job[0].read_bytes()
 
     def test_number_of_kernels_is_the_announced_one(self, job):
-        assert [count(path, "CUPTI_ACTIVITY_KIND_KERNEL") for path in job] == [SMALL.kernels_per_rank] * 4
+        kernels = SMALL.steps * (SMALL.compute_kernels_per_step + len(SMALL.step_collectives))
+        assert [count(path, "CUPTI_ACTIVITY_KIND_KERNEL") for path in job] == [kernels] * 4
         assert [len(nccl_kernels(path)) for path in job] == [3 * len(SMALL.step_collectives)] * 4
 
     def test_every_gpu_operation_has_one_api_call_that_began_before_it(self, job):

@@ -357,7 +357,7 @@ def test_numbered_names_fold_and_a_single_thread_has_no_level_of_its_own(session
     single = tree.children(singles, order="time")[1]
     assert (single.label, single.kind, single.window) == ("step 1", NodeKind.RANGE, Window(100, 190))
     assert (single.gpu_total, single.gpu_ops, single.self_total) == (121, 2, 50)
-    assert not single.has_children
+    assert single.child_count == 0
     assert tree.children(single) == []
 
 
@@ -410,7 +410,7 @@ def test_more_levels_than_python_recurses(session_of):
     node = tree.roots()[0]
     for _ in range(levels - 1):
         (node,) = tree.children(node)
-    assert (node.depth, node.gpu_total, node.has_children) == (levels - 1, levels, False)
+    assert (node.depth, node.gpu_total, node.child_count) == (levels - 1, levels, 0)
     assert len(tree.ancestors(node)) == levels - 1
     assert sum(1 for _ in tree.search(NameFilter("down"))) == levels // 2
     assert len(nvtx_tree_table(tree, depth=50)) == 50

@@ -222,16 +222,10 @@ class NcclLogScreen(FilteredTableScreen):
         if self.explorer.source.files:
             await super().action_mode(name)
         else:
-            self._say_that_it_is_alone()
+            self.say("no export is open: `nsystui FILE… --nccl-log LOG…` shows both")
 
     async def action_timeline(self) -> None:
-        if self.explorer.source.files:
-            await super().action_timeline()
-        else:
-            self._say_that_it_is_alone()
-
-    def _say_that_it_is_alone(self) -> None:
-        self.say("no export is open: `nsystui FILE… --nccl-log LOG…` shows both")
+        await (super().action_timeline() if self.explorer.source.files else self.action_mode("timeline"))
 
     def proposed_name(self, answer: Answer) -> str | None:
         from nsystui.output.files import propose_name
