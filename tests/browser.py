@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-_PATIENCE = 120.0
+_PATIENCE = 600.0
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 

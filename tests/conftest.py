@@ -45,10 +45,16 @@ def _end_quietly() -> None:
 
 @pytest.hookimpl(optionalhook=True)  # unknown without xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """More than there are CPUs, if there is memory for them: the tests of screens and terminals mostly wait."""
-    cpus, allowed = resources.cpus(), resources.memory()
-    workers = min(2 * cpus, cpus + 4)
+    """One for each CPU, if there is memory for them, and one more: some tests wait for a terminal."""
+    allowed = resources.memory()
+    workers = resources.cpus() + 1
     return workers if allowed is None else max(min(workers, allowed // _WORKER_MEMORY), 1)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: no collection of garbage needs to look through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -98,6 +104,8 @@ def cache_directory(run_directory: Path) -> Iterator[Path]:
         patch.setenv("XDG_CONFIG_HOME", str(directory / "no-config"))
         for name in ("NO_COLOR", "COLUMNS", "LINES"):
             patch.delenv(name, raising=False)
+        # The tests run side by side: one that took all CPUs for itself would only take more of them in all.
+        patch.setattr(resources, "usual_threads", lambda: 1)
         # A test waits for the threads in the background: behind all other tests they would take minutes.
         patch.setattr(resources, "NICE", -20)
         yield directory
@@ -132,15 +140,26 @@ def shared_export() -> Callable[[str], Path]:
     return path_of
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def dask_scheduler() -> Iterator[str]:
     """The address of a Dask cluster of two processes, which gives up a task when two of its workers have died."""
     distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'nsystui[dask]'")
     import dask
 
+    quiet = {
+        "distributed.scheduler.allowed-failures": 1,
+        # What the cluster measures and looks after while it has nothing to do takes a tenth of a CPU for each process.
+        "distributed.scheduler.work-stealing": False,
+        "distributed.scheduler.active-memory-manager.start": False,
+        "distributed.worker.profile.enabled": False,
+        "distributed.worker.memory.monitor-interval": "1h",
+        "distributed.admin.system-monitor.interval": "1h",
+        "distributed.admin.tick.interval": "1h",
+        "distributed.admin.tick.cycle": "1h",
+    }
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        dask.config.set(quiet),
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
     ):
         yield cluster.scheduler_address
 

@@ -2,7 +2,8 @@
 
 Textual's pilot takes a process that gets no CPU for one that rests, and looks away while a thread computes. Here the
 event loop itself is asked: nothing ready, no timer due soon, no thread at work. Importing this module makes every
-``press``, ``click`` and ``pause`` of a pilot end with ``until_idle``.
+``press``, ``click`` and ``pause`` of a pilot end with ``until_idle``. Between the keys of one ``press`` only repaints
+are waited for, as of a user who types: the details of the rows on the way would be most of the work of a test.
 """
 
 from __future__ import annotations
@@ -14,16 +15,20 @@ from weakref import WeakKeyDictionary
 
 import textual.app
 import textual.pilot
+from textual._context import active_app
 from textual.pilot import Pilot
 
 SOON = 0.25
 """Timers due within this many seconds are waited for: repaints, and the details that follow a cursor that rests."""
+REPAINTED = 0.03
 
 _threads: WeakKeyDictionary[Any, set[asyncio.Future[Any]]] = WeakKeyDictionary()
 
 
-async def until_idle(*_: object, seconds: float = 60.0, **__: object) -> bool:
+async def until_idle(*_: object, seconds: float = 60.0, soon: float = SOON, **__: object) -> bool:
     """Wait until the program of the running loop rests; ``seconds`` is a bound for hangs, not a measurement.
+
+    Timers due within ``soon`` seconds are waited for.
 
     Raises:
         TimeoutError: something is still to be done, with what.
@@ -37,11 +42,16 @@ async def until_idle(*_: object, seconds: float = 60.0, **__: object) -> bool:
         working = _threads.get(loop, set())
         due = min((timer.when() for timer in loop._scheduled if not timer.cancelled()), default=float("inf"))
         wait = due - loop.time()
-        if not working and wait > SOON:
+        app = active_app.get(None)
+        if not working and (wait > soon or (app is not None and app._exit)):  # repaints of what is over never come
             return True
         if loop.time() > deadline:
             raise TimeoutError(f"not idle after {seconds} s: {working or f'a timer every {wait} s'}")
         await asyncio.sleep(max(min(wait, 0.002), 0.0005))
+
+
+async def until_repainted(*_: object, **__: object) -> bool:
+    return await until_idle(soon=REPAINTED)
 
 
 _run_in_executor = BaseEventLoop.run_in_executor
@@ -56,5 +66,6 @@ def _run_in_counted_executor(loop: Any, *words: Any) -> asyncio.Future[Any]:
 
 
 BaseEventLoop.run_in_executor = _run_in_counted_executor  # type: ignore[method-assign]
-textual.app.wait_for_idle = textual.pilot.wait_for_idle = until_idle  # type: ignore[attr-defined]
+textual.app.wait_for_idle = until_repainted  # type: ignore[attr-defined]
+textual.pilot.wait_for_idle = until_idle  # type: ignore[attr-defined]
 Pilot._wait_for_screen = until_idle  # type: ignore[assignment, method-assign]

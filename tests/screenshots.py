@@ -35,10 +35,14 @@ MADE_FROM = TARGET / "made-from.json"
 SNAPSHOTS = HERE / "tests/ui/__snapshots__/test_snapshots"
 
 
+def snapshot_path(scene: str, size: tuple[int, int]) -> Path:
+    """The accepted snapshot of a scene."""
+    return SNAPSHOTS / f"test_screen_looks_as_it_was_accepted[{scene}-{size[0]}x{size[1]}].svg"
+
+
 def snapshot_of(scene: str, size: tuple[int, int]) -> str:
     """The fingerprint of the accepted snapshot of a scene."""
-    path = SNAPSHOTS / f"test_screen_looks_as_it_was_accepted[{scene}-{size[0]}x{size[1]}].svg"
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(snapshot_path(scene, size).read_bytes()).hexdigest()[:16]
 
 
 def expected(with_real: bool) -> dict[str, str]:

@@ -70,6 +70,7 @@ def run(text: str, job: Path, directory: Path, **environ: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.campaign
 def test_slurm(job: Path, tmp_path: Path) -> None:
     run(script("#SBATCH"), job, tmp_path, SCRATCH=str(tmp_path), SLURM_JOB_ID="4711")
     out = tmp_path / "run-4711"
@@ -77,6 +78,7 @@ def test_slurm(job: Path, tmp_path: Path) -> None:
     assert f" on {RANKS} GPUs." in (out / "triage.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.campaign
 def test_pbs(job: Path, tmp_path: Path) -> None:
     run(script("#PBS"), job, tmp_path, PBS_O_WORKDIR=str(tmp_path), PBS_JOBID="12.pbs")
     out = tmp_path / "run-12.pbs"

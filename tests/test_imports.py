@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,18 +35,24 @@ def modules(room: str) -> list[Path]:
     return sorted((ROOT / room).rglob("*.py"))
 
 
-def imported(path: Path) -> Iterator[tuple[str, int]]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imported(path: Path) -> tuple[tuple[str, int], ...]:
     """The modules that a file imports anywhere in it, also inside functions and for type checking, by full name."""
     package = ["nsystui", *path.relative_to(ROOT).with_suffix("").parts][:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found = []
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
-            for name in node.names:
-                yield name.name, node.lineno
+            found += [(name.name, node.lineno) for name in node.names]
         elif isinstance(node, ast.ImportFrom):
             start = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*start, *([node.module] if node.module else [])])
-            for name in node.names:
-                yield f"{base}.{name.name}", node.lineno
+            found += [(f"{base}.{name.name}", node.lineno) for name in node.names]
+    return tuple(found)
 
 
 def rooms_of(name: str) -> str:
@@ -55,13 +61,14 @@ def rooms_of(name: str) -> str:
     return rest.partition(".")[0] if first == "nsystui" else ""
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_arrow_points_back(room):
+def test_no_arrow_points_back_and_only_the_screens_know_textual():
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for room, others in ROOMS.items()
         for path in modules(room)
         for name, line in imported(path)
-        if rooms_of(name) not in {"", room, "__version__", *ROOMS[room]}
+        if rooms_of(name) not in {"", room, "__version__", *others}
+        or (name.partition(".")[0] == "textual" and room != "ui")
     ]
     assert wrong == []
 
@@ -109,20 +116,9 @@ def test_every_canonical_table_that_is_asked_for_exists():
         f"{path.relative_to(ROOT)}:{node.lineno} {node.attr}"
         for path in sorted(ROOT.rglob("*.py"))
         if "nsystui.store.tables" in dict(imported(path))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tables"
         if node.attr not in {"METADATA", "of", *canonical.BY_NAME}
-    ]
-    assert wrong == []
-
-
-@pytest.mark.parametrize("room", ["base", "exports", "store", "questions", "output", "commands"])
-def test_only_the_screens_know_textual(room):
-    wrong = [
-        f"{path.relative_to(ROOT)}:{line}"
-        for path in modules(room)
-        for name, line in imported(path)
-        if name.split(".")[0] == "textual"
     ]
     assert wrong == []
 
@@ -140,37 +136,42 @@ def test_only_the_exports_know_nvidias_tables():
     assert wrong == []
 
 
-def loaded_by(code: str, *words: str) -> tuple[set[str], str]:
-    """The top-level modules that ``code`` has loaded in a Python of its own, and what it printed."""
-    report = "\nimport sys; print('LOADED', *sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+def loaded_after(*steps: str) -> list[set[str]]:
+    """The modules that a fresh Python has loaded after each of the steps, which it takes one after the other."""
+    report = "print('LOADED', *sys.modules, file=sys.stderr)"
+    code = "\n".join(["import sys", *(f"{step}\n{report}" for step in steps)])
     done = subprocess.run(
-        [sys.executable, "-c", code + report, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
     assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("LOADED ")]
-    return set(line.split()[1:]), done.stdout
+    return [set(line.split()[1:]) for line in done.stderr.splitlines() if line.startswith("LOADED ")]
 
 
-RUN = "import sys; from nsystui.cli import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass"
+def run(*words: object) -> str:
+    """The step that runs a command."""
+    return f"try: main({[str(word) for word in words]!r})\nexcept SystemExit: pass"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["kernels", "--help"], ["open", "--help"], ["kernals"]])
-def test_help_and_version_load_nothing_heavy(words):
-    loaded, _ = loaded_by(RUN, *words)
-    assert loaded.isdisjoint({*HEAVY, *SCREENS, "platformdirs"})
+MAIN = "from nsystui.cli import main"
 
 
-def test_importing_the_command_line_loads_nothing_heavy():
-    loaded, _ = loaded_by("import nsystui.cli, nsystui.base.text, nsystui.base.units, nsystui.base.terminal")
-    assert loaded.isdisjoint({*HEAVY, *SCREENS})
+def test_help_version_the_demo_and_the_writing_of_answers_load_nothing_heavy(tmp_path):
+    words = ["demo", "--write-only", "--ranks", "1", "--steps", "1", "--directory", tmp_path]
+    steps = [
+        "import nsystui.base.text, nsystui.base.units, nsystui.base.terminal",
+        MAIN,
+        *(run(*line.split()) for line in ("--help", "--version", "kernels --help", "open --help", "kernals")),
+        "import nsystui.output.stdout, nsystui.output.files, nsystui.output.formats",
+        run(*words),
+    ]
+    for step, loaded in zip(steps, loaded_after(*steps), strict=True):
+        heavy = {*HEAVY, *SCREENS} if "demo" in step else {*HEAVY, *SCREENS, "platformdirs"}
+        assert loaded.isdisjoint(heavy), step
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.sqlite"]
 
 
 def test_the_first_screen_is_there_before_anything_heavy_is():
-    loaded, _ = loaded_by("import nsystui.ui.app, nsystui.ui.screens.overview")
+    (loaded,) = loaded_after("import nsystui.ui.app, nsystui.ui.screens.overview")
     assert "textual" in loaded
     assert loaded.isdisjoint(HEAVY)
     assert loaded.isdisjoint({"markdown_it", "pygments", "tree_sitter"})  # Textual has them for widgets not used here
@@ -216,14 +217,16 @@ def test_every_command_that_answers_from_exports_without_a_screen_is_tried():
     assert HEADLESS.keys() == commands().keys() - {"open", "demo", "help", "nccl-log", "record", "schema"}
 
 
+@pytest.mark.campaign
 def test_no_headless_command_loads_the_screens(demo_job, tmp_path):
-    """All in one Python, as each costs a start of a second."""
-    asked = [[command, *words, str(demo_job[0])] for command, words in HEADLESS.items()]
-    lines = [f"main({[word.replace('DIRECTORY', str(tmp_path)) for word in words]!r})" for words in asked]
-    loaded, _ = loaded_by("import sys; from nsystui.cli import main\n" + "\n".join(lines))
-    assert "duckdb" in loaded
-    of_pandas, _ = loaded_by("import pandas")  # which takes pyarrow where there is one
-    assert (loaded - of_pandas).isdisjoint({"textual", "pyarrow"})
+    steps = [MAIN]
+    for command, words in HEADLESS.items():
+        steps.append(run(command, *[word.replace("DIRECTORY", str(tmp_path)) for word in words], demo_job[0]))
+    every = loaded_after(*steps)
+    assert "duckdb" in every[-1]
+    (of_pandas,) = loaded_after("import pandas")  # which takes pyarrow where there is one
+    for command, loaded in zip(HEADLESS, every[1:], strict=True):
+        assert (loaded - of_pandas).isdisjoint({"textual", "pyarrow"}), command
 
 
 _QUERIES = {"numpy", "sqlalchemy", "duckdb"}
@@ -245,25 +248,21 @@ LOADS = {
     "triage": {*_QUERIES, "pandas"},
     "nvtx": {*_QUERIES, "pandas"},
 }
-"""The most that each command loads to answer of a packed rank: SQLAlchemy and DuckDB for a query, pandas for frames."""
+"""The most that each command loads to answer of a packed rank: SQLAlchemy and DuckDB for a query, pandas for frames.
+
+Those that may load less come first, so that one Python can run them all and still tell which loads too much.
+"""
 
 
-@pytest.fixture(scope="module")
-def packed_rank(demo_job, tmp_path_factory):
-    place = tmp_path_factory.mktemp("packed") / "job"
-    main(["pack", str(demo_job[0]), "-o", str(place)])
-    return place
+SOME = ("overview", "gpu", "ranks", "steps", "kernels --by rank", "stats -r cuda_api_sum", "info", "nvtx")
 
 
-@pytest.mark.parametrize("command", LOADS)
-def test_a_command_loads_only_what_it_uses(packed_rank, command):
-    no_dialect = "\nassert not [name for name in sys.modules if name.startswith('sqlalchemy.dialects.')]"
-    loaded, _ = loaded_by(RUN + no_dialect, *command.split(), str(packed_rank))
-    assert loaded & {*HEAVY, "textual"} - {"pyarrow"} <= LOADS[command]  # pandas takes pyarrow where there is one
-
-
-def test_writing_a_demo_loads_nothing_heavy(tmp_path):
-    words = ["--write-only", "--ranks", "1", "--steps", "1", "--directory", str(tmp_path)]
-    loaded, printed = loaded_by(RUN, "demo", *words)
-    assert printed.splitlines() == [str(tmp_path / "rank0.sqlite")]
-    assert loaded.isdisjoint({*HEAVY, *SCREENS})
+@pytest.mark.parametrize("commands", [SOME, pytest.param(tuple(LOADS), marks=pytest.mark.campaign)], ids=len)
+def test_a_command_loads_only_what_it_uses(demo_job, tmp_path, commands):
+    main(["pack", str(demo_job[0]), "-o", str(tmp_path / "job")])
+    every = loaded_after(MAIN, *(run(*command.split(), tmp_path / "job") for command in commands))
+    for command, loaded in zip(commands, every[1:], strict=True):
+        # pandas takes pyarrow where there is one
+        assert loaded & {*HEAVY, "textual"} - {"pyarrow"} <= LOADS[command], command
+        assert not [name for name in loaded if name.startswith("sqlalchemy.dialects.")], command
+    assert "pandas" in every[-1]

@@ -131,6 +131,14 @@ def cpus(root: Path = _ROOT) -> int:
     return max(min([allowed, *_quotas(root)]), 1)
 
 
+def usual_threads() -> int:
+    """How many threads work where the user does not say it: two, or one where there is one CPU.
+
+    Two keep a disk busy, as one reads while the other writes, and a login node has others on its 128 CPUs.
+    """
+    return min(2, cpus())
+
+
 def memory(root: Path = _ROOT) -> int | None:
     """How many bytes of memory there are for this process: what is available, or what its limits and groups allow.
 

@@ -286,8 +286,6 @@ def _line_of(lines: Sequence[str], key: str, section: str) -> int | None:
     return None
 
 
-# Two keep a disk busy (one reads while the other writes), and a login node has others on its 128 CPUs.
-_MOST_JOBS_UNASKED = 2
 _MOST_JOBS = 256
 # Of the memory there is: the rest is for the program itself, and for whoever else works here.
 _SHARE = 2
@@ -315,6 +313,7 @@ def limits_of(arguments: argparse.Namespace, environ: Mapping[str, str] = os.env
 
     Raises UsageError for a variable that makes no sense.
     """
+    from nsystui.base import resources
     from nsystui.store.database import Limits
 
     jobs, memory, config = arguments.jobs, arguments.memory_limit, config_of(arguments)
@@ -323,7 +322,7 @@ def limits_of(arguments: argparse.Namespace, environ: Mapping[str, str] = os.env
     if memory is None and environ.get("NSYSTUI_MEMORY_LIMIT"):
         memory = memory_size(environ["NSYSTUI_MEMORY_LIMIT"], "NSYSTUI_MEMORY_LIMIT=")
     return Limits(
-        jobs or config.jobs or _default_jobs(),
+        jobs or config.jobs or resources.usual_threads(),
         memory or config.memory_limit or _default_memory(),
     )
 
@@ -351,12 +350,6 @@ def drop_left_in_cache(config: Config) -> None:
         directory = default_cache(config).directory
         if not why_not_ours(directory):
             drop_left(directory)
-
-
-def _default_jobs() -> int:
-    from nsystui.base import resources
-
-    return min(_MOST_JOBS_UNASKED, resources.cpus())
 
 
 def _default_memory() -> int:

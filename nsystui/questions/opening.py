@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsystui.base import resources
 from nsystui.base.errors import NsystuiError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Source:
 
     files: tuple[str, ...]
     cache_directory: Path | None = None
-    threads: int = 2
+    threads: int = field(default_factory=lambda: resources.usual_threads())
     convert: bool = False
     conversion_directory: Path | None = None
     memory: int | None = None

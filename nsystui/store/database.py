@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ _WORKERS = 2
 class Limits:
     """The limits of a session on a shared machine: threads at work, and ``memory`` of DuckDB's, in bytes."""
 
-    threads: int = 2
+    threads: int = field(default_factory=lambda: resources.usual_threads())
     memory: int = 2 << 30
 
     @property

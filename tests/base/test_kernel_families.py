@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from pathlib import Path
 
 import pytest
-from support import SHARED
+from support import native, real_exports
 
 from nsystui.base.kernel_families import FAMILIES, OTHER, family_of, precision_of
 
@@ -39,13 +38,10 @@ def test_a_name_of_any_length_has_a_family():
 _NO_LEARNING = re.compile("jacobi|no-kernel")
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real exports are not here")
-@pytest.mark.parametrize(
-    "path", [one for one in sorted(SHARED.glob("exports/*.sqlite")) if not _NO_LEARNING.search(one.name)], ids=str
-)
+@pytest.mark.parametrize("path", [path for path in real_exports() if not _NO_LEARNING.search(path.name)], ids=str)
 def test_hardly_any_kernel_time_of_real_programs_is_of_no_family(path):
     query = """SELECT value, sum("end" - start) FROM CUPTI_ACTIVITY_KIND_KERNEL
         JOIN StringIds ON id = demangledName GROUP BY 1"""
-    rows = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True).execute(query).fetchall()
+    rows = native(path, query)
     unknown = sum(time for name, time in rows if family_of(name) == OTHER)
     assert unknown < 0.03 * sum(time for _, time in rows)

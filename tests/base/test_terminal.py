@@ -19,26 +19,17 @@ from nsystui.base.terminal import (
 from nsystui.cli import main
 
 
-@pytest.mark.parametrize("term", ["xterm-256color", "screen", "vt100", "linux", ""])
-def test_a_terminal_is_accepted(term: str) -> None:
-    assert check({"TERM": term}, True, True) is None
+def test_a_terminal_is_accepted_and_a_refusal_says_why_and_what_works():
+    for term in ("xterm-256color", "screen", "vt100", "linux", ""):
+        assert check({"TERM": term}, True, True) is None, term
     assert check({}, True, True) is None
-
-
-@pytest.mark.parametrize(
-    ("environ", "stdin", "stderr", "reason"),
-    [
-        ({"TERM": "xterm"}, False, True, "standard input is not a terminal"),
-        ({"TERM": "xterm"}, True, False, "standard error is not a terminal"),
-        ({"TERM": "dumb"}, True, True, "TERM=dumb"),
-    ],
-)
-def test_a_refusal_says_why_and_what_works(environ: dict[str, str], stdin: bool, stderr: bool, reason: str) -> None:
-    message = check(environ, stdin, stderr)
-    assert message is not None
-    assert reason in message
-    assert "`nsystui " in message
-    assert "\n" not in message
+    for words, reason in (
+        (({"TERM": "xterm"}, False, True), "standard input is not a terminal"),
+        (({"TERM": "xterm"}, True, False), "standard error is not a terminal"),
+        (({"TERM": "dumb"}, True, True), "TERM=dumb"),
+    ):
+        message = check(*words)
+        assert message is not None and reason in message and "`nsystui " in message and "\n" not in message
 
 
 @pytest.mark.parametrize(
@@ -60,24 +51,21 @@ def test_a_refusal_says_why_and_what_works(environ: dict[str, str], stdin: bool,
         ({"LANG": "en_US.UTF-8", "TERM": "vte-256color"}, "utf-8", False),
     ],
 )
-def test_ascii_where_utf8_is_not_certain(environ: dict[str, str], encoding: str | None, ascii_only: bool) -> None:
+def test_ascii_where_utf8_is_not_certain(environ, encoding, ascii_only):
     assert wants_ascii(environ, encoding) is ascii_only
 
 
-def test_the_locale_is_the_users_and_not_pythons() -> None:
+def test_the_locale_is_the_users_and_not_pythons():
     program = "import os; from nsystui.base.terminal import *; print(wants_ascii(original_environ(), 'utf-8'))"
     result = subprocess.run([sys.executable, "-c", program], env={"LANG": "C"}, capture_output=True, text=True)
     assert result.stdout == ("True\n" if sys.platform == "linux" else result.stdout), result.stderr
-
-
-def test_the_original_environment_has_what_was_there() -> None:
     assert original_environ().get("PATH")
 
 
-def test_no_color_is_asked_for_by_a_value_only() -> None:
-    assert no_color({"NO_COLOR": "1"})
-    assert not no_color({"NO_COLOR": ""})
-    assert not no_color({})
+def test_no_color_and_ssh_are_told_by_values_only():
+    assert [no_color(environ) for environ in ({"NO_COLOR": "1"}, {"NO_COLOR": ""}, {})] == [True, False, False]
+    assert over_ssh({"SSH_CONNECTION": "10.0.0.1 5 10.0.0.2 22"}) and over_ssh({"SSH_TTY": "/dev/pts/3"})
+    assert not over_ssh({"SSH_CONNECTION": ""})
 
 
 @pytest.mark.parametrize(
@@ -92,18 +80,12 @@ def test_no_color_is_asked_for_by_a_value_only() -> None:
         ({}, True),
     ],
 )
-def test_few_colors_agrees_with_what_rich_will_paint(environ: dict[str, str], few: bool) -> None:
+def test_few_colors_agrees_with_what_rich_will_paint(environ, few):
     from rich.console import Console
 
     assert few_colors(environ) is few
     painted = Console(force_terminal=True, _environ=environ).color_system
     assert few_colors(environ) is (painted in ("standard", None))
-
-
-def test_ssh_is_seen() -> None:
-    assert over_ssh({"SSH_CONNECTION": "10.0.0.1 5 10.0.0.2 22"})
-    assert over_ssh({"SSH_TTY": "/dev/pts/3"})
-    assert not over_ssh({"SSH_CONNECTION": ""})
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median as middle
 
-from inputs import export_of, short
-from measure import CacheDirectory, pack
-from program import LOADED, Program
-from table import Row, Setting, Table, Target, judged
+from measuring import LOADED, CacheDirectory, Program, export_of
+from table import Row, Setting, Table, Target, judged, short
 
 SCREENS = {"1": "Overview", "2": "Kernels", "3": "NCCL", "4": "GPU", "5": "NVTX", "6": "Events", "L": "Timeline"}
 _GPU, _TIMELINE = "4", "L"
@@ -29,7 +27,7 @@ _IDLE_SECONDS = 3.0
 _ANSWERED, _RESTED, _THOUGHT = 0.12, 0.8, 2.0
 
 
-def tables(setting: Setting) -> Iterator[Table]:
+def application(setting: Setting) -> Iterator[Table]:
     """Memory, then keys."""
     headings = ("kernels", "cache", "window", "loaded", *list(SCREENS.values())[1:], "target", "reached")
     text = (
@@ -86,26 +84,23 @@ def _peaks_of(path: Path, cache: CacheDirectory) -> list[int]:
 def _alone(setting: Setting) -> Iterator[Row]:
     path, kernels = export_of(setting.directory, setting.biggest), setting.biggest
     with CacheDirectory() as cache:
-        for key, goals in _ALONE.items():
+        for key, most_bytes in _ALONE_PEAK.items():
             cache.clear()
-            pack(path, cache)
-            for visit, most_seconds, most_bytes in goals:
+            cache.pack(path)
+            for visit, most_seconds in _ALONE_TIME.items():
                 with Program(path, cache) as program:
                     program.seen(LOADED)
                     _rest(program)
                     began = time.perf_counter()
                     _visit(program, key, SCREENS[key], _ANSWERED)
                     seconds, peak = time.perf_counter() - began - _ANSWERED, program.peak
-                judged_alone = judged((most_seconds, seconds), (most_bytes, peak)) if kernels == 10**7 else ("", "")
-                yield short(kernels), SCREENS[key], visit, f"{seconds:.2f}", f"{peak / 1e6:.0f}", *judged_alone
+                goals = judged((most_seconds, seconds), (most_bytes, peak)) if kernels == 10**7 else ("", "")
+                yield short(kernels), SCREENS[key], visit, f"{seconds:.2f}", f"{peak / 1e6:.0f}", *goals
 
 
-_SLOW, _SOON = Target("<= 8 s", 8.0), Target("<= 1 s", 1.0)
-_ALONE = {
-    "3": [(visit, goal, Target("<= 350 MB", 350e6)) for visit, goal in (("first", _SLOW), ("next", _SOON))],
-    "4": [(visit, goal, Target("<= 350 MB", 350e6)) for visit, goal in (("first", _SLOW), ("next", _SOON))],
-    "5": [(visit, goal, Target("<= 500 MB", 500e6)) for visit, goal in (("first", _SLOW), ("next", _SOON))],
-}
+# By key of a screen: the memory that is allowed, on the first visit ever and in the next program.
+_ALONE_PEAK = {"3": Target("<= 350 MB", 350e6), "4": Target("<= 350 MB", 350e6), "5": Target("<= 500 MB", 500e6)}
+_ALONE_TIME = {"first": Target("<= 8 s", 8.0), "next": Target("<= 1 s", 1.0)}
 
 
 def _visit(program: Program, key: str, title: str, thought: float = _THOUGHT) -> None:
@@ -134,7 +129,7 @@ class Cost:
 def _keys(setting: Setting) -> Iterator[Row]:
     path = export_of(setting.directory, setting.biggest)
     with CacheDirectory() as cache:
-        pack(path, cache)
+        cache.pack(path)
         with Program(path, cache) as program:
             program.seen(LOADED)
             for key, title in SCREENS.items():

@@ -64,16 +64,7 @@ def _measured(packed: Path, questions: list[str], client: distributed.Client | N
         answer = _ask(packed, question, scheduler)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         workers = [after - before[worker] for worker, after in _cpu(client).items()]
-        yield {
-            "question": question,
-            "wall": wall,
-            "cpu": cpu,
-            "workers": workers,
-            "tasks": moved.tasks,
-            "sent": moved.sent,
-            "received": moved.received,
-            "answer": answer,
-        }
+        yield {"question": question, "wall": wall, "cpu": cpu, "workers": workers, **vars(moved), "answer": answer}
 
 
 def _cpu(client: distributed.Client | None) -> dict[str, float]:

@@ -1,66 +1,85 @@
-"""A job of many ranks: one row for each of them."""
+"""Jobs of many ranks: large exports, packed jobs of more and more small ones, and one on Dask clusters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from inputs import packed_job, ranks_of, rows_of, short
-from measure import CacheDirectory, Run, measure, median, nsystui
-from program import LOADED, Program
-from table import Row, Setting, Table, Target, judged
+from measuring import LOADED, CacheDirectory, Program, Run, measure, nsystui, packed_job, ranks_of, rows_of
+from table import Row, Setting, Table, Target, judged, short
 
 KERNELS = 100_000
-HEADINGS = ("files", "rows", "cache", "wall s", "CPU s", "million rows/s", "peak MB", "target", "reached")
-_COLD, _WARM = Target("< 15 s", 15.0), Target("< 2 s", 2.0)
-_MEMORY = Target("< 1 GB", 1e9)
+MANY, FEW = (64, 256, 1024), (4, 16)
+CLUSTER_RANKS, CLUSTER_FEW = 256, 8
+QUESTIONS = ("kernels", "kernels --by rank", "overview", "ranks", "nccl", "nvtx", "efficiency")
+_COLD, _WARM, _MEMORY = Target("< 15 s", 15.0), Target("< 2 s", 2.0), Target("< 1 GB", 1e9)
+_FIRST, _OPENED = Target("first screen <= 2 s", 2.0), Target("opened <= 3 s", 3.0)
 
 
-def tables(setting: Setting) -> Iterator[Table]:
-    """Large exports, then a packed job of more and more small ones."""
+def ranks(setting: Setting) -> Iterator[Table]:
     text = f"`nsystui overview` of exports of {short(KERNELS)} kernels each."
-    yield Table("Ranks", HEADINGS, _rows(setting), text)
+    headings = ("files", "rows", "cache", "wall s", "CPU s", "million rows/s", "peak MB", "target", "reached")
+    yield Table("Ranks", headings, _ranks(setting), text)
     text = (
         "A packed demo job of two steps, whose ranks are packed by themselves as in a job. What grows with the ranks "
         "is linear where\nthe time for one rank is that of the row above or less."
     )
-    yield Table("Many ranks", _MANY_HEADINGS, _many(setting), text)
+    headings = ("packed ranks", "what", "wall s", "CPU s", "CPU ms/rank", "peak MB", "target", "reached")
+    yield Table("Many ranks", headings, _many(setting), text)
 
 
-def _rows(setting: Setting) -> Iterator[Row]:
+def _ranks(setting: Setting) -> Iterator[Row]:
     paths = ranks_of(setting.directory, setting.ranks, KERNELS)
     rows = sum(map(rows_of, paths))
     command = nsystui("overview", "--format", "csv", *map(str, paths))
     with CacheDirectory() as cache:
-        cold = []
-        for _ in range(setting.repeats):
-            cache.clear()
-            cold.append(measure(command, cache.environ))
-        warm = median(measure(command, cache.environ) for _ in range(setting.repeats))
-        for name, target, run in (("empty", _COLD, median(cold)), ("full", _WARM, warm)):
+        for name, target, measured in (("empty", _COLD, cache.cold), ("full", _WARM, cache.warm)):
+            run = measured(command, setting.repeats)
+            wall, cpu, peak = run.cells
             goals = judged((target, run.wall), (_MEMORY, run.peak))
-            yield str(len(paths)), f"{rows:,}", name, *_cells(run, rows), *goals
-
-
-_MANY_HEADINGS = ("packed ranks", "what", "wall s", "CPU s", "CPU ms/rank", "peak MB", "target", "reached")
-_MANY, _FEW = (64, 256, 1024), (4, 16)
-_FIRST, _OPENED = Target("first screen <= 2 s", 2.0), Target("opened <= 3 s", 3.0)
+            yield str(len(paths)), f"{rows:,}", name, wall, cpu, f"{rows / run.wall / 1e6:.2f}", peak, *goals
 
 
 def _many(setting: Setting) -> Iterator[Row]:
-    for ranks in _MANY if setting.ranks > max(_FEW) else _FEW:
+    for count in MANY if setting.ranks > max(FEW) else FEW:
         with CacheDirectory() as cache:
-            packed = packed_job(setting.directory, ranks, cache.environ)
-            for command, goals in (("overview", (_OPENED,)), ("ranks", ()), ("nccl", ()), ("triage", ())):
-                run = measure(nsystui(command, str(packed)), cache.environ)
-                reached = judged(*((goal, run.wall) for goal in goals), (_MEMORY, run.peak))
-                figures = f"{run.wall:.2f}", f"{run.cpu:.2f}", f"{run.cpu * 1e3 / ranks:.1f}", f"{run.peak / 1e6:.0f}"
-                yield str(ranks), f"nsystui {command}", *figures, *reached
+            packed = packed_job(setting.directory, count, cache.environ)
+            runs = {}
+            for command in ("overview", "ranks", "nccl", "triage"):
+                runs[f"nsystui {command}"] = measure(nsystui(command, str(packed)), cache.environ)
             with Program(packed, cache) as program:
                 first = program.seen(LOADED)
-                peak = program.peak
-            figures = f"{first.wall:.2f}", f"{first.cpu:.2f}", f"{first.cpu * 1e3 / ranks:.1f}", f"{peak / 1e6:.0f}"
-            yield str(ranks), "first screen", *figures, *judged((_FIRST, first.wall), (_MEMORY, peak))
+                runs["first screen"] = Run(first.wall, first.cpu, program.peak)
+        for what, run in runs.items():
+            goal = {"nsystui overview": _OPENED, "first screen": _FIRST}.get(what)
+            wall, cpu, peak = run.cells
+            goals = judged(*([(goal, run.wall)] if goal else []), (_MEMORY, run.peak))
+            yield str(count), what, wall, cpu, f"{run.cpu * 1e3 / count:.1f}", peak, *goals
 
 
-def _cells(run: Run, rows: int) -> Row:
-    return f"{run.wall:.2f}", f"{run.cpu:.2f}", f"{rows / run.wall / 1e6:.2f}", f"{run.peak / 1e6:.0f}"
+def cluster(setting: Setting) -> Iterator[Table]:
+    count = CLUSTER_RANKS if setting.ranks > CLUSTER_FEW else CLUSTER_FEW
+    text = (
+        f"`--dask` on a packed demo job of {count} ranks of which nothing is kept yet, with workers of a thread each\n"
+        "on this machine; 0 workers is the command alone. Workers, scheduler and command share the CPUs, so that more\n"
+        "workers than CPUs cannot be faster: the CPU seconds are what can be spread over machines. Sent and received\n"
+        "are the tasks and their results as they are pickled."
+    )
+    headings = (
+        *("question", "workers", "wall s", "CPU s here", "CPU s of workers", "longest worker"),
+        *("tasks", "sent MB", "received MB", "received kB/rank", "same answer"),
+    )
+    yield Table("On a cluster", headings, _cluster(setting, count), text)
+
+
+def _cluster(setting: Setting, count: int) -> Iterator[Row]:
+    with CacheDirectory() as cache:
+        packed = packed_job(setting.directory, count, cache.environ)
+        alone: dict[str, str] = {}
+        for workers in (0, 1, 2, 4):
+            for run in cache.child("cluster", packed, workers, *QUESTIONS):
+                is_same = alone.setdefault(run["question"], run["answer"]) == run["answer"]
+                seconds = (run["wall"], run["cpu"], sum(run["workers"]), max(run["workers"], default=0.0))
+                moved = (f"{run['sent'] / 1e6:.2f}", f"{run['received'] / 1e6:.2f}")
+                per_rank = f"{run['received'] / 1e3 / count:.1f}"
+                cells = (*(f"{one:.2f}" for one in seconds), str(run["tasks"]), *moved, per_rank)
+                yield run["question"], str(workers), *cells, "yes" if is_same else "no"

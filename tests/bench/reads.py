@@ -10,12 +10,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from inputs import export_of, short
-from measure import CacheDirectory, nsystui
-from table import LARGE, Row, Setting, Table
+from measuring import CacheDirectory, export_of, nsystui
+from table import LARGE, Row, Setting, Table, short
 
 HEADINGS = ("kernels", "what", "reads", "MB read", "reads per MB of the file", "read / file")
 # "12 pread64(3</a/b.sqlite>, ""..., 4096, 0) = 4096", or the same in two lines where another thread came between.
@@ -29,16 +27,7 @@ and each region once, in pieces of 32 MB (`posix_fadvise`), which a network file
 report alone reads the pages of its tables and no others."""
 
 
-@dataclass(frozen=True)
-class Reads:
-    """How many calls, and how many bytes they gave."""
-
-    calls: int
-    size: int
-
-
-def tables(setting: Setting) -> Iterator[Table]:
-    """The one table of this topic."""
+def reads(setting: Setting) -> Iterator[Table]:
     if _can_trace():
         yield Table("Reads", HEADINGS, _rows(setting, True), _TRACED)
     elif Path("/proc/self/io").exists():
@@ -49,9 +38,7 @@ def tables(setting: Setting) -> Iterator[Table]:
 def _can_trace() -> bool:
     """Whether strace is there and may look at a process: in a container it often may not."""
     strace = shutil.which("strace")
-    return (
-        strace is not None and subprocess.run([strace, "-o", os.devnull, "true"], capture_output=True).returncode == 0
-    )
+    return bool(strace) and subprocess.run([strace, "-o", os.devnull, "true"], capture_output=True).returncode == 0
 
 
 def _rows(setting: Setting, can_trace: bool) -> Iterator[Row]:
@@ -62,42 +49,39 @@ def _rows(setting: Setting, can_trace: bool) -> Iterator[Row]:
             report = nsystui("stats", "-r", "cuda_gpu_kern_sum", "--format", "csv", str(path))
             for what, command in (("opening everything", packing), ("one report, cuda_gpu_kern_sum", report)):
                 cache.clear()
-                found = _traced(command, path, cache) if can_trace else _polled(command, cache)
+                calls, read = _traced(command, path, cache) if can_trace else _polled(command, cache)
                 size = path.stat().st_size
-                per_mb = f"{found.calls / size * 1e6:,.0f}"
-                cells = (f"{found.calls:,}", f"{found.size / 1e6:,.1f}", per_mb, f"{found.size / size:.2f}")
+                cells = (f"{calls:,}", f"{read / 1e6:,.1f}", f"{calls / size * 1e6:,.0f}", f"{read / size:.2f}")
                 yield short(kernels), what, *cells
 
 
-def _traced(command: Sequence[str], path: Path, cache: CacheDirectory) -> Reads:
-    """The reads of ``path``; what is mapped into memory is not seen."""
+def _traced(command: Sequence[str], path: Path, cache: CacheDirectory) -> tuple[int, int]:
+    """How many calls, and how many bytes they gave, of ``path``; what is mapped into memory is not seen."""
     with tempfile.TemporaryDirectory(prefix="nsystui-bench-") as place:
         log = Path(place) / "reads"
         strace = ["strace", "-f", "-y", "-s", "0", "-e", "trace=read,pread64", "-o", str(log)]
         subprocess.run([*strace, *command], stdout=subprocess.DEVNULL, env=cache.environ, check=True)
         with open(log, encoding="utf-8", errors="replace") as lines:
             sizes = list(_sizes(lines, str(path)))
-    return Reads(len(sizes), sum(sizes))
+    return len(sizes), sum(sizes)
 
 
 def _sizes(lines: Iterator[str], path: str) -> Iterator[int]:
     waiting: set[str] = set()  # the threads whose read of the file is not finished
-    for line in lines:
-        thread = line.partition(" ")[0]
-        call = _CALL.match(line)
-        is_ours = call[2] == path if call else thread in waiting
-        if not is_ours:
+    for line in map(str.rstrip, lines):
+        thread, call = line.partition(" ")[0], _CALL.match(line)
+        if call[2] != path if call else thread not in waiting:
             continue
-        if line.rstrip().endswith(_UNFINISHED):
+        if line.endswith(_UNFINISHED):
             waiting.add(thread)
-            continue
-        waiting.discard(thread)
-        if result := _RESULT.search(line.rstrip()):
-            yield int(result[1])
+        else:
+            waiting.discard(thread)
+            if result := _RESULT.search(line):
+                yield int(result[1])
 
 
-def _polled(command: Sequence[str], cache: CacheDirectory) -> Reads:
-    """The last line of /proc before the end."""
+def _polled(command: Sequence[str], cache: CacheDirectory) -> tuple[int, int]:
+    """The same of every file, by the last line of /proc before the end."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=cache.environ)
     counters = {"syscr": 0, "rchar": 0}
     while process.poll() is None:
@@ -108,4 +92,4 @@ def _polled(command: Sequence[str], cache: CacheDirectory) -> Reads:
         counters.update((name, int(value)) for name, value in (line.split(": ") for line in told.splitlines()))
         time.sleep(_POLL)
     process.wait()
-    return Reads(counters["syscr"], counters["rchar"])
+    return counters["syscr"], counters["rchar"]

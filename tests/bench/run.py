@@ -18,35 +18,21 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-import application
-import cluster
-import packing
-import phases
-import queries
-import ranks
-import reads
-import startup
-import stats
-import summary
-from inputs import export_of, read_through, short
-from table import Setting, Table, markdown
+from application import application
+from columns import packing, phases, queries
+from measuring import export_of
+from ranks import cluster, ranks
+from reads import reads
+from startup import startup
+from summary import stats, summary
+from table import Setting, Table, short
 
 SIZES = (100_000, 1_000_000, 10_000_000)
 STATS_SIZES = (100_000, 1_000_000)
 RANKS = 64
 QUICK_SIZE, QUICK_RANKS = 100_000, 4
-TOPICS: Mapping[str, Callable[[Setting], Iterator[Table]]] = {
-    "startup": startup.tables,
-    "summary": summary.tables,
-    "phases": phases.tables,
-    "packing": packing.tables,
-    "queries": queries.tables,
-    "ranks": ranks.tables,
-    "cluster": cluster.tables,
-    "application": application.tables,
-    "reads": reads.tables,
-    "stats": stats.tables,
-}
+_TOPICS = (startup, summary, phases, packing, queries, ranks, cluster, application, reads, stats)
+TOPICS: Mapping[str, Callable[[Setting], Iterator[Table]]] = {topic.__name__: topic for topic in _TOPICS}
 WHY = """## Why targets are missed
 
 - Two cores of a shared machine whose speed changes by a third from hour to hour: compare the ratios within one run. By
@@ -86,7 +72,7 @@ def main() -> None:
                 traceback.print_exc()
                 failed = True
                 rows.append(["not measured", *[""] * (len(table.headings) - 1)])
-            sections.append(markdown(table, rows))
+            sections.append(table.markdown(rows))
             chosen.output.write_text("\n".join([*sections, WHY]), encoding="utf-8")
     sys.exit(1 if failed else 0)
 
@@ -112,12 +98,12 @@ def _topics(text: str) -> tuple[str, ...]:
 
 
 def _setting(chosen: argparse.Namespace) -> Setting:
+    sizes, stats_sizes = chosen.kernels or SIZES, chosen.kernels or STATS_SIZES
+    repeats, count = chosen.repeats, RANKS
     if chosen.quick:
-        size = (QUICK_SIZE,)
-        return Setting(chosen.directory, size, size, 1, QUICK_RANKS, chosen.nsys_ai)
-    sizes = tuple(sorted(chosen.kernels or SIZES))
-    stats_sizes = tuple(sorted(chosen.kernels or STATS_SIZES))
-    return Setting(chosen.directory, sizes, stats_sizes, chosen.repeats, RANKS, chosen.nsys_ai)
+        sizes, stats_sizes, repeats, count = (QUICK_SIZE,), (QUICK_SIZE,), 1, QUICK_RANKS
+    sorted_sizes = tuple(sorted(sizes)), tuple(sorted(stats_sizes))
+    return Setting(chosen.directory, *sorted_sizes, repeats, count, chosen.nsys_ai)
 
 
 def _told(rows: Iterable[Iterable[str]]) -> Iterator[list[str]]:
@@ -148,7 +134,9 @@ def _machine(setting: Setting) -> str:
     ]
     for size in sorted({*setting.sizes, *setting.stats_sizes}):
         path = export_of(setting.directory, size)
-        read_through(path)
+        with open(path, "rb", buffering=0) as stream:
+            while stream.read(1 << 20):  # brings it into the page cache, so that the first run is like the others
+                pass
         lines.append(f"- {short(size)} kernels: {path.stat().st_size / 1e6:,.0f} MB")
     return "\n".join(lines) + "\n"
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median as middle
 
-from inputs import export_of, short
-from measure import CacheDirectory, measure, median, nsystui, pack
-from program import LOADED, SAMPLE, Program
-from table import Row, Setting, Table, Target, judged, ratio
+from measuring import LOADED, SAMPLE, CacheDirectory, Program, export_of, measure, median, nsystui
+from table import Row, Setting, Table, Target, judged, ratio, short
 
 HEAVY = ("textual", "pandas", "sqlalchemy", "duckdb")
 COUNTED = ("nsystui", "sqlalchemy", "duckdb", "numpy", "pandas", "textual", "rich")
@@ -25,26 +23,16 @@ _RUNS_FOR_ONE = 5
 _TIMES_PYTHON = Target("wall < 3 x", 3.0)
 _NO_IMPORTS = Target("none imported", 0)
 _PAINTED = Target("CPU <= 0.30 s", 0.30)
-_COMMANDS_ON_FILES: tuple[tuple[str, float | None], ...] = (
-    ("overview", 0.5),
-    ("triage", 0.9),
-    ("nccl", 0.5),
-    ("kernels --by rank", 0.5),
-    ("gpu", None),
-    ("ranks", None),
-    ("api", None),
-    ("steps", None),
-    ("nvtx", None),
-    ("timeline", None),
-    ("stats -r cuda_api_sum", None),
-    ("info", None),
-)
+_COMMANDS_ON_FILES = {
+    "overview": 0.5, "triage": 0.9, "nccl": 0.5, "kernels --by rank": 0.5, "gpu": None, "ranks": None, "api": None,
+    "steps": None, "nvtx": None, "timeline": None, "stats -r cuda_api_sum": None, "info": None,
+}  # fmt: skip
 """Commands, and the CPU seconds that they should take at most."""
 _SCRIPT = "import pandas, sqlalchemy"
 _SAMPLED = Target("sample < 0.5 s after it", 0.5)
 
 
-def tables(setting: Setting) -> Iterator[Table]:
+def startup(setting: Setting) -> Iterator[Table]:
     """The commands that need no export, then the window."""
     yield Table(
         "Startup",
@@ -85,43 +73,29 @@ def _phases(setting: Setting) -> Iterator[Row]:
     count = setting.repeats * _RUNS_FOR_ONE
     path = export_of(setting.directory, min(setting.sizes))
     with CacheDirectory() as cache:
-        pack(path, cache)
-        ends = [
-            (phase, median(measure([sys.executable, "-c", code], cache.environ) for _ in range(count)).cpu)
-            for phase, code in _PHASES
-        ]
-        ends.append(("style sheets, layout, first paint, opening", middle(_painted(path, cache) for _ in range(count))))
+        cache.pack(path)
+        ends = [(phase, cache.warm([sys.executable, "-c", code], count).cpu) for phase, code in _PHASES]
+        painted = middle(_start(path, cache, to_the_end=False).cpu for _ in range(count))
+        ends.append(("style sheets, layout, first paint, opening", painted))
     whole = ends[-1][1]
     for (phase, end), before in zip(ends, (0.0, *(end for _, end in ends)), strict=False):
         yield phase, f"{end - before:.3f}", f"{(end - before) / whole:.0%}"
     yield "together", f"{whole:.3f}", ""
 
 
-def _painted(path: Path, cache: CacheDirectory) -> float:
-    """CPU seconds until the window is painted."""
-    with Program(path, cache) as program:
-        return program.seen("Overview").cpu
-
-
 def _commands(setting: Setting) -> Iterator[Row]:
     count = setting.repeats * _RUNS_FOR_ONE
     with CacheDirectory() as cache:
         bare = [sys.executable, "-c", "pass"]
-        python = median(measure(bare, cache.environ) for _ in range(count))
+        python = cache.warm(bare, count)
         yield "python -c pass", f"{python.wall:.3f}", f"{python.cpu:.3f}", "", "", "", ""
         for flag in ("--version", "--help"):
-            run = median(measure(nsystui(flag), cache.environ) for _ in range(count))
-            found = _imported(flag, cache)
+            run, modules = cache.warm(nsystui(flag), count), _modules(cache, "-m", "nsystui", flag)
+            found = [name for name in HEAVY if name in modules]
             times = run.wall / python.wall
             verdict = judged((_TIMES_PYTHON, times), (_NO_IMPORTS, len(found)))
             cells = (f"{run.wall:.3f}", f"{run.cpu:.3f}", ratio(run.wall, python.wall), ", ".join(found) or "none")
             yield f"nsystui {flag}", *cells, *verdict
-
-
-def _imported(flag: str, cache: CacheDirectory) -> list[str]:
-    """Which of the heavy packages a command imports."""
-    modules = _modules(cache, "-m", "nsystui", flag)
-    return [name for name in HEAVY if name in modules]
 
 
 def _modules(cache: CacheDirectory, *words: str) -> Counter[str]:
@@ -135,14 +109,14 @@ def _modules(cache: CacheDirectory, *words: str) -> Counter[str]:
 def _on_small(setting: Setting) -> Iterator[Row]:
     path = export_of(setting.directory, _SMALL)
     with CacheDirectory() as packed, CacheDirectory() as cache:
-        script = median(measure([sys.executable, "-c", _SCRIPT], cache.environ) for _ in range(setting.repeats))
-        pack(path, packed)
+        script = cache.warm([sys.executable, "-c", _SCRIPT], setting.repeats)
+        packed.pack(path)
 
         def renew() -> None:
             shutil.rmtree(cache.path)
             shutil.copytree(packed.path, cache.path)
 
-        for command, most in _COMMANDS_ON_FILES:
+        for command, most in _COMMANDS_ON_FILES.items():
             words, runs = [*command.split(), str(path)], []
             for _ in range(setting.repeats):
                 renew()
@@ -178,25 +152,24 @@ def _windows(setting: Setting) -> Iterator[Row]:
                 cache.clear()
                 starts.append(_start(path, cache))
             yield short(kernels), "empty", *_cells(starts)
-            pack(path, cache)  # nothing to do where the program came to its end with it
+            cache.pack(path)  # nothing to do where the program came to its end with it
             yield short(kernels), "full", *_cells([_start(path, cache) for _ in range(setting.runs(kernels))])
 
 
-def _start(path: Path, cache: CacheDirectory) -> Start:
+def _start(path: Path, cache: CacheDirectory, *, to_the_end: bool = True) -> Start:
     with Program(path, cache) as program:
         window = program.seen("Overview")
+        if not to_the_end:
+            return Start(window.wall, window.cpu, None, 0.0)
         first = program.seen(SAMPLE, LOADED)
         sample = first.wall - window.wall if SAMPLE in program.text else None
-        exact = program.seen(LOADED).wall - window.wall
-        return Start(window.wall, window.cpu, sample, exact)
+        return Start(window.wall, window.cpu, sample, program.seen(LOADED).wall - window.wall)
 
 
 def _cells(starts: list[Start]) -> Row:
-    window, cpu = (middle(values) for values in zip(*((start.window, start.cpu) for start in starts), strict=True))
+    window, cpu, exact = (middle(getattr(start, name) for start in starts) for name in ("window", "cpu", "exact"))
     samples = [start.sample for start in starts if start.sample is not None]
-    exact = middle(start.exact for start in starts)
-    goals = [(_PAINTED, cpu)]
-    if samples:
-        goals.append((_SAMPLED, middle(samples)))
-    sample = f"{middle(samples):.2f}" if samples else "–"
-    return f"{window:.2f}", f"{cpu:.2f}", sample, f"{exact:.2f}", *judged(*goals)
+    sample = middle(samples) if samples else None
+    goals = [(_PAINTED, cpu), *([(_SAMPLED, sample)] if sample is not None else [])]
+    shown = "–" if sample is None else f"{sample:.2f}"
+    return f"{window:.2f}", f"{cpu:.2f}", shown, f"{exact:.2f}", *judged(*goals)

@@ -1,4 +1,4 @@
-"""The exact kernel summary, beside what else makes one of an export."""
+"""The exact kernel summary, beside what else makes one of an export, and other reports beside ``nsys stats``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from inputs import export_of, short
-from measure import CacheDirectory, Run, measure, measure_computed, median, nsystui, pack
-from table import Row, Setting, Table, Target, judged, ratio
+from measuring import CacheDirectory, Run, export_of, measure, median, nsystui, rows_of
+from table import Row, Setting, Table, Target, judged, ratio, short
 
-HEADINGS = ("kernels", "program", "wall s", "CPU s", "peak MB", "CPU / ours cold", "CPU s / million kernels")
 TEXT = """`cuda_gpu_kern_sum` as CSV. Opening everything (as the application does) also answers it for later, and
 the same report again repeats what was answered before: neither computes anything. Computed anew takes the answer from
 columns that were read before, as for a question that nobody asked yet: most of that are the imports of SQLAlchemy and
@@ -26,47 +23,46 @@ measures."""
 SQL = """SELECT s.value, count(*), sum(k."end" - k.start), avg(k."end" - k.start), min(k."end" - k.start),
 max(k."end" - k.start) FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName
 GROUP BY k.demangledName ORDER BY 3 DESC"""
+PANDAS = """import sys
+import pandas as pd
+import sqlalchemy as sa
+query = '''SELECT s.value AS name, k."end" - k.start AS duration
+FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName'''
+with sa.create_engine(f"sqlite:///{sys.argv[1]}").connect() as connection:
+    frame = pd.read_sql(sa.text(query), connection)
+figures = ["sum", "count", "mean", "median", "min", "max", "std"]
+frame.groupby("name")["duration"].agg(figures).sort_values("sum", ascending=False).to_csv(sys.stdout)
+"""
+"""The kernel summary as a user of pandas writes it."""
 _REPORT = "cuda_gpu_kern_sum"
 _MEMORY = Target("< 100 MB", 100e6)
 _WARM = {10**6: Target("wall < 0.4 s", 0.4), 10**7: Target("wall < 0.6 s", 0.6)}
 _COLD, _AGAIN = "nsystui, cold", "nsystui, the same report again"
 _OPENED, _COMPUTED = "nsystui, everything opened before", "nsystui, computed anew"
 _SHELL = "sqlite3 shell"
+_NSYS = {10**6: (4.4, "4.4–7.7", 5), 10**7: (120.0, "120", 10)}
+"""CPU seconds that nsys took elsewhere, the least and all, and how many times less ours should be."""
 
 
-@dataclass(frozen=True)
-class Quoted:
-    """CPU seconds that nsys took elsewhere, and how many times less ours should be."""
-
-    least: float
-    most: float
-    times: int
+def summary(setting: Setting) -> Iterator[Table]:
+    headings = ("kernels", "program", "wall s", "CPU s", "peak MB", "CPU / ours cold", "CPU s / million kernels")
+    yield Table("Kernel summary", (*headings, "target", "reached"), _summaries(setting), TEXT)
 
 
-_NSYS = {10**6: Quoted(4.4, 7.7, 5), 10**7: Quoted(120.0, 120.0, 10)}
-
-
-def tables(setting: Setting) -> Iterator[Table]:
-    """The one table of this topic."""
-    yield Table("Kernel summary", (*HEADINGS, "target", "reached"), _rows(setting), TEXT)
-
-
-def _rows(setting: Setting) -> Iterator[Row]:
+def _summaries(setting: Setting) -> Iterator[Row]:
     for kernels in setting.sizes:
-        path = export_of(setting.directory, kernels)
-        runs = {**_ours(path, setting.runs(kernels)), **_others(path, setting, kernels)}
+        path, repeats = export_of(setting.directory, kernels), setting.runs(kernels)
+        runs = {**_ours(path, repeats), **_others(path, repeats, setting.nsys_ai)}
         cold = runs[_COLD].cpu
         for program, run in runs.items():
-            cells = (f"{run.wall:.2f}", f"{run.cpu:.2f}", f"{run.peak / 1e6:.0f}")
+            name = program if run.status == 0 else f"{program} (ended with status {run.status})"
             times = (ratio(run.cpu, cold), f"{run.cpu / kernels * 1e6:.2f}")
-            yield short(kernels), _named(program, run), *cells, *times, *_verdict(kernels, program, runs)
-        quoted = _NSYS.get(kernels)
-        if quoted is not None and not shutil.which("nsys"):
-            yield _quoted_row(kernels, quoted, cold)
-
-
-def _named(program: str, run: Run) -> str:
-    return program if run.status == 0 else f"{program} (ended with status {run.status})"
+            yield short(kernels), name, *run.cells, *times, *_verdict(kernels, program, runs)
+        if kernels in _NSYS and not shutil.which("nsys"):
+            least, span, less = _NSYS[kernels]
+            target = Target(f"ours cold {less} x less CPU", less, at_least=True)
+            times = (ratio(least, cold), f"{least / kernels * 1e6:.2f}")
+            yield short(kernels), "nsys 2023.4, quoted", "–", span, "–", *times, *judged((target, least / cold))
 
 
 def _verdict(kernels: int, program: str, runs: Mapping[str, Run]) -> Row:
@@ -79,43 +75,25 @@ def _verdict(kernels: int, program: str, runs: Mapping[str, Run]) -> Row:
     return judged()
 
 
-def _quoted_row(kernels: int, quoted: Quoted, cold: float) -> Row:
-    span = f"{quoted.least:g}" if quoted.least == quoted.most else f"{quoted.least:g}–{quoted.most:g}"
-    target = Target(f"ours cold {quoted.times} x less CPU", quoted.times, at_least=True)
-    times = (ratio(quoted.least, cold), f"{quoted.least / kernels * 1e6:.2f}")
-    return short(kernels), "nsys 2023.4, quoted", "–", span, "–", *times, *judged((target, quoted.least / cold))
-
-
 def _ours(path: Path, repeats: int) -> dict[str, Run]:
     command = nsystui("stats", "-r", _REPORT, "--format", "csv", str(path))
-    found, cold = {}, []
     with CacheDirectory() as cache:
-        for _ in range(repeats):
-            cache.clear()
-            cold.append(measure(command, cache.environ))
-        found[_COLD] = median(cold)
-        found[_AGAIN] = median(measure(command, cache.environ) for _ in range(repeats))
+        found = {_COLD: cache.cold(command, repeats), _AGAIN: cache.warm(command, repeats)}
         cache.clear()
-        pack(path, cache)
-        found[_OPENED] = median(measure(command, cache.environ) for _ in range(repeats))
-        found[_COMPUTED] = measure_computed(command, cache, repeats)
-    return found
+        cache.pack(path)
+        return {**found, _OPENED: cache.warm(command, repeats), _COMPUTED: cache.computed(command, repeats)}
 
 
-def _others(path: Path, setting: Setting, kernels: int) -> dict[str, Run]:
-    commands = {"pandas": [sys.executable, str(Path(__file__).with_name("child_pandas.py")), str(path)]}
+def _others(path: Path, repeats: int, nsys_ai: str | None) -> dict[str, Run]:
+    commands = {"pandas": [sys.executable, "-c", PANDAS, str(path)]}
     if shell := shutil.which("sqlite3"):
         commands[_SHELL] = [shell, "-readonly", "-csv", str(path), SQL]
     if nsys := shutil.which("nsys"):
         commands["nsys stats"] = [nsys, "stats", "-q", "--format", "csv", "-r", _REPORT, str(path)]
     with CacheDirectory() as cache:
-        found = {
-            program: median(measure(command, cache.environ) for _ in range(setting.runs(kernels)))
-            for program, command in commands.items()
-        }
-    # It reads the export several times into memory: beyond a million kernels that takes minutes.
-    is_small = path.stat().st_size < 1 << 30
-    return {**found, **(_nsys_ai(setting.nsys_ai, path, setting.runs(kernels)) if setting.nsys_ai and is_small else {})}
+        found = {program: cache.warm(command, repeats) for program, command in commands.items()}
+    # nsys-ai reads the export several times into memory: beyond a million kernels that takes minutes.
+    return {**found, **_nsys_ai(nsys_ai, path, repeats)} if nsys_ai and path.stat().st_size < 1 << 30 else found
 
 
 def _nsys_ai(program: str, path: Path, repeats: int) -> dict[str, Run]:
@@ -123,13 +101,39 @@ def _nsys_ai(program: str, path: Path, repeats: int) -> dict[str, Run]:
     first, second, told = [], [], ""
     for _ in range(repeats):
         with tempfile.TemporaryDirectory(prefix="nsystui-bench-") as place, CacheDirectory() as cache:
-            copy = Path(place) / path.name
+            copy, said = Path(place) / path.name, Path(place) / "stderr"
             shutil.copyfile(path, copy)
             environ = {**cache.environ, "HOME": place, "XDG_CACHE_HOME": place}
-            command = [program, "summary", str(copy)]
-            said = Path(place) / "stderr"
-            first.append(measure(command, environ, stderr=said))
+            first.append(measure([program, "summary", str(copy)], environ, stderr=said))
             told = said.read_text(encoding="utf-8", errors="replace")
-            second.append(measure(command, environ))
+            second.append(measure([program, "summary", str(copy)], environ))
     how = ", without its DuckDB extension" if "falling back" in told else ""
     return {f"nsys-ai summary, first{how}": median(first), f"nsys-ai summary, second{how}": median(second)}
+
+
+def stats(setting: Setting) -> Iterator[Table]:
+    text = (
+        "Nearly every NVTX range of these exports has a name of its own, as PyTorch's `emit_nvtx` gives them: at a\n"
+        "million kernels `nvtx_sum` and `nvtx_gpu_proj_sum` print 471,000 rows, and most of the time and memory goes "
+        "into writing\nthose."
+    )
+    headings = ("kernels", "reports", "program", "wall s", "CPU s", "million rows/s", "peak MB")
+    yield Table("Reports", headings, _stats(setting), text)
+
+
+def _stats(setting: Setting) -> Iterator[Row]:
+    for kernels in setting.stats_sizes:
+        path = export_of(setting.directory, kernels)
+        rows = rows_of(path)
+        for report in ("cuda_gpu_kern_sum,nvtx_sum,cuda_api_sum", "nvtx_gpu_proj_sum"):
+            words = ["-r", report, "--format", "csv", str(path)]
+            with CacheDirectory() as cache:
+                ours = nsystui("stats", *words)
+                runs = {"cold": cache.cold(ours, setting.repeats), "warm": cache.computed(ours, setting.repeats)}
+                runs = {f"nsystui, {name}": run for name, run in runs.items()}
+                if nsys := shutil.which("nsys"):
+                    runs["nsys stats"] = cache.warm([nsys, "stats", "-q", *words], setting.repeats)
+            for program, run in runs.items():
+                wall, cpu, peak = run.cells
+                cells = (wall, cpu, f"{rows / run.wall / 1e6:.2f}", peak)
+                yield short(kernels), report.replace(",", ", "), program, *cells

@@ -43,6 +43,11 @@ class Table:
     rows: Iterable[Row]
     text: str = ""
 
+    def markdown(self, rows: Iterable[Row]) -> str:
+        lines = [self.headings, ["---"] * len(self.headings), *rows]
+        text = f"{self.text}\n\n" if self.text else ""
+        return f"## {self.title}\n\n{text}" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
 
 @dataclass(frozen=True)
 class Target:
@@ -62,9 +67,8 @@ class Target:
 
 def judged(*figures: tuple[Target, float]) -> Row:
     """The cells ``target`` and ``reached``; empty where there is no target."""
-    return "; ".join(target.text for target, _ in figures), "; ".join(
-        target.verdict(value) for target, value in figures
-    )
+    verdicts = (target.verdict(value) for target, value in figures)
+    return "; ".join(target.text for target, _ in figures), "; ".join(verdicts)
 
 
 def ratio(value: float, ours: float) -> str:
@@ -72,8 +76,6 @@ def ratio(value: float, ours: float) -> str:
     return f"{value / ours:.2g} x" if value < 10 * ours else f"{value / ours:,.0f} x"
 
 
-def markdown(table: Table, rows: Iterable[Row]) -> str:
-    """A section of RESULTS.md."""
-    lines = [table.headings, ["---"] * len(table.headings), *rows]
-    text = f"{table.text}\n\n" if table.text else ""
-    return f"## {table.title}\n\n{text}" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def short(count: int) -> str:
+    """``100 thousand``, ``5 million``."""
+    return f"{count // 10**6} million" if count >= 10**6 else f"{count // 1000} thousand"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,3 +44,17 @@ def run(capsys) -> Callable[..., Ran]:
         return Ran(status, done.out, done.err)
 
     return run
+
+
+@pytest.fixture
+def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts an ``nsys`` before all others on the PATH: a shell script, in which ``$out`` is the file to write."""
+
+    def put(body: str) -> None:
+        (tmp_path / "bin").mkdir()
+        script = tmp_path / "bin/nsys"
+        script.write_text(f'#!/bin/sh\nwhile [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done\n{body}\n')
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+
+    return put

@@ -1,16 +1,17 @@
-"""An amount of bytes is binary and has a binary name, wherever the program words it; `nsystui stats` has nsys's MB."""
+"""An amount of bytes is binary and has a binary name, wherever the program words it; `nsystui stats` has nsys's MB.
+
+The tables of every question are looked through in test_every_question.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import pytest
 from synthetic import payload_export
 
 from nsystui.cli import command_parser
 from nsystui.commands import commands
-from nsystui.questions.recipes import all_recipes
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "nsystui/docs").glob("*.md"))]
@@ -18,27 +19,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "nsystui/docs").glob("*.md"))]
 DECIMAL = re.compile(r"(?<![A-Za-z])[kKMGT]B\b(?!/s)")
 OF_NVIDIA = re.compile(r"[0-9]+GB HBM3|MB of these reports|MB of 1,000,000|`MB` are 10⁶|MB has base 1000|\"GB\"|GB\[")
 MIB = 1024**2
-EVERYTHING = (
-    *(("recipe", recipe.name) for recipe in all_recipes() if recipe.name != "diff"),
-    ("overview",),
-    ("kernels",),
-    ("memory",),
-    ("memory", "--sizes"),
-    ("memory", "--instances", "[CUDA memset]"),
-    ("nccl",),
-    ("nccl", "--by", "collective,pow2"),
-    ("nccl", "--by", "collective,bytes"),
-    ("nccl", "--sizes"),
-    ("nccl", "--calls"),
-    ("nccl", "--kernels"),
-    ("ranks", "--collectives"),
-    ("events",),
-    ("gpu",),
-    ("efficiency",),
-    ("info",),
-    ("info", "--diagnostics"),
-    ("triage", "--set", "traffic_percent=0", "--set", "copy_percent=0", "--set", "small_message_percent=0"),
-)
 
 
 def decimal_names(text: str) -> list[str]:
@@ -51,21 +31,7 @@ def in_a_row(text: str) -> str:
     return " ".join(text.split())
 
 
-@pytest.mark.parametrize(("number", "words"), enumerate(EVERYTHING), ids=map(" ".join, EVERYTHING))
-def test_no_table_has_an_amount_with_a_decimal_name(run, demo_job, number, words):
-    """On a terminal, and in CSV and Markdown by turns."""
-    command, *options = words
-    files = demo_job[:2]
-    named = [options.pop(0), *files] if command == "recipe" else files
-    for form in ([], ["--format", ("csv", "md")[number % 2]]):
-        if command in ("info", "triage") and form[-1:] == ["csv"]:
-            continue
-        done = run(command, *named, *options, *([] if "--diagnostics" in options else form))
-        assert done.status in (0, 3), done.err
-        assert decimal_names(done.out + done.err) == []
-
-
-def test_nor_has_the_comparison_of_memory(run, demo_job):
+def test_a_comparison_of_memory_has_binary_names_and_the_bytes_of_both_sides(run, demo_job):
     words = ("diff", demo_job[0], "--", demo_job[1], "--tables", "memory")
     done = run(*words)
     assert decimal_names(done.out + done.err) == []
@@ -75,7 +41,7 @@ def test_nor_has_the_comparison_of_memory(run, demo_job):
     assert {row["name"]: row["size_a_bytes"] for row in run(*words, "--format", "json").json} == bytes_of
 
 
-def test_nor_has_the_log_of_nccl(run, tmp_path):
+def test_so_has_the_log_of_nccl(run, tmp_path):
     call = (
         "n1:1:7 [0] NCCL INFO {op}: opCount 0 sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 "
         "comm 0xc1 [nranks=2] stream 0x3\n"
@@ -85,6 +51,7 @@ def test_nor_has_the_log_of_nccl(run, tmp_path):
         call.format(op="AllReduce", count=50_331_648 // 4) + call.format(op="Reduce", count=21_744_461_113_200 // 4)
     )
     done = run("nccl-log", log, "--tables", "all")
+    assert done.status == 0
     assert decimal_names(done.out + done.err) == []
     words = in_a_row(done.out)
     assert "total TiB" in words and "19.776" in words and ">16MiB" in words
@@ -106,14 +73,12 @@ def test_sizes_of_memory_operations_are_bytes_but_in_stats(run, demo_job):
     assert heading.startswith("total MiB ") and first.startswith(f"{int(found[0]['Total (B)']) / MIB:.3f} ")
 
 
-@pytest.mark.parametrize("command", commands())
-def test_no_help_has_an_amount_with_a_decimal_name(command):
-    assert decimal_names(command_parser(command).format_help()) == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_nor_has_the_documentation(page):
-    assert decimal_names(page.read_text(encoding="utf-8")) == []
+def test_neither_help_nor_documentation_has_an_amount_with_a_decimal_name(run):
+    for command in commands():
+        assert decimal_names(command_parser(command).format_help()) == [], command
+    for page in PAGES:
+        assert decimal_names(page.read_text(encoding="utf-8")) == [], page
+    assert decimal_names(run("info", "--diagnostics").out) == []
 
 
 def test_the_program_has_no_such_name_in_its_texts_but_in_the_columns_of_nsys():

@@ -67,6 +67,7 @@ def test_mfu_takes_flops_and_says_what_else_it_took(run, demo_job):
     assert "H100 SXM data sheet" in ran.err
 
 
+@pytest.mark.campaign
 def test_a_job_against_itself_scales_and_against_fewer_ranks_too(run, demo_job, tmp_path):
     device = ("--tables", "device", "--format", "json")
     itself = values(run("efficiency", *demo_job, *device, "--baseline", *demo_job).json)

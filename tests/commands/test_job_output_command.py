@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 import pytest
 
 from nsystui.exports.demo import PLANTED_SECRET
 
 
-def table(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def test_lines_have_times_and_steps(run, demo_job):
     done = run("info", demo_job[1], "--job-output", "--format", "csv")
-    rows = table(done.out)
+    rows = done.table
     assert done.status == 0
     assert [row["Text"].partition(" INFO ")[2].partition(" loss")[0] for row in rows] == [
         "training demo-1b on 4 ranks", "step 0", "step 1", "step 2"
@@ -35,15 +28,16 @@ def test_no_variable_is_in_any_format(run, demo_job, form):
     assert not [word for word in (PLANTED_SECRET, "SLURM_JOB_ID", "AWS_SECRET") if word in done.out + done.err]
 
 
+@pytest.mark.campaign
 def test_packed_job_has_the_output_only_where_it_was_asked_for(run, demo_job, tmp_path):
     without, having = tmp_path / "without", tmp_path / "with"
-    assert run("pack", *demo_job, "-o", without).status == 0
-    assert run("pack", *demo_job, "-o", having, "--job-output").status == 0
+    assert run("pack", demo_job[0], "-o", without).status == 0
+    assert run("pack", demo_job[0], "-o", having, "--job-output").status == 0
     for directory, is_there in ((without, False), (having, True)):
         content = b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
         assert (b"INFO training demo-1b" in content) is is_there
         assert PLANTED_SECRET.encode() not in content
-    direct = run("info", *demo_job, "--job-output", "--format", "csv")
+    direct = run("info", demo_job[0], "--job-output", "--format", "csv")
     packed = run("info", having, "--job-output", "--format", "csv")
     assert (packed.out, packed.err) == (direct.out, direct.err)
     lacking = run("info", without, "--job-output")
@@ -51,10 +45,12 @@ def test_packed_job_has_the_output_only_where_it_was_asked_for(run, demo_job, tm
     assert "pack with --job-output" in lacking.err
 
 
-def test_output_is_not_in_the_cache(run, demo_job, cache_directory):
+def test_output_is_not_in_the_cache(run, demo_job, tmp_path, monkeypatch):
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path))
     run("info", *demo_job, "--job-output")
-    kept = b"".join(path.read_bytes() for path in cache_directory.rglob("*") if path.is_file())
-    assert b"INFO training demo-1b" not in kept
+    run("kernels", *demo_job)
+    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert kept and b"INFO training demo-1b" not in b"".join(kept)
 
 
 def test_it_is_a_table_of_its_own(run, demo_job):

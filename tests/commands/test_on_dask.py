@@ -55,52 +55,32 @@ def asked_of_workers(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return seen
 
 
-OF_REPORTS = [
-    "kernels",
+EACH_MECHANISM = (
     "kernels --by rank,stream --names short",
-    "kernels --by family,rank",
-    "kernels --filter !nccl --time 100ms:300ms --ranks 0,2",
-    "memory",
-    "memory --sizes",
-    "api --filter Launch",
-    "osrt",
-    "overview",
     "overview --time 100ms:300ms",
-    "ranks",
-    "ranks --collectives",
-    "ranks --kinds",
-    "ranks --time 100ms:300ms --ranks 0,2",
-    "steps",
-    "steps --every --step-range ^step",
-    "nccl",
     "nccl --by collective,rank",
-    "gpu",
     "gpu --over-time --bins 7",
-    "gpu --streams 7",
-    "metrics",
-    "efficiency --tables all",
-    "nvtx",
-    "nvtx --by rank --streams 7",
-    "nvtx --summary",
     "triage --format json",
-    "stats -r cuda_api_gpu_sum",
-    "stats -r cuda_api_sum",
-    "stats -r cuda_gpu_kern_gb_sum",
-    "stats -r cuda_gpu_kern_sum:base",
-    "stats -r cuda_gpu_mem_size_sum",
-    "stats -r cuda_gpu_mem_time_sum",
     "stats -r cuda_gpu_sum",
-    "stats -r cuda_kern_exec_sum",
-    "stats -r nvtx_pushpop_sum",
-    "stats -r nvtx_startend_sum",
-    "stats -r nvtx_sum",
-    "stats -r osrt_sum",
-]
-"""Every question that a cluster computes, but those that the demo job has nothing for."""
+)
+"""Groups, windows, collectives, spans of time, rules, and reports of nsys."""
+OF_REPORTS = (
+    *("kernels", "kernels --by family,rank", "kernels --filter !nccl --time 100ms:300ms --ranks 0,2"),
+    *("memory", "memory --sizes", "api --filter Launch", "osrt", "overview", "nccl", "efficiency --tables all"),
+    *("ranks", "ranks --collectives", "ranks --kinds", "ranks --time 100ms:300ms --ranks 0,2"),
+    *("steps", "steps --every --step-range ^step", "gpu", "gpu --streams 7", "metrics"),
+    *("nvtx", "nvtx --summary", "nvtx --by rank --streams 7"),
+    *("stats -r cuda_api_gpu_sum", "stats -r cuda_api_sum", "stats -r cuda_gpu_kern_gb_sum"),
+    *("stats -r cuda_gpu_kern_sum:base", "stats -r cuda_gpu_mem_size_sum", "stats -r cuda_gpu_mem_time_sum"),
+    *("stats -r cuda_kern_exec_sum", "stats -r nvtx_pushpop_sum", "stats -r nvtx_startend_sum"),
+    *("stats -r nvtx_sum", "stats -r osrt_sum"),
+)
+"""The other questions that a cluster computes, but those that the demo job has nothing for."""
 NOTHING_FOR = {"mpi", "libraries", "mpi_event_sum", "openacc_sum", "openmp_sum"}
 
 
-@pytest.mark.parametrize("words", OF_REPORTS)
+@pytest.mark.campaign
+@pytest.mark.parametrize("words", [*EACH_MECHANISM, *OF_REPORTS])
 def test_the_answer_is_the_same(run, dask_scheduler, packed, demo_job, asked_of_workers, words):
     name, *flags = words.split()
     flags += [] if "--format" in flags else ["--format", "csv"]
@@ -112,6 +92,7 @@ def test_the_answer_is_the_same(run, dask_scheduler, packed, demo_job, asked_of_
     assert asked_of_workers
 
 
+@pytest.mark.campaign
 def test_what_ncu_measured_stands_beside_the_kernels_of_workers(run, dask_scheduler, packed, tmp_path):
     name = run("kernels", packed, "--format", "json").json[0]["name"]
     path = tmp_path / "report.csv"
@@ -125,10 +106,11 @@ def test_what_ncu_measured_stands_beside_the_kernels_of_workers(run, dask_schedu
 
 
 def test_every_question_that_a_cluster_computes_is_compared():
-    asked = {words.removeprefix("stats -r ").split()[0].partition(":")[0] for words in OF_REPORTS}
+    asked = {words.removeprefix("stats -r ").split()[0].partition(":")[0] for words in EACH_MECHANISM + OF_REPORTS}
     assert {one.name for one in catalogue.questions() if one.of_reports} == (asked - {"triage"}) | NOTHING_FOR
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("words", ["mpi", "stats -r openacc_sum"])
 def test_what_was_not_recorded_is_missing_there_too(run, dask_scheduler, packed, words):
     name, *flags = words.split()
@@ -136,6 +118,7 @@ def test_what_was_not_recorded_is_missing_there_too(run, dask_scheduler, packed,
     assert (on_cluster.status, on_cluster.err) == (here.status, here.err) == (3, here.err)
 
 
+@pytest.mark.campaign
 def test_reports_of_several_per_task_and_medians_of_different_values(run, dask_scheduler, tmp_path, monkeypatch):
     """Ranks of other speeds: the middle of a kernel's durations lies in values that no task has alone."""
     exports = TrainingJob(ranks=5, steps=3, layers=2, gpu_metrics=False).write(tmp_path)
@@ -158,6 +141,7 @@ def test_what_a_cluster_has_no_part_in_is_refused_in_a_line(run, packed, words):
     assert "leave --dask out" in done.err
 
 
+@pytest.mark.campaign
 def test_a_scheduler_file_and_a_file_to_write(run, dask_scheduler, packed, tmp_path):
     (tmp_path / "scheduler.json").write_text(json.dumps({"address": dask_scheduler}))
     done = run("ranks", "--dask", tmp_path / "scheduler.json", packed, "-o", tmp_path / "ranks.json")
@@ -165,6 +149,7 @@ def test_a_scheduler_file_and_a_file_to_write(run, dask_scheduler, packed, tmp_p
     assert [row["rank"] for row in json.loads((tmp_path / "ranks.json").read_text())] == [0, 1, 2, 3]
 
 
+@pytest.mark.campaign
 def test_workers_of_another_version_or_without_the_program(run, dask_scheduler, packed, monkeypatch):
     monkeypatch.setattr(on_dask, "__version__", "0.0.9")
     done = run("ranks", "--dask", dask_scheduler, packed)
@@ -196,6 +181,7 @@ def test_no_scheduler(run, packed, tmp_path, monkeypatch, where):
     assert (done.status, done.err.count("\n")) == (2, 1)
 
 
+@pytest.mark.campaign
 def test_a_cluster_without_workers(run, packed, monkeypatch):
     monkeypatch.setattr(on_dask, "_FIRST_WORKER", 0.5)
     with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
@@ -226,6 +212,7 @@ def dying(is_due: Callable[[list[int]], bool]) -> Callable[[Session, list[Any]],
     return compute
 
 
+@pytest.mark.campaign
 def test_the_task_of_a_worker_that_dies_is_done_by_another(session, tmp_path):
     marker = tmp_path / "died"
 
@@ -240,6 +227,7 @@ def test_the_task_of_a_worker_that_dies_is_done_by_another(session, tmp_path):
     assert [number for numbers in found for number in numbers] == [0, 1, 2, 3]
 
 
+@pytest.mark.campaign
 def test_a_report_that_no_worker_survives_is_named(session, monkeypatch):
     monkeypatch.setattr(on_dask, "_TASKS_OF_A_THREAD", 1)  # two reports in a task
     with pytest.raises(NsystuiError) as told:
@@ -248,6 +236,7 @@ def test_a_report_that_no_worker_survives_is_named(session, monkeypatch):
     assert session.reports[3].name not in str(told.value)
 
 
+@pytest.mark.campaign
 def test_a_report_that_is_damaged_is_left_out_as_it_is_here(run, dask_scheduler, packed_once, tmp_path):
     shutil.copytree(packed_once, tmp_path / "job")
     (file,) = (tmp_path / "job/kernels/rank=1").glob("*.parquet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from synthetic import cpu_only_export, whole_graph_export
+from test_byte_units import decimal_names
 
 from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
@@ -45,6 +46,7 @@ def test_a_map_is_drawn_with_a_line_for_each_rank_or_adapter(run, demo_job, name
         assert sum(max(line) >= "▁" for line in lines[first : first + count]) == count
         assert "│" in lines[first + count]
     assert max(map(len, lines)) <= 80
+    assert decimal_names(done.out + done.err) == []
 
 
 def test_a_drawn_map_words_rates_with_their_unit_and_ends_with_the_mean_of_the_table(run, demo_job):

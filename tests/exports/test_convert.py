@@ -22,14 +22,14 @@ def made_by_nsys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fake_nsys(tmp_path, monkeypatch):
+def fake_nsys(tmp_path, monkeypatch, made_by_nsys):
     """Puts a script called nsys on the PATH; it logs its words, a line each, before it does what it is given."""
     programs = tmp_path / "bin"
     programs.mkdir()
     log = tmp_path / "log"
     log.touch()
 
-    def install(body: str) -> Path:
+    def install(*body: str) -> Path:
         script = programs / "nsys"
         script.write_text(
             f"""#!/bin/sh
@@ -37,7 +37,8 @@ printf 'CALL\\n' >> {shlex.quote(str(log))}
 for word in "$@"; do printf '%s\\n' "$word" >> {shlex.quote(str(log))}; done
 while [ $# -gt 1 ]; do [ "$1" = -o ] && output=$2; case $1 in --include*) included=1;; esac; shift; done
 report=$1
-{body}
+made={shlex.quote(str(made_by_nsys))}
+{"; ".join(body)}
 """
         )
         script.chmod(0o755)
@@ -45,6 +46,9 @@ report=$1
         return log
 
     return install
+
+
+WORKS = 'cp "$made" "$output"'
 
 
 @pytest.fixture
@@ -64,12 +68,8 @@ def calls(log: Path) -> list[list[str]]:
     return [call.splitlines() for call in log.read_text().split("CALL\n")[1:]]
 
 
-def works(export: Path) -> str:
-    return f'cp {shlex.quote(str(export))} "$output"'
-
-
-def test_an_export_is_made_below_the_directory_under_the_name_of_the_report(tmp_path, report, made_by_nsys, fake_nsys):
-    log = fake_nsys(works(made_by_nsys))
+def test_an_export_is_made_below_the_directory_under_the_name_of_the_report(tmp_path, report, fake_nsys):
+    log = fake_nsys(WORKS)
     export = convert(report, tmp_path / "exports")
     assert export.name == "job 7_rank3.sqlite"
     assert tmp_path / "exports" in export.parents
@@ -82,39 +82,25 @@ def test_an_export_is_made_below_the_directory_under_the_name_of_the_report(tmp_
     assert last == str(report)
 
 
-def test_an_export_made_before_is_used_again(tmp_path, report, made_by_nsys, fake_nsys):
-    log = fake_nsys(works(made_by_nsys))
-    first = convert(report, tmp_path / "exports")
-    assert convert(report, tmp_path / "exports") == first
-    assert len(calls(log)) == 1
-
-
-@pytest.mark.parametrize("left", [0, 50, 5_000])
-def test_an_export_made_before_that_was_cut_is_made_again(tmp_path, report, made_by_nsys, fake_nsys, left):
-    log = fake_nsys(works(made_by_nsys))
+def test_an_export_made_before_is_used_again_without_nsys_until_it_or_the_report_changes(
+    tmp_path, report, made_by_nsys, fake_nsys
+):
+    log = fake_nsys(WORKS)
     export = convert(report, tmp_path / "exports")
-    os.truncate(export, left)
-    assert convert(report, tmp_path / "exports").read_bytes() == made_by_nsys.read_bytes()
-    assert len(calls(log)) == 2
-
-
-def test_an_export_made_before_needs_no_nsys(tmp_path, report, made_by_nsys, fake_nsys, monkeypatch):
-    fake_nsys(works(made_by_nsys))
-    first = convert(report, tmp_path / "exports")
-    monkeypatch.setenv("PATH", "")
-    assert convert(report, tmp_path / "exports") == first
-
-
-def test_a_report_that_changed_is_exported_again(tmp_path, report, made_by_nsys, fake_nsys):
-    log = fake_nsys(works(made_by_nsys))
-    first = convert(report, tmp_path / "exports")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "")
+        assert convert(report, tmp_path / "exports") == export
+    for left in (0, 50, 5_000):
+        os.truncate(export, left)
+        assert convert(report, tmp_path / "exports").read_bytes() == made_by_nsys.read_bytes(), left
+    assert len(calls(log)) == 4
     report.write_bytes(report.read_bytes() + b"more")
-    assert convert(report, tmp_path / "exports") != first
-    assert len(calls(log)) == 2
+    assert convert(report, tmp_path / "exports") != export
+    assert len(calls(log)) == 5
 
 
-def test_reports_of_one_name_do_not_meet(tmp_path, made_by_nsys, fake_nsys):
-    fake_nsys(works(made_by_nsys))
+def test_reports_of_one_name_do_not_meet(tmp_path, fake_nsys):
+    fake_nsys(WORKS)
     made = set()
     for folder in ("before", "after"):
         (tmp_path / folder).mkdir()
@@ -125,9 +111,8 @@ def test_reports_of_one_name_do_not_meet(tmp_path, made_by_nsys, fake_nsys):
     assert {path.name for path in made} == {"rank0.sqlite"}
 
 
-def test_an_old_nsys_is_asked_again_without_the_newer_options(tmp_path, report, made_by_nsys, fake_nsys):
-    refuses = '[ -n "$included" ] && { echo "unrecognised option --include-json" >&2; exit 1; }\n'
-    log = fake_nsys(refuses + works(made_by_nsys))
+def test_an_old_nsys_is_asked_again_without_the_newer_options(tmp_path, report, fake_nsys):
+    log = fake_nsys('[ -n "$included" ] && { echo "unrecognised option --include-json" >&2; exit 1; }', WORKS)
     assert convert(report, tmp_path / "exports").exists()
     first, second = calls(log)
     assert "--include-json=true" in first
@@ -143,31 +128,24 @@ def test_a_failure_says_what_nsys_said_last_and_leaves_nothing(tmp_path, report,
     assert [path for path in (tmp_path / "exports").rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("exit 3", "no message"),
-        ("echo only on stdout; exit 1", "only on stdout"),
-        ("exit 0", "no message"),
-        (r"printf 'not \351 utf-8\n' >&2; exit 1", "not � utf-8"),
-        ("kill -9 $$", "no message"),
-    ],
-)
-def test_every_way_to_fail_is_one_error(tmp_path, report, fake_nsys, body, said):
-    fake_nsys(body)
-    with pytest.raises(ExportError, match=f"nsys export failed: {said}"):
-        convert(report, tmp_path / "exports")
-
-
-def test_an_nsys_that_cannot_be_run_is_an_error(tmp_path, report, fake_nsys):
-    fake_nsys("")
-    script = tmp_path / "bin/nsys"
-    script.write_bytes(b"\x7fELF not really")
+def test_every_way_to_fail_is_one_error(tmp_path, report, fake_nsys):
+    said = {
+        "exit 3": "no message",
+        "echo only on stdout; exit 1": "only on stdout",
+        "exit 0": "no message",
+        r"printf 'not \351 utf-8\n' >&2; exit 1": "not � utf-8",
+        "kill -9 $$": "no message",
+    }
+    for body, message in said.items():
+        fake_nsys(body)
+        with pytest.raises(ExportError, match=f"nsys export failed: {message}"):
+            convert(report, tmp_path / "exports")
+    (tmp_path / "bin/nsys").write_bytes(b"\x7fELF not really")
     with pytest.raises(ExportError, match="cannot be exported: Exec format error"):
         convert(report, tmp_path / "exports")
 
 
-def test_the_keys_of_the_user_are_not_for_nsys(tmp_path, report, made_by_nsys, fake_nsys, monkeypatch):
+def test_the_keys_of_the_user_are_not_for_nsys(tmp_path, report, fake_nsys):
     reading, writing = os.pipe()
     os.write(writing, b"q")
     os.close(writing)
@@ -175,7 +153,7 @@ def test_the_keys_of_the_user_are_not_for_nsys(tmp_path, report, made_by_nsys, f
         kept = os.dup(0)
         os.dup2(keys.fileno(), 0)
         try:
-            fake_nsys(f"cat > {shlex.quote(str(tmp_path / 'eaten'))}\n" + works(made_by_nsys))
+            fake_nsys(f"cat > {shlex.quote(str(tmp_path / 'eaten'))}", WORKS)
             convert(report, tmp_path / "exports")
         finally:
             os.dup2(kept, 0)
@@ -183,54 +161,43 @@ def test_the_keys_of_the_user_are_not_for_nsys(tmp_path, report, made_by_nsys, f
     assert (tmp_path / "eaten").read_text() == ""
 
 
-def test_without_nsys_the_error_says_what_to_do(tmp_path, report, monkeypatch):
+def test_without_nsys_or_the_importer_the_error_says_what_to_do(tmp_path, report, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ExportError, match="nsys is not on the PATH") as error:
         convert(report, tmp_path / "exports")
     assert "nsys export -t sqlite" in error.value.advice
+    (tmp_path / "rank3.qdstrm").touch()
+    with pytest.raises(ExportError, match="host-linux-x64"):
+        converted(tmp_path / "rank3.qdstrm", RECORDING, tmp_path / "cache" / "exports")
 
 
-def test_a_missing_report_is_an_error(tmp_path, made_by_nsys, fake_nsys):
-    fake_nsys(works(made_by_nsys))
+def test_a_missing_report_or_a_place_that_cannot_be_written_is_an_error(tmp_path, report, fake_nsys):
+    fake_nsys(WORKS)
     with pytest.raises(ExportError, match="No such file") as error:
         convert(tmp_path / "gone.nsys-rep", tmp_path / "exports")
     assert error.value.advice
-
-
-def test_a_place_that_cannot_be_written_is_an_error(tmp_path, report, made_by_nsys, fake_nsys):
-    fake_nsys(works(made_by_nsys))
-    (tmp_path / "exports").write_text("a file is in the way")
+    (tmp_path / "in the way").write_text("a file")
     with pytest.raises(ExportError, match="cannot be exported") as error:
-        convert(report, tmp_path / "exports")
+        convert(report, tmp_path / "in the way")
     assert "NSYSTUI_CACHE_DIR" in error.value.advice
 
 
-@pytest.mark.parametrize("name", ["-rf.nsys-rep", "it's a; $HOME.nsys-rep", "x" * 240 + ".nsys-rep", "größe.nsys-rep"])
-def test_odd_names_of_reports(tmp_path, made_by_nsys, fake_nsys, monkeypatch, name):
-    log = fake_nsys(works(made_by_nsys))
-    (tmp_path / name).write_bytes(b"QUADD1\0")
+def test_odd_names_of_reports(tmp_path, fake_nsys, monkeypatch):
+    log = fake_nsys(WORKS)
     monkeypatch.chdir(tmp_path)
-    assert convert(Path(name), tmp_path / "exports").exists()
-    assert calls(log)[0][-1] == str(tmp_path / name)
+    for name in ("-rf.nsys-rep", "it's a; $HOME.nsys-rep", "x" * 240 + ".nsys-rep", "größe.nsys-rep"):
+        (tmp_path / name).write_bytes(b"QUADD1\0")
+        assert convert(Path(name), tmp_path / "exports").exists(), name
+        assert calls(log)[-1][-1] == str(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("a.nsys-rep", True),
-        ("a.qdrep", True),
-        ("a.qdstrm", False),
-        ("a.sqlite", False),
-        ("a.nsys-rep.sqlite", False),
-        ("nsys-rep", False),
-    ],
-)
-def test_reports_are_told_by_their_names(name, expected):
-    assert (form_of(Path(name)) is REPORT) == expected
+def test_reports_are_told_by_their_names():
+    names = ("a.nsys-rep", "a.qdrep", "a.qdstrm", "a.sqlite", "a.nsys-rep.sqlite", "nsys-rep")
+    assert [name for name in names if form_of(Path(name)) is REPORT] == ["a.nsys-rep", "a.qdrep"]
 
 
-def test_a_recording_becomes_a_report_and_then_an_export(tmp_path, made_by_nsys, fake_nsys):
-    log = fake_nsys(f'cp {shlex.quote(str(made_by_nsys))} "$output"')
+def test_a_recording_becomes_a_report_and_then_an_export(tmp_path, fake_nsys):
+    log = fake_nsys(WORKS)
     importer = tmp_path / "bin" / "QdstrmImporter"
     importer.write_text('#!/bin/sh\ncp "$2" "$4"\n')  # -i RECORDING -o REPORT
     importer.chmod(0o755)
@@ -255,11 +222,3 @@ def test_the_importer_is_found_in_the_installation_of_nsys(tmp_path, monkeypatch
     (programs / "nsys").symlink_to(installed / "target-linux-x64" / "nsys")
     monkeypatch.setenv("PATH", str(programs))
     assert importer() == str(installed / "host-linux-x64" / "QdstrmImporter")
-
-
-def test_a_recording_without_the_importer_says_where_it_is(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    recording = tmp_path / "rank3.qdstrm"
-    recording.touch()
-    with pytest.raises(ExportError, match="host-linux-x64"):
-        converted(recording, RECORDING, tmp_path / "cache" / "exports")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -52,33 +53,36 @@ def simulation(opened: Opener, tmp_path: Path) -> Callable[..., Session]:
     return make
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """The simulation as it is."""
+    with closing(Session()) as session:
+        session.add(simulation_export(tmp_path_factory.mktemp("plain") / "rank0.sqlite", "3.28.1"))
+        yield session
+
+
 class TestPageFaults:
-    def test_one_row_is_one_fault_of_a_cpu(self, simulation):
-        assert rows(simulation(), tables.cpu_page_faults) == [
+    def test_one_row_is_one_fault_of_a_cpu_or_a_group_of_faults_of_a_gpu(self, plain):
+        assert rows(plain, tables.cpu_page_faults) == [
             (1, 4_500_000, PROCESS, PAGES[0], "fill_grid", "src/grid.f90", 17),
             (2, 4_510_000, PROCESS, PAGES[1], "fill_grid", "src/grid.f90", 17),
             (3, 6_190_000, PROCESS, PAGES[0], "write_grid", "src/grid.f90", 80),
         ]
-
-    def test_one_row_is_a_group_of_faults_of_a_gpu(self, simulation):
-        assert rows(simulation(), tables.gpu_page_faults) == [
+        assert rows(plain, tables.gpu_page_faults) == [
             (1, 6_055_000, 6_058_000, PROCESS, 0, PAGES[0], 12),
             (2, 6_072_000, 6_075_000, PROCESS, 0, PAGES[1], 5),
         ]
-
-    @pytest.mark.parametrize("schema", ["2.9.1", "3.7.2", "3.25.0"])
-    def test_an_older_export_says_nothing_of_the_source(self, simulation, schema):
-        found = rows(simulation(schema=schema), tables.cpu_page_faults, "instruction", "source_file", "source_line")
-        assert found == [("fill_grid", None, None), ("fill_grid", None, None), ("write_grid", None, None)]
+        assert rows(plain, tables.memory_ops, "copy_kind", "virtual_address", "bytes") == [
+            (11, PAGES[0], 65_536),
+            (11, PAGES[1], 65_536),
+            (12, PAGES[0], 65_536),
+        ]
 
     def test_both_spellings_of_the_columns_of_the_source_are_known(self, simulation):
         table = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
-        session = simulation(
-            f"ALTER TABLE {table} RENAME COLUMN sourceFile TO fileInSource",
-            f"ALTER TABLE {table} RENAME COLUMN fileInSource TO SourceFile",
-            f"ALTER TABLE {table} RENAME COLUMN sourceLine TO lineInSource",
-            f"ALTER TABLE {table} RENAME COLUMN lineInSource TO SourceLine",
-        )
+        spelt = (("sourceFile", "SourceFile"), ("sourceLine", "SourceLine"))
+        steps = [step for old, new in spelt for step in ((old, "x"), ("x", new))]
+        session = simulation(*[f"ALTER TABLE {table} RENAME COLUMN {old} TO {new}" for old, new in steps])
         assert rows(session, tables.cpu_page_faults, "source_file", "source_line")[2] == ("src/grid.f90", 80)
 
     def test_a_file_that_is_not_known_is_empty_and_not_missing(self, simulation):
@@ -94,72 +98,51 @@ class TestPageFaults:
         assert rows(session, tables.cpu_page_faults, "instruction") == [(None,)] * 3
         assert rows(session, tables.gpu_page_faults, "device", "count") == [(None, None)] * 2
 
-    def test_migrations_keep_their_address(self, simulation):
-        found = rows(simulation(), tables.memory_ops, "copy_kind", "virtual_address", "bytes")
-        assert found == [(11, PAGES[0], 65_536), (11, PAGES[1], 65_536), (12, PAGES[0], 65_536)]
-
 
 class TestDirectives:
-    def test_openmp_events_of_every_kind_share_a_table(self, simulation):
-        found = rows(simulation(), tables.openmp_events)
-        assert found == [
+    def test_openmp_events_of_every_kind_share_a_table_also_kinds_that_nobody_has_seen_yet(self, plain, simulation):
+        known = [
             (1, 5_000_000, 6_000_000, THREAD, PROCESS, "Parallel region", "PARALLEL"),
             (2, 7_000_000, 8_000_000, THREAD, PROCESS, "Parallel region", "PARALLEL"),
             (3, 5_900_000, 6_000_000, THREAD, PROCESS, "Implicit task", "SYNC_REGION_WAIT"),
             (4, 5_000_000, 5_900_000, THREAD, PROCESS, "Implicit task", "TASK"),
         ]
-
-    def test_kinds_that_nobody_has_seen_yet_are_read_too(self, simulation):
+        assert rows(plain, tables.openmp_events) == known
         session = simulation(
             "CREATE TABLE OPENMP_EVENT_KIND_WORKSHARE_2 (start, end, globalTid, nameId)",
             f"INSERT INTO OPENMP_EVENT_KIND_WORKSHARE_2 SELECT 1, 2, {THREAD}, id FROM StringIds "
             "WHERE value = 'fill_grid'",
         )
-        assert rows(session, tables.openmp_events)[-1] == (5, 1, 2, THREAD, PROCESS, "fill_grid", "WORKSHARE_2")
+        assert rows(session, tables.openmp_events) == [*known, (5, 1, 2, THREAD, PROCESS, "fill_grid", "WORKSHARE_2")]
 
     def test_a_table_whose_name_is_no_plain_word_is_none_of_nsys(self, simulation):
-        session = simulation(
-            'CREATE TABLE "OPENMP_EVENT_KIND_A\'B" (start, end, globalTid, nameId)',
-            'CREATE TABLE "OPENMP_EVENT_KIND_C""D" (start, end, globalTid, nameId)',
-            'CREATE TABLE "CUPTI_ACTIVITY_KIND_OPENACC_%d" (start, end, globalTid, nameId)',
-            'INSERT INTO "OPENMP_EVENT_KIND_A\'B" VALUES (1, 2, 3, 4)',
-            'INSERT INTO "OPENMP_EVENT_KIND_C""D" VALUES (1, 2, 3, 4)',
-            'INSERT INTO "CUPTI_ACTIVITY_KIND_OPENACC_%d" VALUES (1, 2, 3, 4)',
-        )
+        names = ("OPENMP_EVENT_KIND_A'B", 'OPENMP_EVENT_KIND_C""D', "CUPTI_ACTIVITY_KIND_OPENACC_%d")
+        create = [f'CREATE TABLE "{name}" (start, end, globalTid, nameId)' for name in names]
+        session = simulation(*create, *[f'INSERT INTO "{name}" VALUES (1, 2, 3, 4)' for name in names])
         assert (session.count(tables.openmp_events), session.count(tables.openacc_events)) == (4, 4)
 
-    def test_openacc_events_are_called_by_their_place_where_it_is_known(self, simulation):
-        assert rows(simulation(), tables.openacc_events) == [
+    def test_openacc_events_are_called_by_their_place_where_it_is_known(self, plain, simulation):
+        assert rows(plain, tables.openacc_events) == [
             (1, 6_000_000, 6_040_000, THREAD, PROCESS, "Enqueue Upload@src/solve.f90:41", "DATA", 5, "solve", 65_536),
             (2, 6_050_000, 6_070_000, THREAD, PROCESS, "Enqueue Launch@src/solve.f90:42", "LAUNCH", 4, "solve", None),
             (3, 6_080_000, 6_110_000, THREAD, PROCESS, "Enqueue Launch@src/solve.f90:42", "LAUNCH", 4, "solve", None),
             (4, 6_120_000, 6_130_000, THREAD, PROCESS, "Wait", "OTHER", 7, None, None),
         ]
+        for column, name in (("lineNo", "Enqueue Launch@src/solve.f90"), ("srcFile", "Enqueue Launch")):
+            session = simulation(f"ALTER TABLE CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH DROP COLUMN {column}")
+            assert (name,) in rows(session, tables.openacc_events, "name"), column
 
-    def test_openacc_events_without_columns_of_their_place_have_a_name(self, simulation):
-        table = "CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH"
-        session = simulation(f"ALTER TABLE {table} DROP COLUMN lineNo")
-        assert ("Enqueue Launch@src/solve.f90",) in rows(session, tables.openacc_events, "name")
-
-    def test_openacc_events_without_a_file_have_a_name(self, simulation):
-        table = "CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH"
-        session = simulation(f"ALTER TABLE {table} DROP COLUMN srcFile")
-        assert ("Enqueue Launch",) in rows(session, tables.openacc_events, "name")
-
-    def test_the_size_of_chunks_changes_nothing(self, simulation, monkeypatch):
-        session = simulation()
-        whole = [rows(session, table) for table in NEW]
+    def test_the_size_of_chunks_changes_nothing(self, plain, simulation, monkeypatch):
         for size in (1, 3):
             monkeypatch.setattr(packing, "CHUNK_ROWS", size)
             session = simulation()
-            assert [rows(session, table) for table in NEW] == whole, size
+            for table in NEW:
+                assert rows(session, table) == rows(plain, table), (size, table.name)
 
 
 class TestMpi:
-    def test_ranks_belong_to_threads(self, simulation):
-        assert rows(simulation(), tables.mpi_ranks) == [(THREAD, 0)]
-
-    def test_ranks_that_are_told_twice_or_of_nobody_do_not_count(self, simulation):
+    def test_ranks_belong_to_threads_and_those_told_twice_or_of_nobody_do_not_count(self, plain, simulation):
+        assert rows(plain, tables.mpi_ranks) == [(THREAD, 0)]
         session = simulation(
             "INSERT INTO MPI_RANKS SELECT * FROM MPI_RANKS",
             "CREATE TABLE loose AS SELECT CAST(globalTid AS INTEGER) AS globalTid, rank FROM MPI_RANKS",
@@ -169,8 +152,8 @@ class TestMpi:
         )
         assert rows(session, tables.mpi_ranks) == [(THREAD, 0)]
 
-    def test_waits_share_the_table_of_calls(self, simulation):
-        found = rows(simulation(), tables.mpi_calls, "call_type", "name", "start", "end")
+    def test_waits_share_the_table_of_calls(self, plain):
+        found = rows(plain, tables.mpi_calls, "call_type", "name", "start", "end")
         assert [row[1:] for row in found if row[0] == "wait"] == [
             ("MPI_Waitall", 1_700_000, 1_900_000),
             ("MPI_Waitall", 9_000_000, None),
@@ -178,14 +161,10 @@ class TestMpi:
 
 
 class TestNetwork:
-    def test_adapters_have_the_id_of_their_samples(self, simulation):
-        session = simulation()
-        assert rows(session, tables.nic_devices) == [(NIC, NIC_GUID, "mlx5_0")]
-        assert set(rows(session, tables.nic_metrics, "nic", "is_switch")) == {(NIC, 0), (SWITCH_GUID, 1)}
-
-    def test_switches_count_on_where_adapters_end(self, simulation):
-        found = rows(simulation(), tables.nic_metrics, "row", "metric", "unit", "value", "is_switch")
-        assert found == [
+    def test_adapters_have_the_id_of_their_samples_and_switches_count_on_where_they_end(self, plain, simulation):
+        assert rows(plain, tables.nic_devices) == [(NIC, NIC_GUID, "mlx5_0")]
+        assert set(rows(plain, tables.nic_metrics, "nic", "is_switch")) == {(NIC, 0), (SWITCH_GUID, 1)}
+        assert rows(plain, tables.nic_metrics, "row", "metric", "unit", "value", "is_switch") == [
             (1, "IB: Bytes sent", "bytes/ms", 1_000_000, 0),
             (2, "IB: Send waits", "ticks/ms", 20_000, 0),
             (3, "IB: Bytes sent", "bytes/ms", 1_000_000, 0),
@@ -193,26 +172,27 @@ class TestNetwork:
             (5, "IB: Bytes sent", "bytes/ms", 2_000_000, 1),
             (6, "IB: Send waits", "ticks/ms", 30_000, 1),
         ]
+        alone = simulation("DROP TABLE NET_NIC_METRIC")
+        assert rows(alone, tables.nic_metrics, "row", "nic") == [(1, SWITCH_GUID), (2, SWITCH_GUID)]
 
-    def test_switches_alone(self, simulation):
-        found = rows(simulation("DROP TABLE NET_NIC_METRIC"), tables.nic_metrics, "row", "nic")
-        assert found == [(1, SWITCH_GUID), (2, SWITCH_GUID)]
-
-    def test_the_first_form_of_adapters_had_no_guid(self, simulation):
-        """In schema 3.1 the adapter has a ``globalId``, of the machine, and the map that of the samples."""
-        session = simulation("ALTER TABLE TARGET_INFO_NIC_INFO RENAME COLUMN GUID TO globalId")
-        assert rows(session, tables.nic_devices) == [(NIC, None, "mlx5_0")]
-
-    def test_without_a_map_the_own_id_is_the_only_one(self, simulation):
-        session = simulation(
-            "DROP TABLE NIC_ID_MAP",
-            "ALTER TABLE TARGET_INFO_NIC_INFO RENAME COLUMN GUID TO globalId",
-            "UPDATE TARGET_INFO_NIC_INFO SET globalId = 77",
-        )
-        assert rows(session, tables.nic_devices) == [(77, None, "mlx5_0")]
-
-    def test_adapters_that_were_not_sampled_are_known_too(self, simulation):
-        assert rows(simulation("DROP TABLE NIC_ID_MAP"), tables.nic_devices) == [(None, NIC_GUID, "mlx5_0")]
+    @pytest.mark.parametrize(
+        ("changes", "device"),
+        [
+            # In schema 3.1 the adapter has a ``globalId``, of the machine, and the map that of the samples.
+            (["ALTER TABLE TARGET_INFO_NIC_INFO RENAME COLUMN GUID TO globalId"], (NIC, None, "mlx5_0")),
+            (
+                [
+                    "DROP TABLE NIC_ID_MAP",
+                    "ALTER TABLE TARGET_INFO_NIC_INFO RENAME COLUMN GUID TO globalId",
+                    "UPDATE TARGET_INFO_NIC_INFO SET globalId = 77",
+                ],
+                (77, None, "mlx5_0"),
+            ),
+            (["DROP TABLE NIC_ID_MAP"], (None, NIC_GUID, "mlx5_0")),  # was not sampled
+        ],
+    )
+    def test_adapters_of_other_forms_are_known(self, simulation, changes, device):
+        assert rows(simulation(*changes), tables.nic_devices) == [device]
 
     def test_samples_of_the_network_do_not_stretch_the_session(self, opened, tmp_path):
         with ExportWriter(tmp_path / "net.sqlite") as export:
@@ -224,17 +204,13 @@ class TestNetwork:
 
 
 class TestWhatThereIs:
-    def test_an_empty_table_is_there(self, opened, tmp_path):
-        report = opened(all_tables_export(tmp_path / "all.sqlite", "3.28.1")).reports[0]
+    def test_an_empty_table_is_there_and_one_that_was_not_exported_is_not(self, opened, tmp_path):
+        session = opened(all_tables_export(tmp_path / "all.sqlite", "3.28.1"), empty_export(tmp_path / "none.sqlite"))
+        every, nothing = session.reports
         for table in tables.METADATA.tables.values():
-            assert report.count(table) == 0
-            assert report.has(table) == (table not in (tables.devices, tables.efa_samples)), (
-                table.name
-            )  # none is described
-
-    def test_a_table_that_was_not_exported_is_not(self, opened, tmp_path):
-        report = opened(empty_export(tmp_path / "none.sqlite")).reports[0]
-        assert not [name for name, table in tables.METADATA.tables.items() if report.has(table)]
+            is_described = table not in (tables.devices, tables.efa_samples)
+            assert (every.count(table), every.has(table)) == (0, is_described), table.name
+            assert (nothing.count(table), nothing.has(table)) == (0, False), table.name
 
     def test_one_native_table_of_several_is_enough(self, opened, tmp_path):
         path = all_tables_export(tmp_path / "all.sqlite", "3.7.2")
@@ -254,29 +230,31 @@ class TestWhatThereIs:
         assert (report.has(tables.nccl_calls), report.count(tables.nccl_calls)) == (True, 0)
         assert not report.has(tables.kernels)
 
-    @pytest.mark.parametrize("schema", SCHEMAS)
-    def test_a_schema_without_the_tables_opens(self, opened, tmp_path, schema):
-        session = opened(old_schema_export(tmp_path / "old.sqlite", schema))
-        assert [session.count(table) for table in NEW] == [0] * len(NEW)
-        assert not any(session.reports[0].has(table) for table in NEW)
+    @pytest.mark.parametrize(
+        "schemas", [("2021", "3.7.2", "3.28.1"), pytest.param(SCHEMAS, marks=pytest.mark.campaign)]
+    )
+    def test_every_schema_opens_with_and_without_the_tables(self, opened, tmp_path, schemas):
+        old = [old_schema_export(tmp_path / f"old {schema}.sqlite", schema) for schema in schemas]
+        new = [simulation_export(tmp_path / f"new {schema}.sqlite", schema) for schema in schemas]
+        reports = opened(*old, *new).reports
+        for schema, report in zip(schemas, reports, strict=False):
+            assert [(report.count(table), report.has(table)) for table in NEW] == [(0, False)] * len(NEW), schema
+        for schema, report in zip(schemas, reports[len(old) :], strict=True):
+            assert [report.count(table) for table in NEW[:4]] == [3, 2, 4, 4], schema
+            version = SCHEMAS[schema].version
+            assert report.count(tables.mpi_calls) == 8 * (version >= (3, 1)), schema
+            assert report.count(tables.nic_metrics) == 6 * (version >= (3, 7)), schema
 
-    @pytest.mark.parametrize("schema", SCHEMAS)
-    def test_the_simulation_arrives_from_every_schema(self, simulation, schema):
-        session = simulation(schema=schema)
-        assert [session.count(table) for table in NEW[:4]] == [3, 2, 4, 4]
-        has_mpi, has_network = SCHEMAS[schema].version >= (3, 1), SCHEMAS[schema].version >= (3, 7)
-        assert session.count(tables.mpi_calls) == 8 * has_mpi
-        assert session.count(tables.nic_metrics) == 6 * has_network
+    def test_an_older_export_says_nothing_of_the_source_of_a_page_fault(self, simulation):
+        for schema in ("2.9.1", "3.7.2", "3.25.0"):
+            found = rows(simulation(schema=schema), tables.cpu_page_faults, "instruction", "source_file", "source_line")
+            assert found == [("fill_grid", None, None), ("fill_grid", None, None), ("write_grid", None, None)], schema
 
 
-def test_what_the_profiler_itself_took_is_no_event_of_the_program(tmp_path):
-    from synthetic.variants import old_schema_export
-
-    session = Session()
+def test_what_the_profiler_itself_took_is_no_event_of_the_program(tmp_path, session):
     report = session.add(old_schema_export(tmp_path / "old.sqlite"))
-    assert rows(session, tables.profiler_overhead, "start", "end", "name") == [
-        (500, 90_000, "CUDA profiling initialization")
-    ]
+    overhead = rows(session, tables.profiler_overhead, "start", "end", "name")
+    assert overhead == [(500, 90_000, "CUDA profiling initialization")]
     assert report.packed.first_event > 90_000
 
 

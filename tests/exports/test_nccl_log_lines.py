@@ -50,11 +50,13 @@ def calls(lines: Iterable[Line]) -> list[Call]:
 def test_a_call_says_all_of_its_arguments():
     assert read(LINE) == [CALL]
     assert SIGNATURE.size == 4000
-
-
-def test_op_count_is_hexadecimal():
-    numbers = [call.op_count for call in calls(read(*(LINE.replace("1a", count) for count in ("9", "a", "139d"))))]
-    assert numbers == [9, 10, 0x139D]
+    hexadecimal = read(*(LINE.replace("1a", count) for count in ("9", "a", "139d")))
+    assert [call.op_count for call in calls(hexadecimal)] == [9, 10, 0x139D]
+    peer = LINE.replace("AllReduce", "Send").replace("recvbuff 0x7f20", "recvbuff (nil)").replace("root 0", "root 6")
+    (call,) = calls(read(peer))
+    assert (call.signature.op, call.signature.root) == ("Send", 6)
+    (call,) = calls(read(LINE + " [repeated 3x across cluster]"))  # Ray has folded lines
+    assert call.signature.is_folded
 
 
 @pytest.mark.parametrize(
@@ -88,37 +90,22 @@ def test_rccl_writes_a_time_before_nccl_info_and_more_words():
     assert [signature.global_rank for signature in found] == [None, None, 5]
 
 
-def test_send_and_recv_have_a_peer_and_one_buffer():
-    text = LINE.replace("AllReduce", "Send").replace("recvbuff 0x7f20", "recvbuff (nil)").replace("root 0", "root 6")
-    (call,) = calls(read(text))
-    assert (call.signature.op, call.signature.root) == ("Send", 6)
-
-
 def test_datatypes_have_their_sizes_and_an_unknown_one_none():
-    sizes = [
-        call.signature.size for call in calls(read(*(LINE.replace("datatype 7", f"datatype {n}") for n in range(13))))
-    ]
-    assert sizes == [size and size * 1000 for size in (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, None)]
-
-
-def test_sizes_are_exact_above_32_and_53_bits():
+    found = calls(read(*(LINE.replace("datatype 7", f"datatype {number}") for number in range(13))))
+    sizes = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, None)
+    assert [call.signature.size for call in found] == [size and size * 1000 for size in sizes]
     (call,) = calls(read(LINE.replace("count 1000", "count 2251799813685249")))
-    assert call.signature.size == 9007199254740996
+    assert call.signature.size == 9007199254740996  # above 53 bits
 
 
-@pytest.mark.parametrize("end", ["count 10", "datatype", "datatype 7", "count 1000 datatype 7 o"])
-def test_a_call_cut_before_its_datatype_is_whole_is_unread(end):
-    assert read(LINE[: LINE.index(end) + len(end)]) == [Unread(Damage.CUT_SHORT)]
-
-
-def test_a_call_cut_later_counts_without_what_is_not_whole():
+def test_a_call_that_is_cut_counts_with_what_is_whole_or_is_unread():
+    for end in ("count 10", "datatype", "datatype 7", "count 1000 datatype 7 o"):
+        assert read(LINE[: LINE.index(end) + len(end)]) == [Unread(Damage.CUT_SHORT)], end
     (call,) = calls(read(LINE[: LINE.index("0x55aa") + 4]))  # half of the pointer
     assert (call.signature.size, call.signature.communicator, call.signature.ranks) == (4000, None, None)
     (call,) = calls(read(LINE[: LINE.index("[nranks=8")] + "[nranks=1"))
     assert (call.signature.communicator, call.signature.ranks) == (0x55AA, None)
-
-
-def test_a_call_without_its_beginning_is_unread_and_its_op_is_not_guessed():
+    # Without its beginning: its operation is not guessed.
     assert read(TEXT.removeprefix("NCCL INFO ")) == [Unread(Damage.HEADLESS)]
     assert read("Reduce: opCount" + TEXT.partition("opCount")[2]) == [Unread(Damage.HEADLESS)]
 
@@ -129,36 +116,16 @@ def test_a_second_line_that_begins_inside_of_the_first_is_read_and_the_first_is_
     torn = read(LINE[: LINE.index(" count")] + other)
     assert [call.signature.op for call in calls(torn)] == ["Broadcast"]
     assert Unread(Damage.CUT_SHORT) in torn
+    assert [call.signature.op for call in calls(read(LINE + other))] == ["AllReduce", "Broadcast"]
 
 
-def test_two_whole_calls_on_one_line_are_two():
-    assert [call.signature.op for call in calls(read(LINE + LINE.replace("AllReduce", "Reduce")))] == [
-        "AllReduce",
-        "Reduce",
-    ]
-
-
-def test_a_call_whose_process_is_lost_counts_for_none():
-    (call,) = calls(read(f"904:64904 [0] {TEXT}"))
-    assert call.signature.writer is None
-
-
-def test_a_host_with_output_glued_to_it_or_letters_torn_off_is_the_same_host():
+def test_the_process_of_a_call_is_known_by_its_host_and_id():
+    (lost,) = calls(read(f"904:64904 [0] {TEXT}"))
+    assert lost.signature.writer is None
+    # Output may be glued to the host, and letters torn off.
     found = calls(read(LINE, f"-1{LINE}", f"40.2{LINE}", LINE[1:]))
     assert {call.signature.writer for call in found} == {WRITER}
-    # Another process is another one, however its host is called.
     assert calls(read(LINE, "-1" + LINE.replace(":100:", ":200:")))[1].signature.writer != WRITER
-
-
-def test_lines_folded_by_ray_are_marked():
-    (call,) = calls(read(LINE + " [repeated 3x across cluster]"))
-    assert call.signature.is_folded
-
-
-def test_other_lines_say_nothing():
-    assert (
-        read("n1:1:1 [0] NCCL INFO NET/IB : Made virtual device", "n1:1:1 NCCL CALL ncclGroupEnd()", "", "loss") == []
-    )
 
 
 @pytest.mark.parametrize(
@@ -197,10 +164,12 @@ def test_communicators_are_read_by_the_names_of_the_words(text, words):
         "comm 0xc1 rank 2 nran",
         "comm 0xc1 rank 2 nn1:5:5 [0] NCCL INFO comm - Init COMPLETE",
         "Init timings - ncclCommInitRankConfig: rank 1 nranks 2 total 0.67",
+        "AllReduce: 4 Bytes -> Algo RING proto SIM",  # a choice of the tuner
+        "NET/IB : Made virtual device",
     ],
 )
-def test_a_communicator_that_is_not_whole_is_none(text):
-    assert read(f"n1:100:101 [1] NCCL INFO {text}") == []
+def test_what_is_not_whole_or_something_else_is_none(text):
+    assert read(f"n1:100:101 [1] NCCL INFO {text}", "n1:1:1 NCCL CALL ncclGroupEnd()", "", "loss") == []
 
 
 @pytest.mark.parametrize(
@@ -221,10 +190,6 @@ def test_a_communicator_that_is_not_whole_is_none(text):
 )
 def test_choices_of_the_tuner_are_read_in_the_form_of_every_version(text, expected):
     assert read(f"n1:1:1 [0] NCCL INFO {text}") == [expected]
-
-
-def test_a_choice_cut_short_is_none():
-    assert read("n1:1:1 [0] NCCL INFO AllReduce: 4 Bytes -> Algo RING proto SIM") == []
 
 
 def test_training_lines_are_read_wherever_they_stand():

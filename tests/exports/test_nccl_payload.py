@@ -11,14 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.exports.nccl_calls import (
-    NcclCall,
-    PayloadSchemas,
-    decode_blob,
-    decode_json,
-    interpret,
-    parse_instrumented,
-)
+from nsystui.exports.nccl_calls import NcclCall, PayloadSchemas, decode_blob, decode_json, interpret, parse_instrumented
 
 SHARED = Path(__file__).parents[3] / "shared/data"
 
@@ -65,7 +58,7 @@ def blob(call: int, payload: bytes, domain: int = 1) -> bytes:
     return struct.pack("<QQQQ", domain, STATIC + call, len(payload), 32) + payload
 
 
-def test_values_are_read_by_label_through_the_schema_tables() -> None:
+def test_values_are_read_by_label_through_the_schema_tables():
     labels = decode_blob(SCHEMAS, 1, blob(9, struct.pack("<QQi4x", HASH, 1 << 20, 3)))
     assert labels == {COMM: HASH, BYTES: 1 << 20, "Peer rank": 3}
     call = interpret(labels)
@@ -78,23 +71,17 @@ def test_values_are_read_by_label_through_the_schema_tables() -> None:
     assert (init.ranks, init.rank, init.cuda_device, init.message_size) == (8, 5, 1, None)
 
 
-def test_rows_may_lack_columns() -> None:
-    schemas = PayloadSchemas.from_rows(
-        [{"domainId": 1, "schemaId": STATIC + 4, "payloadSize": 16}],
-        [
-            {"domainId": 1, "schemaId": STATIC + 4, "idx": 1, "type": SIZE, "name": BYTES, "offset": 8},
-            {"domainId": 1, "schemaId": STATIC + 4, "idx": 0, "type": UINT64, "name": COMM, "offset": None},
-        ],
-    )
+def test_the_domain_of_the_header_helps_and_rows_may_lack_columns():
+    payload = blob(9, struct.pack("<QQi4x", 1, 2, 3), domain=1)
+    assert decode_blob(SCHEMAS, 77, payload) == {COMM: 1, BYTES: 2, "Peer rank": 3}
+    entries = [entry_row(4, 1, SIZE, BYTES, 8), entry_row(4, 0, UINT64, COMM, None)]
+    schema, *rows = ({k: v for k, v in row.items() if v is not None} for row in (schema_row(4, 16), *entries))
+    del schema["type"]
+    schemas = PayloadSchemas.from_rows([schema], rows)
     assert decode_blob(schemas, 1, blob(4, struct.pack("<QQ", 5, 6))) == {COMM: 5, BYTES: 6}
 
 
-def test_the_domain_of_the_header_helps_where_that_of_the_row_is_not_known() -> None:
-    payload = blob(9, struct.pack("<QQi4x", 1, 2, 3), domain=1)
-    assert decode_blob(SCHEMAS, 77, payload) == {COMM: 1, BYTES: 2, "Peer rank": 3}
-
-
-def test_offsets_that_are_not_given_are_those_of_c() -> None:
+def test_offsets_that_are_not_given_are_those_of_c():
     kinds = [(13, "short"), (UINT64, "long"), (1, "char"), (INT, "int"), (20, "double"), (19, "float"), (21, "wide")]
     entries = [entry_row(90, idx, kind, name, None) for idx, (kind, name) in enumerate(kinds)]
     schemas = PayloadSchemas.from_rows([schema_row(90, None)], entries)
@@ -110,13 +97,10 @@ def test_offsets_that_are_not_given_are_those_of_c() -> None:
     }
 
 
-def test_a_packed_struct_is_read_as_packed() -> None:
+def test_a_packed_struct_is_read_as_packed_and_what_is_not_one_value_is_left_out():
     entries = [entry_row(90, 0, 1, "char", None), entry_row(90, 1, UINT64, "long", None)]
     schemas = PayloadSchemas.from_rows([schema_row(90, 9, align=1)], entries)
     assert decode_blob(schemas, 1, blob(90, struct.pack("<bQ", 1, 2))) == {"char": 1, "long": 2}
-
-
-def test_what_is_not_one_value_is_left_out() -> None:
     entries = [
         entry_row(90, 0, INT, "array", None, flags=1 << 4),
         entry_row(90, 1, INT, "somewhere behind it", None),
@@ -154,35 +138,35 @@ def test_what_is_not_one_value_is_left_out() -> None:
         (1, "<Qi4x", (1, 4), {"communicator": "0x1", "ranks": 4}),
     ],
 )
-def test_without_schema_tables_nccls_own_structs_are_known(
-    call: int, layout: str, values: tuple[int, ...], expected: dict[str, object]
-) -> None:
+def test_without_schema_tables_nccls_own_structs_are_known(call, layout, values, expected):
     labels = decode_blob(NO_SCHEMAS, 1, blob(call, struct.pack(layout, *values)))
     assert labels is not None
     assert interpret(labels) == NcclCall(**{**vars(NOTHING), "source": "payload", **expected})
 
 
-def test_a_struct_of_another_size_is_not_guessed() -> None:
-    assert decode_blob(NO_SCHEMAS, 1, blob(5, bytes(20))) is None
-    assert decode_blob(NO_SCHEMAS, 1, blob(99, bytes(16))) is None
-    assert decode_blob(NO_SCHEMAS, 1, struct.pack("<QQQQ", 1, 5, 16, 32) + bytes(16)) is None
-
-
-def test_two_processes_that_define_one_id_differently_leave_it_unread() -> None:
-    schemas = PayloadSchemas.from_rows(
-        [schema_row(4, 16)], [entry_row(4, 0, UINT64, COMM, None), entry_row(4, 0, SIZE, BYTES, None)]
+def test_what_is_ambiguous_is_not_guessed():
+    sizes = [entry_row(4, 0, SIZE, BYTES, None)]
+    own = (
+        ("another size", NO_SCHEMAS, blob(5, bytes(20))),
+        ("an unknown call", NO_SCHEMAS, blob(99, bytes(16))),
+        ("no id of NCCL's", NO_SCHEMAS, struct.pack("<QQQQ", 1, 5, 16, 32) + bytes(16)),
+        (
+            "two processes define one id differently",
+            PayloadSchemas.from_rows([schema_row(4, 16)], [entry_row(4, 0, UINT64, COMM, None), *sizes]),
+            blob(4, bytes(16)),
+        ),
+        (
+            "two processes define two sizes",
+            PayloadSchemas.from_rows([schema_row(4, 16), schema_row(4, 8)], sizes),
+            blob(4, bytes(16)),
+        ),
+        ("a union", PayloadSchemas.from_rows([schema_row(4, 8, kind=3)], sizes), blob(4, bytes(8))),
     )
-    assert decode_blob(schemas, 1, blob(4, bytes(16))) is None
-    other_size = PayloadSchemas.from_rows([schema_row(4, 16), schema_row(4, 8)], [entry_row(4, 0, SIZE, BYTES, None)])
-    assert decode_blob(other_size, 1, blob(4, bytes(16))) is None
+    for what, schemas, payload in own:
+        assert decode_blob(schemas, 1, payload) is None, what
 
 
-def test_unions_are_not_read() -> None:
-    schemas = PayloadSchemas.from_rows([schema_row(4, 8, kind=3)], [entry_row(4, 0, SIZE, BYTES, None)])
-    assert decode_blob(schemas, 1, blob(4, bytes(8))) is None
-
-
-def test_cut_and_wrong_blobs_are_not_read() -> None:
+def test_cut_and_wrong_blobs_are_not_read():
     whole = blob(9, struct.pack("<QQi4x", HASH, 1 << 20, 3))
     for length in range(len(whole)):
         assert decode_blob(SCHEMAS, 1, whole[:length]) is None
@@ -205,20 +189,20 @@ ROWS = st.lists(st.dictionaries(COLUMNS, CELLS), max_size=4)
 
 
 @given(st.binary(max_size=80), st.sampled_from([SCHEMAS, NO_SCHEMAS]), st.integers())
-def test_any_bytes_are_answered(data: bytes, schemas: PayloadSchemas, domain: int) -> None:
+def test_any_bytes_are_answered(data, schemas, domain):
     labels = decode_blob(schemas, domain, data)
     assert labels is None or interpret(labels).source in ("payload", None)
 
 
 @given(st.integers(0, 25), st.binary(max_size=48), st.sampled_from([SCHEMAS, NO_SCHEMAS]))
-def test_any_payload_behind_a_good_header_is_answered(call: int, payload: bytes, schemas: PayloadSchemas) -> None:
+def test_any_payload_behind_a_good_header_is_answered(call, payload, schemas):
     call_of_nccl = interpret(decode_blob(schemas, 1, blob(call, payload)) or {})
     assert call_of_nccl.message_size is None or 0 <= call_of_nccl.message_size < 1 << 63
     assert call_of_nccl.communicator is None or int(call_of_nccl.communicator, 16) < 1 << 64
 
 
 @given(ROWS, ROWS, st.binary(max_size=60))
-def test_any_schema_rows_are_answered(schema_rows: list[Row], entry_rows: list[Row], payload: bytes) -> None:
+def test_any_schema_rows_are_answered(schema_rows, entry_rows, payload):
     schemas = PayloadSchemas.from_rows(schema_rows, entry_rows)
     for domain, schema in [*schemas.layouts, (1, STATIC)]:
         header = struct.pack("<QQQQ", domain % 2**64, schema % 2**64, len(payload), 32)
@@ -226,19 +210,19 @@ def test_any_schema_rows_are_answered(schema_rows: list[Row], entry_rows: list[R
 
 
 @given(JSON_VALUES)
-def test_any_json_is_answered(value: object) -> None:
+def test_any_json_is_answered(value):
     interpret(decode_json(json.dumps(value)))
 
 
 @given(st.text())
-def test_any_text_is_answered(text: str) -> None:
+def test_any_text_is_answered(text):
     assert interpret(decode_json(text)).source in ("payload", None)
     for name in (text, "ncclSend(): " + text, "ncclSend(): commHash " + text, "ncclSend(): data_size " + text):
         call = parse_instrumented(name)
         assert call is None or call.source == "instrumented"
 
 
-def test_json_is_searched_at_any_depth_the_outermost_value_first() -> None:
+def test_json_is_searched_at_any_depth_the_outermost_value_first():
     flat = json.dumps({COMM: HASH, BYTES: 4096, OP: "Product"})
     assert interpret(decode_json(flat)) == NcclCall(
         4096, f"0x{HASH:x}", None, None, "Prod", None, None, None, "payload"
@@ -250,7 +234,7 @@ def test_json_is_searched_at_any_depth_the_outermost_value_first() -> None:
     assert decode_json('{"Bytes": true, "Rank": null}') == {}
 
 
-def test_numbers_may_be_text_and_nonsense_is_dropped() -> None:
+def test_numbers_may_be_text_and_nonsense_is_dropped():
     assert interpret({COMM: f"{HASH:,}"}).communicator == "0xcafebabedeadbeef"
     assert interpret({BYTES: "1,048,576"}).message_size == 1 << 20
     assert interpret({COMM: HASH - (1 << 64)}).communicator == "0xcafebabedeadbeef", "SQLite's integers have a sign"
@@ -262,7 +246,7 @@ def test_numbers_may_be_text_and_nonsense_is_dropped() -> None:
     assert interpret({}) == interpret({"else": 1}) == NOTHING
 
 
-def test_the_text_of_an_instrumented_nccl() -> None:
+def test_the_text_of_an_instrumented_nccl():
     text = "ncclAllReduce(): commHash 0x1a2bC, stream 0x5, data_size 4096, type_size 4, red_op 0, pid 7"
     assert parse_instrumented(text) == NcclCall(
         4096, "0x1a2bc", None, None, "Sum", None, None, None, "instrumented", "4-byte"
@@ -277,7 +261,7 @@ def test_the_text_of_an_instrumented_nccl() -> None:
         assert parse_instrumented(other) is None  # type: ignore[arg-type]
 
 
-def test_the_schemas_of_a_real_export() -> None:
+def test_the_schemas_of_a_real_export():
     """NVIDIA's own rows; the values are not in the export (it was made without blobs)."""
     export = SHARED / "exports/h100-2rank-moe-before.sqlite"
     if not export.exists():

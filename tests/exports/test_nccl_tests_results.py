@@ -26,7 +26,7 @@ def reported(*parts: bytes) -> list[Reported]:
 
 
 @pytest.mark.parametrize("between", [b"", INFO, INFO * 3])
-def test_a_result_is_read_whole_or_in_parts(between: bytes) -> None:
+def test_a_result_is_read_whole_or_in_parts(between):
     parts = (HEADER, SIZE, between, FIRST, between, SECOND, b"\n", INFO)
     out, inside = Measured(83_330.0, 100.66e9, 100.66e9, 0), Measured(80_980.0, 103.59e9, 103.59e9, None)
     ((size, *found),) = reported(*parts)
@@ -35,14 +35,14 @@ def test_a_result_is_read_whole_or_in_parts(between: bytes) -> None:
     assert [one.wrong for one in found] == [0, None]  # N/A: in place was not checked
 
 
-def test_numbers_before_the_header_or_without_both_times_are_no_result() -> None:
+def test_numbers_before_the_header_or_without_both_times_are_no_result():
     assert reported(SIZE, FIRST, SECOND, b"\n") == []
     assert reported(HEADER, SIZE, FIRST, b"\n", INFO) == []
     assert reported(HEADER, FIRST, SECOND, b"\n") == []
 
 
 @pytest.mark.skipif(not LOG.exists(), reason="the real log of nccl-tests is not on this machine")
-def test_a_real_log_has_a_result_of_each_size() -> None:
+def test_a_real_log_has_a_result_of_each_size():
     with LOG.open("rb") as log:
         reader = LogReader()
         list(reader.read(log.read))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from nsystui.base.errors import ExportError
@@ -123,11 +121,8 @@ def test_what_ncu_does_not_have_is_missing_and_not_zero(read):
     }
     (one,) = read(raw_page("axpy", changed=changed))
     assert {"duration", "compute", "blocks"}.isdisjoint(one.values) and one.values["memory"] == 71.5
-
-
-def test_a_duration_without_a_unit_is_missing(read):
     (one,) = read(line("Kernel Name", "gpu__time_duration.sum") + line("axpy", "12.5"))
-    assert one.values == {}
+    assert one.values == {}  # a duration without a unit
 
 
 def test_numbers_of_a_locale_with_a_decimal_comma(read):
@@ -141,27 +136,24 @@ def test_numbers_in_two_notations_are_refused(read):
         read(raw_page("axpy", changed={"gpu__time_duration.sum": ("us", "1.234,5")}))
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "said"),
-    [
+def test_a_file_without_a_table_says_how_to_write_one(read, tmp_path):
+    cases = [
         (b"NVR\0\1\2", "run 1.ncu-rep", "is a report of Nsight Compute"),
         (b"\x7fELF\0", "report.csv", "is no text"),
         ("", "report.csv", "no launches"),
         ("a,b\n1,2\n", "report.csv", "no launches"),
         (line(*IDENTITY, *RAW), "report.csv", "no launches"),
         ("==ERROR== ERR_NVGPUCTRPERM\n", "report.csv", "no launches"),
-    ],
-)
-def test_a_file_without_a_table_says_how_to_write_one(read, text, name, said):
-    with pytest.raises(ExportError) as caught:
-        read(text, name)
-    message = str(caught.value)
-    assert said in message and name in message and "--csv --page raw >" in message and "\n" not in message
-
-
-def test_the_command_for_a_report_is_ready_for_a_shell(read):
+    ]
+    for text, name, said in cases:
+        with pytest.raises(ExportError) as caught:
+            read(text, name)
+        message = str(caught.value)
+        assert said in message and name in message and "--csv --page raw >" in message and "\n" not in message
     with pytest.raises(ExportError, match=r"ncu --import '[^']*run 1\.ncu-rep' --csv --page raw > '[^']*run 1\.csv'"):
         read(b"NVR\0", "run 1.ncu-rep")
+    with pytest.raises(ExportError, match=r"gone\.csv.*cannot be read"):
+        read_ncu_csv(tmp_path / "gone.csv")
 
 
 @pytest.mark.parametrize("page", [raw_page("axpy", "gemm"), details_page("axpy", "gemm")])
@@ -175,8 +167,3 @@ def test_a_file_that_was_cut_off_gives_no_number_that_was_not_there(read, page):
         else:
             for one, full in zip(launches, whole, strict=False):
                 assert one.values.items() <= full.items()
-
-
-def test_a_missing_file_is_named(tmp_path: Path):
-    with pytest.raises(ExportError, match=r"gone\.csv.*cannot be read"):
-        read_ncu_csv(tmp_path / "gone.csv")

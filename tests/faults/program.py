@@ -19,8 +19,14 @@ from nsystui.cli import main
 from nsystui.questions.recipes import all_recipes
 from nsystui.questions.stats import all_reports
 
-SECONDS = 60
-"""A command that takes longer on a small export hangs."""
+SECONDS = 600
+"""A command that takes longer on a small export hangs, even on a slow and busy machine."""
+
+FEW = [
+    (name,)
+    for name in ["overview", "kernels", "gpu", "nccl", "nvtx", "events", "memory", "api", "osrt", "mpi", "ncu", "info"]
+]
+"""Questions that take little time; between them they read every table."""
 
 # Status 1 is asked for by --fail-on alone, and 130 is an interruption: neither is ever right here.
 _SAID = (0, 2, 3)
@@ -42,14 +48,14 @@ class Hangs(BaseException):
 
 
 @contextlib.contextmanager
-def in_time(seconds: int = SECONDS) -> Iterator[None]:
+def in_time() -> Iterator[None]:
     """Raises Hangs in what takes too long."""
 
     def over(*_: object) -> None:
-        raise Hangs(f"longer than {seconds} s")
+        raise Hangs(f"longer than {SECONDS} s")
 
     before = signal.signal(signal.SIGALRM, over)
-    signal.alarm(seconds)
+    signal.alarm(SECONDS)
     try:
         yield
     finally:
@@ -64,7 +70,7 @@ class _Terminal(io.TextIOWrapper):
         return True
 
 
-def run(*words: str | Path, seconds: int = SECONDS, is_terminal: bool = False) -> Ran:
+def run(*words: str | Path, is_terminal: bool = False) -> Ran:
     """Runs a command in this process; never raises. ``is_terminal``: stdout says that it is one."""
     stream = _Terminal if is_terminal else io.TextIOWrapper
     out = stream(io.BytesIO(), encoding="utf-8", write_through=True)
@@ -72,7 +78,7 @@ def run(*words: str | Path, seconds: int = SECONDS, is_terminal: bool = False) -
     texts, status, trouble = tuple(map(str, words)), -1, ""
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            with in_time(seconds):
+            with in_time():
                 status = main(list(texts))
         except SystemExit as end:
             status = int(end.code or 0)
@@ -93,28 +99,21 @@ def _text(stream: io.TextIOWrapper) -> str:
     return stream.buffer.getvalue().decode("utf-8", "replace")
 
 
+_PLAIN = [
+    *("triage", "overview", "kernels", "nccl", "ranks", "steps", "gpu", "efficiency", "nvtx", "timeline", "events"),
+    *("memory", "api", "osrt", "mpi", "ncu", "info", "kernels --by rank", "nccl --sizes exact"),
+    *("nccl --calls AllReduce", "nccl --kernels AllReduce", "nccl --by communicator,step,rank", "gpu --over-time"),
+    *("nvtx --summary", "nvtx --by all --no-fold", "timeline --all-lanes --width 60", "info --show diagnostics"),
+    *("info --show contents", "diff --time-a 0: --time-b 0:"),
+]
+
+
 def questions() -> list[tuple[str, ...]]:
     """The words of every command that answers with tables, each in every way in which it asks for other rows."""
-    plain = ["triage", "overview", "kernels", "nccl", "ranks", "steps", "gpu", "efficiency", "nvtx", "timeline"]
-    plain += ["events", "memory", "api", "osrt", "mpi", "ncu", "info"]
-    more = [
-        ("kernels", "--by", "rank"),
-        ("kernels", "--instances", ""),
-        ("nccl", "--sizes", "exact"),
-        ("nccl", "--calls", "AllReduce"),
-        ("nccl", "--kernels", "AllReduce"),
-        ("nccl", "--by", "communicator,step,rank"),
-        ("gpu", "--over-time"),
-        ("nvtx", "--summary"),
-        ("nvtx", "--by", "all", "--no-fold"),
-        ("timeline", "--all-lanes", "--width", "60"),
-        ("info", "--show", "diagnostics"),
-        ("info", "--show", "contents"),
-        ("diff", "--time-a", "0:", "--time-b", "0:"),
-    ]
     reports = ",".join(report.name for report in all_reports())
     recipes = [("recipe", recipe.name) for recipe in all_recipes() if recipe.name != "diff"]
-    return [*((name,) for name in plain), *more, ("stats", "-r", reports), *recipes]
+    plain = [tuple(words.split()) for words in _PLAIN]
+    return [*plain, ("kernels", "--instances", ""), ("stats", "-r", reports), *recipes]
 
 
 def writers(directory: Path, files: Sequence[Path]) -> list[tuple[str, ...]]:
@@ -141,9 +140,14 @@ def alone(lines: str, *words: str | Path, **environment: str) -> subprocess.Comp
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
-        timeout=600,
+        timeout=10 * SECONDS,
         env={**os.environ, **environment},
     )
+
+
+def outside(*words: str | Path, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own; ``before`` is Python that it runs first."""
+    return alone(f"{before}\nfrom nsystui.cli import main\nsys.exit(main(sys.argv[1:]))", *words, **environment)
 
 
 def unchanged(directory: Path) -> object:

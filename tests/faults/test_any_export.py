@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import tempfile
 from contextlib import closing
 from pathlib import Path
 
+import campaign
 import jobs
 import program
 import pytest
@@ -18,11 +18,9 @@ from synthetic import ExportWriter
 
 from nsystui.exports.demo import SCHEMAS
 
-CASES = int(os.environ.get("NSYSTUI_CAMPAIGN", "0"))
 QUIET = settings(
-    max_examples=max(CASES // 50, 3),
     deadline=None,
-    derandomize=not CASES,
+    derandomize=campaign.SEED == 1,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
 NEVER_GONE = {"StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_SYSTEM_ENV"}
@@ -58,18 +56,24 @@ def written(path: Path, choose: st.DataObject) -> Path:
     return path
 
 
-@QUIET
-@given(choose=st.data())
-def test_every_command_answers(choose):
-    with tempfile.TemporaryDirectory() as name:
-        path = written(Path(name) / "rank0.sqlite", choose)
-        asked = program.questions()
-        part = asked if CASES else asked[choose.draw(st.integers(0, 11)) :: 12]
-        ran = [program.run(*words, path, "--no-cache") for words in part]
-        assert not program.failures(ran)
+@pytest.mark.parametrize(
+    ("examples", "part"), [(3, 24), pytest.param(campaign.cases(6), 3, marks=pytest.mark.campaign)], ids=["few", "many"]
+)
+def test_commands_answer(examples, part):
+    """Of the commands one in ``part`` for each export."""
+
+    @settings(QUIET, max_examples=examples)
+    @given(choose=st.data())
+    def answers(choose):
+        with tempfile.TemporaryDirectory() as name:
+            path = written(Path(name) / "rank0.sqlite", choose)
+            asked = program.questions()[choose.draw(st.integers(0, part - 1)) :: part]
+            assert not program.failures([program.run(*words, path, "--no-cache") for words in asked])
+
+    answers()
 
 
-@pytest.mark.parametrize("number", range(max(CASES // 500, 1)))
+@pytest.mark.parametrize("number", [pytest.param(one, marks=pytest.mark.campaign) for one in range(campaign.cases(2))])
 async def test_every_screen_is_shown(tmp_path, number):
     drawn = []
 

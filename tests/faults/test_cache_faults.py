@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import campaign
 import program
 import pytest
 import sqlalchemy as sa
-import synthetic
 from disks import half_written
 
 from nsystui.base.errors import ExportError
@@ -21,19 +20,7 @@ from nsystui.store import seals, tables
 from nsystui.store.cache import Cache, Partial
 from nsystui.store.session import Session
 
-CASES = int(os.environ.get("NSYSTUI_CAMPAIGN", "0"))
 COUNT = sa.select(sa.func.count(), sa.func.sum(tables.kernels.c.start), sa.func.sum(tables.kernels.c.end))
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory) -> Path:
-    return synthetic.two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
-
-
-@pytest.fixture
-def export(tmp_path, original) -> Path:
-    (tmp_path / "job").mkdir()
-    return Path(shutil.copyfile(original, tmp_path / "job" / "rank0.sqlite"))
 
 
 # Kills itself before the next change that Python makes in the directory, one change later each time.
@@ -88,11 +75,18 @@ print(killed)
 class TestKilled:
     """At every change that is made in the cache: the next run answers right and leaves what it always leaves."""
 
-    @pytest.mark.parametrize(("words", "step"), [(("kernels",), 3), (("overview",), 19), (("events",), 43)])
-    def test_at_every_stage(self, export, tmp_path, words, step):
-        """At every ``step`` of them, for the many: at all in the long campaign."""
-        step = 1 if CASES else step
-        done = program.alone(KILLS, tmp_path / "cache", str(step), *words, export, "--format", "csv")
+    @pytest.mark.parametrize(
+        ("command", "step"),
+        [
+            ("kernels", 6),
+            pytest.param("kernels", campaign.step(1), marks=pytest.mark.campaign),
+            pytest.param("overview", campaign.step(12), marks=pytest.mark.campaign),
+            pytest.param("events", campaign.step(30), marks=pytest.mark.campaign),
+        ],
+    )
+    def test_at_every_stage(self, export, tmp_path, command, step):
+        """At every so many of the changes."""
+        done = program.alone(KILLS, tmp_path / "cache", str(step), command, export, "--format", "csv")
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) > 8
 
@@ -102,27 +96,24 @@ class TestKilled:
         drop_abandoned(tmp_path)
         assert mine.exists() and not is_abandoned(mine)
 
-    @pytest.mark.parametrize(
-        "words", [("kernels",), ("info",), ("nccl-log",), ("demo", "--write-only", "--ranks", "1", "--directory")]
-    )
+    @pytest.mark.parametrize("words", ["kernels", "info", "nccl-log", "demo --write-only --ranks 1 --directory"])
     def test_what_a_dead_process_left_goes_with_the_next_command(self, export, tmp_path, monkeypatch, words):
         """Whichever it is, and whether it finds an answer that is remembered, or needs none."""
         cache = tmp_path / "cache"
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(cache))
-        places = [cache, cache / "exports" / "0123456789abcdef"]
+        words = words.split()
         file = {"demo": tmp_path / "demo", "nccl-log": tmp_path / "no.log"}.get(words[0], export)
+        places = [cache, cache / "exports" / "0123456789abcdef"]
+        for place in places:
+            place.mkdir(parents=True, exist_ok=True)
+        dies = "from nsystui.exports.partial_files import partial_name\n"
+        dies += "for place in sys.argv[1:]: (Path(place) / partial_name()).mkdir()"
         for _ in range(2):
-            for place in places:
-                place.mkdir(parents=True, exist_ok=True)
-                self.left_by_a_dead_process(place)
+            assert program.alone(dies, *places).returncode == 0
+            left = [path for place in places for path in place.glob(".partial-*")]
+            assert len(left) == 2 and all(map(is_abandoned, left))
             program.run(*words, file)
             assert half_written(cache) == []
-
-    def left_by_a_dead_process(self, place: Path) -> None:
-        lines = "from nsystui.exports.partial_files import partial_name\n(Path(sys.argv[1]) / partial_name()).mkdir()"
-        assert program.alone(lines, place).returncode == 0
-        assert all(is_abandoned(left) for left in place.glob(".partial-*"))
-        assert half_written(place)
 
     def test_what_another_machine_writes_stays_for_a_day(self, tmp_path):
         other = tmp_path / ".partial-00000000-99999999-abc"
@@ -133,23 +124,16 @@ class TestKilled:
         assert not other.exists()
 
 
-class TestTwoProcesses:
-    @pytest.mark.parametrize("words", [("kernels",), ("events",)])
-    def test_pack_one_export_at_once(self, export, tmp_path, words):
-        cache = tmp_path / "cache"
-        lines = "import sys\nfrom nsystui.cli import main\nsys.exit(main(sys.argv[1:]))"
-        command = [sys.executable, "-c", lines, *words, str(export), "--format", "csv"]
-        environment = {**os.environ, "NSYSTUI_CACHE_DIR": str(cache)}
-        running = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-            for _ in range(2)
-        ]
-        said = [process.communicate() for process in running]
-        assert [process.returncode for process in running] == [0, 0], said
-        assert len(set(said)) == 1
-        assert said[0] == (program.run(*words, export, "--format", "csv", "--no-cache").out, said[0][1])
-        assert half_written(cache) == []
-        assert len({place.name.partition(".")[0] for place in cache.iterdir() if place.name.startswith("rank0")}) == 1
+@pytest.mark.parametrize("command", ["kernels", pytest.param("events", marks=pytest.mark.campaign)])
+def test_two_processes_pack_one_export_at_once(export, tmp_path, command):
+    cache, words = tmp_path / "cache", (command, export, "--format", "csv")
+    with ThreadPoolExecutor(2) as pool:
+        ran = [pool.submit(program.outside, *words, NSYSTUI_CACHE_DIR=str(cache)) for _ in range(2)]
+        done = [one.result() for one in ran]
+    expected = program.run(*words, "--no-cache").out
+    assert [(one.returncode, one.stdout, one.stderr) for one in done] == [(0, expected, done[0].stderr)] * 2
+    assert half_written(cache) == []
+    assert len({place.name.partition(".")[0] for place in cache.iterdir() if place.name.startswith("rank0")}) == 1
 
 
 class TestOthers:
@@ -157,17 +141,11 @@ class TestOthers:
 
     def refused(self, export: Path, cache: Path, why: str) -> None:
         before = sorted(cache.rglob("*"))
-        ran = program.alone(
-            "import program\nran = program.run(*sys.argv[1:])\nprint(ran.out)\nprint(ran.err, file=sys.stderr)",
-            "kernels",
-            export,
-            "--format",
-            "csv",
-            NSYSTUI_CACHE_DIR=str(cache),
-        )
+        words = ("kernels", export, "--format", "csv")
+        ran = program.outside(*words, NSYSTUI_CACHE_DIR=str(cache))
         (line,) = ran.stderr.strip().splitlines()
         assert line.startswith(f"nsystui: warning: the cache {cache} is not used: ") and why in line
-        assert ran.stdout.strip() == program.run("kernels", export, "--format", "csv", "--no-cache").out.strip()
+        assert ran.stdout == program.run(*words, "--no-cache").out
         assert sorted(cache.rglob("*")) == before
 
     def test_a_directory_that_everybody_can_write_to(self, export, tmp_path):
@@ -186,7 +164,7 @@ class TestOthers:
         before = os.umask(0)
         try:
             done = program.alone(
-                "import program\nfor name in ('kernels', 'overview', 'nvtx'): program.run(name, sys.argv[1])",
+                "import program\nfor name in ('kernels', 'nvtx'): program.run(name, sys.argv[1])",
                 export,
                 NSYSTUI_CACHE_DIR=str(tmp_path / "cache"),
             )
@@ -217,16 +195,15 @@ class TestTampered:
         if keep_time:
             os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
-    @pytest.mark.parametrize("whole", [True, False], ids=["packed", "columns"])
-    @pytest.mark.parametrize("place", [0.01, 0.3, 0.6, 0.99])
-    def test_it_is_read_again_from_the_export(self, export, tmp_path, whole, place):
+    def test_it_is_read_again_from_the_export(self, export, tmp_path, whole):
         (file,) = self.kept(export, tmp_path / "cache", whole)
         right = self.answer(export, tmp_path / "cache", whole)
-        self.flip(file, place, keep_time=False)
-        assert self.answer(export, tmp_path / "cache", whole) == right
-        assert self.answer(export, tmp_path / "cache", whole) == right
+        for place, keep_time in ((0.01, False), (0.3, False), (0.6, False), (0.99, False), (0.4, True)):
+            (file,) = self.kept(export, tmp_path / "cache", whole)
+            self.flip(file, place, keep_time)
+            for _ in range(2):
+                assert self.answer(export, tmp_path / "cache", whole) == right, (place, keep_time)
 
-    @pytest.mark.parametrize("whole", [True, False], ids=["packed", "columns"])
     def test_one_that_duckdb_stumbles_over_is_a_line_and_gone(self, export, tmp_path, whole):
         """Damaged after it was looked at, as where a disk forgets."""
         (file,) = self.kept(export, tmp_path / "cache", whole)
@@ -242,14 +219,6 @@ class TestTampered:
         assert str(error.value) == f"{export}: what the cache has of it was damaged (it is removed: start again)"
         assert self.answer(export, tmp_path / "cache", whole) == right
 
-    @pytest.mark.parametrize("whole", [True, False], ids=["packed", "columns"])
-    def test_one_with_the_time_of_before_is_read_again_too(self, export, tmp_path, whole):
-        (file,) = self.kept(export, tmp_path / "cache", whole)
-        right = self.answer(export, tmp_path / "cache", whole)
-        self.flip(file, 0.4, keep_time=True)
-        assert self.answer(export, tmp_path / "cache", whole) == right
-
-    @pytest.mark.parametrize("whole", [True, False], ids=["packed", "columns"])
     def test_a_copy_of_the_cache_is_as_good(self, export, tmp_path, monkeypatch, whole):
         """Its files are read once to tell so, and not again."""
         self.kept(export, tmp_path / "cache", whole)
@@ -262,24 +231,21 @@ class TestTampered:
         assert self.answer(export, tmp_path / "copy", whole) == right
         assert half_written(tmp_path / "copy") == []
 
-    @pytest.mark.parametrize(
-        ("what", "place"),
-        [
+    def test_everything_else_that_is_kept(self, export, tmp_path, monkeypatch):
+        monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+        asked = [(name, export, "--format", "csv") for name in ("kernels", "overview", "nvtx")]
+        right = [program.run(*words).out for words in asked]
+        for what, place in (
             ("report.json", 0.2),
             ("report.json", 0.9),
             ("answers/*.bin", 0.5),
             ("*.results/result=*", 0.2),
             ("*.results/result=*", 0.9),
-        ],
-    )
-    def test_everything_else_that_is_kept(self, export, tmp_path, monkeypatch, what, place):
-        monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
-        asked = [("kernels",), ("overview",), ("nvtx",)]
-        right = [program.run(*words, export, "--format", "csv").out for words in asked]
-        files = sorted((tmp_path / "cache").rglob(what))
-        assert files
-        for file in files:
-            self.flip(file, place, keep_time=True)
-        ran = [program.run(*words, export, "--format", "csv") for words in asked]
-        assert not program.failures(ran)
-        assert [one.out for one in ran] == right
+        ):
+            files = sorted((tmp_path / "cache").rglob(what))
+            assert files, what
+            for file in files:
+                self.flip(file, place, keep_time=True)
+            ran = [program.run(*words) for words in asked]
+            assert not program.failures(ran), (what, place)
+            assert [one.out for one in ran] == right, (what, place)

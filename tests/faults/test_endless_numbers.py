@@ -17,7 +17,7 @@ def export(tmp_path):
     return path
 
 
-def test_every_command_answers_whatever_numbers_are_in_the_texts_of_an_export(export):
+def test_commands_answer_whatever_numbers_are_in_the_texts_of_an_export(export, asked):
     edit(
         export,
         f"UPDATE TARGET_INFO_SYSTEM_ENV SET value = '{DIGITS}'",
@@ -27,12 +27,13 @@ def test_every_command_answers_whatever_numbers_are_in_the_texts_of_an_export(ex
         f"UPDATE NVTX_EVENTS SET jsonText = '{{\"Message size [bytes]\": {DIGITS}}}'",
         f"UPDATE StringIds SET value = value || '{DIGITS}'",
     )
-    assert not program.failures([program.run(*words, export) for words in program.questions()])
+    assert not program.failures([program.run(*words, export) for words in asked])
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_one_among_the_words_or_in_the_config_file_is_named_as_wrong(export, tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text(f"jobs = {DIGITS}\n")
+    for words in (
         ("stats", "-r", f"um_sum:rows={DIGITS}"),
         ("stats", "-r", "nvtx_sum", "--filter-nvtx", f"step/{DIGITS}"),
         ("kernels", "--ranks", DIGITS),
@@ -42,17 +43,10 @@ def test_every_command_answers_whatever_numbers_are_in_the_texts_of_an_export(ex
         ("kernels", "--time", f"{DIGITS}:"),
         ("kernels", DIGITS),
         ("kernels", "1" + DIGITS),
-    ],
-)
-def test_one_on_the_command_line_is_named_as_wrong(export, words):
-    ran = program.run(*words, export)
-    assert not program.failures([ran])
-    assert ran.err
-
-
-def test_one_in_the_config_file_is_named_as_wrong(export, tmp_path):
-    config = tmp_path / "config.toml"
-    config.write_text(f"jobs = {DIGITS}\n")
+    ):
+        ran = program.run(*words, export)
+        assert not program.failures([ran])
+        assert ran.err, words
     ran = program.run("kernels", export, "--config", config)
     assert not program.failures([ran]) and ran.status == 2 and "config.toml" in ran.err
 

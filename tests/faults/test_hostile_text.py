@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 import shlex
 import sqlite3
@@ -37,7 +36,6 @@ LOG = "".join(
     for number, text in enumerate(" ".join(one.splitlines()) for one in hostile.TEXTS)
 )
 FORMATS = ("table", "csv", "json", "md")
-CAMPAIGN = "NSYSTUI_CAMPAIGN" in os.environ
 
 
 @pytest.fixture(scope="module")
@@ -92,30 +90,47 @@ def test_the_export_holds_what_it_should(job):
     assert any(text in ran.out for text in hostile.TEXTS if "\n" not in text and '"' not in text)
 
 
-@pytest.mark.parametrize(("number", "words"), enumerate(program.questions()), ids=map(" ".join, program.questions()))
-def test_no_command_prints_what_a_terminal_obeys_or_hides(number, words, job, others):
-    """As a table and in one more format, which the next command has another of; the long campaign in all of them."""
-    ran = asked(words, job, FORMATS if CAMPAIGN else ("table", FORMATS[1 + number % 3]))
-    if words[0] in ("memory", "mpi", "osrt", "events", "stats", "triage", "info"):
-        ran += [one for path in others for one in asked(words, [path], ("table", "md") if CAMPAIGN else ("table",))]
+def test_commands_print_nothing_that_a_terminal_obeys_or_hides(job, others):
+    """As tables, and a few in each format."""
+    ran = [one for words in program.FEW for one in asked(words, job[:1], ("table",))]
+    ran += [one for words in (("kernels",), ("info",)) for one in asked(words, job, ("csv", "json", "md"))]
+    ran += [one for path in others for name in ("memory", "osrt") for one in asked((name,), [path], ("table",))]
     assert not program.failures(ran)
     assert not [found for one in ran if (found := trouble(one))]
 
 
-def test_commands_that_write_files_say_so_in_printable_lines(job, tmp_path):
+@pytest.mark.campaign
+@pytest.mark.parametrize("part", range(4))
+def test_no_command_prints_in_any_format_what_a_terminal_obeys_or_hides(part, job, others):
+    ran = []
+    for words in program.questions()[part::4]:
+        ran += asked(words, job)
+        if words[0] in ("memory", "mpi", "osrt", "events", "stats", "triage", "info"):
+            ran += [one for path in others for one in asked(words, [path], ("table", "md"))]
+    assert not program.failures(ran)
+    assert not [found for one in ran if (found := trouble(one))]
+
+
+def writing(job: list[Path], directory: Path) -> list[tuple[str | Path, ...]]:
+    named = [("triage", *job, "-o", directory / name) for name in ("triage.md", "triage.txt")]
+    return [*program.writers(directory, job), *named, ("kernels", *job, "-o", directory / "job\x1b[5m" / "out.csv")]
+
+
+@pytest.mark.parametrize("which", [slice(1, 2), pytest.param(slice(None), marks=pytest.mark.campaign)], ids=str)
+def test_commands_that_write_files_say_so_in_printable_lines(job, tmp_path, which):
     """Data in the files is as it was; what Paraver shows and Markdown, made for people, is not."""
-    ran = [program.run(*words) for words in program.writers(tmp_path, job)]
-    ran += [program.run("triage", *job, "-o", tmp_path / name) for name in ("triage.md", "triage.txt")]
-    ran += [program.run("kernels", *job, "-o", tmp_path / "job\x1b[5m" / "out.csv")]
+    ran = [program.run(*words) for words in writing(job, tmp_path)[which]]
     assert not program.failures(ran)
     assert not [found for one in ran if (found := trouble(one))]
-    for path in [*tmp_path.glob("*.md"), *tmp_path.glob("*.txt"), *tmp_path.glob("job.*")]:
+    files = [*tmp_path.glob("*.md"), *tmp_path.glob("*.txt"), *tmp_path.glob("job.*")]
+    assert files
+    for path in files:
         assert not hostile.unprintable(path.read_text(encoding="utf-8")), path.name
 
 
 def test_data_for_programs_is_exact(job, tmp_path):
     """CSV, JSON and Parquet have the names of the export, character for character."""
-    import pandas
+    import duckdb
 
     with closing(sqlite3.connect(job[0])) as connection:
         query = "SELECT DISTINCT value FROM StringIds JOIN CUPTI_ACTIVITY_KIND_KERNEL ON id = demangledName"
@@ -125,7 +140,7 @@ def test_data_for_programs_is_exact(job, tmp_path):
     rows = {
         "csv": csv.DictReader(io.StringIO((tmp_path / "k.csv").read_bytes().decode(), newline="")),
         "json": json.loads((tmp_path / "k.json").read_text(encoding="ascii")),
-        "parquet": pandas.read_parquet(tmp_path / "k.parquet").to_dict("records"),
+        "parquet": duckdb.read_parquet(str(tmp_path / "k.parquet")).df().to_dict("records"),
     }
     for ending, found in rows.items():
         assert {row.get("name", row.get("Name")) for row in found} == names, ending
@@ -160,11 +175,10 @@ def test_files_that_are_no_exports_and_words_that_make_no_sense(job, log, tmp_pa
     assert not [found for one in ran if (found := trouble(one))]
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_logs_of_nccl(log, fmt):
-    ran = program.run("nccl-log", log, "--format", fmt, is_terminal=fmt == "csv")
-    assert not ran.trouble and not trouble(ran)
-    assert fmt == "json" or "n" in ran.out
+def test_logs_of_nccl(log):
+    for ran in asked(("nccl-log",), [log]):
+        assert not ran.trouble and not trouble(ran)
+        assert "n" in ran.out
 
 
 def test_a_command_for_a_shell_is_one_quoted_printable_line(job):
@@ -175,18 +189,20 @@ def test_a_command_for_a_shell_is_one_quoted_printable_line(job):
     assert all(len(line.split("\n")) == 1 and not hostile.unprintable(line) and shlex.split(line) for line in commands)
 
 
-@pytest.mark.parametrize("text", hostile.TEXTS, ids=range(len(hostile.TEXTS)))
-def test_what_bash_runs_of_it_is_the_program_itself(text, tmp_path):
+def test_what_bash_runs_of_it_is_the_program_itself(tmp_path):
     path = tmp_path / "rank0.sqlite"
     with demo.ExportWriter(path) as export:
-        process = export.process(5_000, f"/opt/app{text}")
-        export.thread(process, 5_000, "main")
-        export.kernel(process, 0, 7, 1_000, 2_000, name="axpy", short="axpy", correlation_id=1)
-    (command,) = [line for line in program.run("ncu", path).out.split("\n") if line.startswith("ncu ")]
-    assert not hostile.unprintable(command)
-    last = command.removesuffix(" ...")
-    done = subprocess.run(["bash", "-c", f"ncu() {{ printf '%s' \"${{@: -1}}\"; }}; {last}"], capture_output=True)
-    assert (done.stdout.decode(), done.stderr) == (f"/opt/app{text}".rpartition("/")[2], b"")
+        for number, text in enumerate(hostile.TEXTS):
+            process = export.process(5_000 + number, f"/opt/app{text}")
+            export.thread(process, 5_000 + number, "main")
+            export.kernel(process, 0, 7, 1_000, 2_000, name="axpy", short="axpy", correlation_id=1)
+    told = program.run("ncu", path, "--top", "100").out.split("\n")
+    commands = [line.removesuffix(" ...") for line in told if line.startswith("ncu ")]
+    assert not [command for command in commands if hostile.unprintable(command)]
+    script = "\n".join(["ncu() { printf '%s\\0' \"${@: -1}\"; }", *commands])
+    done = subprocess.run(["bash", "-c", script], capture_output=True)
+    expected = {f"/opt/app{text}".rpartition("/")[2] for text in hostile.TEXTS}
+    assert (set(done.stdout.decode().split("\0")) - {""}, done.stderr) == (expected, b"")
 
 
 WALKS = (
@@ -210,8 +226,12 @@ def on_screen(app: NsystuiApp) -> set[str]:
 
 @pytest.mark.parametrize(
     ("size", "walks"),
-    [(jobs.NARROW, WALKS if CAMPAIGN else WALKS[::2]), ((160, 48), WALKS if CAMPAIGN else WALKS[1::2])],
-    ids=["80x24", "160x48"],
+    [
+        (jobs.NARROW, [("1", "d"), *WALKS[len(SCENES) + 4 :: 5]]),
+        pytest.param(jobs.NARROW, WALKS, marks=pytest.mark.campaign),
+        pytest.param((160, 48), WALKS, marks=pytest.mark.campaign),
+    ],
+    ids=["few", "80x24", "160x48"],
 )
 async def test_every_screen_shows_and_copies_printable_text(job, cache_directory, size, walks):
     found = {}
@@ -230,10 +250,11 @@ async def back(app: NsystuiApp, pilot: object) -> None:
         await pilot.press("escape")
 
 
+@pytest.mark.campaign
 async def test_recipes_have_screens_of_printable_text(job, cache_directory):
     found = {}
     async with jobs.running(job, cache_directory, (160, 48)) as (app, pilot):
-        for recipe in all_recipes() if CAMPAIGN else all_recipes()[::3]:
+        for recipe in all_recipes():
             app.screen.open_question(recipe)
             await pilot.pause()
             if bad := on_screen(app):
@@ -242,12 +263,16 @@ async def test_recipes_have_screens_of_printable_text(job, cache_directory):
     assert not found
 
 
-async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, cache_directory):
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    "texts", [hostile.TEXTS[:2], pytest.param(hostile.TEXTS[2:], marks=pytest.mark.campaign)], ids=["few", "others"]
+)
+async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, cache_directory, texts):
     """A name is put into a filter by keys, and by hand from another window; what is cut of it is cleaned."""
     found = {}
     async with jobs.running(job[:1], cache_directory) as (app, pilot):
         await pilot.press("2")
-        for number, text in enumerate(hostile.TEXTS):
+        for number, text in enumerate(texts):
             app.select(app.selection.with_name(f"x{text}"))
             await pilot.pause()
             for key in ("f", "e"):
@@ -276,9 +301,11 @@ async def test_the_screens_of_a_log_show_printable_text(log):
         jobs.line_with(app, "calls in")
         for key in ("b", "enter", "y", "escape", *"bbbbbb"):
             await pilot.press(key)
-            await pilot.pause()
             if bad := on_screen(app):
                 found[key] = sorted(bad)
+        for key in ("1", "L"):
+            await pilot.press("escape", key)
+            jobs.line_with(app, "no export is open")
     assert not found
 
 
@@ -307,6 +334,7 @@ def sent(files: list[Path], cache: Path) -> tuple[set[bytes], set[bytes], str]:
     return colours, others, SEQUENCE.sub(b"", received).decode()
 
 
+@pytest.mark.campaign
 def test_a_terminal_gets_the_programs_own_sequences_and_printable_text(job, demo_job, cache_directory):
     """The job with hostile names sends no kind of sequence that one with good names does not."""
     usual, hostile_ = sent(demo_job[:2], cache_directory), sent(job, cache_directory)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import resource
-from contextlib import contextmanager
+import shutil
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import campaign
 import hostile
 import program
 import pytest
@@ -15,10 +16,11 @@ import synthetic
 from support import edit
 
 from nsystui.exports import demo
+from nsystui.questions.nvtx import listing
+from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-CASES = int(os.environ.get("NSYSTUI_CAMPAIGN", "0"))
 MAKERS = (
     synthetic.simulation_export,
     synthetic.unified_memory_export,
@@ -40,9 +42,7 @@ def loose(tmp_path_factory) -> list[Path]:
 
 @pytest.fixture
 def export(tmp_path, loose) -> Path:
-    path = tmp_path / "rank0.sqlite"
-    path.write_bytes(loose[3].read_bytes())
-    return path
+    return Path(shutil.copyfile(loose[3], tmp_path / "rank0.sqlite"))
 
 
 @contextmanager
@@ -57,54 +57,42 @@ def little_memory(size: int):
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def campaign(directory: Path, loose: list[Path], seeds: range, questions: int | None = None) -> list[str]:
-    """The failures, each with the damage that caused it."""
-    trouble = []
+@pytest.mark.parametrize(
+    ("seeds", "questions"),
+    [(range(7), 2), pytest.param(range(1_000, 1_000 + campaign.cases(5)), None, marks=pytest.mark.campaign)],
+    ids=["few", "all"],
+)
+def test_commands_answer_whatever_is_in_the_columns(tmp_path, loose, seeds, questions):
+    """The failures are told with the damage that caused them."""
     for seed in seeds:
-        path = directory / f"seed-{seed}.sqlite"
+        path = tmp_path / f"seed-{seed}.sqlite"
         damage = hostile.damaged(loose[seed % len(loose)], path, seed)
-        before = program.unchanged(directory)
+        before = program.unchanged(tmp_path)
         asked = program.questions()
         if questions is not None:
             asked = [asked[(seed * questions + number) % len(asked)] for number in range(questions)]
-        ran = [program.run(*words, path, "--no-cache") for words in asked]
-        if program.failures(ran):
-            trouble.append(f"seed {seed}: {program.failures(ran)}\n" + "\n".join(damage))
-        assert program.unchanged(directory) == before
+        with little_memory(4 << 30):
+            ran = [program.run(*words, path, "--no-cache") for words in asked]
+        assert not program.failures(ran), f"seed {seed}\n" + "\n".join(damage)
+        assert program.unchanged(tmp_path) == before
         path.unlink()
-    return trouble
 
 
-def test_commands_answer_whatever_is_in_the_columns(tmp_path, loose):
-    with little_memory(4 << 30):
-        assert campaign(tmp_path, loose, range(7), questions=3) == []
+def starts(path: Path, whole: bool) -> list[int | None]:
+    with closing(Session()) as session:
+        session.add(path, whole=whole)
+        kernels = tables.kernels.c
+        return [start for (start,) in session.rows(sa.select(kernels.start).order_by(kernels.row))]
 
 
-@pytest.mark.campaign
-@pytest.mark.skipif(not CASES, reason="set NSYSTUI_CAMPAIGN to the number of cases")
-def test_every_command_answers_whatever_is_in_the_columns(tmp_path, loose):
-    with little_memory(4 << 30):
-        assert campaign(tmp_path, loose, range(1_000, 1_000 + CASES // 50)) == []
-
-
-def starts(path: Path, whole: bool, table: sa.Table = tables.kernels) -> list[int | None]:
-    session = Session()
-    session.add(path, whole=whole)
-    try:
-        return [start for (start,) in session.rows(sa.select(table.c.start).order_by(table.c.row))]
-    finally:
-        session.close()
-
-
-@pytest.mark.parametrize("whole", [True, False], ids=["packed", "read"])
 class TestTimes:
-    @pytest.mark.parametrize(
-        "time", ["NULL", "-351429369363", "9223372036854775807", "-9223372036854775808", "1e300", "'soon'", "x'ff'"]
-    )
-    def test_a_row_at_one_that_cannot_be_is_left_out(self, export, whole, time):
+    def test_a_row_at_one_that_cannot_be_is_left_out(self, export, whole):
         before = starts(export, whole)
-        edit(export, f"UPDATE {KERNEL} SET start = {time} WHERE rowid = 2")
-        assert starts(export, whole) == [before[0], *before[2:]]
+        for time in (
+            *("NULL", "-351429369363", "9223372036854775807", "-9223372036854775808", "1e300", "'soon'", "x'ff'"),
+        ):
+            edit(export, f"UPDATE {KERNEL} SET start = {time} WHERE rowid = 2")
+            assert starts(export, whole) == [before[0], *before[2:]], time
 
     def test_those_just_before_the_session_stay(self, export, whole):
         edit(export, f"UPDATE {KERNEL} SET start = -376735 WHERE rowid = 2")
@@ -112,9 +100,7 @@ class TestTimes:
 
     def test_those_long_before_the_session_stay_where_nsys_shifted_all(self, export, whole):
         shift = "INSERT INTO META_DATA_EXPORT (name, value) VALUES ('EXPORT_PARAM_TIME_SHIFT', '-5000000000')"
-        edit(
-            export, f"UPDATE {KERNEL} SET start = start - 5000000000", f'UPDATE {KERNEL} SET "end" = "end" - 5000000000'
-        )
+        edit(export, f'UPDATE {KERNEL} SET start = start - 5000000000, "end" = "end" - 5000000000')
         assert starts(export, whole) == []
         edit(export, shift)
         assert len(starts(export, whole)) == 200
@@ -124,11 +110,11 @@ class TestTimes:
         assert starts(export, whole) == []
 
 
-@pytest.mark.parametrize("words", [("triage",), ("gpu",), ("timeline",), ("events",), ("export", "--trace", "-")])
-def test_a_kernel_of_centuries_takes_no_memory(export, words):
+def test_a_kernel_of_centuries_takes_no_memory(export):
     edit(export, f'UPDATE {KERNEL} SET "end" = 4611686018427387904 WHERE rowid % 50 = 0')
     with little_memory(3 << 30):
-        assert not program.failures([program.run(*words, export)])
+        for words in (("triage",), ("gpu",), ("timeline",), ("events",), ("export", "--trace", "-")):
+            assert not program.failures([program.run(*words, export)])
 
 
 def test_strings_of_one_id_double_no_rows(export):
@@ -156,29 +142,39 @@ def test_kernels_of_no_process_have_a_command_all_the_same(export):
     assert not program.failures([ran]) and ran.status == 0
 
 
-def test_a_name_of_ten_megabytes(tmp_path):
+@pytest.mark.parametrize("length", [100_000, pytest.param(10_000_000, marks=pytest.mark.campaign)])
+def test_a_name_of_megabytes(tmp_path, length):
     path = tmp_path / "long.sqlite"
     with demo.ExportWriter(path) as export:
         process = export.process(5_000)
         main = export.thread(process, 5_000, "main")
-        export.nvtx_range(main, 0, 900_000, "n" * 10_000_000)
-        export.kernel(process, 0, 7, 1_000, 2_000, name="k" * 10_000_000, correlation_id=1)
-    words = ("kernels", "nvtx", "events")
-    ran = [program.run(name, path, "--no-cache") for name in words]
+        export.nvtx_range(main, 0, 900_000, "n" * length)
+        export.kernel(process, 0, 7, 1_000, 2_000, name="k" * length, correlation_id=1)
+    ran = [program.run(name, path, "--no-cache") for name in ("kernels", "nvtx", "events")]
     assert not program.failures(ran)
     # A table on a terminal does not print it whole.
-    assert max(len(line) for one in ran for line in one.out.splitlines()) < 20_000_000
+    assert max(len(line) for one in ran for line in one.out.splitlines()) < 2 * length
 
 
-def test_ranges_nested_deeper_than_anyone_reads_are_cut_with_a_note(tmp_path):
-    path = synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=10_020)
+@pytest.mark.parametrize(
+    ("deepest", "shown"),
+    [(200, 100), pytest.param(10_000, 1_000, marks=pytest.mark.campaign)],
+    ids=["few", "as the program is"],
+)
+def test_ranges_nested_deeper_than_anyone_reads_are_cut_with_a_note(tmp_path, monkeypatch, deepest, shown):
+    if deepest < 10_000:
+        monkeypatch.setattr(NvtxRanges.no_deeper, "__defaults__", (deepest,))
+        monkeypatch.setattr(listing, "MOST_LEVELS", shown)
+    path = synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=deepest + 20)
     ran = program.run("nvtx", path, "--no-cache", "--format", "csv")
     assert not program.failures([ran])
-    assert len(ran.out.splitlines()) == 1 + 1_000 and len(ran.out) < 100_000_000
-    assert "20 ranges are left out that lie in more than 9,999 others" in ran.err
-    assert "9,000 paths more than 1,000 levels deep are left out: --depth shows more" in ran.err
+    assert len(ran.out.splitlines()) == 1 + shown and len(ran.out) < 100 * shown**2
+    assert f"20 ranges are left out that lie in more than {deepest - 1:,} others" in ran.err
+    left = f"{deepest - shown:,} paths more than {shown:,} levels deep are left out: --depth shows more"
+    assert left in ran.err
 
 
+@pytest.mark.campaign
 def test_ranges_nested_thousands_deep(tmp_path):
     path = synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=8_000)
     ran = [program.run(*words, path, "--no-cache") for words in (("nvtx", "--depth", "3"), ("timeline", "--all-lanes"))]

@@ -53,9 +53,9 @@ def test_an_answer_of_other_tables_says_so_once_it_is_known(export, whole):
             assert ran.out == right
 
 
-@pytest.mark.parametrize("words", [("overview",), ("api",), ("events",), ("info",), ("ranks",)], ids=" ".join)
-def test_whatever_meets_the_damage_names_the_table(export, words):
-    refused = program.run(*words, export)
+@pytest.mark.parametrize("command", ["overview", "api", "events", "info", "ranks"])
+def test_whatever_meets_the_damage_names_the_table(export, command):
+    refused = program.run(command, export)
     assert refused.status == 2 and RUNTIME in refused.err
     (line,) = said(program.run("kernels", export, *CSV))
     assert RUNTIME in line
@@ -68,7 +68,10 @@ def test_it_is_known_of_this_export_alone(export, whole):
     assert said(program.run("kernels", export, *CSV)) == []
 
 
-@pytest.mark.parametrize("words", [("triage",), ("triage", "--no-cache")], ids=" ".join)
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    "words", [("triage", "--no-cache"), pytest.param(("triage",), marks=pytest.mark.campaign)], ids=" ".join
+)
 def test_the_triage_judges_with_the_rest(export, whole, words):
     expected = rows_of(program.run(*words, whole, *CSV).out)
     ran = program.run(*words, export, *CSV)

@@ -22,7 +22,6 @@ from nsystui.base.errors import ExportError
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-CASES = int(os.environ.get("NSYSTUI_CAMPAIGN", "0"))
 NO_LOCKS = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -46,7 +45,7 @@ import program
 export, out = map(Path, sys.argv[1:3])
 out.mkdir()
 questions = program.questions()
-asked = [(*words, export) for words in questions[:: int(sys.argv[3])]]
+asked = [(*words, export) for words in questions[::3]]
 asked += [(*words, export, "-o", out / f"{number}.parquet") for number, words in enumerate(questions[:12:3])]
 for ran in map(lambda words: program.run(*words), [*asked, *program.writers(out, [export])]):
     if ran.trouble or "cannot be written" in ran.err or "lock" in ran.err or "Function not" in ran.err:
@@ -63,31 +62,6 @@ async def look():
                 print(jobs.screen_text(app))
 asyncio.run(look())
 """
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory) -> Path:
-    return synthetic.two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
-
-
-@pytest.fixture
-def export(tmp_path, original) -> Path:
-    (tmp_path / "job").mkdir()
-    return Path(shutil.copyfile(original, tmp_path / "job" / "rank0.sqlite"))
-
-
-def outside(*words: str | Path, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """The program in a process of its own; ``before`` is Python that it runs first."""
-    lines = f"import sys\n{before}\nfrom nsystui.cli import main\nsys.exit(main(sys.argv[1:]))"
-    return subprocess.run(
-        [sys.executable, "-c", lines, *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=120,
-        env={**os.environ, **environment},
-    )
 
 
 def of_bad_file(path: Path, good: Path) -> str:
@@ -111,15 +85,13 @@ class TestKinds:
         (tmp_path / "b.sqlite").symlink_to(tmp_path / "a.sqlite")
         assert "Too many levels of symbolic links" in of_bad_file(tmp_path / "a.sqlite", export)
 
-    @pytest.mark.parametrize(
-        "name", ["a b'c\"d.sqlite", "new\nline.sqlite", os.fsdecode(b"\xff\xfe.sqlite"), "y" * 248]
-    )
-    @pytest.mark.parametrize("words", [("info",), ("export", "--trace", "-")])
-    def test_names_in_every_message_and_table(self, tmp_path, original, name, words):
-        path = shutil.copyfile(original, tmp_path / name)
-        ran = program.run(*words, path)
-        assert not program.failures([ran]) and ran.status == 0
-        assert not [line for line in ran.err.splitlines() if line.startswith("line.sqlite")]
+    def test_names_in_every_message_and_table(self, tmp_path, original):
+        for name in ("a b'c\"d.sqlite", "new\nline.sqlite", os.fsdecode(b"\xff\xfe.sqlite"), "y" * 248):
+            path = shutil.copyfile(original, tmp_path / name)
+            for words in (("info",), ("export", "--trace", "-")):
+                ran = program.run(*words, path)
+                assert not program.failures([ran]) and ran.status == 0
+                assert not [line for line in ran.err.splitlines() if line.startswith("line.sqlite")]
 
 
 class TestChanges:
@@ -152,6 +124,11 @@ class TestChanges:
 
 
 class TestWithLess:
+    OTHERS = (
+        pytest.param(("pack", "-o", "packed"), marks=pytest.mark.campaign),
+        pytest.param(("export", "--trace", "job.json"), marks=pytest.mark.campaign),
+    )
+
     @pytest.fixture(scope="class")
     def no_locks(self, tmp_path_factory) -> str:
         compiler = shutil.which("cc") or shutil.which("gcc")
@@ -164,7 +141,7 @@ class TestWithLess:
             pytest.skip("the C compiler here makes no shared library")
         return str(place / "locks.so")
 
-    @pytest.mark.parametrize("words", [("kernels",), ("pack", "-o", "packed"), ("export", "--trace", "job.json")])
+    @pytest.mark.parametrize("words", [("kernels",), *OTHERS], ids=" ".join)
     def test_a_mount_without_locks(self, export, tmp_path, no_locks, words, monkeypatch):
         monkeypatch.chdir(tmp_path)
         more = ("--ranks", f"{export}=0") if words[0] == "pack" else ()
@@ -172,7 +149,7 @@ class TestWithLess:
             export.unlink()
             synthetic.whole_graph_export(export)  # of one process
         before = fingerprint(export.parent)
-        done = outside(*words, export, *more, LD_PRELOAD=no_locks, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
+        done = program.outside(*words, export, *more, LD_PRELOAD=no_locks, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
         assert done.returncode == 0 and "cannot be written" not in done.stderr, done.stderr
         assert fingerprint(export.parent) == before
         assert half_written(tmp_path) == []
@@ -183,14 +160,16 @@ class TestWithLess:
             answers = [program.run("kernels", place, "--format", "csv").out for place in (export, tmp_path / "packed")]
             assert answers[0] == answers[1] != ""
 
+    @pytest.mark.campaign
     def test_commands_work_without_locks(self, export, tmp_path, no_locks):
-        """And keep what they read, so that the next one finds it. Every third of them; all in the long campaign."""
+        """And keep what they read, so that the next one finds it. Every third of them."""
         place = {"LD_PRELOAD": no_locks, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
-        done = program.alone(EVERYTHING, export, tmp_path / "out", "1" if CASES else "3", **place)
+        done = program.alone(EVERYTHING, export, tmp_path / "out", **place)
         assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
         assert list((tmp_path / "cache").glob("*/*.parquet"))
         assert half_written(tmp_path) == []
 
+    @pytest.mark.campaign
     def test_screens_keep_what_they_read_without_locks(self, export, tmp_path, no_locks):
         cache = tmp_path / "cache"
         done = program.alone(SCREENS, export, cache, LD_PRELOAD=no_locks)
@@ -208,35 +187,42 @@ class TestWithLess:
         )
         assert "not implemented" in done.stderr
 
+    @pytest.mark.campaign
     def test_fewer_open_files_than_exports(self, tmp_path, original):
         place = tmp_path / "many"
         place.mkdir()
         for number in range(40):
             shutil.copyfile(original, place / f"rank{number}.sqlite")
         before = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))"
-        done = outside("kernels", place, "--format", "csv", before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
+        done = program.outside(
+            "kernels", place, "--format", "csv", before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache")
+        )
         assert "Traceback" not in done.stderr
         assert done.returncode == 0, done.stderr
         assert half_written(tmp_path / "cache") == []
 
+    @pytest.mark.campaign
     def test_a_low_limit_that_may_be_raised_is(self, tmp_path, original):
         place = tmp_path / "many"
         place.mkdir()
         for number in range(16):
             shutil.copyfile(original, place / f"rank{number}.sqlite")
         before = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (24, 4096))"
-        done = outside("info", place, "--format", "csv", before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
+        done = program.outside(
+            "info", place, "--format", "csv", before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache")
+        )
         assert done.returncode == 0 and len(done.stdout.splitlines()) == 17, done.stderr
 
+    @pytest.mark.campaign
     def test_little_address_space_is_enough(self, tmp_path):
         path = synthetic.benchmark_export(tmp_path / "rank0.sqlite", kernels=20_000)
         before = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (512 << 20, 512 << 20))"
-        done = outside("overview", path, before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
+        done = program.outside("overview", path, before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
         assert done.returncode == 0, done.stderr
 
     def test_too_little_address_space_is_a_message(self, tmp_path, original):
         before = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))"
-        done = outside("overview", original, before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
+        done = program.outside("overview", original, before=before, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == "nsystui: not enough memory: this process may have 300MiB, the minimum is 400MiB: " + (
             "raise `ulimit -v`\n"

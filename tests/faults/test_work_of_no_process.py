@@ -14,15 +14,15 @@ from nsystui.exports import demo
 WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 
 
-def job(directory, ranks=2):
-    directory.mkdir()
+def job(directory, ranks):
     return demo.TrainingJob(ranks=ranks, steps=2, layers=1).write(directory)
 
 
-@pytest.fixture(params=["null", "column"])
-def exports(request, tmp_path):
+@pytest.fixture(scope="module", params=["null", "column"])
+def exports(request, tmp_path_factory):
     """An export, and the same without the processes of its GPU work: NULL, or no such column."""
-    right, wrong = (job(tmp_path / name)[0] for name in ("right", "wrong"))
+    place = tmp_path_factory.mktemp(request.param)
+    right, wrong = (job(place / name, 2)[0] for name in ("right", "wrong"))
     for table in WORK:
         edit(wrong, f"ALTER TABLE {table} DROP COLUMN globalPid")
         if request.param == "null":
@@ -40,24 +40,37 @@ def without(found, *headers):
     return [{name: value for name, value in row.items() if name not in headers} for row in found]
 
 
-@pytest.mark.parametrize("more", [(), ("--no-cache",)], ids=["cache", "no-cache"])
+ASKED = (("kernels",), ("memory",), ("gpu",), ("gpu", "--over-time"), ("stats", "-r", "cuda_gpu_kern_sum,cuda_gpu_sum"))
+
+
+@pytest.mark.campaign
 @pytest.mark.parametrize(
-    "words",
-    [("kernels",), ("memory",), ("gpu",), ("gpu", "--over-time"), ("stats", "-r", "cuda_gpu_kern_sum,cuda_gpu_sum")],
-    ids=" ".join,
+    ("asked", "more"),
+    [
+        (ASKED[:3], ("--no-cache",)),
+        pytest.param(ASKED[3:], ("--no-cache",), marks=pytest.mark.campaign),
+        pytest.param(ASKED, (), marks=pytest.mark.campaign),
+    ],
+    ids=["few", "no-cache", "cache"],
 )
-def test_gpu_work_is_the_same_with_and_without_its_process(exports, words, more):
-    right, wrong = (without(rows(*words, path, *more), "Process") for path in exports)
-    assert right and wrong == right
+def test_gpu_work_is_the_same_with_and_without_its_process(exports, asked, more):
+    for words in asked:
+        right, wrong = (without(rows(*words, path, *more), "Process") for path in exports)
+        assert right and wrong == right, words
 
 
-def test_the_overview_and_the_ranks_have_it(exports):
-    for words in (("overview",), ("ranks",), ("efficiency", "--tables", "device")):
+WHOLE = (("overview",), ("ranks",), ("efficiency", "--tables", "device"))
+
+
+@pytest.mark.parametrize("asked", [WHOLE[:1], pytest.param(WHOLE[1:], marks=pytest.mark.campaign)], ids=["few", "more"])
+def test_the_overview_and_the_ranks_have_it(exports, asked):
+    for words in asked:
         right, wrong = (rows(*words, path)[0] for path in exports)
         same = {name for name in right if name in ("Rank", "Kernels", "Memory Ops", "GPUs", "Compute (%)", "NCCL (%)")}
         assert {name: wrong[name] for name in same} == {name: right[name] for name in same}
 
 
+@pytest.mark.campaign
 def test_triage_and_nccl_do_not_say_that_there_is_none(exports):
     _, wrong = exports
     for words in (("triage",), ("nccl",), ("timeline",), ("efficiency",), ("events",)):
@@ -67,8 +80,9 @@ def test_triage_and_nccl_do_not_say_that_there_is_none(exports):
         assert "no GPU work" not in (ran.out + ran.err).lower()
 
 
+@pytest.mark.campaign
 def test_some_without_a_process_change_no_rank(tmp_path):
-    paths = job(tmp_path / "job")
+    paths = job(tmp_path / "job", 2)
     before = {row["Rank"]: row for row in rows("ranks", *paths)}
     edit(paths[1], f"UPDATE {WORK[0]} SET globalPid = NULL WHERE rowid % 7 = 0")
     after = {row["Rank"]: row for row in rows("ranks", *paths)}

@@ -1,4 +1,4 @@
-"""Answers as CSV, JSON, Markdown, text tables and Parquet."""
+"""Answers as CSV, JSON, Markdown, text tables and Parquet, and as text for the clipboard."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from nsystui.base.columns import COUNT, FILES_ONLY, NAME, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.text import width_of
 from nsystui.output.findings import plain
-from nsystui.output.formats import fitting, format_for_path, write
+from nsystui.output.formats import fitting, format_for_path, row_for_clipboard, text_for_clipboard, write
 from nsystui.output.parquet import write_parquet
 
 STATS = Path(__file__).parents[3] / "shared/data/nsys-stats"
@@ -29,28 +29,25 @@ def written(answer: Rows | TableAnswer, file_format: str, **options: bool) -> st
     return stream.getvalue()
 
 
-def test_csv_is_what_nsys_writes() -> None:
-    assert written(FEW, "csv") == (
-        "Time (%),Total Time (ns),Instances,Avg (ns),Name\n"
+def test_csv_is_what_nsys_writes():
+    head = "Time (%),Total Time (ns),Instances,Avg (ns),Name\n"
+    assert written(Rows([]), "csv") == head
+    assert written(FEW, "csv") == head + (
         '14.6,292789300,472,620316.3,"ncclKernel_AllReduce(ncclDevComm *, unsigned long)"\n'
         ',12,,12.0,"say ""hi""\r\n=1+1\x1b[31m"\n'
         "0.0,5000000000,1,,µ|<float>\n"
     )
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+compute", "-x", "@step"])
-def test_csv_cells_that_a_spreadsheet_would_compute_stay_as_they_are(name: str) -> None:
-    (row,) = csv.DictReader(io.StringIO(written(Rows([(1.0, 2, 3, 4.0, name)]), "csv")))
-    assert row["Name"] == name
-
-
-def test_csv_of_nothing_is_the_header() -> None:
-    assert written(Rows([]), "csv") == "Time (%),Total Time (ns),Instances,Avg (ns),Name\n"
+def test_csv_cells_that_a_spreadsheet_would_compute_stay_as_they_are():
+    names = ["=1+1", "+compute", "-x", "@step"]
+    rows = csv.DictReader(io.StringIO(written(Rows([(1.0, 2, 3, 4.0, name) for name in names]), "csv")))
+    assert [row["Name"] for row in rows] == names
 
 
 @pytest.mark.skipif(not STATS.is_dir(), reason="no real nsys output on this machine")
 @pytest.mark.parametrize("path", sorted(STATS.glob("*/cuda_gpu_kern_sum.csv")), ids=lambda path: path.parent.name)
-def test_csv_of_nsys_comes_out_byte_for_byte(path: Path) -> None:
+def test_csv_of_nsys_comes_out_byte_for_byte(path):
     frame = pd.read_csv(path, keep_default_na=False)
     decimals = {"Time (%)": 1, "Avg (ns)": 1, "Med (ns)": 1, "StdDev (ns)": 1}
     columns = tuple(
@@ -67,7 +64,7 @@ def test_csv_of_nsys_comes_out_byte_for_byte(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("megabytes", "shown"), [(1.5625, "1.562"), (0.0045, "0.004"), (0.0025, "0.003")])
-def test_megabytes_are_formatted_as_c_does_it(megabytes: float, shown: str) -> None:
+def test_megabytes_are_formatted_as_c_does_it(megabytes, shown):
     """As nsys: what counts is the double, of which 0.0045 is less than half of a thousandth above 0.004."""
     columns = (
         Column("mb", header="Bytes (MB)", label="MB", unit=Unit.MEGABYTES, decimals=3),
@@ -78,7 +75,7 @@ def test_megabytes_are_formatted_as_c_does_it(megabytes: float, shown: str) -> N
     assert json.loads(written(answer, "json")) == [{"mb": float(shown), "avg_ns": 1607.4}]
 
 
-def test_whole_numbers_stay_whole_where_pandas_made_floats_of_them() -> None:
+def test_whole_numbers_stay_whole_where_pandas_made_floats_of_them():
     frame = pd.DataFrame({"count": [1, None, 3]})
     answer = TableAnswer.of_frame("x", (COUNT,), frame)
     assert written(answer, "csv") == 'Count\n1\n""\n3\n'
@@ -90,7 +87,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(st.lists(st.tuples(TEXT, st.one_of(st.none(), st.integers()), TEXT), max_size=8))
-def test_csv_reads_back_through_the_csv_module(rows: list[tuple[str, int | None, str]]) -> None:
+def test_csv_reads_back_through_the_csv_module(rows):
     columns = (
         Column("a", header="A", label="a"),
         Column("n", header="N", label="n", unit=Unit.NUMBER),
@@ -101,7 +98,7 @@ def test_csv_reads_back_through_the_csv_module(rows: list[tuple[str, int | None,
 
 
 @given(st.lists(st.tuples(st.text(), st.one_of(st.none(), st.integers(), st.floats())), max_size=8))
-def test_json_is_valid_whatever_the_data(rows: list[tuple[str, float | None]]) -> None:
+def test_json_is_valid_whatever_the_data(rows):
     columns = (Column("name", header="Name", label="n"), Column("value", header="Value", label="v", unit=Unit.NUMBER))
     text = written(Rows(rows, columns), "json")
     assert text.isascii()
@@ -110,20 +107,15 @@ def test_json_is_valid_whatever_the_data(rows: list[tuple[str, float | None]]) -
     assert all(row["value"] == value for row, (_, value) in zip(read, rows, strict=True) if isinstance(value, int))
 
 
-def test_json_is_one_object_a_line_with_keys() -> None:
+def test_json_is_one_object_a_line_with_keys():
     lines = written(FEW, "json").splitlines()
     assert (lines[0], lines[-1], len(lines)) == ("[", "]", 5)
-    assert json.loads(lines[1].rstrip(",")) == {
-        "share_percent": 14.6,
-        "total_ns": 292789300,
-        "count": 472,
-        "mean_ns": 620316.3,
-        "name": "ncclKernel_AllReduce(ncclDevComm *, unsigned long)",
-    }
+    keys = ("share_percent", "total_ns", "count", "mean_ns", "name")
+    assert json.loads(lines[1].rstrip(",")) == dict(zip(keys, FEW.rows[0], strict=True))
     assert written(Rows([]), "json") == "[]\n"
 
 
-def test_markdown_is_a_table_whose_text_shows_as_it_is() -> None:
+def test_markdown_is_a_table_whose_text_shows_as_it_is():
     assert written(FEW, "md") == (
         "| Time (%) | Total Time (ns) | Instances | Avg (ns) | Name |\n"
         "| ---: | ---: | ---: | ---: | --- |\n"
@@ -133,19 +125,19 @@ def test_markdown_is_a_table_whose_text_shows_as_it_is() -> None:
     )
 
 
-def test_json_is_printable_ascii_that_means_the_text() -> None:
+def test_json_is_printable_ascii_that_means_the_text():
     text = "\x1b\x7f\u2028\u200b\udcff"
     found = written(Rows([(None, None, None, None, text)]), "json")
     assert all(line.isprintable() and line.isascii() for line in found.split("\n"))
     assert json.loads(found)[0]["name"] == text
 
 
-def test_a_paragraph_of_markdown_has_no_markup_but_code() -> None:
+def test_a_paragraph_of_markdown_has_no_markup_but_code():
     said = "in range `a_b<c>`, <b>x</b> [y](z) __w__ | `\n# v"
     assert plain(said) == "in range `a_b<c>`, \\<b>x\\</b> \\[y\\](z) \\_\\_w\\_\\_ \\| \\`␊# v"
 
 
-def test_a_table_is_aligned_worded_and_safe() -> None:
+def test_a_table_is_aligned_worded_and_safe():
     assert written(FEW, "table") == (
         "share %  total ms  count  mean µs  kernel\n"
         "-------  --------  -----  -------  --------------------------------------------------\n"
@@ -153,16 +145,13 @@ def test_a_table_is_aligned_worded_and_safe() -> None:
         '      –      <0.1      –    0.012  say "hi"␍␊=1+1␛[31m\n'
         "   <0.1   5,000.0      1        –  µ|<float>\n"
     )
-
-
-def test_a_table_in_ascii() -> None:
     text = written(FEW, "table", ascii_only=True)
     assert text.isascii()
     assert "mean us" in text
 
 
 @given(st.lists(st.tuples(st.text(), st.one_of(st.none(), st.integers(0, 10**12))), min_size=1, max_size=6))
-def test_table_rows_are_single_lines_of_one_width(rows: list[tuple[str, int | None]]) -> None:
+def test_table_rows_are_single_lines_of_one_width(rows):
     columns = (NAME, Column("time", header="Time", label="time", unit=Unit.DURATION))
     lines = written(Rows(rows, columns), "table").split("\n")
     assert lines.pop() == ""
@@ -170,17 +159,16 @@ def test_table_rows_are_single_lines_of_one_width(rows: list[tuple[str, int | No
     assert all(width_of(line) <= width_of(lines[1]) for line in lines)
 
 
-@pytest.mark.parametrize("file_format", ["csv", "json", "md", "table"])
-def test_rows_come_page_by_page_and_once(file_format: str) -> None:
-    answer, seen = Many(), []
-    stream = io.StringIO()
-    assert write(answer, file_format, stream, progress=seen.append) == 25_000
-    assert seen == [10_000, 20_000, 25_000]
-    assert [offset for offset, _ in answer.asked] == [0, 10_000, 20_000]
-    assert "kernel_9" in stream.getvalue()
+def test_rows_come_page_by_page_and_once():
+    for file_format in ("csv", "json", "md", "table"):
+        answer, seen, stream = Many(), [], io.StringIO()
+        assert write(answer, file_format, stream, progress=seen.append) == 25_000, file_format
+        assert seen == [10_000, 20_000, 25_000], file_format
+        assert [offset for offset, _ in answer.asked] == [0, 10_000, 20_000], file_format
+        assert "kernel_9" in stream.getvalue(), file_format
 
 
-def test_formats_are_named_by_endings() -> None:
+def test_formats_are_named_by_endings():
     assert format_for_path("a.CSV") == "csv"
     assert format_for_path(Path("x/y.parquet")) == "parquet"
     assert format_for_path("notes.txt") == "table"
@@ -190,38 +178,26 @@ def test_formats_are_named_by_endings() -> None:
             format_for_path(name)
 
 
-def test_what_a_stream_cannot_take_is_refused() -> None:
+def test_what_a_stream_cannot_take_is_refused():
     for name in ("parquet", "xml", "svg"):
         with pytest.raises(UsageError):
             write(FEW, name, io.StringIO())
 
 
-def test_parquet_has_the_types_and_values(tmp_path: Path) -> None:
+def test_parquet_has_the_types_and_values_also_of_nothing(tmp_path):
     path = tmp_path / "it's [here] *.parquet"
-    assert write_parquet(FEW, path) == 3
-    with duckdb.connect() as connection:
-        relation = connection.read_parquet(str(path))
-        assert relation.columns == [column.file_key for column in COLUMNS]
-        assert [str(kind) for kind in relation.types] == ["DOUBLE", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR"]
-        assert relation.fetchall() == [
-            FEW.rows[0],
-            FEW.rows[1],
-            (0.04, 5_000_000_000, 1, None, "µ|<float>"),
-        ]
-    assert list(tmp_path.iterdir()) == [path]
+    values = [FEW.rows[0], FEW.rows[1], (0.04, 5_000_000_000, 1, None, "µ|<float>")]
+    for answer, expected in ((FEW, values), (Rows([]), [])):
+        assert write_parquet(answer, path) == len(expected)
+        with duckdb.connect() as connection:
+            relation = connection.read_parquet(str(path))
+            assert relation.columns == [column.file_key for column in COLUMNS]
+            assert [str(kind) for kind in relation.types] == ["DOUBLE", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR"]
+            assert relation.fetchall() == expected
+        assert list(tmp_path.iterdir()) == [path]
 
 
-def test_parquet_of_nothing_has_columns(tmp_path: Path) -> None:
-    assert write_parquet(Rows([]), tmp_path / "none.parquet") == 0
-    with duckdb.connect() as connection:
-        relation = connection.read_parquet(str(tmp_path / "none.parquet"))
-        assert [str(kind) for kind in relation.types] == ["DOUBLE", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR"]
-        assert relation.fetchall() == []
-
-
-def test_parquet_streams_in_order_and_widens_a_type_that_does_not_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_streams_in_order_and_widens_a_type_that_does_not_fit(tmp_path, monkeypatch):
     monkeypatch.setattr("nsystui.output.parquet._BATCH", 1_000)
     undeclared = Column(
         "mean", header="Avg (ns)", label="mean", unit=Unit.DURATION
@@ -247,9 +223,7 @@ def test_parquet_streams_in_order_and_widens_a_type_that_does_not_fit(
         max_size=6,
     )
 )
-def test_parquet_reads_back_through_duckdb(
-    tmp_path: Path, rows: list[tuple[str | None, int | None, float | None]]
-) -> None:
+def test_parquet_reads_back_through_duckdb(tmp_path, rows):
     columns = (
         Column("text", header="T", label="t"),
         Column("whole", header="W", label="w", unit=Unit.NUMBER),
@@ -261,7 +235,7 @@ def test_parquet_reads_back_through_duckdb(
         assert connection.read_parquet(str(path)).fetchall() == rows
 
 
-def test_parquet_keeps_values_that_its_types_do_not_hold(tmp_path: Path) -> None:
+def test_parquet_keeps_values_that_its_types_do_not_hold(tmp_path):
     columns = (
         Column("id", header="Id", label="id", unit=Unit.NUMBER),
         Column("path", header="Path", label="p"),
@@ -290,3 +264,28 @@ def test_a_table_for_a_terminal_is_as_wide_as_that_and_keeps_what_matters(width)
     shown = [len(column.label) for column in fitting(answer, width).columns if column.importance < FILES_ONLY]
     assert (len(shown), "…" in text) == {80: (3, True), 100: (4, True), 120: (4, True)}.get(width, (5, width < 283))
     assert "short" in lines[-1]
+
+
+# Text for the terminal's clipboard
+
+
+def test_a_row_is_tab_separated_plain_values_and_a_table_has_its_headings():
+    row = "14.6\t292789300\t472\t620316.3\tncclKernel_AllReduce(ncclDevComm *, unsigned long)"
+    assert row_for_clipboard(COLUMNS, FEW.rows[0]) == row
+    headings = "Time (%)\tTotal Time (ns)\tInstances\tAvg (ns)\tName"
+    assert text_for_clipboard(Rows(FEW.rows[:1])) == f"{headings}\n{row}\n"
+
+
+def test_a_pasted_row_stays_one_row_and_does_nothing():
+    row = (None, 1, 1, None, "a\tb\nrm -rf ~\r\n\x1b[201~")
+    assert row_for_clipboard(COLUMNS, row) == "\t1\t1\t\ta␉b␊rm -rf ~␍␊␛[201~"
+
+
+def test_a_table_that_is_too_large_is_given_up_early():
+    answer = Many(length=10_000_000)
+    assert text_for_clipboard(answer) is None
+    assert len(answer.asked) == 1
+    small = text_for_clipboard(Many(length=100))
+    assert small is not None
+    assert text_for_clipboard(Many(length=100), limit=len(small)) == small
+    assert text_for_clipboard(Many(length=100), limit=len(small) - 1) is None

@@ -55,11 +55,16 @@ def shapes(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
     return list(root.iter(f"{{http://www.w3.org/2000/svg}}{kind}"))
 
 
+def paths(root: ElementTree.Element, kind: str) -> list[str]:
+    """What is drawn for a class."""
+    return [one.get("d") or "" for one in shapes(root, "path") if kind in (one.get("class") or "")]
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_every_drawing_is_well_formed_and_has_no_script_and_no_link(name):
     root = drawn(EVERY[name])
     assert {element.tag.partition("}")[2] for element in root.iter()} <= {
-        *("svg", "title", "style", "rect", "text", "path", "g"),
+        *("svg", "title", "style", "rect", "text", "path", "g")
     }
     assert not [key for element in root.iter() for key in element.attrib if "href" in key or key.startswith("on")]
     assert "\x1b" not in svg(EVERY[name])
@@ -85,36 +90,28 @@ def test_bars_are_as_long_as_their_values():
 
 def test_a_lane_is_as_high_as_its_columns_and_says_where_nothing_was_recorded():
     root = drawn(lanes(0.0, 0.5, 1.0, math.nan))
-    (path,) = [one.get("d") or "" for one in shapes(root, "path") if one.get("class") == "compute"]
+    (path,) = paths(root, "compute")
     ground, half = (float(number) for number in re.match(r"M[\d.]+ ([\d.]+)V([\d.]+)H", path).groups())
     full = float(re.findall(r"V([\d.]+)H", path)[1])
     assert ground - full == pytest.approx(2 * (ground - half))
-    assert len([one for one in shapes(root, "path") if one.get("class") == "unseen"]) == 1
-
-
-def test_a_little_work_is_seen():
-    root = drawn(lanes(0.0, 0.0001))
-    assert [one for one in shapes(root, "path") if one.get("class") == "compute"]
+    assert len(paths(root, "unseen")) == 1
+    assert paths(drawn(lanes(0.0, 0.0001)), "compute")  # a little work is seen
 
 
 def test_parts_on_top_of_each_other_cover_no_more_than_their_own():
-    stack = Lanes("use", 0, 100, PARTS, (Lane("rank 0", ((0.25,), (0.5,))),))
-    paths = {one.get("class"): one.get("d") or "" for one in shapes(drawn(stack), "path")}
-    tops = {
-        name: float(re.findall(r"V([\d.]+)H", path)[0]) for name, path in paths.items() if name in ("compute", "idle")
-    }
-    ground = float(re.match(r"M[\d.]+ ([\d.]+)", paths["compute"]).group(1))
-    assert (ground - tops["idle"]) == pytest.approx(3 * (ground - tops["compute"]), abs=1)
+    root = drawn(Lanes("use", 0, 100, PARTS, (Lane("rank 0", ((0.25,), (0.5,))),)))
+    compute, idle = (float(re.findall(r"V([\d.]+)H", paths(root, name)[0])[0]) for name in ("compute", "idle"))
+    ground = float(re.match(r"M[\d.]+ ([\d.]+)", paths(root, "compute")[0]).group(1))
+    assert (ground - idle) == pytest.approx(3 * (ground - compute), abs=1)
 
 
 def test_a_curve_is_drawn_from_its_smallest_size_to_its_largest():
     root = drawn(curves((1024.0, 1e9), (4096.0, 2e9), (16384.0, 4e9)))
-    (path,) = [one.get("d") or "" for one in shapes(root, "path") if "curve" in (one.get("class") or "")]
+    (path,) = paths(root, "curve")
     points = [tuple(map(float, point)) for point in re.findall(r"([\d.]+) ([\d.]+)", path)]
     assert points[1][0] - points[0][0] == pytest.approx(points[2][0] - points[1][0], abs=0.3)  # a logarithm
     assert points[0][1] > points[1][1] > points[2][1]
-    words = [one.text or "" for one in shapes(root, "title")]
-    assert "AllReduce, 4 KiB: 2 GB/s" in words
+    assert "AllReduce, 4 KiB: 2 GB/s" in [one.text for one in shapes(root, "title")]
 
 
 def test_time_is_told_in_round_steps_with_as_many_decimals_as_they_need():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from importlib import resources
@@ -18,14 +18,14 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
-from support import shared
+from support import native, shared
 from synthetic import ExportWriter
 from trace_readers import ChromeTrace, ParaverTrace, read_chrome, read_paraver
 
 from nsystui.base.errors import MissingDataError, UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import PLANTED_SECRET
-from nsystui.exports.writing.target import DEFAULT_STREAM
+from nsystui.exports.writing.target import DEFAULT_STREAM, Thread
 from nsystui.exports.writing.writer import CONTEXT_SYNC
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
 from nsystui.output.files import VIEWS, TargetExistsError, save_trace
@@ -86,6 +86,20 @@ def traces_of(path: Path, directory: Path, contents: Contents = EVERYTHING) -> t
     return read_chrome(directory / "one.json"), read_paraver(directory / "one.prv")
 
 
+@pytest.fixture
+def one_thread(tmp_path) -> Callable[..., tuple[ChromeTrace, ParaverTrace]]:
+    """The traces of what is written for the only thread of a program."""
+
+    def traces(*write: Callable[[ExportWriter, Thread], object]) -> tuple[ChromeTrace, ParaverTrace]:
+        with ExportWriter(tmp_path / "one.sqlite") as export:
+            main = export.thread(export.process(5_000, "app"), 5_000, "app")
+            for one in write:
+                one(export, main)
+        return traces_of(tmp_path / "one.sqlite", tmp_path)
+
+    return traces
+
+
 class TestChrome:
     def test_it_has_every_event_of_the_store(self, job, chrome):
         session = job.session
@@ -134,9 +148,9 @@ class TestChrome:
         assert not {byte for byte in raw if byte < 32} - {ord("\n")}
         assert len(prv.values[63000006]) == len(set(synthetic.HOSTILE_NAMES)) + 1
 
-    @pytest.mark.parametrize(("time", "text"), [(0, "0.000"), (999, "0.999"), (1_234_567_890_123, "1234567890.123")])
-    def test_nanoseconds_are_microseconds_with_three_decimals(self, time, text):
-        assert microseconds(time) == text
+    def test_nanoseconds_are_microseconds_with_three_decimals(self):
+        times = {0: "0.000", 999: "0.999", 1_234_567_890_123: "1234567890.123"}
+        assert {time: microseconds(time) for time in times} == times
 
 
 class TestParaver:
@@ -185,14 +199,11 @@ class TestParaver:
         own = [names for number, names in again.values.items() if number < 50000000 or number >= 63000000]
         assert all(list(names.values())[1:] == sorted(list(names.values())[1:]) for names in own)
 
-    def test_a_range_inside_another_gives_way_to_it_again(self, tmp_path):
-        with ExportWriter(tmp_path / "nested.sqlite") as export:
-            export.gpu(0)
-            process = export.process(5_000, "app")
-            main = export.thread(process, 5_000, "app")
-            export.nvtx_range(main, 1_000, 9_000, "outer")
-            export.nvtx_range(main, 2_000, 3_000, "inner")
-        _, found = traces_of(tmp_path / "nested.sqlite", tmp_path)
+    def test_a_range_inside_another_gives_way_to_it_again(self, one_thread):
+        _, found = one_thread(
+            lambda export, main: export.nvtx_range(main, 1_000, 9_000, "outer"),
+            lambda export, main: export.nvtx_range(main, 2_000, 3_000, "inner"),
+        )
         names = found.values[9600]
         told = [(time, names[value] if value else "") for _, time, _, value in found.events]
         assert told == [(0, "outer"), (1_000, "inner"), (2_000, "outer"), (8_000, "")]
@@ -252,30 +263,27 @@ class TestNumbersOfNsys2prv:
         sent = [value for _, _, number, value in simulated.events if number == 50100001 and value]
         assert sorted(sent) == [8, 8, 4_000_000]
 
-    @pytest.mark.parametrize(
-        ("name", "number", "value"),
-        [
-            ("MPI_Iallreduce", 50000002, 155),
-            ("MPI_Ireduce_scatter", 50000002, 166),
-            ("MPI_File_write_at_all", 50000005, 150),
-            ("MPI_Comm_split", 50000003, 23),
-            ("MPI_Put", 50000004, 65),
-            ("MPI_Win_fence", 50000004, 68),
-            ("MPI_Get_count", 50000003, 118),
-            ("MPI_File_set_size", 50000005, 219),
-            ("MPI_Something_new", 50000003, 220),
-        ],
-    )
-    def test_an_mpi_call_is_of_its_kind(self, tmp_path, name, number, value):
+    def test_an_mpi_call_is_of_its_kind(self, tmp_path):
+        calls = {
+            "MPI_Iallreduce": (50000002, 155),
+            "MPI_Ireduce_scatter": (50000002, 166),
+            "MPI_File_write_at_all": (50000005, 150),
+            "MPI_Comm_split": (50000003, 23),
+            "MPI_Put": (50000004, 65),
+            "MPI_Win_fence": (50000004, 68),
+            "MPI_Get_count": (50000003, 118),
+            "MPI_File_set_size": (50000005, 219),
+            "MPI_Something_new": (50000003, 220),
+        }
         with ExportWriter(tmp_path / "one.sqlite") as export:
             main = export.thread(export.process(5_000, "app"), 5_000, "app")
-            if number == 50000002:
-                export.mpi_collective(main, 1_000, 2_000, name)
-            else:
-                export.mpi_other(main, 1_000, 2_000, name)
+            for time, (name, (number, _)) in enumerate(calls.items()):
+                write = export.mpi_collective if number == 50000002 else export.mpi_other
+                write(main, 1_000 * time, 1_000 * time + 500, name)
         _, found = traces_of(tmp_path / "one.sqlite", tmp_path)
-        begun = [(kind, told) for _, time, kind, told in found.events if time == 0 and kind in found.values]
-        assert begun == [(number, value)] and found.values[number][value] == name
+        begun = [(kind, value) for _, _, kind, value in found.events if value and kind in range(50000001, 50000006)]
+        assert begun == list(calls.values())
+        assert [found.values[kind][value] for kind, value in begun] == list(calls)
 
     def test_openacc_events_have_construct_line_function_and_bytes(self, simulated):
         at = {time for _, time, number, value in simulated.events if number == 66000001 and value}
@@ -287,56 +295,47 @@ class TestNumbersOfNsys2prv:
         waits = [value for _, _, number, value in simulated.events if number == 66000000 and value]
         assert (launches, waits) == ([5, 5], [8])
 
-    def test_openmp_and_ucx_are_events_of_our_own(self, tmp_path, simulated):
+    def test_openmp_and_ucx_are_events_of_our_own(self, one_thread, simulated):
         # The first region is told again where one task ends and the next begins in it.
         assert simulated.begun(9312) == {"Parallel region": 3, "Implicit task": 2}
-        with ExportWriter(tmp_path / "ucx.sqlite") as export:
-            main = export.thread(export.process(5_000, "app"), 5_000, "app")
-            export.ucx(main, 1_000, 2_000, "ucp_worker_progress")
-        assert traces_of(tmp_path / "ucx.sqlite", tmp_path)[1].begun(9311) == {"ucp_worker_progress": 1}
+        _, found = one_thread(lambda export, main: export.ucx(main, 1_000, 2_000, "ucp_worker_progress"))
+        assert found.begun(9311) == {"ucp_worker_progress": 1}
 
     def test_launch_parameters_and_correlation_ids_are_those_of_the_export(self, demo_job, paraver):
         fields = "gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory localMemoryTotal"
         columns = ", ".join((*fields.split(), "registersPerThread", "correlationId"))
-        expected = Counter()
-        for path in demo_job[:2]:
-            with closing(sqlite3.connect(path)) as connection:
-                for row in connection.execute(f"SELECT {columns} FROM CUPTI_ACTIVITY_KIND_KERNEL"):
-                    expected[row] += 1
+        query = f"SELECT {columns} FROM CUPTI_ACTIVITY_KIND_KERNEL"
+        expected = Counter(row for path in demo_job[:2] for row in native(path, query))
         numbers = (*range(9101, 9111), 9200)
         found: dict[Any, dict[int, int]] = {}
+        kernels = set()
         for place, time, number, value in paraver.events:
             if number in numbers and "stream" in paraver.name(place):
                 found.setdefault((place, time), {})[number] = value
-        kernels = {
-            (place, time) for place, time, number, value in paraver.events if number in (63000006, 63000007) and value
-        }
+            if number in (63000006, 63000007) and value:
+                kernels.add((place, time))
         assert Counter(tuple(found[one][number] for number in numbers) for one in kernels) == expected
 
-    def test_gpu_metrics_are_numbered_as_nvidia_numbers_them(self, demo_job, paraver):
+    def test_gpu_metrics_are_numbered_as_nvidia_numbers_them_and_stand_with_the_rank_of_the_gpu(
+        self, demo_job, paraver
+    ):
         expected, names = Counter(), {}
         for path in demo_job[:2]:
-            with closing(sqlite3.connect(path)) as connection:
-                told = connection.execute("SELECT metricId, metricName FROM TARGET_INFO_GPU_METRICS")
-                names |= {9400 + number: name for number, name in told}
-                for number, value in connection.execute("SELECT metricId, value FROM GPU_METRICS"):
-                    expected[9400 + number, value] += 1
-        found = Counter((number, value) for _, _, number, value in paraver.events if 9400 <= number < 9500)
-        assert found == expected and len(expected) > 10
+            names |= dict(native(path, "SELECT 9400 + metricId, metricName FROM TARGET_INFO_GPU_METRICS"))
+            expected.update(native(path, "SELECT 9400 + metricId, value FROM GPU_METRICS"))
+        metrics = [event for event in paraver.events if 9400 <= event[2] < 9500]
+        assert Counter((number, value) for _, _, number, value in metrics) == expected and len(expected) > 10
         assert {number: paraver.types[number] for number in names} == names
+        assert {paraver.name(place) for place, *_ in metrics} == {"rank 0 GPU 0 metrics", "rank 1 GPU 1 metrics"}
 
+    @pytest.mark.campaign
     def test_of_a_real_export_too(self, shared_export, tmp_path):
         path = shared_export("gpu-metrics")
         _, found = traces_of(path, tmp_path)
-        with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
-            samples = connection.execute("SELECT 9400 + metricId, max(value, 0) FROM GPU_METRICS")
-            assert Counter((number, value) for _, _, number, value in found.events if number in range(9400, 9500)) == (
-                Counter(samples)
-            )
-
-    def test_metrics_stand_with_the_rank_that_uses_the_gpu(self, paraver):
-        rows = {paraver.name(place) for place, _, number, _ in paraver.events if 9400 <= number < 9500}
-        assert rows == {"rank 0 GPU 0 metrics", "rank 1 GPU 1 metrics"}
+        expected = native(path, "SELECT 9400 + metricId, max(value, 0) FROM GPU_METRICS")
+        assert Counter((number, value) for _, _, number, value in found.events if number in range(9400, 9500)) == (
+            Counter(expected)
+        )
 
     def test_domains_are_a_hundred_apart_from_9700(self, tmp_path):
         with ExportWriter(tmp_path / "domains.sqlite") as export:
@@ -345,27 +344,19 @@ class TestNumbersOfNsys2prv:
                 export.nvtx_domain(main, 0, number, domain)
                 export.nvtx_range(main, 1_000 * number, 1_000 * number + 500, "work", domain_id=number)
         _, found = traces_of(tmp_path / "domains.sqlite", tmp_path)
-        assert found.types == {
-            9700: "NVTX range apex",
-            9800: "NVTX range zlib",
-        }
+        assert found.types == {9700: "NVTX range apex", 9800: "NVTX range zlib"}
 
     def test_no_value_of_a_kernel_is_that_of_a_call_or_copy(self, paraver):
         values = [paraver.values[number].keys() - {0} for number in (63000000, 63000001, 63000006, 63000007)]
         assert len(set().union(*values)) == sum(map(len, values))
 
-    def test_a_call_ends_and_the_one_around_it_is_told_again_with_its_correlation_id(self, tmp_path):
-        with ExportWriter(tmp_path / "nested.sqlite") as export:
-            main = export.thread(export.process(5_000, "app"), 5_000, "app")
-            export.api(main, 1_000, 9_000, "cudaLaunchKernel_v7000", 11)
-            export.api(main, 2_000, 3_000, "cuLaunchKernel", 12)
-        _, found = traces_of(tmp_path / "nested.sqlite", tmp_path)
-        assert [(time, value) for _, time, number, value in found.events if number == 9200] == [
-            (0, 11),
-            (1_000, 12),
-            (2_000, 11),
-            (8_000, 0),
-        ]
+    def test_a_call_ends_and_the_one_around_it_is_told_again_with_its_correlation_id(self, one_thread):
+        _, found = one_thread(
+            lambda export, main: export.api(main, 1_000, 9_000, "cudaLaunchKernel_v7000", 11),
+            lambda export, main: export.api(main, 2_000, 3_000, "cuLaunchKernel", 12),
+        )
+        told = [(time, value) for _, time, number, value in found.events if number == 9200]
+        assert told == [(0, 11), (1_000, 12), (2_000, 11), (8_000, 0)]
 
 
 class TestViews:
@@ -412,11 +403,8 @@ class TestViews:
                 count, *limits = values["Analyzer2D.Parameters"].split()
                 assert len(limits) == int(count)
 
-    def test_there_is_none_of_what_the_trace_has_not(self, tmp_path):
-        with ExportWriter(tmp_path / "nvtx.sqlite") as export:
-            main = export.thread(export.process(5_000, "app"), 5_000, "app")
-            export.nvtx_range(main, 1_000, 2_000, 'the "inner" loop')
-        traces_of(tmp_path / "nvtx.sqlite", tmp_path)
+    def test_there_is_none_of_what_the_trace_has_not(self, one_thread, tmp_path):
+        one_thread(lambda export, main: export.nvtx_range(main, 1_000, 2_000, 'the "inner" loop'))
         assert [path.name for path in tmp_path.glob("*.cfg")] == ["one.nvtx.cfg"]
 
 
@@ -467,18 +455,16 @@ class TestSelections:
         ]
         assert not Contents().among((EventKind.SYNC,))
 
-    def test_nothing_makes_no_file(self, job, tmp_path):
+    def test_nothing_makes_no_file_and_no_file_is_overwritten_unasked(self, job, whole, tmp_path):
         nothing = Trace.of(job, Selection(window=Window(10**12, 10**12 + 1)), Contents())
         for name in ("empty.json", "empty.prv"):
             with pytest.raises(MissingDataError):
                 save_trace(nothing, tmp_path / name)
         assert not list(tmp_path.iterdir())
-
-    def test_no_file_is_overwritten_unasked(self, whole, tmp_path):
         (tmp_path / "job.row").write_text("mine")
         with pytest.raises(TargetExistsError, match=r"job\.row"):
             save_trace(whole, tmp_path / "job.prv")
-        assert [path.name for path in tmp_path.iterdir()] == ["job.row"]
+        assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("job.row", "mine")]
 
     def test_what_stops_the_writing_leaves_nothing(self, whole, tmp_path):
         def stop(rows: int) -> None:
@@ -599,7 +585,14 @@ def test_events_before_the_session_are_moved_to_where_a_viewer_shows_them(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "name", ["cuda-graphs", "mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-before", "no-kernel-table"]
+    "name",
+    [
+        "cuda-graphs",
+        *(
+            pytest.param(name, marks=pytest.mark.campaign)
+            for name in ("mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-before", "no-kernel-table")
+        ),
+    ],
 )
 def test_traces_of_real_exports_are_read(tmp_path, name):
     (path,) = shared(name)

@@ -1,10 +1,31 @@
-"""Says at the end of a run how many of NVIDIA's tables ours were equal to."""
+"""The real exports, each opened once, and at the end of a run how many of NVIDIA's tables ours were equal to."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
+from support import session_over, shared
+
+from nsystui.questions.job import Job
+
 PREFIX = "tests/parity/test_stats_parity.py::test_stats_prints_what_nsys_prints["
+
+
+@pytest.fixture(scope="session")
+def job_of() -> Iterator[Callable[[str], Job]]:
+    """The job of a real export by its name. Nothing is to be added to it."""
+    opened: dict[str, Job] = {}
+
+    def open_once(export: str) -> Job:
+        if export not in opened:
+            opened[export] = Job(session_over(*shared(export)))
+        return opened[export]
+
+    yield open_once
+    for job in opened.values():
+        job.close()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -6,21 +6,14 @@ the tables of ``nsys stats`` as a whole in ``test_stats_parity.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import sqlalchemy as sa
-from support import native, session_over, shared
+from support import native, shared
 
-from nsystui.base.selection import Selection
-from nsystui.questions.algebra.interval_blocks import IntervalBlocks
-from nsystui.questions.job import Job
-from nsystui.questions.stats import report_of
+from nsystui.questions.algebra.interval_blocks import IntervalBlocks, UnionBuilder
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-Opener = Callable[..., Session]
 DDP, H100 = "ddp-a100-rank0of4", "h100-2rank-moe-before"
 
 DURATIONS = {
@@ -32,47 +25,48 @@ DURATIONS = {
 }
 
 
+@pytest.fixture(scope="module")
+def ddp(job_of) -> Session:
+    return job_of(DDP).session
+
+
 @pytest.mark.parametrize("name", DURATIONS)
-def test_durations(opened: Opener, name: str) -> None:
-    (report,) = opened(*shared(name)).reports
+def test_durations(job_of, name: str) -> None:
+    (report,) = job_of(name).session.reports
     assert report.metadata.duration == DURATIONS[name]
 
 
-def count(session: Session, query: sa.Select[Any]) -> int:
-    return int(session.scalar(query))
-
-
-def busy_without_memsets(session: Session) -> IntervalBlocks:
-    """Kernels and copies of the only device, merged."""
-    from nsystui.questions.algebra.interval_blocks import UnionBuilder
-
+@pytest.fixture(scope="module")
+def busy(ddp: Session) -> IntervalBlocks:
+    """Kernels and copies of the only device of DDP, merged."""
     builder = UnionBuilder()
     kernels, copies = tables.kernels.c, tables.memory_ops.c
     for query in (
         sa.select(kernels.start, kernels.end),
         sa.select(copies.start, copies.end).where(copies.is_memset == 0),
     ):
-        for batch in session.array_batches(query):
+        for batch in ddp.array_batches(query):
             builder.add(batch["start"], batch["end"])
     return builder.blocks()
 
 
-def test_kernels_and_copies_of_ddp_are_busy_in_11747_islands(opened: Opener) -> None:
-    busy = busy_without_memsets(opened(*shared(DDP)))
+def test_kernels_and_copies_of_ddp_are_busy_in_11747_islands_and_no_gap_is_half_a_second(busy: IntervalBlocks) -> None:
+    """The rule ``gpu_gaps`` of nsys lists gaps of half a second and more: it has no rows."""
     assert (len(busy), busy.length) == (11747, 1757029453)
+    whole = busy.whole()
+    assert (whole.starts[1:] - whole.ends[:-1]).max() < 500_000_000
 
 
-def test_the_kernels_of_ddp_by_the_call_that_launched_them(opened: Opener) -> None:
-    session = opened(*shared(DDP))
-    calls, kernels = tables.api_calls.c, tables.kernels.c
+def test_the_kernels_of_ddp_by_the_call_that_launched_them(ddp: Session) -> None:
+    calls = tables.api_calls.c
     query = (
         sa.select(calls.versioned_name, calls.is_driver, sa.func.count())
         .select_from(tables.kernels)
         .join(tables.api_calls, sa.and_(*_same_launch()))
         .group_by(calls.versioned_name, calls.is_driver)
     )
-    assert count(session, sa.select(sa.func.count(kernels.row))) == 22564
-    assert {(name, bool(driver)): number for name, driver, number in session.rows(query)} == {
+    assert ddp.count(tables.kernels) == 22564
+    assert {(name, bool(driver)): number for name, driver, number in ddp.rows(query)} == {
         ("cudaLaunchKernel_v7000", False): 20971,
         ("cudaLaunchKernelExC_v11060", False): 1475,
         ("cuLaunchKernel", True): 118,
@@ -83,87 +77,28 @@ def _same_launch() -> list[sa.ColumnElement[bool]]:
     return [tables.kernels.c[key] == tables.api_calls.c[key] for key in ("report", "process", "correlation_id")]
 
 
-def test_launches_are_found_by_process_and_correlation_id(opened: Opener) -> None:
+def test_launches_are_found_by_process_and_correlation_id(job_of) -> None:
     """By the id alone there would be 4280 of the 4010 kernels."""
-    session = opened(*shared(H100))
-    (path,) = shared(H100)
+    session, (path,) = job_of(H100).session, shared(H100)
     ids = "SELECT correlationId, globalTid & ~0xFFFFFF AS process FROM CUPTI_ACTIVITY_KIND_RUNTIME"
     kernels = "SELECT correlationId, globalPid AS process FROM CUPTI_ACTIVITY_KIND_KERNEL"
     assert native(path, f"SELECT count(*) FROM ({kernels}) k JOIN ({ids}) r USING (correlationId)") == [(4280,)]
     shared_ids = f"SELECT correlationId FROM ({kernels}) GROUP BY 1 HAVING count(DISTINCT process) > 1"
     assert native(path, f"SELECT count(*) FROM ({shared_ids})") == [(78,)]
     found = sa.select(sa.func.count()).select_from(tables.kernels).join(tables.api_calls, sa.and_(*_same_launch()))
-    assert count(session, found) == 3986
+    assert int(session.scalar(found)) == 3986
     assert session.count(tables.kernels) == 4010
 
 
-def test_backtraces_double_no_call(opened: Opener) -> None:
-    session = opened(*shared("mpi-cuda-saxpy-schema2.9"))
-    assert session.count(tables.kernels) == 5
-    assert session.count(tables.api_backtraces) == 38
+def test_backtraces_double_no_call(job_of) -> None:
+    session = job_of("mpi-cuda-saxpy-schema2.9").session
+    assert (session.count(tables.kernels), session.count(tables.api_backtraces)) == (5, 38)
 
 
-def test_no_gap_of_ddp_is_as_long_as_the_rule_of_nsys_asks(opened: Opener) -> None:
-    """The rule ``gpu_gaps`` lists gaps of half a second and more: it has no rows."""
-    busy = busy_without_memsets(opened(*shared(DDP))).whole()
-    assert (busy.starts[1:] - busy.ends[:-1]).max() < 500_000_000
-
-
-def test_the_longest_copy_to_pageable_memory_of_ddp(opened: Opener) -> None:
+def test_the_longest_copy_to_pageable_memory_of_ddp(ddp: Session) -> None:
     """The first row of the rule ``cuda_memcpy_async``."""
-    session = opened(*shared(DDP))
     columns = tables.memory_ops.c
     row = sa.select(columns.start, columns.end - columns.start, columns.source_memory, columns.target_memory).where(
         columns.start == 292612539
     )
-    assert [tuple(found) for found in session.rows(row)] == [(292612539, 2687, "Device", "Pageable")]
-
-
-FIGURES: list[tuple[str, str, dict[str, float]]] = [
-    (
-        "cuda_gpu_kern_sum:base",
-        "ncclKernel_AllReduce_RING_LL_Sum_float",
-        {"Time (%)": 14.6, "Total Time (ns)": 292789300, "Instances": 472, "Avg (ns)": 620316.3, "Med (ns)": 686191.0,
-         "Min (ns)": 92896, "Max (ns)": 1302590, "StdDev (ns)": 342252.7},
-    ),
-    ("cuda_gpu_kern_sum:base", "kernel", {"Time (%)": 12.9, "Total Time (ns)": 258069881, "Instances": 649}),
-    ("cuda_gpu_kern_sum:base", "nchwToNhwcKernel", {"Time (%)": 11.4, "Total Time (ns)": 229151781, "Instances": 3894}),
-    ("cuda_gpu_mem_time_sum", "Host-to-Device", {"Time (%)": 84.0, "Total Time (ns)": 414091208, "Count": 233}),
-    ("cuda_gpu_mem_time_sum", "Device-to-Device", {"Time (%)": 13.2, "Total Time (ns)": 64924161, "Count": 1652}),
-    ("cuda_gpu_mem_time_sum", "memset", {"Time (%)": 2.8, "Total Time (ns)": 13916949, "Count": 1593}),
-    ("cuda_gpu_mem_time_sum", "Device-to-Host", {"Time (%)": 0.0, "Total Time (ns)": 201378, "Count": 118}),
-    ("cuda_gpu_mem_size_sum", "Device-to-Device", {"Total (MB)": 36515.281}),
-    ("cuda_gpu_mem_size_sum", "memset", {"Total (MB)": 14950.112}),
-    ("cuda_gpu_mem_size_sum", "Host-to-Device", {"Total (MB)": 8842.602}),
-    ("cuda_gpu_mem_size_sum", "Device-to-Host", {"Total (MB)": 0.000}),
-    (
-        "nvtx_sum",
-        "forward",
-        {"Time (%)": 7.6, "Total Time (ns)": 711572903, "Instances": 59, "Avg (ns)": 12060557.7,
-         "Med (ns)": 12131058.0},
-    ),
-    ("nvtx_sum", "NCCL:ncclGroupEnd", {"Total Time (ns)": 13930085, "Instances": 472}),
-    ("nvtx_sum", "NCCL:ncclAllReduce", {"Total Time (ns)": 1630002, "Instances": 472, "Avg (ns)": 3453.4}),
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def ddp() -> Any:
-    job = Job(session_over(*shared(DDP)))
-    yield job
-    job.close()
-
-
-@pytest.mark.parametrize(("report", "name", "figures"), FIGURES)
-def test_figures_that_nsys_printed_of_ddp(ddp: Job, report: str, name: str, figures: dict[str, float]) -> None:
-    asked, options = report_of(report)
-    answer = asked.ask(Job(ddp.session), Selection(), options)
-    headers = [column.header for column in answer.columns]
-    for row in answer.page(0, 1000):
-        values = dict(zip(headers, row, strict=True))
-        if name in (str(values.get(key, "")).strip("[]").removeprefix("CUDA memcpy ").removeprefix("CUDA ")
-                    for key in ("Name", "Operation", "Range")):  # fmt: skip
-            decimals = {column.header: column.decimals for column in answer.columns}
-            assert {key: round(values[key], decimals[key] or 0) for key in figures} == figures
-            return
-    raise AssertionError(f"{report} has no row {name}")
+    assert [tuple(found) for found in ddp.rows(row)] == [(292612539, 2687, "Device", "Pageable")]

@@ -6,18 +6,15 @@ import io
 from pathlib import Path
 
 import pytest
-from _pytest.mark import ParameterSet
-from support import session_over
 
 from nsystui.base.selection import Selection
 from nsystui.output.formats import write
-from nsystui.questions.job import Job
 from nsystui.questions.stats import all_reports, report_of
-from nsystui.store.session import Session
 
-SHARED = Path(__file__).parents[3] / "shared/data"
-REFERENCE = SHARED / "nsys-stats"
+REFERENCE = Path(__file__).parents[3] / "shared/data/nsys-stats"
 OPTIONS = ("_base", "_mangled", "_nvtx-name")
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+"""(export, report) that are not to be equal, with the reason."""
 
 
 def report_text(stem: str) -> str:
@@ -28,42 +25,20 @@ def report_text(stem: str) -> str:
     return stem
 
 
-EXCEPTIONS: dict[tuple[str, str], str] = {}
-"""(export, report) that are not to be equal, with the reason."""
-
 PAIRS = [(table.parent.name, report_text(table.stem)) for table in sorted(REFERENCE.glob("*/*.csv"))]
-
-
-@pytest.fixture(scope="module")
-def sessions():
-    opened: dict[str, Session] = {}
-
-    def session_of(export: str) -> Session:
-        if export not in opened:
-            opened[export] = session_over(SHARED / "exports" / f"{export}.sqlite")
-        return opened[export]
-
-    yield session_of
-    for session in opened.values():
-        session.close()
-
-
-def cases() -> list[ParameterSet]:
-    """Every pair; one with an exception must differ, or the exception is to go."""
-    return [
-        pytest.param(*pair, marks=pytest.mark.xfail(reason=EXCEPTIONS[pair], strict=True))
-        if pair in EXCEPTIONS
-        else pytest.param(*pair)
-        for pair in PAIRS or [("", "")]
-    ]
+CASES = [
+    # One with an exception must differ, or the exception is to go.
+    pytest.param(*pair, marks=[pytest.mark.xfail(reason=EXCEPTIONS[pair], strict=True)] if pair in EXCEPTIONS else [])
+    for pair in PAIRS or [("", "")]
+]
 
 
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason="NVIDIA's reference tables are not on this machine")
-@pytest.mark.parametrize(("export", "report"), cases())
-def test_stats_prints_what_nsys_prints(sessions, export, report):
+@pytest.mark.parametrize(("export", "report"), CASES)
+def test_stats_prints_what_nsys_prints(job_of, export, report):
     asked, options = report_of(report)
     printed = io.StringIO()
-    write(asked.ask(Job(sessions(export)), Selection(), options), "csv", printed)
+    write(asked.ask(job_of(export), Selection(), options), "csv", printed)
     expected = (REFERENCE / export / f"{report.replace(':', '_')}.csv").read_text(encoding="utf-8")
     assert printed.getvalue() == expected
 

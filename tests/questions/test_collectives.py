@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import shared
+from synthetic import cpu_only_export
 
 from nsystui.base.selection import Task, Window
 from nsystui.questions.alignment import ClockMode, fit_clock
 from nsystui.questions.collectives.matching import UNKNOWN, KernelSequence, MatchedCollectives, Member, match, sequences
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, lateness
 from nsystui.questions.job import Job
+from nsystui.store.cache import Cache
 from nsystui.store.report import aligned
 from nsystui.store.session import Session
 
@@ -91,8 +92,6 @@ class TestMatching:
         assert all(group.communicator for group in groups)
 
     def test_what_is_kept_is_the_same_again(self, demo_job, tmp_path):
-        from nsystui.store.cache import Cache
-
         found = []
         for _ in range(2):
             session = Session(Cache(tmp_path))
@@ -132,7 +131,8 @@ class TestClock:
         pair = [sequence(rank, [0], [900 * rank], communicator="pair") for rank in range(2)]
         assert fit_clock(match([*world, *pair]).groups).shifts == {0: 1, 1: 0, 2: -1}
 
-    def test_the_demo_is_put_right(self, demo_job, opened):
+    @pytest.mark.campaign
+    def test_the_demo_is_put_right_or_left_as_it_is(self, demo_job, opened):
         job = Job(opened(*demo_job))
         before = [report.clock_offset for report in job.session.reports]
         job.align(ClockMode.COLLECTIVES)
@@ -141,9 +141,6 @@ class TestClock:
         assert np.mean(moved[:2]) - np.mean(moved[2:]) == pytest.approx(85_000, abs=1_500)
         assert job.alignment is not None and job.alignment.fit.error < 3_000
         assert "residual" in job.alignment.words(job.session.reports)
-
-    def test_it_can_be_switched_off(self, demo_job, opened):
-        job = Job(opened(*demo_job))
         version = job.session.version
         job.align(ClockMode.OWN)
         assert [report.clock_offset for report in job.session.reports] == [0] * 4 and job.session.version > version
@@ -192,9 +189,8 @@ class TestWaiting:
         assert sum(one.late for one in found.values()) <= len(durations)
 
     def test_the_late_rank_of_the_real_pair(self, opened):
-        session = opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4"))
-        job = Job(session)
-        (group,) = match(sequences(session, session.reports)).groups
+        job = Job(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))
+        (group,) = match(sequences(job.session, job.session.reports)).groups
         found = lateness([Arrivals.of(group)])
         by_rank = {item.rank: found[item.task] for item in job.ranks}
         assert by_rank[4].late == 1 and by_rank[0].late == 0
@@ -208,8 +204,6 @@ class TestWaiting:
         assert found[worst].late > max(5, 10 * others)
 
 
-def test_a_job_without_nccl_has_nothing_to_match(tmp_path: Path, opened):
-    from synthetic import cpu_only_export
-
+def test_a_job_without_nccl_has_nothing_to_match(tmp_path, opened):
     session = opened(cpu_only_export(tmp_path / "cpu.sqlite"))
     assert match(sequences(session, session.reports)).groups == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from support import session_over, shared
 from synthetic import cpu_only_export, nccl_without_nvtx_export, old_schema_export, whole_graph_export
 
-from nsystui.base.answer import iter_rows
+from nsystui.base.answer import TableAnswer, iter_rows
 from nsystui.base.columns import NAME
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Selection, Window
@@ -22,7 +23,7 @@ from nsystui.questions.compare import TABLES, Options, summary
 from nsystui.questions.compare.pairs import Compared, Measured, compared
 from nsystui.questions.compare.side import Basis, Side
 from nsystui.questions.compare.summary import worded
-from nsystui.questions.compare.tables import families, kernels, memory, nccl, nvtx, steps
+from nsystui.questions.compare.tables import kernels, memory, nccl, nvtx, steps
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_summary
 from nsystui.questions.nccl.summary import nccl_summary
@@ -60,13 +61,19 @@ def demo(demo_session: Session) -> Job:
 @pytest.fixture(scope="module")
 def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     """The demo job again, without its straggler."""
-    job = job_of(*TrainingJob(ranks=4, steps=3, layers=2, straggler=None).write(tmp_path_factory.mktemp("faster")))
-    yield job
-    job.close()
+    paths = TrainingJob(ranks=4, steps=3, layers=2, straggler=None).write(tmp_path_factory.mktemp("faster"))
+    with closing(job_of(*paths)) as job:
+        yield job
 
 
 def job_of(*paths: Path) -> Job:
     return Job(session_over(*paths))
+
+
+@pytest.fixture(scope="module")
+def forth(demo: Job, faster: Job) -> dict[str, TableAnswer]:
+    """Each table of the demo job and the faster one."""
+    return {name: TABLES[name].make(side(demo), side(faster), Options()) for name in TABLES}
 
 
 # Rows
@@ -85,14 +92,10 @@ def table_of(a: dict[str, Measured], b: dict[str, Measured], basis: Basis) -> Co
     return compared("test", _NAMED, sides, basis)
 
 
-@given(things)
-def test_nothing_differs_from_itself(a):
+@given(things, things, st.integers(1, 5), st.integers(1, 5))
+def test_swapped_sides_turn_every_sign_and_nothing_else_and_nothing_differs_from_itself(a, b, ranks, others):
     for row in rows(table_of(a, a, Basis(2, 2))):
         assert row["difference"] == row["by_count"] == row["by_duration"] == row["share"] == 0
-
-
-@given(things, things, st.integers(1, 5), st.integers(1, 5))
-def test_swapped_sides_turn_every_sign_and_nothing_else(a, b, ranks, others):
     forth, back = by(table_of(a, b, Basis(ranks, others))), by(table_of(b, a, Basis(others, ranks)))
     assert forth.keys() == back.keys()
     turned = {"new": "gone", "gone": "new", "both": "both"}
@@ -136,39 +139,28 @@ def test_sorting_by_a_difference_looks_at_its_size():
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_job_does_not_differ_from_itself(demo, name):
-    answer = TABLES[name].make(side(demo), side(demo), Options())
-    found = rows(answer)
-    assert found or name == "calltree"  # it has what differs
-    assert all(not value for row in found for key, value in row.items() if key.endswith("difference"))
-    assert all(row["ratio"] in (1, None) and row.get("status", "both") == "both" for row in found)
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_two_jobs_differ_alike_from_either_side(demo, faster, name):
-    forth = rows(TABLES[name].make(side(demo), side(faster), Options()))
-    back = rows(TABLES[name].make(side(faster), side(demo), Options()))
-    told = [key for key in ("what", "name", "collective", "bucket") if key in forth[0]]
+def test_jobs_do_not_differ_from_themselves_and_two_differ_alike_from_either_side(demo, faster, forth, name):
+    same, back = (rows(TABLES[name].make(side(a), side(demo), Options())) for a in (demo, faster))
+    assert same or name == "calltree"  # it has what differs
+    assert all(not value for row in same for key, value in row.items() if key.endswith("difference"))
+    assert all(row["ratio"] in (1, None) and row.get("status", "both") == "both" for row in same)
+    found = rows(forth[name])
+    told = [key for key in ("what", "name", "collective", "bucket") if key in found[0]]
     other = {tuple(row[key] for key in told): row for row in back}
-    assert len(other) == len(forth) > 2
-    for row in forth:
+    assert len(other) == len(found) > 2
+    for row in found:
         assert row["difference"] == pytest.approx(-other[tuple(row[key] for key in told)]["difference"], abs=1e-3)
 
 
-def test_families_add_up_the_kernels_of_both_sides(demo, faster):
-    a, b = side(demo), side(faster)
-    by_family, by_name = families(a, b), kernels(a, b)
+def test_families_add_up_the_kernels_of_both_sides(forth):
+    by_family, by_name = forth["families"], forth["kernels"]
     assert set(by_family.cells("name")) >= {"GEMM", "attention", "normalisation", "NCCL"}
     for key in ("total_a", "total_b", "count_a", "count_b", "difference"):
         assert total(by_family, key) == total(by_name, key)
     gemm = [row for row in rows(by_name) if family_of(row["name"]) == "GEMM"]
     assert by(by_family)["GEMM"]["difference"] == sum(row["difference"] for row in gemm)
-
-
-def test_the_summary_names_the_family_that_changed_most(demo, faster):
-    a, b = side(demo), side(faster)
-    largest = families(a, b).sorted_by("difference", descending=True).cells("name")[0]
-    (note,) = [note for note in summary(a, b).notes if note.startswith("kernel families that changed most")]
+    largest = by_family.sorted_by("difference", descending=True).cells("name")[0]
+    (note,) = [note for note in forth["summary"].notes if note.startswith("kernel families that changed most")]
     assert note.split(": ")[1].startswith(f"{largest} ")
 
 
@@ -188,11 +180,10 @@ def test_totals_are_those_of_the_single_summaries(demo, faster):
         assert row["median_a"] == single[name]["median"]
 
 
-def test_nccl_is_compared_by_collective_and_size(demo, faster):
-    a, b = side(demo), side(faster)
-    expected = nccl_summary(a.job.session, a.selection, a.job.ranks, a.job.pairing()).frame()
+def test_nccl_is_compared_by_collective_and_size(demo, forth):
+    expected = nccl_summary(demo.session, Selection(), demo.ranks, demo.pairing()).frame()
     expected = expected[expected["what"] == "kernel"]
-    found = rows(nccl(a, b))
+    found = rows(forth["nccl"])
     assert {(row["collective"], row["bucket"]) for row in found} == set(
         zip(expected["collective"], expected["bucket"], strict=True)
     )
@@ -202,22 +193,18 @@ def test_nccl_is_compared_by_collective_and_size(demo, faster):
     assert all(row["what"] == "kernel" and row["busbw_a"] > 0 for row in found)
 
 
-def test_the_straggler_has_slower_kernels_and_waits_less_for_others(demo):
-    found = by(summary(side(demo, 0), side(demo, STRAGGLER)), "what")
+def test_the_straggler_has_slower_kernels_and_waits_less_for_others_over_one_span(demo):
+    a, b = side(demo, 0), side(demo, STRAGGLER)
+    found = by(summary(a, b), "what")
     assert found["kernels launched"]["difference"] == 0
     assert found["from launch count"]["difference"] == 0
     assert found["compute"]["difference"] > 0 > found["exposed NCCL"]["difference"]
     assert found["of NCCL"]["difference"] == 0
-    kernel_times = kernels(side(demo, 0), side(demo, STRAGGLER), Names.SHORT)
+    kernel_times = kernels(a, b, Names.SHORT)
     assert found["kernels"]["difference"] == total(kernel_times, "difference")
     assert found["from duration"]["difference"] == pytest.approx(total(kernel_times, "by_duration"))
-
-
-def test_ranks_of_one_job_are_judged_over_one_span(demo):
-    a, b = side(demo, 0), side(demo, STRAGGLER)
     both = Selection(tasks=a.selection.tasks | b.selection.tasks)
     expected = {row["rank"]: row for row in rows(task_table(demo.session, both, demo.ranks, demo.busy(both)))}
-    found = by(summary(a, b), "what")
     assert found["GPU busy"]["a"] == pytest.approx(expected[0]["busy_percent"], abs=1e-3)
     assert found["GPU busy"]["b"] == pytest.approx(expected[STRAGGLER]["busy_percent"], abs=1e-3)
     assert found["time span"]["difference"] == 0
@@ -251,8 +238,8 @@ def test_two_steps_of_a_job_compare_by_their_windows(demo):
     assert (spans["a"], spans["b"]) == lengths
 
 
-def test_steps_have_median_and_p95_of_every_rank(demo, faster):
-    found = by(steps(side(demo), side(faster)))
+def test_steps_have_median_and_p95_of_every_rank(demo, forth):
+    found = by(forth["steps"])
     assert [row["count_a"] for row in found.values()] == [12, 12, 12]
     for row in found.values():
         assert row["min_a"] <= row["median_a"] <= row["p95_a"] <= row["max_a"]
@@ -274,57 +261,52 @@ def test_numbered_ranges_of_both_sides_are_one_row(demo, faster):
 
 
 def test_a_side_without_gpu_work_is_missing_not_zero(demo, tmp_path):
-    other = job_of(cpu_only_export(tmp_path / "cpu.sqlite"))
-    answer = kernels(side(demo), side(other))
-    assert len(answer) and {row["total_b"] for row in rows(answer)} == {row["status"] for row in rows(answer)} == {None}
-    assert any(note.startswith("B: no GPU kernels in this export: record") for note in answer.notes)
-    found = by(summary(side(demo), side(other)), "what")
-    assert found["GPU busy"]["b"] is None and found["kernels launched"]["b"] is None
-    assert found["GPU operation time"]["difference"] is None
-    other.close()
+    with closing(job_of(cpu_only_export(tmp_path / "cpu.sqlite"))) as other:
+        answer = kernels(side(demo), side(other))
+        assert len(answer)
+        assert {row["total_b"] for row in rows(answer)} == {row["status"] for row in rows(answer)} == {None}
+        assert any(note.startswith("B: no GPU kernels in this export: record") for note in answer.notes)
+        found = by(summary(side(demo), side(other)), "what")
+        assert found["GPU busy"]["b"] is None and found["kernels launched"]["b"] is None
+        assert found["GPU operation time"]["difference"] is None
+        # What neither side has gives no rows and says why.
+        for name in ("kernels", "nccl", "memory"):
+            answer = TABLES[name].make(side(other), side(other), Options())
+            assert not len(answer) and answer.notes, name
+        assert not any(note.startswith(("A: ", "B: ")) for note in kernels(side(other), side(other)).notes)
 
 
 def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
-    other = job_of(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))
-    answer = nvtx(side(demo), side(other))
+    with closing(job_of(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))) as other:
+        answer = nvtx(side(demo), side(other))
+        found = nccl(side(demo), side(other))
     assert {row["count_b"] for row in rows(answer)} == {row["difference"] for row in rows(answer)} == {None}
     assert any(note.startswith("B: no NVTX ranges") for note in answer.notes)
-    found = nccl(side(demo), side(other))
     assert "bucket" not in by(found, "collective")["AllReduce"]
     assert any("only one side tells message sizes" in note for note in found.notes)
-    other.close()
 
 
-def test_what_neither_side_has_gives_no_rows_and_says_why(tmp_path):
-    job = job_of(cpu_only_export(tmp_path / "cpu.sqlite"))
-    for name in ("kernels", "nccl", "memory"):
-        answer = TABLES[name].make(side(job), side(job), Options())
-        assert not len(answer) and answer.notes, name
-    assert not any(note.startswith(("A: ", "B: ")) for note in kernels(side(job), side(job)).notes)
-    job.close()
-
-
+@pytest.mark.campaign
 def test_whole_graphs_are_in_the_gpu_time(tmp_path):
-    graphs, plain = job_of(whole_graph_export(tmp_path / "g.sqlite")), job_of(old_schema_export(tmp_path / "o.sqlite"))
-    found = by(summary(side(graphs), side(plain)), "what")
+    paths = whole_graph_export(tmp_path / "g.sqlite"), old_schema_export(tmp_path / "o.sqlite")
+    with closing(job_of(paths[0])) as graphs, closing(job_of(paths[1])) as plain:
+        found = by(summary(side(graphs), side(plain)), "what")
     assert found["whole CUDA graphs"]["a"] > 0 == found["whole CUDA graphs"]["b"]
     parts = ("whole CUDA graphs", "memory operations", "kernels")
     assert found["GPU operation time"]["a"] == sum(found[part]["a"] for part in parts)
-    graphs.close()
-    plain.close()
 
 
+@pytest.mark.campaign
 def test_less_work_is_told_from_faster_kernels(demo, tmp_path):
-    shorter = job_of(*TrainingJob(ranks=4, steps=2, layers=2).write(tmp_path))
-    notes = summary(side(demo), side(shorter)).notes
+    with closing(job_of(TrainingJob(ranks=4, steps=2, layers=2).write(tmp_path)[0])) as shorter:
+        notes = summary(side(demo, 0), side(shorter)).notes
     assert any("B launched 33.3 % fewer kernels" in note for note in notes)
     assert any(note.startswith("kernels that changed most in duration: ") for note in notes)
     assert not any("launched" in note for note in summary(side(demo, 0), side(demo, 1)).notes)
-    shorter.close()
 
 
-def test_the_summary_is_worded_with_the_unit_of_each_row(demo, faster):
-    plain = summary(side(demo), side(faster))
+def test_the_summary_is_worded_with_the_unit_of_each_row(forth):
+    plain = forth["summary"]
     shown = {row["what"].strip(): row for row in rows(worded(plain))}
     assert shown["GPU busy"]["a"].endswith("%") and shown["GPU busy"]["difference"].endswith("pp")
     assert shown["step time, median"]["b"].split()[-1] in ("ms", "µs", "s")
@@ -336,19 +318,16 @@ def test_the_summary_is_worded_with_the_unit_of_each_row(demo, faster):
 
 
 def test_before_and_after_of_a_real_job():
-    before, after = map(job_of, shared("h100-2rank-moe-before", "h100-2rank-moe-after"))
-    a, b = side(before, label="before"), side(after, label="after")
-    answer = summary(a, b)
+    paths = shared("h100-2rank-moe-before", "h100-2rank-moe-after")
+    with closing(job_of(paths[0])) as before, closing(job_of(paths[1])) as after:
+        a, b = side(before, label="before"), side(after, label="after")
+        answer = summary(a, b)
+        whole, short = (rows(kernels(a, b, *names)) for names in ((), (Names.SHORT,)))
     found = by(answer, "what")
     assert (found["kernels launched"]["a"], found["kernels launched"]["b"]) == (4010, 3587)
     assert found["GPU busy"]["difference"] == pytest.approx(-7.6, abs=0.1)
     assert found["from launch count"]["difference"] < 0 < found["from duration"]["difference"]
     assert any("B launched 10.5 % fewer kernels in about the same time" in note for note in answer.notes)
     assert any("in duration: ncclDevKernel_SendRecv +10.2 ms" in note for note in answer.notes)
-    first = rows(kernels(a, b, Names.SHORT))[0]
-    assert (first["name"], first["count_a"], first["count_b"]) == ("flash_fwd_kernel", 68, 60)
-    assert first["difference"] == total(kernels(a, b), "difference") - sum(
-        row["difference"] for row in rows(kernels(a, b, Names.SHORT))[1:]
-    )
-    before.close()
-    after.close()
+    assert [short[0][key] for key in ("name", "count_a", "count_b")] == ["flash_fwd_kernel", 68, 60]
+    assert sum(row["difference"] for row in short) == sum(row["difference"] for row in whole)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from nsystui.exports.writing.host import Frame
 from nsystui.questions.compare.host import call_tree, functions
 from nsystui.questions.compare.side import Side
 from nsystui.questions.host.calltree import call_tree_table
+from nsystui.questions.job import Job
 from nsystui.questions.steps import TaskSteps
 
 MS = 1_000_000
@@ -49,16 +52,21 @@ BEFORE = {(MAIN,): 4, (LOAD, MAIN): 40, (CODEC, LOAD, MAIN): 20, (TRAIN, MAIN): 
 AFTER = {(MAIN,): 4, (LOAD, MAIN): 10, (TRAIN, MAIN): 60, (CODEC, TRAIN, MAIN): 6}
 
 
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    with closing(job_of(written(tmp_path_factory.mktemp("before") / "a.sqlite", BEFORE))) as job:
+        yield job
+
+
 @pytest.mark.parametrize(("period", "install"), [(MS, "/opt"), (2 * MS, "/home/me/env")])
 def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
-    tmp_path: Path, period: int, install: str
-) -> None:
-    before, after = (
-        job_of(written(tmp_path / "a.sqlite", BEFORE)),
-        job_of(written(tmp_path / "b.sqlite", AFTER, period, install=install)),
-    )
-    a, b = side(before), side(after)
-    found = by(functions(a, b))
+    before: Job, tmp_path: Path, period: int, install: str
+):
+    part = Selection(None, None, name=NameFilter("train"))
+    with closing(job_of(written(tmp_path / "b.sqlite", AFTER, period, install=install))) as after:
+        found = by(functions(side(before), side(after)))
+        tree = rows(call_tree(side(before), side(after)))
+        (top, below) = rows(call_tree(Side(before, part, ""), Side(after, part, "")))
     assert {name: row["difference"] / MS for name, row in found.items()} == {
         "load": -30, "train": +24, "decode": -14, "main": 0,
     }  # fmt: skip
@@ -67,7 +75,6 @@ def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
     }  # fmt: skip
     assert (found["load"]["own_a_percent"], found["load"]["own_b_percent"]) == (40, 12.5)
     assert all(row["status"] == "both" and row["module"] == "main" for row in found.values())
-    tree = rows(call_tree(a, b))
     assert [(row["name"], row["difference"] / MS, row["own_difference"] / MS, row["status"]) for row in tree] == [
         ("main", -20, 0, "both"),
         ("  load", -50, -30, "both"),
@@ -76,70 +83,62 @@ def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
         ("  decode", +6, +6, "new"),
     ]
     assert [row["hot"] for row in tree] == ["◂", "◂", "", "", ""]
-    part = Selection(None, None, name=NameFilter("train"))
-    (top, below) = rows(call_tree(Side(before, part, ""), Side(after, part, "")))
     assert (top["name"].strip(), top["level"], top["difference"]) == ("train", 0, 30 * MS)
     assert (below["name"].strip(), below["level"]) == ("decode", 1)
-    before.close()
-    after.close()
 
 
-def test_a_tree_of_two_reports_may_be_deeper_in_one(tmp_path: Path) -> None:
-    job = job_of(written(tmp_path / "a.sqlite", {(MAIN,): 2}), written(tmp_path / "b.sqlite", BEFORE))
-    found = call_tree_table(job, Selection(), least=0).records()
+def test_a_tree_of_two_reports_may_be_deeper_in_one(tmp_path: Path):
+    paths = written(tmp_path / "a.sqlite", {(MAIN,): 2}), written(tmp_path / "b.sqlite", BEFORE)
+    with closing(job_of(*paths)) as job:
+        found = call_tree_table(job, Selection(), least=0).records()
     assert [(row["call"].strip(), row["total"]) for row in found] == [
         ("main", 102), ("load", 60), ("decode", 20), ("train", 36),
     ]  # fmt: skip
-    job.close()
 
 
-def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path) -> None:
+def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path):
     twice = {stack: 2 * length for stack, length in BEFORE.items()}
     # Before the first step: no part of any.
     short = written(tmp_path / "a.sqlite", BEFORE, steps=4)
     long = written(tmp_path / "b.sqlite", twice, steps=8)
-    before, after = job_of(short), job_of(long)
-    answer = functions(side(before), side(after))
+    # The same job over two windows: steps that are whole in each.
+    middle = Window(100 * MS, 100 * MS + 53 * MS)
+    with closing(job_of(short)) as a, closing(job_of(long)) as b:
+        answer = functions(side(a), side(b))
+        halves = functions(side(a, window=middle), side(a))
     found = by(answer)
     assert found["train"]["own_a"] == pytest.approx(9 * MS, rel=0.05)
     assert found["train"]["difference"] == pytest.approx(0, abs=0.5 * MS)
     assert any("times are per step, of which A has 4, B 8" in note for note in answer.notes)
     header = next(column.header for column in answer.columns if column.key == "difference")
     assert header == "Self Difference per Step (ns)"
-    # The same job over two windows: steps that are whole in each.
-    middle = Window(100 * MS, 100 * MS + 53 * MS)
-    halves = functions(side(before, window=middle), side(before))
     assert any("of which A has 2, B 4" in note for note in halves.notes)
-    before.close()
-    after.close()
 
 
-def test_a_side_without_samples_is_missing_not_zero(tmp_path: Path) -> None:
+def test_a_side_without_samples_is_missing_not_zero(before: Job, tmp_path: Path):
     with ExportWriter(tmp_path / "none.sqlite", "3.13.2") as export:
         export.gpu(0)
         export.kernel(export.process(PROCESS), 0, 7, MS, 2 * MS, name="k()", correlation_id=1)
-    without, sampled = job_of(tmp_path / "none.sqlite"), job_of(written(tmp_path / "a.sqlite", BEFORE))
-    for table in (functions, call_tree):
-        answer = table(side(sampled), side(without))
-        assert all(
-            row["difference"] is row["own_b"] is row["own_b_percent"] is row["status"] is None and row["total_a"] > 0
-            for row in rows(answer)
-        )
-        assert len(answer) and any("B: no CPU samples" in note for note in answer.notes)
-        assert not len(table(side(without), side(without)))
-    without.close()
-    sampled.close()
+    with closing(job_of(tmp_path / "none.sqlite")) as without:
+        for table in (functions, call_tree):
+            answer = table(side(before), side(without))
+            assert len(answer) and any("B: no CPU samples" in note for note in answer.notes)
+            for row in rows(answer):
+                missing = {row[key] for key in ("difference", "own_b", "own_b_percent", "status")}
+                assert missing == {None} and row["total_a"] > 0
+            assert not len(table(side(without), side(without)))
 
 
-def test_two_ranks_of_one_job_are_sides_too(tmp_path: Path) -> None:
-    job = job_of(written(tmp_path / "rank0.sqlite", BEFORE), written(tmp_path / "rank1.sqlite", AFTER))
-    ranks = [item.rank for item in job.ranks]
-    found = by(functions(side(job, ranks[0]), side(job, ranks[1])))
+def test_two_ranks_of_one_job_are_sides_too(tmp_path: Path):
+    paths = written(tmp_path / "rank0.sqlite", BEFORE), written(tmp_path / "rank1.sqlite", AFTER)
+    with closing(job_of(*paths)) as job:
+        ranks = [item.rank for item in job.ranks]
+        found = by(functions(side(job, ranks[0]), side(job, ranks[1])))
     assert found["load"]["difference"] == -30 * MS and found["decode"]["difference"] == -14 * MS
-    job.close()
 
 
-def test_samples_of_a_real_before_and_after_differ_as_their_rows_do() -> None:
+@pytest.mark.campaign
+def test_samples_of_a_real_before_and_after_differ_as_their_rows_do():
     paths = shared("ai-training-before", "ai-training-after")
     jobs = [job_of(path) for path in paths]
     naive = [Naive(path, *job.steps().of_task.values()) for path, job in zip(paths, jobs, strict=True)]

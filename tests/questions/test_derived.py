@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,16 +17,12 @@ from nsystui.store.session import Computation, Session
 
 
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory) -> list[Path]:
-    return TrainingJob(ranks=5, steps=2, layers=2, gpu_metrics=False).write(tmp_path_factory.mktemp("five"))
-
-
-@pytest.fixture
-def session(exports, tmp_path, monkeypatch) -> Iterator[Session]:
-    """Five reports, of which no two fit into memory together."""
-    monkeypatch.setattr(derived, "_MOST_ROWS", 1)
-    with closing(Session(cache=Cache(tmp_path / "cache"))) as session:
-        for path in exports:
+def session(tmp_path_factory) -> Iterator[Session]:
+    """Five reports, of which no two fit into memory together. Each test computes facts of its own name."""
+    directory = tmp_path_factory.mktemp("five")
+    with pytest.MonkeyPatch.context() as patch, closing(Session(cache=Cache(directory / "cache"))) as session:
+        patch.setattr(derived, "_MOST_ROWS", 1)
+        for path in TrainingJob(ranks=5, steps=1, layers=1, gpu_metrics=False).write(directory):
             session.add(path)
         yield session
 
@@ -36,6 +31,7 @@ def indices(part, reports):
     return {report.index: {"index": np.array([report.index])} for report in reports}
 
 
+@pytest.mark.campaign
 def test_a_run_is_given_a_session_of_its_reports(session):
     seen = []
 
@@ -43,10 +39,11 @@ def test_a_run_is_given_a_session_of_its_reports(session):
         seen.append(([report.index for report in reports], [report.index for report in part.reports]))
         return indices(part, reports)
 
-    of_each_report(session, session.reports, "test", compute, by=tables.kernels)
+    of_each_report(session, session.reports, "runs", compute, by=tables.kernels)
     assert seen == [([number], [number]) for number in range(5)]
 
 
+@pytest.mark.campaign
 def test_what_was_computed_before_an_interruption_is_kept(session):
     def compute(part, reports):
         if reports[0].index == 3:
@@ -54,12 +51,12 @@ def test_what_was_computed_before_an_interruption_is_kept(session):
         return indices(part, reports)
 
     with pytest.raises(KeyboardInterrupt):
-        of_each_report(session, session.reports, "test", compute, by=tables.kernels)
+        of_each_report(session, session.reports, "kept", compute, by=tables.kernels)
     asked = []
     found = of_each_report(
         session,
         session.reports,
-        "test",
+        "kept",
         lambda part, reports: asked.extend(reports) or indices(part, reports),
         by=tables.kernels,
     )
@@ -67,12 +64,13 @@ def test_what_was_computed_before_an_interruption_is_kept(session):
     assert {index: int(arrays["index"][0]) for index, arrays in found.items()} == {index: index for index in range(5)}
 
 
-def test_it_is_told_how_far_the_runs_are_and_when_they_are_over(session):
+@pytest.mark.campaign
+def test_it_is_told_how_far_the_runs_are_and_when_they_are_over(session, monkeypatch):
     told: list[Computation | None] = []
-    session.tell = told.append
-    of_each_report(session, session.reports, "test", indices, by=tables.kernels, doing="tests")
+    monkeypatch.setattr(session, "tell", told.append)
+    of_each_report(session, session.reports, "told", indices, by=tables.kernels, doing="tests")
     assert [str(one) for one in told[:-1]] == [f"tests: {done} of 5 reports" for done in range(1, 5)]
     assert told[-1] is None
     told.clear()
-    of_each_report(session, session.reports, "test", indices, by=tables.kernels, doing="tests")
+    of_each_report(session, session.reports, "told", indices, by=tables.kernels, doing="tests")
     assert told == []

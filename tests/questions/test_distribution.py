@@ -1,13 +1,17 @@
-"""Histograms leave no value out, and their key figures are the usual ones."""
+"""Histograms, grids and classes of durations leave no value out, and their key figures are the usual ones."""
 
 from __future__ import annotations
+
+import math
+from statistics import median
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nsystui.questions.algebra.distributions import distribution
+from nsystui.questions.algebra.distributions import CLASSES_PER_OCTAVE, distribution, log_density
+from nsystui.questions.triage.kernel_times import Classes, Spread
 
 VALUES = st.lists(st.one_of(st.integers(0, 10**6), st.integers(0, 2**62), st.integers(-(10**9), 0)), min_size=1)
 
@@ -59,3 +63,69 @@ def test_each_bar_includes_its_lower_edge():
 def test_nothing_has_no_bars():
     found = distribution([])
     assert (found.edges, found.counts, found.count) == ((), (), 0)
+
+
+# Points on a grid with logarithmic axes
+
+POINTS = st.one_of(st.floats(-1e6, 1e12), st.just(math.nan))
+
+
+@given(st.lists(st.tuples(POINTS, POINTS), max_size=40), st.integers(1, 20), st.integers(1, 10))
+def test_every_point_with_positive_values_is_in_one_cell(points, columns, rows):
+    shown = [(x, y) for x, y in points if x > 0 and y > 0]
+    plot = log_density([x for x, _ in points], [y for _, y in points], columns, rows)
+    if not shown:
+        assert plot is None
+        return
+    assert (len(plot.counts), {len(row) for row in plot.counts}) == (rows, {columns})
+    assert sum(map(sum, plot.counts)) == len(shown)
+
+
+def test_decades_have_the_same_width_and_large_values_are_above():
+    plot = log_density([1, 10, 100, 1000], [1, 10, 100, 1000], 4, 4)
+    assert plot.counts == [[0, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0]]
+    assert (plot.x, plot.y) == ((1, 1000), (1, 1000))
+
+
+def test_one_value_alone_is_in_the_middle():
+    plot = log_density([8, 8], [5, 5], 4, 2)
+    assert plot.x == (4, 16)
+    assert [row.index(2) in (1, 2) for row in plot.counts if any(row)] == [True]
+
+
+def test_no_points_to_show():
+    assert log_density([], [], 3, 3) is None
+    assert log_density([math.nan, 0], [1, 1], 3, 3) is None
+    assert log_density([1], [1], 0, 3) is None
+
+
+# Outliers of a kernel by classes of durations, against its single launches
+
+TIMES, SCORE = 3.0, 3.5
+
+
+def classes_of(durations: list[int]) -> Classes:
+    values = np.array(durations, np.int64)
+    numbers = np.floor(np.log2(values + 1.0) * CLASSES_PER_OCTAVE).astype(np.int64)
+    found = np.unique(numbers)
+    own = [values[numbers == number] for number in found]
+    return Classes(found, np.array([len(one) for one in own]), np.array([int(one.sum()) for one in own]))
+
+
+@given(st.lists(st.integers(0, 10**7), min_size=3, max_size=60), st.sampled_from([0.0, 0.03, 0.2]))
+def test_a_tail_is_never_less_than_what_the_outliers_are_over_the_median(durations, rare):
+    middle = median(durations)
+    limit = Spread(middle, median(abs(one - middle) for one in durations)).above(TIMES, SCORE)
+    above = [one for one in durations if one > limit]
+    over = sum(one - middle for one in above)
+    tail = classes_of(durations).tail(TIMES, SCORE, rare)
+    assert tail >= over * (1 - 1e-9) or len(above) > rare * len(durations)
+
+
+def test_launches_that_are_all_alike_have_no_tail():
+    assert classes_of([1_000] * 50).tail(TIMES, SCORE, 0.03) == 0.0
+
+
+def test_one_huge_launch_is_all_of_the_tail():
+    tail = classes_of([1_000] * 99 + [500_000]).tail(TIMES, SCORE, 0.03)
+    assert tail == pytest.approx(499_000, rel=0.02)

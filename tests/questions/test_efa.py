@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ SCHEMAS = ("3.7.2", "3.25.0")
 MAP = recipe_named("network_traffic_map")
 SECOND = 10**9
 TYPE = 1 << 48 | 5 << 32 | 3
+RATE = "rdma_read_bytes per second"
 Values = Mapping[str, int | float | str]
 
 
@@ -54,7 +57,8 @@ def export(
 @pytest.fixture
 def job(opened: Callable[..., Session], tmp_path: Path) -> Callable[..., Job]:
     def make(schema: str, events: Sequence[Values], **more: Any) -> Job:
-        return Job(opened(export(tmp_path / "rank0.sqlite", schema, events, **more)))
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        return Job(opened(export(folder / "rank0.sqlite", schema, events, **more)))
 
     return make
 
@@ -90,20 +94,15 @@ class TestBothForms:
         assert any("running totals" in note and note.endswith(": rx_bytes") for note in notes)
         assert any("as recorded" in note and note.endswith(": tx_bytes") for note in notes)
 
-    def test_a_counter_with_one_step_is_no_total(self, job, schema):
-        assert series(job(schema, events_of(rx_bytes=[0, 0, 8, 8, 8]))) == {"rx_bytes": [0, 8, 8, 8]}
+    def test_one_step_is_no_total_and_a_rate_by_its_name_is_shown_as_it_is_however_it_rises(self, job, schema):
+        found = job(schema, events_of(rx_bytes=[0, 0, 8, 8, 8], **{RATE: [1, 2, 3, 4, 5]}))
+        assert series(found) == {RATE: [2, 3, 4, 5], "rx_bytes": [0, 8, 8, 8]}
 
-    def test_a_rate_by_its_name_is_shown_as_it_is_however_it_rises(self, job, schema):
-        name = "rdma_read_bytes per second"
-        assert series(job(schema, [{name: value} for value in (1, 2, 3, 4, 5)])) == {name: [2, 3, 4, 5]}
-
-    def test_the_fields_that_nvidias_recipe_knows_tell_the_plugin_whatever_it_is_called(self, job, schema):
+    def test_the_fields_that_nvidias_recipe_knows_or_the_name_of_the_type_tell_the_plugin(self, job, schema):
         name = "rdma_write_recv_bytes per second"
         found = job(schema, [{name: 4}, {name: 2}], source="NIC sampler", kind="nic")
         assert series(found) == {name: [2, None, None, None]}
         assert drawn(found).lines[0].label == "NIC sampler nic 3"
-
-    def test_a_type_called_efa_is_enough(self, job, schema):
         found = job(schema, events_of(rx_bytes=[3, 2]), source="plugin", kind="AwsEfa")
         assert [line.label for line in drawn(found).lines] == ["plugin AwsEfa 3"]
 
@@ -134,16 +133,13 @@ class TestBothForms:
         assert [line.label for line in shown.lines] == ["mlx5_0", "efa_metrics rdmap0s6 3"]
         assert shown.lines[0].values[1, 0] == 5_000 and shown.lines[1].values[3, 0] == 2
 
-    def test_the_table_has_a_column_for_each_counter(self, job, schema):
+    def test_the_table_has_a_column_for_each_counter_and_its_unit_once_in_its_name_in_files(self, job, schema):
         answer = ask(MAP, job(schema, events_of(**{"RX bytes": [3, 2], "rx_bytes": [4, 1]})), Selection())
         assert [column.header for column in answer.columns][-2:] == ["RX bytes", "rx_bytes"]
-        keys = [column.key for column in answer.columns]
-        assert len(set(keys)) == len(keys)
-
-    def test_a_rise_of_bytes_has_its_unit_once_in_its_name_in_files(self, job, schema):
-        answer = ask(MAP, job(schema, events_of(rx_bytes=[3, 5, 9])), Selection())
-        assert answer.columns[-1].header == "rx_bytes (rise per s)"
-        assert re.fullmatch("efa_[0-9]+_rx_bytes_per_s", answer.columns[-1].file_key)
+        assert len({column.key for column in answer.columns}) == len(answer.columns)
+        last = ask(MAP, job(schema, events_of(rx_bytes=[3, 5, 9])), Selection()).columns[-1]
+        assert last.header == "rx_bytes (rise per s)"
+        assert re.fullmatch("efa_[0-9]+_rx_bytes_per_s", last.file_key)
 
 
 class TestOneForm:
@@ -198,16 +194,12 @@ class TestOneForm:
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
-def test_each_column_read_on_demand_is_that_of_a_whole_pack(tmp_path, schema):
+def test_each_column_read_on_demand_is_that_of_a_whole_pack(opened, tmp_path, schema):
     path = export(tmp_path / "x.sqlite", schema, events_of(rx_bytes=[5, 6, 7], tx_bytes=[1, 0.5, 2]))
-    whole = Session()
-    whole.add(path)
-    table = tables.efa_samples
+    whole, table = opened(path), tables.efa_samples
     for column in table.c:
-        single = Session()
-        single.add(path, whole=False)
-        query = sa.select(column)
-        assert sorted(map(str, single.rows(query))) == sorted(map(str, whole.rows(query))), column.name
-        assert single.count(table) == whole.count(table) == (3 if schema == "3.7.2" else 6)
-        single.close()
-    whole.close()
+        with closing(Session()) as single:
+            single.add(path, whole=False)
+            query = sa.select(column)
+            assert sorted(map(str, single.rows(query))) == sorted(map(str, whole.rows(query))), column.name
+            assert single.count(table) == whole.count(table) == (3 if schema == "3.7.2" else 6)

@@ -56,7 +56,7 @@ def points(events: Sequence[Event], kinds: str, window: Window = WINDOW) -> set[
 class TestParts:
     @settings(deadline=None)
     @given(EVENTS)
-    def test_each_is_what_sets_of_nanoseconds_say(self, events: list[Event]) -> None:
+    def test_each_is_what_sets_of_nanoseconds_say(self, events: list[Event]):
         spent = breakdown_of(events)
         k, c, m, g = (points(events, kind) for kind in "KCMG")
         expected = {
@@ -75,7 +75,7 @@ class TestParts:
 
     @settings(deadline=None)
     @given(DEVICES)
-    def test_they_add_up_to_the_window_of_each_device_and_of_all(self, devices: list[list[Event]]) -> None:
+    def test_they_add_up_to_the_window_of_each_device_and_of_all(self, devices: list[list[Event]]):
         spent = [breakdown_of(events) for events in devices]
         for one in (*spent, total(spent)):
             parts = [getattr(one, key) for key in PARTS]
@@ -87,7 +87,7 @@ class TestParts:
 class TestFactors:
     @settings(deadline=None)
     @given(DEVICES, st.sampled_from(Useful))
-    def test_their_product_is_the_parallel_efficiency(self, devices: list[list[Event]], useful: Useful) -> None:
+    def test_their_product_is_the_parallel_efficiency(self, devices: list[list[Event]], useful: Useful):
         found = DeviceEfficiency.of([breakdown_of(events) for events in devices], useful)
         assert found.load_balance * found.communication * found.orchestration == pytest.approx(found.parallel)
         for factor in (found.parallel, found.load_balance, found.communication, found.orchestration):
@@ -95,7 +95,7 @@ class TestFactors:
 
     @settings(deadline=None)
     @given(DEVICES, st.sampled_from(Useful))
-    def test_they_are_those_of_sets_of_nanoseconds(self, devices: list[list[Event]], useful: Useful) -> None:
+    def test_they_are_those_of_sets_of_nanoseconds(self, devices: list[list[Event]], useful: Useful):
         kinds = ("KG", "CM") if useful is Useful.POP else ("KCG", "M")
         worked = [points(events, kinds[0]) for events in devices]
         moved = [points(events, kinds[1]) - own for events, own in zip(devices, worked, strict=True)]
@@ -110,18 +110,18 @@ class TestFactors:
         else:
             assert found.load_balance == found.communication == 0
 
-    def test_the_two_maxima_may_be_of_different_devices(self) -> None:
+    def test_the_two_maxima_may_be_of_different_devices(self):
         devices = [[("K", 10, 40)], [("K", 10, 20), ("C", 30, 40)]]
         found = DeviceEfficiency.of([breakdown_of(events) for events in devices], Useful.POP)
         assert (found.load_balance, found.communication, found.orchestration) == (30 / 40, 40 / 60, 60 / 80)
         assert found.parallel == 60 / 160
 
-    def test_nccl_is_useful_only_to_talp(self) -> None:
+    def test_nccl_is_useful_only_to_talp(self):
         spent = [breakdown_of([("K", 10, 20), ("C", 20, 40), ("M", 80, 10)])]
         assert DeviceEfficiency.of(spent, Useful.POP).useful == 20
         assert DeviceEfficiency.of(spent, Useful.TALP).useful == 50
 
-    def test_no_device_has_factors_of_nothing(self) -> None:
+    def test_no_device_has_factors_of_nothing(self):
         found = DeviceEfficiency.of([], Useful.POP)
         assert (found.devices, found.parallel, found.orchestration) == (0, 0, 0)
 
@@ -133,20 +133,20 @@ class TestScalability:
         spent = [breakdown_of([("K", 10, each)]) for _ in range(devices)]
         return Sized(DeviceEfficiency.of(spent, Useful.POP), steps)
 
-    def test_strong_scaling_compares_the_sums(self) -> None:
+    def test_strong_scaling_compares_the_sums(self):
         found = scalability(self.of(4, 80), self.of(2, 60), Scaling.STRONG)
         assert found.computation == 60 / 80
         assert found.overall == pytest.approx(60 / 80 * 20 / 80)
 
-    def test_weak_scaling_compares_the_means(self) -> None:
+    def test_weak_scaling_compares_the_means(self):
         found = scalability(self.of(4, 80), self.of(2, 30), Scaling.WEAK)
         assert found.computation == pytest.approx(15 / 20)
 
-    def test_a_job_without_useful_time_has_none(self) -> None:
+    def test_a_job_without_useful_time_has_none(self):
         found = scalability(self.of(1, 0), self.of(1, 10), Scaling.STRONG)
         assert (found.computation, found.overall) == (None, None)
 
-    def test_windows_of_other_work_are_told(self) -> None:
+    def test_windows_of_other_work_are_told(self):
         def note(here: int | None, there: int | None) -> str:
             return scalability(self.of(2, 10, here), self.of(1, 10, there), Scaling.STRONG).note
 
@@ -179,7 +179,7 @@ def written(path: Path, events: Sequence[Event], late: int = 0, duration: int | 
 
 
 class TestJobs:
-    def test_a_gpu_that_processes_share_counts_once(self, opened: Opener, tmp_path: Path) -> None:
+    def test_a_gpu_that_processes_share_counts_once(self, opened: Opener, tmp_path: Path):
         path = tmp_path / "shared.sqlite"
         with ExportWriter(path) as export:
             export.gpu(3)
@@ -194,7 +194,7 @@ class TestJobs:
         assert breakdown_table(found).rows[1][0] == "0,1"
         assert any("share a GPU count as one device: ranks 0, 1" in note for note in found.device_notes)
 
-    def test_an_ordinal_alone_makes_no_shared_gpu(self, opened: Opener, tmp_path: Path) -> None:
+    def test_an_ordinal_alone_makes_no_shared_gpu(self, opened: Opener, tmp_path: Path):
         path = tmp_path / "visible.sqlite"
         with ExportWriter(path) as export:
             put(export, 100, [("K", 0, 60)])
@@ -203,7 +203,7 @@ class TestJobs:
         assert len(found.gpus) == 2
         assert any("do not say which GPU a process used" in note for note in found.device_notes)
 
-    def test_every_rank_is_judged_over_the_time_that_all_were_recorded(self, opened: Opener, tmp_path: Path) -> None:
+    def test_every_rank_is_judged_over_the_time_that_all_were_recorded(self, opened: Opener, tmp_path: Path):
         first = written(tmp_path / "rank0.sqlite", [("K", 0, 100)], duration=120)
         second = written(tmp_path / "rank1.sqlite", [("K", 0, 40), ("K", 80, 100)], late=50, duration=100)
         session = opened(first, second)
@@ -214,7 +214,7 @@ class TestJobs:
         assert [(spent.busy, spent.time) for spent in chosen.spent] == [(100, 150), (60, 150)]
         assert any("not recorded for all of this time" in note for note in chosen.device_notes)
 
-    def test_runs_without_a_common_clock_or_time_are_refused(self, opened: Opener, tmp_path: Path) -> None:
+    def test_runs_without_a_common_clock_or_time_are_refused(self, opened: Opener, tmp_path: Path):
         events = [("K", 0, 100)]
         before = written(tmp_path / "before.sqlite", events)
         session = opened(before, written(tmp_path / "after.sqlite", events, late=3600 * 10**9))
@@ -224,30 +224,30 @@ class TestJobs:
         with pytest.raises(UsageError, match="at no time"):
             of(apart)
 
-    def test_whole_graphs_are_useful_and_a_note_says_so(self, opened: Opener, tmp_path: Path) -> None:
+    def test_whole_graphs_are_useful_and_a_note_says_so(self, opened: Opener, tmp_path: Path):
         found = of(opened(whole_graph_export(tmp_path / "graphs.sqlite")))
         (spent,) = found.spent
         assert spent.graph_only and Useful.POP.time(spent) >= spent.graph_only
         assert any("whole CUDA graphs count as useful" in note for note in found.device_notes)
 
-    def test_without_gpu_work_nothing_is_zero_and_a_note_says_why(self, opened: Opener, tmp_path: Path) -> None:
+    def test_without_gpu_work_nothing_is_zero_and_a_note_says_why(self, opened: Opener, tmp_path: Path):
         found = of(opened(cpu_only_export(tmp_path / "cpu.sqlite")))
         for table in (breakdown_table(found), device_table(found)):
             assert len(table) == 0
             assert any("no GPU work in this export" in note for note in table.notes)
 
-    def test_an_empty_window_has_no_percentages(self, opened: Opener, tmp_path: Path) -> None:
+    def test_an_empty_window_has_no_percentages(self, opened: Opener, tmp_path: Path):
         found = of(opened(two_process_export(tmp_path / "two.sqlite")), Selection(Window(5, 5)))
         assert found.device.parallel == 0
         keys = [column.key for column in breakdown_table(found).columns]
         assert breakdown_table(found).rows[0][keys.index("idle_percent")] is None
 
-    def test_one_gpu_says_that_its_load_balance_means_nothing(self, opened: Opener, tmp_path: Path) -> None:
+    def test_one_gpu_says_that_its_load_balance_means_nothing(self, opened: Opener, tmp_path: Path):
         found = of(opened(written(tmp_path / "a.sqlite", [("C", 0, 100)])))
         assert any(note.startswith("one GPU") for note in found.device_notes)
         assert any(note.startswith("nothing useful ran") for note in found.device_notes)
 
-    def test_the_demo_job_adds_up_and_multiplies(self, demo_session: Session) -> None:
+    def test_the_demo_job_adds_up_and_multiplies(self, demo_session: Session):
         found = of(demo_session)
         keys = [column.key for column in breakdown_table(found).columns]
         for row in breakdown_table(found).rows:
@@ -270,7 +270,7 @@ REAL = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_useful_times_of_real_exports(opened: Opener, name: str) -> None:
+def test_useful_times_of_real_exports(opened: Opener, name: str):
     session = opened(*shared(name))
     found = of(session)
     assert [(Useful.POP.time(one), Useful.TALP.time(one)) for one in found.spent] == REAL[name]

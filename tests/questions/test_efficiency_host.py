@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -38,26 +38,41 @@ def process(export: ExportWriter, pid: int, kernel: bool = True) -> Process:
     return made
 
 
+def traced(
+    path: Path, calls: Mapping[int, Sequence[tuple[str, int, int | None]]], without_kernels: int | None = None
+) -> Path:
+    """Processes with CUDA and MPI calls."""
+    with ExportWriter(path) as export:
+        for pid, own in calls.items():
+            main = export.thread(process(export, pid, pid != without_kernels), pid, "main")
+            for number, (kind, start, end) in enumerate(own, 1):
+                if kind == "mpi":
+                    export.mpi_other(main, start, end, "MPI_Barrier")
+                else:
+                    export.api(main, start, end, "cudaLaunchKernel_v7000", number)
+    return path
+
+
 PARTS = st.integers(0, 40)
 
 
 class TestFactors:
     @settings(deadline=None)
     @given(st.lists(st.tuples(PARTS, PARTS), min_size=1, max_size=5))
-    def test_they_multiply(self, spent: list[tuple[int, int]]) -> None:
+    def test_they_multiply(self, spent: list[tuple[int, int]]):
         task = RankedTask(Task(0, 1), 0, "", None, "", 1, "", "", (0,), ())
         found = HostEfficiency.of([HostTime(task, 100, mpi, cuda) for mpi, cuda in spent])
         assert None not in (found.mpi_load_balance, found.mpi_communication, found.mpi_parallel, found.offload)
         assert found.mpi_load_balance * found.mpi_communication == pytest.approx(found.mpi_parallel)  # type: ignore[operator]
         assert found.mpi_parallel * found.offload == pytest.approx(found.parallel)  # type: ignore[operator]
 
-    def test_no_process_has_no_efficiency(self) -> None:
+    def test_no_process_has_no_efficiency(self):
         found = HostEfficiency.of([])
         assert (found.parallel, found.offload, found.mpi_parallel) == (None, None, None)
 
 
 class TestCalls:
-    def test_threads_count_together_and_mpi_comes_before_cuda(self, opened: Opener, tmp_path: Path) -> None:
+    def test_threads_count_together_and_mpi_comes_before_cuda(self, opened: Opener, tmp_path: Path):
         path = tmp_path / "a.sqlite"
         with ExportWriter(path) as export:
             main = export.thread(process(export, 100), 100, "main")
@@ -74,27 +89,17 @@ class TestCalls:
         assert found.host.offload == pytest.approx(40 / 75)
         assert found.host.parallel == pytest.approx(0.4)
 
-    def test_a_window_cuts_calls(self, opened: Opener, tmp_path: Path) -> None:
-        path = tmp_path / "a.sqlite"
-        with ExportWriter(path) as export:
-            main = export.thread(process(export, 100), 100, "main")
-            export.api(main, 10, 30, "cudaLaunchKernel_v7000", 1)
+    def test_a_window_cuts_calls(self, opened: Opener, tmp_path: Path):
+        path = traced(tmp_path / "a.sqlite", {100: [("cuda", 10, 30)]})
         found = of(opened(path), Selection(Window(20, 60)))
         assert (found.host.processes[0].cuda, found.host.offload) == (10, 0.75)
 
-    def test_a_call_that_never_returned_lasts_to_the_end(self, opened: Opener, tmp_path: Path) -> None:
-        path = tmp_path / "a.sqlite"
-        with ExportWriter(path) as export:
-            main = export.thread(process(export, 100), 100, "main")
-            export.api(main, 0, 10, "cudaLaunchKernel_v7000", 1)
-            export.mpi_other(main, 80, None, "MPI_Finalize")
+    def test_a_call_that_never_returned_lasts_to_the_end(self, opened: Opener, tmp_path: Path):
+        path = traced(tmp_path / "a.sqlite", {100: [("cuda", 0, 10), ("mpi", 80, None)]})
         assert of(opened(path)).host.processes[0].mpi == 20
 
-    def test_what_was_not_recorded_is_missing_not_zero(self, opened: Opener, tmp_path: Path) -> None:
-        path = tmp_path / "a.sqlite"
-        with ExportWriter(path) as export:
-            process(export, 100)
-        found = of(opened(path))
+    def test_what_was_not_recorded_is_missing_not_zero(self, opened: Opener, tmp_path: Path):
+        found = of(opened(traced(tmp_path / "a.sqlite", {100: []})))
         host = found.host
         assert (host.mpi_parallel, host.offload, host.parallel) == (None, None, None)
         table = host_table(found)
@@ -102,32 +107,20 @@ class TestCalls:
         assert any("no CUDA calls of rank 0" in note for note in table.notes)
         assert process_table(found).rows[0][3:9] == (None,) * 6
 
-    def test_mpi_needs_every_process(self, opened: Opener, tmp_path: Path) -> None:
-        path = tmp_path / "a.sqlite"
-        with ExportWriter(path) as export:
-            first = export.thread(process(export, 100), 100, "main")
-            second = export.thread(process(export, 200), 200, "main")
-            process(export, 300, kernel=False)
-            for thread in (first, second):
-                export.api(thread, 0, 10, "cudaLaunchKernel_v7000", 1)
-            export.mpi_other(first, 20, 40, "MPI_Barrier")
-        found = of(opened(path))
+    def test_mpi_needs_every_process(self, opened: Opener, tmp_path: Path):
+        calls = {100: [("cuda", 0, 10), ("mpi", 20, 40)], 200: [("cuda", 0, 10)], 300: []}
+        found = of(opened(traced(tmp_path / "a.sqlite", calls, without_kernels=300)))
         assert [one.task.pid for one in found.host.processes] == [100, 200], "only those that used a GPU"
         assert (found.host.mpi_parallel, found.host.mpi_load_balance) == (None, None)
         assert any("no MPI calls of rank 1" in note for note in found.host_notes)
 
-    def test_ranks_that_wait_in_mpi_are_a_load_imbalance(self, opened: Opener, tmp_path: Path) -> None:
-        path = tmp_path / "a.sqlite"
-        with ExportWriter(path) as export:
-            for pid, wait in ((100, 20), (200, 60)):
-                main = export.thread(process(export, pid), pid, "main")
-                export.mpi_other(main, 0, wait, "MPI_Barrier")
-                export.api(main, 90, 100, "cudaLaunchKernel_v7000", 1)
-        host = of(opened(path)).host
+    def test_ranks_that_wait_in_mpi_are_a_load_imbalance(self, opened: Opener, tmp_path: Path):
+        calls = {pid: [("mpi", 0, wait), ("cuda", 90, 100)] for pid, wait in ((100, 20), (200, 60))}
+        host = of(opened(traced(tmp_path / "a.sqlite", calls))).host
         assert (host.mpi_communication, host.mpi_load_balance, host.mpi_parallel) == (0.8, 0.75, pytest.approx(0.6))
         assert host.offload == pytest.approx(100 / 120)
 
-    def test_mpi_that_an_old_nsys_wrote_as_nvtx(self, opened: Opener) -> None:
+    def test_mpi_that_an_old_nsys_wrote_as_nvtx(self, opened: Opener):
         (path,) = shared("mpi-cuda-saxpy-schema2.9")
         found = of(opened(path), Selection())
         (one,) = found.host.processes
@@ -137,34 +130,28 @@ class TestCalls:
         assert one.time == sum(part for part in (one.mpi, one.cuda, one.useful) if part is not None)
 
 
-class TestPeaks:
-    @pytest.mark.parametrize(
-        ("model", "tflops"),
-        [
-            ("NVIDIA A100-SXM4-40GB", 312),
-            ("NVIDIA A100 80GB PCIe", 312),
-            ("NVIDIA H100 80GB HBM3", 989),
-            ("NVIDIA H100 PCIe", 756),
-            ("NVIDIA H200", 989),
-            ("NVIDIA GH200 480GB", 989),
-            ("NVIDIA B200", 2250),
-            ("NVIDIA A40", 149.7),
-            ("NVIDIA L40S", 362),
-            ("Tesla V100-SXM2-32GB", 125),
-            ("Tesla V100-PCIE-16GB", 112),
-        ],
-    )
-    def test_known_gpus(self, model: str, tflops: float) -> None:
-        peak = known_peak(model)
-        assert peak is not None and peak.tflops == tflops and "data sheet" in peak.source
-
-    @pytest.mark.parametrize(
-        "model",
-        ["NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA GB200", "NVIDIA RTX A4000", "NVIDIA L40", "NVIDIA RTX A5000",
-         "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM-64GB", "GRID A100-10C", "NVIDIA A40-48Q", ""],
+def test_the_peaks_of_known_gpus_are_those_of_their_data_sheets():
+    peaks = {
+        "NVIDIA A100-SXM4-40GB": 312,
+        "NVIDIA A100 80GB PCIe": 312,
+        "NVIDIA H100 80GB HBM3": 989,
+        "NVIDIA H100 PCIe": 756,
+        "NVIDIA H200": 989,
+        "NVIDIA GH200 480GB": 989,
+        "NVIDIA B200": 2250,
+        "NVIDIA A40": 149.7,
+        "NVIDIA L40S": 362,
+        "Tesla V100-SXM2-32GB": 125,
+        "Tesla V100-PCIE-16GB": 112,
+    }
+    found = {model: known_peak(model) for model in peaks}
+    assert {model: peak and peak.tflops for model, peak in found.items()} == peaks
+    assert all("data sheet" in peak.source for peak in found.values() if peak)
+    unknown = (
+        "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA GB200", "NVIDIA RTX A4000", "NVIDIA L40", "NVIDIA RTX A5000",
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM-64GB", "GRID A100-10C", "NVIDIA A40-48Q", "",
     )  # fmt: skip
-    def test_names_of_which_it_is_not_known(self, model: str) -> None:
-        assert known_peak(model) is None
+    assert [model for model in unknown if known_peak(model) is not None] == []
 
 
 def mfu_in(session: Session, request: MfuRequest, selection: Selection | None = None) -> Mfu:
@@ -173,14 +160,13 @@ def mfu_in(session: Session, request: MfuRequest, selection: Selection | None = 
     return mfu_of(job, chosen, efficiency(job, chosen, Useful.POP), request)
 
 
-def numbered(path: Path, starts: list[int], gpu: bool = True) -> Path:
+def numbered(path: Path, starts: list[int]) -> Path:
     """A process with a step at each of ``starts`` (µs), whose kernel begins 2 µs later."""
     with ExportWriter(path) as export:
         made = export.process(100)
         main = export.thread(made, 100, "main")
-        if gpu:
-            export.gpu(0)
-            export.cuda_device(made, cuda_id=0, gpu_id=0)
+        export.gpu(0)
+        export.cuda_device(made, cuda_id=0, gpu_id=0)
         for number, start in enumerate(starts):
             begin = 1000 * start
             export.nvtx_range(main, begin, begin + 8000, f"step {number}")
@@ -190,7 +176,7 @@ def numbered(path: Path, starts: list[int], gpu: bool = True) -> Path:
 
 
 class TestMfu:
-    def test_it_is_flops_by_time_gpus_and_peak(self, opened: Opener, tmp_path: Path) -> None:
+    def test_it_is_flops_by_time_gpus_and_peak(self, opened: Opener, tmp_path: Path):
         session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60]))
         found = mfu_in(session, MfuRequest(5e9))
         assert (found.step_time, found.intervals, found.gpus) == (10_500, 4, 1)
@@ -199,13 +185,13 @@ class TestMfu:
         assert found.value == pytest.approx(5e9 / 10.5e-6 / 989e12)
         assert any("H100 SXM data sheet" in note for note in found.notes)
 
-    def test_the_user_may_give_peak_and_gpus(self, opened: Opener, tmp_path: Path) -> None:
+    def test_the_user_may_give_peak_and_gpus(self, opened: Opener, tmp_path: Path):
         session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 20]))
         found = mfu_in(session, MfuRequest(5e9, peak_tflops=1000, gpus=4))
         assert found.value == pytest.approx(5e9 / 10e-6 / 4 / 1e15)
         assert any("--peak-tflops" in note for note in found.notes)
 
-    def test_a_window_chooses_steps(self, opened: Opener, tmp_path: Path) -> None:
+    def test_a_window_chooses_steps(self, opened: Opener, tmp_path: Path):
         session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 30, 60]))
         found = mfu_in(session, MfuRequest(5e9), Selection(Window(25_000, 70_000)))
         assert (found.step_time, found.intervals) == (30_000, 1)
@@ -213,22 +199,18 @@ class TestMfu:
         assert alone.value is None
         assert any("no step begins" in note for note in alone.notes)
 
-    def test_without_steps_or_a_model_it_says_why_there_is_none(self, opened: Opener, tmp_path: Path) -> None:
-        path = tmp_path / "a.sqlite"
-        with ExportWriter(path) as export:
-            main = export.thread(process(export, 100), 100, "main")
-            export.api(main, 0, 10, "cudaLaunchKernel_v7000", 1)
-        found = mfu_in(opened(path), MfuRequest(1e15))
+    def test_without_steps_or_a_model_it_says_why_there_is_none(self, opened: Opener, tmp_path: Path):
+        found = mfu_in(opened(traced(tmp_path / "a.sqlite", {100: [("cuda", 0, 10)]})), MfuRequest(1e15))
         assert (found.value, found.achieved, found.step_time) == (None, None, None)
         notes = " ".join(found.notes)
         assert "no MFU without steps" in notes and "does not name the GPU, give --peak-tflops" in notes
         assert mfu_table(found).rows[0][0] is None
 
-    def test_a_wrong_step_range_is_refused(self, opened: Opener, tmp_path: Path) -> None:
+    def test_a_wrong_step_range_is_refused(self, opened: Opener, tmp_path: Path):
         with pytest.raises(UsageError):
             mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20])), MfuRequest(1e15, step_range="("))
 
-    def test_gpus_of_ranks_that_are_not_open_share_the_step(self, opened: Opener, tmp_path: Path) -> None:
+    def test_gpus_of_ranks_that_are_not_open_share_the_step(self, opened: Opener, tmp_path: Path):
         first, *_ = TrainingJob(ranks=4, steps=3, layers=1, gpu_metrics=False).write(tmp_path)
         session = opened(first)
         found = mfu_in(session, MfuRequest(1e15))
@@ -237,7 +219,7 @@ class TestMfu:
         device = of(session, Selection()).device_notes
         assert any("1 of the 4 processes of the job are open" in note for note in device)
 
-    def test_ddp(self, opened: Opener) -> None:
+    def test_ddp(self, opened: Opener):
         found = mfu_in(opened(*shared("ddp-a100-rank0of4")), MfuRequest(3e13))
         assert (found.intervals, found.gpus) == (58, 4)
         assert found.step_time == pytest.approx(30.57e6, rel=1e-3)

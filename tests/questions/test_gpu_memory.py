@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support import edit, native
+from support import edit, native, session_over
 from synthetic import ExportWriter, old_schema_export
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.selection import Selection, Window
 from nsystui.exports.writing.host import Frame, Pool
+from nsystui.exports.writing.target import Process
 from nsystui.questions.catalogue import question_named
 from nsystui.questions.gpu_allocations import allocation_table
 from nsystui.questions.gpu_memory import device_peaks, memory_over_time, memory_table, pool_table
@@ -22,11 +21,6 @@ from nsystui.questions.job import Job
 
 MS = 1_000_000
 DEVICE, PINNED = 2, 1
-WORDS = {DEVICE: "Device", PINNED: "Pinned"}
-
-
-def records(answer: TableAnswer) -> list[dict[str, Any]]:
-    return answer.records()
 
 
 class Ledger:
@@ -92,10 +86,38 @@ def random_export(path: Path, seed: int) -> Path:
 
 
 def windows(seed: int) -> Iterator[Window]:
+    """Some anywhere, and one that begins and ends with an event."""
     draw = random.Random(seed)
-    for _ in range(6):
+    for _ in range(4):
         start, end = sorted(draw.sample(range(90_000), 2))
         yield Window(start, end)
+    yield Window(400 * draw.randrange(20, 80), 400 * draw.randrange(120, 190))
+
+
+@pytest.fixture(scope="module")
+def random_jobs(tmp_path_factory) -> Iterator[list[tuple[Path, Job]]]:
+    """The jobs of `random_export` for some seeds. Nothing is to be added to them."""
+    place = tmp_path_factory.mktemp("random")
+    paths = [random_export(place / f"{seed}.sqlite", seed) for seed in range(4)]
+    jobs = [Job(session_over(path)) for path in paths]
+    yield list(zip(paths, jobs, strict=True))
+    for job in jobs:
+        job.close()
+
+
+@pytest.fixture
+def job_with(opened, tmp_path) -> Callable[..., Job]:
+    """The job of an export of one process that a function fills; schemas by name."""
+
+    def make(fill: Callable[[ExportWriter, Process], object], schema: str = "3.25.0") -> Job:
+        path = tmp_path / f"{schema}.sqlite"
+        with ExportWriter(path, schema) as export:
+            process = export.process(70)
+            export.kernel(process, 0, 7, 1, 9_000, name="k(int)", correlation_id=None)
+            fill(export, process)
+        return Job(opened(path))
+
+    return make
 
 
 def test_processes_share_the_memory_of_their_gpu(opened, tmp_path):
@@ -117,27 +139,35 @@ def test_processes_share_the_memory_of_their_gpu(opened, tmp_path):
 
 
 class TestTable:
-    @pytest.mark.parametrize("seed", range(4))
-    def test_peaks_and_counts_are_those_of_the_ledger_in_every_window(self, opened, tmp_path, seed):
-        path = random_export(tmp_path / "x.sqlite", seed)
-        job = Job(opened(path))
-        for window in windows(seed):
-            rows = records(memory_table(job, Selection(window)))
-            assert {(row["device"], row["memory"]) for row in rows} == {(0, "Device"), (0, "Pinned"), (1, "Device")}
-            for row in rows:
-                kind = DEVICE if row["memory"] == "Device" else PINNED
-                ledger = Ledger(path, row["device"], kind)
-                made = [size for time, size in ledger.made if window.start <= time < window.end]
-                freed = [time for time in ledger.freed if window.start <= time < window.end]
-                assert row["peak"] == ledger.peak(window)
-                assert row["at_end"] == ledger.at(window.end)
-                assert (row["allocations"], row["allocated"], row["frees"]) == (len(made), sum(made), len(freed))
-                assert row["largest"] == max(made, default=None)
-                assert window.start <= row["peak_time"] < window.end
-                assert max(ledger.at(row["peak_time"]), ledger.at(row["peak_time"] + 1)) == row["peak"] or made
+    def test_peaks_and_counts_are_those_of_the_ledger_in_every_window(self, random_jobs):
+        for seed, (path, job) in enumerate(random_jobs):
+            for window in windows(seed):
+                rows = memory_table(job, Selection(window)).records()
+                assert {(row["device"], row["memory"]) for row in rows} == {(0, "Device"), (0, "Pinned"), (1, "Device")}
+                for row in rows:
+                    kind = DEVICE if row["memory"] == "Device" else PINNED
+                    ledger = Ledger(path, row["device"], kind)
+                    made = [size for time, size in ledger.made if window.start <= time < window.end]
+                    freed = [time for time in ledger.freed if window.start <= time < window.end]
+                    assert row["peak"] == ledger.peak(window), (seed, window)
+                    assert row["at_end"] == ledger.at(window.end), (seed, window)
+                    counts = (row["allocations"], row["allocated"], row["frees"])
+                    assert counts == (len(made), sum(made), len(freed)), (seed, window)
+                    assert row["largest"] == max(made, default=None)
+                    assert window.start <= row["peak_time"] < window.end
+                    assert max(ledger.at(row["peak_time"]), ledger.at(row["peak_time"] + 1)) == row["peak"] or made
 
-    def test_demo_says_what_its_native_rows_say(self, demo_job, opened):
-        rows = records(memory_table(Job(opened(*demo_job)), Selection()))
+    def test_a_free_at_the_end_of_a_window_is_none_of_its(self, job_with):
+        def fill(export: ExportWriter, process: Process) -> None:
+            for time, is_free in ((10, False), (20, True)):
+                export.gpu_memory(process, 0, time, 64, address=64, is_free=is_free)
+
+        job = job_with(fill)
+        found = {end: memory_table(job, Selection(Window(5, end))).records()[0] for end in (20, 21)}
+        assert [(row["frees"], row["at_end"], row["peak"]) for row in found.values()] == [(0, 64, 64), (1, 0, 64)]
+
+    def test_demo_says_what_its_native_rows_say(self, demo_job, demo_session):
+        rows = memory_table(Job(demo_session), Selection()).records()
         assert [row["rank"] for row in rows] == [0, 0, 1, 1, 2, 2, 3, 3]
         for row, path in zip(rows[::2], demo_job, strict=True):
             ledger = Ledger(path, 0, DEVICE)
@@ -158,46 +188,43 @@ class TestTable:
                 len(steps.made), len(steps.made) - 1, 1, None
             )  # fmt: skip
 
-    def test_frees_of_older_memory_are_left_out_and_said(self, opened, tmp_path):
-        answer = memory_table(Job(opened(random_export(tmp_path / "x.sqlite", 1))), Selection())
-        assert "1 frees of 123 bytes are left out, for the memory was allocated before the recording" in answer.notes
-
-    def test_allocation_at_a_used_address_ends_the_one_before(self, opened, tmp_path):
-        path = tmp_path / "x.sqlite"
-        with ExportWriter(path) as export:
-            process = export.process(70)
-            export.kernel(process, 0, 7, 1, 900, name="k(int)", correlation_id=None)
-            for time, size in ((10, 100), (20, 40)):
-                export.gpu_memory(process, 0, time, size, address=64)
-        answer = memory_table(Job(opened(path)), Selection())
-        [row] = records(answer)
-        assert (row["peak"], row["at_end"], row["never_freed"], row["never_freed_bytes"]) == (100, 40, 1, 40)
-        assert answer.notes == (
-            "the free of 1 allocations was not recorded: they end where their address is used again",
-        )
-
-    def test_damaged_rows_are_counted_and_make_no_number(self, opened, tmp_path):
+    def test_frees_of_older_memory_and_damaged_rows_are_left_out_and_said(self, opened, tmp_path, random_jobs):
+        whole = memory_table(random_jobs[2][1], Selection())
+        said = "1 frees of 123 bytes are left out, for the memory was allocated before the recording"
+        assert said in whole.notes
         path = random_export(tmp_path / "x.sqlite", 2)
-        before = records(memory_table(Job(opened(path)), Selection()))
         values = "(5, 1, 0, 1, {0}, 0, {1}, 2, {2})"
         rows = ", ".join(values.format(*one) for one in ((0, 9, 0), (64, -9, 0), (64, 9, 7)))
         names = "start, globalPid, deviceId, contextId, address, pc, bytes, memKind, memoryOperationType"
         edit(path, f"INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS ({names}) VALUES {rows}")
         answer = memory_table(Job(opened(path)), Selection())
-        assert records(answer) == before
+        assert answer.records() == whole.records()
         assert any(note.startswith("3 events are left out that have no address, no size") for note in answer.notes)
 
-    def test_processes_with_the_same_addresses_stay_apart(self, opened, tmp_path):
-        path = tmp_path / "x.sqlite"
-        with ExportWriter(path) as export:
-            for pid in (70, 71):
-                process = export.process(pid)
-                export.kernel(process, 0, 7, 1, 900, name="k(int)", correlation_id=None)
-                export.gpu_memory(process, 0, pid, 100 * pid, address=64)
-        rows = records(memory_table(Job(opened(path)), Selection()))
+    def test_allocation_at_a_used_address_ends_the_one_before(self, job_with):
+        def fill(export: ExportWriter, process: Process) -> None:
+            for time, size in ((10, 100), (20, 40)):
+                export.gpu_memory(process, 0, time, size, address=64)
+
+        answer = memory_table(job_with(fill), Selection())
+        [row] = answer.records()
+        assert (row["peak"], row["at_end"], row["never_freed"], row["never_freed_bytes"]) == (100, 40, 1, 40)
+        assert answer.notes == (
+            "the free of 1 allocations was not recorded: they end where their address is used again",
+        )
+
+    def test_processes_with_the_same_addresses_stay_apart(self, job_with):
+        def fill(export: ExportWriter, process: Process) -> None:
+            other = export.process(71)
+            export.kernel(other, 0, 7, 1, 900, name="k(int)", correlation_id=None)
+            export.gpu_memory(process, 0, 70, 7_000, address=64)
+            export.gpu_memory(other, 0, 71, 7_100, address=64)
+
+        job = job_with(fill)
+        rows = memory_table(job, Selection()).records()
         assert [(row["rank"], row["peak"]) for row in rows] == [(0, 7_000), (1, 7_100)]
-        only = Selection(tasks=frozenset({Task(0, Job(opened(path)).ranks[1].task.process)}))
-        assert [row["rank"] for row in records(memory_table(Job(opened(path)), only))] == [1]
+        only = Selection(tasks=frozenset({job.ranks[1].task}))
+        assert [row["rank"] for row in memory_table(job, only).records()] == [1]
 
     def test_missing_memory_says_what_to_record(self, opened, tmp_path):
         job = Job(opened(old_schema_export(tmp_path / "x.sqlite")))
@@ -208,106 +235,84 @@ class TestTable:
                 "record with `nsys profile --cuda-memory-usage=true`",
             )
 
-    @pytest.mark.parametrize("schema", ["2.9.1", "3.0.0", "3.28.1"])
-    def test_every_schema_can_tell(self, opened, tmp_path, schema):
-        path = tmp_path / "x.sqlite"
-        with ExportWriter(path, schema) as export:
-            process = export.process(70)
-            export.kernel(process, 0, 7, 1, 900, name="k(int)", correlation_id=None)
-            export.gpu_memory(process, 0, 5, 64, address=64, memory=4)
-        [row] = records(memory_table(Job(opened(path)), Selection()))
-        assert (row["memory"], row["peak"], row["peak_percent"]) == ("Managed", 64, None)
+    def test_every_schema_can_tell(self, job_with):
+        for schema in ("2.9.1", "3.0.0", "3.28.1"):
+            job = job_with(
+                lambda export, process: export.gpu_memory(process, 0, 5, 64, address=64, memory=4), schema=schema
+            )
+            [row] = memory_table(job, Selection()).records()
+            assert (row["memory"], row["peak"], row["peak_percent"]) == ("Managed", 64, None), schema
 
 
 class TestOverTime:
-    @pytest.mark.parametrize("seed", range(3))
-    def test_every_span_has_its_peak_and_its_end(self, opened, tmp_path, seed):
-        path = random_export(tmp_path / "x.sqlite", seed)
-        job = Job(opened(path))
-        for window in windows(seed + 10):
-            rows = [row for row in records(memory_over_time(job, Selection(window), 7)) if row["device"] == 1]
+    def test_every_span_has_its_peak_and_its_end(self, random_jobs):
+        for seed, (path, job) in enumerate(random_jobs):
             ledger = Ledger(path, 1, DEVICE)
-            edges = [window.start + number * (window.end - window.start) // 7 for number in range(8)]
-            assert [row["start"] for row in rows] == edges[:-1]
-            expected = [(ledger.peak(Window(a, max(a, b))), ledger.at(b)) for a, b in pairwise(edges)]
-            assert [(row["peak"], row["at_end"]) for row in rows] == expected
+            for window in windows(seed + 10):
+                rows = [row for row in memory_over_time(job, Selection(window), 7).records() if row["device"] == 1]
+                edges = [window.start + number * (window.end - window.start) // 7 for number in range(8)]
+                assert [row["start"] for row in rows] == edges[:-1]
+                expected = [(ledger.peak(Window(a, max(a, b))), ledger.at(b)) for a, b in pairwise(edges)]
+                assert [(row["peak"], row["at_end"]) for row in rows] == expected, (seed, window)
 
     def test_its_highest_span_has_the_peak_of_the_table(self, demo_session):
         job = Job(demo_session)
-        rows = records(memory_over_time(job, Selection(), 50))
-        for row in records(memory_table(job, Selection())):
+        rows = memory_over_time(job, Selection(), 50).records()
+        for row in memory_table(job, Selection()).records():
             mine = [one["peak"] for one in rows if (one["rank"], one["memory"]) == (row["rank"], row["memory"])]
             assert max(one for one in mine if one is not None) == row["peak"]
 
 
 class TestAllocations:
     def test_largest_first_with_call_and_ranges(self, demo_session, demo_job):
-        answer = allocation_table(Job(demo_session), Selection())
-        rows = records(answer)
+        job = Job(demo_session)
+        answer = allocation_table(job, Selection())
+        rows = answer.records()
         assert "--cudabacktrace=memory" in answer.notes[-1]
-        sizes = [size for path in demo_job for size, in native(
-            path, "SELECT bytes FROM CUDA_GPU_MEMORY_USAGE_EVENTS WHERE memoryOperationType = 0"
-        )]  # fmt: skip
+        query = "SELECT bytes FROM CUDA_GPU_MEMORY_USAGE_EVENTS WHERE memoryOperationType = 0"
+        sizes = [size for path in demo_job for (size,) in native(path, query)]
         assert [row["bytes"] for row in rows] == sorted(sizes, reverse=True)
         for row in rows[:4]:
             assert (row["bytes"], row["call"], row["nvtx"]) == (12 * 1024**3, "cudaMalloc", "step 1 › data loading")
             assert (row["duration"], row["lifetime"], row["at_peak"]) == (120 * MS, None, 1)
+        for name, count in {"data loading": 4, "no such range": 0}.items():  # which the filter looks at
+            assert len(allocation_table(job, Selection().with_name(name)).rows) == count
 
-    def test_those_at_the_peak_add_up_to_it(self, opened, tmp_path):
-        for seed in range(3):
-            job = Job(opened(random_export(tmp_path / f"{seed}.sqlite", seed)))
+    def test_those_at_the_peak_add_up_to_it_and_those_never_freed_are_those_of_the_table(self, random_jobs):
+        for seed, (_, job) in enumerate(random_jobs[:3]):
             for window in windows(seed):
-                table = records(memory_table(job, Selection(window)))
-                rows = records(allocation_table(job, Selection(window), "at-peak"))
-                for one in table:
+                rows = allocation_table(job, Selection(window), "at-peak").records()
+                for one in memory_table(job, Selection(window)).records():
                     place = (one["device"], one["memory"])
                     mine = [row["bytes"] for row in rows if (row["device"], row["memory"]) == place]
-                    assert sum(mine) == one["peak"]
-
-    def test_never_freed_ones_are_those_of_the_table(self, opened, tmp_path):
-        job = Job(opened(random_export(tmp_path / "x.sqlite", 3)))
-        rows = records(allocation_table(job, Selection(), "never-freed"))
-        table = records(memory_table(job, Selection()))
+                    assert sum(mine) == one["peak"], (seed, window)
+        _, job = random_jobs[3]
+        rows = allocation_table(job, Selection(), "never-freed").records()
+        table = memory_table(job, Selection()).records()
         assert sum(row["bytes"] for row in rows) == sum(row["never_freed_bytes"] for row in table)
         assert len(rows) == sum(row["never_freed"] for row in table) > 0
 
-    def test_name_filter_looks_at_the_ranges(self, demo_session):
-        job = Job(demo_session)
-        assert len(allocation_table(job, Selection().with_name("data loading")).rows) == 4
-        assert not allocation_table(job, Selection().with_name("no such range")).rows
-
-    def test_ranges_around_a_call_are_those_of_its_thread(self, opened, tmp_path):
-        path = tmp_path / "x.sqlite"
-        with ExportWriter(path) as export:
-            process = export.process(70)
+    def test_ranges_around_a_call_are_those_of_its_thread(self, job_with):
+        def fill(export: ExportWriter, process: Process) -> None:
             main, other = (export.thread(process, 70 + number, "python") for number in (0, 1))
-            export.kernel(process, 0, 7, 1, 9_000, name="k(int)", correlation_id=None)
             for start, end, text in ((0, 5_000, "outer"), (100, 200, "over"), (300, 4_000, "inner")):
                 export.nvtx_range(main, start, end, text)
             export.nvtx_range(other, 0, 9_000, "other thread")
             for number, time in enumerate((250, 400, 6_000), 1):
                 export.api(main, time, time + 50, "cudaMalloc_v3020", number)
                 export.gpu_memory(process, 0, time + 40, number, address=64 * number, correlation_id=number)
-        rows = records(allocation_table(Job(opened(path)), Selection()))
-        assert [(row["bytes"], row["nvtx"]) for row in rows] == [(3, None), (2, "outer › inner"), (1, "outer")]
 
-    def test_calls_without_any_range_have_none(self, opened, tmp_path):
-        path = tmp_path / "x.sqlite"
-        with ExportWriter(path) as export:
-            process = export.process(70)
-            export.api(export.thread(process, 70, "python"), 10, 60, "cudaMalloc_v3020", 1)
-            export.gpu_memory(process, 0, 50, 64, address=64, correlation_id=1)
-        [row] = records(allocation_table(Job(opened(path)), Selection()))
-        assert (row["call"], row["duration"], row["tid"], row["nvtx"]) == ("cudaMalloc", 50, 70, None)
+        rows = allocation_table(job_with(fill), Selection()).records()
+        assert [(row["bytes"], row["nvtx"]) for row in rows] == [(3, None), (2, "outer › inner"), (1, "outer")]
+        assert {(row["call"], row["duration"], row["tid"]) for row in rows} == {("cudaMalloc", 50, 70)}
 
     @pytest.mark.parametrize("event_class", [0, 67])
-    def test_the_stack_of_its_call_begins_where_cuda_is_called(self, opened, tmp_path, event_class):
-        """The stack is that of the call, or with --cudabacktrace that of its second row."""
-        path = tmp_path / "x.sqlite"
+    def test_the_stack_of_its_call_begins_where_cuda_is_called(self, job_with, event_class):
+        """The stack is that of the call, or with --cudabacktrace that of its second row. There is no range here."""
         cuda = [Frame("0x7f", "/x/libcuda.so.525", is_unresolved=True), Frame("cudaMalloc", "/x/libcudart.so.12")]
         stack = [*cuda, Frame("Pool::grow(int)", "/x/app"), Frame("main", "/x/app")]
-        with ExportWriter(path) as export:
-            process = export.process(70)
+
+        def fill(export: ExportWriter, process: Process) -> None:
             main = export.thread(process, 70, "python")
             for number, own in enumerate((stack, cuda, ()), 1):
                 time = 1_000 * number
@@ -316,25 +321,24 @@ class TestAllocations:
                 name = "cudaMalloc" if event_class else "cudaMalloc_v3020"
                 export.api(main, time, time + 60, name, number, stack=own, event_class=event_class)
                 export.gpu_memory(process, 0, time + 50, number, address=64 * number, correlation_id=number)
-        answer = allocation_table(Job(opened(path)), Selection())
-        rows = records(answer)
+
+        answer = allocation_table(job_with(fill), Selection())
         assert not answer.notes
+        rows = answer.records()
         assert [row["stack"] for row in rows] == [None, None, "Pool::grow ‹ main"]
-        assert {row["call"] for row in rows} == {"cudaMalloc"}
+        assert {(row["call"], row["nvtx"]) for row in rows} == {("cudaMalloc", None)}
 
 
 class TestPools:
-    def test_fragmentation_is_what_is_reserved_and_not_used_at_the_peak(self, opened, tmp_path):
-        path = tmp_path / "x.sqlite"
-        with ExportWriter(path) as export:
-            process = export.process(70)
-            export.kernel(process, 0, 7, 1, 900, name="k(int)", correlation_id=None)
+    def test_fragmentation_is_what_is_reserved_and_not_used_at_the_peak(self, job_with):
+        def fill(export: ExportWriter, process: Process) -> None:
             export.memory_pool(process, 0, 5, Pool(4_096, 0, 0))
             for time, size, used in ((10, 1_000, 900), (20, 4_000, 1_000), (30, 4_000, 3_900)):
                 export.gpu_memory(process, 0, time, 100, address=time, pool=Pool(4_096, size, used))
             export.gpu_memory(process, 0, 40, 100, address=10, is_free=True, pool=Pool(4_096, 4_000, 3_800))
             export.memory_pool(process, 0, 50, Pool(4_096, 3_800, 3_800), operation=3, keep=0)
-        [row] = records(pool_table(Job(opened(path)), Selection()))
+
+        [row] = pool_table(job_with(fill), Selection()).records()
         assert (row["rank"], row["pool"], row["peak"], row["used"]) == (0, "0x1000", 4_000, 1_000)
         assert (row["unused_percent"], row["peak_time"], row["peak_used"]) == (75.0, 20, 3_900)
         assert (row["allocations"], row["frees"], row["trims"]) == (3, 1, 1)

@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import native
+from support import native, session_over
 from synthetic import ExportWriter
 
 from nsystui.base.answer import Answer, iter_rows
-from nsystui.base.selection import Selection, Window
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.catalogue import question_named
-from nsystui.questions.gpu.metric_tables import (
-    metric_means,
-    metric_statistics,
-    metrics_over_time,
-)
+from nsystui.questions.gpu.metric_tables import metric_means, metric_statistics, metrics_over_time
 from nsystui.questions.gpu.metrics import MetricSource, Samples, attributed, metric_sources, samples_of, unit_of
 from nsystui.questions.job import Job
 from nsystui.questions.tasks import used_devices
 from nsystui.store.session import Session
 
 Opener = Callable[..., Session]
+Span = tuple[int, int]
 SOURCE = MetricSource(0, 0, 0, "SM Active")
 METRICS = ("SMs Active [Throughput %]", "GPC Clock Frequency [MHz]", "DRAM Read Bandwidth [Throughput %]")
 
 
-@pytest.fixture
-def sampled(opened: Opener, tmp_path: Path) -> Job:
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     """A GPU sampled every 10 ns from 0 to 200, not from 100 to 150; a long kernel, and two short ones side by side."""
-    path = tmp_path / "metrics.sqlite"
+    path = tmp_path_factory.mktemp("sampled") / "metrics.sqlite"
     with ExportWriter(path) as export:
         export.gpu(3)
         process = export.process(100)
@@ -45,7 +42,9 @@ def sampled(opened: Opener, tmp_path: Path) -> Job:
         for time in (*range(0, 101, 10), *range(150, 201, 10)):
             clock = -5 if time == 30 else 1000 + time
             export.gpu_metric(3, time, [150 if time == 30 else time // 2, clock, 7])
-    return Job(opened(path))
+    job = Job(session_over(path))
+    yield job
+    job.close()
 
 
 def records(answer: Answer) -> list[dict[str, Any]]:
@@ -86,34 +85,28 @@ def test_a_sample_describes_the_time_since_the_one_before_but_no_gap(sampled: Jo
     assert sum(end - start for start, end in spans) == 17 * 10
 
 
-@pytest.mark.parametrize(
-    ("metric", "unit"),
-    [
-        ("SM Active", "% of cycles"),
-        ("Tensor Active [Throughput %]", "% of cycles"),
-        ("Compute Warps in Flight [Throughput %]", "% of warp slots"),
-        ("DRAM Read Throughput", "% of peak rate"),
-        ("NVLink RX Responses User Data", "% of peak rate"),
-        ("GPC Clock Frequency", "Hz"),
-        ("GPC Clock Frequency [MHz]", "MHz"),
-        ("Compute Warps in Flight [Avg Warps per Cycle]", "Avg Warps per Cycle"),
-        ("PCIe Read Requests to BAR1", ""),
-    ],
-)
-def test_a_unit_is_the_recorded_one_and_a_percentage_says_of_what(metric: str, unit: str) -> None:
-    assert unit_of(metric) == unit
+def test_a_unit_is_the_recorded_one_and_a_percentage_says_of_what() -> None:
+    for metric, unit in {
+        "SM Active": "% of cycles",
+        "Tensor Active [Throughput %]": "% of cycles",
+        "Compute Warps in Flight [Throughput %]": "% of warp slots",
+        "DRAM Read Throughput": "% of peak rate",
+        "NVLink RX Responses User Data": "% of peak rate",
+        "GPC Clock Frequency": "Hz",
+        "GPC Clock Frequency [MHz]": "MHz",
+        "Compute Warps in Flight [Avg Warps per Cycle]": "Avg Warps per Cycle",
+        "PCIe Read Requests to BAR1": "",
+    }.items():
+        assert unit_of(metric) == unit, metric
 
 
-def test_implausible_samples_are_cut_or_left_out_and_counted(sampled: Job) -> None:
+def test_implausible_samples_are_cut_or_left_out_and_the_others_count_by_their_overlap(sampled: Job) -> None:
     active, memory, clock = records(metric_statistics(sampled, Selection()))
     assert [one["metric"] for one in (active, memory, clock)] == [METRICS[0], METRICS[2], METRICS[1]]
     assert (active["rank"], active["device"], active["gpu"]) == (0, 0, 3)
     assert (active["samples"], active["implausible"], active["max"]) == (17, 1, 100)
     assert (clock["samples"], clock["implausible"], clock["min"]) == (16, 1, 1000)
     assert memory["mean"] == memory["median"] == 7
-
-
-def test_the_mean_of_a_selected_time_counts_the_overlap_of_each_period(sampled: Job) -> None:
     clock = records(metric_statistics(sampled, Selection(Window(55, 72))))[2]
     assert clock["mean"] == pytest.approx((5 * 1060 + 10 * 1070 + 2 * 1080) / 17)
     assert (clock["samples"], clock["min"], clock["max"]) == (3, 1060, 1080)
@@ -132,55 +125,40 @@ def test_the_means_of_kernels_say_how_much_of_them_was_long_enough(sampled: Job)
 
 
 def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened: Opener, tmp_path: Path) -> None:
-    path, samples = (
-        tmp_path / "bound.sqlite",
-        {"copy": (80, 40, 30, 3, 40), "gemm": (50, 10, 5, 45, 20), "tiny": (9, 0, 0, 0, 9)},
-    )
-    with ExportWriter(path) as export:
+    names = ("SMs Active", "DRAM Read Bandwidth", "DRAM Write Bandwidth", "Tensor Active", "Compute Warps in Flight")
+    samples = {"copy": (80, 40, 30, 3, 40), "gemm": (50, 10, 5, 45, 20), "tiny": (9, 0, 0, 0, 9)}
+    with ExportWriter(tmp_path / "bound.sqlite") as export:
         export.gpu(0)
         process = export.process(100)
         export.cuda_device(process, cuda_id=0, gpu_id=0)
-        export.gpu_metric_names(
-            0,
-            (
-                "SMs Active [Throughput %]",
-                "DRAM Read Bandwidth [Throughput %]",
-                "DRAM Write Bandwidth [Throughput %]",
-                "Tensor Active [Throughput %]",
-                "Compute Warps in Flight [Throughput %]",
-            ),
-        )
+        export.gpu_metric_names(0, [f"{name} [Throughput %]" for name in names])
         export.gpu_metric(0, 0, (0,) * 5)
         for number, (name, values) in enumerate(samples.items()):
             export.kernel(process, 0, 7, 100 * number, 100 * number + 100, name=f"{name}()", correlation_id=number + 1)
             for time in range(10, 101, 10):
                 export.gpu_metric(0, 100 * number + time, values)
-    found = {one["name"]: one for one in records(metric_means(Job(opened(path)), Selection(), "kernel"))}
-    assert [(found[name]["busiest"], found[name]["of_peak"], found[name]["bound"]) for name in samples] == [
-        ("DRAM", 70, "DRAM"),
-        ("tensor", 45, None),
-        ("tensor", 0, None),
-    ]
+    job = Job(opened(tmp_path / "bound.sqlite"))
+    found = {one["name"]: one for one in records(metric_means(job, Selection(), "kernel"))}
     # Where few SMs worked, a quotient of whole percents says nothing.
-    assert [found[name]["occupancy"] for name in samples] == [50, 40, None]
+    assert {
+        name: tuple(found[name][key] for key in ("busiest", "of_peak", "bound", "occupancy")) for name in found
+    } == {
+        "copy": ("DRAM", 70, "DRAM", 50),
+        "gemm": ("tensor", 45, None, 40),
+        "tiny": ("tensor", 0, None, None),
+    }
 
 
-def test_without_a_launch_of_two_samples_a_note_says_what_to_record(sampled: Job) -> None:
+def test_without_samples_or_a_launch_of_two_a_note_says_what_to_record(sampled: Job, opened, tmp_path: Path) -> None:
     answer = metric_means(sampled, Selection(Window(80, 90)), "launch")
     assert not len(answer) and "no launch is long enough" in answer.notes[0]
     assert "too short for two samples" in metric_means(sampled, Selection(Window(80, 90)), "kernel").notes[0]
-
-
-def test_a_job_without_samples_says_how_to_record_them(opened: Opener, tmp_path: Path) -> None:
-    path = tmp_path / "without.sqlite"
-    with ExportWriter(path) as export:
+    with ExportWriter(tmp_path / "without.sqlite") as export:
         export.kernel(export.process(100), 0, 7, 0, 10, name="a", correlation_id=1)
-    job = Job(opened(path))
-    for answer in (metric_statistics(job, Selection()), *(metric_means(job, Selection(), by) for by in SUBJECTS)):
+    job = Job(opened(tmp_path / "without.sqlite"))
+    subjects = ("kernel", "launch", "range", "step", "collective")
+    for answer in (metric_statistics(job, Selection()), *(metric_means(job, Selection(), by) for by in subjects)):
         assert not len(answer) and "--gpu-metrics-devices=all" in answer.notes[0]
-
-
-SUBJECTS = ("kernel", "launch", "range", "step", "collective")
 
 
 def spans_of(job: Job, metric: str) -> dict[tuple[int, int | None], list[tuple[int, int, float]]]:
@@ -206,52 +184,46 @@ def spans_of(job: Job, metric: str) -> dict[tuple[int, int | None], list[tuple[i
     return found
 
 
-@pytest.mark.parametrize("by", ["step", "collective", "range"])
-def test_the_means_of_a_job_are_those_of_a_loop_over_its_samples(demo_session: Session, by: str) -> None:
-    job, metric = Job(demo_session), "Tensor Active [Throughput %]"
-    samples = spans_of(job, metric)
-    gpu = {one.task: (one.task.report, one.gpu) for one in used_devices(demo_session)}
-    ranks = {item.rank: item.task for item in job.ranks}
-    answer = records(metric_means(job, Selection(), by))
+def pieces_of(job: Job, by: str, answer: list[dict[str, Any]]) -> Iterator[tuple[Any, tuple[int, int | None], Span]]:
+    """What the means are of: the key of a row, report and GPU, and a time."""
+    gpu = {one.task: (one.task.report, one.gpu) for one in used_devices(job.session)}
     if by == "step":
-        assert len(answer) == 12
+        ranks = {item.rank: item.task for item in job.ranks}
         for one in answer:
-            piece = (one["start"], one["start"] + one["duration"])
-            assert one[metric] == pytest.approx(naive(samples[gpu[ranks[one["rank"]]]], [piece]))
-        return
-    total: dict[object, list[float]] = {}
-    if by == "collective":
+            yield (one["rank"], one["start"]), gpu[ranks[one["rank"]]], (one["start"], one["start"] + one["duration"])
+    elif by == "collective":
         kernels = job.pairing().kernels
-        columns = [kernels[key] for key in ("report", "process", "start", "end", "collective", "message_size")]
-        pieces = [
-            ((c, int(s)), gpu_of, (a, b))
-            for r, p, a, b, c, s in zip(*columns, strict=True)
-            for gpu_of in gpu.values()
-            if gpu_of[0] == r
-        ]
-        assert all(s is not None for (_, s), *_ in pieces)
-        rows = {(one["collective"], one["message_size"]): one[metric] for one in answer}
+        columns = [kernels[key] for key in ("report", "start", "end", "collective", "message_size")]
+        for report, start, end, collective, size in zip(*columns, strict=True):
+            yield from (((collective, int(size)), place, (start, end)) for place in gpu.values() if place[0] == report)
     else:
         ranges = job.nvtx_ranges(Selection())
-        pieces = []
         for number in np.flatnonzero(ranges.op_count > 0).tolist():
-            lane = ranges.lane_of(number)
-            place = next(
-                where for task, where in gpu.items() if task.process == lane.process and task.report == lane.report
-            )
-            pieces.append(
-                (ranges.names[ranges.name[number]], place, (int(ranges.gpu_start[number]), int(ranges.gpu_end[number])))
-            )
-        pieces = [one for one in pieces if one[0] in ("forward", "backward")]
-        rows = {one["name"]: one[metric] for one in answer if one["name"] in ("forward", "backward")}
-    for key, place, (start, end) in pieces:
-        own = [one for one in samples[place] if one[1] > start and one[0] < end]
+            lane, name = ranges.lane_of(number), ranges.names[ranges.name[number]]
+            if name == "forward":
+                place = gpu[Task(lane.report, lane.process)]
+                yield (name,), place, (int(ranges.gpu_start[number]), int(ranges.gpu_end[number]))
+
+
+KEYS = {"step": ("rank", "start"), "collective": ("collective", "message_size"), "range": ("name",)}
+
+
+@pytest.mark.parametrize("by", KEYS)
+def test_the_means_of_a_job_are_those_of_a_loop_over_its_samples(demo_session: Session, by: str) -> None:
+    job, metric = Job(demo_session), "Tensor Active [Throughput %]"
+    samples, answer = spans_of(job, metric), records(metric_means(job, Selection(), by))
+    total: dict[object, list[float]] = {}
+    for key, place, (start, end) in pieces_of(job, by, answer):
         sums = total.setdefault(key, [0.0, 0.0])
-        for first, last, value in own:
-            overlap = min(end, last) - max(start, first)
-            sums[0] += overlap * value
-            sums[1] += overlap
-    assert rows.keys() == total.keys()
+        for first, last, value in samples[place]:
+            if last > start and first < end:
+                overlap = min(end, last) - max(start, first)
+                sums[0] += overlap * value
+                sums[1] += overlap
+    rows = {tuple(one[key] for key in KEYS[by]): one[metric] for one in answer}
+    if by == "range":
+        rows = {key: value for key, value in rows.items() if key in total}
+    assert rows.keys() == total.keys() and len(rows) >= {"step": 12, "collective": 1, "range": 1}[by]
     for key, (value, time) in total.items():
         assert rows[key] == pytest.approx(value / time if time else None), key
 

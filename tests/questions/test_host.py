@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from support import edit, native, native_count, session_over, shared
 from synthetic import ExportWriter
 
+from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Window
 from nsystui.cli import main
 from nsystui.exports.writing.host import RUNNING as STATE_RUNNING
@@ -25,18 +29,26 @@ from nsystui.questions.host.samples import samples_of
 from nsystui.questions.host.threads import PARTS, threads_table
 from nsystui.questions.idle_causes import budget_with_causes
 from nsystui.questions.job import Job
-from nsystui.store import packing
+from nsystui.store import packing, tables
 from nsystui.store.session import Session
 
 MS = 1_000_000
-WITH_SAMPLES = [
+SMALL = ("alcf-allgather-rank0", "gemm-pageable")
+
+
+def real(*names: str) -> list[Any]:
+    """The names of real exports, of which only the small ones are in the fast run."""
+    return [pytest.param(name, marks=() if name in SMALL else pytest.mark.campaign) for name in names]
+
+
+WITH_SAMPLES = (
     "dataloader-bound-a100",
     "ai-training-before",
     "ddp-a100-rank0of4",
     "jacobi-staged-copies",
     "mpi-cuda-saxpy-schema2.9",
     "alcf-allgather-rank0",
-]
+)
 MAIN, WORK, LEAF = (Frame(name, "/opt/app/main") for name in ("main", "app::work(int)", "app::Grid<float>::leaf()"))
 COPY = Frame("memcpy", "/usr/lib/libc.so.6")
 DRIVER = [Frame(f"0x7f00{number:08x}", "/usr/lib/libcuda.so.1", is_unresolved=True) for number in range(3)]
@@ -67,9 +79,15 @@ def written(path: Path, schema: str = "3.13.2") -> Path:
     return path
 
 
-def test_functions_have_the_samples_at_their_end_and_anywhere(tmp_path: Path) -> None:
-    with job_of(written(tmp_path / "a.sqlite")) as job:
-        found = {row["function"]: row for row in functions_table(job, Selection()).records()}
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """The job of ``written``, open."""
+    with job_of(written(tmp_path_factory.mktemp("host") / "a.sqlite")) as job:
+        yield job
+
+
+def test_functions_have_the_samples_at_their_end_and_anywhere(host: Job):
+    found = {row["function"]: row for row in functions_table(host, Selection()).records()}
     counts = {name: (row["own"], row["total"], row["module"], row["mode"]) for name, row in found.items()}
     assert counts == {
         "Grid::leaf": (6, 10, "main", ""),
@@ -82,18 +100,19 @@ def test_functions_have_the_samples_at_their_end_and_anywhere(tmp_path: Path) ->
     assert sum(row["own_percent"] for row in found.values()) == pytest.approx(100)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 1000])
-def test_the_size_of_chunks_changes_no_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+def test_the_size_of_chunks_changes_no_stack(host: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = functions_table(host, Selection()).rows
     path = written(tmp_path / "a.sqlite")
-    with job_of(path) as job:
-        whole = functions_table(job, Selection()).rows
-    monkeypatch.setattr(packing, "CHUNK_ROWS", chunk)
-    with job_of(path) as job:
-        assert functions_table(job, Selection()).rows == whole
+    for chunk in (1, 3):
+        monkeypatch.setattr(packing, "CHUNK_ROWS", chunk)
+        with job_of(path) as job:
+            assert functions_table(job, Selection()).rows == whole, chunk
 
 
-@pytest.mark.parametrize("schema", ["2.9.1", "3.7.2", "3.13.2", "3.25.0"])
-def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str) -> None:
+@pytest.mark.parametrize(
+    "schema", ["2.9.1", "3.25.0", *(pytest.param(one, marks=pytest.mark.campaign) for one in ("3.7.2", "3.13.2"))]
+)
+def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str):
     with job_of(written(tmp_path / "a.sqlite", schema)) as job:
         rows = threads_table(job, Selection(Window(0, 14 * MS))).records()
         main_thread, other = rows
@@ -115,7 +134,7 @@ def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str)
     assert other["idle_running"] == 4 * MS
 
 
-def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero(tmp_path: Path) -> None:
+def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero(tmp_path: Path):
     path = written(tmp_path / "a.sqlite")
     edit(path, "DROP TABLE OSRT_API")
     with job_of(path) as job:
@@ -126,24 +145,22 @@ def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero
     assert any("no OS runtime library calls" in note for note in answer.notes)
 
 
-def test_a_selection_cuts_samples_and_times(tmp_path: Path) -> None:
-    with job_of(written(tmp_path / "a.sqlite")) as job:
-        selection = Selection(Window(5 * MS, 7 * MS))
-        assert {row["function"]: row["own"] for row in functions_table(job, selection).records()} == {
-            "Grid::leaf": 1, "memcpy": 2, "app::work": 0, "main": 0,
-        }  # fmt: skip
-        (main_thread, other) = threads_table(job, selection).records()
-        assert (main_thread["cpu"], main_thread["os"], other["cpu"]) == (1 * MS, 1 * MS, 2 * MS)
-        named = functions_table(job, selection.with_name("leaf"), "thread")
-        assert [(row["thread"], row["total"]) for row in named.records()] == [("train (main)", 1), ("loader", 2)]
+def test_a_selection_cuts_samples_and_times(host: Job):
+    selection = Selection(Window(5 * MS, 7 * MS))
+    assert {row["function"]: row["own"] for row in functions_table(host, selection).records()} == {
+        "Grid::leaf": 1, "memcpy": 2, "app::work": 0, "main": 0,
+    }  # fmt: skip
+    (main_thread, other) = threads_table(host, selection).records()
+    assert (main_thread["cpu"], main_thread["os"], other["cpu"]) == (1 * MS, 1 * MS, 2 * MS)
+    named = functions_table(host, selection.with_name("leaf"), "thread")
+    assert [(row["thread"], row["total"]) for row in named.records()] == [("train (main)", 1), ("loader", 2)]
 
 
-def test_a_call_tree_from_callers_and_from_callees(tmp_path: Path) -> None:
-    with job_of(written(tmp_path / "a.sqlite")) as job:
-        down = call_tree_table(job, Selection())
-        up = call_tree_table(job, Selection(), bottom_up=True, depth=2)
-        part = call_tree_table(job, Selection().with_name("app::work"))
-        callers = call_tree_table(job, Selection().with_name("app::work"), bottom_up=True)
+def test_a_call_tree_from_callers_and_from_callees(host: Job):
+    down = call_tree_table(host, Selection())
+    up = call_tree_table(host, Selection(), bottom_up=True, depth=2)
+    part = call_tree_table(host, Selection().with_name("app::work"))
+    callers = call_tree_table(host, Selection().with_name("app::work"), bottom_up=True)
     assert [(row["call"], row["total"], row["own"]) for row in down.records()] == [
         ("main", 10, 0),
         ("  app::work", 8, 0),
@@ -163,20 +180,15 @@ def test_a_call_tree_from_callers_and_from_callees(tmp_path: Path) -> None:
     assert [(row["call"], row["total"]) for row in callers.records()] == [("app::work", 8), ("  main", 8)]
 
 
-def test_calls_of_the_os_and_of_cuda_know_their_stacks(tmp_path: Path) -> None:
-    import sqlalchemy as sa
-
-    from nsystui.store import tables
-
-    with job_of(written(tmp_path / "a.sqlite")) as job:
-        found = stacks.stacks_of(job.session, job.session.reports)[0]
-        chains = [chain for (chain,) in job.session.rows(sa.select(tables.os_calls.c.chain))]
-        (node,) = found.nodes(stacks.OS_CALL, chains)
-        assert [found.tree.functions[number].name for number in found.tree.path(int(node))] == ["main", "memcpy"]
+def test_calls_of_the_os_and_of_cuda_know_their_stacks(host: Job):
+    found = stacks.stacks_of(host.session, host.session.reports)[0]
+    chains = [chain for (chain,) in host.session.rows(sa.select(tables.os_calls.c.chain))]
+    (node,) = found.nodes(stacks.OS_CALL, chains)
+    assert [found.tree.functions[number].name for number in found.tree.path(int(node))] == ["main", "memcpy"]
 
 
-@pytest.mark.parametrize("name", WITH_SAMPLES)
-def test_samples_of_real_exports_are_those_that_sqlite_counts(name: str) -> None:
+@pytest.mark.parametrize("name", real(*WITH_SAMPLES))
+def test_samples_of_real_exports_are_those_that_sqlite_counts(name: str):
     (path,) = shared(name)
     names = dict(native(path, "SELECT id, value FROM StringIds"))
     ends, anywhere = Counter(), Counter()
@@ -209,8 +221,8 @@ def test_samples_of_real_exports_are_those_that_sqlite_counts(name: str) -> None
     assert int(tree.own.sum()) == tree.samples
 
 
-@pytest.mark.parametrize("name", WITH_SAMPLES)
-def test_time_on_cpu_of_real_exports_is_the_union_of_their_scheduling(name: str) -> None:
+@pytest.mark.parametrize("name", real(*WITH_SAMPLES))
+def test_time_on_cpu_of_real_exports_is_the_union_of_their_scheduling(name: str):
     (path,) = shared(name)
     events = native(path, "SELECT globalTid, start, isSchedIn FROM SCHED_EVENTS ORDER BY globalTid, start, rowid")
     expected: Counter[int] = Counter()
@@ -227,10 +239,9 @@ def test_time_on_cpu_of_real_exports_is_the_union_of_their_scheduling(name: str)
         assert sum(row[part] or 0 for part in PARTS) == row["window"] == last
 
 
-def test_a_damaged_chain_is_a_note_and_never_a_wrong_sum(tmp_path: Path) -> None:
+def test_a_damaged_chain_is_a_note_and_never_a_wrong_sum(host: Job, tmp_path: Path):
+    before = sum(functions_table(host, Selection()).cells("own"))
     path = written(tmp_path / "a.sqlite")
-    with job_of(path) as job:
-        before = sum(functions_table(job, Selection()).cells("own"))
     edit(
         path,
         "CREATE TABLE loose AS SELECT * FROM SAMPLING_CALLCHAINS WHERE id <> 2 AND (id <> 1 OR stackDepth <> 1) "
@@ -245,7 +256,7 @@ def test_a_damaged_chain_is_a_note_and_never_a_wrong_sum(tmp_path: Path) -> None
     assert any(note.startswith("2 call chains are damaged") for note in answer.notes)
 
 
-def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path) -> None:
+def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path):
     path = written(tmp_path / "a.sqlite")
     edit(path, "DELETE FROM SCHED_EVENTS WHERE start = 6000000")
     with job_of(path) as job:
@@ -253,16 +264,16 @@ def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path) -> 
     assert row["cpu"] == 12 * MS and sum(row[part] or 0 for part in PARTS) == 14 * MS
 
 
-@pytest.mark.parametrize("command", ["threads", "functions", "calltree"])
-def test_what_is_not_recorded_is_said_with_what_to_record(tmp_path: Path, command: str, capsys) -> None:
+def test_what_is_not_recorded_is_said_with_what_to_record(tmp_path: Path, capsys):
     with ExportWriter(tmp_path / "none.sqlite") as export:
         process = export.process(4711)
         export.kernel(process, 0, 7, 0, MS, name="saxpy()", correlation_id=1)
-    assert main([command, str(tmp_path / "none.sqlite"), "--format", "csv"]) == 3
-    assert "record with `nsys profile --" in capsys.readouterr().err
+    for command in ("threads", "functions", "calltree"):
+        assert main([command, str(tmp_path / "none.sqlite"), "--format", "csv"]) == 3, command
+        assert "record with `nsys profile --" in capsys.readouterr().err, command
 
 
-def test_stacks_are_written_for_flame_graphs_and_for_speedscope(tmp_path: Path, capsys) -> None:
+def test_stacks_are_written_for_flame_graphs_and_for_speedscope(tmp_path: Path, capsys):
     path = written(tmp_path / "a.sqlite")
     assert main(["export", "--stacks", str(tmp_path / "a.folded"), str(path)]) == 0
     lines = (tmp_path / "a.folded").read_text().splitlines()
@@ -278,7 +289,7 @@ def test_stacks_are_written_for_flame_graphs_and_for_speedscope(tmp_path: Path, 
     assert "exists already" in capsys.readouterr().err
 
 
-def test_samples_are_alike_where_columns_are_read_on_demand(tmp_path: Path) -> None:
+def test_samples_are_alike_where_columns_are_read_on_demand(tmp_path: Path):
     path = written(tmp_path / "a.sqlite")
     with closing(Session()) as session:
         session.add(path, whole=False)
@@ -308,11 +319,19 @@ def gaps_export(path: Path) -> Path:
     return path
 
 
-def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Path) -> None:
-    with job_of(gaps_export(tmp_path / "a.sqlite")) as job:
-        answer = gaps_table(job, Selection(Window(0, 22 * MS)))
-        listed = gaps_list(job, Selection(Window(0, 22 * MS)))
-    found = {(row["cause"], row["what"], row["thread"], row["caller"]): row["time"] for row in answer.records()}
+GAPS = Selection(Window(0, 22 * MS))
+
+
+def causes_of(answer: TableAnswer) -> dict[tuple[Any, ...], int]:
+    return {(row["cause"], row["what"], row["thread"], row["caller"]): row["time"] for row in answer.records()}
+
+
+def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Path):
+    path = gaps_export(tmp_path / "a.sqlite")
+    with job_of(path) as job:
+        answer, listed = gaps_table(job, GAPS), gaps_list(job, GAPS)
+        without_ranges = gaps_table(job, GAPS, "range")
+    found = causes_of(answer)
     assert found == {
         (causes.ALLOCATING, "cudaMalloc", None, None): 2 * MS,
         (causes.RUNNING_CODE, "app::work", None, None): 3 * MS,
@@ -328,10 +347,19 @@ def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Pat
     assert sum(answer.cells("percent")) == pytest.approx(100)
     (row,) = listed.records()
     assert (row["part"], row["start"], row["duration"], row["cause"]) == ("gap", 2 * MS, 18 * MS, causes.RUNNING_CODE)
+    assert [(row["range"], row["time"]) for row in without_ranges.records()] == [(causes.NO_RANGES, 18 * MS)]
+    assert any("no NVTX" in note for note in without_ranges.notes)
+    # Without scheduling and samples the rest is not recorded.
+    edit(path, *(f"DROP TABLE {name}" for name in ("SCHED_EVENTS", "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS")))
+    with job_of(path) as job:
+        rest = gaps_table(job, GAPS)
+    times = {row["cause"]: row["time"] for row in rest.records()}
+    assert times[causes.NOTHING] == (18 - 2 - 1 - 4 - 1) * MS and sum(rest.cells("time")) == 18 * MS
+    assert causes.OFF_CPU not in times and causes.RUNNING_CODE not in times
 
 
-@pytest.mark.parametrize("name", [*WITH_SAMPLES, "gemm-pageable", "cuda-graphs", "h100-2rank-moe-before"])
-def test_causes_of_real_exports_add_up_to_all_idle_time(name: str) -> None:
+@pytest.mark.parametrize("name", real(*WITH_SAMPLES, "gemm-pageable", "cuda-graphs", "h100-2rank-moe-before"))
+def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
     (path,) = shared(name)
     busy = [
         f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_{kind}"
@@ -357,7 +385,7 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str) -> None:
                     assert row["startup"] + row["gaps"] + row["tail"] == row["time"], by
 
 
-def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread(tmp_path: Path) -> None:
+def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread(tmp_path: Path):
     ranges = [  # ms: of the launching thread, but for the last; three of one form are one
         (1, 6, "outer"),
         (3, 5, "load 7"),
@@ -366,7 +394,6 @@ def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread
         (10, 11, "MPI:MPI_Barrier"),
         (13, 30, "last"),
     ]
-    path = gaps_export(tmp_path / "a.sqlite")
     with ExportWriter(tmp_path / "b.sqlite", "3.13.2") as export:
         export.gpu(0)
         process = export.process(4711)
@@ -382,7 +409,7 @@ def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread
     for moment in range(2, 20):
         around = [(end - start, name) for start, end, name in ranges if start <= moment < end and "MPI" not in name]
         expected[re.sub("[0-9]", "*", min(around)[1]) if around else causes.OUTSIDE] += MS
-    window = Selection(Window(0, 22 * MS))
+    window = GAPS
     with job_of(tmp_path / "b.sqlite") as job:
         found = {row["range"]: row for row in gaps_table(job, window, "range").records()}
         assert {name: row["time"] for name, row in found.items()} == expected
@@ -393,13 +420,10 @@ def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread
         assert parts_of_row(job, window, cause).startswith(f"NVTX ranges: {largest}")
         told = parts_of_row(job, window, found["last"])
         assert told == f"causes: {causes.NOTHING} 85.7 %, cudaLaunchKernel 14.3 %"
-    with job_of(path) as job:  # without any NVTX
-        answer = gaps_table(job, window, "range")
-        assert [(row["range"], row["time"]) for row in answer.records()] == [(causes.NO_RANGES, 18 * MS)]
-        assert any("no NVTX" in note for note in answer.notes)
 
 
-def test_the_starved_gpu_of_a_real_tutorial_waits_for_the_thread_that_pins_memory() -> None:
+@pytest.mark.campaign
+def test_the_starved_gpu_of_a_real_tutorial_waits_for_the_thread_that_pins_memory():
     with job_of(*shared("dataloader-bound-a100")) as job:
         answer = gaps_table(job, Selection())
     named = [row for row in answer.records() if row["what"]]
@@ -411,9 +435,7 @@ def test_the_starved_gpu_of_a_real_tutorial_waits_for_the_thread_that_pins_memor
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_rank(
-    tmp_path: Path, ranks: int
-) -> None:
+def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_rank(tmp_path: Path, ranks: int):
     with ExportWriter(tmp_path / "a.sqlite", "3.13.2") as export:
         export.gpu(0)
         for number in range(ranks):
@@ -433,7 +455,7 @@ def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_
         export.on_cpu(stranger, 4 * MS, 18 * MS, [LEAF], cpu=4)
     with job_of(tmp_path / "a.sqlite") as job:
         answer = gaps_table(job, Selection(Window(0, 20 * MS)))
-    found = {(row["cause"], row["what"], row["thread"], row["caller"]): row["time"] for row in answer.records()}
+    found = causes_of(answer)
     if ranks == 1:
         assert found == {
             (causes.WAITING, "app::work", "worker process worker 5000", None): 3 * MS,
@@ -448,7 +470,8 @@ def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_
         assert not any(thread for _, _, thread, _ in found)
 
 
-def test_the_starved_gpu_of_another_real_tutorial_waits_for_the_worker_of_its_data_loader() -> None:
+@pytest.mark.campaign
+def test_the_starved_gpu_of_another_real_tutorial_waits_for_the_worker_of_its_data_loader():
     (path,) = shared("ai-training-before")
     worker = "(globalTid >> 24) & 0xFFFFFF = 751197"
     with job_of(path) as job:
@@ -461,9 +484,7 @@ def test_the_starved_gpu_of_another_real_tutorial_waits_for_the_worker_of_its_da
     assert counted is not None and int(counted[2].replace(",", "")) <= samples
 
 
-def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one_name_in_several_ranks(
-    tmp_path: Path,
-) -> None:
+def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one_name_in_several_ranks(tmp_path: Path):
     for rank in range(2):
         with ExportWriter(tmp_path / f"{rank}.sqlite", "3.13.2") as export:
             export.gpu(0)
@@ -492,30 +513,28 @@ def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one
     assert "busy on loader (2 ranks) 47.6 %, many functions on loader (2 ranks) 47.6 %" in budget
 
 
-def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path) -> None:
+def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path):
     call = Frame("cudaStreamSynchronize", "/usr/lib/libcudart.so.12")
     with ExportWriter(tmp_path / "a.sqlite", "3.13.2") as export:
         export.gpu(0)
         process = export.process(4711)
         main_thread = export.thread(process, 4711, "train")
         export.on_cpu(main_thread, 0, 10 * MS, [*DRIVER, call, WORK, MAIN], cpu=3)
-        export.api(main_thread, 0, 1 * MS, "cudaLaunchKernel_v7000", 1)
         export.api(main_thread, 3 * MS, 6 * MS, "cudaStreamSynchronize_v3020", 2)
-        export.api(main_thread, 9 * MS, 10 * MS, "cudaLaunchKernel_v7000", 3)
-        export.kernel(process, 0, 7, 0, 2 * MS, name="saxpy()", correlation_id=1)
-        export.kernel(process, 0, 7, 9 * MS, 10 * MS, name="saxpy()", correlation_id=3)
+        for number, (start, end) in enumerate(((0, 2 * MS), (9 * MS, 10 * MS)), 3):
+            export.api(main_thread, start, start + MS, "cudaLaunchKernel_v7000", number)
+            export.kernel(process, 0, 7, start, end, name="saxpy()", correlation_id=number)
     with job_of(tmp_path / "a.sqlite") as job:
-        answer = gaps_table(job, Selection(Window(0, 10 * MS)))
-    found = {(row["cause"], row["what"]): row["time"] for row in answer.records()}
+        found = causes_of(gaps_table(job, Selection(Window(0, 10 * MS))))
     assert found == {
-        (causes.RUNNING_CODE, "app::work"): 4 * MS,
-        (causes.SYNCHRONISING, "cudaStreamSynchronize"): 3 * MS,
+        (causes.RUNNING_CODE, "app::work", None, None): 4 * MS,
+        (causes.SYNCHRONISING, "cudaStreamSynchronize", None, None): 3 * MS,
     }
 
 
 def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     computed = []
     compute = stacks._stacks
     monkeypatch.setattr(stacks, "_stacks", lambda *of: computed.append(1) or compute(*of))
@@ -523,13 +542,3 @@ def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(
         for window in (Window(0, 6 * MS), Window(0, 12 * MS)):
             assert functions_table(job, Selection(window)).rows
     assert len(computed) == 1
-
-
-def test_without_scheduling_and_samples_the_rest_is_not_recorded(tmp_path: Path) -> None:
-    path = gaps_export(tmp_path / "a.sqlite")
-    edit(path, *(f"DROP TABLE {name}" for name in ("SCHED_EVENTS", "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS")))
-    with job_of(path) as job:
-        answer = gaps_table(job, Selection(Window(0, 22 * MS)))
-    found = {row["cause"]: row["time"] for row in answer.records()}
-    assert found[causes.NOTHING] == (18 - 2 - 1 - 4 - 1) * MS and sum(answer.cells("time")) == 18 * MS
-    assert causes.OFF_CPU not in found and causes.RUNNING_CODE not in found

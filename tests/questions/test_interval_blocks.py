@@ -60,17 +60,18 @@ def made(steps: list[tuple[int, int]], start: int = -50) -> Intervals:
 @pytest.mark.usefixtures("small_blocks")
 class TestBlocks:
     @given(SETS)
-    def test_they_hold_the_same_intervals(self, steps: list[tuple[int, int]]) -> None:
+    def test_they_hold_the_same_intervals(self, steps):
         plain = made(steps)
         packed = blocks_of(plain)
         assert packed.whole() == plain
         assert packed.length == plain.length
+        parts = list(packed.parts())
+        assert np.concatenate([part.starts for part in parts] or [EMPTY.starts]).tolist() == plain.starts.tolist()
+        assert np.concatenate([part.ends for part in parts] or [EMPTY.ends]).tolist() == plain.ends.tolist()
         assert all(part.dtype == np.uint16 for steps in packed.steps for part in steps)
 
     @given(SETS, st.lists(STEPS, min_size=2, max_size=2), st.integers(1, 7))
-    def test_windows_and_bins_are_those_of_plain_intervals(
-        self, steps: list[tuple[int, int]], window: list[int], bins: int
-    ) -> None:
+    def test_windows_and_bins_are_those_of_plain_intervals(self, steps, window, bins):
         plain, (lo, hi) = made(steps), sorted(window)
         packed = blocks_of(plain)
         assert packed.clip(lo, hi) == plain.clip(lo, hi)
@@ -78,44 +79,32 @@ class TestBlocks:
         expected = covered_per_bin(plain.clip(lo, hi), lo, hi, bins)
         assert np.array_equal(packed.covered_per_bin(lo, hi, bins), expected)
 
-    @given(SETS)
-    def test_parts_are_the_intervals_none_of_them_cut(self, steps: list[tuple[int, int]]) -> None:
-        plain = made(steps)
-        parts = list(blocks_of(plain).parts())
-        assert np.concatenate([part.starts for part in parts] or [EMPTY.starts]).tolist() == plain.starts.tolist()
-        assert np.concatenate([part.ends for part in parts] or [EMPTY.ends]).tolist() == plain.ends.tolist()
-
     @given(SETS, SETS)
-    def test_what_is_shared_and_what_is_left_are_those_of_plain_intervals(
-        self, steps: list[tuple[int, int]], others: list[tuple[int, int]]
-    ) -> None:
+    def test_what_is_shared_and_what_is_left_are_those_of_plain_intervals(self, steps, others):
         plain, other = made(steps), made(others, -20)
         packed = blocks_of(plain)
         assert packed.shared_with(other) == intersect(plain, other).length
         assert without(packed, other).whole() == subtract(plain, other)
 
     @given(SETS, st.integers(-(2**40), 2**40))
-    def test_shifting_moves_every_interval(self, steps: list[tuple[int, int]], offset: int) -> None:
+    def test_shifting_moves_every_interval(self, steps, offset):
         plain = made(steps)
         moved = blocks_of(plain).shifted(offset).whole()
         assert moved == Intervals(plain.starts + offset, plain.ends + offset)
 
-    def test_nothing_is_empty(self) -> None:
+    def test_nothing_is_empty_and_impossible_windows_are_refused(self):
         assert blocks_of(EMPTY).whole() == NO_BLOCKS.whole() == EMPTY
-        assert NO_BLOCKS.length_within(0, 10) == 0
+        assert NO_BLOCKS.length_within(0, 10) == NO_BLOCKS.length_within(10, 0) == 0
         assert NO_BLOCKS.covered_per_bin(0, 10, 2).tolist() == [0.0, 0.0]
-
-    def test_a_window_that_ends_before_it_starts_or_has_no_bins_is_refused(self) -> None:
         with pytest.raises(ValueError, match="ends"):
             NO_BLOCKS.covered_per_bin(10, 0, 2)
         with pytest.raises(ValueError, match="bin"):
             NO_BLOCKS.covered_per_bin(0, 10, 0)
-        assert NO_BLOCKS.length_within(10, 0) == 0
 
 
 class TestBuilding:
     @given(SETS, st.lists(st.integers(0, 30), max_size=4))
-    def test_parts_that_were_cut_anywhere_become_one_again(self, steps: list[tuple[int, int]], cuts: list[int]) -> None:
+    def test_parts_that_were_cut_anywhere_become_one_again(self, steps, cuts):
         plain = made(steps)
         if not len(plain):
             return
@@ -127,7 +116,7 @@ class TestBuilding:
         assert builder.blocks().whole() == plain
 
     @given(st.lists(RANGES, max_size=5))
-    def test_a_union_of_batches_is_the_union_of_all(self, batches: list[list[tuple[int, int]]]) -> None:
+    def test_a_union_of_batches_is_the_union_of_all(self, batches):
         builder = UnionBuilder()
         for batch in batches:
             starts, ends = np.array(batch, np.int64).reshape(-1, 2).T
@@ -137,7 +126,7 @@ class TestBuilding:
         assert builder.blocks().whole() == expected
 
     @given(st.lists(SETS, min_size=1, max_size=3))
-    def test_slices_hold_everything_once(self, sets: list[list[tuple[int, int]]]) -> None:
+    def test_slices_hold_everything_once(self, sets):
         plain = [made(steps) for steps in sets]
         builders = [BlockBuilder() for _ in plain]
         for parts in slices([blocks_of(one) for one in plain]):
@@ -146,7 +135,7 @@ class TestBuilding:
         assert [builder.blocks().whole() for builder in builders] == plain
 
     @given(SETS, st.lists(STEPS, min_size=2, max_size=2))
-    def test_slices_of_a_window_hold_what_lies_in_it(self, steps: list[tuple[int, int]], window: list[int]) -> None:
+    def test_slices_of_a_window_hold_what_lies_in_it(self, steps, window):
         plain, (lo, hi) = made(steps), sorted(window)
         builder = BlockBuilder()
         for (part,) in slices([blocks_of(plain)], (lo, hi)):
@@ -157,9 +146,7 @@ class TestBuilding:
 @pytest.mark.usefixtures("small_blocks")
 class TestDeviceGaps:
     @given(SETS, SETS, st.lists(STEPS, min_size=2, max_size=2))
-    def test_gaps_lie_between_the_first_and_the_last_work(
-        self, kernels: list[tuple[int, int]], copies: list[tuple[int, int]], window: list[int]
-    ) -> None:
+    def test_gaps_lie_between_the_first_and_the_last_work(self, kernels, copies, window):
         parts = BusyParts.of(blocks_of(made(kernels)), NO_BLOCKS, blocks_of(made(copies, -20)), NO_BLOCKS)
         lo, hi = sorted(window)
         device = DeviceIntervals(Device(TASK, 0, None, None), Window(lo, hi), parts)
@@ -176,12 +163,12 @@ class TestDeviceGaps:
 @given(
     st.lists(st.sampled_from([0, 1, 0xFFFF, 0x10000, 0x12345678, 0xFFFFFFFF]) | st.integers(0, 0xFFFFFFFF), min_size=2)
 )
-def test_steps_of_up_to_32_bits_are_kept(steps: list[int]) -> None:
+def test_steps_of_up_to_32_bits_are_kept(steps):
     found = Steps.of(as_times([0, *steps[1:]])).edges(7)
     assert found.tolist() == np.cumsum([7, *steps[1:]]).tolist()
 
 
-def test_large_sets_look_at_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_sets_look_at_few_blocks(monkeypatch):
     monkeypatch.undo()
     starts = np.arange(0, 10**7, 10)
     packed = blocks_of(Intervals(starts, starts + 4))

@@ -35,77 +35,72 @@ def heard():
     return Heard()
 
 
-def opened(files, heard, **how):
-    opener = Opener(Source(tuple(map(str, files)), **how), heard)
-    job, exports = opener.start()
-    return opener, job, exports
+@pytest.fixture
+def start():
+    """Begins to open files; their jobs are closed after the test."""
+    jobs = []
 
+    def begin(files, listener, **how):
+        opener = Opener(Source(tuple(map(str, files)), **how), listener)
+        job, exports = opener.start()
+        jobs.append(job)
+        return opener, job, exports
 
-def test_every_file_is_added_and_heard_of_in_the_order_of_the_command_line(demo_job, heard):
-    opener, job, exports = opened(reversed(demo_job), heard)
-    try:
-        assert [export.number for export in exports] == list(range(len(demo_job)))
-        assert opener.add(job, exports) == []
-        assert heard.files == len(demo_job)
-        assert set(heard.ready_paths) == set(heard.rows) == set(demo_job)
-        assert [report.path for report in job.session.reports] == [export.path for export in exports]
-        opener.align(job)
-        assert job.alignment is not None
-    finally:
+    yield begin
+    for job in jobs:
         job.close()
 
 
-def test_a_file_that_fails_is_told_and_the_others_are_opened(demo_job, tmp_path, heard):
+def test_every_file_is_added_and_heard_of_in_the_order_of_the_command_line(demo_job, heard, start):
+    opener, job, exports = start(reversed(demo_job), heard)
+    assert [export.number for export in exports] == list(range(len(demo_job)))
+    assert opener.add(job, exports) == []
+    assert heard.files == len(demo_job)
+    assert set(heard.ready_paths) == set(heard.rows) == set(demo_job)
+    assert [report.path for report in job.session.reports] == [export.path for export in exports]
+    opener.align(job)
+    assert job.alignment is not None
+
+
+def test_a_file_that_fails_is_told_and_the_others_are_opened(demo_job, tmp_path, heard, start):
     broken = tmp_path / "broken.sqlite"
     broken.write_bytes(b"SQLite format 3\0" + bytes(200))
-    opener, job, exports = opened([broken, demo_job[0]], heard)
-    try:
-        (failure,) = opener.add(job, exports)
-        assert isinstance(failure, ExportError) and heard.failures == {broken: str(failure)}
-        assert heard.ready_paths == [demo_job[0]]
-    finally:
-        job.close()
+    opener, job, exports = start([broken, demo_job[0]], heard)
+    (failure,) = opener.add(job, exports)
+    assert isinstance(failure, ExportError) and heard.failures == {broken: str(failure)}
+    assert heard.ready_paths == [demo_job[0]]
 
 
-def test_what_a_listener_raises_ends_the_opening(demo_job, tmp_path):
+def test_what_a_listener_raises_ends_the_opening(tmp_path, start):
     class Strict(Listener):
         def failed(self, path, error):
             raise error
 
     broken = tmp_path / "broken.sqlite"
     broken.touch()
-    opener, job, exports = opened([broken], Strict())
-    try:
-        with pytest.raises(ExportError):
-            opener.add(job, exports)
-        assert opener.is_stopped
-    finally:
-        job.close()
+    opener, job, exports = start([broken], Strict())
+    with pytest.raises(ExportError):
+        opener.add(job, exports)
+    assert opener.is_stopped
 
 
-def test_after_a_stop_nothing_is_read(demo_job, heard):
-    opener, job, exports = opened(demo_job, heard)
-    try:
-        opener.stop()
-        assert opener.look_at(job, exports[0]) is None
-        assert opener.add(job, exports) == []
-        assert not heard.ready_paths and not heard.failures and not job.session.reports
-    finally:
-        job.close()
+def test_after_a_stop_nothing_is_read(demo_job, heard, start):
+    opener, job, exports = start(demo_job, heard)
+    opener.stop()
+    assert opener.look_at(job, exports[0]) is None
+    assert opener.add(job, exports) == []
+    assert not heard.ready_paths and not heard.failures and not job.session.reports
 
 
-def test_a_look_says_what_a_file_is_before_its_rows_are_read(demo_job, heard):
-    opener, job, exports = opened(demo_job[:1], heard)
-    try:
-        found = opener.look_at(job, exports[0])
-        assert found is not None and found.opened is not None and found.opened.path == demo_job[0]
-        assert not job.session.reports
-        assert opener.look_at(job, Export(1, Path("none.sqlite"))) is None
-        assert list(heard.failures) == [Path("none.sqlite")]
-    finally:
-        job.close()
+def test_a_look_says_what_a_file_is_before_its_rows_are_read(demo_job, heard, start):
+    opener, job, exports = start(demo_job[:1], heard)
+    found = opener.look_at(job, exports[0])
+    assert found is not None and found.opened is not None and found.opened.path == demo_job[0]
+    assert not job.session.reports
+    assert opener.look_at(job, Export(1, Path("none.sqlite"))) is None
+    assert list(heard.failures) == [Path("none.sqlite")]
 
 
-def test_ranks_that_make_no_sense_are_refused_before_anything_is_opened(demo_job, heard):
+def test_ranks_that_make_no_sense_are_refused_before_anything_is_opened(demo_job, heard, start):
     with pytest.raises(UsageError):
-        opened(demo_job, heard, ranks="rank((\\d+)")
+        start(demo_job, heard, ranks="rank((\\d+)")

@@ -1,42 +1,31 @@
-"""Bandwidth by the formulas of nccl-tests, computed by hand; what is not known gives none. Kernels last 5 µs."""
+"""Bandwidth by the formulas of nccl-tests, computed by hand, and exposed time; what is not known gives none.
+
+Kernels last 5 µs. The programs of ``Programs`` are the processes of one export.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from nccl_program import A, B, Program, job_of
-from synthetic import payload_export, training_job
+from hypothesis import given
+from hypothesis import strategies as st
+from nccl_cases import REDUCE, Process, names_of, written
+from nccl_program import Program, job_of
+from synthetic import training_job
 
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo import NcclPayloads
-from nsystui.questions.nccl.bandwidth import rate, sizes_moved
+from nsystui.questions.algebra.interval_blocks import blocks_of
+from nsystui.questions.algebra.intervals import union
+from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals
+from nsystui.questions.nccl.bandwidth import exposed_times, rate, sizes_moved
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.summary import KERNEL, nccl_summary
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    yield Program(tmp_path / "program.sqlite")
-
-
-def bandwidths(program: Program, *by: By, order: Sequence[str] = ()) -> list[tuple[float | None, ...]]:
-    """Algorithm and bus bandwidth of the kernel rows in GB/s (which is bytes per ns), in the ``order`` of columns."""
-    job = program.job()
-    try:
-        answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), by or (By.COLLECTIVE,))
-        kernels = answer.frame()[answer.frame()["what"] == KERNEL]
-        kernels = kernels.sort_values(list(order)) if order else kernels
-        told = zip(kernels["algbw"].tolist(), kernels["busbw"].tolist(), strict=True)
-        return [tuple(None if np.isnan(value) else value / 1e9 for value in row) for row in told]
-    finally:
-        job.close()
-
+from nsystui.questions.tasks import RankedTask
 
 # With 4 ranks and a message of 80,000 bytes in 5,000 ns; the bytes of the operation, then what passes a link.
 FORMULAS = [
@@ -51,122 +40,118 @@ FORMULAS = [
     ("ncclSend", 16.0, 16.0),
     ("ncclRecv", 16.0, 16.0),
 ]
-CALLS = [call for call, _, _ in FORMULAS]
-Bandwidths = Callable[..., dict[str, tuple[float | None, ...]]]
+FOUR, TWO, UNKNOWN = 0xD4, 0xD2, 0xD0
+NOTHING = (None, None)
+
+
+class Programs(Process):
+    """Each method writes a program, and returns algorithm and bus bandwidth of its kernel rows, GB/s, by collective.
+
+    A first element that is a group makes it the rows by that.
+    """
+
+    def _every_call(self, **told: Any) -> None:
+        for number, (call, _, _) in enumerate(FORMULAS):
+            self.call(call, launches=1, stream=20 + number, **told)
+
+    def every_formula(self):
+        self.call("ncclCommInitRankConfig", comm=FOUR, ranks=4)
+        self._every_call(comm=FOUR, size=80_000)
+        return By.STREAM, *[found for _, *found in FORMULAS]
+
+    def what_needs_the_number_of_ranks_is_missing_without_it(self):
+        self._every_call(comm=UNKNOWN, size=80_000)
+        return By.STREAM, *[
+            (16.0 if size == 16.0 else None, 16.0 if size == bus else None) for _, size, bus in FORMULAS
+        ]
+
+    def without_a_size_there_is_none(self):
+        self.call("ncclCommInitRankConfig", comm=FOUR, ranks=4)
+        self._every_call()
+        return By.STREAM, *[NOTHING] * len(FORMULAS)
+
+    def a_way_counts_as_in_the_sendrecv_of_nccl_tests(self):
+        self.group(("ncclSend", 80_000), ("ncclRecv", 80_000))
+        return [(16.0, 16.0)]
+
+    def the_larger_direction_counts(self):
+        self.group(("ncclSend", 10_000), ("ncclRecv", 30_000), ("ncclRecv", 50_000))
+        return [(16.0, 16.0)]
+
+    def an_all_to_all_of_sends_has_the_bytes_of_all_ranks_already(self):
+        """Two ranks exchange 40,000 bytes each, one half of it with themselves."""
+        start = self.now - 1_000
+        self.group(*(("ncclSend", 40_000, TWO), ("ncclRecv", 40_000, TWO)) * 2)
+        self.label("nccl:all_to_all, op_id = 7", start)
+        return [(16.0, 8.0)]
+
+    def a_gather_of_receives_sends_no_own_share(self):
+        start = self.now - 1_000
+        self.group(("ncclRecv", 40_000, FOUR), ("ncclRecv", 40_000, FOUR))
+        self.label("nccl:gather", start)
+        return [(16.0, 16.0)]
+
+    def a_row_has_the_bytes_of_all_by_the_time_of_all(self):
+        """No mean of bandwidths: 16 and 48 GB/s in equal times make 32, and what has no size counts for neither."""
+        self.call("ncclCommInitRankConfig", comm=TWO, ranks=2)
+        self.reduce(80_000, comm=TWO)
+        self.reduce(240_000, comm=TWO)
+        self.call("ncclAllReduce", launches=1)
+        return [(32.0, 32.0)]
+
+    def collectives_of_a_row_have_their_own_factors(self):
+        self.reduce(80_000, comm=FOUR)
+        self.call("ncclAllGather", comm=FOUR, size=80_000, launches=1)
+        return By.RANK, (40.0, 36.0)
+
+    def communicators_of_a_row_have_their_own_ranks(self):
+        self.reduce(80_000, comm=FOUR)
+        self.reduce(80_000, comm=TWO)
+        return [(16.0, 20.0)]
+
+    def a_kernel_of_several_calls_has_the_bytes_of_all(self):
+        self.group(("ncclAllReduce", 30_000, TWO), ("ncclAllReduce", 50_000, TWO), kernel=REDUCE)
+        return [(16.0, 16.0)]
+
+    def a_kernel_that_mixes_collectives_has_none(self):
+        calls = ("ncclAllReduce", 30_000, TWO), ("ncclAllGather", 50_000, TWO)
+        self.group(*calls, kernel="ncclDevKernel_Generic(int)")
+        return [NOTHING]
+
+    def a_kernel_of_a_graph_has_none(self):
+        self.reduce(8, comm=TWO, launches=0)
+        self.graph_kernel()
+        return [NOTHING]
 
 
 @pytest.fixture(scope="module")
-def by_call(tmp_path_factory: pytest.TempPathFactory) -> Bandwidths:
-    """The bandwidths of every call of a program, each of which launches a kernel on a stream of its own."""
+def programs(tmp_path_factory) -> Iterator[Callable[[str], tuple[pd.DataFrame, Any]]]:
+    """The kernel rows of a program, and the bandwidths that it expects."""
+    export, written_ = written(Programs, tmp_path_factory.mktemp("programs") / "programs.sqlite")
+    job = export.job()
 
-    @cache
-    def measured(ranks: int | None, **told: Any) -> dict[str, tuple[float | None, ...]]:
-        program = Program(tmp_path_factory.mktemp("calls") / "program.sqlite")
-        if ranks is not None:
-            program.call("ncclCommInitRankConfig", ranks=ranks)
-        for number, call in enumerate(CALLS):
-            program.call(call, launches=1, stream=20 + number, **told)
-        return dict(zip(CALLS, bandwidths(program, By.STREAM, order=["stream"]), strict=True))
+    def ask(name: str) -> tuple[pd.DataFrame, Any]:
+        process, expected = written_[name]
+        by = expected[0] if isinstance(expected[0], By) else By.COLLECTIVE
+        only = Selection(tasks=frozenset({Task(0, process.process.global_id)}))
+        frame = nccl_summary(job.session, only, job.ranks, job.pairing(), (by,)).frame()
+        kernels = frame[frame["what"] == KERNEL]
+        return kernels.sort_values("stream") if by is By.STREAM else kernels, expected[by is not By.COLLECTIVE :]
 
-    return measured
-
-
-@pytest.mark.parametrize(("call", "algorithm", "bus"), FORMULAS, ids=CALLS)
-class TestFormulas:
-    def test_with_four_ranks(self, by_call: Bandwidths, call: str, algorithm: float, bus: float) -> None:
-        assert by_call(4, size=80_000)[call] == pytest.approx((algorithm, bus))
-
-    def test_what_needs_the_number_of_ranks_is_missing_without_it(
-        self, by_call: Bandwidths, call: str, algorithm: float, bus: float
-    ) -> None:
-        needs_no_ranks = algorithm == bus
-        expected = (16.0 if algorithm == 16.0 else None, 16.0 if needs_no_ranks else None)
-        assert by_call(None, size=80_000)[call] == expected
-
-    def test_without_a_size_there_is_none(self, by_call: Bandwidths, call: str, algorithm: float, bus: float) -> None:
-        assert by_call(4)[call] == (None, None)
-
-
-class TestSendsAndReceives:
-    def test_one_way_counts_as_in_the_sendrecv_of_nccl_tests(self, program: Program) -> None:
-        program.group(("ncclSend", 80_000), ("ncclRecv", 80_000))
-        assert bandwidths(program) == [(16.0, 16.0)]
-
-    def test_the_larger_direction_counts(self, program: Program) -> None:
-        program.group(("ncclSend", 10_000), ("ncclRecv", 30_000), ("ncclRecv", 50_000))
-        assert bandwidths(program) == [(16.0, 16.0)]
-
-    def test_an_all_to_all_of_sends_has_the_bytes_of_all_ranks_already(self, program: Program) -> None:
-        """Two ranks exchange 40,000 bytes each, one half of it with themselves."""
-        program.call("ncclCommInitRankConfig", ranks=2)
-        start = program.now - 1_000
-        program.group(*(("ncclSend", 40_000), ("ncclRecv", 40_000)) * 2)
-        program.label("nccl:all_to_all, op_id = 7", start)
-        assert bandwidths(program) == [(16.0, 8.0)]
-
-    def test_a_gather_of_receives_sends_no_own_share(self, program: Program) -> None:
-        program.call("ncclCommInitRankConfig", ranks=3)
-        start = program.now - 1_000
-        program.group(("ncclRecv", 40_000), ("ncclRecv", 40_000))
-        program.label("nccl:gather", start)
-        assert bandwidths(program) == [(16.0, 16.0)]
-
-
-class TestRows:
-    def test_a_row_has_the_bytes_of_all_by_the_time_of_all(self, program: Program) -> None:
-        """No mean of bandwidths: 16 and 48 GB/s in equal times make 32, and what has no size counts for neither."""
-        program.call("ncclCommInitRankConfig", ranks=2)
-        program.call("ncclAllReduce", size=80_000, launches=1)
-        program.call("ncclAllReduce", size=240_000, launches=1)
-        program.call("ncclAllReduce", launches=1)
-        assert bandwidths(program) == [(32.0, 32.0)]
-
-    def test_collectives_of_a_row_have_their_own_factors(self, program: Program) -> None:
-        program.call("ncclCommInitRankConfig", ranks=4)
-        program.call("ncclAllReduce", size=80_000, launches=1)
-        program.call("ncclAllGather", size=80_000, launches=1)
-        assert bandwidths(program, By.RANK) == [pytest.approx((40.0, 36.0))]
-
-    def test_communicators_of_a_row_have_their_own_ranks(self, program: Program) -> None:
-        program.call("ncclCommInitRankConfig", comm=A, ranks=4)
-        program.call("ncclCommInitRankConfig", comm=B, ranks=2)
-        program.call("ncclAllReduce", comm=A, size=80_000, launches=1)
-        program.call("ncclAllReduce", comm=B, size=80_000, launches=1)
-        assert bandwidths(program) == [pytest.approx((16.0, 20.0))]
-
-    def test_a_kernel_of_several_calls_has_the_bytes_of_all(self, program: Program) -> None:
-        program.call("ncclCommInitRankConfig", ranks=2)
-        program.group(("ncclAllReduce", 30_000), ("ncclAllReduce", 50_000), kernel="AllReduce")
-        assert bandwidths(program) == [(16.0, 16.0)]
-
-    def test_a_kernel_that_mixes_collectives_has_none(self, program: Program) -> None:
-        program.call("ncclCommInitRankConfig", ranks=2)
-        program.group(("ncclAllReduce", 30_000), ("ncclAllGather", 50_000), kernel="ncclDevKernel_Generic(int)")
-        assert bandwidths(program) == [(None, None)]
-
-    def test_a_kernel_of_a_graph_has_none(self, program: Program) -> None:
-        program.call("ncclCommInitRankConfig", ranks=2)
-        program.call("ncclAllReduce", size=8)
-        program.export.api(program.main, program.now, program.now + 1_000, "cudaGraphLaunch_v10000", 99)
-        program.export.kernel(
-            program.process, 0, 20, program.now + 5_000, program.now + 9_000, name="ncclDevKernel_AllReduce(int)",
-            correlation_id=99, graph_node_id=7,
-        )  # fmt: skip
-        assert bandwidths(program) == [(None, None)]
-
-
-@pytest.mark.parametrize("binary", [False, True])
-def test_both_forms_of_the_payload_give_the_same(tmp_path: Path, binary: bool) -> None:
-    job = job_of(payload_export(tmp_path / "payload.sqlite", json=not binary, binary=binary))
-    answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE,))
-    kernels = answer.frame()[answer.frame()["what"] == KERNEL].set_index("collective")
-    # Rank 1 of 4; kernels of 500 µs.
-    assert kernels["algbw"]["AllReduce"] == pytest.approx(4 * 1024**2 / 500e-6)
-    assert kernels["busbw"]["AllGather"] == pytest.approx(65_535 * 4 / 500e-6 * 3 / 4)
+    yield ask
     job.close()
 
 
-def test_an_old_nccl_gives_the_same_without_communicators(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", names_of(Programs))
+def test_bandwidths_of_a_program(programs, name):
+    frame, expected = programs(name)
+    found = zip(frame["algbw"].tolist(), frame["busbw"].tolist(), strict=True)
+    told = [tuple(None if np.isnan(value) else value / 1e9 for value in row) for row in found]
+    assert told == [pytest.approx(tuple(row)) if None not in row else tuple(row) for row in expected]
+
+
+@pytest.mark.campaign
+def test_an_old_nccl_gives_the_same_without_communicators(tmp_path):
     job = job_of(*training_job(tmp_path, ranks=2, steps=1, layers=2, payload_layout=NcclPayloads.BEFORE_2_25))
     frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing()).frame()
     told = frame[frame["what"] == KERNEL]
@@ -176,19 +161,16 @@ def test_an_old_nccl_gives_the_same_without_communicators(tmp_path: Path) -> Non
     job.close()
 
 
-def test_a_rate_over_no_time_is_missing() -> None:
+def test_a_rate_over_no_time_is_missing():
     told = rate(np.array([8.0, 8.0, np.nan]), np.array([4.0, 0.0, 4.0]))
-    assert told[0] == 2e9
-    assert np.isnan(told[1:]).all()
+    assert told[0] == 2e9 and np.isnan(told[1:]).all()
 
 
-def test_damaged_ranks_and_no_kernels() -> None:
-    kernels = pd.DataFrame(
-        {"collective": ["AllReduce"], "ranks": [0], "message_size": [8], "one_way": [None]}, dtype=object
-    )
-    size, bus = sizes_moved(kernels.astype(dict.fromkeys(("ranks", "message_size", "one_way"), "Int64")))
-    assert size.tolist() == [8.0]
-    assert np.isnan(bus).all()
+def test_damaged_ranks_and_no_kernels():
+    row = {"collective": ["AllReduce"], "ranks": [0], "message_size": [8], "one_way": [None]}
+    kernels = pd.DataFrame(row, dtype=object).astype(dict.fromkeys(("ranks", "message_size", "one_way"), "Int64"))
+    size, bus = sizes_moved(kernels)
+    assert size.tolist() == [8.0] and np.isnan(bus).all()
     assert [len(part) for part in sizes_moved(kernels.iloc[:0])] == [0, 0]
 
 
@@ -211,23 +193,76 @@ def by_hand_without_wait(job: Any) -> dict[tuple[str, int], float]:
     return {key: 1e9 * size / time for key, (size, time) in found.items()}
 
 
-def test_bandwidth_without_waiting_is_that_of_the_last_rank_to_arrive(tmp_path: Path) -> None:
-    job = job_of(*training_job(tmp_path, ranks=3, steps=3, layers=2))
-    try:
-        answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE, By.BYTES), KERNEL)
-        frame = answer.frame().dropna(subset=["busbw_without_wait"])
-        found = {(row.collective, int(row.message_size)): row.busbw_without_wait for row in frame.itertuples()}
-        assert found and found == pytest.approx({key: by_hand_without_wait(job)[key] for key in found})
-        assert (frame["busbw_without_wait"] >= frame["busbw"]).all()
-    finally:
+def test_bandwidth_without_waiting_is_that_of_the_last_rank_to_arrive_where_all_ranks_are_open(tmp_path):
+    paths = training_job(tmp_path, ranks=3, steps=2, layers=1)
+    job = job_of(*paths)
+    answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE, By.BYTES), KERNEL)
+    frame = answer.frame().dropna(subset=["busbw_without_wait"])
+    found = {(row.collective, int(row.message_size)): row.busbw_without_wait for row in frame.itertuples()}
+    assert found and found == pytest.approx({key: by_hand_without_wait(job)[key] for key in found})
+    assert (frame["busbw_without_wait"] >= frame["busbw"]).all()
+    job.close()
+    job = job_of(*paths[:2])
+    frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE,), KERNEL).frame()
+    assert frame["busbw"].notna().any() and frame["busbw_without_wait"].isna().all()
+    job.close()
+
+
+class TestExposedTime:
+    SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12)
+
+    @staticmethod
+    def device_of(process: int, spans: list[tuple[int, int]]) -> DeviceIntervals:
+        """Device 0 of a process, busy with kernels that start and last so long."""
+        task = RankedTask(Task(0, process), process, "test", None, "", process, "", "", (0,), ())
+        starts, lengths = np.array(spans, np.int64).reshape(-1, 2).T
+        parts = BusyParts(kernels=blocks_of(union(starts, starts + lengths)))
+        return DeviceIntervals(Device(task, 0, None, None), Window(0, 100), parts)
+
+    @given(st.lists(SPANS, min_size=2, max_size=2), st.lists(st.tuples(*[st.integers(0, n) for n in (60, 20, 1)])))
+    def test_it_is_what_remains_of_a_set_of_nanoseconds(self, compute, nccl):
+        columns = {
+            "process": [process for _, _, process in nccl],
+            "start": [start for start, _, _ in nccl],
+            "end": [start + length for start, length, _ in nccl],
+        }
+        kernels = pd.DataFrame({"report": 0, "device": 0, **columns}).astype("int64")
+        devices = [self.device_of(process, spans) for process, spans in enumerate(compute)]
+        busy = [{ns for start, length in spans for ns in range(start, start + length)} for spans in compute]
+        expected = [len(set(range(start, start + length)) - busy[process]) for start, length, process in nccl]
+        assert exposed_times(kernels, devices).tolist() == expected
+
+    def test_a_device_without_other_work_exposes_everything(self):
+        kernels = pd.DataFrame({"report": [0], "device": [1], "process": [0], "start": [3], "end": [9]})
+        assert exposed_times(kernels, [self.device_of(0, [(0, 50)])]).tolist() == [6]
+
+    def test_a_row_sums_its_kernels_of_one_device_and_leaves_the_union_to_the_gpu_screen(self, tmp_path):
+        """Two NCCL kernels side by side for 5 µs, 3 µs of them beside a kernel; one on its own."""
+        program = Program(tmp_path / "program.sqlite")
+        start = program.now
+        program.call("ncclAllReduce", size=8)
+        for stream in (20, 21):
+            program.launch(start + 1_000, program.main, stream, "AllReduce")
+        program.compute(start + 21_000, start + 24_000)
+        program.compute(start + 21_000, start + 26_000, device=1)
+        program.call("ncclAllGather", size=8, launches=1, kernel="AllGather")
+        job = program.job()
+        frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE,)).frame()
+        told = frame[frame["what"] == KERNEL].set_index("collective")
+        assert told["exposed"].to_dict() == {"AllReduce": 4_000, "AllGather": 5_000}
+        assert told["overlapped"].to_dict() == pytest.approx({"AllReduce": 60.0, "AllGather": 0.0})
+        union_of_both = job.busy(Selection()).devices[0].parts.exposed_nccl.length
+        assert union_of_both == 7_000 < told["exposed"].sum()
+        calls = frame[frame["what"] != KERNEL]
+        assert len(calls) and calls[["exposed", "overlapped", "algbw", "busbw"]].isna().all(axis=None)
+        # What hides a kernel does not depend on the streams of the selection.
+        chosen = nccl_summary(job.session, Selection(streams=frozenset({20})), job.ranks, job.pairing(), (By.STREAM,))
+        assert chosen.frame()["exposed"].dropna().tolist() == [2_000 + 5_000]
         job.close()
 
-
-def test_bandwidth_without_waiting_is_missing_where_a_rank_is_not_open(tmp_path: Path) -> None:
-    job = job_of(*training_job(tmp_path, ranks=3, steps=2, layers=2)[:2])
-    try:
-        answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE,), KERNEL)
-        assert answer.frame()["busbw"].notna().any()
-        assert answer.frame()["busbw_without_wait"].isna().all()
-    finally:
+    @pytest.mark.parametrize("name", ["ddp-a100-rank0of4", "h100-2rank-moe-before"])
+    def test_real_jobs_without_concurrent_nccl_kernels_agree_with_the_union(self, shared_export, name):
+        job = job_of(shared_export(name))
+        exposed = sum(device.parts.exposed_nccl.length for device in job.busy(Selection()).devices)
+        assert int(job.pairing().kernels["exposed"].sum()) == exposed
         job.close()

@@ -10,6 +10,7 @@ from nccl_program import Program, rows
 
 from nsystui.questions.job import Job
 from nsystui.questions.nccl.from_log import read_log
+from nsystui.questions.nccl.pairing import NcclPairing
 
 INIT = (
     "node001:{pid}:{pid} [0] NCCL INFO ncclCommInitRankConfig comm {comm} rank 3 nranks 4 cudaDev 0 nvmlDev 0 "
@@ -32,9 +33,7 @@ def log(path: Path, *calls: tuple[str, int], pid: int = 5000, host: str = "node0
     return path
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    yield Program(tmp_path / "program.sqlite")
+KEYS = ("collective", "message_size", "communicator", "ranks", "reduction", "datatype")
 
 
 @pytest.fixture
@@ -42,26 +41,44 @@ def text(tmp_path: Path) -> Path:
     return tmp_path / "nccl.log"
 
 
-def reduced(program: Program, times: int = 2) -> Job:
-    """A program that reduces so often, and gathers once, without telling sizes."""
-    for _ in range(times):
-        program.call("ncclAllReduce", launches=1, kernel="AllReduce")
-    program.call("ncclAllGather", launches=1, kernel="AllGather")
-    return program.job()
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    return Program(tmp_path / "program.sqlite")
 
 
-def aligned(job: Job, *names: Path) -> Job:
+@pytest.fixture(scope="module")
+def reduced(tmp_path_factory) -> Iterator[Job]:
+    """A program that reduces twice, and gathers once, without telling sizes."""
+    program = Program(tmp_path_factory.mktemp("reduced") / "program.sqlite")
+    for name in ("AllReduce", "AllReduce", "AllGather"):
+        program.call(f"nccl{name}", launches=1, kernel=name)
+    job = program.job()
+    yield job
+    job.close()
+
+
+@pytest.fixture(scope="module")
+def two_streams(tmp_path_factory) -> Iterator[Job]:
+    """Three reductions, the second of which is on a stream of its own."""
+    program = Program(tmp_path_factory.mktemp("streams") / "program.sqlite")
+    for stream in (20, 30, 20):
+        program.call("ncclAllReduce", launches=1, kernel="AllReduce", stream=stream)
+    job = program.job()
+    yield job
+    job.close()
+
+
+def aligned(job: Job, *names: Path) -> NcclPairing:
+    """The pairing with the sizes of logs, which may come when a pairing is there already."""
+    job = Job(job.session)
+    assert "size_source" in job.pairing().calls
     job.nccl_log = read_log(map(str, names), job.ranks)
-    return job
+    return job.pairing()
 
 
-KEYS = ("collective", "message_size", "communicator", "ranks", "reduction", "datatype")
-
-
-def test_calls_and_their_kernels_get_what_the_log_says(program: Program, text: Path) -> None:
-    log(text, ("AllReduce", 100), ("AllGather", 7), ("AllReduce", 1000))
-    job = aligned(reduced(program), text)
-    pairing = job.pairing()
+def test_calls_and_their_kernels_get_what_the_log_says(reduced, text):
+    assert reduced.pairing().calls["message_size"].isna().all()
+    pairing = aligned(reduced, log(text, ("AllReduce", 100), ("AllGather", 7), ("AllReduce", 1000)))
     expected = [
         ("AllReduce", 400, "0x54fe282d32a87d85", 4, "Sum", "fp32"),
         ("AllReduce", 4000, "0x54fe282d32a87d85", 4, "Sum", "fp32"),
@@ -71,84 +88,53 @@ def test_calls_and_their_kernels_get_what_the_log_says(program: Program, text: P
     assert rows(pairing.kernels, *KEYS[:4]) == [row[:4] for row in expected]
     assert set(pairing.calls["size_source"]) == {"log"}
     assert pairing.notes == ("message sizes from the debug log, by the order of the calls: 3",)
-    job.close()
 
 
-def test_other_counts_are_not_aligned_and_a_note_says_so(program: Program, text: Path) -> None:
-    log(text, ("AllReduce", 100), ("AllGather", 7))
-    job = aligned(reduced(program), text)
-    pairing = job.pairing()
-    assert rows(pairing.calls, "collective", "message_size") == [
-        ("AllReduce", None),
-        ("AllReduce", None),
-        ("AllGather", 28),
-    ]
+def test_other_counts_are_not_aligned_and_a_note_says_so(reduced, text):
+    pairing = aligned(reduced, log(text, ("AllReduce", 100), ("AllGather", 7)))
+    assert rows(pairing.calls, *KEYS[:2]) == [("AllReduce", None), ("AllReduce", None), ("AllGather", 28)]
     assert pairing.notes == (
         "message sizes from the debug log, by the order of the calls: 1",
         "where the debug log does not fit, sizes stay unknown: 2 calls of AllReduce, but 1 in the log",
     )
-    job.close()
 
 
-@pytest.mark.parametrize("who", [{"pid": 5001}, {"pid": 6000}])
-def test_another_process_tells_nothing(program: Program, text: Path, who: dict[str, int]) -> None:
-    log(text, ("AllReduce", 100), ("AllReduce", 7), ("AllGather", 7), **who)
-    job = aligned(reduced(program), text)
-    assert job.pairing().calls["message_size"].isna().all()
-    assert "no calls of these processes" in job.pairing().notes[0]
-    job.close()
+@pytest.mark.parametrize("pid", [5001, 6000])
+def test_another_process_tells_nothing(reduced, text, pid):
+    pairing = aligned(reduced, log(text, ("AllReduce", 100), ("AllReduce", 7), ("AllGather", 7), pid=pid))
+    assert pairing.calls["message_size"].isna().all()
+    assert "no calls of these processes" in pairing.notes[0]
 
 
-def two_streams(program: Program) -> Job:
-    """Three reductions, the second of which is on a stream of its own."""
-    for stream in (20, 30, 20):
-        program.call("ncclAllReduce", launches=1, kernel="AllReduce", stream=stream)
-    return program.job()
-
-
-def test_communicators_of_one_process_are_told_apart_by_their_streams(program: Program, text: Path) -> None:
+def test_communicators_of_one_process_are_told_apart_by_their_streams_and_counts(two_streams, text):
     log(text, ("AllReduce", 100), ("AllReduce", 300))
     log(text, ("AllReduce", 7), comm="0x77")
-    job = aligned(two_streams(program), text)
-    assert rows(job.pairing().calls, "message_size") == [(400,), (28,), (1200,)]
-    job.close()
+    assert rows(aligned(two_streams, text).calls, "message_size") == [(400,), (28,), (1200,)]
 
 
-@pytest.mark.parametrize("second", [("AllReduce", "AllReduce"), ("AllReduce", "AllReduce", "AllReduce")])
-def test_communicators_whose_counts_do_not_tell_them_apart_tell_nothing(
-    program: Program, text: Path, second: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("second", [2, 3])
+def test_communicators_whose_counts_do_not_tell_them_apart_tell_nothing(two_streams, text, second):
     log(text, ("AllReduce", 100), ("AllReduce", 300))
-    log(text, *((op, 7) for op in second), comm="0x77")
-    job = aligned(two_streams(program), text)
-    assert job.pairing().calls["message_size"].isna().all()
-    assert "AllReduce on 2 communicators of one process" in job.pairing().notes[0]
-    job.close()
+    log(text, *[("AllReduce", 7)] * second, comm="0x77")
+    pairing = aligned(two_streams, text)
+    assert pairing.calls["message_size"].isna().all()
+    assert "AllReduce on 2 communicators of one process" in pairing.notes[0]
 
 
-def test_what_the_export_tells_stays(program: Program, text: Path) -> None:
+def test_what_the_export_tells_stays(program, text):
     program.call("ncclAllReduce", size=64, launches=1, kernel="AllReduce")
     program.call("ncclAllReduce", launches=1, kernel="AllReduce")
-    log(text, ("AllReduce", 100))
-    job = aligned(program.job(), text)
-    assert rows(job.pairing().calls, "message_size", "size_source") == [(64, "payload"), (400, "log")]
+    job = program.job()
+    calls = aligned(job, log(text, ("AllReduce", 100))).calls
+    assert rows(calls, "message_size", "size_source") == [(64, "payload"), (400, "log")]
     job.close()
 
 
-def test_kernels_without_nvtx_calls_are_aligned_themselves(tmp_path: Path, text: Path) -> None:
+def test_kernels_without_nvtx_calls_are_aligned_themselves(tmp_path, text):
     program = Program(tmp_path / "silent.sqlite", domain=False)
     for number in range(2):
         program.launch(1_000_000 * (number + 1), program.main, 20, "AllReduce")
-    log(text, ("AllReduce", 100), ("AllReduce", 25))
-    job = aligned(program.job(), text)
-    assert rows(job.pairing().kernels, "message_size", "ranks") == [(400, 4), (100, 4)]
-    assert job.pairing().kernels["bus_size"].tolist() == [600.0, 150.0]
-    job.close()
-
-
-def test_the_log_may_come_when_a_pairing_is_there(program: Program, text: Path) -> None:
-    log(text, ("AllReduce", 100), ("AllReduce", 7), ("AllGather", 7))
-    job = reduced(program)
-    assert job.pairing().calls["message_size"].isna().all()
-    assert aligned(job, text).pairing().calls["message_size"].notna().all()
+    job = program.job()
+    kernels = aligned(job, log(text, ("AllReduce", 100), ("AllReduce", 25))).kernels
+    assert rows(kernels, "message_size", "ranks", "bus_size") == [(400, 4, 600.0), (100, 4, 150.0)]
     job.close()

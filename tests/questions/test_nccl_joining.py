@@ -15,9 +15,9 @@ from nsystui.questions.nccl.pairing import NcclPairing, joined
 
 @pytest.fixture(scope="module", params=[*NcclPayloads])
 def exports(request, tmp_path_factory) -> list[Path]:
-    """Four reports of which no payload, an old one or a new one is known."""
-    job = TrainingJob(ranks=4, steps=2, layers=2, payload_layout=request.param, gpu_metrics=False)
-    return job.write(tmp_path_factory.mktemp("four"))
+    """Three reports of which no payload, an old one or a new one is known."""
+    job = TrainingJob(ranks=3, steps=2, layers=1, payload_layout=request.param, gpu_metrics=False)
+    return job.write(tmp_path_factory.mktemp("three"))
 
 
 def without_numbers(frame: pd.DataFrame) -> pd.DataFrame:
@@ -27,6 +27,7 @@ def without_numbers(frame: pd.DataFrame) -> pd.DataFrame:
     return plain.astype({key: object for key in plain if isinstance(plain[key].dtype, pd.CategoricalDtype)})
 
 
+@pytest.mark.campaign
 def test_reports_one_at_a_time_give_the_same(exports, opened, monkeypatch):
     session = opened(*exports)
     whole = NcclPairing.load(session)

@@ -39,15 +39,10 @@ def test_a_pointer_is_the_rank_that_its_init_line_tells(communicators):
     member = heard(communicators, line(START, rank=1), line(rank=1))
     assert (member.communicator, member.rank, member.ranks) == ("0xfe", 1, 2)
     assert communicators.members == [member]  # START and COMPLETE are one
-
-
-def test_the_ranks_of_a_communicator_share_its_name_and_not_their_pointers(communicators):
-    communicators.hear(line(pid=1, pointer=0xC1, rank=0))
-    communicators.hear(line(pid=2, pointer=0xC1, rank=1))
-    first, second = communicators.member_of(call(1)), communicators.member_of(call(2))
-    assert first is not second
-    assert first.communicator == second.communicator == "0xfe"
-    assert (first.rank, second.rank) == (0, 1)
+    communicators.hear(line(pid=2, pointer=0xC1, rank=0))
+    other = communicators.member_of(call(2))
+    # The ranks of a communicator share its name and not their pointers.
+    assert other is not member and (other.communicator, other.rank) == ("0xfe", 0)
 
 
 def test_the_device_is_that_of_the_communicator_and_not_that_before_the_call(communicators):
@@ -58,18 +53,12 @@ def test_the_device_is_that_of_the_communicator_and_not_that_before_the_call(com
     assert unknown.device == 1
 
 
-def test_a_pointer_may_mean_another_communicator_after_it_was_destroyed(communicators):
-    first = heard(communicators, line(unique_id=0xFE))
-    second = heard(communicators, line(DESTROYED), line(unique_id=0xAB))
-    assert (first.communicator, second.communicator) == ("0xfe", "0xab")
-
-
-def test_an_id_that_is_used_again_is_another_communicator(communicators):
+def test_a_pointer_or_an_id_that_is_used_again_is_another_communicator(communicators):
     """NCCL 2.18 to 2.23 make the id of a split from its parent and color alone."""
-    communicators.hear(line(pointer=0xC1))
+    found = [heard(communicators, *lines) for lines in ([line()], [line(DESTROYED), line(unique_id=0xAB)])]
     communicators.hear(line(pointer=0xC2))
-    names = [communicators.member_of(call(pointer=pointer)).communicator for pointer in (0xC1, 0xC2)]
-    assert names == ["0xfe", "0xfe #2"]
+    assert [one.communicator for one in found] == ["0xfe", "0xab"]
+    assert communicators.member_of(call(pointer=0xC2)).communicator == "0xfe #2"
 
 
 def test_a_split_is_named_by_its_parent_count_and_color(communicators):
@@ -90,18 +79,15 @@ def test_without_an_id_a_pointer_is_the_name_in_its_process_only(communicators):
     assert (one.rank, one.ranks, one.is_shared) == (None, 2, False)
 
 
-def test_a_line_at_the_end_tells_the_rank_too(communicators):
+def test_a_line_at_the_end_or_in_a_later_file_tells_the_rank_too(communicators):
     """As in a log of which only the end is left."""
     member = communicators.member_of(call())
     communicators.hear(line(DESTROYED, rank=1))
     assert (member.rank, member.ranks) == (1, 2)
-    assert communicators.member_of(call()) is not member
-
-
-def test_a_beginning_in_a_later_file_still_names_the_calls(communicators):
-    member = communicators.member_of(call())
+    later = communicators.member_of(call())
+    assert later is not member
     communicators.hear(line(rank=1))
-    assert (member.communicator, member.rank) == ("0xfe", 1)
+    assert (later.communicator, later.rank) == ("0xfe", 1)
 
 
 def test_calls_without_a_communicator_have_a_member_without_one(communicators):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,142 +59,97 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize(("name", "collective"), KERNELS.items())
-def test_a_kernel_shows_its_collective(name: str, collective: str | None) -> None:
-    assert is_nccl_kernel(name)
-    assert collective_of_kernel(name) == collective
-    assert collective is None or collective in COLLECTIVES
+CALLS = {
+    "ncclAllReduce": "AllReduce",
+    "ncclAllReduce(): commHash 0x1a2b, stream 0x5, data_size 4096, type_size 4, red_op 0, pid 7": "AllReduce",
+    "ncclAllGather": "AllGather",
+    "ncclReduceScatter": "ReduceScatter",
+    "ncclBroadcast": "Broadcast",
+    "ncclBcast": "Broadcast",
+    "ncclReduce": "Reduce",
+    "ncclSend": "Send",
+    "ncclRecv": "Recv",
+    "ncclAlltoAll": "AlltoAll",
+    "ncclAllToAll": "AlltoAll",
+    "ncclGather": "Gather",
+    "ncclScatter": "Scatter",
+    "ncclPutSignal": "PutSignal",
+}
+MANAGEMENT = [
+    *(GROUP_START, GROUP_END, "ncclGroupSimulateEnd", "ncclCommInitRank", "ncclCommInitRankConfig"),
+    *("ncclCommInitAll", "ncclCommSplit", "ncclCommShrink", "ncclCommFinalize", "ncclCommDestroy"),
+    *("ncclCommAbort", "ncclCommCount", "ncclCommUserRank", "ncclMemAlloc", "ncclRedOpCreatePreMulSum"),
+]
+NO_CALLS = [
+    *("", "forward"),
+    "nccl:all_reduce",
+    "NCCL Progress 0",
+    "NCCL",
+    "nccl",
+    "ncclx",
+    "ncclAllReduce of mine",
+    "myncclSend",
+]
+PYTORCH = {
+    "nccl:all_to_all, op_id = 991144": "AlltoAll",
+    "nccl:all_to_all": "AlltoAll",
+    "nccl:all_reduce, op_id = 1": "AllReduce",
+    "nccl:all_reduce_barrier": "AllReduce",
+    "nccl:allreduce_coalesced": "AllReduce",
+    "nccl:_all_gather_base, op_id = 3": "AllGather",
+    "nccl:all_gather_into_tensor_coalesced": "AllGather",
+    "nccl:_reduce_scatter_base": "ReduceScatter",
+    "nccl:reduce_scatter_tensor_coalesced": "ReduceScatter",
+    "nccl:broadcast": "Broadcast",
+    "nccl:_broadcast_oop": "Broadcast",
+    "nccl:reduce": "Reduce",
+    "nccl:_reduce_oop": "Reduce",
+    "nccl:gather": "Gather",
+    "nccl:scatter": "Scatter",
+    "nccl:send 0->1": "Send",
+    "nccl:recv 0<-1, op_id = 5": "Recv",
+    **dict.fromkeys(("nccl:coalesced", "nccl:", "gloo:all_reduce", "ncclAllReduce", "aten::gather", "")),
+}
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "volta_sgemm_128x64_nn", "my_nccl_like_kernel", "void user<ncclFoo>(int)", "void at::native::reduce", " nccl"],
-)
-def test_other_kernels_are_not_nccls(name: str) -> None:
-    assert not is_nccl_kernel(name)
-    assert collective_of_kernel(name) is None
+def test_a_kernel_shows_its_collective():
+    assert {name: collective_of_kernel(name) for name in KERNELS} == KERNELS
+    assert {name for name in KERNELS if not is_nccl_kernel(name)} == set()
+    assert {*KERNELS.values()} - {None} <= {*COLLECTIVES}
 
 
-def test_a_kernel_of_nccls_with_a_name_never_seen_is_still_nccls() -> None:
-    assert is_nccl_kernel("NCCLsomething")
-    assert is_nccl_kernel("ncclLocalOpAppend")
+def test_other_kernels_are_not_nccls():
+    for name in ("", "volta_sgemm_128x64_nn", "my_nccl_like_kernel", "void user<ncclFoo>(int)", " nccl", "void reduce"):
+        assert not is_nccl_kernel(name) and collective_of_kernel(name) is None, name
+    # A name never seen is still NCCL's.
+    assert is_nccl_kernel("NCCLsomething") and is_nccl_kernel("ncclLocalOpAppend")
     assert collective_of_kernel("ncclLocalOpAppend") is None
 
 
-@pytest.mark.parametrize(
-    ("name", "collective"),
-    [
-        ("ncclAllReduce", "AllReduce"),
-        ("ncclAllGather", "AllGather"),
-        ("ncclReduceScatter", "ReduceScatter"),
-        ("ncclBroadcast", "Broadcast"),
-        ("ncclBcast", "Broadcast"),
-        ("ncclReduce", "Reduce"),
-        ("ncclSend", "Send"),
-        ("ncclRecv", "Recv"),
-        ("ncclAlltoAll", "AlltoAll"),
-        ("ncclAllToAll", "AlltoAll"),
-        ("ncclGather", "Gather"),
-        ("ncclScatter", "Scatter"),
-        ("ncclPutSignal", "PutSignal"),
-        ("ncclAllReduce(): commHash 0x1a2b, stream 0x5, data_size 4096, type_size 4, red_op 0, pid 7", "AllReduce"),
-    ],
-)
-def test_communication(name: str, collective: str) -> None:
-    assert collective_of_api(name) == collective
-    assert is_communication(name)
+def test_calls_communicate_or_manage():
+    assert {name: collective_of_api(name) for name in CALLS} == CALLS
+    assert {name for name in CALLS if not is_communication(name)} == set()
+    for name in (*MANAGEMENT, *NO_CALLS):
+        assert not is_communication(name), name
+    assert {collective_of_api(name) for name in MANAGEMENT} == {None}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(GROUP_START, GROUP_END, "ncclGroupSimulateEnd", "ncclCommInitRank", "ncclCommInitRankConfig"),
-        *("ncclCommInitAll", "ncclCommSplit", "ncclCommShrink", "ncclCommFinalize", "ncclCommDestroy"),
-        *("ncclCommAbort", "ncclCommCount", "ncclCommUserRank", "ncclMemAlloc", "ncclRedOpCreatePreMulSum"),
-    ],
-)
-def test_management(name: str) -> None:
-    assert not is_communication(name)
-    assert collective_of_api(name) is None
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "nccl:all_reduce",
-        "NCCL Progress 0",
-        "NCCL",
-        "nccl",
-        "ncclx",
-        "ncclAllReduce of mine",
-        "myncclSend",
-        "forward",
-    ],
-)
-def test_other_ranges_are_no_api_calls(name: str) -> None:
-    assert not is_communication(name)
-
-
-@pytest.mark.parametrize(
-    ("text", "collective"),
-    [
-        ("nccl:all_to_all, op_id = 991144", "AlltoAll"),
-        ("nccl:all_to_all", "AlltoAll"),
-        ("nccl:all_reduce, op_id = 1", "AllReduce"),
-        ("nccl:all_reduce_barrier", "AllReduce"),
-        ("nccl:allreduce_coalesced", "AllReduce"),
-        ("nccl:_all_gather_base, op_id = 3", "AllGather"),
-        ("nccl:all_gather_into_tensor_coalesced", "AllGather"),
-        ("nccl:_reduce_scatter_base", "ReduceScatter"),
-        ("nccl:reduce_scatter_tensor_coalesced", "ReduceScatter"),
-        ("nccl:broadcast", "Broadcast"),
-        ("nccl:_broadcast_oop", "Broadcast"),
-        ("nccl:reduce", "Reduce"),
-        ("nccl:_reduce_oop", "Reduce"),
-        ("nccl:gather", "Gather"),
-        ("nccl:scatter", "Scatter"),
-        ("nccl:send 0->1", "Send"),
-        ("nccl:recv 0<-1, op_id = 5", "Recv"),
-        ("nccl:coalesced", None),
-        ("nccl:", None),
-        ("gloo:all_reduce", None),
-        ("ncclAllReduce", None),
-        ("aten::gather", None),
-        ("", None),
-    ],
-)
-def test_pytorchs_labels(text: str, collective: str | None) -> None:
-    assert collective_of_label(text) == collective
+def test_pytorchs_labels():
+    assert {text: collective_of_label(text) for text in PYTORCH} == PYTORCH
 
 
 @given(st.text())
-def test_any_text_is_answered(text: str) -> None:
+def test_any_text_is_answered(text):
     for name in (text, "nccl" + text, "nccl:" + text, "ncclDevKernel_" + text):
         assert collective_of_kernel(name) is None or is_nccl_kernel(name)
         collective_of_api(name)
         collective_of_label(name)
 
 
-@pytest.mark.parametrize(
-    ("size", "bucket"),
-    [
-        (None, None),
-        (-1, None),
-        (0, "<64KiB"),
-        (65_535, "<64KiB"),
-        (65_536, "64KiB–1MiB"),
-        (1_048_575, "64KiB–1MiB"),
-        (1_048_576, "1MiB–16MiB"),
-        (16_777_215, "1MiB–16MiB"),
-        (16_777_216, ">16MiB"),
-        (1 << 62, ">16MiB"),
-    ],
-)
-def test_buckets(size: int | None, bucket: str | None) -> None:
-    assert bucket_of(size) == bucket
-
-
-def test_buckets_are_in_order() -> None:
+def test_buckets():
     assert BUCKETS == ("<64KiB", "64KiB–1MiB", "1MiB–16MiB", ">16MiB")
-    assert [bucket_of(edge) for edge in EDGES] == list(BUCKETS[1:])
+    assert EDGES == (1 << 16, 1 << 20, 1 << 24)
+    assert [bucket_of(size) for size in (None, -1)] == [None, None]
+    edges = [0, *EDGES, (1 << 62) + 1]
+    for bucket, low, high in zip(BUCKETS, edges, edges[1:], strict=False):
+        assert bucket_of(low) == bucket_of(high - 1) == bucket

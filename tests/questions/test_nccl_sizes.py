@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,8 +33,16 @@ def payload(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     job.close()
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory) -> Iterator[Job]:
+    """The same without sizes."""
+    job = job_of(payload_export(tmp_path_factory.mktemp("plain") / "plain.sqlite", json=False))
+    yield job
+    job.close()
+
+
 class TestHistogram:
-    def test_calls_and_bytes_of_each_bucket(self, payload: Job) -> None:
+    def test_calls_and_bytes_of_each_bucket(self, payload):
         sizes = PAYLOAD_BYTES
         assert size_histogram(payload.pairing(), EVERYTHING) == [
             ("<64KiB", 1, sizes["ncclAllGather"]),
@@ -46,36 +53,32 @@ class TestHistogram:
         early = EVERYTHING.with_window(Window(0, 10_500_000))
         assert [size.calls for size in size_histogram(payload.pairing(), early)] == [0, 0, 1, 0]
 
-    def test_calls_and_bytes_of_each_power_of_two(self, payload: Job) -> None:
+    def test_calls_and_bytes_of_each_power_of_two(self, payload, tmp_path):
         """From the smallest to the largest, the empty ones between them too."""
+        sizes = PAYLOAD_BYTES
+        expected = {f"{1 << power}KiB": (0, 0) for power in range(5, 10)} | {f"{1 << n}MiB": (0, 0) for n in range(5)}
+        expected |= {
+            "32KiB": (1, sizes["ncclAllGather"]),
+            "64KiB": (1, sizes["ncclReduceScatter"]),
+            "512KiB": (2, 2 * sizes["ncclSend"]),
+            "1MiB": (1, sizes["ncclBroadcast"]),
+            "4MiB": (1, sizes["ncclAllReduce"]),
+            "16MiB": (1, sizes["ncclReduce"]),
+        }
         told = size_histogram(payload.pairing(), EVERYTHING, By.POW2)
-        assert told == [
-            ("32KiB", 1, PAYLOAD_BYTES["ncclAllGather"]),
-            ("64KiB", 1, PAYLOAD_BYTES["ncclReduceScatter"]),
-            ("128KiB", 0, 0),
-            ("256KiB", 0, 0),
-            ("512KiB", 2, 2 * PAYLOAD_BYTES["ncclSend"]),
-            ("1MiB", 1, PAYLOAD_BYTES["ncclBroadcast"]),
-            ("2MiB", 0, 0),
-            ("4MiB", 1, PAYLOAD_BYTES["ncclAllReduce"]),
-            ("8MiB", 0, 0),
-            ("16MiB", 1, PAYLOAD_BYTES["ncclReduce"]),
-        ]
-        assert sum(one.bytes or 0 for one in told) == sum(PAYLOAD_BYTES.values())
-
-    def test_empty_messages_and_single_bytes(self, tmp_path: Path) -> None:
+        assert told == [(label, *found) for label, found in expected.items()]
+        assert sum(one.bytes or 0 for one in told) == sum(sizes.values())
+        # Empty messages and single bytes.
         program = Program(tmp_path / "program.sqlite")
         for size in (0, 1, 3, 0):
             program.call("ncclAllReduce", size=size)
         assert size_histogram(program.pairing(), EVERYTHING, By.POW2) == [("0B", 2, 0), ("1B", 1, 1), ("2B", 1, 3)]
 
     @pytest.mark.parametrize(("by", "bins"), [(By.SIZE, 4), (By.POW2, 0)])
-    def test_unknown_sizes_are_counted_apart(self, tmp_path: Path, by: By, bins: int) -> None:
-        job = job_of(payload_export(tmp_path / "plain.sqlite", json=False))
-        told = size_histogram(job.pairing(), EVERYTHING, by)
+    def test_unknown_sizes_are_counted_apart(self, plain, by, bins):
+        told = size_histogram(plain.pairing(), EVERYTHING, by)
         assert told[-1] == (None, 7, None)
         assert [one.calls for one in told[:-1]] == [0] * bins
-        job.close()
 
 
 DURATIONS = {("AllReduce", 1024): [1_000, 3_000, 5_000, 47_000], ("AllReduce", 4096): [7_000], ("Broadcast", 1024): [9]}
@@ -107,67 +110,45 @@ def kernel(program: Program, collective: str, duration: int, **told: int) -> Non
 
 
 def rows(answer: TableAnswer, *keys: str) -> list[tuple[Any, ...]]:
-    places = [[column.key for column in answer.columns].index(key) for key in keys]
-    return [tuple(row[place] for place in places) for row in answer.rows]
+    return list(zip(*(answer.cells(key) for key in keys), strict=True))
 
 
 class TestBySize:
     def by_size(self, job: Job, by: By = By.BYTES, selection: Selection = EVERYTHING) -> TableAnswer:
         return bandwidth_by_size(job.session, selection, job.ranks, job.pairing(), by)
 
-    def test_spread_of_the_durations_of_each_size(self, timed: Job) -> None:
-        told = rows(
-            self.by_size(timed), "collective", "message_size", "count", "min", "p5", "median", "p95", "max", "cv"
-        )
+    def test_spread_of_the_durations_of_each_size(self, timed):
+        keys = ("collective", "message_size", "count", "min", "p5", "median", "p95", "max", "cv")
         first = DURATIONS["AllReduce", 1024]
         cv = 100 * statistics.stdev(first) / statistics.mean(first)
-        assert told == [
-            (
-                "AllReduce",
-                1024,
-                4,
-                1_000,
-                pytest.approx(1_300),
-                4_000,
-                pytest.approx(40_700),
-                47_000,
-                pytest.approx(cv),
-            ),
+        spread = (4, 1_000, pytest.approx(1_300), 4_000, pytest.approx(40_700), 47_000, pytest.approx(cv))
+        assert rows(self.by_size(timed), *keys) == [
+            ("AllReduce", 1024, *spread),
             ("AllReduce", 4096, 1, 7_000, 7_000, 7_000, 7_000, 7_000, 0),
             ("Broadcast", 1024, 1, 9, 9, 9, 9, 9, 0),
         ]
 
-    def test_bandwidth_of_each_size_is_the_median_of_its_kernels(self, timed: Job) -> None:
+    def test_bandwidth_of_each_size_is_the_median_of_its_kernels(self, timed):
         told = rows(self.by_size(timed), "algbw", "busbw", "bytes", "total", "ranks")
         middle = (1024 / 3e-6 + 1024 / 5e-6) / 2
         assert told[0] == (pytest.approx(middle), pytest.approx(middle), 4096, 56_000, 2)
         assert told[2] == (pytest.approx(1024 / 9e-9), pytest.approx(1024 / 9e-9), 1024, 9, 2)
 
-    def test_by_buckets_and_powers_of_two(self, timed: Job) -> None:
-        assert rows(self.by_size(timed, By.SIZE), "collective", "bucket", "count") == [
-            ("AllReduce", "<64KiB", 5),
-            ("Broadcast", "<64KiB", 1),
-        ]
-        assert rows(self.by_size(timed, By.POW2), "collective", "size_from", "count") == [
-            ("AllReduce", 1024, 4),
-            ("AllReduce", 4096, 1),
-            ("Broadcast", 1024, 1),
-        ]
+    def test_by_buckets_and_powers_of_two(self, timed):
+        buckets = rows(self.by_size(timed, By.SIZE), "collective", "bucket", "count")
+        assert buckets == [("AllReduce", "<64KiB", 5), ("Broadcast", "<64KiB", 1)]
+        powers = rows(self.by_size(timed, By.POW2), "collective", "size_from", "count")
+        assert powers == [("AllReduce", 1024, 4), ("AllReduce", 4096, 1), ("Broadcast", 1024, 1)]
 
-    def test_selected_kernels_only(self, timed: Job) -> None:
+    def test_selected_kernels_only_and_without_sizes_a_reason(self, timed, plain):
         answer = self.by_size(timed, selection=EVERYTHING.with_name("broadcast"))
-        assert rows(answer, "collective") == [("Broadcast",)]
-        assert answer.total == 3
-
-    def test_without_sizes_there_are_no_rows_but_a_reason(self, tmp_path: Path) -> None:
-        job = job_of(payload_export(tmp_path / "plain.sqlite", json=False))
-        answer = self.by_size(job)
+        assert (rows(answer, "collective"), answer.total) == ([("Broadcast",)], 3)
+        answer = self.by_size(plain)
         assert (len(answer), answer.total) == (0, 0)
         assert answer.notes[0].startswith("no message sizes: ")
-        job.close()
 
 
-def test_sizes_and_durations_for_a_scatter(timed: Job) -> None:
+def test_sizes_and_durations_for_a_scatter(timed):
     size, duration = durations_and_sizes(timed.pairing(), EVERYTHING, "AllReduce")
     assert size.tolist() == [1024] * 4 + [4096]
     assert duration.tolist() == DURATIONS["AllReduce", 1024] + DURATIONS["AllReduce", 4096]
@@ -190,7 +171,7 @@ class TestDurationsOfOneSize:
         return found
 
     @pytest.mark.parametrize("is_linear", [False, True])
-    def test_every_rank_and_all_have_the_same_spans(self, job: Job, is_linear: bool) -> None:
+    def test_every_rank_and_all_have_the_same_spans(self, job, is_linear):
         size = 4 << 20
         answer = durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", size, is_linear)
         expected = self.naive(job, "AllReduce", size)
@@ -210,7 +191,7 @@ class TestDurationsOfOneSize:
                 assert one["count"] == len(inside)
                 assert one["percent"] == pytest.approx(100 * len(inside) / len(own))
 
-    def test_without_a_size_it_is_the_one_that_took_longest(self, job: Job) -> None:
+    def test_without_a_size_it_is_the_one_that_took_longest(self, job):
         answer = durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", None)
         kernels = job.pairing().kernels
         own = kernels[kernels["collective"] == "AllReduce"]
@@ -220,35 +201,25 @@ class TestDurationsOfOneSize:
         assert any(format_value(Unit.BYTES, int(longest)) in note for note in answer.notes)
         assert sum(row[3] for row in answer.rows if row[0] is None) == (own["message_size"] == longest).sum()
 
-    def test_a_size_that_nothing_has_is_said_with_those_that_there_are(self, job: Job) -> None:
+    def test_a_size_that_nothing_has_is_said_with_those_that_there_are(self, job):
         with pytest.raises(UsageError, match=r"no AllReduce kernel of 5 B.*there are .*4 MiB"):
             durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", 5)
 
-    def test_the_bandwidth_of_nccl_tests_stands_beside_that_of_the_kernels_of_its_size(self, tmp_path: Path) -> None:
-        program = Program(tmp_path / "program.sqlite")
-        for size in (1 << 20, 2 << 20):
-            program.call("ncclAllReduce", size=size, ranks=2, launches=1, kernel="AllReduce")
-        job = program.job()
-        reported = [Reported(1 << 20, Measured(5e3, 200e9, 210e9), Measured(9e3, 110e9, 120e9))]
-        arguments = (job.session, EVERYTHING, job.ranks, job.pairing())
-        answer = bandwidth_by_size(*arguments, reported=reported)
-        assert answer.cells("reported") == [210e9, None]
-        assert answer.cells("reported_in_place") == [120e9, None]
-        assert "reported" not in {column.key for column in bandwidth_by_size(*arguments).columns}
-        job.close()
-
-    def test_the_time_of_nccl_tests_is_marked_where_a_log_has_it(self, tmp_path: Path) -> None:
+    def test_what_nccl_tests_reported_stands_beside_the_kernels_of_its_size(self, tmp_path):
         program = Program(tmp_path / "program.sqlite")
         for size in (1 << 20, 1 << 20, 2 << 20):
             program.call("ncclAllReduce", size=size, ranks=2, launches=1, kernel="AllReduce")
         job = program.job()
-        out, within, longer = (Measured(time, 1e9, 1e9) for time in (5_000.0, 9_000.0, 7_000.0))
+        out, within, longer = Measured(5e3, 200e9, 210e9), Measured(9e3, 110e9, 120e9), Measured(7e3, 1e9, 1e9)
         reported = [Reported(1 << 20, out, within), Reported(4 << 20, longer, longer)]
-        arguments = (job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce")
-        answer = durations_of_size(*arguments, 1 << 20, reported=reported)
+        arguments = (job.session, EVERYTHING, job.ranks, job.pairing())
+        answer = bandwidth_by_size(*arguments, reported=reported)
+        assert rows(answer, "reported", "reported_in_place") == [(210e9, 120e9), (None, None)]
+        assert "reported" not in {column.key for column in bandwidth_by_size(*arguments).columns}
+        answer = durations_of_size(*arguments, "AllReduce", 1 << 20, reported=reported)
         marks = [(row[1] <= 5_000 < row[2], row[-1]) for row in answer.rows if row[0] is None]
         assert (True, "out of place") in marks and all(mark is None for inside, mark in marks if not inside)
         assert "nccl-tests reported 5 µs out of place, 9 µs in place" in answer.notes
-        other = durations_of_size(*arguments, 2 << 20, reported=reported)
+        other = durations_of_size(*arguments, "AllReduce", 2 << 20, reported=reported)
         assert "nccl-tests reported nothing of this size" in other.notes
         job.close()

@@ -1,14 +1,19 @@
-"""The NCCL table and the rows behind it: sums, sizes, selections, notes, and the way from a call to its kernel."""
+"""The NCCL table and the rows behind it: groups, sums, selections, notes, and the way from a call to its kernel."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import sqlalchemy as sa
+from hypothesis import example, given
+from hypothesis import strategies as st
+from nccl_program import A, B, Program, job_of
+from support import SHARED, shared
 from synthetic import (
     PAYLOAD_BYTES,
     ExportWriter,
@@ -23,37 +28,31 @@ from synthetic import (
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import FILES_ONLY
+from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names, kernel_summary
-from nsystui.questions.nccl.grouping import USUAL, By
+from nsystui.questions.nccl.bandwidth import in_steps
+from nsystui.questions.nccl.grouping import COLUMNS, SEVERAL, USUAL, By, by_of, is_of, powers_of_two
 from nsystui.questions.nccl.listing import COMMUNICATION, nccl_listing
 from nsystui.questions.nccl.names import BUCKETS
-from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.summary import CALL, EXPORT_COMMAND, KERNEL, nccl_summary
-from nsystui.questions.tasks import RankedTask
 from nsystui.store import tables
-from nsystui.store.session import Session
 
-SHARED = Path(__file__).parents[3] / "shared/data"
 EVERYTHING = Selection()
+COLLECTIVE = (By.COLLECTIVE,)
 
 
 class Opened:
     """Some exports with their pairing, and the questions about them."""
 
     def __init__(self, *paths: Path) -> None:
-        self.session = Session(cache=None)
-        for path in paths:
-            self.session.add(path)
-        job = Job(self.session)
-        self.ranks: tuple[RankedTask, ...] = job.ranks
-        self.pairing: NcclPairing = job.pairing()
+        self.job = job_of(*paths)
+        self.session, self.ranks = self.job.session, self.job.ranks
+        self.pairing = self.job.pairing()
 
-    def summary(self, selection: Selection = EVERYTHING, by_bucket: bool = True) -> TableAnswer:
-        by = USUAL if by_bucket else (By.COLLECTIVE,)
+    def summary(self, selection: Selection = EVERYTHING, by: tuple[By, ...] = USUAL) -> TableAnswer:
         return nccl_summary(self.session, selection, self.ranks, self.pairing, by)
 
     def listing(
@@ -66,64 +65,184 @@ class Opened:
 
 def values(answer: TableAnswer, *keys: str) -> list[tuple[Any, ...]]:
     """Some columns of an answer, row by row."""
-    places = [[column.key for column in answer.columns].index(key) for key in keys]
-    return [tuple(row[place] for place in places) for row in answer.rows]
+    return list(zip(*(answer.cells(key) for key in keys), strict=True))
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+def open_(tmp_path_factory):
+    """Opens exports, which are closed when the tests of this module are over."""
+    found: list[Opened] = []
+
+    def make(*paths: Path) -> Opened:
+        found.append(Opened(*paths))
+        return found[-1]
+
+    yield make
+    for one in found:
+        one.job.close()
+
+
+@pytest.fixture(scope="module")
+def job(open_, tmp_path_factory) -> Opened:
     """Two ranks, three steps of nine collectives."""
-    opened = Opened(*training_job(tmp_path_factory.mktemp("job"), ranks=2, steps=3, layers=6))
-    yield opened
-    opened.session.close()
+    return open_(*training_job(tmp_path_factory.mktemp("job"), ranks=2, steps=3, layers=6))
 
 
 @pytest.fixture(scope="module")
-def payload(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    opened = Opened(payload_export(tmp_path_factory.mktemp("payload") / "payload.sqlite"))
-    yield opened
-    opened.session.close()
+def mixed(open_, tmp_path_factory) -> Opened:
+    """Two ranks with payloads, and a process of instrumented calls."""
+    directory = tmp_path_factory.mktemp("mixed")
+    ranks = training_job(directory, ranks=2, steps=3, layers=4)
+    opened = open_(*ranks, instrumented_nccl_export(directory / "rank2.sqlite"))
+    opened.pairing = in_steps(opened.pairing, opened.job.steps())
+    return opened
+
+
+@pytest.fixture(scope="module")
+def payload(open_, tmp_path_factory) -> Opened:
+    return open_(payload_export(tmp_path_factory.mktemp("payload") / "payload.sqlite"))
+
+
+@pytest.fixture(scope="module")
+def plain(open_, tmp_path_factory) -> Opened:
+    """The same without payloads."""
+    return open_(payload_export(tmp_path_factory.mktemp("plain") / "plain.sqlite", json=False))
+
+
+@pytest.fixture(scope="module")
+def silent(open_, tmp_path_factory) -> Opened:
+    """Kernels without NVTX."""
+    return open_(nccl_without_nvtx_export(tmp_path_factory.mktemp("silent") / "silent.sqlite"))
 
 
 STEP = TrainingJob(ranks=2, steps=3, layers=6).step_collectives
 
 
+class TestGroups:
+    SUMMED = ["count", "bytes", "total", "exposed"]
+    EVERY = [one for size in (1, 2) for one in combinations(By, size) if len({By.SIZE, By.POW2, By.BYTES} & {*one}) < 2]
+    EVERY.append(tuple(by for by in By if by not in (By.SIZE, By.POW2)))
+
+    @pytest.mark.parametrize(
+        ("selection", "groupings"),
+        [
+            (EVERYTHING, EVERY[::3]),
+            (EVERYTHING.with_name("!gather"), EVERY[::9]),
+            pytest.param(EVERYTHING, EVERY, marks=pytest.mark.campaign),
+        ],
+        ids=["some", "filtered", "all"],
+    )
+    def test_every_grouping_adds_up_to_the_ungrouped_row(self, mixed, selection, groupings):
+        whole = mixed.summary(selection, ()).frame().set_index("what")[self.SUMMED]
+        assert whole["count"].to_dict()[KERNEL] > 40
+        for by in groupings:
+            parts = mixed.summary(selection, by).frame()
+            assert len(parts) > 2 or by in ((By.DATATYPE,), (By.REDUCTION,)), by
+            assert not parts.duplicated(["what", *(COLUMNS[one].key for one in by)]).any(), by
+            pd.testing.assert_frame_equal(parts.groupby("what")[self.SUMMED].sum(min_count=1).loc[whole.index], whole)
+
+    @pytest.mark.parametrize(
+        ("by", "selection"),
+        [
+            (USUAL, EVERYTHING.with_window(Window(400_000_000, 450_000_000))),
+            (USUAL, EVERYTHING),
+            ((By.STEP, By.STREAM), EVERYTHING),
+            ((By.COMMUNICATOR, By.RANK, By.POW2), EVERYTHING),
+        ],
+    )
+    def test_every_row_opens_what_is_behind_it_in_order_of_time(self, mixed, by, selection):
+        answer = mixed.summary(selection, by)
+        keys = [COLUMNS[one].key for one in by]
+        for what, count, total, *row in values(answer, "what", "count", "total", *keys):
+            rows = dict(zip(by, row, strict=True))
+            listed = nccl_listing(mixed.session, selection, mixed.ranks, mixed.pairing, rows, what)
+            assert (len(listed), sum(listed.cells("duration"))) == (count, total), row
+            assert listed.cells("start") == sorted(listed.cells("start")), row
+            assert by != USUAL or set(listed.cells("bucket")) == {row[1]}
+
+    def test_a_column_tells_what_all_rows_share(self, mixed):
+        frame = mixed.summary(by=(By.RANK,)).frame()
+        kernels = frame[frame["what"] == KERNEL].set_index("rank").astype(object)
+        kernels = kernels.where(kernels.notna(), None)
+        shared_keys = ["collective", "communicator", "datatype", "reduction"]
+        assert kernels.loc[0, shared_keys[:3]].tolist() == [SEVERAL, SEVERAL, None]
+        # AllReduce has a reduction, AllGather has none
+        assert kernels.loc[2, shared_keys].tolist() == [SEVERAL, "0xfedcba9876543210", "4-byte", SEVERAL]
+        assert kernels["ranks"].tolist() == [2, 2, None]
+
+    def test_communicators_streams_and_sizes_of_one_process(self, tmp_path):
+        program = Program(tmp_path / "program.sqlite")
+        program.call("ncclCommInitRankConfig", comm=A, ranks=4)
+        program.call("ncclCommInitRankConfig", comm=B, ranks=2)
+        for comm, stream in ((A, 20), (B, 21)):
+            for size in (1000, 1024, 1500):
+                program.call("ncclAllReduce", comm=comm, size=size, launches=1, stream=stream, kernel="AllReduce")
+        job = program.job()
+
+        def kernels(by: By, *keys: str) -> set[tuple[object, ...]]:
+            answer = nccl_summary(job.session, EVERYTHING, job.ranks, job.pairing(), (by,))
+            return {row[1:] for row in values(answer, "what", *keys, "count") if row[0] == KERNEL}
+
+        assert kernels(By.COMMUNICATOR, "communicator", "ranks") == {("0xa0", 4, 3), ("0xb0", 2, 3)}
+        assert kernels(By.STREAM, "stream", "communicator") == {(20, "0xa0", 3), (21, "0xb0", 3)}
+        assert kernels(By.POW2, "size_from") == {(512, 2), (1024, 4)}
+        assert kernels(By.BYTES, "message_size") == {(1000, 2), (1024, 2), (1500, 2)}
+        job.close()
+
+    @given(st.lists(st.integers(0, 2**63 - 1)))
+    @example([1, 2, 2**53 + 1, 2**60 - 1, 2**60, 2**63 - 1])
+    def test_powers_of_two_are_exact_at_any_size(self, sizes):
+        expected = [1 << size.bit_length() - 1 if size else 0 for size in sizes]
+        assert powers_of_two(pd.Series([*sizes, None], dtype="Int64")).tolist() == [*expected, pd.NA]
+
+    def test_words_of_groups(self):
+        assert by_of("rank, collective,rank") == (By.RANK, By.COLLECTIVE)
+        assert by_of("") == ()
+        with pytest.raises(UsageError, match="'ranks': the groups are collective, size"):
+            by_of("ranks")
+        with pytest.raises(UsageError, match="take one"):
+            by_of("size,bytes")
+
+    def test_a_row_of_what_is_missing(self):
+        frame = pd.DataFrame({"rank": pd.array([0, None], "Int64"), "message_size": pd.array([None, 9], "Int64")})
+        assert is_of(frame, {By.RANK: None}).tolist() == [False, True]
+        assert is_of(frame, {By.SIZE: None, By.RANK: 0}).tolist() == [True, False]
+        assert is_of(frame, {}).tolist() == [True, True]
+        assert is_of(frame, {By.BYTES: 9}).tolist() == [False, True]
+
+
 class TestSummary:
-    def test_headers(self, payload: Opened) -> None:
+    def test_headers(self, payload):
         assert ",".join(column.header for column in payload.summary().columns) == (
             "What,Collective,Message Size,Communicator,Ranks,Datatype,Reduction,Count,Total Bytes,Time (%),"
             "Total Time (ns),Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),AlgBW (B/s),BusBW (B/s),"
             "BusBW w/o Wait (B/s),Exposed Time (ns),Overlapped (%)"
         )
-        assert "Message Size" not in [column.header for column in payload.summary(by_bucket=False).columns]
+        assert "Message Size" not in [column.header for column in payload.summary(by=COLLECTIVE).columns]
 
-    def test_kernels_first_then_calls_each_by_time(self, job: Opened) -> None:
+    def test_kernels_come_first_then_calls_each_by_time(self, job):
         told = values(job.summary(), "what", "total")
         assert told == sorted(told, key=lambda item: (item[0] != KERNEL, -item[1]))
         assert {what for what, _ in told} == {KERNEL, CALL}
 
-    def test_counts_and_bytes_of_kernels(self, job: Opened) -> None:
+    def test_counts_and_bytes_of_kernels(self, job):
         """A SendRecv kernel moves what is sent and what is received."""
         wanted: dict[tuple[str, str], tuple[int, int]] = {}
         edges = {512 * 1024: 2, 48 << 20: 3, 4 << 20: 2, 8 << 20: 2, 4: 0, 192 * 1024: 1}
         for kind, size in STEP:
-            key = (kind, BUCKETS[edges[size]])
-            count, total = wanted.get(key, (0, 0))
-            wanted[key] = (count + 6, total + 6 * size * (2 if kind == "SendRecv" else 1))
+            count, total = wanted.get((kind, BUCKETS[edges[size]]), (0, 0))
+            wanted[kind, BUCKETS[edges[size]]] = (count + 6, total + 6 * size * (2 if kind == "SendRecv" else 1))
         told = values(job.summary(), "what", "collective", "bucket", "count", "bytes")
         assert {row[1:3]: row[3:] for row in told if row[0] == KERNEL} == wanted
 
-    def test_calls_stand_under_their_collective_and_management_under_its_name(self, payload: Opened) -> None:
-        told = {
-            row[1]: row[2:] for row in values(payload.summary(), "what", "collective", "bucket", "bytes", "share")
-            if row[0] == CALL
-        }  # fmt: skip
-        assert told["Send"] == ("64KiB–1MiB", PAYLOAD_BYTES["ncclSend"], None)
-        assert told["AllGather"] == ("<64KiB", 65_535, None)
-        assert told["ncclGroupEnd"] == (None, None, None)
-        assert told["ncclCommInitRankConfig"] == (None, None, None)
+    def test_calls_stand_under_their_collective_and_management_under_its_name(self, payload):
+        rows = values(payload.summary(), "what", "collective", "bucket", "bytes", "share")
+        told = {name: row for what, name, *row in rows if what == CALL}
+        assert told["Send"] == ["64KiB–1MiB", PAYLOAD_BYTES["ncclSend"], None]
+        assert told["AllGather"] == ["<64KiB", 65_535, None]
+        assert told["ncclGroupEnd"] == told["ncclCommInitRankConfig"] == [None, None, None]
 
-    def test_the_share_is_of_all_kernels(self, job: Opened) -> None:
+    def test_the_share_is_of_all_kernels(self, job):
         kernels = kernel_summary(job.session, EVERYTHING, Names.SHORT)
         of_nccl = sum(share for name, share in values(kernels, "name", "share") if name.startswith("nccl"))
         told = [share for what, share in values(job.summary(), "what", "share") if what == KERNEL]
@@ -132,43 +251,38 @@ class TestSummary:
         one = values(job.summary(EVERYTHING.with_name("allgather")), "what", "share")[0]
         assert one in values(job.summary(), "what", "share")
 
-    def test_statistics(self, tmp_path: Path) -> None:
-        opened = Opened(gather_calls(tmp_path / "calls.sqlite", [1_000, 2_000, 4_000, 9_000]))
-        row = values(opened.summary(), "count", "total", "avg", "median", "min", "max", "stddev")[0]
-        assert row == (4, 16_000, 4_000.0, 3_000.0, 1_000, 9_000, pytest.approx(3559.0260840104373))
+    @pytest.mark.parametrize(
+        ("durations", "row"),
+        [
+            ([1_000, 2_000, 4_000, 9_000], (4, 16_000, 4_000.0, 3_000.0, 1_000, 9_000, 3559.0260840104373)),
+            ([1_000, None], (2, 1_000, 1_000.0, 1_000.0, 1_000, 1_000, 0.0)),  # one that never returned
+            ([None], (1, None, None, None, None, None, None)),
+        ],
+    )
+    def test_statistics(self, open_, tmp_path, durations, row):
+        answer = open_(gather_calls(tmp_path / "calls.sqlite", durations)).summary()
+        found = values(answer, "count", "total", "avg", "median", "min", "max", "stddev")
+        assert found == [row if None in row else pytest.approx(row)]
 
-    def test_a_call_that_never_returned_counts_without_a_duration(self, tmp_path: Path) -> None:
-        opened = Opened(gather_calls(tmp_path / "open.sqlite", [1_000, None]))
-        assert values(opened.summary(), "count", "total", "min", "stddev") == [(2, 1_000, 1_000, 0.0)]
-        opened = Opened(gather_calls(tmp_path / "only.sqlite", [None]))
-        assert values(opened.summary(), "count", "total", "avg", "median", "stddev") == [(1, None, None, None, None)]
-
-    def test_without_buckets(self, job: Opened) -> None:
-        answer = job.summary(by_bucket=False)
-        counts = {row[1]: row[2] for row in values(answer, "what", "collective", "count") if row[0] == KERNEL}
-        assert counts == {"AllReduce": 36, "AllGather": 6, "ReduceScatter": 6, "SendRecv": 6}
-        assert sum(counts.values()) == 6 * len(STEP)
-
-    def test_what_has_no_value_is_for_files_only(self, payload: Opened, tmp_path: Path) -> None:
+    def test_what_has_no_value_is_for_files_only(self, payload, plain):
         def shown(answer: TableAnswer) -> set[str]:
             return {column.key for column in answer.columns if column.importance < FILES_ONLY}
 
-        plain = Opened(payload_export(tmp_path / "plain.sqlite", json=False)).summary()
-        unknown = {"bytes", "ranks", "communicator", "reduction", "algbw", "busbw"}
-        assert shown(payload.summary()) - shown(plain) == unknown
-        assert "bucket" in shown(plain), "what rows are told by stays"
-        assert [column.key for column in plain.columns] == [column.key for column in payload.summary().columns]
+        without, told = plain.summary(), payload.summary()
+        assert shown(told) - shown(without) == {"bytes", "ranks", "communicator", "reduction", "algbw", "busbw"}
+        assert "bucket" in shown(without), "what rows are told by stays"
+        assert [column.key for column in without.columns] == [column.key for column in told.columns]
 
-    def test_sorting_by_any_column(self, payload: Opened) -> None:
+    def test_sorting_by_any_column_leaves_missing_values_last(self, payload):
         answer = payload.summary()
         for column in answer.columns:
-            told = [value for (value,) in values(answer.sorted_by(column.key, True), column.key)]
+            told = answer.sorted_by(column.key, True).cells(column.key)
             present = [value for value in told if value is not None]
-            assert told == sorted(present, reverse=True) + [None] * (len(told) - len(present))
+            assert told == sorted(present, reverse=True) + [None] * (len(told) - len(present)), column.key
 
-    def test_nothing_open_and_nothing_recorded(self, tmp_path: Path) -> None:
+    def test_nothing_open_and_nothing_recorded(self, open_, tmp_path):
         for paths in ((), (empty_export(tmp_path / "empty.sqlite"),), (old_schema_export(tmp_path / "old.sqlite"),)):
-            answer = Opened(*paths).summary()
+            answer = open_(*paths).summary()
             assert (len(answer), answer.total) == (0, 0)
             assert [note for note in answer.notes if note.startswith("no NCCL kernels and no NCCL calls")]
 
@@ -176,37 +290,35 @@ class TestSummary:
 def gather_calls(path: Path, durations: list[int | None]) -> Path:
     """NCCL calls of these durations, ns, without kernels."""
     with ExportWriter(path) as export:
-        process = export.process(5000, "python")
-        main = export.thread(process, 5000, "python")
+        main = export.thread(export.process(5000, "python"), 5000, "python")
         export.nvtx_domain(main, 0, 1, "NCCL")
-        for number, duration in enumerate(durations):
-            start = 100_000 * (number + 1)
-            end = None if duration is None else start + duration
-            export.nvtx_range(main, start, end, "ncclAllGather", domain_id=1)
+        for number, duration in enumerate(durations, 1):
+            end = None if duration is None else 100_000 * number + duration
+            export.nvtx_range(main, 100_000 * number, end, "ncclAllGather", domain_id=1)
     return path
 
 
 class TestSelection:
-    def test_the_window_says_what_is_listed_not_what_is_paired(self, payload: Opened) -> None:
+    def test_the_window_says_what_is_listed_not_what_is_paired(self, payload):
         """The AllReduce call lasts from 10.00 to 10.03 ms, its kernel from 10.03 to 10.53 ms."""
-        late = EVERYTHING.with_window(Window(10_300_000, 10_400_000))
-        told = values(payload.summary(late), "what", "collective", "bucket")
-        assert told == [(KERNEL, "AllReduce", "1MiB–16MiB")]
-        early = EVERYTHING.with_window(Window(9_900_000, 10_000_001))
-        assert values(payload.summary(early), "what", "collective") == [(CALL, "AllReduce")]
-        assert len(payload.summary(EVERYTHING.with_window(Window(10_530_000, 10_900_000)))) == 0
-        assert payload.summary(late).total == payload.summary().total == 16
+        for window, found in (
+            ((10_300_000, 10_400_000), [(KERNEL, "AllReduce", "1MiB–16MiB")]),
+            ((9_900_000, 10_000_001), [(CALL, "AllReduce", "1MiB–16MiB")]),
+            ((10_530_000, 10_900_000), []),
+        ):
+            answer = payload.summary(EVERYTHING.with_window(Window(*window)))
+            assert values(answer, "what", "collective", "bucket") == found, window
+            assert answer.total == payload.summary().total == 16
 
-    def test_tasks_streams_and_devices(self, job: Opened) -> None:
+    def test_tasks_streams_and_devices(self, job):
         task = job.ranks[1].task
-        told = job.summary(EVERYTHING.with_tasks(frozenset({task})), by_bucket=False)
+        told = job.summary(EVERYTHING.with_tasks(frozenset({task})))
         assert sum(n for what, n in values(told, "what", "count") if what == KERNEL) == 3 * len(STEP)
         assert not len(job.summary(EVERYTHING.with_tasks(frozenset({Task(7, task.process)}))))
-        told = job.summary(Selection(streams=frozenset({999})))
-        assert {what for (what,) in values(told, "what")} == {CALL}
-        assert {what for (what,) in values(job.summary(Selection(devices=frozenset({0}))), "what")} == {KERNEL, CALL}
+        assert set(job.summary(Selection(streams=frozenset({999}))).cells("what")) == {CALL}
+        assert set(job.summary(Selection(devices=frozenset({0}))).cells("what")) == {KERNEL, CALL}
 
-    def test_names_are_those_of_kernels_calls_and_collectives(self, payload: Opened) -> None:
+    def test_names_are_those_of_kernels_calls_and_collectives(self, payload):
         def found(text: str) -> set[tuple[Any, ...]]:
             return set(values(payload.summary(EVERYTHING.with_name(text)), "what", "collective"))
 
@@ -218,24 +330,7 @@ class TestSelection:
 
 
 class TestListing:
-    def test_every_row_of_the_summary_opens_its_rows(self, job: Opened) -> None:
-        selections = (EVERYTHING, EVERYTHING.with_window(Window(400_000_000, 450_000_000)))
-        for selection in selections:
-            for what, collective, bucket, count, total in values(
-                job.summary(selection), "what", "collective", "bucket", "count", "total"
-            ):
-                listed = job.listing(what, collective, bucket, selection=selection)
-                assert len(listed) == count
-                assert sum(duration for (duration,) in values(listed, "duration")) == total
-                assert {own for (own,) in values(listed, "bucket")} == {bucket}
-                starts = [start for (start,) in values(listed, "start")]
-                assert starts == sorted(starts)
-
-    def test_all_sizes(self, job: Opened) -> None:
-        for what, collective, count in values(job.summary(by_bucket=False), "what", "collective", "count"):
-            assert len(job.listing(what, collective)) == count
-
-    def test_a_kernel_and_its_call_lead_to_each_other(self, job: Opened) -> None:
+    def test_a_kernel_and_its_call_lead_to_each_other(self, job):
         identity, partner = ("report", "row", "start"), ("partner_report", "partner_row", "partner_start")
         kernels = job.listing(KERNEL, "AllReduce")
         calls = job.listing(CALL, "AllReduce")
@@ -245,20 +340,15 @@ class TestListing:
         assert set(values(kernels, "kind", "partner_kind")) == {(EventKind.NCCL.value, EventKind.NVTX.value)}
         assert set(values(calls, "kind", "partner_kind")) == {(EventKind.NVTX.value, EventKind.NCCL.value)}
 
-    def test_identities_are_those_of_the_tables(self, job: Opened) -> None:
-        """Row and start find the call among the NVTX ranges and the kernel among the kernels."""
-        for table, what, key in ((tables.kernels, KERNEL, "kernel"), (tables.nvtx_ranges, CALL, "range")):
-            report, process, row, start, duration = values(
-                job.listing(what, "ReduceScatter"), "report", "process", "row", "start", "duration"
-            )[-1]
-            found = job.session.rows(
-                sa.select(table.c.process, table.c.start + table.c.clock_offset, table.c.end - table.c.start).where(
-                    table.c.report == report, table.c.row == row
-                )
-            )
-            assert found == [(process, start, duration)], key
+    @pytest.mark.parametrize(("table", "what"), [(tables.kernels, KERNEL), (tables.nvtx_ranges, CALL)])
+    def test_row_and_start_find_the_event_in_its_table(self, job, table, what):
+        keys = ("report", "row", "process", "start", "duration")
+        report, row, *event = values(job.listing(what, "ReduceScatter"), *keys)[-1]
+        columns = (table.c.process, table.c.start + table.c.clock_offset, table.c.end - table.c.start)
+        found = job.session.rows(sa.select(*columns).where(table.c.report == report, table.c.row == row))
+        assert found == [tuple(event)]
 
-    def test_what_a_row_tells(self, payload: Opened) -> None:
+    def test_what_a_row_tells(self, payload):
         keys = ("message_size", "communicator", "ranks", "peer", "reduction", "rank", "partners", "state", "reason")
         comm = "0xfedcba9876543210"
         assert values(payload.listing(KERNEL, "Reduce"), *keys, "device", "stream") == [
@@ -270,121 +360,96 @@ class TestListing:
         end = values(payload.listing(CALL, "ncclGroupEnd", None), "state", "partner_kind", "partner_row")
         assert end == [(None, "nccl", 6)]
 
-    def test_rows_without_a_partner(self, tmp_path: Path) -> None:
-        opened = Opened(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))
-        listed = opened.listing(KERNEL, "AllReduce", None)
+    def test_rows_without_a_partner(self, silent, open_, tmp_path):
         keys = ("state", "partners", "partner_report", "partner_kind", "partner_row", "partner_start", "message_size")
+        listed = silent.listing(KERNEL, "AllReduce", None)
         assert values(listed, *keys) == [("unpaired", 0, None, None, None, None, None)] * 6
-        assert not len(opened.listing(KERNEL, "AllReduce", "<64KiB"))
+        assert not len(silent.listing(KERNEL, "AllReduce", "<64KiB"))
+        listed = open_(gather_calls(tmp_path / "calls.sqlite", [1_000])).listing(CALL, "AllGather")
+        assert values(listed, "kernel", "kernel_start", "kernel_duration", "algbw") == [(None, None, None, None)]
 
-    def test_a_kernel_whose_name_hides_the_collective(self, tmp_path: Path) -> None:
+    def test_a_kernel_whose_name_hides_the_collective(self, open_, tmp_path):
         with ExportWriter(tmp_path / "generic.sqlite") as export:
-            process = export.process(5000, "python")
             name = "ncclDevKernel_Generic(ncclDevComm *)"
-            export.kernel(process, 0, 7, 1_000, 2_000, name=name, correlation_id=1)
-        opened = Opened(export.path)
+            export.kernel(export.process(5000, "python"), 0, 7, 1_000, 2_000, name=name, correlation_id=1)
+        opened = open_(export.path)
         assert values(opened.summary(), "what", "collective", "bucket", "count") == [(KERNEL, None, None, 1)]
         assert len(opened.listing(KERNEL, None, None)) == 1
 
-    def test_every_call_that_communicates(self, payload: Opened) -> None:
+    def test_every_call_that_communicates(self, payload):
         told = values(payload.listing(CALL, COMMUNICATION), "name", "message_size", "kernel_duration", "rank")
         assert told == [(name, size, 500_000, 1) for name, size in PAYLOAD_BYTES.items()]
         assert len(payload.listing(KERNEL, COMMUNICATION)) == 6
 
-    def test_a_call_tells_its_kernel_and_how_fast_that_was(self, payload: Opened) -> None:
+    def test_a_call_tells_its_kernel_and_how_fast_that_was(self, payload):
         told = values(payload.listing(CALL, "AllReduce"), "kernel", "kernel_start", "algbw", "busbw")
-        size = PAYLOAD_BYTES["ncclAllReduce"]
+        rate = PAYLOAD_BYTES["ncclAllReduce"] / 500e-6
         name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
-        assert told == [(name, 10_030_000, pytest.approx(size / 500e-6), pytest.approx(1.5 * size / 500e-6))]
+        assert told == [(name, 10_030_000, pytest.approx(rate), pytest.approx(1.5 * rate))]
         kernel = values(payload.listing(KERNEL, "AllReduce"), "name", "start", "algbw", "busbw", "exposed")
         assert kernel == [(*told[0], 500_000)]
 
-    def test_a_call_without_a_kernel_tells_none(self, tmp_path: Path) -> None:
-        listed = Opened(gather_calls(tmp_path / "calls.sqlite", [1_000])).listing(CALL, "AllGather")
-        assert values(listed, "kernel", "kernel_start", "kernel_duration", "algbw") == [(None, None, None, None)]
-
-    def test_total_is_without_the_selection(self, job: Opened) -> None:
+    def test_total_is_without_the_selection(self, job):
         listed = job.listing(KERNEL, "AllGather", selection=EVERYTHING.with_window(Window(0, 1)))
         assert (len(listed), listed.total) == (0, 6)
 
 
 class TestNotes:
-    def test_all_is_well(self, job: Opened) -> None:
+    def test_all_is_well(self, job):
         assert job.summary().notes == ("paired 54 of 54 NCCL kernels with their calls · sizes from NVTX payload",)
         one_rank = EVERYTHING.with_tasks(frozenset({job.ranks[0].task}))
         assert job.summary(one_rank).notes[0].startswith("paired 27 of 27 ")
 
-    def test_sizes_that_are_not_in_the_export(self, tmp_path: Path) -> None:
-        sentence = (
-            f"no message sizes: they are not in the export, but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)"
-        )
+    def test_sizes_that_are_not_in_the_export(self, plain):
         assert EXPORT_COMMAND == "nsys export -t sqlite --include-json=true --include-blobs=true report.nsys-rep"
-        opened = Opened(payload_export(tmp_path / "plain.sqlite", json=False))
-        assert opened.summary().notes == (sentence, "paired 6 of 6 NCCL kernels with their calls")
+        assert plain.summary().notes == (
+            f"no message sizes: they are not in the export, but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)",
+            "paired 6 of 6 NCCL kernels with their calls",
+        )
 
-    def test_notes_name_the_ranks_they_are_about(self, tmp_path: Path) -> None:
+    def test_notes_name_the_ranks_they_are_about(self, open_, tmp_path):
         paths = (
             nccl_without_nvtx_export(tmp_path / "rank0.sqlite"),
             payload_export(tmp_path / "rank1.sqlite", json=False),
             instrumented_nccl_export(tmp_path / "rank2.sqlite"),
         )
-        silent, without_sizes, line = Opened(*paths).summary().notes
-        assert silent.startswith("NCCL kernels but no NCCL NVTX ranges of rank 0: ")
-        assert "record with `nsys profile -t cuda,nvtx`" in silent
+        without_calls, without_sizes, line = open_(*paths).summary().notes
+        assert without_calls.startswith("NCCL kernels but no NCCL NVTX ranges of rank 0: ")
+        assert "record with `nsys profile -t cuda,nvtx`" in without_calls
         assert without_sizes.startswith("no message sizes of rank 1: ")
         assert line == (
             "paired 18 of 28 NCCL kernels with their calls · 10 kernels: no NCCL calls of its process in NVTX"
             " · sizes from the text of instrumented calls"
         )
 
-    def test_kernels_without_calls_and_calls_without_kernels(self, tmp_path: Path) -> None:
-        (note,) = Opened(nccl_without_nvtx_export(tmp_path / "silent.sqlite")).summary().notes
+    def test_kernels_without_calls_calls_without_kernels_and_whole_graphs(self, silent, open_, tmp_path):
+        (note,) = silent.summary().notes
         assert note.startswith("NCCL kernels but no NCCL NVTX ranges: ")
-        (note, _) = Opened(gather_calls(tmp_path / "idle.sqlite", [1_000])).summary().notes
+        (note, _) = open_(gather_calls(tmp_path / "idle.sqlite", [1_000])).summary().notes
         assert note == "NCCL calls but no NCCL kernels: record with `nsys profile -t cuda,nvtx`"
-
-    def test_whole_graphs_may_hide_kernels(self, tmp_path: Path) -> None:
-        notes = Opened(whole_graph_export(tmp_path / "graphs.sqlite")).summary().notes
+        notes = open_(whole_graph_export(tmp_path / "graphs.sqlite")).summary().notes
         assert notes[-1].startswith("10 whole CUDA graph launches are not in this table: ")
 
 
 class TestGolden:
-    @pytest.fixture
-    def ddp(self) -> Iterator[Opened]:
-        if not SHARED.is_dir():
-            pytest.skip("the real exports are not on this machine (../shared/data)")
-        opened = Opened(SHARED / "exports/ddp-a100-rank0of4.sqlite")
-        yield opened
-        opened.session.close()
-
-    def test_the_numbers_are_those_of_nsys_stats(self, ddp: Opened) -> None:
+    def test_the_numbers_are_those_of_nsys_stats(self, open_):
         """Kernels as ``cuda_gpu_kern_sum:base`` has them, calls as ``nvtx_sum`` has them (their share apart)."""
+        summary = open_(*shared("ddp-a100-rank0of4")).summary()
         keys = ("share", "total", "count", "avg", "median", "min", "max", "stddev")
+        told = {row[:2]: rounded(row[2:]) for row in values(summary, "what", "collective", *keys)}
         official = read("cuda_gpu_kern_sum_base", "ncclKernel_AllReduce_RING_LL_Sum_float")
-        told = {row[:2]: row[2:] for row in values(ddp.summary(), "what", "collective", *keys)}
-        assert rounded(told[KERNEL, "AllReduce"]) == official
-        for name, collective in (("ncclGroupEnd",) * 2, ("ncclGroupStart",) * 2, ("ncclAllReduce", "AllReduce")):
-            assert rounded(told[CALL, collective])[1:] == read("nvtx_sum", f"NCCL:{name}")[1:]
-        assert len(told) == 4
+        assert told.pop((KERNEL, "AllReduce")) == official
+        calls = {"ncclGroupEnd": "ncclGroupEnd", "ncclGroupStart": "ncclGroupStart", "AllReduce": "ncclAllReduce"}
+        assert {collective: row[1:] for (_, collective), row in told.items()} == {
+            collective: read("nvtx_sum", f"NCCL:{name}")[1:] for collective, name in calls.items()
+        }
+        assert EXPORT_COMMAND in summary.notes[0]
 
-    def test_notes(self, ddp: Opened) -> None:
-        notes = ddp.summary().notes
-        assert EXPORT_COMMAND in notes[0]
-        assert notes[1] == "paired 472 of 472 NCCL kernels with their calls"
-
-    def test_mixture_of_experts(self) -> None:
-        if not SHARED.is_dir():
-            pytest.skip("the real exports are not on this machine (../shared/data)")
-        opened = Opened(SHARED / "exports/h100-2rank-moe-before.sqlite")
-        told = values(opened.summary(), "what", "collective", "bucket", "count")
+    def test_mixture_of_experts(self, open_):
+        told = values(open_(*shared("h100-2rank-moe-before")).summary(), "what", "collective", "bucket", "count")
         assert told[:2] == [(KERNEL, "AlltoAll", None, 64), (KERNEL, "SendRecv", None, 2)]
-        assert sorted(told[2:], key=str) == [
-            (CALL, "Recv", None, 132),
-            (CALL, "Send", None, 132),
-            (CALL, "ncclCommCount", None, 66),
-            (CALL, "ncclGroupEnd", None, 66),
-            (CALL, "ncclGroupStart", None, 66),
-        ]
+        counts = {"Recv": 132, "Send": 132, "ncclCommCount": 66, "ncclGroupEnd": 66, "ncclGroupStart": 66}
+        assert sorted(told[2:]) == [(CALL, name, None, count) for name, count in counts.items()]
 
 
 def read(report: str, name: str) -> list[float]:

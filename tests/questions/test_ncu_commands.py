@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import session_over
 from synthetic import ExportWriter, node_graph_export
 
 from nsystui.base.selection import NameFilter, Selection, Window
@@ -31,9 +32,8 @@ LAUNCHES = (
 
 
 @pytest.fixture(scope="module")
-def export(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("ncu") / "launches.sqlite"
-    with ExportWriter(path) as writer:
+def job(tmp_path_factory) -> Iterator[Job]:
+    with ExportWriter(tmp_path_factory.mktemp("ncu") / "launches.sqlite") as writer:
         writer.gpu(0)
         process = writer.process(5_000, "/opt/app")
         main = writer.thread(process, 5_000, "app")
@@ -41,19 +41,11 @@ def export(tmp_path_factory) -> Path:
         for number, (name, short, mangled, start, call, stream) in enumerate(LAUNCHES, 1):
             if call is not None:
                 writer.api(main, call * 1000, call * 1000 + 500, "cudaLaunchKernel_v7000", number)
-            begin, end = start * 1000, (start + 20) * 1000
-            writer.kernel(
-                process, 0, stream, begin, end, name=name, short=short, mangled=mangled, correlation_id=number
-            )
-    return path
-
-
-@pytest.fixture(scope="module")
-def job(export) -> Job:
-    session = Session()
-    session.add(export)
-    yield Job(session)
-    session.close()
+            place, names = (0, stream, start * 1000, (start + 20) * 1000), {"short": short, "mangled": mangled}
+            writer.kernel(process, *place, name=name, correlation_id=number, **names)
+    job = Job(session_over(writer.path))
+    yield job
+    job.close()
 
 
 def row_of(job: Job, start: int) -> tuple[int, int]:
@@ -100,6 +92,7 @@ def test_a_template_with_several_instances_goes_by_its_mangled_name(job):
     assert option(command, "-k") == "regex:^_Z4gemmILi4EEvPf$"
     axpy = one(ncu_commands(job, Selection(name=NameFilter("axpy"))))
     assert (option(axpy, "--kernel-name-base"), option(axpy, "-k")) == ("function", "regex:^axpy$")
+    assert axpy.command.endswith(" app ...")  # the program, but never its words
 
 
 def test_the_kernel_table_asks_for_all_launches_of_a_name(job):
@@ -115,11 +108,6 @@ def test_a_window_gives_the_place_of_what_is_in_it(job):
         ("(int)4", 1, 2, 2),
         ("(int)8", None, None, 1),
     }
-
-
-def test_a_command_names_the_program_but_never_its_words(job):
-    command = one(ncu_commands(job, Selection(name=NameFilter("axpy"))))
-    assert command.command.endswith(" app ...")
 
 
 def test_kernels_of_graphs_say_what_ncu_does(tmp_path):
@@ -139,16 +127,14 @@ def test_ranks_and_nccl_are_warned_of(demo_session):
     assert "rank alone" in said and "may hang" in said
 
 
-def ecma(pattern: str) -> re.Pattern[str]:
-    """Python reads what is used of ECMAScript's syntax in the same way."""
-    return re.compile(pattern)
+# Python reads what is used of ECMAScript's syntax in the same way.
 
 
 @given(st.text(max_size=30), st.sampled_from(NameBase))
 def test_a_pattern_matches_its_name_alone_and_survives_the_shell(name, base):
     pattern = pattern_of(name, base)
-    assert ecma(pattern).search(name) or "\n" in name
-    assert not ecma(pattern).search(f"{name}x")
+    assert re.search(pattern, name) or "\n" in name
+    assert not re.search(pattern, f"{name}x")
     assert shlex.split(shlex.join(["-k", f"regex:{pattern}"])) == ["-k", f"regex:{pattern}"]
     assert pattern.isprintable()
 
@@ -159,5 +145,5 @@ def test_a_pattern_matches_its_name_alone_and_survives_the_shell(name, base):
 )
 def test_a_demangled_name_matches_however_it_is_demangled(other):
     pattern = pattern_of("void f<(int)4, (bool)1, (unsigned long)3>(char *)", NameBase.DEMANGLED)
-    assert ecma(pattern).search(other)
-    assert not ecma(pattern).search("void f<5, true, 3>(char *)")
+    assert re.search(pattern, other)
+    assert not re.search(pattern, "void f<5, true, 3>(char *)")

@@ -44,10 +44,8 @@ def rank(
             export.nic_metric(0, start * MS // 10, end * MS // 10, values)
         for number, (start, end) in enumerate(collectives, 1):
             export.api(main, number, number + 1, "cudaLaunchKernelExC_v11060", number)
-            export.kernel(
-                process, 0, 7, start * MS // 10, end * MS // 10,
-                name=nccl_kernel("AllReduce").name, correlation_id=number,
-            )  # fmt: skip
+            place = (process, 0, 7, start * MS // 10, end * MS // 10)
+            export.kernel(*place, name=nccl_kernel("AllReduce").name, correlation_id=number)
         export.nvtx_range(main, 0, 4 * MS, "all")
     return path
 
@@ -80,9 +78,7 @@ def test_an_adapter_that_two_reports_saw_counts_once_with_its_host(job):
     assert (found[0]["peak_sent"], found[1]["sent"]) == (3e9, 8e9)
     assert (found[0]["waits"], found[0]["sampled"], found[0]["received"]) == (7.5, 100, None)
     assert found[0]["guid"] == found[1]["guid"] == "0x9c63c003000000"
-
-
-def test_of_a_window_counts_what_was_sampled_in_it(job):
+    # Of a window counts what was sampled in it.
     found = rows(network_table(job, Selection(window=Window(3 * MS, 5 * MS))))
     assert [(one["sent"], one["sampled"]) for one in found] == [(3e9, 50), (8e9, 50)]
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
+from filling import Sessions
 from synthetic import ExportWriter
 
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import Process, Thread
-from nsystui.exports.demo import Session as Capture
 from nsystui.exports.writing.writer import PUSH_POP, START_END
 from nsystui.questions.nvtx.chains import UNKNOWN
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_summary, nvtx_tree_table
@@ -24,7 +23,6 @@ from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
 
 PID = 4711
-START = 1_780_000_000_000_000_000
 
 
 class Export:
@@ -49,28 +47,16 @@ class Export:
         return self.correlation
 
 
-Fill = Callable[[Export], None]
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
+    with Sessions(tmp_path_factory, Export) as found:
+        yield found
 
 
 @pytest.fixture
-def session_of(tmp_path: Path) -> Iterator[Callable[..., Session]]:
-    """Writes an export for each filler (``rank0``, ``rank1`` …, the second 1 ms later) and opens them all."""
-    opened: list[Session] = []
-
-    def make(*fillers: Fill) -> Session:
-        session = Session(cache=None)
-        opened.append(session)
-        for rank, fill in enumerate(fillers):
-            path = tmp_path / f"{len(opened)}-rank{rank}.sqlite"
-            capture = Capture(utc_epoch_ns=START + rank * 1_000_000, environment={"RANK": str(rank)})
-            with ExportWriter(path, session=capture) as writer:
-                fill(Export(writer))
-            session.add(path)
-        return session
-
-    yield make
-    for session in opened:
-        session.close()
+def session_of(sessions: Sessions) -> Iterator[Callable[..., Session]]:
+    yield sessions.of
+    sessions.end_test()
 
 
 def load(session: Session, selection: Selection | None = None) -> NvtxRanges:
@@ -125,43 +111,40 @@ def test_an_open_range_ends_with_the_last_event_of_its_report(session_of):
     assert (node.open_count, node.total, node.gpu_total) == (1, 890, 850)
 
 
+FOLDED = {
+    "aten::copy_, op_id = 998952": "aten::copy_",
+    "aten::mul, seq = 45328, op_id = 990726": "aten::mul",
+    "aten::mm, op_id = 3, seq = 4": "aten::mm",
+    "aten::addmm, sizes = [[64], [32, 128], [128, 64], [], []]": "aten::addmm",
+    "MmBackward0, seq = 12, sizes = [[2, 3]], input_op_ids = [(1,0)]": "MmBackward0",
+    "nccl:all_to_all, op_id = 991144": "nccl:all_to_all",
+    "a, sizes = [[1]]\nb": "a",
+    "plain, seq=1": "plain, seq=1",
+    "copy, sequence = 3": "copy, sequence = 3",
+    "size, sizes of things": "size, sizes of things",
+    "step 7": "step 7",
+    ", op_id = 1": "",
+    "": "",
+}
+"""Names, and what stays of them without what changes from call to call."""
+
+
 def test_names_have_their_domain_and_lose_the_suffix_of_pytorch(session_of):
     def fill(export: Export) -> None:
         export.writer.nvtx_domain(export.main, 0, 1, "NCCL")
         export.range(10, 20, "ncclAllReduce", domain_id=1, registered=True)
-        export.range(30, 40, "aten::copy_, op_id = 7")
-        export.range(50, 60, "aten::copy_, seq = 8, sizes = [[2]]")
+        export.range(30, 40, "twice, op_id = 7")
+        export.range(50, 60, "twice, seq = 8, sizes = [[2]]")
+        for number, name in enumerate(FOLDED):
+            export.range(100 + number, 101 + number, name)
 
-    tree = tree_of(session_of(fill))
-    assert [(node.name, node.count) for node in tree.roots(Order.TIME)] == [
-        ("NCCL:ncclAllReduce", 1),
-        ("aten::copy_", 2),
-    ]
-    (_, copies) = tree.roots(Order.TIME)
-    assert labels(tree.children(copies)) == ["aten::copy_, op_id = 7", "aten::copy_, seq = 8, sizes = [[2]]"]
-
-
-@pytest.mark.parametrize(
-    ("name", "folded"),
-    [
-        ("aten::copy_, op_id = 998952", "aten::copy_"),
-        ("aten::mul, seq = 45328, op_id = 990726", "aten::mul"),
-        ("aten::mm, op_id = 3, seq = 4", "aten::mm"),
-        ("aten::addmm, sizes = [[64], [32, 128], [128, 64], [], []]", "aten::addmm"),
-        ("MmBackward0, seq = 12, sizes = [[2, 3]], input_op_ids = [(1,0)]", "MmBackward0"),
-        ("nccl:all_to_all, op_id = 991144", "nccl:all_to_all"),
-        ("a, sizes = [[1]]\nb", "a"),
-        ("plain, seq=1", "plain, seq=1"),
-        ("copy, sequence = 3", "copy, sequence = 3"),
-        ("size, sizes of things", "size, sizes of things"),
-        ("step 7", "step 7"),
-        (", op_id = 1", ""),
-        ("", ""),
-    ],
-)
-def test_the_part_of_a_name_that_changes_from_call_to_call_goes(session_of, name, folded):
-    session = session_of(lambda export: export.range(1, 2, name))
-    assert load(session).names == (folded,)
+    ranges = load(session_of(fill))
+    names = [ranges.names[number] for number in ranges.name]
+    assert names == ["NCCL:ncclAllReduce", "twice", "twice", *FOLDED.values()]
+    tree = NvtxTree.build(ranges)
+    twice = next(node for node in tree.roots() if node.name == "twice")
+    assert twice.count == 2
+    assert sorted(labels(tree.children(twice))) == ["twice, op_id = 7", "twice, seq = 8, sizes = [[2]]"]
 
 
 def test_a_range_that_ends_on_another_thread_stands_alone(session_of):
@@ -247,10 +230,12 @@ def _naive_self(ranges: list[tuple[int, int, str]], place: int) -> int:
     return sum(not any(low <= moment < high for low, high, _ in children) for moment in range(start, end))
 
 
-def test_without_cuda_the_gpu_columns_are_unknown_not_zero(session_of):
-    session = session_of(lambda export: export.range(0, 100, "alone"))
+def test_without_cuda_the_gpu_columns_are_unknown_not_zero_and_a_moment_selects_itself(session_of):
+    session = session_of(lambda export: export.range(50, 50, "moment"))
     (node,) = tree_of(session).roots()
     assert (node.gpu_total, node.gpu_median, node.gpu_ops) == (None, None, None)
+    assert node.window == Window(50, 50)
+    assert len(load(session, Selection(window=node.selection_window))) == 1
     assert load(session).notes == (
         f"no GPU work to project in {session.reports[0].name}: record with `nsys profile -t cuda,nvtx`",
     )
@@ -319,42 +304,37 @@ def test_the_window_keeps_what_overlaps_whole_and_what_is_around_it(session_of):
     assert ranges.op_count.tolist() == [2, 0]
 
 
-def test_the_window_has_the_ancestors_of_a_range_without_length_at_its_edge(session_of):
-    def fill(export: Export) -> None:
-        export.range(0, 100, "outer")
-        export.range(100, 100, "moment")
-
-    assert len(load(session_of(fill), Selection(window=Window(100, 200)))) == 2
-
-
-def test_the_name_filter_keeps_matches_with_all_around_and_inside(session_of):
+def test_a_filter_keeps_what_is_around_its_ranges_and_that_on_names_what_is_inside(session_of):
     def fill(export: Export) -> None:
         export.range(0, 100, "outer")
         export.range(10, 50, "wanted")
         export.range(20, 30, "inner")
         export.range(60, 70, "sibling")
+        export.range(100, 100, "moment")
 
-    ranges = load(session_of(fill), Selection().with_name("want"))
-    assert [ranges.names[number] for number in ranges.name] == ["outer", "wanted", "inner"]
+    session = session_of(fill)
+    for selection, expected in (
+        (Selection().with_name("want"), ["outer", "wanted", "inner"]),
+        (Selection(window=Window(100, 200)), ["outer", "moment"]),
+        (Selection(window=Window(30, 60)), ["outer", "wanted"]),  # a range that ends or begins at its edge lies outside
+    ):
+        ranges = load(session, selection)
+        assert [ranges.names[number] for number in ranges.name] == expected, selection
 
 
-def test_devices_say_which_operations_are_projected(session_of):
+def test_tasks_and_devices_say_which_ranges_and_operations_there_are(session_of):
     def fill(export: Export) -> None:
         export.range(0, 100, "both")
         export.launch((10, 20), (30, 40), device=0)
         export.launch((30, 40), (50, 90), device=1)
 
-    session = session_of(fill)
-    ranges = load(session, Selection(devices=frozenset({1})))
+    session = session_of(fill, training)
+    first, second = (ranked_tasks(session)[number].task for number in (0, 1))
+    both = load(session, Selection(tasks=frozenset({first})))
+    ranges = load(session, Selection(tasks=frozenset({first}), devices=frozenset({1})))
     assert (ranges.op_count.tolist(), ranges.op_time.tolist()) == ([1], [40])
-    assert len(kernels_of(ranges, 0)) == 1
-    assert len(kernels_of(load(session), 0)) == 2
-
-
-def test_only_the_selected_tasks_are_loaded(session_of):
-    session = session_of(training, training)
-    first = ranked_tasks(session)[0].task
-    assert len(load(session, Selection(tasks=frozenset({first})))) == 9
+    assert (len(kernels_of(ranges, 0)), len(kernels_of(both, 0))) == (1, 2)
+    assert len(load(session, Selection(tasks=frozenset({second})))) == 9
     assert len(load(session, Selection(tasks=frozenset({Task(0, 1)})))) == 0
 
 
@@ -377,7 +357,7 @@ def test_numbered_names_fold_and_a_single_thread_has_no_level_of_its_own(session
     single = tree.children(singles, order="time")[1]
     assert (single.label, single.kind, single.window) == ("step 1", NodeKind.RANGE, Window(100, 190))
     assert (single.gpu_total, single.gpu_ops, single.self_total) == (121, 2, 50)
-    assert not single.has_children
+    assert single.child_count == 0
     assert tree.children(single) == []
 
 
@@ -387,60 +367,50 @@ def test_numbers_do_not_fold_when_asked_not_to(session_of):
     assert tree.roots()[0].index is not None  # one range: the path is the range
 
 
-def test_two_variants_are_two_things(session_of):
+def test_names_fold_with_two_siblings_or_more_that_differ_in_a_number(session_of):
+    """Threads by name, each with its ranges and what is inside them."""
+
     def fill(export: Export) -> None:
+        variants, siblings, across = (export.writer.thread(export.process, PID + n, "") for n in (1, 2, 3))
         for number, name in enumerate(["fp16", "fp32", "fp16", "fp32", "op 1", "op 2", "op 3"]):
-            export.range(number * 10, number * 10 + 5, name)
-
-    assert sorted(labels(tree_of(session_of(fill)).roots())) == ["fp16", "fp32", "op * (3)"]
-
-
-def test_variants_are_counted_among_siblings_only(session_of):
-    def fill(export: Export) -> None:
+            export.range(number * 10, number * 10 + 5, name, variants)
         for number, parent in enumerate(["a", "a", "b"]):
-            export.range(number * 10, number * 10 + 9, parent)
-            export.range(number * 10 + 1, number * 10 + 2, f"part {number}")
-
-    tree = tree_of(session_of(fill))
-    inside = {root.name: labels(tree.children(root)) for root in tree.roots()}
-    assert inside == {"a": ["part 0", "part 1", "2 single ranges"], "b": ["part 2"]}
-
-
-def test_children_of_folded_names_fold_across_them(session_of):
-    def fill(export: Export) -> None:
+            export.range(number * 10, number * 10 + 9, parent, siblings)
+            export.range(number * 10 + 1, number * 10 + 2, f"part {number}", siblings)
         for step in range(3):
-            export.range(step * 10, step * 10 + 9, f"step {step}")
-            export.range(step * 10 + 1, step * 10 + 2, f"copy in {step}")
+            export.range(step * 10, step * 10 + 9, f"step {step}", across)
+            export.range(step * 10 + 1, step * 10 + 2, f"copy in {step}", across)
 
     tree = tree_of(session_of(fill))
-    assert labels(tree.children(tree.roots()[0])) == ["copy in * (3)", "3 single ranges"]
+    found = {
+        int(thread.label.split()[1]) - PID: {node.label: labels(tree.children(node)) for node in tree.children(thread)}
+        for thread in tree.roots()
+    }
+    assert sorted(found[1]) == ["fp16", "fp32", "op * (3)"], "two variants are two things"
+    assert found[2] == {"a": ["part 0", "part 1", "2 single ranges"], "b": ["part 2"]}, "among siblings only"
+    assert found[3] == {"step * (3)": ["copy in * (3)", "3 single ranges"]}, "children fold across folded names"
 
 
-@pytest.mark.parametrize(
-    ("name", "folded"),
-    [("layer_12", "layer_*"), ("Run #0 of 31", "Run #* of *"), ("buffer 0x7f3aC", "buffer *"), ("none", "none")],
-)
-def test_template(name, folded):
-    assert template(name) == folded
+def test_template():
+    names = {"layer_12": "layer_*", "Run #0 of 31": "Run #* of *", "buffer 0x7f3aC": "buffer *", "none": "none"}
+    assert {name: template(name) for name in names} == names
 
 
-def deep(levels: int) -> Fill:
-    def fill(export: Export) -> None:
-        for level in range(levels):
-            export.range(level, 2 * levels + 10 - level, "down" if level % 2 else "and")
-        export.launch((levels, levels + 1), (5 * levels, 6 * levels))
-
-    return fill
+def chain(export: Export, levels: int) -> None:
+    """Ranges in one another; what the innermost launches runs as long as there are levels."""
+    for level in range(levels):
+        export.range(level, 2 * levels + 10 - level, "down" if level % 2 else "and")
+    export.launch((levels, levels + 1), (5 * levels, 6 * levels))
 
 
-def test_thousands_of_levels(session_of):
-    levels = 4_000
-    tree = tree_of(session_of(deep(levels)))
+def test_more_levels_than_python_recurses(session_of):
+    levels = 1_500
+    tree = tree_of(session_of(lambda export: chain(export, levels)))
     assert len(tree) == levels
     node = tree.roots()[0]
     for _ in range(levels - 1):
         (node,) = tree.children(node)
-    assert (node.depth, node.gpu_total, node.has_children) == (levels - 1, levels, False)
+    assert (node.depth, node.gpu_total, node.child_count) == (levels - 1, levels, 0)
     assert len(tree.ancestors(node)) == levels - 1
     assert sum(1 for _ in tree.search(NameFilter("down"))) == levels // 2
     assert len(nvtx_tree_table(tree, depth=50)) == 50
@@ -457,30 +427,18 @@ def looked_at(monkeypatch, tree: NvtxTree, do: Callable[[NvtxTree], object]) -> 
     return len(calls)
 
 
-@pytest.mark.parametrize(
-    "do",
-    [
-        lambda tree: tree.rows_around({0: 7}, list(tree.search(NameFilter("and")))),
-        lambda tree: tree.find_all(tree, range(len(tree))),
-    ],
-    ids=["search", "find again"],
-)
-def test_a_chain_of_ranges_is_work_by_its_length(session_of, monkeypatch, do):
-    short, long = (looked_at(monkeypatch, tree_of(session_of(deep(levels))), do) for levels in (100, 400))
-    assert 0 < long <= 4 * short + 10
-
-
-def test_nodes_are_found_again_by_their_names(session_of):
-    session = session_of(training, ranks)
-    before, after = tree_of(session), tree_of(session, fold_numbers=False)
-    found = after.find_all(before, range(len(before)))
-    paths = {before.path(before.node(number)) for number in range(len(before))}
-    assert found == {number for number in range(len(after)) if after.path(after.node(number)) in paths}
-    assert 0 < len(found) < len(after)
+def test_a_chain_of_ranges_is_work_by_its_length(session_of, monkeypatch):
+    trees = [tree_of(session_of(lambda export, levels=levels: chain(export, levels))) for levels in (100, 400)]
+    for what, do in {
+        "search": lambda tree: tree.rows_around({0: 7}, list(tree.search(NameFilter("and")))),
+        "find again": lambda tree: tree.find_all(tree, range(len(tree))),
+    }.items():
+        short, long = (looked_at(monkeypatch, tree, do) for tree in trees)
+        assert 0 < long <= 4 * short + 10, what
 
 
 def test_a_match_stands_where_what_is_around_it_is_shown(session_of):
-    tree = tree_of(session_of(deep(6)))
+    tree = tree_of(session_of(lambda export: chain(export, 6)))
     matches = list(tree.search(NameFilter("down")))
     assert [tree.node(number).depth for number in matches] == [1, 3, 5]
     shown = {number: row for row, number in enumerate(tree.ancestors(tree.node(matches[1])))}
@@ -495,24 +453,6 @@ def ranks(export: Export) -> None:
     export.range(0, 20, "work", thread=worker)
     export.launch((1, 2), (30, 40))
     export.launch((3, 4), (50, 70), thread=worker)
-
-
-def test_ranks_and_threads_stand_above_the_paths(session_of):
-    tree = tree_of(session_of(ranks, training))
-    first, second = tree.roots()
-    assert [(node.label, node.kind, node.rank, node.thread) for node in (first, second)] == [
-        ("rank 0", NodeKind.RANK, 0, None),
-        ("rank 1", NodeKind.RANK, 1, None),
-    ]
-    assert (first.count, first.total, first.self_total, first.gpu_total, first.gpu_ops) == (2, 30, None, 30, 2)
-    threads = tree.children(first)
-    assert labels(threads) == [f"thread {PID + 1} worker", f"thread {PID} main"]
-    assert {node.kind for node in threads} == {NodeKind.THREAD}
-    (work,) = tree.children(threads[0])
-    assert (work.total, work.depth, work.rank, work.thread) == (20, 2, 0, threads[0].thread)
-    assert labels(tree.children(second)) == ["step * (3)"]  # its only thread has no level of its own
-    assert tree.path(work) == ("rank 0", f"thread {PID + 1} worker", "work")
-    assert tree.parent(work) == threads[0]
 
 
 def test_threads_or_everything_can_be_merged(session_of):
@@ -558,17 +498,17 @@ def test_single_ranges_come_in_pages_and_orders(session_of):
     assert tree.parent(by_time[0]) == work
 
 
-@pytest.mark.parametrize("order", list(Order))
-def test_every_order_shows_every_child_once(session_of, order):
+def test_every_order_shows_every_child_once(session_of):
     tree = tree_of(session_of(training))
-    (step,) = tree.roots(order)
-    shown = tree.children(step, order=order)
-    assert sorted(labels(shown)) == ["3 single ranges", "data", "forward"]
-    singles = tree.children(shown[-1], order=order)
-    assert sorted(labels(singles)) == ["step 0", "step 1", "step 2"]
-    if order in (Order.GPU, Order.GPU_MEDIAN):
-        assert labels(shown)[:2] == ["forward", "data"]  # what launched nothing comes last
-        assert labels(singles) == ["step 2", "step 1", "step 0"]
+    for order in Order:
+        (step,) = tree.roots(order)
+        shown = tree.children(step, order=order)
+        assert sorted(labels(shown)) == ["3 single ranges", "data", "forward"], order
+        singles = labels(tree.children(shown[-1], order=order))
+        assert sorted(singles) == ["step 0", "step 1", "step 2"], order
+        if order in (Order.GPU, Order.GPU_MEDIAN):
+            assert labels(shown)[:2] == ["forward", "data"]  # what launched nothing comes last
+            assert singles == ["step 2", "step 1", "step 0"]
 
 
 def test_ids_are_stable_and_lead_back(session_of):
@@ -583,25 +523,40 @@ def test_ids_are_stable_and_lead_back(session_of):
         tree.node(10_000)
 
 
-def test_search_walks_from_top_to_bottom(session_of):
-    tree = tree_of(session_of(training, ranks))
-    found = [tree.path(tree.node(number)) for number in tree.search(NameFilter("w"))]
-    threads = [f"thread {PID + 1} worker", f"thread {PID} main"]
-    assert found == [
-        ("rank 0", "step *", "forward"),
-        ("rank 1", threads[0]),
-        ("rank 1", threads[0], "work"),
-        ("rank 1", threads[1], "work"),
+def test_ranks_and_threads_stand_above_the_paths(session_of):
+    tree = tree_of(session_of(ranks, training))
+    first, second = tree.roots()
+    assert [(node.label, node.kind, node.rank, node.thread) for node in (first, second)] == [
+        ("rank 0", NodeKind.RANK, 0, None),
+        ("rank 1", NodeKind.RANK, 1, None),
+    ]
+    assert (first.count, first.total, first.self_total, first.gpu_total, first.gpu_ops) == (2, 30, None, 30, 2)
+    threads = tree.children(first)
+    names = [f"thread {PID + 1} worker", f"thread {PID} main"]
+    assert [(node.label, node.kind) for node in threads] == [(name, NodeKind.THREAD) for name in names]
+    (work,) = tree.children(threads[0])
+    assert (work.total, work.depth, work.rank, work.thread) == (20, 2, 0, threads[0].thread)
+    assert labels(tree.children(second)) == ["step * (3)"]  # its only thread has no level of its own
+    assert tree.path(work) == ("rank 0", names[0], "work")
+    assert tree.parent(work) == threads[0]
+    # A search walks from top to bottom.
+    assert [tree.path(tree.node(number)) for number in tree.search(NameFilter("w"))] == [
+        ("rank 0", names[0]),
+        ("rank 0", names[0], "work"),
+        ("rank 0", names[1], "work"),
+        ("rank 1", "step *", "forward"),
     ]
     (inside,) = tree.search(NameFilter("step 2"))
     assert tree.node(inside).name == "step *"
 
 
-def test_a_window_of_a_moment_still_selects_it(session_of):
-    session = session_of(lambda export: export.range(50, 50, "moment"))
-    (node,) = tree_of(session).roots()
-    assert node.window == Window(50, 50)
-    assert len(load(session, Selection(window=node.selection_window))) == 1
+def test_nodes_are_found_again_by_their_names(session_of):
+    session = session_of(ranks, training)
+    before, after = tree_of(session), tree_of(session, fold_numbers=False)
+    found = after.find_all(before, range(len(before)))
+    paths = {before.path(before.node(number)) for number in range(len(before))}
+    assert found == {number for number in range(len(after)) if after.path(after.node(number)) in paths}
+    assert 0 < len(found) < len(after)
 
 
 def naive_paths(ranges: NvtxRanges) -> Counter[tuple[str, ...]]:
@@ -617,21 +572,23 @@ def naive_paths(ranges: NvtxRanges) -> Counter[tuple[str, ...]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_tree_is_what_walking_up_from_every_range_gives(session_of, seed):
-    chance = random.Random(seed)
+def test_the_tree_is_what_walking_up_from_every_range_gives(session_of):
+    """Each thread is an example."""
 
     def fill(export: Export) -> None:
-        def descend(start: int, end: int, depth: int) -> None:
-            while end - start > 4 and depth < 7:
-                stop = chance.randrange(start + 2, end)
-                export.range(start, stop, chance.choice("abc"))
-                descend(start + 1, stop - 1, depth + 1)
-                start = stop + 1
+        for seed in range(5):
+            chance, thread = random.Random(seed), export.writer.thread(export.process, PID + 1 + seed, "")
 
-        descend(0, 3_000, 0)
+            def descend(start: int, end: int, depth: int, chance=chance, thread=thread) -> None:
+                while end - start > 4 and depth < 7:
+                    stop = chance.randrange(start + 2, end)
+                    export.range(start, stop, chance.choice("abc"), thread)
+                    descend(start + 1, stop - 1, depth + 1, chance, thread)
+                    start = stop + 1
 
-    tree = tree_of(session_of(fill))
+            descend(0, 3_000, 0)
+
+    tree = tree_of(session_of(fill), by=By.ALL)
     nodes = [tree.node(number) for number in range(len(tree))]
     assert {tree.path(node): node.count for node in nodes} == naive_paths(tree.ranges)
     waiting, reached = tree.roots(), 0

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from support import shared
+from support import session_over, shared
 from synthetic import ExportWriter
 
-from nsystui.base.answer import TableAnswer, Value
+from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo import Process, TrainingJob
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.writing.writer import ERROR, INFO, WARNING
 from nsystui.questions.gpu.utilisation import BusyIntervals
-from nsystui.questions.overview import job_facts, task_table
+from nsystui.questions.overview import job_facts, task_table, title_of
 from nsystui.questions.reports import contents_table, diagnostics_table
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
@@ -24,10 +26,6 @@ START = 1_780_000_000_000_000_000
 HOUR = 3600 * 10**9
 
 Opener = Callable[..., Session]
-
-
-def rows_of(answer: TableAnswer) -> list[dict[str, Value]]:
-    return [dict(zip((column.key for column in answer.columns), row, strict=True)) for row in answer.rows]
 
 
 def tasks_of(session: Session, selection: Selection | None = None) -> TableAnswer:
@@ -46,13 +44,13 @@ def gpu_process(export: ExportWriter, pid: int, *spans: tuple[int, int]) -> Proc
 # The facts
 
 
-def test_the_demo_job_is_described(opened: Opener, tmp_path: Path) -> None:
-    paths = TrainingJob(ranks=4, steps=1, layers=1, stall_ms=1).write(tmp_path / "llama-70b")
+def test_the_demo_job_is_described(opened: Opener, tmp_path: Path):
+    paths = TrainingJob(ranks=2, steps=1, layers=1, stall_ms=1).write(tmp_path / "llama-70b")
     session = opened(*paths)
     facts = job_facts(session, ranked_tasks(session))
     assert facts.title == "llama-70b"
     assert facts.commands == ("python",)
-    assert (facts.reports, facts.ranks, len(facts.hosts), facts.gpus) == (4, 4, 2, 4)
+    assert (facts.reports, facts.ranks, len(facts.hosts), facts.gpus) == (2, 2, 2, 2)
     assert facts.gpu_models == ("NVIDIA H100 80GB HBM3",)
     assert (facts.nsys_versions, facts.schema_versions) == (("2026.2.1.210",), ("3.25.0",))
     assert (facts.driver_versions, facts.cuda_versions) == (("580.95.05",), ("13.0",))
@@ -65,40 +63,30 @@ def test_the_demo_job_is_described(opened: Opener, tmp_path: Path) -> None:
     assert facts.duration >= facts.events.end - facts.events.start > 0
 
 
-def test_no_report_is_no_job(opened: Opener) -> None:
+def test_no_report_is_no_job(opened: Opener):
     facts = job_facts(opened(), ())
     assert (facts.title, facts.reports, facts.ranks, facts.gpus, facts.rank_source) == ("", 0, 0, 0, "")
     assert facts.duration is facts.session_start is facts.start_spread is None
     assert facts.clocks_aligned
 
 
-@pytest.mark.parametrize(
-    ("names", "title"),
-    [
-        (("only_rank3",), "only_rank3"),
-        (("llm_rank0", "llm_rank1"), "llm"),
-        (("report-4242-rank10", "report-4242-rank11"), "report-4242"),
-        (("gpt2_N0_0", "gpt2_N1_8"), "gpt2"),
-        (("gpt2_N0_0", "gpt2_N0_1"), "gpt2"),
-        (("train", "train-later"), "train"),
-        (("rank0", "rank1"), "folder"),
-        (("before", "after"), "folder"),
-    ],
-)
-def test_the_title_is_what_the_names_have_in_common(
-    opened: Opener, tmp_path: Path, names: tuple[str, ...], title: str
-) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    paths = [folder / f"{name}.sqlite" for name in names]
-    for path in paths:
-        with ExportWriter(path) as export:
-            gpu_process(export, 1, (0, 10))
-    session = opened(*paths)
-    assert job_facts(session, ranked_tasks(session)).title == title
+def test_the_title_is_what_the_names_have_in_common():
+    titles = {
+        ("only_rank3",): "only_rank3",
+        ("llm_rank0", "llm_rank1"): "llm",
+        ("report-4242-rank10", "report-4242-rank11"): "report-4242",
+        ("gpt2_N0_0", "gpt2_N1_8"): "gpt2",
+        ("gpt2_N0_0", "gpt2_N0_1"): "gpt2",
+        ("train", "train-later"): "train",
+        ("rank0", "rank1"): "folder",
+        ("before", "after"): "folder",
+    }
+    for names, title in titles.items():
+        reports = [SimpleNamespace(name=name, folder=Path("/jobs/folder")) for name in names]
+        assert title_of(reports) == title, names  # type: ignore[arg-type]
 
 
-def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path) -> None:
+def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path):
     paths = [tmp_path / "before.sqlite", tmp_path / "after.sqlite"]
     for number, path in enumerate(paths):
         capture = Capture(utc_epoch_ns=START + number * HOUR, duration=1000 * (number + 1))
@@ -110,15 +98,13 @@ def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path) -> No
     assert facts.start_spread == HOUR
     assert facts.duration == 2000, "that of the longest, not the hour between them"
     table = tasks_of(session)
-    assert [row["busy_percent"] for row in rows_of(table)] == [100, 100]
+    assert [row["busy_percent"] for row in table.records()] == [100, 100]
     assert table.notes == ("these reports share no clock: each is measured over its own events",)
-    assert [row["busy_percent"] for row in rows_of(tasks_of(session, Selection(Window(100, 300))))] == [50, 0]
+    assert [row["busy_percent"] for row in tasks_of(session, Selection(Window(100, 300))).records()] == [50, 0]
 
 
 @pytest.mark.parametrize(("schema", "gpus"), [("3.25.0", 1), ("3.7.2", 2)])
-def test_a_shared_gpu_counts_once_where_the_export_tells(
-    opened: Opener, tmp_path: Path, schema: str, gpus: int
-) -> None:
+def test_a_shared_gpu_counts_once_where_the_export_tells(opened: Opener, tmp_path: Path, schema: str, gpus: int):
     path = tmp_path / "shared.sqlite"
     with ExportWriter(path, schema) as export:
         export.gpu(0)
@@ -131,7 +117,7 @@ def test_a_shared_gpu_counts_once_where_the_export_tells(
 # The tasks
 
 
-def test_a_row_for_each_task(opened: Opener, tmp_path: Path) -> None:
+def test_a_row_for_each_task(opened: Opener, tmp_path: Path):
     path = tmp_path / "run.sqlite"
     with ExportWriter(path, session=Capture(hostname="n01")) as export:
         export.gpu(2)
@@ -144,7 +130,7 @@ def test_a_row_for_each_task(opened: Opener, tmp_path: Path) -> None:
     session = opened(path)
     table = tasks_of(session)
     assert (table.name, table.total, len(table)) == ("overview", 2, 2)
-    first, second = rows_of(table)
+    first, second = list(table.records())
     assert (first["rank"], first["host"], first["gpu"], first["model"]) == (0, "n01", "2", "NVIDIA H100 80GB HBM3")
     assert (first["pid"], first["process"], first["report"]) == (10, "python3", "run")
     assert (first["kernels"], first["memory_ops"], first["graphs"], first["api_calls"]) == (2, 1, 0, 1)
@@ -152,45 +138,46 @@ def test_a_row_for_each_task(opened: Opener, tmp_path: Path) -> None:
     assert (second["busy_percent"], second["idle_percent"], second["api_calls"]) == (10, 90, 0)
 
 
-def test_the_window_and_the_tasks_of_the_selection_apply(opened: Opener, tmp_path: Path) -> None:
+def test_the_window_and_the_tasks_of_the_selection_apply(opened: Opener, tmp_path: Path):
     path = tmp_path / "run.sqlite"
     with ExportWriter(path) as export:
         gpu_process(export, 10, (0, 30), (50, 60))
         second = gpu_process(export, 20, (0, 100))
     session = opened(path)
-    narrowed = rows_of(tasks_of(session, Selection(Window(20, 40))))
+    narrowed = list(tasks_of(session, Selection(Window(20, 40))).records())
     assert [row["kernels"] for row in narrowed] == [1, 1]
     assert [row["busy_percent"] for row in narrowed] == [50, 100]
-    named = rows_of(tasks_of(session, Selection(Window(20, 40)).with_name("absent")))
+    named = list(tasks_of(session, Selection(Window(20, 40)).with_name("absent")).records())
     assert named == narrowed, "what a GPU did does not depend on names"
     chosen = tasks_of(session, Selection(tasks=frozenset({Task(0, second.global_id)})))
-    assert ([row["pid"] for row in rows_of(chosen)], chosen.total) == ([20], 2)
+    assert ([row["pid"] for row in chosen.records()], chosen.total) == ([20], 2)
 
 
-def test_a_task_without_a_gpu_has_no_gpu_numbers(opened: Opener, tmp_path: Path) -> None:
+def test_a_task_without_a_gpu_has_no_gpu_numbers(opened: Opener, tmp_path: Path):
     cpu, gpu = tmp_path / "job_rank0.sqlite", tmp_path / "job_rank1.sqlite"
     with ExportWriter(cpu) as export:
         export.osrt(export.thread(export.process(1), 1, "main"), 0, 50, "poll")
     with ExportWriter(gpu) as export:
         gpu_process(export, 2, (0, 50))
     table = tasks_of(opened(cpu, gpu))
-    first, second = rows_of(table)
+    first, second = list(table.records())
     missing = [key for key, value in first.items() if value is None]
     shares = [key for key in first if key.endswith("_percent")]
     assert missing == ["gpu", *shares, "kernels", "graphs", "memory_ops", "api_calls", "model"]
     assert second["kernels"] == 1
     assert second["gpu"] is None, "the export does not say which GPU it was"
     assert table.notes == ("no GPU work in job_rank0: record with `nsys profile -t cuda`",)
-    assert [row["rank"] for row in rows_of(table.sorted_by("busy_percent", descending=True))] == [1, 0]
+    assert [row["rank"] for row in table.sorted_by("busy_percent", descending=True).records()] == [1, 0]
 
 
 # The capture
 
 
-@pytest.fixture
-def complaining(opened: Opener, tmp_path: Path) -> Session:
+@pytest.fixture(scope="module")
+def complaining(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """Two reports that nsys had something to say about, and one of a version that says nothing."""
-    paths = [tmp_path / f"rank{number}.sqlite" for number in range(3)]
+    folder = tmp_path_factory.mktemp("complaining")
+    paths = [folder / f"rank{number}.sqlite" for number in range(3)]
     for path in paths[:2]:
         with ExportWriter(path) as export:
             gpu_process(export, 1, (0, 100))
@@ -201,10 +188,11 @@ def complaining(opened: Opener, tmp_path: Path) -> Session:
                 export.diagnostic(90, "Unable to sample.", severity=ERROR)
     with ExportWriter(paths[2], "3.7.2") as export:
         gpu_process(export, 1, (0, 100))
-    return opened(*paths)
+    with closing(session_over(*paths)) as session:
+        yield session
 
 
-def test_diagnostics_are_grouped_worst_first(complaining: Session) -> None:
+def test_diagnostics_are_grouped_worst_first_and_follow_the_tasks_and_the_name_filter(complaining: Session):
     table = diagnostics_table(complaining, Selection(Window(0, 1)))
     lost = "Not all CUDA events might have been collected."
     assert table.rows == [
@@ -216,9 +204,6 @@ def test_diagnostics_are_grouped_worst_first(complaining: Session) -> None:
         f"events may be missing; counts and times may be undercounted: {lost}",
         "no diagnostics in rank2: nsys 2024.4 and later write them",
     )
-
-
-def test_diagnostics_follow_the_tasks_and_the_name_filter(complaining: Session) -> None:
     first = next(item.task for item in ranked_tasks(complaining) if item.report_name == "rank0")
     table = diagnostics_table(complaining, Selection(tasks=frozenset({first})).with_name("started"))
     assert table.rows == [("Info", 1, "rank0", 5, "Profiling has started.")]
@@ -226,7 +211,7 @@ def test_diagnostics_follow_the_tasks_and_the_name_filter(complaining: Session) 
     assert table.notes[0].startswith("events may be missing"), "what is filtered out of sight is still true"
 
 
-def test_without_diagnostics_there_is_a_note(opened: Opener, tmp_path: Path) -> None:
+def test_without_diagnostics_there_is_a_note(opened: Opener, tmp_path: Path):
     path = tmp_path / "a.sqlite"
     with ExportWriter(path) as export:
         gpu_process(export, 1, (0, 100))
@@ -235,8 +220,8 @@ def test_without_diagnostics_there_is_a_note(opened: Opener, tmp_path: Path) -> 
     assert table.notes == ("no diagnostics in this export: nsys 2024.4 and later write them",)
 
 
-def test_contents_list_every_event_table(complaining: Session) -> None:
-    found = {row["table"]: row for row in rows_of(contents_table(complaining))}
+def test_contents_list_every_event_table(complaining: Session):
+    found = {row["table"]: row for row in list(contents_table(complaining).records())}
     assert "processes" not in found
     kernels, metrics, said = found["kernels"], found["gpu_metrics"], found["diagnostics"]
     assert (kernels["rows"], kernels["reports"], kernels["first"], kernels["last"]) == (3, 3, 0, 100)
@@ -247,42 +232,42 @@ def test_contents_list_every_event_table(complaining: Session) -> None:
     assert said["record"] is not None, "one of the three has none"
 
 
-def test_contents_of_a_range_that_was_never_closed(opened: Opener, tmp_path: Path) -> None:
+def test_contents_of_a_range_that_was_never_closed(opened: Opener, tmp_path: Path):
     path = tmp_path / "a.sqlite"
     with ExportWriter(path) as export:
         thread = export.thread(export.process(1), 1, "main")
         export.nvtx_range(thread, 10, 20, "closed")
         export.nvtx_range(thread, 70, None, "open")
-    found = {row["table"]: row for row in rows_of(contents_table(opened(path)))}
+    found = {row["table"]: row for row in list(contents_table(opened(path)).records())}
     assert (found["nvtx_ranges"]["first"], found["nvtx_ranges"]["last"]) == (10, 70)
 
 
 # Real exports
 
 
-def test_two_real_ranks_on_two_nodes(opened: Opener) -> None:
+def test_two_real_ranks_on_two_nodes(opened: Opener):
     session = opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4"))
     facts = job_facts(session, ranked_tasks(session))
     assert (facts.title, facts.ranks, len(facts.hosts), facts.gpus) == ("alcf-allgather", 2, 2, 2)
     assert (facts.clocks_aligned, facts.start_spread) == (True, 151276815)
     assert facts.rank_source == "captured environment"
-    assert [row["rank"] for row in rows_of(tasks_of(session))] == [0, 4]
+    assert [row["rank"] for row in tasks_of(session).records()] == [0, 4]
 
 
-def test_a_real_export_without_kernels(opened: Opener) -> None:
+def test_a_real_export_without_kernels(opened: Opener):
     session = opened(*shared("no-kernel-table"))
     facts = job_facts(session, ranked_tasks(session))
     assert (facts.gpus, facts.gpu_models) == (0, ())
-    (row,) = rows_of(tasks_of(session))
+    (row,) = list(tasks_of(session).records())
     assert (row["busy_percent"], row["kernels"], row["api_calls"]) == (None, None, 2)
     table = diagnostics_table(session, Selection())
-    assert sum(row["count"] for row in rows_of(table) if isinstance(row["count"], int)) == 235
+    assert sum(row["count"] for row in list(table.records()) if isinstance(row["count"], int)) == 235
     assert "Not all CUDA events might have been collected." in table.notes[0]
 
 
-def test_two_real_ranks_in_one_report(opened: Opener) -> None:
+def test_two_real_ranks_in_one_report(opened: Opener):
     session = opened(*shared("h100-2rank-moe-before"))
-    table = rows_of(tasks_of(session))
+    table = list(tasks_of(session).records())
     assert [row["kernels"] for row in table] == [1993, 2017]
     assert [round(float(row["busy_percent"] or 0), 1) for row in table] == [91.3, 89.1]
     assert job_facts(session, ranked_tasks(session)).gpus == 2

@@ -27,7 +27,7 @@ KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 
 def _job(directory: Path) -> list[Path]:
-    return demo.TrainingJob(ranks=3, steps=2, layers=2).write(directory)
+    return demo.TrainingJob(ranks=3, steps=1, layers=1).write(directory)
 
 
 def _one(make: Callable[[Path], Path], *statements: str) -> Callable[[Path], list[Path]]:
@@ -45,42 +45,40 @@ def _two_runs(directory: Path) -> list[Path]:
     return [synthetic.two_process_export(directory / "a.sqlite"), synthetic.whole_graph_export(directory / "b.sqlite")]
 
 
-SHAPES: dict[str, Callable[[Path], list[Path]]] = {
-    "a job": _job,
-    "several runs": _two_runs,
-    "whole graphs": _one(synthetic.whole_graph_export),
-    "nodes of graphs": _one(synthetic.node_graph_export),
-    "several processes": _one(synthetic.two_process_export),
-    "processes that take turns": _one(
-        synthetic.two_process_export,
-        f"UPDATE {RUNTIME} SET globalTid = (SELECT globalTid FROM {RUNTIME} b WHERE b.rowid = {RUNTIME}.rowid + 150)"
-        " WHERE rowid % 3 = 0",
-    ),
-    "no kernels": _one(synthetic.two_process_export, f"DELETE FROM {KERNEL}"),
-    "no table of kernels": _one(synthetic.two_process_export, f"DROP TABLE {KERNEL}"),
-    "no API calls": _one(synthetic.two_process_export, f"DELETE FROM {RUNTIME}"),
-    "no table of API calls": _one(synthetic.two_process_export, f"DROP TABLE {RUNTIME}"),
-    "MPI": _one(synthetic.simulation_export),
-    "payloads": _one(synthetic.payload_export),
-    "instrumented names": _one(synthetic.instrumented_nccl_export),
-    "no GPU": _one(synthetic.cpu_only_export),
-    "nothing": _one(synthetic.empty_export),
-    "every table": _one(synthetic.all_tables_export),
-    "an old nsys": _one(synthetic.old_schema_export),
-    "ranges that stay open": _one(synthetic.open_ranges_export),
-    "a late capture": _one(synthetic.delayed_capture_export),
-}
-
-
 def _only_os_calls(directory: Path) -> list[Path]:
-    (path,) = SHAPES["no GPU"](directory)
+    path = synthetic.cpu_only_export(directory / "rank0.sqlite")
     tables = {name for (name,) in native(path, "SELECT name FROM sqlite_master WHERE type = 'table'")}
     events = {name for name in tables if "_EVENTS" in name or "CUPTI_ACTIVITY" in name}
     edit(path, *(f'DROP TABLE "{name}"' for name in sorted(events)))
     return [path]
 
 
-SHAPES["OS calls only"] = _only_os_calls
+FAST: dict[str, Callable[[Path], list[Path]]] = {
+    "processes that take turns": _one(
+        synthetic.two_process_export,
+        f"UPDATE {RUNTIME} SET globalTid = (SELECT globalTid FROM {RUNTIME} b WHERE b.rowid = {RUNTIME}.rowid + 150)"
+        " WHERE rowid % 3 = 0",
+    ),
+    "no table of kernels": _one(synthetic.two_process_export, f"DROP TABLE {KERNEL}"),
+    "MPI": _one(synthetic.simulation_export),
+    "every table": _one(synthetic.all_tables_export),
+    "OS calls only": _only_os_calls,
+}
+CAMPAIGN: dict[str, Callable[[Path], list[Path]]] = {
+    "no API calls": _one(synthetic.two_process_export, f"DELETE FROM {RUNTIME}"),
+    "an old nsys": _one(synthetic.old_schema_export),
+    "several runs": _two_runs,
+    "a job": _job,
+    "nodes of graphs": _one(synthetic.node_graph_export),
+    "no kernels": _one(synthetic.two_process_export, f"DELETE FROM {KERNEL}"),
+    "no table of API calls": _one(synthetic.two_process_export, f"DROP TABLE {RUNTIME}"),
+    "payloads": _one(synthetic.payload_export),
+    "instrumented names": _one(synthetic.instrumented_nccl_export),
+    "no GPU": _one(synthetic.cpu_only_export),
+    "nothing": _one(synthetic.empty_export),
+    "ranges that stay open": _one(synthetic.open_ranges_export),
+    "a late capture": _one(synthetic.delayed_capture_export),
+}
 
 
 @contextmanager
@@ -112,9 +110,17 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache")
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The exports of a job. Not to be written."""
+    return _job(tmp_path_factory.mktemp("job"))
+
+
 @pytest.fixture
-def job(tmp_path: Path) -> list[Path]:
-    return _job(tmp_path / "job")
+def job(written: list[Path], tmp_path: Path) -> list[Path]:
+    """Two of them, to be written."""
+    (tmp_path / "job").mkdir()
+    return [Path(shutil.copy(path, tmp_path / "job")) for path in written[:2]]
 
 
 @pytest.fixture
@@ -141,37 +147,31 @@ def scans(read: Sequence[str], table: str) -> list[str]:
     return [query for query in read if query.partition(" WHERE ")[0].endswith(f'FROM "{table}"')]
 
 
-class TestTheSameNumbers:
-    @pytest.mark.parametrize("shape", SHAPES)
-    def test_as_with_a_whole_pack(self, shape: str, tmp_path: Path, cache: Cache) -> None:
-        paths = SHAPES[shape](tmp_path)
-        expected = asked(paths, None, whole=True)
-        assert asked(paths, None) == expected
-        assert asked(paths, cache) == expected
-        # From what was kept without a pack, beside one.
-        assert asked(paths, cache, whole=True) == expected
+@pytest.mark.parametrize("shape", [*FAST, *(pytest.param(shape, marks=pytest.mark.campaign) for shape in CAMPAIGN)])
+def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache: Cache):
+    paths = (FAST | CAMPAIGN)[shape](tmp_path)
+    expected = asked(paths, None, whole=True)
+    assert asked(paths, None) == expected
+    assert asked(paths, cache) == expected
+    # From what was kept without a pack, beside one.
+    assert asked(paths, cache, whole=True) == expected
 
-    @pytest.fixture(scope="class")
-    def both(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Job, Job]]:
-        """A job that is packed, and the same that is not."""
-        place = tmp_path_factory.mktemp("both")
-        paths = _job(place / "job")
-        with opened(paths, None, whole=True) as packed, opened(paths, Cache(place / "cache")) as unpacked:
-            yield packed, unpacked
 
-    @pytest.mark.parametrize("chosen", ["a window", "a stream", "a device", "a rank"])
-    def test_of_a_selection(self, chosen: str, both: tuple[Job, Job]) -> None:
-        found = []
-        for each in both:
-            span = each.extent()
-            selection = {
-                "a window": Selection(window=Window((span.start + span.end) // 2, span.end)),
-                "a stream": Selection(streams=frozenset({7})),
-                "a device": Selection(devices=frozenset({0})),
-                "a rank": Selection(tasks=each.tasks_of_ranks(frozenset({1}))),
-            }[chosen]
-            found.append(overview(each, selection))
-        assert found[0] == found[1]
+@pytest.mark.campaign
+def test_the_numbers_of_a_selection_are_those_of_a_whole_pack(written: list[Path], cache: Cache):
+    with opened(written[:2], None, whole=True) as packed, opened(written[:2], cache) as unpacked:
+        for chosen in ("a window", "a stream", "a device", "a rank"):
+            found = []
+            for each in (packed, unpacked):
+                span = each.extent()
+                selection = {
+                    "a window": Selection(window=Window((span.start + span.end) // 2, span.end)),
+                    "a stream": Selection(streams=frozenset({7})),
+                    "a device": Selection(devices=frozenset({0})),
+                    "a rank": Selection(tasks=each.tasks_of_ranks(frozenset({1}))),
+                }[chosen]
+                found.append(overview(each, selection))
+            assert found[0] == found[1], chosen
 
 
 class TestWhatIsRead:
@@ -179,7 +179,7 @@ class TestWhatIsRead:
     def _nothing_is_packed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Packer, "run", lambda _: pytest.fail("packed"))
 
-    def test_few_columns_once(self, job: list[Path], cache: Cache, read: list[str]) -> None:
+    def test_few_columns_once(self, job: list[Path], cache: Cache, read: list[str]):
         asked(job[:1], cache)
         (kernels,) = scans(read, KERNEL)
         columns = [part.rpartition(" AS ")[2] for part in kernels.partition(" FROM ")[0].split(", ")]
@@ -188,47 +188,38 @@ class TestWhatIsRead:
         assert read.count(f"tally {RUNTIME}") == 2  # of calls, and of the second rows of --cudabacktrace
         assert f"tally {KERNEL}" not in read
 
-    def test_who_is_which_rank_by_mpi_takes_no_nccl(self, tmp_path: Path, cache: Cache, read: list[str]) -> None:
+    def test_who_is_which_rank_by_mpi_takes_no_nccl(self, tmp_path: Path, cache: Cache, read: list[str]):
         path = synthetic.simulation_export(tmp_path / "rank0.sqlite")
         with opened([path], cache) as job:
             assert {item.source for item in job.ranks} == {"MPI"}
         assert not [query for query in read if "blob" in query]
 
-    def test_nothing_the_second_time(self, job: list[Path], cache: Cache, read: list[str]) -> None:
+    def test_nothing_the_second_time_even_if_the_columns_are_gone(self, job: list[Path], cache: Cache, read: list[str]):
         expected = asked(job, cache)
-        read.clear()
-        assert asked(job, cache) == expected
-        assert read == []
-
-    def test_nothing_the_second_time_though_the_columns_are_gone(
-        self, job: list[Path], cache: Cache, read: list[str]
-    ) -> None:
-        expected = asked(job, cache)
-        for place in cache.directory.iterdir():
-            if not place.name.endswith(".results"):
-                shutil.rmtree(place)
-        read.clear()
-        assert asked(job, cache) == expected
-        assert read == []
-
-    def test_what_is_written(self, job: list[Path], cache: Cache) -> None:
-        asked(job, cache)
         written = {place.name.partition(".")[2].partition("-")[0] for place in cache.directory.iterdir()}
         assert written == {"results", "kernels", "memory_ops", "processes", "nccl_calls"}
         results = {file.stem.split("=")[1] for file in cache.directory.glob("*.results/*")}
         assert results == {"busy", "counts", "nccl-ranks", "processes", "tallies"}
+        for _ in range(2):
+            read.clear()
+            assert asked(job, cache) == expected
+            assert read == []
+            for place in cache.directory.iterdir():
+                if not place.name.endswith(".results"):
+                    shutil.rmtree(place)
 
 
 class TestBesideAPack:
-    def test_a_pack_is_used_where_there_is_one(self, job: list[Path], cache: Cache, read: list[str]) -> None:
+    def test_a_pack_is_used_where_there_is_one(self, job: list[Path], cache: Cache, read: list[str]):
         expected = asked(job, cache, whole=True)
         read.clear()
         assert asked(job, cache) == expected
         assert read == []
 
+    @pytest.mark.campaign
     def test_what_was_kept_without_a_pack_serves_with_one(
         self, job: list[Path], cache: Cache, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    ):
         expected = asked(job, cache)
         with opened(job, cache, whole=True):
             pass
@@ -236,7 +227,8 @@ class TestBesideAPack:
         monkeypatch.setattr(Session, "rows", lambda *_: pytest.fail("asked"))
         assert asked(job, cache, whole=True) == expected
 
-    def test_a_changed_export_is_read_anew(self, job: list[Path], cache: Cache, read: list[str]) -> None:
+    def test_a_changed_export_is_read_anew(self, job: list[Path], cache: Cache, read: list[str]):
+        job = job[:1]
         asked(job, cache)
         edit(job[0], f"DELETE FROM {RUNTIME} WHERE rowid > 10")
         read.clear()
@@ -244,10 +236,10 @@ class TestBesideAPack:
         assert len(scans(read, KERNEL)) >= 1
 
 
-def test_an_export_that_cannot_be_read_whole_is_left_out_every_time(job: list[Path], cache: Cache) -> None:
+def test_an_export_that_cannot_be_read_whole_is_left_out_every_time(job: list[Path], cache: Cache):
     damage_rows(job[1], KERNEL)
-    with opened([job[0], job[2]], None) as two:
-        expected = overview(two)[2]  # type: ignore[index]
+    with opened(job[:1], None) as alone:
+        expected = overview(alone)[2]  # type: ignore[index]
     for _ in range(2):
         said: list[str] = []
         session = Session(cache=cache, warn=said.append)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import csv
-import sqlite3
 import statistics
-import time
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import SHARED, native, shared
 
 from nsystui.questions.algebra.nesting import nest
 from nsystui.questions.algebra.projection import LaunchCalls, Projection, project
-
-SHARED = Path(__file__).parents[3] / "shared/data"
 
 Range = tuple[int, int, int]  # start, end, thread
 Call = tuple[int, int, int, int, int, int]  # start, end, thread, first op start, last op end, op time
@@ -57,17 +53,14 @@ def check_against_definition(ranges: list[Range], calls: list[Call]) -> None:
         assert result.end[row] == max((call[4] for call in inside), default=0)
 
 
-@given(spans(20, 12), calls_on_the_gpu(2))
-def test_every_range_gets_the_calls_it_contains(ranges: list[Range], calls: list[Call]) -> None:
+@given(spans(20, 12), calls_on_the_gpu(2), calls_on_the_gpu(15))
+def test_every_range_gets_the_calls_it_contains(ranges, calls, nested):
+    """Calls inside calls count too."""
     check_against_definition(ranges, calls)
+    check_against_definition(ranges, nested)
 
 
-@given(spans(20, 12), calls_on_the_gpu(15))
-def test_calls_inside_calls_count_too(ranges: list[Range], calls: list[Call]) -> None:
-    check_against_definition(ranges, calls)
-
-
-def test_a_call_that_outlives_its_range_belongs_to_the_ancestor_that_contains_it() -> None:
+def test_a_call_that_outlives_its_range_belongs_to_the_ancestor_that_contains_it():
     #          step, forward, and a call that starts in forward and ends after it
     ranges = [(0, 100, 1), (10, 50, 1)]
     calls = [(20, 25, 1, 1000, 1100, 100), (45, 55, 1, 1200, 1500, 300)]
@@ -78,7 +71,7 @@ def test_a_call_that_outlives_its_range_belongs_to_the_ancestor_that_contains_it
     assert result.op_time.tolist() == [400, 100]
 
 
-def test_nothing_launched_is_no_projection() -> None:
+def test_nothing_launched_is_no_projection():
     assert projected([], []).op_count.tolist() == []
     assert projected([], [(1, 2, 1, 3, 4, 1)]).op_count.tolist() == []
     alone = projected([(0, 9, 1)], [(1, 2, 2, 3, 4, 1)])  # another thread's call
@@ -86,7 +79,7 @@ def test_nothing_launched_is_no_projection() -> None:
     assert projected([(0, 9, 1)], []).op_count.tolist() == [0]
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="differ in length"):
         LaunchCalls(*(np.zeros(size, np.int64) for size in (2, 2, 2, 2, 2, 1)))
     with pytest.raises(ValueError, match="2 starts, 2 ends and 1 threads"):
@@ -95,14 +88,12 @@ def test_wrong_arguments_are_refused() -> None:
         project([0.5], [1.0], [1], launch_calls([]))
 
 
-def test_many_ranges_and_calls_take_no_time() -> None:
+def test_many_ranges_and_calls():
     n = 200_000
     starts = np.arange(n)
     calls = np.arange(n) * 2
     launches = LaunchCalls(calls, calls + 1, np.zeros(n, np.int64), calls + 100, calls + 150, np.full(n, 50))
-    began = time.perf_counter()
     result = project(starts, 3 * n - starts, np.zeros(n, np.int64), launches)  # 200,000 levels deep
-    assert time.perf_counter() - began < 2, "0.05 s on an idle machine"
     assert result.op_count[0] == n
     assert result.op_time[0] == 50 * n
     assert (result.start[0], result.end[0]) == (100, 2 * (n - 1) + 150)
@@ -111,91 +102,70 @@ def test_many_ranges_and_calls_take_no_time() -> None:
 @pytest.fixture(scope="module")
 def ddp() -> tuple[list[tuple[int, int, int, int, str]], Projection, np.ndarray]:
     """The ranges of the real DDP export (id, start, end, thread, name), their projection and their levels."""
-    export = SHARED / "exports/ddp-a100-rank0of4.sqlite"
-    if not export.exists():
-        pytest.skip(f"the real export {export} is not on this machine")
-    with sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True) as connection:
-        ranges = connection.execute(
-            """
-            WITH domains AS (SELECT domainId, globalTid & ~0xFFFFFF AS process, text FROM NVTX_EVENTS
-                             WHERE eventType = 75)
-            SELECT n.rowid, n.start, n.end, n.globalTid, ifnull(d.text || ':', '') || coalesce(n.text, s.value)
-            FROM NVTX_EVENTS AS n LEFT JOIN StringIds AS s ON s.id = n.textId
-            LEFT JOIN domains AS d ON d.domainId = n.domainId AND d.process = n.globalTid & ~0xFFFFFF
-            WHERE n.eventType IN (59, 60, 70, 71) AND n.endGlobalTid IS NULL
-            """
-        ).fetchall()
-        calls = connection.execute(
-            """
-            WITH ops AS (SELECT start, end, correlationId, globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL
-               UNION ALL SELECT start, end, correlationId, globalPid FROM CUPTI_ACTIVITY_KIND_MEMCPY
-               UNION ALL SELECT start, end, correlationId, globalPid FROM CUPTI_ACTIVITY_KIND_MEMSET)
-            SELECT r.start, r.end, r.globalTid, min(o.start), max(o.end), sum(o.end - o.start)
-            FROM CUPTI_ACTIVITY_KIND_RUNTIME AS r
-            JOIN ops AS o ON o.correlationId = r.correlationId AND o.globalPid = r.globalTid & ~0xFFFFFF
-            WHERE r.eventClass IN (0, 1) GROUP BY r.rowid
-            """
-        ).fetchall()
+    (export,) = shared("ddp-a100-rank0of4")
+    ranges = native(
+        export,
+        """
+        WITH domains AS (SELECT domainId, globalTid & ~0xFFFFFF AS process, text FROM NVTX_EVENTS
+                         WHERE eventType = 75)
+        SELECT n.rowid, n.start, n.end, n.globalTid, ifnull(d.text || ':', '') || coalesce(n.text, s.value)
+        FROM NVTX_EVENTS AS n LEFT JOIN StringIds AS s ON s.id = n.textId
+        LEFT JOIN domains AS d ON d.domainId = n.domainId AND d.process = n.globalTid & ~0xFFFFFF
+        WHERE n.eventType IN (59, 60, 70, 71) AND n.endGlobalTid IS NULL
+        """,
+    )
+    calls = native(
+        export,
+        """
+        WITH ops AS (SELECT start, end, correlationId, globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL
+           UNION ALL SELECT start, end, correlationId, globalPid FROM CUPTI_ACTIVITY_KIND_MEMCPY
+           UNION ALL SELECT start, end, correlationId, globalPid FROM CUPTI_ACTIVITY_KIND_MEMSET)
+        SELECT r.start, r.end, r.globalTid, min(o.start), max(o.end), sum(o.end - o.start)
+        FROM CUPTI_ACTIVITY_KIND_RUNTIME AS r
+        JOIN ops AS o ON o.correlationId = r.correlationId AND o.globalPid = r.globalTid & ~0xFFFFFF
+        WHERE r.eventClass IN (0, 1) GROUP BY r.rowid
+        """,
+    )
     _, starts, ends, threads, _ = (np.array(column) for column in zip(*ranges, strict=True))
     return ranges, project(starts, ends, threads, launch_calls(calls)), nest(starts, ends, threads).level
 
 
-def test_the_projection_is_nvidias(ddp: tuple[list[tuple[int, int, int, int, str]], Projection, np.ndarray]) -> None:
+def nvidias(report: str, name: str, *keys: str) -> dict[tuple[str, str], tuple[float, ...]]:
+    """The numbers of a table of ``nsys stats`` by number and name of a range, but for one row without either.
+
+    That sums up what was launched outside of every range.
+    """
+    with (SHARED / f"nsys-stats/ddp-a100-rank0of4/{report}.csv").open() as table:
+        rows = [row for row in csv.DictReader(table) if row[name] and row.get("RangeId", name)]
+    return {(row.get("RangeId", ""), row[name]): tuple(float(row[key]) for key in keys) for row in rows}
+
+
+def test_the_projection_is_nvidias(ddp):
     """Every row of ``nsys stats -r nvtx_gpu_proj_trace``."""
-    table = SHARED / "nsys-stats/ddp-a100-rank0of4/nvtx_gpu_proj_trace.csv"
-    if not table.exists():
-        pytest.skip(f"NVIDIA's table {table} is not on this machine")
-    ranges, projection, levels = ddp
+    ranges, found, levels = ddp
+    columns = (found.start, found.end - found.start, found.op_count, levels)
     ours = {
-        (ranges[row][0], ranges[row][4]): (
-            int(projection.start[row]),
-            int(projection.end[row] - projection.start[row]),
-            int(projection.op_count[row]),
-            int(levels[row]),
-        )
-        for row in np.flatnonzero(projection.op_count)
+        (str(ranges[row][0]), ranges[row][4]): tuple(int(column[row]) for column in columns)
+        for row in np.flatnonzero(found.op_count)
     }
-    with table.open() as lines:
-        theirs = {
-            (int(line["RangeId"]), line["Name"]): (
-                int(line["Projected Start (ns)"]),
-                int(line["Projected Duration (ns)"]),
-                int(line["NumGPUOps"]),
-                int(line["Lvl"]),
-            )
-            for line in csv.DictReader(lines)
-            if line["RangeId"]  # one nameless row sums up what was launched outside of every range
-        }
+    keys = ("Projected Start (ns)", "Projected Duration (ns)", "NumGPUOps", "Lvl")
+    theirs = nvidias("nvtx_gpu_proj_trace", "Name", *keys)
     assert len(theirs) == 2410
     assert ours == theirs
 
 
-def test_the_sums_are_nvidias(ddp: tuple[list[tuple[int, int, int, int, str]], Projection, np.ndarray]) -> None:
+def test_the_sums_are_nvidias(ddp):
     """Totals, median and extremes of ``nsys stats -r nvtx_gpu_proj_sum``."""
-    table = SHARED / "nsys-stats/ddp-a100-rank0of4/nvtx_gpu_proj_sum.csv"
-    if not table.exists():
-        pytest.skip(f"NVIDIA's table {table} is not on this machine")
-    ranges, projection, _ = ddp
+    ranges, found, _ = ddp
     by_name = defaultdict(list)
-    for row in np.flatnonzero(projection.op_count):
-        by_name[ranges[row][4]].append(row)
+    for row in np.flatnonzero(found.op_count):
+        by_name["", ranges[row][4]].append(row)
     ours = {}
     for name, rows in by_name.items():
-        durations = (projection.end[rows] - projection.start[rows]).tolist()
-        ops = int(projection.op_count[rows].sum())
-        ours[name] = (sum(durations), len(rows), statistics.median(durations), min(durations), max(durations), ops)
-    with table.open() as lines:
-        theirs = {
-            line["Range"]: (
-                int(line["Total Proj Time (ns)"]),
-                int(line["Range Instances"]),
-                float(line["Proj Med (ns)"]),
-                int(line["Proj Min (ns)"]),
-                int(line["Proj Max (ns)"]),
-                int(line["Total GPU Ops"]),
-            )
-            for line in csv.DictReader(lines)
-            if line["Range"]
-        }
+        times = (found.end[rows] - found.start[rows]).tolist()
+        ops = int(found.op_count[rows].sum())
+        ours[name] = (sum(times), len(times), statistics.median(times), min(times), max(times), ops)
+    keys = ("Total Proj Time (ns)", "Range Instances", "Proj Med (ns)", "Proj Min (ns)", "Proj Max (ns)")
+    theirs = nvidias("nvtx_gpu_proj_sum", "Range", *keys, "Total GPU Ops")
     assert len(theirs) > 70
     assert ours == theirs

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import shared
+from support import edit, session_over, shared
+from synthetic import cpu_only_export
 
 from nsystui.base.answer import iter_rows
 from nsystui.base.selection import Selection, Task, Window
@@ -19,6 +18,7 @@ from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.alignment import ClockMode
 from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
 from nsystui.questions.job import Job
+from nsystui.questions.overview import task_table
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
 from nsystui.questions.ranks.steps import StepTimes, every_step, figures, step_times, steps_across_ranks, steps_by_rank
 from nsystui.questions.ranks.table import Measure, is_odd, rank_table, scores
@@ -26,6 +26,7 @@ from nsystui.questions.steps import TaskSteps
 from nsystui.questions.triage.run import triage
 
 ANY = Measure("x", 0.0)
+EVERYTHING = Selection()
 
 
 def rows_of(answer: Any) -> list[dict[str, Any]]:
@@ -59,28 +60,21 @@ class TestOddity:
         assert odd <= len(values) / 2
 
 
-def task_steps(*gpu: tuple[int, int], numbers: list[int] | None = None) -> TaskSteps:
-    count = len(gpu)
-    starts = np.array([start for start, _ in gpu], np.int64)
-    ends = np.array([end for _, end in gpu], np.int64)
+def task_steps(*gpu: tuple[int, int]) -> TaskSteps:
+    starts, ends = np.array(gpu, np.int64).T
     has_work = (ends > starts).astype(np.int64)
     work = Projection(has_work, starts * has_work, ends * has_work, ends - starts)
-    cpu = np.arange(count, dtype=np.int64) * 100
-    given_ = np.arange(count) if numbers is None else np.array(numbers)
-    return TaskSteps(Task(0, 1), "step *", given_, cpu, cpu + 100, work)
+    numbers = np.arange(len(gpu))
+    return TaskSteps(Task(0, 1), "step *", numbers, 100 * numbers, 100 * numbers + 100, work)
 
 
 class TestStepTimes:
-    def test_a_step_lasts_until_the_next_one_begins(self):
+    def test_a_step_lasts_until_the_next_one_that_launched_something_begins(self):
         times = StepTimes.of(task_steps((10, 30), (50, 80), (90, 100)))
         assert times.duration.tolist() == [40, 40, 10] and times.on_gpu
-
-    def test_steps_that_launched_nothing_are_left_out(self):
         times = StepTimes.of(task_steps((10, 30), (0, 0), (90, 100)))
         assert times.numbers.tolist() == [0, 2] and times.duration.tolist() == [80, 10]
-
-    def test_without_any_launch_the_time_is_that_on_the_cpu(self):
-        times = StepTimes.of(task_steps((0, 0), (0, 0)))
+        times = StepTimes.of(task_steps((0, 0), (0, 0)))  # without any launch the time is that on the CPU
         assert times.duration.tolist() == [100, 100] and not times.on_gpu
 
     def test_slow_is_more_than_one_and_a_half_medians(self):
@@ -107,46 +101,36 @@ class TestStepTimes:
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory):
     """Eight ranks with a straggler."""
-    from nsystui.store.session import Session
-
-    session = Session()
-    for path in TrainingJob(ranks=8, steps=6, layers=2).write(tmp_path_factory.mktemp("eight")):
-        session.add(path)
-    job = Job(session)
+    job = Job(session_over(*TrainingJob(ranks=8, steps=6, layers=2).write(tmp_path_factory.mktemp("eight"))))
     job.align(ClockMode.COLLECTIVES)
     yield job
     job.close()
 
 
 class TestTable:
+    @staticmethod
+    def rows(job: Job, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
+        return rows_of(rank_table(job.session, selection, job.ranks, job.rank_facts(selection)))
+
     def test_the_straggler_is_the_odd_one_and_says_why(self, eight):
-        rows = rows_of(rank_table(eight.session, Selection(), eight.ranks, eight.rank_facts(Selection())))
+        rows = self.rows(eight)
         worst = max(rows, key=lambda row: row["wait_caused"])
         assert "late ▲" in worst["odd"] and "wait caused ▲" in worst["odd"]
         assert [row["rank"] for row in rows if row["odd"] and "late" in row["odd"]] == [worst["rank"]]
         assert worst["wait_suffered"] < min(row["wait_suffered"] for row in rows if row is not worst)
 
     def test_the_shares_are_those_of_the_overview(self, eight):
-        from nsystui.questions.overview import task_table
-
-        ranks = rows_of(rank_table(eight.session, Selection(), eight.ranks, eight.rank_facts(Selection())))
-        busy = eight.busy(Selection())
-        overview = rows_of(task_table(eight.session, Selection(), eight.ranks, busy))
+        overview = rows_of(task_table(eight.session, EVERYTHING, eight.ranks, eight.busy(EVERYTHING)))
         for key in ("rank", "busy_percent", "exposed_nccl_percent", "idle_percent", "kernels"):
-            assert [row[key] for row in ranks] == [row[key] for row in overview]
+            assert [row[key] for row in self.rows(eight)] == [row[key] for row in overview]
 
     def test_only_selected_ranks_have_rows_but_lateness_is_among_all(self, eight):
-        late = {row["rank"]: row["late"] for row in self._rows(eight, Selection())}
-        task = eight.ranks[2].task
-        (row,) = self._rows(eight, Selection(tasks=frozenset({task})))
+        late = {row["rank"]: row["late"] for row in self.rows(eight)}
+        (row,) = self.rows(eight, Selection(tasks=frozenset({eight.ranks[2].task})))
         assert row["late"] == late[2] and row["odd"] is None
 
-    @staticmethod
-    def _rows(job: Job, selection: Selection) -> list[dict[str, Any]]:
-        return rows_of(rank_table(job.session, selection, job.ranks, job.rank_facts(selection)))
-
     def test_notes_say_where_clock_and_numbers_are_from(self, eight):
-        answer = rank_table(eight.session, Selection(), eight.ranks, eight.rank_facts(Selection()))
+        answer = rank_table(eight.session, EVERYTHING, eight.ranks, eight.rank_facts(EVERYTHING))
         assert any("collectives: residual" in note for note in answer.notes)
         assert "rank numbers from: NCCL communicator" in answer.notes
 
@@ -159,34 +143,32 @@ class TestTable:
         assert rows[1]["median_lateness"] == 166_884_618 and rows[1]["step_median"] is None
 
     def test_without_gpu_work_nothing_is_made_up(self, tmp_path, opened):
-        from synthetic import cpu_only_export
-
-        job = Job(opened(cpu_only_export(tmp_path / "cpu.sqlite")))
-        for row in self._rows(job, Selection()):
+        for row in self.rows(Job(opened(cpu_only_export(tmp_path / "cpu.sqlite")))):
             assert row["busy_percent"] is None and row["late"] is None and row["wait_caused"] is None
 
 
 class TestCollectiveTables:
+    @staticmethod
+    def operations(job: Job, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
+        return rows_of(collective_operations(selection, job.ranks, job.collectives()))
+
     def test_transfer_and_waiting_of_a_kind_are_those_of_its_operations(self, eight):
-        operations = rows_of(collective_operations(Selection(), eight.ranks, eight.collectives()))
-        for kind in rows_of(collective_kinds(Selection(), eight.ranks, eight.collectives())):
-            own = [row for row in operations if row["collective"] == kind["collective"]]
+        for kind in rows_of(collective_kinds(EVERYTHING, eight.ranks, eight.collectives())):
+            own = [row for row in self.operations(eight) if row["collective"] == kind["collective"]]
             assert kind["operations"] == len(own)
             assert kind["transfer"] == sum(row["transfer"] for row in own)
             assert kind["waiting"] * kind["ranks"] == pytest.approx(sum(row["waiting"] for row in own))
 
     def test_both_ways_to_tell_who_is_late_agree(self, eight):
-        rows = rows_of(collective_operations(Selection(), eight.ranks, eight.collectives()))
-        late = [row for row in rows if row["late_rank"] is not None]
+        late = [row for row in self.operations(eight) if row["late_rank"] is not None]
         assert late and all(abs(row["late_by"] - row["start_spread"]) < 10_000 for row in late)
 
     def test_a_filter_and_a_window_choose(self, eight):
-        every = rows_of(collective_operations(Selection(), eight.ranks, eight.collectives()))
-        window = Window(every[3]["start"], every[5]["start"])
-        some = rows_of(collective_operations(Selection(window=window), eight.ranks, eight.collectives()))
-        assert [row["start"] for row in some] == [every[3]["start"], every[4]["start"]]
-        named = collective_operations(Selection().with_name("gather"), eight.ranks, eight.collectives())
-        assert {row["collective"] for row in rows_of(named)} == {"AllGather"} and named.total == len(every)
+        starts = [row["start"] for row in self.operations(eight)]
+        some = self.operations(eight, Selection(window=Window(starts[3], starts[5])))
+        assert [row["start"] for row in some] == starts[3:5]
+        named = collective_operations(EVERYTHING.with_name("gather"), eight.ranks, eight.collectives())
+        assert {row["collective"] for row in rows_of(named)} == {"AllGather"} and named.total == len(starts)
 
 
 class TestStepTables:
@@ -201,33 +183,22 @@ class TestStepTables:
             assert row["max"] == max(own.values()) == own[row["slowest"]] and row["spread"] == row["max"] - row["min"]
 
 
-@pytest.fixture(scope="module")
-def two_runs(tmp_path_factory) -> list[Path]:
+@pytest.mark.campaign
+def test_different_runs_are_not_compared(tmp_path, opened):
     """Two ranks of a run, and two of one a day later."""
-    paths = TrainingJob(steps=3, layers=4).write(tmp_path_factory.mktemp("two-runs"))
-    for path in paths[2:]:
-        with sqlite3.connect(path) as written:
-            written.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 86400000000000")
-    return paths
-
-
-class TestDifferentRuns:
-    def test_collectives_are_matched_within_a_report_only(self, two_runs, opened):
-        job = Job(opened(*two_runs))
-        assert not job.shares_clock
-        matching = job.collectives()
-        assert matching.unmatched and all(len(group.reports) == 1 for group in matching.groups)
-
-    def test_nobody_is_odd_and_a_note_says_why(self, two_runs, opened):
-        job = Job(opened(*two_runs))
-        answer = rank_table(job.session, Selection(), job.ranks, job.rank_facts(Selection()))
-        assert not any(row["odd"] for row in rows_of(answer))
-        assert any("of different runs" in note for note in answer.notes)
-
-    def test_triage_says_so_and_does_not_compare_their_work(self, two_runs, opened):
-        found = triage(Job(opened(*two_runs)))
-        assert "different-runs" in {one.id for one in found.findings}
-        assert "different-work" in {one.rule for one in found.not_checked}
+    two_runs = TrainingJob(steps=3, layers=1, gpu_metrics=False).write(tmp_path)
+    for path in two_runs[2:]:
+        edit(path, "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 86400000000000")
+    job = Job(opened(*two_runs))
+    assert not job.shares_clock
+    matching = job.collectives()
+    assert matching.unmatched and all(len(group.reports) == 1 for group in matching.groups)
+    answer = rank_table(job.session, Selection(), job.ranks, job.rank_facts(Selection()))
+    assert not any(row["odd"] for row in rows_of(answer))
+    assert any("of different runs" in note for note in answer.notes)
+    found = triage(job)
+    assert "different-runs" in {one.id for one in found.findings}
+    assert "different-work" in {one.rule for one in found.not_checked}
 
 
 class TestMap:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from contextlib import closing
 
 import pytest
-from support import edit
+from support import edit, session_over
 from synthetic import SWITCH_GUID, ExportWriter, all_tables_export, empty_export, simulation_export
 
 from nsystui.base.selection import NameFilter, Selection, Task, Window
@@ -19,7 +19,6 @@ from nsystui.questions.stats import report_of
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-Opener = Callable[..., Session]
 HERE = (
     "mpi_event_sum",
     "mpi_event_trace",
@@ -51,31 +50,25 @@ def body(session: Session, report: str, selection: Selection | None = None) -> l
 
 @pytest.fixture(scope="module")
 def simulation(tmp_path_factory: pytest.TempPathFactory):
-    session = Session()
-    session.add(simulation_export(tmp_path_factory.mktemp("simulation") / "rank0.sqlite"))
-    yield session
-    session.close()
+    with closing(session_over(simulation_export(tmp_path_factory.mktemp("simulation") / "rank0.sqlite"))) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory):
     place = tmp_path_factory.mktemp("ranks")
-    session = Session()
-    for rank in range(2):
-        session.add(simulation_export(place / f"rank{rank}.sqlite", rank=rank))
-    yield session
-    session.close()
+    paths = [simulation_export(place / f"rank{rank}.sqlite", rank=rank) for rank in range(2)]
+    with closing(session_over(*paths)) as session:
+        yield session
 
 
 class TestUnifiedMemory:
-    def test_totals(self, simulation):
+    def test_totals_and_a_row_for_each_address_the_fastest_first(self, simulation):
         assert csv(simulation, "um_total_sum") == (
             "Total HtoD Migration Size (MB),Total DtoH Migration Size (MB),Total CPU Page Faults,"
             "Total GPU PageFaults,Minimum Virtual Address,Maximum Virtual Address\n"
             "0.131,0.066,3,17,0x7F0000000000,0x7F0000010000\n"
         )
-
-    def test_a_row_for_each_address_the_fastest_first(self, simulation):
         # 65,536 B in 10 µs, of which a second has 100,000; 131,072 B in 30 µs, of which it has 33,333 whole ones.
         assert csv(simulation, "um_sum") == (
             "Virtual Address,HtoD Migration size (MB),DtoH Migration size (MB),CPU Page Faults, GPU Page Faults,"
@@ -111,19 +104,16 @@ class TestUnifiedMemory:
             "0xC000,,,,40,",
         ]
 
-    def test_a_migration_that_took_no_time_has_no_throughput(self, opened, tmp_path):
-        with ExportWriter(tmp_path / "instant.sqlite", lazy=False) as export:
-            export.process(5_000)
-            migrate(export, 10, 10, address=0xA000, size=4_096)
-        assert body(opened(tmp_path / "instant.sqlite"), "um_sum") == ["0xA000,0.004,,,,"]
-
-    def test_copies_that_are_no_migrations_do_not_count(self, opened, tmp_path):
+    def test_addresses_are_unsigned_and_copies_that_are_no_migrations_do_not_count(self, opened, tmp_path):
         with ExportWriter(tmp_path / "copies.sqlite", lazy=False) as export:
             for kind in ("HtoD", "DtoH", "DtoD"):
-                migrate(export, 0, 10, address=0xA000, size=4_096, kind=kind)
+                migrate(export, 0, 10, address=0xC000, size=4_096, kind=kind)
+            migrate(export, 10, 10, address=0xA000, size=4_096)
+            export.cpu_page_fault(export.process(5_000), 5, 0xFFFF_8000_0000_1000 - (1 << 64))
         session = opened(tmp_path / "copies.sqlite")
-        assert body(session, "um_sum") == []
-        assert body(session, "um_total_sum") == [",,0,,,"]
+        instant = "0xA000,0.004,,,,"  # what takes no time has no throughput
+        assert body(session, "um_sum") == ["0xFFFF800000001000,,,1,,", instant]
+        assert body(session, "um_total_sum") == ["0.004,,1,,,"]
 
     def test_the_span_of_addresses_is_empty_where_one_of_four_is_absent(self, opened, tmp_path):
         with ExportWriter(tmp_path / "oneway.sqlite") as export:
@@ -133,59 +123,35 @@ class TestUnifiedMemory:
             export.gpu_page_fault(process, 0, 5, 6, address=0xC000, count=40)
         assert body(opened(tmp_path / "oneway.sqlite"), "um_total_sum") == ["0.004,,1,40,,"]
 
-    def test_addresses_are_unsigned(self, opened, tmp_path):
-        with ExportWriter(tmp_path / "high.sqlite", lazy=False) as export:
-            export.cpu_page_fault(export.process(5_000), 5, 0xFFFF_8000_0000_1000 - (1 << 64))
-        assert body(opened(tmp_path / "high.sqlite"), "um_sum") == ["0xFFFF800000001000,,,1,,"]
+    def test_without_one_of_the_tables_there_is_no_report(self, opened, tmp_path):
+        for table in ("CUDA_UM_CPU_PAGE_FAULT_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"):
+            path = simulation_export(tmp_path / f"{table}.sqlite")
+            edit(path, f"DROP TABLE {table}")
+            session = opened(path)
+            for report in ("um_total_sum", "um_sum"):
+                assert body(session, report) == [], table
+                assert len(ask(session, report).notes) == 1, table
 
-    def test_empty_tables_say_zero_and_absent_ones_say_what_to_record(self, opened, tmp_path):
-        everything = opened(all_tables_export(tmp_path / "all.sqlite"))
-        assert body(everything, "um_total_sum") == [",,0,,,"]
-        assert ask(everything, "um_total_sum").notes == ()
-        nothing = opened(empty_export(tmp_path / "none.sqlite"))
-        answer = ask(nothing, "um_total_sum")
-        assert len(answer) == 0
-        assert [note.split(":")[0] for note in answer.notes] == [
-            "no memory copies and memsets in this export",
-            "no CPU page faults of unified memory in this export",
-            "no GPU page faults of unified memory in this export",
-        ]
-
-    @pytest.mark.parametrize("table", ["CUDA_UM_CPU_PAGE_FAULT_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"])
-    def test_without_one_of_the_tables_there_is_no_report(self, opened, tmp_path, table):
-        path = simulation_export(tmp_path / "part.sqlite")
-        edit(path, f"DROP TABLE {table}")
-        session = opened(path)
-        for report in ("um_total_sum", "um_sum"):
-            assert body(session, report) == []
-            assert len(ask(session, report).notes) == 1
-
-    def test_cpu_faults_by_instruction_and_place(self, simulation):
+    def test_cpu_faults_by_instruction_and_place(self, simulation, opened, tmp_path):
         assert csv(simulation, "um_cpu_page_faults_sum") == (
             "CPU Page Faults,CPU Instruction Address,Source File,Source Line\n"
             "2,fill_grid,src/grid.f90,17\n"
             "1,write_grid,src/grid.f90,80\n"
         )
-
-    def test_cpu_faults_of_an_older_export_have_no_place(self, opened, tmp_path):
-        session = opened(simulation_export(tmp_path / "old.sqlite", "3.7.2"))
-        assert csv(session, "um_cpu_page_faults_sum") == (
-            "CPU Page Faults,CPU Instruction Address\n2,fill_grid\n1,write_grid\n"
-        )
-
-    def test_cpu_faults_whose_place_is_unknown_keep_the_columns(self, opened, tmp_path):
         path = simulation_export(tmp_path / "stripped.sqlite")
         edit(path, "UPDATE CUDA_UM_CPU_PAGE_FAULT_EVENTS SET sourceFile = NULL, sourceLine = NULL")
-        session = opened(path)
-        assert csv(session, "um_cpu_page_faults_sum").splitlines()[0].endswith("Source File,Source Line")
-        assert body(session, "um_cpu_page_faults_sum") == ["2,fill_grid,,", "1,write_grid,,"]
+        assert csv(opened(path), "um_cpu_page_faults_sum") == (
+            "CPU Page Faults,CPU Instruction Address,Source File,Source Line\n2,fill_grid,,\n1,write_grid,,\n"
+        )
 
-    def test_equal_counts_come_as_the_export_has_them(self, opened, tmp_path):
-        with ExportWriter(tmp_path / "equal.sqlite", "3.7.2") as export:
+    def test_cpu_faults_of_an_older_export_have_no_place_and_equal_counts_come_as_it_has_them(self, opened, tmp_path):
+        with ExportWriter(tmp_path / "old.sqlite", "3.7.2") as export:
             process = export.process(5_000)
-            for start, instruction in enumerate(("z", "a", "m")):
+            for start, instruction in enumerate(("z", "a", "m", "most", "most")):
                 export.cpu_page_fault(process, start, 0x1000, instruction=instruction)
-        assert body(opened(tmp_path / "equal.sqlite"), "um_cpu_page_faults_sum") == ["1,z", "1,a", "1,m"]
+        assert csv(opened(tmp_path / "old.sqlite"), "um_cpu_page_faults_sum") == (
+            "CPU Page Faults,CPU Instruction Address\n2,most\n1,z\n1,a\n1,m\n"
+        )
 
     def test_several_reports_add_up_and_their_addresses_do_not_meet(self, two_ranks):
         assert body(two_ranks, "um_total_sum") == ["0.262,0.131,6,34,0x7F0000000000,0x7F0000010000"]
@@ -201,20 +167,15 @@ class TestUnifiedMemory:
         assert body(session, "um_total_sum") == ["0.131,0.066,3,17,0x7F0000000000,0x7F0000010000"]
         assert [note.split(":")[0].rpartition(" ")[2] for note in ask(session, "um_total_sum").notes] == ["rank1"] * 3
 
-    def test_a_window_keeps_what_overlaps_it(self, simulation):
+    def test_a_selection_narrows_them(self, simulation, two_ranks):
         window = Selection(window=Window(6_190_000, 6_300_000))
         assert body(simulation, "um_total_sum", window) == [",0.066,1,,,"]
         assert body(simulation, "um_sum", window) == ["0x7F0000000000,,0.066,1,,3276.800"]
         assert body(simulation, "um_cpu_page_faults_sum", window) == ["1,write_grid,src/grid.f90,80"]
-
-    def test_names_filter_instructions_and_not_addresses(self, simulation):
-        named = Selection(name=NameFilter("write"))
+        named = Selection(name=NameFilter("write"))  # instructions, not addresses
         assert body(simulation, "um_cpu_page_faults_sum", named) == ["1,write_grid,src/grid.f90,80"]
         assert body(simulation, "um_total_sum", named) == body(simulation, "um_total_sum")
-
-    def test_tasks_select_their_own_memory(self, two_ranks):
-        process = (1 << 48) | (7_001 << 24)
-        one = Selection(tasks=frozenset({Task(1, process)}))
+        one = Selection(tasks=frozenset({Task(1, (1 << 48) | (7_001 << 24))}))
         assert body(two_ranks, "um_total_sum", one) == ["0.131,0.066,3,17,0x7F0000000000,0x7F0000010000"]
 
 
@@ -258,20 +219,15 @@ class TestDirectives:
 
     def test_a_window_and_a_name_narrow_them(self, simulation):
         window = Selection(window=Window(5_950_000, 6_045_000))
+        upload = ["100.0,40000,1,40000.0,40000.0,40000,40000,0.0,Enqueue Upload@src/solve.f90:41"]
         assert body(simulation, "openmp_sum", window) == [
             "90.9,1000000,1,1000000.0,1000000.0,1000000,1000000,0.0,Parallel region",
             "9.1,100000,1,100000.0,100000.0,100000,100000,0.0,Implicit task",
         ]
-        assert body(simulation, "openacc_sum", window) == [
-            "100.0,40000,1,40000.0,40000.0,40000,40000,0.0,Enqueue Upload@src/solve.f90:41",
-        ]
-        assert body(simulation, "openacc_sum", Selection(name=NameFilter("f90:41"))) == [
-            "100.0,40000,1,40000.0,40000.0,40000,40000,0.0,Enqueue Upload@src/solve.f90:41",
-        ]
-
-    def test_the_total_is_the_number_of_rows_without_a_selection(self, simulation):
-        window = Selection(window=Window(0, 1))
-        assert (ask(simulation, "openmp_sum", window).total, len(ask(simulation, "openmp_sum", window))) == (3, 0)
+        assert body(simulation, "openacc_sum", window) == upload
+        assert body(simulation, "openacc_sum", Selection(name=NameFilter("f90:41"))) == upload
+        nothing = ask(simulation, "openmp_sum", Selection(window=Window(0, 1)))
+        assert (nothing.total, len(nothing)) == (3, 0), "of which a selection left nothing"
 
 
 class TestMpi:
@@ -328,19 +284,16 @@ class TestMpi:
             "9,10,1,MPI_Test,5000,5001,,,,,,,",
         ]
 
-    def test_a_thread_of_several_ranks_has_none_and_its_calls_do_not_double(self, opened, tmp_path):
-        path = simulation_export(tmp_path / "several.sqlite")
-        edit(path, "INSERT INTO MPI_RANKS SELECT globalTid, 9 FROM MPI_RANKS")
+    @pytest.mark.parametrize(
+        "statement", ["INSERT INTO MPI_RANKS SELECT globalTid, 9 FROM MPI_RANKS", "DROP TABLE MPI_RANKS"]
+    )
+    def test_a_thread_of_several_ranks_or_of_none_has_none_and_each_call_once(self, opened, tmp_path, statement):
+        path = simulation_export(tmp_path / "rankless.sqlite")
+        edit(path, statement)
         lines = body(opened(path), "mpi_event_trace")
+        assert lines[0] == "0,1000000,1000000,MPI_Init,7000,7000,,,,,,,"
         assert len(lines) == 8
         assert {line.split(",")[7] for line in lines} == {""}
-
-    def test_without_ranks_the_calls_are_there(self, opened, tmp_path):
-        path = simulation_export(tmp_path / "rankless.sqlite")
-        edit(path, "DROP TABLE MPI_RANKS")
-        first, *rest = body(opened(path), "mpi_event_trace")
-        assert first == "0,1000000,1000000,MPI_Init,7000,7000,,,,,,,"
-        assert len(rest) == 7
 
     def test_several_reports_add_up_and_stand_on_one_clock(self, opened, tmp_path):
         for number, late in ((0, 100), (1, 0)):
@@ -379,12 +332,13 @@ class TestNetwork:
             f"1500000,2500000,1000000,30000,0x{SWITCH_GUID + (1 << 64):X},\n"
         )
 
-    @pytest.mark.parametrize(
-        ("threshold", "rates"), [(499, [20000, 30000, 500]), (500, [20000, 30000]), (29_999, [30000]), (30_000, [])]
-    )
-    def test_the_threshold_itself_is_no_congestion(self, simulation, threshold, rates):
-        lines = body(simulation, f"network_congestion:ticks_threshold={threshold}")
-        assert [int(line.split(",")[3]) for line in lines] == rates
+    def test_the_threshold_itself_is_no_congestion(self, simulation):
+        for threshold, rates in {499: [20000, 30000, 500], 500: [20000, 30000], 29_999: [30000], 30_000: []}.items():
+            lines = body(simulation, f"network_congestion:ticks_threshold={threshold}")
+            assert [int(line.split(",")[3]) for line in lines] == rates, threshold
+        window = Selection(window=Window(2_000_000, 2_400_000))  # keeps what overlaps it
+        lines = body(simulation, "network_congestion:ticks_threshold=0", window)
+        assert [line.split(",")[3] for line in lines] == ["30000", "500"]
 
     def test_an_adapter_that_nobody_describes_has_no_name(self, opened, tmp_path):
         path = simulation_export(tmp_path / "bare.sqlite")
@@ -403,34 +357,23 @@ class TestNetwork:
         assert [line.split(",")[0] for line in lines] == ["1000000", "1000000", "1500000", "1500000"]
         assert [line.split(",")[5] for line in lines] == ["mlx5_0", "mlx5_0", "", ""]
 
-    def test_a_window_keeps_what_overlaps_it(self, simulation):
-        lines = body(simulation, "network_congestion:ticks_threshold=0", Selection(window=Window(2_000_000, 2_400_000)))
-        assert [line.split(",")[3] for line in lines] == ["30000", "500"]
 
-
-class TestMissing:
-    @pytest.mark.parametrize("report", HERE)
-    def test_without_tables_there_are_no_rows_and_a_note(self, opened, tmp_path, report):
-        session = opened(empty_export(tmp_path / "none.sqlite"))
-        answer = ask(session, report)
-        assert (len(answer), answer.total) == (0, 0)
-        assert answer.notes and all("in this export: record with `nsys profile" in note for note in answer.notes)
-
-    @pytest.mark.parametrize("report", HERE)
-    def test_empty_tables_need_no_note(self, opened, tmp_path, report):
-        session = opened(all_tables_export(tmp_path / "all.sqlite", "3.7.2"))
-        assert ask(session, report).notes == ()
-
-    @pytest.mark.parametrize("report", HERE)
-    def test_what_a_report_needs_is_what_its_notes_speak_of(self, opened, tmp_path, report):
-        session = opened(empty_export(tmp_path / "none.sqlite"))
+def test_reports_without_tables_say_what_to_record_and_empty_tables_need_no_note(opened, tmp_path):
+    none = opened(empty_export(tmp_path / "none.sqlite"))
+    empty = opened(all_tables_export(tmp_path / "all.sqlite", "3.7.2"))
+    for report in HERE:
+        answer = ask(none, report)
+        assert (len(answer), answer.total) == (0, 0), report
         needed = [canonical.BY_NAME[name].what for group in report_of(report)[0].needs for name in group]
-        notes = ask(session, report).notes
-        assert len(notes) == len(needed)
-        assert all(note.startswith(f"no {what} in") for note, what in zip(notes, needed, strict=True))
+        assert [note.partition(" in this export: record with `nsys profile")[0] for note in answer.notes] == [
+            f"no {what}" for what in needed
+        ], report
+        assert ask(empty, report).notes == (), report
+    assert body(empty, "um_total_sum") == [",,0,,,"]
 
-    def test_no_rows_and_no_table_are_two_things(self, opened, tmp_path):
-        session = opened(all_tables_export(tmp_path / "all.sqlite"), empty_export(tmp_path / "none.sqlite"))
-        table = tables.openmp_events
-        assert missing_note(session, table) == "no OpenMP events in these exports: record with `nsys profile -t openmp`"
-        assert absent_note(session, table) == "no OpenMP events in none: record with `nsys profile -t openmp`"
+
+def test_no_rows_and_no_table_are_two_things(opened, tmp_path):
+    session = opened(all_tables_export(tmp_path / "all.sqlite"), empty_export(tmp_path / "none.sqlite"))
+    table = tables.openmp_events
+    assert missing_note(session, table) == "no OpenMP events in these exports: record with `nsys profile -t openmp`"
+    assert absent_note(session, table) == "no OpenMP events in none: record with `nsys profile -t openmp`"

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import io
 import statistics
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from filling import Sessions
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from synthetic import ExportWriter
 
 from nsystui.base.answer import Answer
 from nsystui.base.kernel_families import family_of
-from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.exports.demo import Session as Capture
+from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.demo import Thread
 from nsystui.exports.writing.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
 from nsystui.output.formats import write
@@ -28,11 +28,11 @@ from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.stats import nvtx_kernels, report_of
 from nsystui.questions.stats.report import Options
+from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
 
 EVERYTHING = Selection()
 PID = 4711
-UTC = 1_780_000_000_000_000_000
 STYLES = {PUSH_POP: "PushPop", START_END: "StartEnd"}
 
 
@@ -64,36 +64,16 @@ class Export:
         return self.threads[number]
 
 
-Fill = Callable[[Export], None]
-
-
-@contextmanager
-def session_with(*fillers: Fill) -> Iterator[Session]:
-    """Writes an export for each filler, the second starts 1 ms later and so on, and opens them all."""
-    session = Session(cache=None)
-    try:
-        with tempfile.TemporaryDirectory() as place:
-            for number, fill in enumerate(fillers):
-                path = Path(place) / f"rank{number}.sqlite"
-                with ExportWriter(path, session=Capture(utc_epoch_ns=UTC + number * 1_000_000)) as writer:
-                    fill(Export(writer))
-                session.add(path)
-            yield session
-    finally:
-        session.close()
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
+    with Sessions(tmp_path_factory, Export) as found:
+        yield found
 
 
 @pytest.fixture
-def session_of() -> Iterator[Callable[..., Session]]:
-    with_all = []
-
-    def make(*fillers: Fill) -> Session:
-        with_all.append(session_with(*fillers))
-        return with_all[-1].__enter__()
-
-    yield make
-    for held in with_all:
-        held.__exit__(None, None, None)
+def session_of(sessions: Sessions) -> Iterator[Callable[..., Session]]:
+    yield sessions.of
+    sessions.end_test()
 
 
 def ask(session: Session, report: str, selection: Selection = EVERYTHING) -> Answer:
@@ -168,7 +148,8 @@ CROSSING = Drawn(
 )
 
 
-def check_kernels(drawn: Drawn) -> None:
+def expected_kernels(drawn: Drawn) -> list[tuple[Any, ...]]:
+    """The rows of ``nvtx_kern_sum``."""
     expected: dict[tuple[str | None, str | None, int | None, str], list[tuple[int | None, int, int]]]
     expected = defaultdict(list)
     inside = set()
@@ -185,50 +166,44 @@ def check_kernels(drawn: Drawn) -> None:
     rows = []
     for (name, style, tid, kernel_name), pairs in expected.items():
         times = [time for _, _, time in pairs]
-        rows.append(
-            (
-                name,
-                style,
-                None if tid is None else PID,
-                tid,
-                len({at for at, _, _ in pairs} - {None}),
-                len({kernel for _, kernel, _ in pairs}),
-                sum(times),
-                pytest.approx(statistics.fmean(times)),
-                pytest.approx(statistics.median(times)),
-                min(times),
-                max(times),
-                pytest.approx(statistics.stdev(times) if len(times) > 1 else 0.0),
-                kernel_name,
-            )
-        )
+        counts = len({at for at, _, _ in pairs} - {None}), len({kernel for _, kernel, _ in pairs})
+        average, deviation = statistics.fmean(times), statistics.stdev(times) if len(times) > 1 else 0.0
+        measures = (pytest.approx(average), pytest.approx(statistics.median(times)), min(times), max(times))
+        place = (name, style, None if tid is None else PID, tid)
+        rows.append((*place, *counts, sum(times), *measures, pytest.approx(deviation), kernel_name))
     # What is missing comes first.
-    rows.sort(key=lambda row: (*((value is not None, value or "") for value in row[:4]), -row[6], row[12]))
-    with session_with(drawn.fill) as session:
-        answer = ask(session, "nvtx_kern_sum")
-        assert list(answer.page(0, len(answer))) == rows
+    return sorted(rows, key=lambda row: (*((value is not None, value or "") for value in row[:4]), -row[6], row[12]))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(drawn_exports())
 @example(CROSSING)
-def test_a_kernel_counts_for_every_range_around_its_call(drawn):
-    check_kernels(drawn)
+def test_a_kernel_counts_for_every_range_around_its_call_and_the_projection_spans_them(drawn):
+    check_export(drawn)
 
 
-@settings(max_examples=4, deadline=None)
+@pytest.mark.campaign
+@settings(max_examples=50, deadline=None)
 @given(drawn_exports())
-@example(CROSSING)
-def test_portions_change_nothing(drawn):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nvtx_kernels, "_PAIRS_AT_ONCE", 1)
-        check_kernels(drawn)
+def test_more_kernels_count_for_every_range_around_their_calls(drawn):
+    check_export(drawn)
 
 
-@settings(max_examples=10, deadline=None)
-@given(drawn_exports())
-@example(CROSSING)
-def test_the_projection_spans_the_work_of_every_call_inside(drawn):
+def check_export(drawn: Drawn) -> None:
+    with TemporaryDirectory() as place, closing(Session()) as session:
+        with ExportWriter(Path(place) / "rank0.sqlite") as writer:
+            drawn.fill(Export(writer))
+        session.add(Path(place) / "rank0.sqlite")
+        expected = expected_kernels(drawn)
+        for at_once in (nvtx_kernels._PAIRS_AT_ONCE, 1):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(nvtx_kernels, "_PAIRS_AT_ONCE", at_once)
+                answer = ask(session, "nvtx_kern_sum")
+                assert list(answer.page(0, len(answer))) == expected, at_once
+        check_projection(drawn, records(session, "nvtx_gpu_proj_trace"), records(session, "nvtx_gpu_proj_sum"))
+
+
+def check_projection(drawn: Drawn, rows: list[dict[str, Any]], summary: list[dict[str, Any]]) -> None:
     work: dict[int, set[int]] = defaultdict(set)
     for at, _, kernel in drawn.launched():
         work[at].add(kernel)
@@ -243,8 +218,6 @@ def test_the_projection_spans_the_work_of_every_call_inside(drawn):
     outside = [call for number, call in enumerate(drawn.calls) if number not in inside]
     unlaunched = [kernel for kernel in drawn.kernels if kernel[2] in {call[3] for call in outside}]
 
-    with session_with(drawn.fill) as session:
-        rows, summary = records(session, "nvtx_gpu_proj_trace"), records(session, "nvtx_gpu_proj_sum")
     keys = ("start", "duration", "name", "style", "tid", "gpu_start", "gpu_duration", "op_count")
     ranges = [row for row in rows if row["row"] is not None]
     assert sorted(tuple(row[key] for key in keys) for row in ranges) == sorted(expected)
@@ -272,12 +245,10 @@ def test_the_projection_spans_the_work_of_every_call_inside(drawn):
     for row in summary:
         group = groups[row["name"], row["style"]]
         lengths = [held["gpu_duration"] for held in group]
-        assert (row["count"], row["total"], row["min"], row["max"]) == (
-            len(group), sum(lengths), min(lengths), max(lengths)
-        )  # fmt: skip
+        measures = (len(group), sum(lengths), min(lengths), max(lengths), statistics.median(lengths))
+        assert tuple(row[key] for key in ("count", "total", "min", "max", "median")) == measures
         assert row["range_total"] == sum(held["duration"] for held in group)
         assert row["op_count"] == sum(held["op_count"] for held in group)
-        assert row["median"] == statistics.median(lengths)
         assert row["stddev"] == pytest.approx(statistics.stdev(lengths) if len(lengths) > 1 else 0.0)
         for key in ("op_count", "level", "child_count"):
             assert row[f"avg_{key}"] == pytest.approx(statistics.fmean(held[key] for held in group))
@@ -287,13 +258,14 @@ def test_the_projection_spans_the_work_of_every_call_inside(drawn):
 # ------------------------------------------------------------------------------------------------ several reports
 
 
-def step_with_kernel(length: int) -> Fill:
-    def fill(export: Export) -> None:
-        export.range(0, 100, "step")
-        export.range(10, 50, "forward")
-        export.launch(20, (30, 30 + length))
+def step_with_kernel(export: Export, length: int = 10) -> None:
+    export.range(0, 100, "step")
+    export.range(10, 50, "forward")
+    export.launch(20, (30, 30 + length))
 
-    return fill
+
+def step_with_longer_kernel(export: Export) -> None:
+    step_with_kernel(export, 30)
 
 
 def range_alone(export: Export) -> None:
@@ -312,8 +284,8 @@ def test_what_one_report_launched_is_not_in_the_ranges_of_another(session_of):
     assert records(session, "nvtx_kern_sum") == []
 
 
-def test_sums_are_over_all_reports_by_name(session_of):
-    session = session_of(step_with_kernel(10), step_with_kernel(30))
+def test_sums_are_over_all_reports_by_name_but_their_threads_and_windows_stay_apart(session_of):
+    session = session_of(step_with_kernel, step_with_longer_kernel)
     keys = ("name", "count", "total", "range_total", "op_count", "avg_op_count", "avg_level", "avg_child_count")
     assert cells(session, "nvtx_gpu_proj_sum", *keys) == [
         ("forward", 2, 40, 80, 2, 1.0, 1.0, 0.0),
@@ -323,24 +295,24 @@ def test_sums_are_over_all_reports_by_name(session_of):
         ("step", 2, 200, pytest.approx(500 / 7)),
         ("forward", 2, 80, pytest.approx(200 / 7)),
     ]
-
-
-def test_threads_of_different_reports_stay_apart(session_of):
-    session = session_of(step_with_kernel(10), step_with_kernel(30))
     assert cells(session, "nvtx_kern_sum", "range", "tid", "range_count", "kernel_count", "total") == [
         ("forward", PID, 1, 1, 10),
         ("forward", PID, 1, 1, 30),
         ("step", PID, 1, 1, 10),
         ("step", PID, 1, 1, 30),
     ]
+    second = Selection(windows=((1, Window(1_000_000, 1_000_090)),))
+    assert cells(session, "nvtx_gpu_proj_sum", "name", "total", selection=second) == [("forward", 30), ("step", 30)]
+    assert cells(session, "nvtx_kern_sum", "range", "total", selection=second) == [("forward", 30), ("step", 30)]
+    assert cells(session, "nvtx_pushpop_trace", "start", selection=second) == [(1_000_000,), (1_000_010,)]
 
 
 def test_traces_list_all_reports_in_job_time(session_of):
     def second(export: Export) -> None:
         export.range(-9, -8, "before")  # so that the rows are other ones
-        step_with_kernel(30)(export)
+        step_with_kernel(export, 30)
 
-    session = session_of(step_with_kernel(10), second)
+    session = session_of(step_with_kernel, second)
     later = 1_000_000
     keys = ("start", "name", "level", "row", "parent_row", "stack")
     assert cells(session, "nvtx_pushpop_trace", *keys, "self_time") == [
@@ -384,14 +356,8 @@ def test_kernels_by_range_are_all_kernels_where_the_nvtx_table_has_no_ranges(ses
         export.launch(20, (30, 40))
         export.kernel(50, 75, 99)  # its call is not in the export
 
-    session = session_of(fill)
-    keys = ("range", "style", "pid", "tid", "range_count", "kernel_count", "total")
-    assert cells(session, "nvtx_kern_sum", *keys) == [
-        (None, None, None, None, 0, 1, 25),
-        (None, None, PID, PID, 0, 1, 10),
-    ]
     lines = io.StringIO()
-    write(ask(session, "nvtx_kern_sum"), "csv", lines)
+    write(ask(session_of(fill), "nvtx_kern_sum"), "csv", lines)
     assert lines.getvalue().splitlines()[1:] == [
         ",,,,0,1,25,25.0,25.0,25,25,0.0,saxpy(float *)",
         f",,{PID},{PID},0,1,10,10.0,10.0,10,10,0.0,saxpy(float *)",
@@ -426,54 +392,39 @@ def test_the_window_narrows_each_table_by_itself(session_of):
     ]
 
 
-def test_a_call_counts_only_if_it_is_in_the_window_itself(session_of):
+def test_a_call_counts_only_if_it_and_its_range_are_in_the_window(session_of):
     def fill(export: Export) -> None:
         export.range(0, 100, "step")
         export.launch(10, (60, 70))
 
-    session = session_of(fill)
-    keys = ("range", "tid", "total")
-    assert cells(session, "nvtx_kern_sum", *keys, selection=Selection(window=Window(50, 80))) == [(None, None, 10)]
-    assert cells(session, "nvtx_gpu_proj_sum", "name", selection=Selection(window=Window(50, 80))) == []
-    assert cells(session, "nvtx_gpu_proj_sum", "name", selection=Selection(window=Window(12, 80))) == [("step",)]
-
-
-def test_a_range_outside_of_the_window_leaves_its_call_to_nobody(session_of):
-    def fill(export: Export) -> None:
+    def twice(export: Export) -> None:
         export.range(0, 20, "step")
         export.launch(10, (60, 70))
         export.call(30, 90, 1)  # a second row of the call, which is in the window
 
-    session = session_of(fill)
-    rows = cells(session, "nvtx_gpu_proj_trace", "name", "op_count", selection=Selection(window=Window(50, 80)))
-    assert rows == [(None, 1)]
-    rows = cells(session, "nvtx_kern_sum", "range", "kernel_count", selection=Selection(window=Window(50, 80)))
-    assert rows == [(None, 1)]
-
-
-def test_windows_of_single_reports(session_of):
-    session = session_of(step_with_kernel(10), step_with_kernel(30))
-    selection = Selection(windows=((1, Window(1_000_000, 1_000_090)),))
-    assert cells(session, "nvtx_gpu_proj_sum", "name", "total", selection=selection) == [("forward", 30), ("step", 30)]
-    assert cells(session, "nvtx_kern_sum", "range", "total", selection=selection) == [("forward", 30), ("step", 30)]
-    assert cells(session, "nvtx_pushpop_trace", "start", selection=selection) == [(1_000_000,), (1_000_010,)]
+    session, window = session_of(fill), Selection(window=Window(50, 80))
+    assert cells(session, "nvtx_kern_sum", "range", "tid", "total", selection=window) == [(None, None, 10)]
+    assert cells(session, "nvtx_gpu_proj_sum", "name", selection=window) == []
+    assert cells(session, "nvtx_gpu_proj_sum", "name", selection=Selection(window=Window(12, 80))) == [("step",)]
+    session = session_of(twice)
+    assert cells(session, "nvtx_gpu_proj_trace", "name", "op_count", selection=window) == [(None, 1)]
+    assert cells(session, "nvtx_kern_sum", "range", "kernel_count", selection=window) == [(None, 1)]
 
 
 def test_the_name_filter_comes_after_nesting(session_of):
-    session = session_of(step_with_kernel(10))
-    forward = Selection(name=NameFilter("forward"))
-    assert cells(session, "nvtx_pushpop_trace", "name", "level", "parent_row", "stack", selection=forward) == [
-        ("forward", 1, 1, ":1:2")
-    ]
-    assert cells(session, "nvtx_gpu_proj_trace", "name", "level", "stack", selection=forward) == [
-        ("forward", 1, ":1:2")
-    ]
-    assert cells(session, "nvtx_gpu_proj_sum", "name", "avg_level", selection=forward) == [("forward", 1.0)]
-    assert cells(session, "nvtx_kern_sum", "range", selection=forward) == [("forward",)]
+    session = session_of(step_with_kernel)
+    forward, others = Selection(name=NameFilter("forward")), Selection(name=NameFilter("!forward"))
+    for report, keys, selection, expected in (
+        ("nvtx_pushpop_trace", ("name", "level", "parent_row", "stack"), forward, ("forward", 1, 1, ":1:2")),
+        ("nvtx_gpu_proj_trace", ("name", "level", "stack"), forward, ("forward", 1, ":1:2")),
+        ("nvtx_gpu_proj_sum", ("name", "avg_level"), forward, ("forward", 1.0)),
+        ("nvtx_kern_sum", ("range",), forward, ("forward",)),
+        ("nvtx_pushpop_trace", ("name",), others, ("step",)),
+    ):
+        assert cells(session, report, *keys, selection=selection) == [expected], report
     outside = session_of(lambda export: (export.range(0, 10, "step"), export.launch(20, (30, 40))))
     assert cells(outside, "nvtx_kern_sum", "range", selection=forward) == []
-    assert cells(outside, "nvtx_kern_sum", "range", selection=Selection(name=NameFilter("!forward"))) == [(None,)]
-    assert cells(session, "nvtx_pushpop_trace", "name", selection=Selection(name=NameFilter("!forward"))) == [("step",)]
+    assert cells(outside, "nvtx_kern_sum", "range", selection=others) == [(None,)]
 
 
 def test_tasks_and_devices_narrow_ranges_and_work(session_of):
@@ -483,22 +434,13 @@ def test_tasks_and_devices_narrow_ranges_and_work(session_of):
         export.launch(20, (80, 95), device=1)
 
     session = session_of(fill, fill)
-    process = next(row[0] for row in session.rows(_processes()))
-    first = Selection(tasks=frozenset({Task(0, process)}))
+    first = Selection(tasks=frozenset({ranked_tasks(session)[0].task}))
     assert cells(session, "nvtx_gpu_proj_sum", "count", "total", selection=first) == [(1, 35)]
     assert cells(session, "nvtx_kern_sum", "total", selection=first) == [(25,)]
     assert cells(session, "nvtx_pushpop_trace", "start", selection=first) == [(0,)]
     second = Selection(devices=frozenset({1}))
     assert cells(session, "nvtx_gpu_proj_sum", "count", "total", selection=second) == [(2, 30)]
     assert cells(session, "nvtx_kern_sum", "total", selection=second) == [(15,), (15,)]
-
-
-def _processes() -> Any:
-    import sqlalchemy as sa
-
-    from nsystui.store import tables
-
-    return sa.select(tables.nvtx_ranges.c.process)
 
 
 # -------------------------------------------------------------------------------------------------- special ranges
@@ -545,43 +487,30 @@ def test_a_range_that_ended_on_another_thread_contains_nothing(session_of):
     assert cells(session, "nvtx_pushpop_trace", "name", "level") == [("forward", 0)]
 
 
-def test_names_carry_their_domain(session_of):
+def test_names_carry_their_domain_and_those_of_kernels_are_as_asked_for(session_of):
+    """Launches of whole graphs are not projected but told of."""
+
     def fill(export: Export) -> None:
         export.writer.nvtx_domain(export.thread(0), -5, 1, "NCCL")
         export.range(0, 100, "ncclAllReduce", domain_id=1)
-        export.launch(20, (30, 40))
+        export.launch(20, (90, 100), name="void saxpy<(int)1>(float *)")
+        export.launch(40, (110, 130), name="void saxpy<(int)2>(float *)")
+        export.call(50, 60, 9)
+        export.writer.graph_launch(export.process, 0, 7, 70, 80, graph_id=1, graph_exec_id=1, correlation_id=9)
 
     session = session_of(fill)
-    for report, key in (("nvtx_kern_sum", "range"), ("nvtx_gpu_proj_sum", "name"), ("nvtx_pushpop_trace", "name")):
-        assert cells(session, report, key) == [("NCCL:ncclAllReduce",)]
-    assert cells(session, "nvtx_gpu_proj_trace", "name") == [("NCCL:ncclAllReduce",)]
-
-
-def test_whole_graph_launches_are_not_projected_but_told_of(session_of):
-    def fill(export: Export) -> None:
-        export.range(0, 100, "step")
-        export.call(20, 30, 9)
-        export.writer.graph_launch(export.process, 0, 7, 40, 80, graph_id=1, graph_exec_id=1, correlation_id=9)
-        export.launch(40, (90, 95))
-
-    session = session_of(fill)
-    assert cells(session, "nvtx_gpu_proj_trace", "name", "op_count", "gpu_start") == [("step", 1, 90)]
+    for report, key in (("nvtx_gpu_proj_sum", "name"), ("nvtx_pushpop_trace", "name"), ("nvtx_gpu_proj_trace", "name")):
+        assert cells(session, report, key) == [("NCCL:ncclAllReduce",)], report
+    keys = ("range", "kernel", "kernel_count")
+    assert cells(session, "nvtx_kern_sum", *keys) == [
+        ("NCCL:ncclAllReduce", f"void saxpy<(int){number}>(float *)", 1) for number in (2, 1)
+    ]
+    assert cells(session, "nvtx_kern_sum:base", *keys) == [("NCCL:ncclAllReduce", "saxpy", 2)]
+    assert report_of("nvtx_kern_sum:mangled")[1] == Options(names=Names.MANGLED)
+    assert cells(session, "nvtx_gpu_proj_trace", "op_count", "gpu_start") == [(2, 90)]
     assert ask(session, "nvtx_gpu_proj_sum").notes == (
         "1 whole CUDA graph launches are not projected, as in nsys stats",
     )
-
-
-def test_the_names_of_kernels_are_those_asked_for(session_of):
-    def fill(export: Export) -> None:
-        export.range(0, 100, "step")
-        export.launch(20, (30, 40), name="void saxpy<(int)1>(float *)")
-        export.launch(40, (50, 70), name="void saxpy<(int)2>(float *)")
-
-    session = session_of(fill)
-    full = [("void saxpy<(int)2>(float *)", 1), ("void saxpy<(int)1>(float *)", 1)]
-    assert cells(session, "nvtx_kern_sum", "kernel", "kernel_count") == full
-    assert cells(session, "nvtx_kern_sum:base", "kernel", "kernel_count") == [("saxpy", 2)]
-    assert report_of("nvtx_kern_sum:mangled")[1] == Options(names=Names.MANGLED)
 
 
 # ------------------------------------------------------------------------------------------------------- the answer
@@ -589,7 +518,7 @@ def test_the_names_of_kernels_are_those_asked_for(session_of):
 
 def test_name_trees_and_sorting(session_of):
     def fill(export: Export) -> None:
-        step_with_kernel(10)(export)
+        step_with_kernel(export)
         export.range(12, 15, "zero")
         export.launch(200, (300, 400))
 
@@ -604,28 +533,28 @@ def test_name_trees_and_sorting(session_of):
     assert [row[0] for row in projected.sorted_by("gpu_duration", True).page(0, 1)] == [None]
 
 
-@pytest.fixture(
-    scope="module", params=[range_alone, kernel_alone, lambda export: None], ids=["ranges", "kernels", "nothing"]
-)
-def lacking(request) -> Iterator[tuple[Fill, Session]]:
-    """Two exports that lack something, and what they were filled with."""
-    with session_with(request.param, request.param) as session:
-        yield request.param, session
+def nothing(export: Export) -> None:
+    """An export with names of threads alone."""
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    "report",
-    ["nvtx_sum", "nvtx_pushpop_sum", "nvtx_startend_sum", "nvtx_pushpop_trace", "nvtx_gpu_proj_sum",
-     "nvtx_gpu_proj_trace", "nvtx_kern_sum"],
-)  # fmt: skip
-def test_what_an_export_lacks_makes_no_rows(lacking, report):
-    fill, session = lacking
-    has_rows = fill is range_alone and report in ("nvtx_sum", "nvtx_pushpop_sum", "nvtx_pushpop_trace")
-    answer = ask(session, report)
-    assert (len(answer) > 0) == has_rows
-    assert answer.name == report.replace("_", "-")
-    assert (len(answer.notes) > 0) != (has_rows or (report == "nvtx_startend_sum" and fill is range_alone))
+@pytest.mark.parametrize("fill", [range_alone, kernel_alone, nothing])
+def test_what_an_export_lacks_makes_no_rows(session_of, fill):
+    session, has_ranges = session_of(fill, fill), fill is range_alone
+    for report, needs_kernels in {
+        "nvtx_sum": False,
+        "nvtx_pushpop_sum": False,
+        "nvtx_startend_sum": False,
+        "nvtx_pushpop_trace": False,
+        "nvtx_gpu_proj_sum": True,
+        "nvtx_gpu_proj_trace": True,
+        "nvtx_kern_sum": True,
+    }.items():
+        answer = ask(session, report)
+        is_whole = has_ranges and not needs_kernels
+        assert (len(answer) > 0) == (is_whole and report != "nvtx_startend_sum"), report
+        assert (len(answer.notes) > 0) != is_whole, report
+        assert answer.name == report.replace("_", "-")
 
 
 def test_the_demo_job_projects_its_steps(demo_session):

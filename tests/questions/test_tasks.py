@@ -1,14 +1,15 @@
-"""Who is which rank: from the first source that gives every task a number of its own."""
+"""Who is which rank: from the first source that gives every task a number of its own, or as the user says."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import synthetic
+from hypothesis import given
+from hypothesis import strategies as st
 from synthetic import ExportWriter
 
 from nsystui.base.errors import UsageError
@@ -18,10 +19,14 @@ from nsystui.exports.demo import Session as Capture
 from nsystui.exports.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
 from nsystui.exports.metadata import RANK_VARIABLES
 from nsystui.questions.job import Job
+from nsystui.questions.numbering import numbering
 from nsystui.questions.tasks import RankedTask, ranked_tasks
 from nsystui.store.session import Session
 
-COMMUNICATORS = dict[str, tuple[int, int]]
+BY_ORDER = "order of files and devices"
+BY_NAME = "file name"
+BY_ENVIRONMENT = "captured environment"
+BY_NCCL = "NCCL communicator"
 
 
 @pytest.fixture
@@ -30,43 +35,44 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     opened: list[Session] = []
 
     def make(*reports: Mapping[str, Any]) -> Job:
-        session = Session()
-        opened.append(session)
+        opened.append(Session())
         for number, told in enumerate(reports):
             folder = tmp_path / f"{len(opened)}-{number}"
             folder.mkdir()
             path = folder / f"{told.get('name', 'report')}.sqlite"
-            capture = Capture(environment=told.get("environment", {}), include_json=True)
-            with ExportWriter(path, session=capture) as export:
-                export.gpu(0)
-                for process_number in range(told.get("processes", 1)):
-                    process = export.process(told.get("pid", 5_000) + process_number, "/usr/bin/python3.11")
-                    main = export.thread(process, process.pid, "main")
-                    device = told.get("devices", (0,) * 9)[process_number]
-                    export.kernel(process, device, 7, 1, 2, name="k", correlation_id=None)
-                    if "mpi" in told:
-                        export.mpi_rank(main, told["mpi"])
-                    if "nccl" in told:
-                        export.nvtx_domain(main, 0, 1, "NCCL")
-                    for moment, (rank, ranks) in enumerate(told.get("nccl", ())):
-                        values = {RANK: rank, RANKS: ranks, CUDA_DEVICE: 0}
-                        payload = encode_payload("ncclCommInitRank", NcclPayloads.BEFORE_2_25, values, domain_id=1)
-                        export.nvtx_range(
-                            main, moment, moment + 1, "ncclCommInitRank", domain_id=1, registered=True, payload=payload
-                        )
-            session.add(path)
-        return Job(session)
+            write(path, told)
+            opened[-1].add(path, whole=False)
+        return Job(opened[-1])
 
     yield make
     for session in opened:
         session.close()
 
 
+def write(path: Path, told: Mapping[str, Any]) -> None:
+    capture = Capture(environment=told.get("environment", {}), include_json=True)
+    with ExportWriter(path, session=capture) as export:
+        export.gpu(0)
+        for number in range(told.get("processes", 1)):
+            process = export.process(told.get("pid", 5_000) + number, "/usr/bin/python3.11")
+            main = export.thread(process, process.pid, "main")
+            device = told.get("devices", (0,) * 9)[number]
+            export.kernel(process, device, 7, 1, 2, name="k", correlation_id=None)
+            if "mpi" in told:
+                export.mpi_rank(main, told["mpi"])
+            if "nccl" in told:
+                export.nvtx_domain(main, 0, 1, "NCCL")
+            name = "ncclCommInitRank"
+            for moment, (rank, ranks) in enumerate(told.get("nccl", ())):
+                values = {RANK: rank, RANKS: ranks, CUDA_DEVICE: 0}
+                payload = encode_payload(name, NcclPayloads.BEFORE_2_25, values, domain_id=1)
+                export.nvtx_range(main, moment, moment + 1, name, domain_id=1, registered=True, payload=payload)
+
+
 def numbers(job: Job) -> tuple[list[int], str]:
     """The rank of each report in their order, and where it is from."""
-    by_report = sorted(job.ranks, key=lambda item: item.task)
     (source,) = {item.source for item in job.ranks}
-    return [item.rank for item in by_report], source
+    return [item.rank for item in sorted(job.ranks, key=lambda item: item.task)], source
 
 
 def environments(*values: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -74,145 +80,112 @@ def environments(*values: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 class TestSources:
-    EVERYTHING = [
+    TOLD = [
         {"mpi": 8, "nccl": [(6, 8)], "environment": {"RANK": "4"}, "name": "x_rank2"},
         {"mpi": 7, "nccl": [(5, 8)], "environment": {"RANK": "3"}, "name": "x_rank1"},
     ]
+    ORDER = ["mpi", "nccl", "environment", "name"]
+    FOUND = [([8, 7], "MPI"), ([6, 5], BY_NCCL), ([4, 3], BY_ENVIRONMENT), ([2, 1], BY_NAME), ([0, 1], BY_ORDER)]
 
-    @pytest.mark.parametrize(
-        ("without", "expected"),
-        [
-            ((), ([8, 7], "MPI")),
-            (("mpi",), ([6, 5], "NCCL communicator")),
-            (("mpi", "nccl"), ([4, 3], "captured environment")),
-            (("mpi", "nccl", "environment"), ([2, 1], "file name")),
-            (("mpi", "nccl", "environment", "name"), ([0, 1], "order of files and devices")),
-        ],
-    )
-    def test_the_first_that_there_is_decides(self, job, without, expected):
-        told = [{key: value for key, value in report.items() if key not in without} for report in self.EVERYTHING]
-        assert numbers(job(*told)) == expected
+    def test_the_first_that_gives_every_task_a_number_of_its_own_decides(self, job):
+        for place, expected in enumerate(self.FOUND):
+            told = [{key: report[key] for key in self.ORDER[place:]} for report in self.TOLD]
+            assert numbers(job(*told)) == expected
+            if place < len(self.ORDER):
+                told[0][self.ORDER[place]] = told[1][self.ORDER[place]]
+                assert numbers(job(*told)) == self.FOUND[place + 1], f"equal numbers of {self.ORDER[place]}"
 
-    @pytest.mark.parametrize("key", ["mpi", "nccl", "environment", "name"])
-    def test_one_that_gives_two_tasks_one_number_is_rejected(self, job, key):
-        order = ["mpi", "nccl", "environment", "name"]
-        told = [
-            {name: value for name, value in report.items() if name in order[order.index(key) :]}
-            for report in self.EVERYTHING
-        ]
-        told[0][key] = told[1][key]
-        found, source = numbers(job(*told))
-        following = {
-            "mpi": ([6, 5], "NCCL communicator"),
-            "nccl": ([4, 3], "captured environment"),
-            "environment": ([2, 1], "file name"),
-            "name": ([0, 1], "order of files and devices"),
-        }
-        assert (found, source) == following[key]
+    def test_one_that_leaves_a_task_without_number_is_rejected(self, job):
+        for key in ("mpi", "nccl", "environment"):
+            told = [{"name": "a_rank1"}, {"name": "a_rank0", key: self.TOLD[0][key]}]
+            assert numbers(job(*told)) == ([1, 0], BY_NAME), key
 
-    @pytest.mark.parametrize("key", ["mpi", "nccl", "environment"])
-    def test_one_that_leaves_a_task_without_number_is_rejected(self, job, key):
-        told = [{"name": "a_rank1"}, {"name": "a_rank0", key: self.EVERYTHING[0][key]}]
-        assert numbers(job(*told)) == ([1, 0], "file name")
-
-    def test_ranks_need_not_be_all_of_the_job(self, job):
+    def test_ranks_need_not_be_all_of_the_job_and_are_in_order(self, job):
         assert numbers(job({"mpi": 4}, {"mpi": 0})) == ([4, 0], "MPI")
+        assert [item.rank for item in job({"mpi": 5}, {"mpi": 1}, {"mpi": 3}).ranks] == [1, 3, 5]
 
 
 class TestNccl:
     def test_the_largest_communicator_is_the_job(self, job):
         groups = [{"nccl": [(0, 2), (3, 8), (1, 4)]}, {"nccl": [(1, 2), (2, 8), (1, 4)]}]
-        assert numbers(job(*groups)) == ([3, 2], "NCCL communicator")
+        assert numbers(job(*groups)) == ([3, 2], BY_NCCL)
 
     def test_calls_that_do_not_tell_are_passed_over(self, job):
-        assert numbers(job({"nccl": [], "name": "r_1"}, {"nccl": [], "name": "r_0"})) == ([1, 0], "file name")
+        assert numbers(job({"nccl": [], "name": "r_1"}, {"nccl": [], "name": "r_0"})) == ([1, 0], BY_NAME)
 
     def test_the_demo_is_numbered_by_it(self, demo_session):
-        found = ranked_tasks(demo_session)
-        assert [item.rank for item in found] == [0, 1, 2, 3]
-        assert {item.source for item in found} == {"NCCL communicator"}
-        assert [item.report_name for item in found] == ["rank0", "rank1", "rank2", "rank3"]
+        found = [(item.rank, item.report_name, item.local_rank, item.host) for item in ranked_tasks(demo_session)]
+        assert found == [(rank, f"rank{rank}", rank % 2, f"gpu-a0{rank // 2 + 1}") for rank in range(4)]
+        assert {item.source for item in ranked_tasks(demo_session)} == {BY_NCCL}
 
 
 class TestEnvironment:
-    @pytest.mark.parametrize("variable", RANK_VARIABLES)
-    def test_every_launcher_is_known(self, job, variable):
-        assert numbers(job(*environments({variable: "12"}, {variable: "3"}))) == ([12, 3], "captured environment")
+    def test_every_launcher_is_known(self, job):
+        for variable in RANK_VARIABLES:
+            found = numbers(job(*environments({variable: "12"}, {variable: "3"})))
+            assert found == ([12, 3], BY_ENVIRONMENT), variable
 
-    def test_a_batch_shells_rank_of_zero_everywhere_is_no_rank(self, job):
-        told = environments({"SLURM_PROCID": "0", "PMI_RANK": "1"}, {"SLURM_PROCID": "0", "PMI_RANK": "0"})
-        assert numbers(job(*told)) == ([1, 0], "captured environment")
-        alone = environments({"SLURM_PROCID": "0"}, {"SLURM_PROCID": "0"})
-        assert numbers(job(*alone)) == ([0, 1], "order of files and devices")
+    def test_a_rank_that_is_the_same_everywhere_is_passed_over(self, job):
+        """A batch shell's rank of zero, and that of another launcher."""
+        slurm = environments({"SLURM_PROCID": "0"}, {"SLURM_PROCID": "0"})
+        assert numbers(job(*slurm)) == ([0, 1], BY_ORDER)
+        for same, other in (("SLURM_PROCID", "PMI_RANK"), ("PALS_RANKID", "SLURM_PROCID")):
+            told = environments({same: "0", other: "1"}, {same: "0", other: "0"})
+            assert numbers(job(*told)) == ([1, 0], BY_ENVIRONMENT), same
 
-    def test_a_rank_of_another_launcher_that_is_the_same_everywhere_is_passed_over(self, job):
-        told = environments({"PALS_RANKID": "0", "SLURM_PROCID": "1"}, {"PALS_RANKID": "0", "SLURM_PROCID": "0"})
-        assert numbers(job(*told)) == ([1, 0], "captured environment")
-
-    @pytest.mark.parametrize("value", ["", "zero", "-1", "1.5", "0x1", "²", "1 2", "9" * 5_000])
-    def test_a_value_that_is_no_number_is_none(self, job, value):
-        assert numbers(job(*environments({"RANK": value}, {"RANK": "0"}))) == ([0, 1], "order of files and devices")
+    def test_a_value_that_is_no_number_is_none(self, job):
+        for value in ("", "zero", "-1", "1.5", "0x1", "²", "1 2", "9" * 5_000):
+            assert numbers(job(*environments({"RANK": value}, {"RANK": "0"}))) == ([0, 1], BY_ORDER), value
 
     def test_a_lonely_report_keeps_its_rank(self, job):
-        assert numbers(job({"environment": {"RANK": "37"}})) == ([37], "captured environment")
-
-    def test_local_ranks_and_hosts_are_told(self, demo_session):
-        found = ranked_tasks(demo_session)
-        assert [item.local_rank for item in found] == [0, 1, 0, 1]
-        assert [item.host for item in found] == ["gpu-a01", "gpu-a01", "gpu-a02", "gpu-a02"]
+        assert numbers(job({"environment": {"RANK": "37"}})) == ([37], BY_ENVIRONMENT)
 
     def test_the_environment_of_a_launcher_numbers_none_of_its_processes(self, job):
         opened = job({"environment": {"RANK": "3", "LOCAL_RANK": "3"}, "processes": 2, "devices": (1, 0)})
-        assert numbers(opened) == ([1, 0], "order of files and devices")
+        assert numbers(opened) == ([1, 0], BY_ORDER)
         assert {item.local_rank for item in opened.ranks} == {None}
 
 
 class TestFileNames:
-    @pytest.mark.parametrize(
-        ("names", "expected"),
-        [
-            (("report_llama_job4242_rank10_on_gpu-a01", "report_llama_job4242_rank9_on_gpu-a02"), [10, 9]),
-            (("rank-1", "rank-0"), [1, 0]),
-            (("Rank1", "Rank0"), [1, 0]),
-            (("profile_77_node0_rank3", "profile_77_node1_rank2"), [3, 2]),
-            (("run_N0_3", "run_N1_12"), [3, 12]),
-            (("out_2", "out_11"), [2, 11]),
-            (("job7_rank1_of_8", "job7_rank0_of_8"), [1, 0]),
-        ],
-    )
-    def test_the_usual_patterns(self, job, names, expected):
-        assert numbers(job(*[{"name": name} for name in names])) == (expected, "file name")
+    USUAL = {
+        ("report_llama_job4242_rank10_on_gpu-a01", "report_llama_job4242_rank9_on_gpu-a02"): [10, 9],
+        ("rank-1", "rank-0"): [1, 0],
+        ("Rank1", "Rank0"): [1, 0],
+        ("profile_77_node0_rank3", "profile_77_node1_rank2"): [3, 2],
+        ("run_N0_3", "run_N1_12"): [3, 12],
+        ("out_2", "out_11"): [2, 11],
+        ("job7_rank1_of_8", "job7_rank0_of_8"): [1, 0],
+    }
+    TELL_NOTHING = [
+        ("before", "after"),
+        ("rank0", "rank0"),
+        ("rank0", "other"),
+        ("v1", "v2"),
+        ("report_20260101", "report_20260102"),
+        ("x_" + "9" * 30, "x_" + "8" * 30),
+    ]
 
-    @pytest.mark.parametrize(
-        "names",
-        [
-            ("before", "after"),
-            ("rank0", "rank0"),
-            ("rank0", "other"),
-            ("v1", "v2"),
-            ("report_20260101", "report_20260102"),
-            ("x_" + "9" * 30, "x_" + "8" * 30),
-        ],
-    )
-    def test_names_that_do_not_tell(self, job, names):
-        assert numbers(job(*[{"name": name} for name in names])) == ([0, 1], "order of files and devices")
+    def test_the_usual_patterns_tell_ranks_and_other_names_do_not(self, job):
+        expected = {names: (ranks, BY_NAME) for names, ranks in self.USUAL.items()}
+        expected |= dict.fromkeys(self.TELL_NOTHING, ([0, 1], BY_ORDER))
+        assert {names: numbers(job(*[{"name": name} for name in names])) for names in expected} == expected
 
 
 class TestTasks:
-    def test_a_report_may_hold_several(self, job):
+    def test_a_report_may_hold_several(self, job, tmp_path, session):
         opened = job({"processes": 3, "devices": (2, 0, 1)}, {"processes": 2, "devices": (0, 1), "pid": 100})
-        assert numbers(opened) == ([2, 0, 1, 3, 4], "order of files and devices")
-
-    def test_two_processes_of_the_demo(self, tmp_path, session):
+        assert numbers(opened) == ([2, 0, 1, 3, 4], BY_ORDER)
         session.add(synthetic.two_process_export(tmp_path / "two.sqlite"))
         found = ranked_tasks(session)
         assert [(item.rank, item.pid, item.devices) for item in found] == [(0, 5_000, (0,)), (1, 5_001, (1,))]
         assert "torchrun" not in {item.process_name for item in found}
 
-    def test_processes_of_one_number_on_two_hosts_are_two(self, job):
+    def test_processes_of_one_number_on_two_hosts_are_two_and_an_empty_report_does_not_disturb(self, job, tmp_path):
         opened = job({"environment": {"RANK": "1"}}, {"environment": {"RANK": "0"}})
         assert len({item.task.process for item in opened.ranks}) == 1
         assert [item.task.report for item in opened.ranks] == [1, 0]
+        opened.session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
+        assert numbers(opened) == ([1, 0], BY_ENVIRONMENT)
 
     def test_without_gpu_work_those_that_called_mpi_or_had_ranges(self, tmp_path, session):
         session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
@@ -228,28 +201,18 @@ class TestTasks:
         session.add(tmp_path / "os.sqlite")
         assert [item.pid for item in ranked_tasks(session)] == [20]
 
-    def test_an_empty_report_has_none(self, tmp_path, session):
-        session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
-        assert ranked_tasks(session) == ()
-
-    def test_an_empty_report_beside_others_does_not_disturb(self, job, tmp_path):
-        opened = job({"environment": {"RANK": "1"}}, {"environment": {"RANK": "0"}})
-        opened.session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
-        assert numbers(opened) == ([1, 0], "captured environment")
-
-    def test_names_and_gpus(self, job, tmp_path, session):
+    def test_names_and_gpus(self, job):
         (only,) = job({}).ranks
-        assert only.process_name == "python3.11"
-        assert only.gpu == "NVIDIA H100 80GB HBM3"
-        place = Task(0, 1)
-        several = RankedTask(place, 0, "", None, "", 1, "", "", (0, 1), ("H100", "H100"))
-        assert several.gpu == "2× H100"
-        mixed = RankedTask(place, 0, "", None, "", 1, "", "", (0, 1), ("H100", "A100"))
-        assert mixed.gpu == "H100 + A100"
+        assert (only.process_name, only.gpu) == ("python3.11", "NVIDIA H100 80GB HBM3")
+        for second, text in (("H100", "2× H100"), ("A100", "H100 + A100")):
+            assert RankedTask(Task(0, 1), 0, "", None, "", 1, "", "", (0, 1), ("H100", second)).gpu == text
 
-    def test_ranks_are_by_number(self, job):
-        opened = job(*environments({"RANK": "5"}, {"RANK": "1"}, {"RANK": "3"}))
-        assert [item.rank for item in opened.ranks] == [1, 3, 5]
+    def test_the_reports_are_asked_once_in_a_session(self, job, monkeypatch):
+        session = job({"nccl": [(3, 8)]}, {"nccl": [(5, 8)]}).session
+        first = ranked_tasks(session)
+        assert [task.rank for task in first] == [3, 5]
+        monkeypatch.setattr(Session, "rows", lambda *words: pytest.fail("asked again"))
+        assert ranked_tasks(session) == first
 
 
 class TestJob:
@@ -259,36 +222,78 @@ class TestJob:
         with pytest.raises(UsageError, match="rank 7 is not open: the ranks are 0 to 3"):
             job.tasks_of_ranks(frozenset({1, 7, 9}))
 
-    def test_in_a_job_without_tasks_no_rank_is_open(self, tmp_path):
-        with closing(Session()) as session:
-            session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
-            with pytest.raises(UsageError, match="the ranks are none"):
-                Job(session).tasks_of_ranks(frozenset({0}))
+    def test_in_a_job_without_tasks_no_rank_is_open(self, session, tmp_path):
+        session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
+        assert ranked_tasks(session) == ()
+        with pytest.raises(UsageError, match="the ranks are none"):
+            Job(session).tasks_of_ranks(frozenset({0}))
 
-    def test_what_was_computed_is_kept_until_a_report_joins(self, tmp_path):
-        with closing(Session()) as session:
-            session.add(synthetic.two_process_export(tmp_path / "two.sqlite"))
-            job = Job(session)
-            made: list[int] = []
+    def test_what_was_computed_is_kept_until_a_report_joins(self, session, tmp_path):
+        session.add(synthetic.two_process_export(tmp_path / "two.sqlite"))
+        job = Job(session)
+        made: list[int] = []
 
-            def make() -> list[int]:
-                made.append(len(session.reports))
-                return made
+        def make() -> list[int]:
+            made.append(len(session.reports))
+            return made
 
-            assert job.once("key", make) is job.once("key", make)
-            assert made == [1]
-            session.add(synthetic.whole_graph_export(tmp_path / "whole.sqlite"))
-            job.once("key", make)
-            assert made == [1, 2]
-            for number in range(50):
-                job.once(("other", number), list)
-            job.once("key", make)
-            assert made == [1, 2, 2]
+        assert job.once("key", make) is job.once("key", make)
+        assert made == [1]
+        session.add(synthetic.whole_graph_export(tmp_path / "whole.sqlite"))
+        job.once("key", make)
+        assert made == [1, 2]
+        for number in range(50):
+            job.once(("other", number), list)
+        job.once("key", make)
+        assert made == [1, 2, 2]
 
 
-def test_the_reports_are_asked_once_in_a_session(job, monkeypatch):
-    session = job({"nccl": [(3, 8)]}, {"nccl": [(5, 8)]}).session
-    first = ranked_tasks(session)
-    assert [task.rank for task in first] == [3, 5]
-    monkeypatch.setattr(Session, "rows", lambda *words: pytest.fail("asked again"))
-    assert ranked_tasks(session) == first
+class TestNumbersOfTheUser:
+    @pytest.mark.parametrize("text", ["", "3", "0,4-7", "oops"])
+    def test_numbers_alone_choose_ranks_and_name_none(self, text):
+        assert numbering(text) is None
+
+    @pytest.mark.parametrize(
+        ("text", "names", "found"),
+        [
+            (r"n\d+_r(\d+)", ["job_n0_r12", "job_n1_r3"], [12, 3]),
+            ("a.sqlite=7, results/b=2", ["b", "a"], [2, 7]),  # with or without path and ending
+        ],
+    )
+    def test_a_pattern_has_the_number_in_a_group_and_a_list_names_files(self, text, names, found):
+        assert numbering(text).numbers(names) == found
+
+    @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20, unique=True))
+    def test_every_list_comes_back(self, ranks):
+        names = [f"file{place}" for place in range(len(ranks))]
+        text = ",".join(f"{name}={rank}" for name, rank in zip(names, ranks, strict=True))
+        assert numbering(text).numbers(names) == ranks
+
+    @pytest.mark.parametrize("text", ["(", "(a)(b)", "a=", "=3", "a=b", "a=1,b"])
+    def test_what_is_neither_is_told(self, text):
+        with pytest.raises(UsageError, match="--ranks"):
+            numbering(text)
+
+    @pytest.mark.parametrize(
+        ("text", "names", "words"),
+        [
+            (r"rank(\d+)", ["rank1", "b"], "no number of a rank in the name b"),
+            (r"(\d)", ["rank1", "b"], "no number"),
+            ("a=1", ["a", "b"], "b is not in the list"),
+            (r"_(\d)", ["x_1", "y_1"], "x_1 and y_1 are both rank 1"),
+        ],
+    )
+    def test_files_without_a_number_of_their_own_are_named(self, text, names, words):
+        with pytest.raises(UsageError, match=words):
+            numbering(text).numbers(names)
+
+    def test_it_overrides_what_the_exports_say(self, demo_session):
+        job = Job(demo_session, numbering=numbering(",".join(f"rank{rank}={10 - rank}" for rank in range(4))))
+        found = [(item.rank, item.report_name) for item in job.ranks]
+        assert found == [(7, "rank3"), (8, "rank2"), (9, "rank1"), (10, "rank0")]
+        assert {item.source for item in job.ranks} == {"--ranks"}
+
+    def test_a_report_of_several_ranks_cannot_be_numbered_by_its_name(self, tmp_path, session):
+        session.add(synthetic.two_process_export(tmp_path / "rank3.sqlite"))
+        with pytest.raises(UsageError, match="holds 2 ranks"):
+            assert Job(session, numbering=numbering(r"rank(\d+)")).ranks

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import session_over
 from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection
@@ -34,27 +35,41 @@ def export(path: Path, offset: int, starts: list[int]) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """Two ranks on clocks 300 ns apart, with many kernels at one time."""
+    place, starts = tmp_path_factory.mktemp("ranks"), [100 + 10 * (number // 4) for number in range(60)]
+    session = session_over(export(place / "a.sqlite", 0, starts), export(place / "b.sqlite", 300, starts[::2]))
+    yield session
+    session.close()
+
+
 @pytest.fixture
-def instances(tmp_path: Path, opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> PagedAnswer:
-    """Of two ranks on clocks 300 ns apart, many of them at one time; an index with 16 bins finds their pages."""
-    starts = [100 + 10 * (number // 4) for number in range(60)]
-    session = opened(export(tmp_path / "a.sqlite", 0, starts), export(tmp_path / "b.sqlite", 300, starts[::2]))
-    monkeypatch.setattr(time_index, "_BINS", 16)
+def instances(session: Session, monkeypatch: pytest.MonkeyPatch) -> PagedAnswer:
+    """The kernels of both ranks; an index with 20 bins, of which some begin with a row, finds their pages."""
+    monkeypatch.setattr(time_index, "_BINS", 20)
     monkeypatch.setattr(paged, "_MANY", 1)
     return kernel_instances(session, Selection(), "saxpy(float *)", Names.FULL, ranked_tasks(session))
 
 
-@pytest.mark.parametrize("descending", [False, True])
-def test_pages_are_parts_of_the_whole(instances: PagedAnswer, descending: bool) -> None:
-    ordered = instances.sorted_by("start", descending)
+@pytest.mark.parametrize(
+    ("key", "descending"),
+    [("start", False), ("start", True), ("duration", True), ("launch_delay", True), ("row", True)],
+)
+def test_pages_are_parts_of_the_whole(
+    instances: PagedAnswer, monkeypatch: pytest.MonkeyPatch, key: str, descending: bool
+) -> None:
+    monkeypatch.setattr(paged, "_BLOCK", 16)
+    monkeypatch.setattr(paged, "_LOOKED_UP", 5)
+    ordered = instances.sorted_by(key, descending)
     whole = [row for batch in ordered.stream(1000) for row in batch]
     assert len(whole) == len(ordered) == 90
-    for limit in (1, 7, 200):
-        for offset in (0, 1, 29, 30, 31, 44, 60, 83, 89, 93):
+    for limit, offsets in {1: (0, 29, 44, 89), 7: (0, 1, 31, 44, 60, 83, 89, 93), 200: (0, 30)}.items():
+        for offset in offsets:
             assert list(ordered.page(offset, limit)) == whole[offset : offset + limit], (offset, limit)
 
 
-def test_a_page_reads_a_part_of_the_time(instances: PagedAnswer) -> None:
+def test_a_page_reads_a_part_of_the_time_unless_there_are_rows_without_a_start(instances: PagedAnswer) -> None:
     index = TimeIndex.of_table(instances.session, tables.kernels, instances.query)
     assert index.rows == 90
     first, last = index.bins_of(40, 45)
@@ -63,11 +78,7 @@ def test_a_page_reads_a_part_of_the_time(instances: PagedAnswer) -> None:
     narrowed, offset = instances._narrowed(40, 5)
     assert offset == 40 - index.before[first]
     assert 5 <= len(instances.session.rows(narrowed)) < 40
-
-
-def test_rows_without_a_start_leave_pages_to_the_search(instances: PagedAnswer) -> None:
-    answer = replace(instances, length=91)
-    assert answer._narrowed(40, 5) == (instances.query, 40)
+    assert replace(instances, length=91)._narrowed(40, 5) == (instances.query, 40)
 
 
 def test_the_launch_delay_of_a_page_is_that_of_the_whole(instances: PagedAnswer) -> None:
@@ -75,19 +86,6 @@ def test_the_launch_delay_of_a_page_is_that_of_the_whole(instances: PagedAnswer)
     delays = {(row[-3], row[-1]): row[2] for row in by_delay.page(0, 90)}
     assert {(row[-3], row[-1]): row[2] for row in instances.page(0, 90)} == delays
     assert set(delays.values()) == {40, None}
-
-
-@pytest.mark.parametrize("key", ["duration", "launch_delay", "row"])
-def test_pages_in_another_order_are_parts_of_the_whole(
-    instances: PagedAnswer, monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
-    monkeypatch.setattr(paged, "_BLOCK", 16)
-    monkeypatch.setattr(paged, "_LOOKED_UP", 5)
-    ordered = instances.sorted_by(key, True)
-    whole = [row for batch in ordered.stream(1000) for row in batch]
-    for limit in (1, 7, 200):
-        for offset in (0, 1, 29, 30, 31, 44, 60, 83, 89, 93):
-            assert list(ordered.page(offset, limit)) == whole[offset : offset + limit], (offset, limit)
 
 
 def test_pages_beside_one_that_took_a_look_at_all_rows_need_no_other_look(

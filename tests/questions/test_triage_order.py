@@ -1,59 +1,56 @@
-"""The order of findings: what could be gained first, symptoms under their cause, one sentence of summary."""
+"""The order of findings and their summary, and the findings of a triage against a baseline's."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from synthetic import ExportWriter
-from synthetic.illnesses import OneGpu, exposed_communication
+import pytest
+from synthetic.illnesses import one_gpu
 from triaging import triaged
 
 from nsystui.output.findings import lines, report, told
+from nsystui.questions.triage.baseline import Kind, _changes
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.rules import Thresholds
 from nsystui.questions.triage.run import Triage
 
 MS = 1_000_000
+WARNING, INFO = Severity.WARNING, Severity.INFO
+
+
+def finding(name: str, percent: float | None, severity: Severity = WARNING, ranks: tuple[int, ...] = ()) -> Finding:
+    cost = None if percent is None else int(percent * 1e6)
+    return Finding(name, severity, "it is so", Advice("do", "because"), Door("gpu"), cost, percent, ranks=ranks)
 
 
 def starved(path: Path) -> Path:
     """15 steps of 20 ms on the GPU, one of them followed by 300 ms in which the thread is in ``poll``."""
     start = MS
-    with ExportWriter(path, "3.25.0") as export:
-        gpu = OneGpu(export)
+    with one_gpu(path) as gpu:
         for number in range(15):
-            export.nvtx_range(gpu.main, start, start + 19 * MS, f"step {number}")
+            gpu.export.nvtx_range(gpu.main, start, start + 19 * MS, f"step {number}")
             gpu.kernel(start + 10_000, start + 20 * MS - 10_000, launched=start + 1_000)
             start += 20 * MS
             if number == 9:
-                export.osrt(gpu.main, start, start + 300 * MS, "poll")
+                gpu.export.osrt(gpu.main, start, start + 300 * MS, "poll")
                 start += 300 * MS
     return path
 
 
-def finding(name: str, percent: float | None, under: str = "", severity: Severity = Severity.WARNING) -> Finding:
-    cost = None if percent is None else round(percent * MS)
-    return Finding(name, severity, f"{name} it is", Advice("a", "b"), Door("kernels"), cost, percent, under=under)
-
-
-def test_the_cause_comes_before_its_symptom_which_is_folded(tmp_path):
+def test_the_cause_comes_before_its_symptom_which_is_folded_and_the_summary_says_what_the_gpu_waits_for(tmp_path):
     found = triaged(starved(tmp_path / "a.sqlite"))
     assert [(one.id, one.under) for one in found.findings[:2]] == [("idle-gaps", ""), ("slow-steps", "idle-gaps")]
     text = lines(found)
     assert any(line.startswith("   so: slow-steps") for line in text)
     assert not any(line.startswith("W  slow-steps") for line in text)
-
-
-def test_the_summary_says_how_busy_the_gpu_is_and_what_it_waits_for(tmp_path):
-    found = triaged(starved(tmp_path / "a.sqlite"))
     assert found.summary.startswith("GPU busy 50 %: it waits 300 ms of 6")
     assert "poll" in found.summary
-    assert found.summary[:40] in " ".join(lines(found)[:3])
+    assert found.summary[:40] in " ".join(text[:3])
     assert "GPU busy 50 %" in report(found)
 
 
 def test_a_summary_of_idle_time_that_no_rule_explains_says_where_it_lies(tmp_path):
-    with ExportWriter(tmp_path / "a.sqlite", "3.25.0") as export:
-        gpu = OneGpu(export)
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.call("cudaMallocHost", MS, 90 * MS)
         gpu.kernel(90 * MS, 100 * MS, launched=90 * MS - 10_000)
     assert triaged(tmp_path / "a.sqlite").summary == "GPU busy 10 %: start-up 89.9 % (cudaMallocHost 89.9 %)"
@@ -61,12 +58,11 @@ def test_a_summary_of_idle_time_that_no_rule_explains_says_where_it_lies(tmp_pat
 
 def test_the_account_has_all_time_with_the_causes_of_what_is_idle(tmp_path):
     """1 s: 600 ms in ``poll`` and 200 ms of nothing, 100 ms of kernels, 100 ms in ``cudaFree``."""
-    with ExportWriter(tmp_path / "a.sqlite", "3.25.0") as export:
-        gpu = OneGpu(export)
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.call("cudaFree_v3020", 0, 1_000)
-        export.osrt(gpu.main, 100 * MS, 700 * MS, "poll")
-        for number in range(100):
-            gpu.kernel((800 + number) * MS, (801 + number) * MS, launched=(800 + number) * MS - 10_000)
+        gpu.export.osrt(gpu.main, 100 * MS, 700 * MS, "poll")
+        for start in range(800 * MS, 900 * MS, MS):
+            gpu.kernel(start, start + MS, launched=start - 10_000)
         gpu.call("cudaFree_v3020", 900 * MS, 1000 * MS)
     found = triaged(tmp_path / "a.sqlite")
     assert found.account == (
@@ -96,9 +92,59 @@ def test_five_findings_are_told_and_the_others_in_a_line_each():
     assert [line.split()[1] for line in after if line.startswith("W")] == ["rule-5", "rule-6", "rule-7"]
 
 
-def test_every_finding_is_kept_whatever_it_stands_under(tmp_path):
-    found = triaged(*exposed_communication(tmp_path / "a.sqlite").paths)
-    ids = [one.id for one in found.findings]
-    assert len(ids) == len(set(ids))
-    assert "exposed-communication" in ids
-    assert all(not one.under or one.under in ids for one in found.findings)
+# Against a baseline
+
+
+def triage(*findings: Finding, unsaid: frozenset[str] = frozenset()) -> Triage:
+    return Triage(findings, (), 100_000_000, 1, unsaid, {one.id: f"rule of {one.id}" for one in findings})
+
+
+def kinds(before: Triage, after: Triage, *below: Finding) -> dict[str, Kind]:
+    return {one.finding.id: one.kind for one in _changes(after, before, below, least=2.0)}
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "kind"),
+    [(10.0, 15.0, Kind.WORSE), (10.0, 11.0, Kind.SAME), (10.0, 5.0, Kind.BETTER), (None, None, Kind.SAME)],
+)
+def test_a_finding_of_both_is_judged_by_its_share_of_the_job(was, now, kind):
+    assert kinds(triage(finding("gaps", was)), triage(finding("gaps", now))) == {"gaps": kind}
+
+
+def test_a_finding_of_one_is_new_or_gone():
+    one, two = triage(finding("gaps", 9.0)), triage(finding("copies", 9.0))
+    assert kinds(one, two) == {"copies": Kind.NEW, "gaps": Kind.GONE}
+
+
+def test_one_that_was_just_below_its_threshold_is_not_new():
+    assert kinds(triage(), triage(finding("gaps", 5.1)), finding("gaps", 4.9)) == {"gaps": Kind.SAME}
+    assert kinds(triage(), triage(finding("gaps", 15.0)), finding("gaps", 4.9)) == {"gaps": Kind.NEW}
+
+
+def test_another_straggler_is_another_finding():
+    before, after = triage(finding("straggler", 9.0, ranks=(3,))), triage(finding("straggler", 9.0, ranks=(5,)))
+    found = _changes(after, before, (), least=2.0)
+    assert [(one.kind, one.finding.ranks) for one in found] == [(Kind.NEW, (5,)), (Kind.GONE, (3,))]
+
+
+def test_one_whose_severity_rises_is_worse():
+    assert kinds(triage(finding("errors", None, INFO)), triage(finding("errors", None))) == {"errors": Kind.WORSE}
+
+
+def test_what_cannot_be_judged_any_more_is_not_gone():
+    after = triage(unsaid=frozenset({"rule of gaps"}))
+    assert kinds(triage(finding("gaps", 9.0)), after) == {"gaps": Kind.UNKNOWN}
+
+
+def test_what_got_worse_comes_first():
+    before = triage(finding("a", 9.0), finding("b", 9.0), finding("c", 9.0))
+    after = triage(finding("b", 9.0), finding("c", 19.0), finding("d", 3.0), finding("e", 4.0))
+    found = _changes(after, before, (), least=2.0)
+    assert [one.finding.id for one in found] == ["e", "d", "c", "b", "a"]
+
+
+def test_without_least_costs_only_costs_change():
+    lowered = Thresholds().without_least_costs()
+    assert lowered.straggler_percent == lowered.gap_percent == lowered.copy_percent == 0
+    assert lowered.gap_ms == Thresholds().gap_ms
+    assert lowered.shortest_ms == Thresholds().shortest_ms

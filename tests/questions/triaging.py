@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from support import session_over
@@ -19,18 +20,27 @@ def job_of(*paths: Path) -> Job:
 
 
 def triaged(*paths: Path, settings: Sequence[str] = (), rules: Sequence[str] = tuple(RULES)) -> Triage:
-    job = job_of(*paths)
-    try:
-        if len(paths) > 1:
-            job.align(ClockMode.COLLECTIVES)
-        return triage(job, thresholds=Thresholds().changed(settings), rules=rules)
-    finally:
-        job.close()
+    with closing(job_of(*paths)) as job:
+        return judged(job, settings, rules)
+
+
+def judged(job: Job, settings: Sequence[str] = (), rules: Sequence[str] = tuple(RULES)) -> Triage:
+    if len(job.session.reports) > 1:
+        job.align(ClockMode.COLLECTIVES)
+    return triage(job, thresholds=Thresholds().changed(settings), rules=rules)
 
 
 def finding(found: Triage, name: str) -> Finding:
     (one,) = [one for one in found.findings if one.id == name]
     return one
+
+
+def told(one: Finding, *says: str, advises: Sequence[str] = (), never: Sequence[str] = ()) -> None:
+    """The sentence has these words, the advice those; some that neither may have."""
+    advice = f"{one.advice.text}; {one.advice.reason}"
+    assert [words for words in says if words not in one.sentence] == [], one.sentence
+    assert [words for words in advises if words not in advice] == [], advice
+    assert [words for words in never if words in f"{one.sentence}; {advice}"] == []
 
 
 def ids(found: Triage) -> set[str]:

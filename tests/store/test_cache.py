@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 from disks import fill, half_written, small_disk
-from synthetic import empty_export, hostile_names_export, two_process_export
+from synthetic import empty_export, two_process_export
 
 from nsystui.cli import main
 from nsystui.store import cache as cache_module
@@ -71,15 +72,6 @@ def places(cache: Cache) -> list[Path]:
 
 
 class TestHitsAndMisses:
-    def test_a_second_opening_finds_the_first(self, export, cache, packs):
-        assert kernels(cache, export) == kernels(cache, export) == 200
-        assert packs == [export]
-
-    def test_nothing_of_the_export_is_read_for_it(self, export, cache, packs, monkeypatch):
-        kernels(cache, export)
-        monkeypatch.setattr(cache_module, "Partial", lambda *_: pytest.fail("packed"))
-        assert kernels(cache, export) == 200
-
     def test_another_name_for_the_same_file_is_the_same(self, export, cache, packs, monkeypatch, tmp_path):
         (tmp_path / "link.sqlite").symlink_to(export)
         monkeypatch.chdir(tmp_path)
@@ -87,19 +79,19 @@ class TestHitsAndMisses:
             kernels(cache, path)
         assert packs == [export]
 
-    def test_another_time_of_change_is_another_export(self, export, cache, packs):
+    def test_another_time_of_change_or_size_is_another_export(self, export, cache, packs):
+        status = export.stat()
         kernels(cache, export)
         os.utime(export, ns=(1, 1))
         kernels(cache, export)
         assert len(packs) == 2
-
-    def test_another_size_is_another_export(self, export, cache, packs):
-        status = export.stat()
-        kernels(cache, export)
-        export.write_bytes(export.read_bytes() + bytes(4096))
         os.utime(export, ns=(status.st_atime_ns, status.st_mtime_ns))
         kernels(cache, export)
         assert len(packs) == 2
+        export.write_bytes(export.read_bytes() + bytes(4096))
+        os.utime(export, ns=(status.st_atime_ns, status.st_mtime_ns))
+        kernels(cache, export)
+        assert len(packs) == 3
 
     def test_files_of_one_name_in_two_directories_do_not_meet(self, tmp_path, cache, original):
         for folder in ("before", "after"):
@@ -120,78 +112,52 @@ class TestHitsAndMisses:
         assert kernels(cache, path) == kernels(cache, path) == 0
         assert len(packs) == 1
 
-    def test_facts_come_back_as_they_were(self, tmp_path, cache):
-        path = hostile_names_export(tmp_path / "hostile.sqlite")
-        with closing(Session(cache=cache)) as session:
-            first = session.add(path).packed
-        with closing(Session(cache=cache)) as session:
-            assert session.add(path).packed == first
+    def test_names_of_places_are_plain(self, tmp_path, cache, original):
+        names = ["it's 100% [*?].sqlite", "größe.sqlite", os.fsdecode(b"latin-\xe9.sqlite"), "-"]
+        for name in names:
+            (tmp_path / name).write_bytes(original)
+            kernels(cache, tmp_path / name)
+        assert len(places(cache)) == len(names)
+        for place in places(cache):
+            assert re.fullmatch("[a-zA-Z0-9-]+", place.name)
 
-    @pytest.mark.parametrize("name", ["it's 100% [*?].sqlite", "größe.sqlite", os.fsdecode(b"latin-\xe9.sqlite"), "-"])
-    def test_names_of_places_are_plain(self, tmp_path, cache, original, name):
-        (tmp_path / name).write_bytes(original)
-        kernels(cache, tmp_path / name)
-        (only,) = places(cache)
-        assert set(only.name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
-
-    @pytest.mark.parametrize("name", ["we[ir]d*?", "job=12", "report=7", "a b", "it's", "größe"])
-    def test_the_directory_may_be_called_anything(self, tmp_path, export, packs, name):
-        cache = Cache(tmp_path / name / "cache")
-        assert kernels(cache, export) == kernels(cache, export) == 200
-        assert len(packs) == 1
+    def test_the_directory_may_be_called_anything(self, tmp_path, export, packs):
+        for number, name in enumerate(["we[ir]d*?", "job=12", "report=7", "a b", "it's", "größe"], 1):
+            cache = Cache(tmp_path / name / "cache")
+            assert kernels(cache, export) == kernels(cache, export) == 200, name
+            assert len(packs) == number, name
 
 
 class TestDamage:
     """A pack that is not whole counts as absent, and the next one takes its place."""
 
-    def spoil(self, how: str, directory: Path) -> None:
-        facts, columns = directory / "report.json", next(directory.glob("kernels-*.parquet"))
-        if how == "no facts":
-            facts.unlink()
-        elif how == "facts cut short":
-            facts.write_bytes(facts.read_bytes()[:-40])
-        elif how == "facts of nothing":
-            facts.write_text("null")
-        elif how == "facts of another kind":
-            facts.write_text(json.dumps({**json.loads(facts.read_text()), "metadata": {"mpi_ranks": []}}))
-        elif how == "facts in no encoding":
-            facts.write_bytes(b"\xff\xfe\xff")
-        elif how == "facts of an older form":
-            facts.write_text(json.dumps({k: v for k, v in json.loads(facts.read_text()).items() if k != "files"}))
-        elif how == "columns missing":
-            columns.unlink()
-        elif how == "columns cut short":
-            columns.write_bytes(columns.read_bytes()[:-100])
-        elif how == "columns empty":
-            columns.write_bytes(b"")
-        elif how == "everything gone":
-            for file in directory.iterdir():
-                file.unlink()
+    SPOILED = {
+        "no facts": lambda facts, columns: facts.unlink(),
+        "facts cut short": lambda facts, columns: os.truncate(facts, facts.stat().st_size - 40),
+        "facts of nothing": lambda facts, columns: facts.write_text("null"),
+        "facts of another kind": lambda facts, columns: facts.write_text(
+            json.dumps({**json.loads(facts.read_text()), "metadata": {"mpi_ranks": []}})
+        ),
+        "facts in no encoding": lambda facts, columns: facts.write_bytes(b"\xff\xfe\xff"),
+        "facts of an older form": lambda facts, columns: facts.write_text(
+            json.dumps({k: v for k, v in json.loads(facts.read_text()).items() if k != "files"})
+        ),
+        "columns missing": lambda facts, columns: columns.unlink(),
+        "columns cut short": lambda facts, columns: os.truncate(columns, columns.stat().st_size - 100),
+        "columns empty": lambda facts, columns: os.truncate(columns, 0),
+        "everything gone": lambda facts, columns: [file.unlink() for file in facts.parent.iterdir()],
+    }
 
-    @pytest.mark.parametrize(
-        "how",
-        [
-            "no facts",
-            "facts cut short",
-            "facts of nothing",
-            "facts of another kind",
-            "facts in no encoding",
-            "facts of an older form",
-            "columns missing",
-            "columns cut short",
-            "columns empty",
-            "everything gone",
-        ],
-    )
-    def test_it_is_packed_again(self, export, cache, packs, how):
+    def test_it_is_packed_again(self, export, cache, packs):
         kernels(cache, export)
         (directory,) = places(cache)
-        self.spoil(how, directory)
-        assert kernels(cache, export) == 200
-        assert len(packs) == 2
-        assert kernels(cache, export) == 200
-        assert len(packs) == 2
-        assert places(cache) == [directory]
+        for number, (how, spoil) in enumerate(self.SPOILED.items(), 1):
+            spoil(directory / "report.json", next(directory.glob("kernels-*.parquet")))
+            assert kernels(cache, export) == 200, how
+            assert len(packs) == 1 + number, how
+            assert kernels(cache, export) == 200, how
+            assert len(packs) == 1 + number, how
+            assert places(cache) == [directory], how
 
     def test_a_part_of_a_table_that_is_missing_is_noticed(self, export, cache, packs, monkeypatch):
         monkeypatch.setattr("nsystui.store.packing.CHUNK_ROWS", 64)
@@ -220,17 +186,12 @@ class TestTrimming:
             (directory / "report.json").write_text("{}")
             os.utime(directory / "report.json", (1_000_000 - age, 1_000_000 - age))
 
-    def test_what_was_used_longest_ago_goes_first(self, tmp_path):
-        cache = Cache(tmp_path / "cache", cap=2_500)
-        self.make(cache, "a", "b", "c", "d")
-        cache.trim()
-        assert [path.name for path in places(cache)] == ["c", "d"]
-
-    def test_under_the_cap_nothing_goes(self, tmp_path):
-        cache = Cache(tmp_path / "cache", cap=4_000)
-        self.make(cache, "a", "b", "c", "d")
-        cache.trim()
-        assert len(places(cache)) == 4
+    def test_what_was_used_longest_ago_goes_first_and_only_over_the_cap(self, tmp_path):
+        self.make(Cache(tmp_path / "cache"), "a", "b", "c", "d")
+        for cap, left in ((4_000, ["a", "b", "c", "d"]), (2_500, ["c", "d"])):
+            cache = Cache(tmp_path / "cache", cap=cap)
+            cache.trim()
+            assert [path.name for path in places(cache)] == left
 
     def test_opening_counts_as_use(self, export, tmp_path, packs):
         kernels(Cache(tmp_path / "cache"), export)
@@ -290,19 +251,19 @@ class TestTrimming:
             "exports/0123456789abcdef/rank0.sqlite",
         ]
 
-    @pytest.mark.parametrize("first", ["pack", "columns", "answer", "conversion"])
-    def test_whatever_it_is_the_oldest_goes_first(self, tmp_path, first):
-        cache = Cache(tmp_path / "cache", cap=3_000)
+    def test_whatever_it_is_the_oldest_goes_first(self, tmp_path):
         files = {
             "pack": f"rank0-{'0' * 24}/report.json",
             "columns": f"rank1-{'1' * 24}.kernels-{'1' * 12}/report.json",
             "answer": "answers/2222.bin",
             "conversion": f"exports/{'3' * 16}/rank3.sqlite",
         }
-        for number, (kind, name) in enumerate(files.items()):
-            self.put(cache, name, 1_000, 1 if kind == first else 1_000 + number)
-        cache.trim()
-        assert self.everything(cache) == sorted(name for kind, name in files.items() if kind != first)
+        for first in files:
+            cache = Cache(tmp_path / first, cap=3_000)
+            for number, (kind, name) in enumerate(files.items()):
+                self.put(cache, name, 1_000, 1 if kind == first else 1_000 + number)
+            cache.trim()
+            assert self.everything(cache) == sorted(name for kind, name in files.items() if kind != first)
 
     def test_what_is_in_use_stays_whatever_it_is(self, tmp_path):
         cache = Cache(tmp_path / "cache", cap=0)
@@ -319,14 +280,9 @@ class TestTrimming:
         now = time.time()
         self.put(cache, f"exports/{'1' * 16}/.partial-7.sqlite", 10, now)
         self.put(cache, f"exports/{'2' * 16}/.partial-8.sqlite", 10, now - 2 * 86_400)
+        self.put(cache, f"rank0-{'0' * 24}/kernels-0.parquet", 10, 1)  # its removal was interrupted
         cache.trim()
         assert self.everything(cache) == [f"exports/{'1' * 16}/.partial-7.sqlite"]
-
-    def test_the_rest_of_a_pack_whose_removal_was_interrupted_goes_too(self, tmp_path):
-        cache = Cache(tmp_path / "cache", cap=0)
-        self.put(cache, f"rank0-{'0' * 24}/kernels-0.parquet", 10, 1)
-        cache.trim()
-        assert self.everything(cache) == []
 
     def test_answers_and_columns_of_real_questions_are_found(self, tmp_path, export, monkeypatch):
         """The names above are those that the program gives."""
@@ -358,32 +314,23 @@ class TestTrimming:
         assert kernels(cache, export) == 200
 
     def test_partial_packs_of_killed_processes_go_after_a_day(self, cache):
-        cache.directory.mkdir()
-        old, new = cache.directory / ".partial-1-old", cache.directory / ".partial-2-new"
-        for directory in (old, new):
-            directory.mkdir()
-            (directory / "kernels-00000.parquet").write_bytes(b"half")
-        os.utime(old, (time.time() - 2 * 86_400,) * 2)
+        now = time.time()
+        old = self.put(cache, ".partial-1-old/kernels-00000.parquet", 4, now - 2 * 86_400)
+        new = self.put(cache, ".partial-2-new/kernels-00000.parquet", 4, now)
         drop_left(cache.directory)
-        assert not old.exists()
-        assert new.exists()
+        assert (old.parent.exists(), new.exists()) == (False, True)
 
 
 class TestUnwritable:
     """The columns are then kept in memory, after one warning."""
 
-    def test_a_file_is_where_the_directory_should_be(self, export, tmp_path):
+    def test_a_file_is_where_the_directory_should_be_or_duckdb_cannot_name_it(self, export, tmp_path):
         (tmp_path / "cache").write_text("a file")
-        warnings: list[str] = []
-        assert kernels(Cache(tmp_path / "cache"), export, warn=warnings) == 200
-        (warning,) = warnings
-        assert "cannot be written" in warning
-        assert "memory" in warning
-
-    def test_a_directory_that_duckdb_cannot_name(self, export, tmp_path):
-        warnings: list[str] = []
-        assert kernels(Cache(tmp_path / os.fsdecode(b"\xff")), export, warn=warnings) == 200
-        assert "not UTF-8" in warnings[0]
+        for name, said in (("cache", "cannot be written"), (os.fsdecode(b"\xff"), "not UTF-8")):
+            warnings: list[str] = []
+            assert kernels(Cache(tmp_path / name), export, warn=warnings) == 200
+            (warning,) = warnings
+            assert said in warning and "memory" in warning
 
     WORDS = """
 import resource, sys
@@ -402,17 +349,17 @@ session.add(Path(sys.argv[1]))
 print("KERNELS", session.scalar(sa.select(sa.func.count()).select_from(tables.kernels)))
 """
 
-    @pytest.mark.parametrize("mode", [0o000, 0o500])
-    def test_a_directory_without_permission(self, export, tmp_path, unprivileged, mode):
-        directory = tmp_path / "cache"
-        directory.mkdir(mode=mode)
-        try:
-            done = unprivileged("-c", self.WORDS, str(export), str(directory))
-        finally:
-            directory.chmod(0o700)
-        first, last = done.stdout.splitlines()
-        assert first.startswith(f"WARNING the cache {directory} cannot be written (Permission denied)")
-        assert last == "KERNELS 200"
+    def test_a_directory_without_permission(self, export, tmp_path, unprivileged):
+        for mode in (0o000, 0o500):
+            directory = tmp_path / f"cache {mode}"
+            directory.mkdir(mode=mode)
+            try:
+                done = unprivileged("-c", self.WORDS, str(export), str(directory))
+            finally:
+                directory.chmod(0o700)
+            first, last = done.stdout.splitlines()
+            assert first.startswith(f"WARNING the cache {directory} cannot be written (Permission denied)"), mode
+            assert last == "KERNELS 200", mode
 
     def test_a_full_pack_in_a_directory_that_is_only_readable_is_used(self, export, tmp_path, cache, unprivileged):
         kernels(cache, export)
@@ -510,13 +457,11 @@ class TestSideBySide:
 
 
 class TestPlace:
-    def test_the_variable_decides(self, tmp_path):
+    def test_the_variable_decides_and_without_it_the_systems_cache(self, tmp_path, monkeypatch):
         assert cache_module.default_directory({"NSYSTUI_CACHE_DIR": str(tmp_path)}) == tmp_path
-
-    @pytest.mark.parametrize("environ", [{}, {"NSYSTUI_CACHE_DIR": ""}])
-    def test_without_it_the_systems_cache(self, environ, monkeypatch, tmp_path):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        assert cache_module.default_directory(environ).name == "nsystui"
+        for environ in ({}, {"NSYSTUI_CACHE_DIR": ""}):
+            assert cache_module.default_directory(environ).name == "nsystui"
 
     def test_only_the_user_may_look_into_a_new_cache(self, export, cache):
         kernels(cache, export)

@@ -65,14 +65,15 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def packed() -> Iterator[Callable[[Path], Session]]:
-    """Opens an export whole, once for all tests: what the others are compared with."""
+def packed() -> Iterator[Callable[..., Session]]:
+    """Opens exports whole, once for all tests: what the others are compared with."""
     with ExitStack() as sessions:
 
         @cache_of
-        def add(path: Path) -> Session:
+        def add(*paths: Path) -> Session:
             session = sessions.enter_context(closing(Session()))
-            session.add(path)
+            for path in paths:
+                session.add(path)
             return session
 
         yield add
@@ -140,44 +141,50 @@ def answered(session: Session, report: Question) -> object:
     return list(answer.page(0, 10_000)), answer.notes, answer.total
 
 
-# What takes long is done for one half of the exports in memory, for the other in a cache.
-halves = pytest.mark.parametrize(
-    ("partly", "half"), [("memory", slice(0, None, 2)), ("cache", slice(1, None, 2))], indirect=["partly"]
+cached_in_campaign = pytest.mark.parametrize(
+    "partly", ["memory", pytest.param("cache", marks=pytest.mark.campaign)], indirect=True
 )
+"""What takes long: always in memory, through a cache in campaigns."""
 
 
 class TestSameAsPacked:
-    @halves
-    def test_one_report_after_the_other(self, exports, partly, of_packs, half):
-        """Of few exports: that the columns of every export are the same is told row by row below."""
-        for path in [*exports[:2], *sorted(real_exports(), key=lambda real: real.stat().st_size)[:2]][half]:
+    @pytest.mark.campaign
+    @cached_in_campaign
+    def test_one_report_after_the_other(self, exports, partly, of_packs):
+        """Of one export: that the columns of every export are the same is told row by row below."""
+        self.ask_all(partly, of_packs, exports[0])
+
+    @pytest.mark.campaign
+    @pytest.mark.parametrize("partly", ["memory"], indirect=True)
+    def test_of_more_exports_too(self, exports, partly, of_packs):
+        self.ask_all(partly, of_packs, exports[1], *sorted(real_exports(), key=lambda real: real.stat().st_size)[:2])
+
+    @staticmethod
+    def ask_all(partly, of_packs, *paths: Path) -> None:
+        for path in paths:
             with closing(partly(path)) as session:
                 for report in all_reports():
                     assert answered(session, report) == of_packs(path)[report.name], (path.name, report.name)
 
-    @halves
-    def test_a_report_needs_nothing_that_another_has_read(self, exports, partly, of_packs, half):
-        path = exports[1]  # has every table
-        for report in all_reports()[half]:
-            with closing(partly(path)) as session:
-                assert answered(session, report) == of_packs(path)[report.name], report.name
+    @pytest.mark.campaign
+    @cached_in_campaign
+    def test_a_report_needs_nothing_that_another_has_read(self, exports, partly, of_packs):
+        for report in all_reports():
+            with closing(partly(exports[0])) as session:
+                assert answered(session, report) == of_packs(exports[0])[report.name], report.name
 
-    @halves
-    def test_every_table_row_by_row(self, exports, partly, packed, half):
-        for path in exports[half]:
-            with closing(partly(path)) as session:
-                for table in tables.METADATA.tables.values():
-                    query = sa.select(table)
-                    expected, found = (sorted(each.rows(query), key=repr) for each in (packed(path), session))
-                    assert found == expected, (path.name, table.name)
-
-    def test_the_facts(self, exports, partly, packed):
-        for path in exports:
-            with closing(partly(path)) as session:
-                expected, found = packed(path).reports[0].packed, session.reports[0].packed
-                assert (found.first_event, found.last_event) == (expected.first_event, expected.last_event), path.name
-                assert found.metadata == expected.metadata
-                assert dict(found.counts) == expected.counts, path.name
+    @cached_in_campaign
+    def test_every_row_of_every_table_and_the_facts(self, exports, partly, packed):
+        whole = packed(*exports)
+        with closing(partly(*exports)) as session:
+            for table in tables.METADATA.tables.values():
+                expected, found = (sorted(each.rows(sa.select(table)), key=repr) for each in (whole, session))
+                assert found == expected, table.name
+            for one, other in zip(whole.reports, session.reports, strict=True):
+                expected, found = one.packed, other.packed
+                assert (found.first_event, found.last_event) == (expected.first_event, expected.last_event), one.name
+                assert found.metadata == expected.metadata, one.name
+                assert dict(found.counts) == expected.counts, one.name
 
     def test_chunks_of_any_size(self, export, partly, monkeypatch):
         query = sa.select(CALLS.c.row, CALLS.c.name, CALLS.c.start)
@@ -187,22 +194,21 @@ class TestSameAsPacked:
         monkeypatch.setattr(on_demand, "CHUNK_ROWS", 7)
         assert partly(export).rows(query.order_by(CALLS.c.row)) == expected
 
-    def test_kernels_without_a_demangled_name_have_the_short_one(self, export, partly):
-        edit(export, f"UPDATE {NATIVE} SET demangledName = 987654321 WHERE rowid % 3 = 1")
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "SET demangledName = 987654321 WHERE rowid % 3 = 1",  # those have the short name
+            'SET "start" = "start" - 500000 * (rowid % 5)',  # no longer in the order of time
+            "SET rowid = rowid + 3000000000 WHERE rowid > 50",  # a gap
+        ],
+    )
+    def test_unusual_rows(self, export, partly, change):
+        edit(export, f"UPDATE {NATIVE} {change}")
+        query = sa.select(KERNELS.c.start, KERNELS.c.name)
         with closing(Session()) as whole:
             whole.add(export)
-            assert names(partly(export)) == names(whole)
-
-    def test_rows_out_of_the_order_of_time(self, export, partly):
-        edit(export, f'UPDATE {NATIVE} SET "start" = "start" - 500000 * (rowid % 5)')
-        with closing(Session()) as whole:
-            whole.add(export)
-            query = sa.select(KERNELS.c.start, KERNELS.c.name)
-            assert partly(export).rows(query) == whole.rows(query)
-
-    def test_gaps_of_any_width_between_rows(self, export, partly):
-        edit(export, f"UPDATE {NATIVE} SET rowid = rowid + 3000000000 WHERE rowid > 50")
-        assert partly(export).scalar(sa.select(sa.func.count()).select_from(KERNELS)) == 200
+            assert sorted(partly(export).rows(query)) == sorted(whole.rows(query))
+            assert whole.count(KERNELS) == 200
 
     def test_beside_reports_that_are_packed(self, tmp_path, partly):
         first, second = (two_process_export(tmp_path / f"{name}.sqlite") for name in "ab")
@@ -214,13 +220,20 @@ class TestSameAsPacked:
 
 
 class TestOnlyWhatIsAsked:
-    def test_other_tables_and_columns_stay_unread(self, export, partly, read):
-        partly(export).rows(sa.select(KERNELS.c.name, KERNELS.c.end - KERNELS.c.start))
+    def test_other_tables_and_columns_stay_unread_and_nothing_is_read_twice(self, export, partly, read):
+        session = partly(export)
+        assert session.reports[0].has(KERNELS)
+        assert read == []
+        session.rows(sa.select(KERNELS.c.name, KERNELS.c.end - KERNELS.c.start))
         scans = [query for query in read if "StringIds" not in query]
         assert scans
         assert all(NATIVE in query for query in scans)
         for column in ("gridX", "deviceId", "globalPid", "shortName", '"mangledName"'):
             assert not any(column in query for query in scans), column
+        read.clear()
+        session.rows(sa.select(KERNELS.c.name, KERNELS.c.end))
+        session.rows(sa.select(KERNELS.c.name))
+        assert read == []
 
     def test_no_column_that_the_export_does_not_have_is_fetched(self, tmp_path, partly, read):
         old = old_schema_export(tmp_path / "old.sqlite")
@@ -235,18 +248,6 @@ class TestOnlyWhatIsAsked:
         monkeypatch.setattr(on_demand, "count", lambda *_: pytest.fail("the rows are counted before they are read"))
         assert len(kernel_summary(partly(export), Selection()))
 
-    def test_opening_reads_no_rows(self, export, partly, read):
-        assert partly(export).reports[0].has(KERNELS)
-        assert read == []
-
-    def test_what_was_read_is_not_read_again(self, export, partly, read):
-        session = partly(export)
-        session.rows(sa.select(KERNELS.c.name, KERNELS.c.end))
-        read.clear()
-        session.rows(sa.select(KERNELS.c.name, KERNELS.c.end))
-        session.rows(sa.select(KERNELS.c.name))
-        assert read == []
-
     def test_more_columns_come_to_those_that_are_there(self, export, partly):
         session = partly(export)
         session.rows(sa.select(KERNELS.c.name))
@@ -259,7 +260,7 @@ class TestOnlyWhatIsAsked:
     def test_what_python_makes_is_made_without_packing(self, export, partly, monkeypatch):
         monkeypatch.setattr(Packer, "run", lambda _: pytest.fail("packed"))
         session = partly(export)
-        session.rows(sa.select(KERNELS.c.name))
+        assert len(names(session)) == 200
         assert len(session.rows(sa.select(tables.devices))) == 2
         assert session.reports[0].count(tables.devices) == 2
         assert session.rows(sa.select(tables.nccl_calls)) == []
@@ -367,51 +368,35 @@ class TestDamagedExports:
         with pytest.raises(ExportError, match="SQLite cannot read it"):
             names(session)
 
-    def test_the_others_are_answered_after_a_warning(self, damaged, export):
+    @pytest.mark.parametrize(("table", "rows"), [(KERNELS, 200), (tables.devices, 2)])
+    def test_the_others_are_answered_after_a_warning(self, damaged, export, table, rows):
         said: list[str] = []
         with closing(Session(warn=said.append)) as session:
             session.add(damaged, whole=False)
             session.add(export, whole=False)
-            assert len(names(session)) == 200
+            assert len(session.rows(sa.select(table))) == rows
             assert [report.path for report in session.reports] == [export]
         (line,) = said
         assert line.startswith(f"{damaged}: SQLite cannot read it")
 
-    def test_so_they_are_where_every_gpu_is_asked_for(self, damaged, export):
-        said: list[str] = []
-        with closing(Session(warn=said.append)) as session:
-            session.add(damaged, whole=False)
-            session.add(export, whole=False)
-            assert len(session.rows(sa.select(tables.devices))) == 2
-        assert len(said) == 1
 
-    def test_nothing_of_it_is_packed(self, export, partly, monkeypatch):
-        monkeypatch.setattr(Packer, "run", lambda _: pytest.fail("packed"))
-        assert len(names(partly(export))) == 200
-
-
-class TestUsedColumns:
-    def test_anywhere_in_the_query(self):
-        inner = sa.select(KERNELS.c.name.label("text"), (KERNELS.c.end - KERNELS.c.start).label("length")).subquery()
-        query = sa.select(inner.c.text, sa.func.sum(inner.c.length)).where(
-            sa.exists().where(CALLS.c.correlation_id == 7)
-        )
-        assert used_columns(query) == {
-            "kernels": frozenset({"name", "start", "end"}),
-            "api_calls": frozenset({"correlation_id"}),
-        }
-
-    def test_a_table_is_all_of_its_columns(self):
-        assert used_columns(sa.select(KERNELS)) == {"kernels": frozenset(KERNELS.c.keys())}
-
-    def test_a_count_is_none(self):
-        assert used_columns(sa.select(sa.func.count()).select_from(KERNELS)) == {"kernels": frozenset()}
-
-    def test_by_another_name(self):
-        other = KERNELS.alias("other")
-        query = sa.select(sa.func.row_number().over(partition_by=other.c.device, order_by=other.c.row))
-        assert used_columns(query) == {"kernels": frozenset({"device", "row"})}
-
-    def test_in_every_part_of_a_union(self):
-        query = sa.union_all(sa.select(KERNELS.c.start), sa.select(CALLS.c.end))
-        assert used_columns(query) == {"kernels": frozenset({"start"}), "api_calls": frozenset({"end"})}
+def test_the_columns_that_a_query_uses_are_found_anywhere_in_it():
+    inner = sa.select(KERNELS.c.name.label("text"), (KERNELS.c.end - KERNELS.c.start).label("length")).subquery()
+    exists = sa.exists().where(CALLS.c.correlation_id == 7)
+    other = KERNELS.alias("other")
+    window = sa.func.row_number().over(partition_by=other.c.device, order_by=other.c.row)
+    cases = [
+        (
+            sa.select(inner.c.text, sa.func.sum(inner.c.length)).where(exists),
+            {"kernels": {"name", "start", "end"}, "api_calls": {"correlation_id"}},
+        ),
+        (sa.select(KERNELS), {"kernels": set(KERNELS.c.keys())}),
+        (sa.select(sa.func.count()).select_from(KERNELS), {"kernels": set()}),
+        (sa.select(window), {"kernels": {"device", "row"}}),
+        (
+            sa.union_all(sa.select(KERNELS.c.start), sa.select(CALLS.c.end)),
+            {"kernels": {"start"}, "api_calls": {"end"}},
+        ),
+    ]
+    for query, expected in cases:
+        assert used_columns(query) == expected, query

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 
 import duckdb
@@ -41,63 +42,62 @@ def larger_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return benchmark_export(tmp_path_factory.mktemp("export") / "larger.sqlite", kernels=20_000)
 
 
+@pytest.fixture
+def on_packing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Packer], object]], None]:
+    """Calls a function with each packer before it runs."""
+    run = Packer.run
+
+    def call(function: Callable[[Packer], object]) -> None:
+        monkeypatch.setattr(Packer, "run", lambda packer: (function(packer), run(packer))[1])
+
+    return call
+
+
 class TestSizes:
-    @pytest.mark.parametrize(
-        ("text", "size"),
-        [
-            ("512M", 512 * MB),
-            ("1.5G", 1536 * MB),
-            ("2GiB", 2048 * MB),
-            ("2 gib", 2048 * MB),
-            ("2 gb", 2_000_000_000),
-            ("160 kB", 160_000),
-            (".5g", 512 * MB),
-            ("1T", 1 << 40),
-            ("64k", 65_536),
-            ("1048576", MB),
-            ("0", 0),
-            ("100B", 100),
-        ],
-    )
-    def test_are_read_as_people_write_them(self, text, size):
-        assert parse_size(text) == size
+    def test_are_read_as_people_write_them(self):
+        sizes = {
+            "512M": 512 * MB,
+            "1.5G": 1536 * MB,
+            "2GiB": 2048 * MB,
+            "2 gib": 2048 * MB,
+            "2 gb": 2_000_000_000,
+            "160 kB": 160_000,
+            ".5g": 512 * MB,
+            "1T": 1 << 40,
+            "64k": 65_536,
+            "1048576": MB,
+            "0": 0,
+            "100B": 100,
+        }
+        assert {text: parse_size(text) for text in sizes} == sizes
 
     @pytest.mark.parametrize("text", ["", "M", "lots", "-1G", "1,5G", "1.5.2G", "1e9", "512 M B", "2P", "½G", "nan"])
     def test_nonsense_is_a_usage_error(self, text):
         with pytest.raises(UsageError, match="is not a size"):
             parse_size(text)
 
-    @pytest.mark.parametrize("size", [160 * MB, 2048 * MB, 1, 5 * MB + 1])
-    def test_what_is_advised_can_be_typed(self, size):
-        assert size <= parse_size(size_words(size)) < size + MB
+    def test_what_is_advised_can_be_typed(self):
+        for size in (160 * MB, 2048 * MB, 1, 5 * MB + 1):
+            assert size <= parse_size(size_words(size)) < size + MB
 
 
 class TestShares:
-    @pytest.mark.parametrize("memory", [SMALLEST_MEMORY, 200 * MB, 500 * MB, 2048 * MB])
-    @pytest.mark.parametrize("threads", [1, 2, 4, 32])
-    def test_what_is_packed_at_once_fits_into_its_share(self, threads, memory):
-        limits = Limits(threads, memory)
-        at_most = max(limits.packs * limits.workers, limits.chunks) * 80 * MB
-        assert at_most <= limits.packing.memory
-        assert 1 <= limits.workers <= limits.chunks <= threads
-        assert 1 <= limits.packs <= threads
-
-    @pytest.mark.parametrize("threads", [1, 2, 4])
-    def test_with_memory_enough_the_threads_decide(self, threads):
-        limits = Limits(threads)
-        assert (limits.packs, limits.chunks) == (threads, threads)
+    def test_what_is_packed_at_once_fits_into_its_share_and_with_memory_enough_the_threads_decide(self):
+        for threads, memory in product((1, 2, 4, 32), (SMALLEST_MEMORY, 200 * MB, 500 * MB, 2048 * MB)):
+            limits = Limits(threads, memory)
+            at_most = max(limits.packs * limits.workers, limits.chunks) * 80 * MB
+            assert at_most <= limits.packing.memory, limits
+            assert 1 <= limits.workers <= limits.chunks <= threads, limits
+            assert 1 <= limits.packs <= threads, limits
+        for threads in (1, 2, 4):
+            limits = Limits(threads)
+            assert (limits.packs, limits.chunks) == (threads, threads)
 
     def test_the_session_has_the_rest_while_something_is_packed_and_all_of_it_before_and_after(
-        self, export, tmp_path, monkeypatch
+        self, export, tmp_path, on_packing
     ):
         seen: list[tuple[int, int]] = []
-        run = Packer.run
-
-        def watched(packer: Packer) -> PackedReport:
-            seen.append((memory_of(packer.connection), memory_of(session.database)))
-            return run(packer)
-
-        monkeypatch.setattr(Packer, "run", watched)
+        on_packing(lambda packer: seen.append((memory_of(packer.connection), memory_of(session.database))))
         limits = Limits(memory=300 * MB)
         with closing(Session(Cache(tmp_path / "cache"), limits)) as session:
             before = memory_of(session.database)
@@ -107,28 +107,21 @@ class TestShares:
         assert seen == [(150 * MB, 150 * MB)]
 
     def test_where_the_session_cannot_spare_the_memory_packing_takes_place_in_its_own(
-        self, export, tmp_path, monkeypatch
+        self, export, tmp_path, on_packing
     ):
         seen: list[int] = []
-        run = Packer.run
-
-        def watched(packer: Packer) -> PackedReport:
-            seen.append(memory_of(packer.connection))
-            return run(packer)
-
         with closing(Session(Cache(tmp_path / "cache"), Limits(memory=200 * MB))) as session:
             session.database.execute("CREATE TABLE large AS SELECT hash(range) AS x FROM range(15000000)")
-            monkeypatch.setattr(Packer, "run", watched)
+            on_packing(lambda packer: seen.append(memory_of(packer.connection)))
             session.add(export)
             assert len(session.rows(NAMES)) == 200
             assert seen == [memory_of(session.database)] == [200 * MB]
 
-    @pytest.mark.parametrize("threads", [1, 2])
-    def test_no_more_exports_are_packed_at_once_than_there_are_threads(self, tmp_path, export, monkeypatch, threads):
-        assert at_once(tmp_path, export, monkeypatch, Limits(threads)) <= threads
-
-    def test_nor_than_there_is_memory_for(self, tmp_path, export, monkeypatch):
-        assert at_once(tmp_path, export, monkeypatch, Limits(4, SMALLEST_MEMORY)) == 1
+    @pytest.mark.parametrize(("limits", "most"), [(Limits(1), 1), (Limits(2), 2), (Limits(4, SMALLEST_MEMORY), 1)])
+    def test_no_more_exports_are_packed_at_once_than_there_are_threads_and_memory_for(
+        self, tmp_path, export, monkeypatch, limits, most
+    ):
+        assert at_once(tmp_path, export, monkeypatch, limits) <= most
 
 
 def memory_of(connection) -> int:
@@ -211,22 +204,19 @@ class TestTooLittleMemory:
         with closing(Session(Cache(tmp_path / "cache"), warn=pytest.fail)) as session:
             session.add(export, whole=False)
             with pytest.raises(ExportError, match="memory") as error:
-                session.rows(sa.select(tables.kernels.c.name))
+                session.rows(NAMES)
         assert error.value.path == str(export)
         assert list((tmp_path / "cache").iterdir()) == []
 
-    @pytest.mark.parametrize("how", ["rows", "frame", "arrays", "batches"])
-    def test_for_a_query(self, larger_export, tmp_path, how):
+    def test_for_a_query(self, larger_export, tmp_path):
         with closing(Session(Cache(tmp_path / "cache"))) as session:
             session.add(larger_export)
         one, other = tables.kernels.alias("one"), tables.kernels.alias("other")
         pairs = sa.select(one.c.start, other.c.end).where(one.c.start < other.c.end).order_by(other.c.end - one.c.start)
         with closing(Session(Cache(tmp_path / "cache"), self.FEW)) as session:
             session.add(larger_export)
-            ask = {"batches": lambda: list(session.batches(pairs, 10))}.get(how) or (
-                lambda: getattr(session, how)(pairs)
-            )
-            self.expect(larger_export, ask)
+            for ask in (session.rows, session.frame, session.arrays, lambda query: list(session.batches(query, 10))):
+                self.expect(larger_export, lambda ask=ask: ask(pairs))
 
     def test_several_files_are_counted(self, tmp_path, export):
         paths = [tmp_path / f"rank{number}.sqlite" for number in range(3)]
@@ -335,6 +325,13 @@ class TestMachine:
 
     MEMINFO = {"proc/meminfo": "MemTotal:  16000000 kB\nMemAvailable:    8000000 kB\nSwapFree: 5 kB"}
     V2 = "sys/fs/cgroup/user.slice/user-1000.slice"
+    USER = {"proc/self/cgroup": "0::/user.slice/user-1000.slice"}
+    JOB = {
+        "proc/self/cgroup": "4:memory:/job\n3:cpu,cpuacct:/other\n1:name=systemd:/x",
+        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "5000",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+        "sys/fs/cgroup/memory/other/memory.limit_in_bytes": "1",
+    }
 
     @pytest.mark.parametrize(
         ("files", "expected"),
@@ -343,22 +340,13 @@ class TestMachine:
             ({"proc/meminfo": ""}, None),
             ({"proc/meminfo": "MemTotal: 5 kB\nMemAvailable: unknown"}, None),
             (MEMINFO, 8_192_000_000),
-            ({"proc/self/cgroup": "0::/user.slice/user-1000.slice", f"{V2}/memory.max": "max"}, None),
-            ({"proc/self/cgroup": "0::/user.slice/user-1000.slice", f"{V2}/memory.max": "1000"}, 1000),
-            ({**MEMINFO, "proc/self/cgroup": "0::/user.slice/user-1000.slice", f"{V2}/memory.high": "900"}, 900),
-            ({"proc/self/cgroup": "0::/user.slice/user-1000.slice", "sys/fs/cgroup/user.slice/memory.max": "7"}, 7),
+            ({**USER, f"{V2}/memory.max": "max"}, None),
+            ({**USER, f"{V2}/memory.max": "1000"}, 1000),
+            ({**MEMINFO, **USER, f"{V2}/memory.high": "900"}, 900),
+            ({**USER, "sys/fs/cgroup/user.slice/memory.max": "7"}, 7),
             ({"proc/self/cgroup": "0::/../../other", "sys/fs/cgroup/memory.max": "70"}, 70),
             ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/unified/memory.max": "71"}, 71),
-            (
-                {
-                    **MEMINFO,
-                    "proc/self/cgroup": "4:memory:/job\n3:cpu,cpuacct:/other\n1:name=systemd:/x",
-                    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "5000",
-                    "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
-                    "sys/fs/cgroup/memory/other/memory.limit_in_bytes": "1",
-                },
-                5000,
-            ),
+            ({**MEMINFO, **JOB}, 5000),
             (
                 {
                     "proc/self/cgroup": "4:memory:/docker/of-the-host",
@@ -372,33 +360,17 @@ class TestMachine:
     def test_memory_is_what_is_available_and_allowed(self, tmp_path, files, expected):
         assert resources.memory(self.write(tmp_path, files)) == expected
 
-    @pytest.mark.parametrize(
-        ("files", "expected"),
-        [
-            ({}, 16),
-            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "400000 100000"}, 4),
-            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "150000 100000"}, 1),
-            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "50000 100000"}, 1),
-            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "max 100000"}, 16),
-            ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "9900000 100000"}, 16),
-            (
-                {
-                    "proc/self/cgroup": "2:cpu,cpuacct:/a",
-                    "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us": "300000",
-                    "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us": "100000",
-                },
-                3,
-            ),
-            (
-                {
-                    "proc/self/cgroup": "2:cpu:/a",
-                    "sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "-1",
-                    "sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000",
-                },
-                16,
-            ),
-        ],
-    )
-    def test_cpus_are_those_of_the_affinity_within_the_quota(self, tmp_path, monkeypatch, files, expected):
+    def test_cpus_are_those_of_the_affinity_within_the_quota(self, tmp_path, monkeypatch):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-        assert resources.cpus(self.write(tmp_path, files)) == expected
+        assert resources.cpus(tmp_path) == 16
+        quotas = {"400000": 4, "150000": 1, "50000": 1, "max": 16, "9900000": 16}
+        for quota, expected in quotas.items():
+            files = {"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": f"{quota} 100000"}
+            assert resources.cpus(self.write(tmp_path / quota, files)) == expected, quota
+        for kind, quota, expected in (("cpu,cpuacct", 300_000, 3), ("cpu", -1, 16)):
+            files = {
+                "proc/self/cgroup": f"2:{kind}:/a",
+                f"sys/fs/cgroup/{kind}/a/cpu.cfs_quota_us": str(quota),
+                f"sys/fs/cgroup/{kind}/a/cpu.cfs_period_us": "100000",
+            }
+            assert resources.cpus(self.write(tmp_path / kind, files)) == expected, kind

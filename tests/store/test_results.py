@@ -43,50 +43,39 @@ ARRAYS = {
 class TestTheFile:
     """One file of arrays."""
 
-    def test_arrays_come_back_as_they_were(self, tmp_path: Path) -> None:
-        Results(("rank0",), tmp_path).save("some", ARRAYS, "1")
-        found = Results(("rank0",), tmp_path).load("some", "1")
+    def test_arrays_come_back_as_they_were_and_small_numbers_take_little_room(self, tmp_path):
+        results = Results(("rank0",), tmp_path / "new")
+        results.save("some", {**ARRAYS, "numbers": np.arange(100_000) % 100}, "1")
+        found = Results(("rank0",), tmp_path / "new").load("some", "1")
         assert found is not None
-        assert list(found) == list(ARRAYS)
+        assert list(found) == [*ARRAYS, "numbers"]
         for name, array in ARRAYS.items():
-            assert found[name].dtype == array.dtype
+            assert found[name].dtype == array.dtype, name
             np.testing.assert_array_equal(found[name], array)
         assert json_of(found["words"]) == ["µ", None, "a\n", [1, 2**60]]
+        (file,) = (tmp_path / "new").iterdir()
+        assert file.stat().st_size < 102_000
+        assert results.load("some", "2") is None
+        assert results.load("other", "1") is None
 
-    def test_small_numbers_take_little_room(self, tmp_path: Path) -> None:
-        Results(("rank0",), tmp_path).save("some", {"numbers": np.arange(100_000) % 100}, "1")
-        (file,) = tmp_path.iterdir()
-        assert file.stat().st_size < 101_000
-
-    def test_another_version_or_name_is_another_file(self, tmp_path: Path) -> None:
-        Results(("rank0",), tmp_path).save("some", ARRAYS, "1")
-        assert Results(("rank0",), tmp_path).load("some", "2") is None
-        assert Results(("rank0",), tmp_path).load("other", "1") is None
-
-    @pytest.mark.parametrize("part", range(12))
-    def test_what_is_damaged_is_absent(self, tmp_path: Path, part: int) -> None:
+    def test_what_is_damaged_is_absent(self, tmp_path):
         Results(("rank0",), tmp_path).save("some", ARRAYS, "1")
         (file,) = tmp_path.iterdir()
         whole = file.read_bytes()
-        place = len(whole) * part // 12
-        for damaged in (whole[:place], whole[:place] + b"\0\xff" + whole[place + 2 :], whole + b"x"):
-            file.write_bytes(damaged)
-            assert Results(("rank0",), tmp_path).load("some", "1") is None
+        for place in (len(whole) * part // 12 for part in range(12)):
+            for damaged in (whole[:place], whole[:place] + b"\0\xff" + whole[place + 2 :], whole + b"x"):
+                file.write_bytes(damaged)
+                assert Results(("rank0",), tmp_path).load("some", "1") is None, place
 
-    def test_without_a_directory_nothing_is_kept(self) -> None:
-        Results(("rank0",), None).save("some", ARRAYS, "1")
-        assert Results(("rank0",), None).load("some", "1") is None
-
-    def test_their_directory_is_made_for_the_first(self, tmp_path: Path) -> None:
-        Results(("rank0",), tmp_path / "new").save("some", ARRAYS, "1")
-        assert Results(("rank0",), tmp_path / "new").load("some", "1") is not None
-
-    def test_a_directory_that_cannot_be_made_is_no_error(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("place", [None, "file", "file/new"])
+    def test_where_nothing_can_be_kept_nothing_fails(self, tmp_path, place):
         (tmp_path / "file").write_text("no directory")
-        Results(("rank0",), tmp_path / "file" / "new").save("some", ARRAYS, "1")
-        assert Results(("rank0",), tmp_path / "file" / "new").load("some", "1") is None
+        for options in ({}, {"caps": Caps(files=3)}):
+            results = Results(("rank0",), place and tmp_path / place, **options)
+            results.save("some", ARRAYS, "1")
+            assert results.load("some", "1") is None
 
-    def test_a_full_disk_leaves_nothing_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_leaves_nothing_behind(self, tmp_path, monkeypatch):
         def full(*paths: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -102,24 +91,19 @@ class TestOfSeveralReports:
     def results(self, tmp_path: Path) -> Callable[..., Results]:
         return lambda *reports, **caps: Results(reports or ("rank0",), tmp_path / "answers", caps=Caps(**caps))
 
-    def test_json_comes_back_as_it_was(self, results: Callable[..., Results]) -> None:
+    def test_json_comes_back_as_it_was_and_only_the_user_may_read_it(self, results, tmp_path):
         value = {"rows": [[1, 2.5, "ä\udce9", None, 2**63]], "nothing": None}
         results().save("question", value)
         assert results().load("question") == value
         assert results().load("another") is None
         assert results().load("question", "1") is None
         assert results("rank0", "rank1").load("question") is None
-
-    def test_only_the_user_may_read_them(self, results: Callable[..., Results], tmp_path: Path) -> None:
-        results().save("question", 1)
         (file,) = (tmp_path / "answers").iterdir()
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
     @pytest.mark.parametrize("caps", [{"files": 3}, {"size": 3 * 100}])
-    def test_those_used_longest_ago_go_first(
-        self, results: Callable[..., Results], tmp_path: Path, caps: dict[str, int]
-    ) -> None:
+    def test_those_used_longest_ago_go_first(self, results, tmp_path, caps):
         for number in range(5):
             results(**caps).save(f"question {number}", "x" * 20)
             for age, file in enumerate(sorted((tmp_path / "answers").iterdir(), key=lambda path: path.stat().st_mtime)):
@@ -128,25 +112,18 @@ class TestOfSeveralReports:
         assert known == list(range(5 - len(known), 5))
         assert 1 <= len(known) <= 3
 
-    def test_a_folder_that_cannot_be_written_is_no_failure(
-        self, results: Callable[..., Results], tmp_path: Path
-    ) -> None:
-        (tmp_path / "answers").write_text("a file")
-        results().save("question", 1)
-        assert results().load("question") is None
-
 
 class TestMemory:
     """Results in the memory of the process."""
 
-    def test_what_is_in_memory_needs_no_file(self, tmp_path: Path) -> None:
+    def test_what_is_in_memory_needs_no_file(self, tmp_path):
         results = Results(("rank0",), tmp_path, memory=Memory())
         results.save("some", ARRAYS)
         shutil.rmtree(tmp_path)
         assert results.load("some") is ARRAYS
         assert results.load("some", "1") is None
 
-    def test_of_more_than_the_most_those_used_longest_ago_go(self) -> None:
+    def test_of_more_than_the_most_those_used_longest_ago_go(self):
         memory = Memory(2)
         keys = [Key(("rank0",), number) for number in range(3)]
         for key in keys[:2]:
@@ -155,7 +132,7 @@ class TestMemory:
         memory.save(keys[2], "value")
         assert [memory.load(key) for key in keys] == ["value", None, "value"]
 
-    def test_it_is_computed_once_for_each_state_of_the_reports(self) -> None:
+    def test_it_is_computed_once_for_each_state_of_the_reports(self):
         memory, computed = Memory(), []
         for state in ("1", "1", "2", "1"):
             memory.once(Key((state,), "question"), lambda: computed.append(None))
@@ -166,7 +143,7 @@ class TestMemory:
 class TestTheVersion:
     """The version of a question's code."""
 
-    def test_it_follows_from_the_source_of_the_module(self, tmp_path: Path) -> None:
+    def test_it_follows_from_the_source_of_the_module(self, tmp_path):
         code = "from question import compute; from nsystui.store.results import version_of; print(version_of(compute))"
         versions = []
         for body in ("return 1", "return 1", "return 2"):
@@ -174,7 +151,7 @@ class TestTheVersion:
             versions.append(printed(code, tmp_path))
         assert versions[0] == versions[1] != versions[2]
 
-    def test_another_release_or_other_tables_are_another_version(self, tmp_path: Path) -> None:
+    def test_another_release_or_other_tables_are_another_version(self, tmp_path):
         changes = ("pass", "version.__version__ = '9'", "canonical.fingerprint = lambda: 'other'")
         code = "from nsystui.base import version; from nsystui.exports import canonical; {}\n"
         code += "from nsystui.store.results import version_of; print(version_of())"
@@ -249,6 +226,13 @@ def everything(job: Job, selection: Selection) -> object:
     return overview(job, selection), tree(job, selection)
 
 
+@pytest.fixture(scope="module")
+def whole(exports: list[Path]) -> object:
+    """What is made of all events, without a cache."""
+    with opened(exports, None) as job:
+        return everything(job, Selection())
+
+
 def selections(job: Job) -> dict[str, Selection]:
     whole, tasks = job.extent(), [item.task for item in job.ranks]
     middle = (whole.start + whole.end) // 2
@@ -265,51 +249,53 @@ def selections(job: Job) -> dict[str, Selection]:
 class TestWhatIsMadeOfThem:
     """Overviews and trees, with and without kept arrays."""
 
-    def test_they_are_the_same_computed_kept_and_without_a_cache(self, exports: list[Path], cache: Path) -> None:
+    @pytest.mark.parametrize(
+        "names", [("everything", "a window"), pytest.param(("two ranks", "a name"), marks=pytest.mark.campaign)]
+    )
+    def test_they_are_the_same_computed_kept_and_without_a_cache(self, exports, cache, names):
         with opened(exports, None) as plain:
-            some = ("everything", "a window", "two ranks", "a name")
-            expected = [(chosen, everything(plain, chosen)) for chosen in map(selections(plain).get, some)]
-        for chosen, found in expected:
-            with opened(exports, cache) as first, opened(exports, cache) as second:
-                assert everything(first, chosen) == found
-                assert everything(second, chosen) == found
+            for name in names:
+                chosen = selections(plain)[name]
+                expected = everything(plain, chosen)
+                with opened(exports, cache) as first, opened(exports, cache) as second:
+                    assert everything(first, chosen) == expected, name
+                    assert everything(second, chosen) == expected, name
         kinds = {file.name.split("=")[1].partition("-")[0] for file in result_files(cache)}
         assert kinds == {"busy", "counts", "nccl", "nvtx", "processes"}
 
-    @pytest.mark.parametrize("small", [1 << 16, 0])
-    def test_nothing_is_computed_twice(
-        self, exports: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch, small: int
-    ) -> None:
+    @pytest.mark.parametrize("small", [1 << 16, pytest.param(0, marks=pytest.mark.campaign)])
+    def test_nothing_is_computed_twice(self, exports, cache, whole, monkeypatch, small):
         monkeypatch.setattr("nsystui.questions.nvtx.columns._SMALL", small)
         with opened(exports, cache) as job:
-            expected = everything(job, Selection())
+            assert everything(job, Selection()) == whole
 
         def refused(*arguments: object, **rest: object) -> None:
             raise AssertionError("computed again")
 
-        for name in ("nvtx.columns.range_parts", "nvtx.columns.launch_parts", "gpu.device_time._merged"):
+        for name in (
+            "nvtx.columns.range_parts",
+            "nvtx.columns.launch_parts",
+            "gpu.device_time._merged",
+            "overview._counted",
+        ):
             monkeypatch.setattr(f"nsystui.questions.{name}", refused)
-        monkeypatch.setattr("nsystui.questions.overview._counted", refused)
         with opened(exports, cache) as job:
-            assert everything(job, Selection()) == expected
+            assert everything(job, Selection()) == whole
 
-    @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", lambda data: b"\x80" * len(data)])
-    def test_damaged_files_are_made_anew(
-        self, exports: list[Path], cache: Path, damage: Callable[[bytes], bytes]
-    ) -> None:
+    def test_damaged_files_are_made_anew(self, exports, cache, whole):
         with opened(exports, cache) as job:
-            expected = everything(job, Selection())
-        whole = {file: file.read_bytes() for file in result_files(cache)}
-        for file, data in whole.items():
-            file.write_bytes(damage(data))
-        with opened(exports, cache) as job:
-            assert everything(job, Selection()) == expected
-        assert {file: file.read_bytes() for file in result_files(cache)} == whole
+            everything(job, Selection())
+        files = {file: file.read_bytes() for file in result_files(cache)}
+        for damage in (lambda data: data[:-1], lambda data: b"", lambda data: b"\x80" * len(data)):
+            for file, data in files.items():
+                file.write_bytes(damage(data))
+            with opened(exports, cache) as job:
+                assert everything(job, Selection()) == whole
+            assert {file: file.read_bytes() for file in result_files(cache)} == files
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(("small", "file"), [(1 << 16, "nvtx-read"), (0, "nvtx-start")])
-    def test_the_results_of_another_version_are_left_alone(
-        self, exports: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch, small: int, file: str
-    ) -> None:
+    def test_the_results_of_another_version_are_left_alone(self, exports, cache, monkeypatch, small, file):
         monkeypatch.setattr("nsystui.questions.nvtx.columns._SMALL", small)
         with opened(exports, cache) as job:
             expected = tree(job, Selection())
@@ -319,7 +305,7 @@ class TestWhatIsMadeOfThem:
         assert len(list(cache.glob(f"*/result={file}=*.bin"))) == 2 * len(exports)
         assert len(list(cache.glob(f"*/result={file}=another.bin"))) == len(exports)
 
-    def test_times_are_right_whatever_else_is_open(self, exports: list[Path], cache: Path) -> None:
+    def test_times_are_right_whatever_else_is_open(self, exports, cache):
         """The clock offset of a report depends on which report started first."""
         with opened(exports, cache) as job:
             everything(job, Selection())
@@ -328,27 +314,23 @@ class TestWhatIsMadeOfThem:
             with opened(some, cache) as kept, opened(some, None) as plain:
                 assert everything(kept, Selection()) == everything(plain, Selection())
 
-    def test_a_cache_that_cannot_be_written_serves(
-        self, exports: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_cache_that_cannot_be_written_serves(self, exports, cache, whole, monkeypatch):
         def refused(*arguments: object) -> None:
             raise OSError(errno.EROFS, "Read-only file system")
 
-        with opened(exports, None) as job:
-            expected = everything(job, Selection())
         monkeypatch.setattr(os, "replace", refused)
         with opened(exports, cache) as job:
-            assert everything(job, Selection()) == expected
+            assert everything(job, Selection()) == whole
         assert result_files(cache) == []
 
-    def test_one_rank_keeps_only_its_own(self, exports: list[Path], cache: Path) -> None:
+    def test_one_rank_keeps_only_its_own(self, exports, cache):
         with opened(exports, cache) as job:
             item: DeviceIntervals
             (item,) = job.busy(Selection(tasks=frozenset({job.ranks[1].task}))).devices
             assert item.parts.kernels.length > 0
         assert len(list(cache.glob("*/result=busy=*"))) == 1
 
-    def test_a_narrowed_tree_is_that_of_its_selection(self, exports: list[Path], cache: Path) -> None:
+    def test_a_narrowed_tree_is_that_of_its_selection(self, exports, cache):
         with opened(exports, cache) as job:
             for chosen in selections(job).values():
                 direct = NvtxRanges.load(job.session, chosen, job.ranks)

@@ -1,5 +1,7 @@
 """Exports for tests and benchmarks alone: illnesses, odd shapes, every table, millions of rows."""
 
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -37,30 +39,3 @@ from .writer import ExportWriter
 def training_job(directory: str | Path, ranks: int = 4, steps: int = 12, **job: Any) -> list[Path]:
     """Writes a demo job and returns its reports, ``rank0.sqlite`` first; ``job``: other properties of `TrainingJob`."""
     return TrainingJob(ranks, steps, **job).write(directory)
-
-
-__all__ = [
-    "HOSTILE_NAMES",
-    "PAYLOAD_BYTES",
-    "PAYLOAD_COMMUNICATOR",
-    "SWITCH_GUID",
-    "ExportWriter",
-    "all_tables_export",
-    "benchmark_export",
-    "cpu_only_export",
-    "deep_nvtx_export",
-    "delayed_capture_export",
-    "empty_export",
-    "hostile_names_export",
-    "instrumented_nccl_export",
-    "nccl_without_nvtx_export",
-    "node_graph_export",
-    "old_schema_export",
-    "open_ranges_export",
-    "payload_export",
-    "simulation_export",
-    "training_job",
-    "two_process_export",
-    "unified_memory_export",
-    "whole_graph_export",
-]

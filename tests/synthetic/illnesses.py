@@ -5,7 +5,8 @@ Each function writes a job and returns its `Ill`. Times are ns; a GPU that is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -63,6 +64,19 @@ class OneGpu:
             correlation_id=correlation, source=source, destination=DEVICE,
         )  # fmt: skip
 
+    def rounds(self, count: int, every: int, busy: int, early: int = 10_000) -> Iterator[int]:
+        """A kernel of `busy` ns once `every` so many, each launched `early` ns before it begins; when each begins."""
+        for start in range(MS, MS + count * every, every):
+            self.kernel(start, start + busy, launched=start - early)
+            yield start
+
+    def in_a_row(self, times: Iterable[int]) -> None:
+        """Kernels of so many ns, one right after the other."""
+        start = MS
+        for time in times:
+            self.kernel(start, start + time, launched=start - 10_000)
+            start += time
+
     def steps(self, times: Sequence[int], idle: int = 0) -> list[int]:
         """Steps of so many ns, each with one kernel as long as the step less `idle`; when each begins."""
         begins, start = [], MS
@@ -74,16 +88,22 @@ class OneGpu:
         return begins
 
 
+@contextmanager
+def one_gpu(
+    path: Path, schema: str = _SCHEMA, *, session: Session | None = None, gpu: int = 0, model: GpuModel = H100
+) -> Iterator[OneGpu]:
+    """An export with one process on one GPU."""
+    with ExportWriter(path, schema, session=session or Session()) as export:
+        yield OneGpu(export, gpu, model)
+
+
 def synchronous_memsets(path: Path) -> Ill:
     """50 memsets of pinned memory by ``cudaMemset``; of each 0.4 ms lie beside no kernel."""
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
-        for number in range(50):
-            start = MS + 4 * MS * number
-            gpu.kernel(start, start + 3 * MS, launched=start - 10_000)
+    with one_gpu(path) as gpu:
+        for start in gpu.rounds(50, 4 * MS, 3 * MS):
             begin, end = start + 2_800_000, start + 3_400_000
             correlation = gpu.call("cudaMemset_v3020", begin - 5_000, end)
-            export.memset(gpu.process, 0, _STREAM, begin, end, size=MS, correlation_id=correlation, memory=PINNED)
+            gpu.export.memset(gpu.process, 0, _STREAM, begin, end, size=MS, correlation_id=correlation, memory=PINNED)
             gpu.kernel(end, start + 4 * MS, launched=start)
     return Ill((path,), 50 * 400_000)
 
@@ -102,26 +122,25 @@ def starved(path: Path, workers: int = 3, pin_ms: int = 4, waits: bool = True) -
     pins memory for `pin_ms` ms.
     """
     gaps = 0
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
-        pins = export.thread(gpu.process, 5_900, "python")
+    with one_gpu(path) as gpu:
+        pins = gpu.export.thread(gpu.process, 5_900, "python")
         checkpoint = [Frame("save_checkpoint", "/x/app.so")]
         start, ready = 3 * MS, 0
         for number in range(30):
             if number and not number % workers:
                 if waits:
-                    export.on_cpu(gpu.main, ready, start - 100_000)
+                    gpu.export.on_cpu(gpu.main, ready, start - 100_000)
                 else:
-                    export.on_cpu(gpu.main, ready, start + 20 * MS - 100_000, checkpoint)
+                    gpu.export.on_cpu(gpu.main, ready, start + 20 * MS - 100_000, checkpoint)
                 ready = start + 20 * MS - 90_000
-                export.on_cpu(pins, start + MS, start + (1 + pin_ms) * MS, PIN, cpu=1)
+                gpu.export.on_cpu(pins, start + MS, start + (1 + pin_ms) * MS, PIN, cpu=1)
                 start += 20 * MS
                 gaps += 1
-            export.nvtx_range(gpu.main, start - 50_000, start + 9_900_000, f"step {number}")
+            gpu.export.nvtx_range(gpu.main, start - 50_000, start + 9_900_000, f"step {number}")
             gpu.copy("cudaMemcpyAsync_v3020", start, start + MS, PINNED)
             gpu.kernel(start + MS, start + 10 * MS, launched=start - 2_000)
             start += 10 * MS
-        export.on_cpu(gpu.main, ready, start)
+        gpu.export.on_cpu(gpu.main, ready, start)
     return Ill((path,), gaps * 20 * MS)
 
 
@@ -130,19 +149,18 @@ def preempted(path: Path, state: int = RUNNING, others: bool = True) -> Ill:
 
     With `others` a thread of the process has that CPU then, and one more runs on CPU 1 all the time.
     """
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
-        team = [export.thread(gpu.process, 5_900 + number, "omp") for number in range(2)]
+    with one_gpu(path) as gpu:
+        team = [gpu.export.thread(gpu.process, 5_900 + number, "omp") for number in range(2)]
         start = MS
         for number in range(50):
             start = MS + 4 * MS * number
             gpu.kernel(start, start + 3 * MS, launched=start - 2_000)
-            export.on_cpu(gpu.main, start - 10_000, start + MS, state=state)
+            gpu.export.on_cpu(gpu.main, start - 10_000, start + MS, state=state)
             if others:
-                export.on_cpu(team[0], start + MS, start + 4 * MS - 10_000)
-        export.switch(gpu.main, start + 4 * MS - 10_000, 0, is_in=True)
+                gpu.export.on_cpu(team[0], start + MS, start + 4 * MS - 10_000)
+        gpu.export.switch(gpu.main, start + 4 * MS - 10_000, 0, is_in=True)
         if others:
-            export.on_cpu(team[1], 0, start + 4 * MS, cpu=1)
+            gpu.export.on_cpu(team[1], 0, start + 4 * MS, cpu=1)
     return Ill((path,), 49 * 990_000)
 
 
@@ -154,8 +172,7 @@ def allocator_churn(path: Path, calls: int = 40, drains_ns: int = 300_000, steps
     just before the loop.
     """
     cost = 0 if steps else 100_000
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
+    with one_gpu(path) as gpu:
         if not steps:
             gpu.kernel(10 * MS, 10 * MS + 5_000, launched=9 * MS)
             gpu.call("cudaMalloc_v3020", 11 * MS, 61 * MS)
@@ -165,7 +182,7 @@ def allocator_churn(path: Path, calls: int = 40, drains_ns: int = 300_000, steps
             idle = 800_000 if drains_ns < 800_000 else 2 * drains_ns
             end = start + 10 * MS - idle
             if steps:
-                export.nvtx_range(gpu.main, start - 60_000, start + 10 * MS - 70_000, f"step {number}")
+                gpu.export.nvtx_range(gpu.main, start - 60_000, start + 10 * MS - 70_000, f"step {number}")
             gpu.kernel(start, end, launched=start - 50_000)
             if number < calls:
                 gpu.call("cudaFree_v3020", start + MS, end + drains_ns)
@@ -179,32 +196,28 @@ def full_memory(path: Path, gib: int = 78, failures: int = 0) -> Ill:
 
     After the first failure two allocations are freed, and it is tried again.
     """
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
+    with one_gpu(path) as gpu:
         sizes = ((gib - 10) << 30, 10 << 30)
         for number, size in enumerate(sizes):
             with_call = gpu.call("cudaMalloc_v3020", MS * (1 + number), MS * (1 + number) + 50_000)
             time = MS * (1 + number) + 40_000
-            export.gpu_memory(gpu.process, 0, time, size, address=4096 * (1 + number), correlation_id=with_call)
+            gpu.export.gpu_memory(gpu.process, 0, time, size, address=4096 * (1 + number), correlation_id=with_call)
         for number in range(failures):
             gpu.call("cudaMalloc_v3020", (4 + number) * MS, (4 + number) * MS + 50_000, return_value=2)
             if not number:
                 for again, name in enumerate(("cudaFree", "cudaFree", "cudaMalloc"), 2):
                     gpu.call(f"{name}_v3020", 4 * MS + 50_000 * again, 4 * MS + 50_000 * again + 20_000)
         gpu.kernel(20 * MS, 40 * MS, launched=19 * MS)
-        export.gpu_memory(gpu.process, 0, 50 * MS, sizes[1], address=2 * 4096, is_free=True)
+        gpu.export.gpu_memory(gpu.process, 0, 50 * MS, sizes[1], address=2 * 4096, is_free=True)
     return Ill((path,), 0)
 
 
 def staged_copies(path: Path, kind: str = "HtoD") -> Ill:
     """30 copies of 1 ms beside no kernel, device memory at both ends: between GPUs over the host if HtoD."""
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
-        for number in range(30):
-            start = MS + 4 * MS * number
-            gpu.kernel(start, start + 3 * MS, launched=start - 10_000)
+    with one_gpu(path) as gpu:
+        for start in gpu.rounds(30, 4 * MS, 3 * MS):
             correlation = gpu.call("cudaMemcpyPeerAsync_v4000", start, start + 5_000)
-            export.memcpy(
+            gpu.export.memcpy(
                 gpu.process, 0, _STREAM, start + 3 * MS, start + 4 * MS, size=MS, kind=kind, correlation_id=correlation
             )
     return Ill((path,), 30 * MS)
@@ -212,8 +225,7 @@ def staged_copies(path: Path, kind: str = "HtoD") -> Ill:
 
 def pageable_copies(path: Path, source: int = PAGEABLE) -> Ill:
     """50 steps of 10 ms, before each a copy of 1 MB that takes 0.1 ms beside no kernel."""
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
+    with one_gpu(path) as gpu:
         for number in range(50):
             start = MS + 10 * MS * number
             gpu.copy("cudaMemcpyAsync_v3020", start, start + 100_000, source, size=MS)
@@ -226,8 +238,7 @@ def first_use(path: Path, loads: bool = True, pins: bool = True, usual: int = 10
 
     Later mallocs take `usual` ns. The cost is that of the first launches: all but the 2 µs that later ones take.
     """
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
+    with one_gpu(path) as gpu:
         now = MS
         for _ in range(3):
             gpu.call("cudaMalloc_v3020", now, now + (100 * MS if now == MS else usual))
@@ -241,7 +252,7 @@ def first_use(path: Path, loads: bool = True, pins: bool = True, usual: int = 10
             correlation = gpu.call("cudaLaunchKernel_v7000", now, now + launch)
             now += launch
             name = f"work{number % 5}(float*)"
-            export.kernel(gpu.process, 0, _STREAM, now, now + MS, name=name, correlation_id=correlation)
+            gpu.export.kernel(gpu.process, 0, _STREAM, now, now + MS, name=name, correlation_id=correlation)
             now += MS
     return Ill((path,), 5 * (4 * MS - 2_000))
 
@@ -251,12 +262,11 @@ def launch_bound(path: Path, ahead: int = 0, slower: int = 1) -> Ill:
 
     Or launched `ahead` ns earlier, or all of it `slower` by a factor. Another thread has shorter ranges meanwhile.
     """
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
+    with one_gpu(path) as gpu:
         start, every, length = 11 * MS, 5_000 * slower, 2_000 * slower
         gpu.kernel(MS, MS + length, launched=MS - 10_000)
-        export.nvtx_range(gpu.main, start - 10_000, start + 500 * every, "main_loop")
-        export.nvtx_range(export.thread(gpu.process, 5_001, "loader"), start, start + 499 * every, "decode")
+        gpu.export.nvtx_range(gpu.main, start - 10_000, start + 500 * every, "main_loop")
+        gpu.export.nvtx_range(gpu.export.thread(gpu.process, 5_001, "loader"), start, start + 499 * every, "decode")
         for number in range(500):
             begin = start + every * number
             gpu.kernel(begin, begin + length, launched=begin - 2_500 * slower - ahead)
@@ -266,8 +276,7 @@ def launch_bound(path: Path, ahead: int = 0, slower: int = 1) -> Ill:
 
 def step_traffic(path: Path) -> Ill:
     """20 steps of 10 ms that each copy 1 GB from pinned memory for 5 ms, of which 1 ms lies beside no kernel."""
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
+    with one_gpu(path) as gpu:
         for start in gpu.steps([10 * MS] * 20, idle=MS):
             gpu.copy("cudaMemcpyAsync_v3020", start + 5 * MS, start + 10 * MS, PINNED, size=1_000 * MS)
     return Ill((path,), 20 * MS)
@@ -275,12 +284,9 @@ def step_traffic(path: Path) -> Ill:
 
 def profiler_at_work(path: Path) -> Ill:
     """A GPU that is idle for 2 ms in every 20; in the first half of that, and before, nsys flushes its buffers."""
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
-        for number in range(20):
-            start = MS + 20 * MS * number
-            gpu.kernel(start, start + 18 * MS, launched=start - 10_000)
-            export.profiler_overhead(gpu.main, start + 15 * MS, start + 19 * MS, "CUPTI Buffer flush")
+    with one_gpu(path) as gpu:
+        for start in gpu.rounds(20, 20 * MS, 18 * MS):
+            gpu.export.profiler_overhead(gpu.main, start + 15 * MS, start + 19 * MS, "CUPTI Buffer flush")
     return Ill((path,), 19 * MS)
 
 
@@ -357,27 +363,23 @@ def _mpi_writer(gpu: OneGpu, rank: int) -> Callable[[str, int, int], None]:
 
 def unified_memory_faults(path: Path) -> Ill:
     """40 kernels of 5 ms; each waits 1 ms for pages: a fault group of 0.75 ms, and a migration in its second half."""
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
-        for number in range(40):
-            start = MS + 5 * MS * number
-            gpu.kernel(start, start + 5 * MS, launched=start - 10_000)
-            export.memcpy(
+    with one_gpu(path) as gpu:
+        for start in gpu.rounds(40, 5 * MS, 5 * MS):
+            gpu.export.memcpy(
                 gpu.process, 0, _STREAM, start + 500_000, start + MS, size=2_000_000, kind="UvmHtoD",
                 correlation_id=None, source=MANAGED, destination=MANAGED, migration_cause=2,
             )  # fmt: skip
-            export.gpu_page_fault(gpu.process, 0, start, start + 750_000, address=0x7F00_0000_0000, count=100)
-            export.cpu_page_fault(gpu.process, start, 0x7F00_0000_0000)
+            gpu.export.gpu_page_fault(gpu.process, 0, start, start + 750_000, address=0x7F00_0000_0000, count=100)
+            gpu.export.cpu_page_fault(gpu.process, start, 0x7F00_0000_0000)
     return Ill((path,), 40 * MS)
 
 
 def throttled(path: Path, clock: bool = True) -> Ill:
     """240 launches of 1 ms; over the last two thirds each takes 20 % longer, and the clock falls by as much."""
     lost = 0
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
+    with one_gpu(path) as gpu:
         if clock:
-            export.gpu_metric_names(0, _METRICS)
+            gpu.export.gpu_metric_names(0, _METRICS)
         start = MS
         for number in range(240):
             slower = number >= 80
@@ -385,15 +387,14 @@ def throttled(path: Path, clock: bool = True) -> Ill:
             lost += time - MS
             gpu.kernel(start, start + time, launched=start - 10_000)
             if clock:
-                export.gpu_metric(0, start, (1_650 if slower else 1_980, 90, 40))
+                gpu.export.gpu_metric(0, start, (1_650 if slower else 1_980, 90, 40))
             start += time
     return Ill((path,), lost)
 
 
 def kernel_outliers(path: Path) -> Ill:
     """200 launches of a kernel of 1 ms, of which 4 take 11 ms; and 200 of one that is short and long by turns."""
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
+    with one_gpu(path) as gpu:
         start = MS
         for number in range(200):
             time = 11 * MS if number % 50 == 25 else MS
@@ -407,26 +408,16 @@ def kernel_outliers(path: Path) -> Ill:
 
 def masked_outliers(path: Path) -> Ill:
     """480 launches of a kernel of 1 ms; 7 of them take 80 ms, and 7 take 5 ms: less than the mean around them."""
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
-        start = MS
-        for number in range(480):
-            time = {30: 80 * MS, 60: 5 * MS}.get(number % 68, MS)
-            gpu.kernel(start, start + time, launched=start - 10_000)
-            start += time
+    with one_gpu(path) as gpu:
+        gpu.in_a_row({30: 80 * MS, 60: 5 * MS}.get(number % 68, MS) for number in range(480))
     return Ill((path,), 7 * (79 + 4) * MS)
 
 
-def varying_kernel(path: Path) -> Path:
+def varying_kernel(path: Path) -> Ill:
     """240 launches of a kernel that take from 0.1 to 3.8 ms, the longest ones seldom: nothing is wrong with that."""
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
-        start = MS
-        for number in range(240):
-            time = 3_800_000 if number % 48 == 7 else 100_000 + 100_000 * (number * 7 % 23)
-            gpu.kernel(start, start + time, launched=start - 10_000)
-            start += time
-    return path
+    with one_gpu(path) as gpu:
+        gpu.in_a_row(3_800_000 if number % 48 == 7 else 100_000 + 100_000 * (number * 7 % 23) for number in range(240))
+    return Ill((path,), 0)
 
 
 def slow_numa_node(folder: Path, schema: str = "3.28.1") -> Ill:
@@ -442,31 +433,24 @@ def slow_numa_node(folder: Path, schema: str = "3.28.1") -> Ill:
         with ExportWriter(path, schema, session=session) as export:
             gpu = OneGpu(export, 2 + gpu_id)  # of four GPUs each, see `TargetInfo.gpu`
             time = 2_500_000 if gpu_id >= 2 else 2 * MS
-            for number in range(100):
-                start = MS + 2_500_000 * number
-                gpu.kernel(start, start + time, launched=start - 10_000)
+            for _ in gpu.rounds(100, 2_500_000, time):
+                pass
     return Ill(paths, 100 * 500_000)
 
 
 def resting_tensor_cores(path: Path, tensor: int = 2) -> Ill:
     """A GPU whose SMs are active for 80 % of the time, and its tensor cores for `tensor` %."""
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
-        export.gpu_metric_names(0, _METRICS)
-        for number in range(40):
-            start = MS + MS * number
-            gpu.kernel(start, start + MS, launched=start - 10_000)
-            export.gpu_metric(0, start + 1, (1_980, 80, tensor))
+    with one_gpu(path) as gpu:
+        gpu.export.gpu_metric_names(0, _METRICS)
+        for start in gpu.rounds(40, MS, MS):
+            gpu.export.gpu_metric(0, start + 1, (1_980, 80, tensor))
     return Ill((path,), 0)
 
 
 def exposed_communication(path: Path) -> Ill:
     """50 rounds in which an AllReduce of 2 ms runs 1 ms longer than the kernel beside it."""
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
-        for number in range(50):
-            start = MS + 4 * MS * number
-            gpu.kernel(start, start + 3 * MS, launched=start - 10_000)
+    with one_gpu(path) as gpu:
+        for start in gpu.rounds(50, 4 * MS, 3 * MS):
             gpu.kernel(start + 2 * MS, start + 4 * MS, start - 5_000, name=nccl_kernel("AllReduce").name)
     return Ill((path,), 50 * MS)
 
@@ -501,9 +485,8 @@ _DECODE: Final = (Frame("read", "/usr/lib/libc.so.6"), Frame("load_image(char co
 
 def _with_gaps(path: Path, do: Callable[[OneGpu, Thread, int], None], cost: int, count: int = 40) -> Ill:
     """Kernels of 6 ms with gaps of 4 ms behind them, in which the host is made to do something by two threads."""
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
-        other = export.thread(gpu.process, gpu.main.tid + 50, "helper")
+    with one_gpu(path) as gpu:
+        other = gpu.export.thread(gpu.process, gpu.main.tid + 50, "helper")
         for number in range(count + 1):
             start = (1 + 10 * number) * MS
             gpu.kernel(start, start + 6 * MS, launched=start - 10_000)
@@ -515,8 +498,7 @@ def _with_gaps(path: Path, do: Callable[[OneGpu, Thread, int], None], cost: int,
 def slow_precision(path: Path, precision: str = "tf32f32_tf32f32_f32", model: GpuModel = H100) -> Ill:
     """50 convolutions of 4 ms in TF32, 1 ms of other work after each, on an H100: BF16 takes half of the time."""
     name = f"sm80_xmma_fprop_implicit_gemm_indexed_{precision}_nhwckrsc_nhwc_tilesize128x128x16_kernel_cudnn"
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export, model=model)
+    with one_gpu(path, model=model) as gpu:
         for number in range(50):
             start = MS + 5 * MS * number
             gpu.kernel(start, start + 4 * MS, start - 10_000, name)
@@ -526,8 +508,7 @@ def slow_precision(path: Path, precision: str = "tf32f32_tf32f32_f32", model: Gp
 
 def layout_changes(path: Path, name: str = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float>(T2 *)") -> Ill:
     """50 times 1 ms of a change of layout before 4 ms of a convolution in FP16."""
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
+    with one_gpu(path) as gpu:
         for number in range(50):
             start = MS + 5 * MS * number
             gpu.kernel(start, start + MS, start - 10_000, name)
@@ -540,13 +521,12 @@ def unfused(path: Path, name: str = "void vectorized_elementwise_kernel<4, Funct
 
     Launched in the range `optimizer`; one kernel takes as long as one of them.
     """
-    with ExportWriter(path, _SCHEMA) as export:
-        gpu = OneGpu(export)
+    with one_gpu(path) as gpu:
         start = MS
         for number in range(50):
-            export.nvtx_range(gpu.main, start - 30_000, start + 3 * MS, f"step {number}")
+            gpu.export.nvtx_range(gpu.main, start - 30_000, start + 3 * MS, f"step {number}")
             gpu.kernel(start, start + 3 * MS, start - 25_000, "nvjet_tst_128x128_64x4_TNN")
-            export.nvtx_range(gpu.main, start - 20_000, start + 100_000, "optimizer")
+            gpu.export.nvtx_range(gpu.main, start - 20_000, start + 100_000, "optimizer")
             start += 3 * MS
             for kind in range(8):
                 gpu.kernel(start, start + 50_000, start - 3 * MS - 15_000 + 4_000 * kind, name.format(kind))

@@ -1,11 +1,13 @@
-"""Shared by the tests of terminals: a job, whose columns are read once in the whole run."""
+"""Shared by the tests of terminals: a job, whose columns are read once in the whole run, and the program on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from harness import WITHOUT_FINDINGS, Terminal
 from synthetic import training_job
 
 
@@ -13,3 +15,30 @@ from synthetic import training_job
 def job(written_once: Callable[..., list[Path]]) -> list[str]:
     """Two ranks, to be opened with the cache beside them. Not to be written."""
     return [str(path) for path in written_once("terminal", lambda place: training_job(place, ranks=2, steps=3))]
+
+
+@pytest.fixture
+def environment(tmp_path: Path, job: list[str]) -> dict[str, str | None]:
+    """The variables of a program that has its own place for temporary files, and of the shell that starts it."""
+    (tmp_path / "tmp").mkdir()
+    cache = Path(job[0]).parent / "cache"
+    return {"NSYSTUI_CACHE_DIR": str(cache), "TMPDIR": str(tmp_path / "tmp"), "PS1": "shell$ "}
+
+
+@pytest.fixture
+def unpacked(environment: dict[str, str | None], tmp_path: Path) -> dict[str, str | None]:
+    """The same where the job is still to be read."""
+    return {**environment, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
+
+
+@pytest.fixture
+def running(job, environment) -> Callable[..., AbstractContextManager[Terminal]]:
+    """Starts the program on the job, and waits until it is loaded."""
+
+    @contextmanager
+    def start(*flags: str, columns: int = 80, lines: int = 24, **env: str | None) -> Iterator[Terminal]:
+        with Terminal([*WITHOUT_FINDINGS, *flags, *job], {**environment, **env}, columns, lines) as terminal:
+            terminal.wait_for("? help")
+            yield terminal
+
+    return start

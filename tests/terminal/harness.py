@@ -9,7 +9,7 @@ A pseudo terminal stands in for the user's, pyte (a terminal in memory) keeps th
         terminal.settle()
         assert terminal.bytes_since_mark < 600
 
-What the program writes to stdout goes to the terminal too, unless ``stdout`` names a file. Not for Windows.
+What the program writes to stdout goes to the terminal too. Not for Windows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -66,8 +66,8 @@ WITHOUT_FINDINGS = [
 """The program, which looks for findings when asked alone: a triage is more work than most tests of terminals."""
 
 
-PATIENCE = 300.0
-"""Seconds after which what a test waits for will not come: ten times what the slowest takes on a busy machine."""
+PATIENCE = 600.0
+"""Seconds after which what a test waits for will not come: far more than the slowest takes on a slow, busy machine."""
 
 SLICE = 0.05
 """Seconds of its rate that a slow line carries at once."""
@@ -88,6 +88,14 @@ def modes_left(received: bytes) -> set[str]:
     return left
 
 
+def assert_ends_well(terminal: Terminal) -> None:
+    """It obeys ``q``, and leaves the terminal as a shell has it, without a traceback."""
+    terminal.press("q")
+    assert terminal.wait_exit() == 0
+    assert modes_left(terminal.received) == set()
+    assert b"Traceback" not in terminal.received
+
+
 class Terminal:
     """A terminal of ``columns`` x ``lines`` in which ``args`` runs; use it as a context manager.
 
@@ -96,7 +104,6 @@ class Terminal:
         env: Variables for the child, over ``TERM=xterm-256color``, ``LANG=C.UTF-8`` and what is in ``CLEAN``.
             ``None`` as a value removes one.
         cwd: Where the child runs.
-        stdout: A file for the child's stdout, as a shell's ``>`` would make.
         rate: Bytes a second that the line takes from the child; ``None`` for all that come.
     """
 
@@ -107,7 +114,6 @@ class Terminal:
         columns: int = 80,
         lines: int = 24,
         cwd: str | os.PathLike[str] | None = None,
-        stdout: str | os.PathLike[str] | None = None,
         rate: int | None = None,
     ) -> None:
         self._args = [os.fspath(arg) for arg in args]
@@ -115,7 +121,6 @@ class Terminal:
         chosen = {**inherited, "TERM": "xterm-256color", "LANG": "C.UTF-8", **(env or {})}
         self._env = {name: value for name, value in chosen.items() if value is not None}
         self._cwd = cwd
-        self._stdout = stdout
         self._rate = rate
         self._carried = (time.monotonic(), 0.0)  # until when, and what the line may carry since
         self._emulator = pyte.Screen(columns, lines)
@@ -142,10 +147,6 @@ class Terminal:
             _set_size(0, *size)
             if self._cwd is not None:
                 os.chdir(self._cwd)
-            if self._stdout is not None:
-                target = os.open(self._stdout, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-                os.dup2(target, 1)
-                os.close(target)
             # As from a terminal, though the tests may run in the background, where these are not heard.
             for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
                 signal.signal(number, signal.SIG_DFL)
@@ -236,10 +237,21 @@ class Terminal:
     # -- the user's hands -----------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Type ``data``, byte for byte."""
+        """Type ``data``, byte for byte, and take in what comes back meanwhile."""
+        deadline = time.monotonic() + PATIENCE
         while data:
-            select.select([], [self._fd], [], 5.0)
-            data = data[os.write(self._fd, data) :]
+            try:
+                data = data[os.write(self._fd, data[:1024]) :]
+            except BlockingIOError:
+                pass
+            except OSError:  # EIO: the child has ended
+                return
+            while data and self.read(0.01):
+                pass
+            if self.exit_code is not None:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the program reads no keys:\n{self.text}")
 
     def press(self, *keys: str) -> None:
         """Press keys by name (``"down"``, ``"ctrl+f"``, see ``KEYS``) or by character (``"G"``, ``"é"``)."""
@@ -304,14 +316,9 @@ class Terminal:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no quiet of {quiet} s within {timeout} s:\n{self.text}")
 
-    def answer(self, quiet: float = 0.3, timeout: float = 10.0) -> None:
-        """Waits until something came since ``mark``, however busy the machine is, and then until it settles.
-
-        Where nothing came within ``timeout`` seconds, and the program has nothing to do, there is no answer.
-        """
-        deadline = time.monotonic() + timeout
-        while not self.bytes_since_mark and time.monotonic() < deadline:
-            self.read(0.05)
+    def answer(self, quiet: float = 0.3) -> None:
+        """Waits until something came since ``mark``, however busy the machine is, and then until it settles."""
+        self.wait_until(lambda: self.bytes_since_mark > 0, "answer")
         self.settle(quiet)
 
     def listen(self, seconds: float) -> int:
@@ -331,28 +338,22 @@ class Terminal:
 
     def wait_for(self, text: str, timeout: float = PATIENCE) -> None:
         """Read until ``text`` stands somewhere on the screen."""
-        deadline = time.monotonic() + timeout
-        while text not in self.text:
-            self.read(0.05)
-            if self.exit_code is not None:
-                self._wait_exit(0.1)
-                if text in self.text:
-                    return
-                raise AssertionError(f"exit status {self._status} before {text!r} appeared:\n{self.text}")
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no {text!r} within {timeout} s:\n{self.text}")
+        self.wait_until(lambda: text in self.text, text, timeout)
 
     def wait_for_bytes(self, data: bytes) -> None:
         """Read until ``data`` came since ``mark``."""
-        deadline = time.monotonic() + PATIENCE
-        while data not in self.since_mark:
-            self.read(0.05)
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no {data!r} within {PATIENCE} s:\n{self.text}")
+        self.wait_until(lambda: data in self.since_mark, str(data))
 
-    def save(self, path: Path) -> None:
-        """Write the screen's text to ``path``, to be looked at."""
-        path.write_text(self.text + "\n", encoding="utf-8")
+    def wait_until(self, holds: Callable[[], bool], what: str, timeout: float = PATIENCE) -> None:
+        """Read until a condition holds; raise where the child ends before, or ``timeout`` seconds pass."""
+        deadline = time.monotonic() + timeout
+        while not holds():
+            self.read(0.05)
+            if self.exit_code is not None:
+                self._wait_exit(0.1)
+                assert holds(), f"exit status {self._status} before {what!r} appeared:\n{self.text}"
+            elif time.monotonic() > deadline:
+                raise TimeoutError(f"no {what!r} within {timeout} s:\n{self.text}")
 
     def read(self, timeout: float) -> int:
         """Take in what comes within ``timeout`` seconds, at most one chunk; how many bytes."""

@@ -20,23 +20,9 @@ MOVES = ("up", "down", "left", "right", "pageup", "pagedown", "home", "end", "ta
 SCREENS = ("1", "2", "3", "4", "5", "6", "7", "8", "L", "ctrl+p")
 PROMPTS = ("/", "f", "r", "D", "T", "g", "e", "E", "X", "ctrl+p")
 WORDS = (
-    "0",
-    "0,1",
-    "1-3",
-    "9",
-    "1s:2s",
-    "0.5:",
-    ":1ms",
-    "nccl",
-    "!nccl",
-    "/gemm|nvjet/",
-    "/[/",
-    "x",
-    "-1",
-    "10%",
-    "é…",
+    *("0", "0,1", "1-3", "9", "1s:2s", "0.5:", ":1ms", "nccl", "!nccl", "/gemm|nvjet/", "/[/", "x", "-1", "10%", "é…"),
+    *("0 -- 1", "trace", "sum", "rank0.csv", "t.json", "t.md", "t.prv", "t.json.gz", "none.xyz", ""),
 )
-WORDS += ("0 -- 1", "trace", "sum", "rank0.csv", "t.json", "t.md", "t.prv", "t.json.gz", "none.xyz", "")
 SIZES = ((80, 24), (120, 36), (60, 15), (40, 10), (200, 60), (100, 12), (30, 50), (5, 2))
 USABLE = (80, 24)
 HELP = "╭────────────────"

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from harness import WITHOUT_FINDINGS, Terminal
-from synthetic import training_job
 
-CURSOR, PAGE, SWITCH = 600, 8 * 1024, 15 * 1024
-DETAILS = 2 * 1024
+CURSOR, DETAILS, LINES, PAGE, SWITCH = 600, 2 * 1024, 1_200, 8 * 1024, 15 * 1024
 TITLES = ("Overview", "Kernels", "NCCL", "GPU", "NVTX", "Events", "Ranks", "Host")
 MODES = {str(number): f"│{number} {title}│" for number, title in enumerate(TITLES, 1)}
-
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("job")
-    return directory, [str(path) for path in training_job(directory, ranks=2, steps=4)]
-
 
 # The details of an event, which follow when the cursor rests, follow after an hour: however busy the machine is, they
 # are not counted with the step.
@@ -34,75 +25,94 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.fixture(scope="module")
-def terminal(job):
-    yield from running_program(WITHOUT_FINDINGS, *job)
+def restless(job) -> Iterator[Terminal]:
+    """A program whose cursor never rests."""
+    yield from running_program([sys.executable, "-c", WITHOUT_REST, *job])
 
 
 @pytest.fixture(scope="module")
-def restless(job):
-    """A program whose cursor never rests."""
-    yield from running_program([sys.executable, "-c", WITHOUT_REST], *job)
+def resting(job) -> Iterator[Terminal]:
+    """A program of which each screen was shown once, so that it is made and its answer known."""
+    for terminal in running_program([*WITHOUT_FINDINGS, *job]):
+        for mode in MODES:
+            show(terminal, mode)
+        yield terminal
 
 
-def running_program(program: list[str], directory: Path, paths: list[str]) -> Iterator[Terminal]:
-    env = {"NSYSTUI_CACHE_DIR": str(directory / "cache"), "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}
-    with Terminal([*program, *paths], env, columns=120, lines=36) as running:
-        running.wait_for("Kernels")
-        for key, title in MODES.items():  # each screen once, so that it is made and its answer known
-            running.press(key)
-            running.wait_for(title)
-            running.settle(quiet=1.0)
+def running_program(words: Sequence[str]) -> Iterator[Terminal]:
+    env = {"NSYSTUI_CACHE_DIR": str(Path(words[-1]).parent / "cache"), "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}
+    with Terminal(words, env, columns=120, lines=36) as running:
+        running.wait_for("? help")
         yield running
 
 
-def cost(terminal: Terminal, *keys: str, quiet: float = 0.6) -> int:
+def show(terminal: Terminal, mode: str) -> None:
+    terminal.press(mode)
+    terminal.wait_for(MODES[mode])
+    terminal.settle(quiet=0.5)
+
+
+def cost(terminal: Terminal, key: str) -> int:
+    """Bytes that the terminal is sent for a key that changes something."""
     terminal.mark()
-    terminal.press(*keys)
-    terminal.answer(quiet, timeout=2.0)  # a key that changes nothing, such as "home" at home, sends nothing
+    terminal.press(key)
+    terminal.answer(quiet=0.5)
     return terminal.bytes_since_mark
 
 
-@pytest.mark.parametrize("mode", ["1", "2", "3", "5", "6", "8"])
-def test_a_step_of_the_cursor_sends_little(restless, mode):
-    restless.press(mode)
-    restless.settle(quiet=0.8)
-    cost(restless, "home")
-    cost(restless, "down")
-    assert cost(restless, "down") <= CURSOR
+OTHERS = [pytest.param(mode, marks=pytest.mark.campaign) for mode in "13568"]
 
 
-@pytest.mark.parametrize("key", ["right", "down", ">", "end", "left", "up"])
-def test_a_step_along_time_sends_little(restless, key):
-    restless.press("4")
-    restless.settle(quiet=0.8)
-    assert cost(restless, key) <= CURSOR
+@pytest.mark.parametrize("mode", ["2", *OTHERS])
+def test_a_step_of_the_cursor_and_a_page_send_little_and_nothing_is_sent_without_a_key(restless, mode):
+    show(restless, mode)
+    for key in ("down", "up"):
+        assert cost(restless, key) <= CURSOR, key
+    if mode in "26":
+        assert PAGE / 10 <= cost(restless, "pagedown") <= PAGE
+        cost(restless, "home")
+    assert restless.listen(1.0) == 0
 
 
-def test_the_details_of_an_event_are_a_few_lines(terminal):
-    terminal.press("6")
-    terminal.settle(quiet=0.8)
-    cost(terminal, "home")
-    assert cost(terminal, "down") <= CURSOR + DETAILS
-
-
-@pytest.mark.parametrize("keys", [("2",), ("6",), ("1", "8", "v")], ids=["kernels", "events", "functions"])
-def test_a_page_sends_less_than_8_kib(restless, keys):
-    for key in keys:
-        restless.press(key)
-        restless.settle(quiet=0.8)
-    cost(restless, "home")
+@pytest.mark.campaign
+def test_a_page_of_functions_sends_less_than_8_kib(restless):
+    show(restless, "8")
+    restless.press("v")
+    restless.settle(quiet=0.5)
     assert PAGE / 10 <= cost(restless, "pagedown") <= PAGE
+    cost(restless, "home")
 
 
-@pytest.mark.parametrize("mode", list(MODES))
-def test_another_screen_sends_less_than_15_kib(terminal, mode):
-    terminal.press("2" if mode != "2" else "1")
-    terminal.settle(quiet=0.8)
-    sent = cost(terminal, mode, quiet=0.8)
-    assert sent <= SWITCH
+@pytest.mark.campaign
+def test_a_step_along_time_sends_little(restless):
+    show(restless, "4")
+    for key in ("right", "down", ">", "end", "left", "up"):
+        assert cost(restless, key) <= CURSOR, key
 
 
-def test_nothing_is_sent_while_nothing_happens(terminal):
-    terminal.press("1")
-    terminal.settle(quiet=1.0)
-    assert terminal.listen(2.0) == 0
+@pytest.mark.campaign
+def test_a_prompt_sends_a_line_or_two_and_its_cursor_does_not_blink(restless):
+    show(restless, "2")
+    assert cost(restless, "/") <= LINES
+    assert cost(restless, "n") <= CURSOR
+    assert restless.listen(1.0) == 0
+    assert cost(restless, "escape") <= LINES
+
+
+@pytest.mark.campaign
+def test_the_details_of_an_event_are_a_few_lines(resting):
+    show(resting, "6")
+    assert cost(resting, "down") <= CURSOR + DETAILS
+
+
+@pytest.mark.campaign
+def test_another_screen_sends_less_than_15_kib(resting):
+    show(resting, "8")
+    for mode in MODES:
+        assert cost(resting, mode) <= SWITCH, mode
+
+
+@pytest.mark.campaign
+def test_nothing_is_sent_while_nothing_happens(resting):
+    show(resting, "1")
+    assert resting.listen(2.0) == 0

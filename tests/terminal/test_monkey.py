@@ -1,7 +1,4 @@
-"""Random keys, words and sizes: no exception, no frozen screen, no growth of memory, nothing left behind.
-
-``NSYSTUI_MONKEY_SECONDS`` is how long each monkey plays, ``NSYSTUI_MONKEY_SEED`` which one it is.
-"""
+"""Random keys, words and sizes: no exception, no frozen screen, no growth of memory, nothing left behind."""
 
 from __future__ import annotations
 
@@ -9,23 +6,23 @@ import os
 import sys
 from pathlib import Path
 
+import campaign
 import pytest
 from harness import Terminal
 from monkey import WATCHED, Monkey
 from support import SHARED, real_exports
 from synthetic import training_job
 
-SECONDS = float(os.environ.get("NSYSTUI_MONKEY_SECONDS", "5"))
-SEED = int(os.environ.get("NSYSTUI_MONKEY_SEED", "1"))
+SECONDS = campaign.cases(5)
 GROWTH = 300 << 20
 """Bytes that it may grow by after the first half: screens made late, what DuckDB keeps, a trace; no leak of an hour."""
 
 LOG = SHARED / "nccl-logs/nccl-tests-allreduce-2gpu.log"
 
 
-# All of them in a campaign: to open them takes longer than the monkey plays.
+# All of them in a longer campaign: to open them takes longer than the monkey plays.
 FEW = ("alcf-allgather-rank0", "cuda-graphs", "no-kernel-table", "schema2021-no-metadata")
-REAL = [path for path in real_exports() if path.stem in FEW or "NSYSTUI_MONKEY_SECONDS" in os.environ]
+REAL = [path for path in real_exports() if path.stem in FEW or campaign.FACTOR > 1]
 
 
 def exports_and_log(directory: Path) -> list[Path]:
@@ -51,19 +48,8 @@ def two_jobs(directory: Path) -> list[Path]:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("job", [exports_and_log, demo])
+@pytest.mark.parametrize("job", [exports_and_log, demo, log_alone, two_jobs])
 def test_a_monkey_breaks_nothing(job, tmp_path):
-    play(job, tmp_path)
-
-
-@pytest.mark.campaign
-@pytest.mark.skipif("NSYSTUI_MONKEY_SECONDS" not in os.environ, reason="only when NSYSTUI_MONKEY_SECONDS is set")
-@pytest.mark.parametrize("job", [log_alone, two_jobs])
-def test_a_monkey_breaks_nothing_elsewhere(job, tmp_path):
-    play(job, tmp_path)
-
-
-def play(job, tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     home = tmp_path / "home"
     home.mkdir()
@@ -81,7 +67,7 @@ def play(job, tmp_path: Path) -> None:
     with Terminal(args, env, cwd=home) as terminal:
         terminal.wait_for("? help")
         terminal.settle()
-        monkey = Monkey(terminal, errors, SEED)
+        monkey = Monkey(terminal, errors, campaign.SEED)
         monkey.play(SECONDS)
         megabytes = [size >> 20 for size in monkey.memory[:: len(monkey.memory) // 20 + 1]]
         print(f"{len(monkey.pressed)} keys, memory {megabytes} MB")

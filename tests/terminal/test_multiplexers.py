@@ -33,6 +33,7 @@ def start(name: str, program: str, directory) -> tuple[list[str], list[str], dic
     return ["screen", "-U", "-S", "nsystui", "sh", "-c", program], ["screen", "-U", "-r", "nsystui"], own
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", ["tmux", "screen"])
 def test_it_runs_in(name, program, tmp_path):
     first, again, env = start(name, program, tmp_path)
@@ -42,8 +43,7 @@ def test_it_runs_in(name, program, tmp_path):
             terminal.press("2")
             terminal.wait_for(" names")
             terminal.resize(120, 36)
-            terminal.settle(quiet=1.0)
-            assert len(terminal.screen[0]) > 100, "as wide as the terminal"
+            terminal.wait_until(lambda: len(terminal.screen[0]) > 100, "line as wide as the terminal")
             detach = ("ctrl+b", "d") if name == "tmux" else ("ctrl+a", "d")
             terminal.press(*detach)
             assert terminal.wait_exit() == 0

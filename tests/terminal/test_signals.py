@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import campaign
 import pytest
 from harness import PATIENCE, WITHOUT_FINDINGS, Terminal, modes_left
 
@@ -22,19 +23,6 @@ BASH = "?2004h"
 
 PROGRAM = [sys.executable, "-m", "nsystui"]
 """As users start it, for what happens before it has loaded."""
-
-
-@pytest.fixture
-def environment(tmp_path, job) -> dict[str, str]:
-    (tmp_path / "tmp").mkdir()
-    cache = Path(job[0]).parent / "cache"
-    return {"NSYSTUI_CACHE_DIR": str(cache), "TMPDIR": str(tmp_path / "tmp"), "PS1": "shell$ "}
-
-
-@pytest.fixture
-def unpacked(environment, tmp_path) -> dict[str, str]:
-    """The environment in which the job is still to be read."""
-    return {**environment, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
 
 
 def in_a_shell(words: list[str], environment: dict[str, str]) -> Terminal:
@@ -54,11 +42,12 @@ def settings_told(terminal: Terminal) -> list[str]:
 @pytest.mark.parametrize(
     ("number", "status", "moment"),
     [
-        (signal.SIGTERM, 143, "nsystui"),
         (signal.SIGTERM, 143, "? help"),
-        (signal.SIGHUP, 129, "? help"),
-        (signal.SIGINT, 130, "nsystui"),
-        (None, 0, "nsystui"),
+        (None, 0, "? help"),
+        pytest.param(signal.SIGTERM, 143, "nsystui", marks=pytest.mark.campaign),
+        pytest.param(signal.SIGHUP, 129, "? help", marks=pytest.mark.campaign),
+        pytest.param(signal.SIGINT, 130, "nsystui", marks=pytest.mark.campaign),
+        pytest.param(None, 0, "nsystui", marks=pytest.mark.campaign),
     ],
 )
 def test_an_end_leaves_the_terminal_as_it_was(job, environment, unpacked, number, status, moment):
@@ -78,15 +67,14 @@ def test_an_end_leaves_the_terminal_as_it_was(job, environment, unpacked, number
     assert not list(Path(environment["TMPDIR"]).iterdir())
 
 
+@pytest.mark.campaign
 def test_it_stops_and_comes_back(job, environment):
     with Terminal(["bash", "--norc", "-i"], environment) as terminal:
         terminal.wait_for("shell$")
         terminal.send(f"{shlex.join([*WITHOUT_FINDINGS, *job])}\n".encode())
         terminal.wait_for("? help")
-        terminal.settle(quiet=0.5)
         os.killpg(terminal.foreground, signal.SIGTSTP)
         terminal.wait_for("Stopped")
-        terminal.settle()
         assert modes_left(terminal.received) <= {BASH}
         terminal.send(b"echo mine $((6*7))\n")
         terminal.wait_for("mine 42")
@@ -95,12 +83,9 @@ def test_it_stops_and_comes_back(job, environment):
         terminal.send(b"fg\n")
         terminal.wait_for_bytes(ALTERNATE_ON)
         terminal.press("2")
-        terminal.wait_for(" names")
-        terminal.settle(quiet=0.5)
-        assert len(terminal.screen[-1]) > 80, f"it came back to another size:\n{terminal.text}"
+        terminal.wait_until(lambda: len(terminal.screen[-1]) > 80, "line as long as the new size")
         terminal.press("q")
         terminal.wait_for("shell$")
-        terminal.settle()
         assert modes_left(terminal.received) <= {BASH}
 
 
@@ -123,19 +108,20 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.campaign
 def test_a_stop_while_it_writes_does_not_wait_for_itself(job, environment, tmp_path):
     script = tmp_path / "writing.py"
     script.write_text(STOPPED_WHILE_IT_WRITES)
     with Terminal(["bash", "--norc", "-i"], environment) as terminal:
         terminal.wait_for("shell$")
         terminal.send(f"{shlex.join([sys.executable, str(script), *job])}\n".encode())
-        for number in range(600):
-            terminal.press("jk"[number % 2])
+
+        def is_stopped() -> bool:
+            terminal.press("j", "k")
             terminal.listen(0.2)
-            if "Stopped" in terminal.text:
-                break
-        terminal.wait_for("Stopped")
-        terminal.settle()
+            return "Stopped" in terminal.text
+
+        terminal.wait_until(is_stopped, "Stopped")
         assert modes_left(terminal.received) <= {BASH}
         terminal.send(b"fg\n")
         terminal.wait_for("? help")
@@ -143,10 +129,10 @@ def test_a_stop_while_it_writes_does_not_wait_for_itself(job, environment, tmp_p
         terminal.wait_for("shell$")
 
 
+@pytest.mark.campaign
 def test_stopped_from_outside_it_leaves_the_terminal_as_it_was(job, environment):
     with in_a_shell([*WITHOUT_FINDINGS, *job], environment) as terminal:
         terminal.wait_for("? help")
-        terminal.settle()
         program = int(subprocess.run(["pgrep", "-P", str(terminal.pid)], capture_output=True, check=True).stdout)
         os.kill(program, signal.SIGSTOP)
         terminal.listen(0.3)
@@ -161,10 +147,10 @@ def test_stopped_from_outside_it_leaves_the_terminal_as_it_was(job, environment)
         assert modes_left(terminal.received) == set()
 
 
+@pytest.mark.campaign
 def test_without_a_shell_to_go_back_to_it_does_not_stop(job, environment):
     with Terminal([*WITHOUT_FINDINGS, *job], environment) as terminal:
         terminal.wait_for("? help")
-        terminal.settle()
         terminal.mark()
         terminal.kill(signal.SIGTSTP)
         terminal.wait_for_bytes(ALTERNATE_ON)
@@ -174,6 +160,7 @@ def test_without_a_shell_to_go_back_to_it_does_not_stop(job, environment):
         assert terminal.wait_exit() == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("before", [(), (signal.SIGTSTP,), (signal.SIGTSTP, signal.SIGCONT)])
 def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, environment, before):
     """Then the system sends SIGHUP and SIGCONT."""
@@ -181,7 +168,6 @@ def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, envir
         terminal.wait_for("shell$")
         terminal.send(f"{shlex.join([*WITHOUT_FINDINGS, *job])}\n".encode())
         terminal.wait_for("? help")
-        terminal.settle()
         program = terminal.foreground
         for number in before:
             os.killpg(program, number)
@@ -198,6 +184,7 @@ def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, envir
                 time.sleep(0.1)
 
 
+@pytest.mark.campaign
 def test_it_ends_with_its_terminal_even_where_it_must_not_be_told(job, environment):
     ignoring = "trap '' HUP; exec " + shlex.join([*WITHOUT_FINDINGS, *job])
     with Terminal(["sh", "-c", ignoring], environment) as terminal:
@@ -206,6 +193,7 @@ def test_it_ends_with_its_terminal_even_where_it_must_not_be_told(job, environme
         terminal.wait_exit()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("words", [["JOB"], ["demo", "--ranks", "2", "--steps", "3"]])
 def test_a_dropped_connection_ends_it_and_leaves_nothing(job, environment, words, tmp_path):
     words = job if words == ["JOB"] else words
@@ -220,6 +208,7 @@ def test_a_dropped_connection_ends_it_and_leaves_nothing(job, environment, words
     assert not list(Path(environment["TMPDIR"]).iterdir())
 
 
+@pytest.mark.campaign
 def test_keys_and_sizes_while_it_loads(job, unpacked):
     with Terminal([*PROGRAM, *job], unpacked) as terminal:
         terminal.listen(0.2)
@@ -233,19 +222,22 @@ def test_keys_and_sizes_while_it_loads(job, unpacked):
         assert terminal.wait_exit() == 0
 
 
-@pytest.mark.parametrize(
-    ("redirection", "reason"),
-    [("</dev/null", "standard input"), ("<&-", "standard input"), ("2>/dev/null", ""), ("2>&-", "")],
-)
-def test_without_one_of_its_streams_it_ends_with_2(job, environment, redirection, reason):
-    script = f"{shlex.join([*PROGRAM, *job])} {redirection}; echo status $?"
-    with Terminal(["sh", "-c", script], environment) as terminal:
-        terminal.wait_exit()
-        assert "status 2" in terminal.text
-        assert reason in terminal.text
-        assert modes_left(terminal.received) == set()
+def test_without_one_of_its_streams_it_ends_with_2(job, environment):
+    for redirection, reason in (
+        ("</dev/null", "standard input"),
+        ("<&-", "standard input"),
+        ("2>/dev/null", ""),
+        ("2>&-", ""),
+    ):
+        script = f"{shlex.join([*PROGRAM, *job])} {redirection}; echo status $?"
+        with Terminal(["sh", "-c", script], environment) as terminal:
+            terminal.wait_exit()
+            assert "status 2" in terminal.text, redirection
+            assert reason in terminal.text, redirection
+            assert modes_left(terminal.received) == set(), redirection
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("redirection", [">/dev/null", ">&-", "| cat"])
 def test_stdout_is_not_needed_for_the_screens(job, environment, redirection):
     with Terminal(["sh", "-c", f"{shlex.join([*WITHOUT_FINDINGS, *job])} {redirection}"], environment) as terminal:
@@ -256,22 +248,16 @@ def test_stdout_is_not_needed_for_the_screens(job, environment, redirection):
         assert terminal.wait_exit() == 0
 
 
-STARTS = int(os.environ.get("NSYSTUI_STARTS", "3"))
-
-
 @pytest.mark.campaign
 def test_many_starts_and_stops_leave_nothing(job, unpacked, tmp_path):
-    """``NSYSTUI_STARTS`` times, stopped ever later: in the middle of an import, of a file, of an answer."""
-    for number in range(STARTS):
+    """Stopped ever later: in the middle of an import, of a file, of an answer."""
+    for number in range(campaign.cases(5)):
         with Terminal([*PROGRAM, *job], unpacked) as terminal:
             terminal.listen(0.05 + number * 0.37 % 2.5)
-            terminal.press("q")
-            deadline = time.monotonic() + 20
-            while terminal.exit_code is None and time.monotonic() < deadline:
+            while terminal.exit_code is None:
+                terminal.press("q")  # again: what is typed before it has the terminal is thrown away
                 terminal.listen(0.3)
-                if terminal.exit_code is None:
-                    terminal.press("q")
-            assert terminal.exit_code == 0, terminal.text
+            assert terminal.wait_exit() == 0, terminal.text
             assert modes_left(terminal.received) == set()
             assert "Traceback" not in terminal.text
             with pytest.raises(ProcessLookupError):
@@ -281,7 +267,6 @@ def test_many_starts_and_stops_leave_nothing(job, unpacked, tmp_path):
     assert not [name for name in kept if "tmp" in name or name.endswith(".part")]
 
 
-CAMPAIGN = "NSYSTUI_CAMPAIGN" in os.environ
 BEGUN = """
 import runpy, signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -289,7 +274,7 @@ print("begun")
 runpy.run_module("nsystui", None, "__main__")
 """
 """Before it has begun it is Python that interrupts hit."""
-INSTANTS = range(0, 2000, 20) if CAMPAIGN else (0, 150, 300, 400, 500, 650, 900, 1300)
+INSTANTS = [*range(0, 600, campaign.step(120)), *range(600, 2000, campaign.step(500))]
 """Milliseconds after the program has begun: in an import, as the screen is taken, while it is drawn and loads."""
 
 
@@ -299,7 +284,7 @@ def begun(job: list[str], environment: dict[str, str]) -> Terminal:
 
 def assert_clean(terminal: Terminal, statuses: set[int]) -> None:
     """The shell has its terminal back, and was told one of these statuses."""
-    terminal.wait_for("gone", timeout=60)
+    terminal.wait_for("gone")
     settings = settings_told(terminal)
     assert len(settings) >= 2 and len(set(settings)) == 1
     assert modes_left(terminal.received) == set()
@@ -313,22 +298,22 @@ def assert_clean(terminal: Terminal, statuses: set[int]) -> None:
 def test_a_signal_at_any_instant_leaves_the_terminal_as_it_was(job, unpacked, number):
     for instant in INSTANTS:
         with begun(job, unpacked) as terminal:
-            terminal.wait_for("begun", timeout=60)
+            terminal.wait_for("begun")
             terminal.listen(instant / 1000)
             terminal.kill(number)
             assert_clean(terminal, {128 + number})
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("seed", range(40 if CAMPAIGN else 4))
+@pytest.mark.parametrize("seed", range(campaign.cases(4)))
 def test_a_storm_of_signals_leaves_the_terminal_as_it_was(job, unpacked, seed):
     chance = random.Random(seed)
     ending = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
     others = [signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP]
     with begun(job, unpacked) as terminal:
-        terminal.wait_for("begun", timeout=60)
+        terminal.wait_for("begun")
         if chance.random() < 0.5:
-            terminal.wait_for("1 Ovw", timeout=60)
+            terminal.wait_for("1 Ovw")
         terminal.listen(chance.random() / 2)
         for number in [*chance.choices(others, k=10), *chance.choices(ending * 3 + others, k=40), *ending]:
             terminal.kill(number)
@@ -336,18 +321,24 @@ def test_a_storm_of_signals_leaves_the_terminal_as_it_was(job, unpacked, seed):
         assert_clean(terminal, {128 + number for number in ending})
 
 
-@pytest.mark.parametrize("module", ["argparse", "textual", "asyncio"])
-@pytest.mark.parametrize("words", [["nsystui"], ["nsystui", "kernels"]])
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [
+        ("nsystui", "textual"),
+        ("nsystui kernels", "argparse"),
+        pytest.param("nsystui", "argparse", marks=pytest.mark.campaign),
+        pytest.param("nsystui", "asyncio", marks=pytest.mark.campaign),
+    ],
+)
 def test_an_interrupt_in_the_midst_of_an_import_is_no_traceback(job, environment, module, words, tmp_path):
-    (tmp_path / f"{module}.py").write_text("import os; os.kill(os.getpid(), 2); import time; time.sleep(60)")
-    environment["PYTHONPATH"] = str(tmp_path)
-    if len(words) > 1 and module != "argparse":
-        pytest.skip("no command imports that")
-    with in_a_shell([sys.executable, "-m", *words, *job], environment) as terminal:
+    (tmp_path / f"{module}.py").write_text("import os; os.kill(os.getpid(), 2); import time; time.sleep(600)")
+    command = [sys.executable, "-m", *words.split(), *job]
+    with in_a_shell(command, {**environment, "PYTHONPATH": str(tmp_path)}) as terminal:
         assert_clean(terminal, {130})
 
 
-@pytest.mark.parametrize("instant", range(0, 2000, 50) if CAMPAIGN else (0, 50, 600))
+@pytest.mark.campaign
+@pytest.mark.parametrize("instant", [50, *range(0, 2000, campaign.step(650))])
 def test_a_terminal_that_goes_early_ends_it_even_where_it_must_not_be_told(job, unpacked, instant):
     """So many milliseconds after it begins to draw, or to start."""
     ignoring = "trap '' HUP; exec " + shlex.join([*PROGRAM, *job])
@@ -356,7 +347,7 @@ def test_a_terminal_that_goes_early_ends_it_even_where_it_must_not_be_told(job, 
             terminal.listen(0.001)
         terminal.listen(instant / 1000)
         terminal.hang_up()
-        terminal.wait_exit(60)
+        terminal.wait_exit()
 
 
 NEVER_ENDING = """
@@ -372,26 +363,27 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("where", ["on_unmount", "stop_loading", "exit", "_load"])
 def test_a_signal_ends_it_whatever_it_waits_for(job, environment, tmp_path, where):
     script = tmp_path / "never.py"
     script.write_text(NEVER_ENDING.format(where=where))
     with in_a_shell([sys.executable, str(script), *job], environment) as terminal:
-        terminal.wait_for("1 Ovw", timeout=60)
+        terminal.wait_for("1 Ovw")
         terminal.kill(signal.SIGTERM)
         assert_clean(terminal, {143})
 
 
+@pytest.mark.campaign
 def test_a_stopped_job_that_the_shell_kills_is_gone(job, environment):
     with Terminal(["bash", "--norc", "-i"], environment) as terminal:
-        terminal.wait_for("shell$", timeout=30)
+        terminal.wait_for("shell$")
         terminal.send(f"{shlex.join([*WITHOUT_FINDINGS, *job])}\n".encode())
-        terminal.wait_for("? help", timeout=60)
-        terminal.settle()
+        terminal.wait_for("? help")
         terminal.press("ctrl+z")
-        terminal.wait_for("Stopped", timeout=30)
+        terminal.wait_for("Stopped")
         # Bash's wait returns at once for a job that it still counts as stopped;
         # continuing the job through bash makes it wait for the end.
         terminal.send(b"kill %1; kill -CONT %1; wait %1; echo status $?\n")
-        terminal.wait_for("status 143", timeout=60)
+        terminal.wait_for("status 143")
         assert modes_left(terminal.received) <= {BASH}

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import PATIENCE, WITHOUT_FINDINGS, Terminal
+from harness import WITHOUT_FINDINGS, Terminal
 
 RATE = 56_000 // 8
+pytestmark = pytest.mark.campaign
 BEHIND = 4 * RATE
 """Bytes that may still come after the last key: a screen on its way, one more, and what the system keeps."""
 
@@ -54,6 +55,6 @@ def test_every_single_key_answers(terminal):
     for key, words in answers.items():
         terminal.mark()
         terminal.press(key)
-        terminal.answer(quiet=1.0, timeout=PATIENCE)
+        terminal.answer(quiet=1.0)
         assert words in terminal.text, key
     terminal.press("escape")

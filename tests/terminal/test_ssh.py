@@ -19,9 +19,11 @@ from harness import Terminal, modes_left
 from synthetic import training_job
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
-pytestmark = pytest.mark.skipif(
-    SSHD is None or not shutil.which("ssh"), reason="neither without sshd nor without ssh (Debian: openssh-server)"
-)
+MISSING = SSHD is None or not shutil.which("ssh")
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.skipif(MISSING, reason="neither without sshd nor without ssh (Debian: openssh-server)"),
+]
 
 CONFIG = """Port {port}
 ListenAddress 127.0.0.1
@@ -105,8 +107,7 @@ def test_keys_and_sizes_go_through_and_the_mouse_is_left_alone(server):
         terminal.press("2")
         terminal.wait_for(" names")
         terminal.resize(120, 36)
-        terminal.settle(quiet=0.7)
-        assert len(terminal.screen[0]) > 100 and terminal.screen[-1], "as large as the terminal"
+        terminal.wait_until(lambda: len(terminal.screen[0]) > 100 and terminal.screen[-1], "screen of the new size")
         assert b"\x1b[?1003h" not in terminal.received
         terminal.press("q")
         assert terminal.wait_exit() == 0

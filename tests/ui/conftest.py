@@ -12,6 +12,7 @@ from textual.css.stylesheet import Stylesheet
 
 from nsystui.exports.demo import TrainingJob
 from nsystui.ui.screens import base, findings
+from nsystui.ui.widgets.lines import KeyLine
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +58,9 @@ def styles_are_parsed_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def details_follow_at_once() -> Iterator[None]:
-    """The details of a row follow when no key does for 0.2 s; a test waits for them after every key."""
+def details_follow_at_once_and_notices_stay() -> Iterator[None]:
+    """Details of a row follow when no key does for 0.2 s, and a notice leaves after seconds: neither is for a clock."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "DETAIL_DELAY", 0.01)
+        patch.setattr(base, "DETAIL_DELAY", 0.05)
+        patch.setattr(KeyLine.say, "__defaults__", (600.0,))
         yield

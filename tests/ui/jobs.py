@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import idle  # noqa: F401 - pilots wait until the program rests
+import pytest
+from idle import until_idle  # pilots wait until the program rests
 from textual.events import Key
+from textual.pilot import Pilot
 from textual.strip import Strip
 
 from nsystui.questions.opening import Source
 from nsystui.ui.app import NsystuiApp
+from nsystui.ui.widgets.lines import ChoiceLine
 
 NARROW, WIDE = (80, 24), (120, 36)
 
@@ -30,6 +33,22 @@ async def running(
         yield app, pilot
 
 
+@contextlib.asynccontextmanager
+async def kept_at_work(app: NsystuiApp, size: tuple[int, int] = NARROW) -> AsyncIterator[Callable[[], Any]]:
+    """The program while a thread that the test holds up keeps it from resting: ``tap`` keys, and wait with ``becomes``.
+
+    What this gives is called and awaited once the thread may go on: it waits until the program rests.
+    """
+
+    async def no_wait(*_: object, **__: object) -> bool:
+        return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pilot, "_wait_for_screen", no_wait)
+        async with app.run_test(size=size):
+            yield until_idle
+
+
 def painted(app: NsystuiApp) -> list[Strip]:
     """The lines of the screen as they are painted; Textual has no public way to them."""
     return app.screen._compositor.render_strips()
@@ -43,12 +62,17 @@ def screen_text(app: NsystuiApp) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-async def becomes(pilot: Any, holds: Callable[[], bool], seconds: float = 60.0) -> bool:
+async def becomes(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Whether a condition holds in time: only for a program that a test keeps at work, so that it never rests."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         await asyncio.sleep(0.005)
     return holds()
+
+
+async def becomes_text(app: NsystuiApp, words: str) -> bool:
+    """Whether ``words`` come to be on the screen of a program that a test keeps at work."""
+    return await becomes(lambda: any(words in "".join(part.text for part in strip) for strip in painted(app)))
 
 
 def tap(app: NsystuiApp, *keys: str) -> None:
@@ -63,3 +87,26 @@ def line_with(app: NsystuiApp, words: str) -> str:
     found = next((line for line in lines if words in line), None)
     assert found is not None, f"{words!r} is not on the screen:\n" + "\n".join(lines)
     return found
+
+
+def last_line(app: NsystuiApp) -> str:
+    """The keys, or what a key said."""
+    return screen_text(app)[-1]
+
+
+def view_bar(app: NsystuiApp) -> str:
+    """The line of the views and groupings to choose from."""
+    return app.screen.query_one(ChoiceLine).render_line(0).text.rstrip()
+
+
+def cells(app: NsystuiApp, key: str) -> list[Any]:
+    """All values of a column of the screen's table."""
+    answer = app.screen.table.answer
+    place = [column.key for column in answer.columns].index(key)
+    return [row[place] for row in answer.page(0, len(answer))]
+
+
+async def answer(app: NsystuiApp, pilot: Any, text: str) -> None:
+    """Puts ``text`` into the open prompt and submits it."""
+    app.screen.prompt.value = text
+    await pilot.press("enter")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
-import pytest
 from textual.app import App, ComposeResult
 from textual.message import Message
 
 from nsystui.base.text import width_of
+from nsystui.questions.algebra.distributions import Density
 from nsystui.ui.widgets.charts import Lane, StripChart
-from nsystui.ui.widgets.plots import blocks, histogram_lines, tick_line, time_axis
+from nsystui.ui.widgets.plots import blocks, histogram_lines, plot_lines, tick_line, time_axis
 from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.stacks import Cell, dominant, half_cells, shade_blocks, shades, stack_cells
 
@@ -32,26 +33,17 @@ def test_more_bins_than_columns_keep_their_peaks_and_fewer_repeat():
 def test_an_axis_has_round_times_in_their_columns():
     assert time_axis(6 * S, 7 * S, 50) == "│6.0 s    │6.2 s    │6.4 s    │6.6 s    │6.8 s    "
     assert time_axis(0, 800_000, 40) == "│0 µs     │200 µs   │400 µs   │600 µs   "
-
-
-def test_an_axis_names_times_as_finely_as_its_steps():
     axis = time_axis(6_412_018_000, 6_412_020_000, 80)
     assert axis.startswith("│6.412 018 0 s")
     assert "│6.412 019 0 s" in axis
 
 
-@pytest.mark.parametrize(
-    "lo,hi", [(0, 1), (0, 7), (-5 * MS, 5 * MS), (1, 41 * S), (0, 86_400 * S), (10**18, 10**18 + 3)]
-)
-@pytest.mark.parametrize("width", [1, 2, 9, 59, 111])
-def test_an_axis_is_as_wide_as_asked_and_its_labels_do_not_touch(lo, hi, width):
-    axis = time_axis(lo, hi, width)
-    assert len(axis) == width
-    for label in axis.split("│")[1:-1]:
-        assert label == "" or label.endswith(" ")
-
-
-def test_an_axis_without_a_span_is_blank():
+def test_an_axis_is_as_wide_as_asked_and_its_labels_do_not_touch():
+    spans = ((0, 1), (0, 7), (-5 * MS, 5 * MS), (1, 41 * S), (0, 86_400 * S), (10**18, 10**18 + 3))
+    for (low, high), width in product(spans, (1, 2, 9, 59, 111)):
+        axis = time_axis(low, high, width)
+        assert len(axis) == width
+        assert all(label == "" or label.endswith(" ") for label in axis.split("│")[1:-1]), (axis, width)
     assert time_axis(5, 5, 10) == " " * 10
     assert time_axis(0, 5, 0) == ""
 
@@ -70,6 +62,16 @@ def test_a_histogram_too_narrow_for_bars_keeps_labels_and_counts():
     assert [width_of(line) for line in histogram_lines(["<64KiB", "a\x1b[31m"], [1, 2], 5)] == [5, 5]
     assert histogram_lines([], [], 20) == []
     assert histogram_lines(["all"], [0], 20) == ["all" + " " * 16 + "0"]
+
+
+def test_marks_of_a_plot_grow_with_the_points_and_its_ends_have_labels():
+    plot = Density([[0, 0, 12], [0, 3, 0], [1, 0, 0]], (1.0, 100.0), (2.0, 50.0))
+    assert plot_lines(plot, 16, "{:g} u".format, "{:g} u".format) == [
+        "50 u │  ■       ",
+        "     │ ○        ",
+        " 2 u │·         ",
+        "      1 u  100 u",
+    ]
 
 
 class SizedChart(StripChart):
@@ -141,22 +143,8 @@ async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
     app = ChartApp()
     async with app.run_test(size=(80, 24)) as pilot:
         columns = []
-        for key in (
-            "right",
-            "greater_than_sign",
-            "shift+right",
-            "left",
-            "less_than_sign",
-            "shift+left",
-            "end",
-            "right",
-            "home",
-            "left",
-            "l",
-            "G",
-            "h",
-            "g",
-        ):
+        keys = "right greater_than_sign shift+right left less_than_sign shift+left end right home left l G h g"
+        for key in keys.split():
             await pilot.press(key)
             columns.append(app.chart.cursor_column)
         assert columns == [1, 11, 21, 20, 10, 0, 58, 58, 0, 0, 1, 58, 57, 0]
@@ -169,21 +157,13 @@ async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
         assert app.chart.time_column(6 * S + S // 2) == 29
         await pilot.press("enter")
         assert app.heard[-1] == StripChart.Selected(app.chart)
-
-
-async def test_the_cursor_takes_no_blank_within_a_label_of_the_axis():
-    app = ChartApp()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press(*["right"] * 4)
+        await pilot.press("home", *["right"] * 4)
         assert app.lines()[16].startswith("             │6.0 s "), "the blank before the unit is the label's"
         await pilot.press("right", "right")
         assert app.lines()[16].startswith("             │6.0 s▲")
-
-
-async def test_with_few_lanes_the_cursor_goes_through_all():
     app = ChartApp(lanes=3)
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("right")
+        await pilot.press("right")  # through all lanes, where there are few
         assert app.reversed_cells() == [(0, 14), (1, 14), (2, 14), (3, 14)]
 
 
@@ -281,18 +261,14 @@ async def test_a_span_is_marked_between_two_presses():
         assert app.chart.span is None
         app.chart.mark_span(3, 5)
         assert app.chart.span == (3, 5)
-        app.chart.set_lanes(app.chart.lanes, 0, S)
-        assert app.chart.span is None, "other times: the columns mean something else"
-
-
-async def test_the_cursor_keeps_its_time_when_the_width_changes():
-    app = ChartApp()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("greater_than_sign", "greater_than_sign", "greater_than_sign")
+        await pilot.press("home", "greater_than_sign", "greater_than_sign", "greater_than_sign")
         before = app.chart.cursor_times
         await pilot.resize_terminal(138, 24)
         await pilot.pause()
         assert before[0] <= app.chart.cursor_times[0] <= before[1]
+        app.chart.mark_span(3, 5)
+        app.chart.set_lanes(app.chart.lanes, 0, S)
+        assert app.chart.span is None, "other times: the columns mean something else"
 
 
 async def test_labels_are_safe_and_an_empty_chart_draws():

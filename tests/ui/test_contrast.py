@@ -68,13 +68,14 @@ def weak(app: NsystuiApp, terminal: TerminalTheme) -> dict[tuple[object, ...], s
 @pytest.mark.parametrize(
     ("look", "theme", "terminals", "screens"),
     [
-        (Look(), "textual-dark", (DARK,), (*TABLES, *CHARTS)),
-        (Look(light=True), None, (LIGHT,), (*TABLES, *CHARTS)),
-        (Look(few_colors=True, light=True), None, (LIGHT,), TABLES),
+        pytest.param(Look(), "textual-dark", (DARK,), (*TABLES, *CHARTS), id="dark"),
+        pytest.param(Look(light=True), None, (LIGHT,), (*TABLES, *CHARTS), id="light", marks=pytest.mark.campaign),
+        pytest.param(
+            Look(few_colors=True, light=True), None, (LIGHT,), TABLES, id="16 on light", marks=pytest.mark.campaign
+        ),
         # The blocks of charts have the palette of the terminal's user.
-        (Look(few_colors=True), None, (DARK, LIGHT), TABLES),
+        pytest.param(Look(few_colors=True), None, (DARK, LIGHT), TABLES, id="16 colours", marks=pytest.mark.campaign),
     ],
-    ids=["dark", "light", "16 colours on light alone", "16 colours on dark and light"],
 )
 async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, terminals, screens):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look)
@@ -82,7 +83,6 @@ async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, te
         app.theme = theme
     hard = {}
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.pause()
         for keys in screens:
             await pilot.press(*keys)
             for terminal in terminals:
@@ -96,7 +96,6 @@ async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, te
 async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_directory, look, terminal):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look)
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.pause()
         await pilot.press("4")
         chart = app.screen.query_one("#chart")
         names = [name for name in CATEGORIES if name not in ("better", "worse", "idle", "nvtx")]
@@ -106,15 +105,10 @@ async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_d
         assert all(contrast(tuple(fill), tuple(page)) >= 4.5 for fill in fills.values())
 
 
-async def test_sixteen_colours_are_enough_for_overview_and_gpu(demo_job, cache_directory):
+async def test_sixteen_colours_are_enough_for_the_gpu(demo_job, cache_directory):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), Look(few_colors=True))
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.pause()
         await pilot.press("4")
-        colours = {
-            style.color.number
-            for strip in painted(app)
-            for text, style, _ in strip
-            if style is not None and style.color is not None and "█" in text
-        }
+        segments = [segment for strip in painted(app) for segment in strip if segment.style and segment.style.color]
+        colours = {style.color.number for text, style, _ in segments if "█" in text}
         assert {2, 3, 14} <= colours, "compute, NCCL, metrics"

@@ -71,14 +71,7 @@ async def test_an_nccl_kernel_says_its_step_message_and_who_came_last(job, cache
                 assert f"rank {times.index(min(times))} came last" in text
 
 
-async def test_a_launch_says_its_step(job, cache):
-    async with running(job, cache, WIDE) as (app, pilot):
-        await pilot.press("2", "enter", "enter")
-        values = app.screen.values()
-        assert f"step {step_of(job[int(values['rank'])], int(values['correlation_id']))} " in details(app)
-
-
-async def test_a_kernel_of_the_table_has_its_full_name_in_the_details(job, cache):
+async def test_a_launch_says_its_step_and_a_kernel_its_full_name(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
         await pilot.press("2")
         table = app.screen.table
@@ -87,14 +80,19 @@ async def test_a_kernel_of_the_table_has_its_full_name_in_the_details(job, cache
         table.move_to(here)
         await pilot.pause()
         assert "".join(rows[here]["name"].split()) in "".join(details(app).split())
+        await pilot.press("home", "enter", "enter")
+        values = app.screen.values()
+        assert f"step {step_of(job[int(values['rank'])], int(values['correlation_id']))} " in details(app)
 
 
+@pytest.mark.campaign
 async def test_of_one_rank_alone_nobody_came_last(job, cache):
     async with running(job[:1], cache, WIDE) as (app, pilot):
         await pilot.press("3", "enter")
         assert "comm " in details(app) and "transfer" not in details(app) and "last" not in details(app)
 
 
+@pytest.mark.campaign
 async def test_events_show_smart_names_and_keep_full_ones(shared_export, cache):
     path = shared_export("ddp-a100-rank0of4")
     async with running([path], cache, WIDE) as (app, pilot):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NARROW, WIDE, becomes, line_with, running, screen_text
+from jobs import WIDE, answer, cells, line_with, running, screen_text
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import NAME, Column, Unit
@@ -39,26 +39,12 @@ def whole(jobs: Sequence[Any]) -> tuple[Side, Side]:
 
 @contextlib.asynccontextmanager
 async def comparing(
-    files: Sequence[Sequence[Path]], cache: Path, size: tuple[int, int] = NARROW, sides: Any = whole
+    files: Sequence[Sequence[Path]], cache: Path, size: tuple[int, int] = WIDE, sides: Any = whole
 ) -> AsyncIterator[tuple[DiffApp, Any]]:
     sources = [Source(tuple(map(str, own)), cache) for own in files]
     app = DiffApp(sources, sides, Options(), Look())
     async with app.run_test(size=size) as pilot:
-        await becomes(pilot, lambda: app.sides is not None or app.return_code is not None)
-        if app.sides is not None:
-            await becomes(pilot, lambda: getattr(app.screen, "answer", None) is not None)
-            await pilot.pause()
         yield app, pilot
-
-
-def shown_keys(app: Any) -> list[str]:
-    return [column.key for column in app.screen.table.answer.columns]
-
-
-def cells(app: Any, key: str) -> list[Any]:
-    answer = app.screen.table.answer
-    place = [column.key for column in answer.columns].index(key)
-    return [row[place] for row in answer.page(0, len(answer))]
 
 
 def keys_of(text: str) -> list[str]:
@@ -70,63 +56,44 @@ def keys_of(text: str) -> list[str]:
 # Two ranks of the open job
 
 
-async def test_x_on_two_ranks_of_the_overview_compares_them(demo_job, cache_directory):
+@pytest.mark.campaign
+async def test_two_ranks_that_are_marked_are_compared(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("x")
         line_with(app, "A = rank 0: x on another rank compares")
-        await pilot.press("down", "down", "x")
+        await pilot.press("x")
+        line_with(app, "mark cleared: rank 0")
+        await pilot.press("x", "down", "down", "x")
         assert isinstance(app.screen, DiffScreen)
         assert line_with(app, "[A] rank 0   [B] rank 2")
         assert line_with(app, "[summary]")
         await pilot.press("escape")
         assert isinstance(app.screen, OverviewScreen)
-
-
-async def test_x_twice_on_a_rank_takes_the_mark_away(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("x", "x")
-        line_with(app, "mark cleared: rank 0")
-        await pilot.press("down", "x")
-        assert isinstance(app.screen, OverviewScreen)
-
-
-async def test_x_on_two_rows_of_the_ranks_screen_compares_them(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("7")
         ranks = cells(app, "rank")
         await pilot.press("x", "down", "x")
         assert line_with(app, f"[A] rank {ranks[0]}   [B] rank {ranks[1]}")
 
 
-@pytest.mark.parametrize("key", ["1", "7"])
-async def test_two_groups_of_ranks_are_typed(demo_job, cache_directory, key):
+@pytest.mark.campaign
+async def test_groups_of_ranks_are_typed(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press(key, "X")
-        await pilot.press("end", *["backspace"] * 5, *keys_of("0,1 -- 2-3"), "enter")
-        assert isinstance(app.screen, DiffScreen)
-        assert line_with(app, "[A] ranks 0-1   [B] ranks 2-3")
-
-
-async def test_a_group_without_another_is_compared_with_all_others(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("X", "enter")
+        for text, complaint in (
+            ("0 -- 9", "rank 9 is not open"),
+            ("0-3", "these are all ranks"),
+            ("1 -- 1", "the same ranks twice"),
+            ("a", "write numbers and spans"),
+        ):
+            await pilot.press("X", "end", *["backspace"] * 5, *keys_of(text), "enter")
+            assert isinstance(app.screen, OverviewScreen), text
+            assert line_with(app, complaint)
+            await pilot.press("escape")
+        await pilot.press("X", "enter")  # a group without another is compared with all others
         assert line_with(app, "[A] rank 0   [B] ranks 1-3")
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("0 -- 9", "rank 9 is not open"),
-        ("0-3", "these are all ranks"),
-        ("1 -- 1", "the same ranks twice"),
-        ("a", "write numbers and spans"),
-    ],
-)
-async def test_groups_that_cannot_be_compared_say_why(demo_job, cache_directory, text, complaint):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("X", "end", *["backspace"] * 5, *keys_of(text), "enter")
-        assert isinstance(app.screen, OverviewScreen)
-        assert line_with(app, complaint)
+        for key in "17":
+            await pilot.press(key, "X", "end", *["backspace"] * 5, *keys_of("0,1 -- 2-3"), "enter")
+            assert isinstance(app.screen, DiffScreen)
+            assert line_with(app, "[A] ranks 0-1   [B] ranks 2-3")
 
 
 async def test_one_rank_alone_cannot_be_compared(demo_job, cache_directory):
@@ -135,13 +102,19 @@ async def test_one_rank_alone_cannot_be_compared(demo_job, cache_directory):
         line_with(app, "there is one rank only")
 
 
+@pytest.mark.campaign
 async def test_enter_goes_from_the_summary_to_a_table_and_to_the_name_on_its_screen(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("x", "down", "x")
         place = [text.strip() for text in cells(app, "what")].index("kernels")
         await pilot.press(*["down"] * place, "enter")
         assert app.screen.name_of_table == "kernels"
+        full = next(name for name in cells(app, "name") if name.startswith("void "))
+        smart = app.screen.table.names[full]
+        assert line_with(app, smart[:30]) and not any(full[:20] in line for line in screen_text(app)[:-7])
+        assert any(full in row for row in app.screen.answer_to_export().rows), "files have full names"
         await pilot.press("n")
+        assert line_with(app, full[:20]) and app.screen.table.names == {}
         name = cells(app, "name")[0]
         await pilot.press("enter")
         assert line_with(app, "in A or B? B")
@@ -151,6 +124,7 @@ async def test_enter_goes_from_the_summary_to_a_table_and_to_the_name_on_its_scr
         assert [item.rank for item in app.job.ranks if item.task in app.selection.tasks] == [0]
 
 
+@pytest.mark.campaign
 async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("x", "down", "x", "v", "v", "v")
@@ -163,64 +137,33 @@ async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_di
 # Tables
 
 
-async def test_the_verdict_stands_above_the_summary_alone(demo_job, other_job, cache_directory):
-    async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
-        assert screen_text(app)[3].startswith("B is ") and sum("B is " in line for line in screen_text(app)) == 1
-        await pilot.press("v")
-        assert not any("B is " in line for line in screen_text(app))
-
-
-async def test_v_goes_through_the_tables_and_back(demo_job, other_job, cache_directory):
+async def test_the_tables_of_two_jobs(demo_job, other_job, cache_directory, tmp_path):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
+        line_with(app, "ctrl+p all commands")
+        assert screen_text(app)[3].startswith("B is ") and sum("B is " in line for line in screen_text(app)) == 1
+        assert "GPU operation time per rank" in cells(app, "what"), "the sides have other numbers of ranks"
+        assert app.screen.row_details()[0] == [cells(app, "what")[0].strip()]
+        target = tmp_path / "out.json"
+        await pilot.press("e")
+        await answer(app, pilot, str(target))
+        found = {row["what"].strip(): row for row in json.loads(target.read_text())}
+        assert found["GPU busy"]["unit"] == "%" and isinstance(found["GPU busy"]["a"], float)
+
         for name in ("kernels", "families", "nvtx", "nccl", "memory", "functions", "calltree", "steps", "summary"):
             await pilot.press("v")
             assert line_with(app, f"[{name}]")
             assert len(app.screen.table.answer)
+            assert any("B is " in line for line in screen_text(app)) == (name == "summary"), name
         await pilot.press("V")
         assert app.screen.name_of_table == "steps"
+        await pilot.press("d")
+        assert app.screen.name_of_table == "nvtx" and "step 0" in " ".join(cells(app, "name"))
+        await pilot.press("d")
+        assert "step *" in " ".join(cells(app, "name"))
 
-
-async def test_kernels_have_smart_names_and_files_full_ones(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("7", "x", "down", "x", "v")
-        assert app.screen.name_of_table == "kernels"
-        full = next(name for name in cells(app, "name") if name.startswith("void "))
-        smart = app.screen.table.names[full]
-        assert line_with(app, smart[:30]) and not any(full[:20] in line for line in screen_text(app)[:-7])
-        assert any(full in row for row in app.screen.answer_to_export().rows)
-        await pilot.press("n")
-        assert line_with(app, full[:20]) and app.screen.table.names == {}
-
-
-async def test_the_details_of_a_row_are_named_and_have_no_bar(demo_job, other_job, cache_directory):
-    async with comparing((demo_job, other_job), cache_directory) as (app, pilot):
-        assert app.screen.row_details()[0] == [cells(app, "what")[0].strip()]
-        await pilot.press("v")
+        await pilot.press("V", "V")
+        assert app.screen.name_of_table == "kernels" and line_with(app, "A/rank")
         assert not any("█" in fact or "more ▲" in fact for facts in app.screen.row_details() for fact in facts)
-
-
-async def test_x_swaps_the_sides(demo_job, other_job, cache_directory):
-    async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
-        await pilot.press("v")
-        before = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
-        await pilot.press("x")
-        assert line_with(app, "[A] after   [B] before")
-        after = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
-        assert after == pytest.approx({name: -change for name, change in before.items()})
-
-
-async def test_per_rank_is_on_the_screen_where_the_sides_have_other_numbers_of_ranks(
-    demo_job, other_job, cache_directory
-):
-    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        assert "GPU operation time per rank" in cells(app, "what")
-        await pilot.press("v")
-        assert line_with(app, "A/rank")
-
-
-async def test_a_filter_leaves_rows_and_escape_takes_it_away(demo_job, other_job, cache_directory):
-    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        await pilot.press("v")
         count = len(app.screen.table.answer)
         await pilot.press("/", *"nccl", "enter")
         assert 0 < len(app.screen.table.answer) < count
@@ -229,52 +172,25 @@ async def test_a_filter_leaves_rows_and_escape_takes_it_away(demo_job, other_job
         await pilot.press("escape")
         assert len(app.screen.table.answer) == count
 
+        before = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
+        await pilot.press("x")
+        assert line_with(app, "[A] after   [B] before")
+        after = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
+        assert after == pytest.approx({name: -change for name, change in before.items()})
 
-async def test_numbers_are_folded_or_not(demo_job, other_job, cache_directory):
-    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        await pilot.press("d")
-        assert app.screen.name_of_table == "nvtx"
-        assert "step 0" in " ".join(cells(app, "name"))
-        await pilot.press("d")
-        assert "step *" in " ".join(cells(app, "name"))
-
-
-async def test_e_exports_plain_values_of_the_summary(demo_job, other_job, cache_directory, tmp_path):
-    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        target = tmp_path / "out.json"
-        await pilot.press("e")
-        app.screen.prompt.value = str(target)
+        await pilot.press("ctrl+p")
+        text = "\n".join(screen_text(app))
+        assert "swap A and B" in text and "– view" not in text
+        await pilot.press(*"swap")
         await pilot.press("enter")
-        assert await becomes(pilot, target.exists)
-        found = {row["what"].strip(): row for row in json.loads(target.read_text())}
-        assert found["GPU busy"]["unit"] == "%" and isinstance(found["GPU busy"]["a"], float)
+        assert isinstance(app.screen, DiffScreen) and app.screen.sides[0].label == "before"
 
 
-async def test_functions_and_the_call_tree_of_both_jobs_are_views_whose_rows_open_in_either(
+@pytest.mark.campaign
+async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(
     demo_job, other_job, cache_directory, tmp_path
 ):
-    async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
-        await pilot.press(*["tab"] * 6)
-        assert line_with(app, "[functions]")
-        sizes = [abs(change) for change in cells(app, "difference")]
-        assert sizes == sorted(sizes, reverse=True) and sizes[0]
-        name, samples = cells(app, "full_name")[0], cells(app, "own_samples_b")[0]
-        await pilot.press("enter", "backspace", "b", "enter")
-        assert isinstance(app.screen, HostScreen) and cells(app, "full_name") == [name]
-        assert cells(app, "own")[0] >= samples  # in the table, those between the first step and the last
-        await pilot.press("escape", "tab")
-        assert line_with(app, "[calltree]")
-        assert cells(app, "parent")[0] == 0
-        target = tmp_path / "tree.csv"
-        await pilot.press("e")
-        app.screen.prompt.value = str(target)
-        await pilot.press("enter")
-        assert await becomes(pilot, target.exists)
-        assert "Total Difference per Step (ns)" in target.read_text().splitlines()[0]
-
-
-async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(demo_job, other_job, cache_directory):
-    async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
+    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
         await pilot.press("r")
         line_with(app, "A and B are fixed here")
         await pilot.press("v")
@@ -287,6 +203,23 @@ async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(dem
             assert f"{side.upper()}: {'after' if side == 'b' else 'before'}" in screen_text(app)[0]
             await pilot.press("escape")
             assert isinstance(app.screen, DiffScreen)
+
+        await pilot.press(*["tab"] * 5)
+        assert line_with(app, "[functions]")
+        sizes = [abs(change) for change in cells(app, "difference")]
+        assert sizes == sorted(sizes, reverse=True) and sizes[0]
+        name, samples = cells(app, "full_name")[0], cells(app, "own_samples_b")[0]
+        await pilot.press("enter", "backspace", "b", "enter")
+        assert isinstance(app.screen, HostScreen) and cells(app, "full_name") == [name]
+        assert cells(app, "own")[0] >= samples  # in the table, those between the first step and the last
+        await pilot.press("escape", "tab")
+        assert line_with(app, "[calltree]")
+        assert cells(app, "parent")[0] == 0
+        target = tmp_path / "tree.csv"
+        await pilot.press("e")
+        await answer(app, pilot, str(target))
+        assert "Total Difference per Step (ns)" in target.read_text().splitlines()[0]
+
         await pilot.press("1")
         assert isinstance(app.screen, OverviewScreen) and app.job is app.sides[0].job
 
@@ -319,45 +252,35 @@ def test_less_time_is_better_and_a_count_is_neither(what, difference, expected):
     assert change_styles({"what": what, "difference": difference}).get("difference") == expected
 
 
-# Two jobs alone
+# What cannot be compared, and another job from the palette
 
 
-async def test_a_job_that_cannot_be_read_ends_with_its_reason(demo_job, cache_directory, tmp_path):
-    broken = tmp_path / "broken.sqlite"
-    broken.write_text("nothing")
-    async with comparing([demo_job, [broken]], cache_directory) as (app, pilot):
-        await becomes(pilot, lambda: app.return_code is not None)
-        assert app.return_code == 2 and any("broken.sqlite" in reason for reason in app.reasons)
-
-
-async def test_sides_that_are_not_there_end_with_one_line(demo_job, cache_directory):
-    def sides(jobs: Sequence[Any]) -> tuple[Side, Side]:
+@pytest.mark.campaign
+async def test_what_cannot_be_compared_ends_with_its_reason(demo_job, cache_directory, tmp_path):
+    def no_sides(jobs: Sequence[Any]) -> tuple[Side, Side]:
         raise UsageError("rank 9 is not open")
 
-    async with comparing([demo_job], cache_directory, sides=sides) as (app, pilot):
-        await becomes(pilot, lambda: app.return_code is not None)
+    broken = tmp_path / "broken.sqlite"
+    broken.write_text("nothing")
+    async with comparing([demo_job, [broken]], cache_directory) as (app, _):
+        assert app.return_code == 2 and any("broken.sqlite" in reason for reason in app.reasons)
+    async with comparing([demo_job], cache_directory, sides=no_sides) as (app, _):
         assert (app.return_code, app.reasons) == (2, ["rank 9 is not open"])
 
 
-# Another job, from the palette
-
-
-async def ask_for_other(app, pilot) -> None:
-    app.screen.open_question(recipe_named("diff"))
-    await pilot.pause()
-
-
-async def compared(app, pilot) -> None:
-    assert await becomes(pilot, lambda: getattr(app.screen, "answer", None) is not None)
-    await pilot.pause()
-
-
-async def test_the_palettes_diff_compares_with_another_job(demo_job, other_job, cache_directory):
+@pytest.mark.campaign
+async def test_the_palettes_diff_compares_with_another_job_or_groups_of_ranks(
+    demo_job, other_job, cache_directory, tmp_path
+):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await ask_for_other(app, pilot)
+
+        async def ask_for_other() -> None:
+            app.screen.open_question(recipe_named("diff"))
+            await pilot.pause()
+
+        await ask_for_other()
         line_with(app, "compare with a path, or ranks A -- B")
         await pilot.press(*keys_of(str(other_job[0].parent)), "enter")
-        await compared(app, pilot)
         assert isinstance(app.screen, DiffScreen)
         a, b = app.screen.sides
         assert (a.job, len(b.job.ranks)) == (app.job, 2)
@@ -368,33 +291,19 @@ async def test_the_palettes_diff_compares_with_another_job(demo_job, other_job, 
         assert isinstance(app.screen, OverviewScreen)
         assert len(app.job.ranks) == 4
 
+        for text, complaint in (
+            ("nowhere.sqlite", "nowhere.sqlite"),
+            ("", "name the exports of the other job"),
+            ('"a', "no closing quotation"),
+        ):
+            await ask_for_other()
+            await answer(app, pilot, text)
+            line_with(app, complaint)
+            assert app.screen.prompt.is_open
+            await pilot.press("escape")
 
-async def test_the_palettes_diff_compares_groups_of_ranks(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await ask_for_other(app, pilot)
-        await pilot.press(*keys_of("0-1 -- 2,3"), "enter")
-        await compared(app, pilot)
-        assert [side.label for side in app.screen.sides] == ["ranks 0-1", "ranks 2-3"]
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [("nowhere.sqlite", "nowhere.sqlite"), ("", "name the exports of the other job"), ('"a', "no closing quotation")],
-)
-async def test_a_wrong_name_of_another_job_is_one_line(demo_job, cache_directory, text, complaint):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await ask_for_other(app, pilot)
-        app.screen.prompt.query_one("Input").value = text
-        await pilot.press("enter")
-        line_with(app, complaint)
-        assert app.screen.prompt.is_open
-
-
-async def test_another_job_that_cannot_be_read_is_said_on_the_screen_before(demo_job, cache_directory, tmp_path):
-    """The first export is whole, so that only reading the rest tells."""
-    torn = tmp_path / "torn.sqlite"
-    torn.write_bytes(demo_job[0].read_bytes())
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        torn = tmp_path / "torn.sqlite"  # whole at first, so that only reading the rest tells
+        torn.write_bytes(demo_job[0].read_bytes())
         screen = OtherJobScreen(app.job, app.source, (str(torn),))
         torn.write_bytes(demo_job[0].read_bytes()[:100_000])
         app.open_screen(screen)
@@ -402,13 +311,6 @@ async def test_another_job_that_cannot_be_read_is_said_on_the_screen_before(demo
         line_with(app, "nothing to compare with:")
         assert isinstance(app.screen, OverviewScreen)
 
-
-async def test_the_palette_of_a_comparison_alone_offers_its_commands(demo_job, other_job, cache_directory):
-    async with comparing([demo_job, other_job], cache_directory, WIDE) as (app, pilot):
-        line_with(app, "ctrl+p all commands")
-        await pilot.press("ctrl+p")
-        text = "\n".join(screen_text(app))
-        assert "swap A and B" in text and "– view" not in text
-        await pilot.press(*"swap", "enter")
-        await becomes(pilot, lambda: isinstance(app.screen, DiffScreen) and app.screen.sides[0].label == "after")
-        assert isinstance(app.screen, DiffScreen) and app.screen.sides[0].label == "after"
+        await ask_for_other()
+        await pilot.press(*keys_of("0-1 -- 2,3"), "enter")
+        assert [side.label for side in app.screen.sides] == ["ranks 0-1", "ranks 2-3"]

@@ -55,13 +55,15 @@ async def to_finding(app, pilot, name: str) -> None:
 
 @pytest.mark.findings
 class TestFound:
-    async def test_the_worst_comes_first_and_all_of_it_fits_80x24(self, stalled, cache_directory):
+    async def test_the_worst_comes_first_and_its_page_has_doors_from_it(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             costs = [one.cost for one in overview(app).findings.found.findings if one.severity.value == "warning"]
             assert costs == sorted(costs, reverse=True)
             assert set("▌█") & set(line_with(app, "straggler ")) and "rank 1" in line_with(app, "straggler ")
             assert "◂ straggler" in line_with(app, "      1     ")
-            for size in (NARROW, WIDE, (60, 15)):
+            keys = [column.key for column in overview(app).answer_to_export().columns]
+            assert {"id", "suggestion", "start", "command"} <= set(keys)
+            for size in ((60, 15), WIDE, NARROW):
                 await pilot.resize_terminal(*size)
                 await pilot.pause()
                 screen = overview(app)
@@ -72,39 +74,51 @@ class TestFound:
                 assert any("GPUs busy" in text for text in screen.looking.texts) == (size[1] >= 24)
                 assert min(part.size.height for part in parts) >= (2 if size[1] >= 24 else 1)
 
-    async def test_enter_opens_its_page_with_the_doors_from_it(self, stalled, cache_directory):
-        async with running(stalled, cache_directory, NARROW) as (app, pilot):
             await pilot.press("enter")  # the findings have the focus
             assert isinstance(app.screen, FindingScreen)
-            assert app.screen.finding.id == "straggler"
+            first = app.screen.finding
+            assert first.id == "straggler"
             for word in ("why", "how to fix", "cost", "doors"):
                 assert line_with(app, f"{word}  ")
-            await pilot.press("L")
+            assert first.advice.text[:20] in line_with(app, "how to fix")
+            assert app.screen.table.row_count == len(first.evidence)
+            assert "1 of " in screen_text(app)[1]
+            await pilot.press("right_square_bracket")
+            assert app.screen.finding is not first
+            await pilot.press("left_square_bracket", "left_square_bracket")
+            assert app.screen.finding is first
+            await pilot.press("enter")
+            assert isinstance(app.screen, RanksScreen)
+            assert app.screen.view.name == "collectives"
+            await pilot.press("escape", "L")
             assert isinstance(app.screen, TimelineScreen)
+            await pilot.press("escape", "escape")
 
-    async def test_findings_that_come_late_leave_the_user_where_he_is(self, stalled, cache_directory):
-        async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            screen = overview(app)
-            screen.kernels.focus()
-            await pilot.press("r", *"1", "enter")
-            assert screen.focused is screen.kernels and screen.findings.found is not None
-
-    async def test_the_door_leads_to_the_screen_that_shows_it_at_its_time(self, stalled, cache_directory):
-        async with running(stalled, cache_directory, NARROW) as (app, pilot):
             await to_finding(app, pilot, "idle-gaps")
             gap = overview(app).findings.current
             await pilot.press("enter", "enter")
             assert isinstance(app.screen, TimelineScreen)
             window = app.selection.window
             assert window.start < gap.window.start and window.end > gap.window.end
-            await pilot.press("escape")
-            await pilot.press("escape")
+            await pilot.press("escape", "escape")
             assert app.selection.is_everything
-            await to_finding(app, pilot, "straggler")
-            await pilot.press("enter", "enter")
-            assert isinstance(app.screen, RanksScreen)
-            assert app.screen.view.name == "collectives"
 
+            await pilot.press("end", "enter")
+            assert isinstance(app.screen, NotCheckedScreen)
+            assert "needs" in line_with(app, "tensor-activity")
+
+    @pytest.mark.campaign
+    async def test_a_selection_has_its_own_findings(self, stalled, cache_directory):
+        async with running(stalled, cache_directory, NARROW) as (app, pilot):
+            screen, whole = overview(app), overview(app).findings.found
+            screen.kernels.focus()
+            await pilot.press("r", *"1", "enter")
+            assert screen.focused is screen.kernels, "findings that come late leave the user where he is"
+            assert screen.findings.found not in (None, whole)
+            await pilot.press("escape")
+            assert screen.findings.found is whole
+
+    @pytest.mark.campaign
     async def test_every_view_of_a_finding_is_on_the_screen_that_it_names(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             for view in (DIAGNOSTICS, *(view.name for home in SCREENS for view in views_of(home))):
@@ -122,21 +136,7 @@ class TestFound:
                 assert app.selection.name == (NameFilter("x") if door.filter else None)
                 await pilot.press("escape")
 
-    async def test_its_page_says_what_to_try_and_shows_the_evidence(self, stalled, cache_directory):
-        async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            await pilot.press("enter")
-            assert isinstance(app.screen, FindingScreen)
-            first = app.screen.finding
-            assert first.advice.text[:20] in line_with(app, "how to fix")
-            assert app.screen.table.row_count == len(first.evidence)
-            assert "1 of " in screen_text(app)[1]
-            await pilot.press("right_square_bracket")
-            assert app.screen.finding is not first
-            await pilot.press("left_square_bracket", "left_square_bracket")
-            assert app.screen.finding is first
-            await pilot.press("enter")
-            assert isinstance(app.screen, RanksScreen)
-
+    @pytest.mark.campaign
     async def test_one_without_evidence_has_its_door_too(self, tmp_path, cache_directory):
         paths = illnesses.synchronous_memsets(tmp_path / "no-nvtx.sqlite").paths
         async with running(paths, cache_directory, NARROW) as (app, pilot):
@@ -147,22 +147,7 @@ class TestFound:
             await pilot.press("enter")
             assert not isinstance(app.screen, FindingScreen)
 
-    async def test_what_was_not_checked_says_what_it_needs_and_the_export_has_all(self, stalled, cache_directory):
-        async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            keys = [column.key for column in overview(app).answer_to_export().columns]
-            assert {"id", "suggestion", "start", "command"} <= set(keys)
-            await pilot.press("end", "enter")
-            assert isinstance(app.screen, NotCheckedScreen)
-            assert "needs" in line_with(app, "tensor-activity")
-
-    async def test_a_selection_has_its_own_findings(self, stalled, cache_directory):
-        async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            whole = overview(app).findings.found
-            await pilot.press("r", *"1", "enter")
-            assert overview(app).findings.found is not whole
-            await pilot.press("escape")
-            assert overview(app).findings.found is whole
-
+    @pytest.mark.campaign
     async def test_a_healthy_job_is_said_to_be_healthy(self, healthy, cache_directory):
         async with running(healthy, cache_directory, NARROW) as (app, pilot):
             line_with(app, "no issues found")
@@ -179,6 +164,7 @@ class TestFound:
 class TestHugeJobs:
     """Here every job is huge: see conftest."""
 
+    @pytest.mark.campaign
     async def test_nothing_is_looked_for_until_a_key_asks(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             assert "! checks" in line_with(app, "Findings")

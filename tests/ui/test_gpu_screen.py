@@ -9,9 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import NARROW, WIDE, line_with, running, screen_text
+from jobs import NARROW, WIDE, last_line, line_with, running, screen_text
 from synthetic import cpu_only_export, whole_graph_export
-from textual import events
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import TrainingJob
@@ -61,62 +60,18 @@ async def test_one_gpu_is_a_stack_with_a_lane_for_each_metric(one_rank, cache_di
         assert "SM active" in labels(app)
 
 
-async def test_several_gpus_are_as_high_as_there_is_room(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, NARROW) as (app, pilot):
-        await pilot.press("4")
-        assert labels(app) == [f"rank {rank}" for rank in range(4)]
-        assert [lane.height for lane in gpu(app).chart.lanes] == [3] * 4
-        await pilot.resize_terminal(*WIDE)
-        await pilot.pause()
-        assert labels(app)[:3] == ["rank 0", "SM active", "tensor active"]
-        await pilot.press("m")
-        assert [lane.height for lane in gpu(app).chart.lanes] == [4] * 4
-
-
-async def test_the_parts_of_a_stack_and_idle_time_are_all_of_each_column(demo_job, cache_directory):
+async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("4")
+        assert labels(app) == [f"rank {rank}" for rank in range(4)]
+        assert [lane.height for lane in gpu(app).chart.lanes] == [3] * 4, "as high as there is room"
         for lane in gpu(app).chart.lanes:
             parts = [bins for _, bins in lane.stack]
             for column, busy in enumerate(lane.bins):
                 if not math.isnan(busy):
                     assert sum(bins[column] for bins in parts) == pytest.approx(busy, abs=1e-9)
-
-
-async def test_the_steps_stand_below_the_time_axis_where_they_begin(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("4")
-        line = line_with(app, "  step ")
-        chart = gpu(app).chart
-        times = step_times(app.job.steps(), None)[app.job.ranks[0].task]
-        left = len(line) - len(line[line.index("│") :]) - chart.time_column(int(times.start[0]))
-        for start, number in zip(times.start.tolist(), times.numbers.tolist(), strict=True):
-            assert line[left + chart.time_column(start) :].startswith(f"│{number}")
-
-
-async def test_many_gpus_have_half_a_line_and_the_cursor_tells_the_parts(many_ranks, cache_directory):
-    async with running(many_ranks, cache_directory, NARROW) as (app, pilot):
-        await pilot.press("4")
-        await pilot.press("down", "greater_than_sign", "greater_than_sign")
-        assert labels(app) == [f"rank {rank}" for rank in range(16)]
-        assert line_with(app, "rank 2 rank 3")
-        assert line_with(app, "rank 1 · device 0")
-        values = line_with(
-            app,
-            "busy ",
-        ) and screen_text(app)
-        detail = next(line for line in values if line.startswith("busy "))
-        assert all(word in detail for word in ("compute", "NCCL", "memory"))
-        await pilot.press("end", "pagedown", "pagedown")
-        assert line_with(app, "rank 15 · device 0")
-
-
-async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("4")
         screen, job = gpu(app), app.job
-        bins = screen.chart.chart_width
-        expected = job.busy(Selection()).lanes(job.extent(), bins)[0]
+        expected = job.busy(Selection()).lanes(job.extent(), screen.chart.chart_width)[0]
         assert screen.chart.lanes[0].bins == pytest.approx(expected.busy.tolist(), nan_ok=True)
         share = expected.totals.percent(expected.totals.busy)
         assert screen.chart.lanes[0].value == f"{share:.1f} %"
@@ -125,22 +80,46 @@ async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_jo
         shown = next(line for line in screen_text(app) if line.startswith("busy "))
         assert float(shown.split()[1]) == pytest.approx(100 * spent.busy / spent.time, abs=0.06)
 
-
-async def test_columns_without_a_recording_are_said_to_be_none(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("4")
-        late = next(n for n, lane in enumerate(gpu(app).chart.lanes) if math.isnan(lane.bins[0]))
-        gpu(app).chart.cursor_lane = late
+        await pilot.press("space", "home")
+        await pilot.resize_terminal(*WIDE)
+        await pilot.pause()
+        assert labels(app)[:3] == ["rank 0", "SM active", "tensor active"]
+        line, chart = line_with(app, "  step "), screen.chart  # steps stand below the axis where they begin
+        times = step_times(app.job.steps(), None)[app.job.ranks[0].task]
+        left = len(line) - len(line[line.index("│") :]) - chart.time_column(int(times.start[0]))
+        for start, number in zip(times.start.tolist(), times.numbers.tolist(), strict=True):
+            assert line[left + chart.time_column(start) :].startswith(f"│{number}")
+        late = next(n for n, lane in enumerate(chart.lanes) if math.isnan(lane.bins[0]))
+        chart.cursor_lane = late
         await pilot.pause()
         assert line_with(app, "not recorded here")
+        await pilot.press("m")
+        assert [lane.height for lane in chart.lanes] == [4] * 4
+
+
+@pytest.mark.campaign
+async def test_many_gpus_have_half_a_line_and_the_cursor_tells_the_parts(many_ranks, cache_directory):
+    async with running(many_ranks, cache_directory, NARROW) as (app, pilot):
+        await pilot.press("4", "down", "greater_than_sign", "greater_than_sign")
+        assert labels(app) == [f"rank {rank}" for rank in range(16)]
+        assert line_with(app, "rank 2 rank 3")
+        assert line_with(app, "rank 1 · device 0")
+        detail = next(line for line in screen_text(app) if line.startswith("busy "))
+        assert all(word in detail for word in ("compute", "NCCL", "memory"))
+        await pilot.press("end", "pagedown", "pagedown")
+        assert line_with(app, "rank 15 · device 0")
 
 
 # The view
 
 
+@pytest.mark.campaign
 async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("4")
+        for key, reason in (("minus", "all of the selection"), ("0", "in view"), ("left_square_bracket", "zooms in")):
+            await pilot.press(key)
+            assert reason in last_line(app)
         await pilot.press("greater_than_sign", "greater_than_sign", "right")
         screen = gpu(app)
         base = screen.picture.base
@@ -159,28 +138,14 @@ async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cach
         await pilot.press("+", "+", "0")
         assert screen.picture.window == base
 
-
-async def test_zooming_ends_at_a_nanosecond_a_column(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("4")
-        await pilot.press("greater_than_sign")
-        screen = gpu(app)
         await pilot.press(*["+"] * 26)
-        assert "1 ns already" in screen_text(app)[-1]
+        assert "1 ns already" in last_line(app)
         window = screen.picture.window
         assert window.end - window.start == screen.chart.chart_width
         await pilot.press("enter")
         assert app.selection.window.end - app.selection.window.start == 1
         assert screen.chart.lanes and len(screen.chart.lanes[0].bins) == 1
         await pilot.press("+", "enter", "left", "space", "right", "space", "m")
-
-
-async def test_keys_that_cannot_act_say_why(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("4")
-        for key, reason in (("minus", "all of the selection"), ("0", "in view"), ("left_square_bracket", "zooms in")):
-            await pilot.press(key)
-            assert reason in screen_text(app)[-1]
 
 
 async def test_a_marked_span_or_the_column_becomes_the_selection_of_every_screen(demo_job, cache_directory):
@@ -201,21 +166,15 @@ async def test_a_marked_span_or_the_column_becomes_the_selection_of_every_screen
         assert " + " in screen_text(app)[1]
 
 
-async def test_esc_goes_back_to_the_view_and_the_time_where_the_eye_was(demo_job, cache_directory):
+async def test_esc_and_o_keep_the_view_and_the_time_where_the_eye_was(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("4")
-        await pilot.press("down", "greater_than_sign", "greater_than_sign", "+", "+")
+        await pilot.press("4", "down", "down", "greater_than_sign", "greater_than_sign", "+", "+")
         before, column = gpu(app).picture.window, gpu(app).chart.cursor_column
         await pilot.press("enter", "greater_than_sign", "+", "escape")
         assert app.selection.is_everything
         assert gpu(app).picture.window == before
         assert gpu(app).chart.cursor_column == column
 
-
-async def test_o_leaves_only_the_rank_of_the_lane_at_the_same_time(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("4")
-        await pilot.press(*["down"] * 2, "greater_than_sign", "greater_than_sign", "+")
         time = sum(gpu(app).chart.cursor_times) // 2
         await pilot.press("o")
         assert screen_text(app)[1].startswith("rank 2 ")
@@ -223,10 +182,10 @@ async def test_o_leaves_only_the_rank_of_the_lane_at_the_same_time(demo_job, cac
         low, high = gpu(app).chart.cursor_times
         assert low <= time <= high
         await pilot.press("o")
-        assert "the only one" in screen_text(app)[-1]
+        assert "the only one" in last_line(app)
 
 
-# Files
+# Files and metrics
 
 
 async def test_e_exports_the_lanes_as_they_are_shown(demo_job, cache_directory, tmp_path):
@@ -272,12 +231,13 @@ async def test_whole_graphs_are_busy(tmp_path):
         assert "graph" in stacked(app)
         assert line_with(app, "count as busy")
         await pilot.press("m")
-        assert "gpu-metrics-devices" in screen_text(app)[-1]
+        assert "gpu-metrics-devices" in last_line(app)
 
 
 # Real exports
 
 
+@pytest.mark.campaign
 async def test_real_graphs_keep_their_gpu_busy(shared_export, cache_directory):
     async with running([shared_export("cuda-graphs")], cache_directory) as (app, pilot):
         await pilot.press("4")
@@ -287,6 +247,7 @@ async def test_real_graphs_keep_their_gpu_busy(shared_export, cache_directory):
         assert sum(value > 0.99 for value in bins) >= 0.9 * len(bins)
 
 
+@pytest.mark.campaign
 async def test_real_metrics_are_lanes_below_their_gpu(shared_export, cache_directory):
     async with running([shared_export("gpu-metrics")], cache_directory) as (app, pilot):
         await pilot.press("4")
@@ -298,6 +259,7 @@ async def test_real_metrics_are_lanes_below_their_gpu(shared_export, cache_direc
         assert "SM active" in line_with(app, "GR active ") or line_with(app, "SM active")
 
 
+@pytest.mark.campaign
 async def test_any_metric_can_be_chosen_as_a_lane_and_exported_with_its_unit(shared_export, cache_directory):
     async with running([shared_export("gpu-metrics")], cache_directory, WIDE) as (app, pilot):
         await pilot.press("4")
@@ -326,6 +288,7 @@ async def test_a_clock_in_mhz_is_worded_in_ghz(demo_job, cache_directory):
         assert re.search(r"GPC Clock Frequency 1\.[0-9]+ GHz", line_with(app, "GPC Clock Frequency 1"))
 
 
+@pytest.mark.campaign
 async def test_the_metrics_of_kernels_and_steps_are_a_view_beside_the_lanes(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("4", "V", "V")
@@ -336,6 +299,7 @@ async def test_the_metrics_of_kernels_and_steps_are_a_view_beside_the_lanes(demo
         assert line_with(app, "step") and line_with(app, "busiest")
 
 
+@pytest.mark.campaign
 async def test_m_leads_from_a_table_to_the_metrics_of_its_rows_and_esc_back(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         for tab, mode, by in (
@@ -351,17 +315,12 @@ async def test_m_leads_from_a_table_to_the_metrics_of_its_rows_and_esc_back(demo
             assert app.current_mode == mode
 
 
+@pytest.mark.campaign
 async def test_m_says_what_to_record_where_there_are_no_metrics(many_ranks, cache_directory):
     async with running(many_ranks[:1], cache_directory, WIDE) as (app, pilot):
         await pilot.press("2", "m")
         assert app.current_mode == "kernels"
-        assert "--gpu-metrics-devices=all" in screen_text(app)[-1]
-
-
-async def test_real_export_without_kernels_says_what_is_missing(shared_export, cache_directory):
-    async with running([shared_export("no-kernel-table")], cache_directory) as (app, pilot):
-        await pilot.press("4")
-        assert line_with(app, "no GPU work in this export: record with `nsys profile -t cuda`")
+        assert "--gpu-metrics-devices=all" in last_line(app)
 
 
 # Arithmetic
@@ -389,22 +348,3 @@ def test_samples_fill_the_bins_before_them_but_no_longer_gap():
 def test_the_mean_leaves_out_what_was_not_recorded():
     assert mean((0.2, NAN, 0.4), (0, 2)) == pytest.approx(0.3)
     assert mean((NAN, NAN), (0, 1)) is None
-
-
-# The mouse
-
-
-async def test_the_mouse_marks_a_span_and_its_wheel_zooms(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("4")
-        chart, whole = app.screen.chart, app.screen.picture.window
-        await pilot.mouse_down(chart, offset=(60, 1))
-        await pilot.hover(chart, offset=(80, 1))
-        await pilot.mouse_up(chart, offset=(80, 1))
-        await pilot.pause()
-        first, last = chart.span
-        assert last - first == 20
-        await pilot._post_mouse_events([events.MouseScrollUp], chart, offset=(60, 1), button=0)
-        await pilot.pause()
-        seen = app.screen.picture.window
-        assert seen.end - seen.start < whole.end - whole.start

@@ -13,11 +13,11 @@ from support import native
 from nsystui.base.selection import Selection
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.stats import report_of
-from nsystui.ui.screens.events import EventsScreen
 from nsystui.ui.screens.findings import FindingScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen
+from nsystui.ui.screens.overview import OverviewScreen
 
-pytestmark = pytest.mark.findings
+pytestmark = [pytest.mark.findings, pytest.mark.campaign]
 
 KERNELS = "FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName"
 
@@ -39,6 +39,13 @@ class Session:
         await self._pilot.press(*keys)
         self.keys += len(keys)
 
+    async def start_again(self) -> None:
+        """Back to the overview, at its first finding."""
+        while not (isinstance(self.app.screen, OverviewScreen) and self.app.selection.is_everything):
+            await self._pilot.press("escape")
+        self.app.screen.findings.move_to(0)
+        self.keys = 0
+
     @property
     def values(self):
         return self.app.screen.values()
@@ -47,11 +54,14 @@ class Session:
     def text(self) -> str:
         return "\n".join(screen_text(self.app))
 
+    def place_of_finding(self, name: str) -> int:
+        rows = self.app.screen.findings.answer.records()
+        return next(number for number, row in enumerate(rows) if str(row["id"]).endswith(name))
+
 
 @asynccontextmanager
 async def session(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
-        await pilot.pause()
         assert app.screen.findings.row_count
         yield Session(app, pilot)
 
@@ -70,19 +80,40 @@ def longest_of_most_expensive(job: list[Path]) -> tuple[str, int]:
     return name, longest[name]
 
 
-async def test_the_cause_is_found_and_its_evidence_exported(job, cache, tmp_path, monkeypatch):
+async def test_from_the_findings_to_the_cause_and_its_evidence(job, cache, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with session(job, cache) as user:
-        await user.press("enter")
+        line_with(user.app, "rank 2 ")
+        await user.press("enter")  # the slowest rank
         assert isinstance(user.app.screen, FindingScreen) and "rank 2" in user.text
+        assert user.values["rank"] == 2 and user.values["late"] > 0
         await user.press("e", "enter")
         (written,) = tmp_path.iterdir()
         with written.open(encoding="utf-8", newline="") as file:
             assert "2" in [row["Rank"] for row in csv.DictReader(file)]
         assert user.keys <= 4
 
+        await user.start_again()
+        await user.press(*["down"] * user.place_of_finding("slow-steps"), "enter")
+        slow, start, length = (user.values[key] for key in ("slow", "start", "max"))
+        await user.press("t")
+        window = user.app.selection.window
+        assert slow and (window.start, window.end) == (start, start + length)
+        for key in "23":
+            await user.press(key)
+            assert user.app.selection.window == window
+        assert user.keys <= 8
 
-async def test_from_the_most_expensive_kernel_to_the_range_of_its_longest_launch(job, cache):
+        await user.start_again()
+        await user.press(*["down"] * user.place_of_finding("idle-gaps"), "enter")
+        assert "cudaMalloc" in user.text and "data loading" in user.text
+        assert user.keys <= 4
+        await user.press("L")
+        assert user.app.current_mode == "timeline" and "cudaMalloc" in user.text
+        assert user.keys <= 5
+
+
+async def test_from_the_most_expensive_kernel_to_the_range_of_its_longest_launch_and_back(job, cache):
     async with session(job, cache) as user:
         name, longest = longest_of_most_expensive(job)
         await user.press("2", "enter")
@@ -109,72 +140,32 @@ async def test_from_the_most_expensive_kernel_to_the_range_of_its_longest_launch
         assert node.rank == rank or node.rank is None
         assert node.window.end - node.window.start == end - start
         assert user.keys <= 7
+        await user.press(*["escape"] * 5)  # back is one key a step
+        assert user.app.current_mode == "overview" and user.app.selection.is_everything
+
+        user.keys = 0
+        await user.press("2", "enter", "L")
+        assert user.app.current_mode == "timeline"
+        row = user.app.screen.row_to_copy()
+        assert (row[2], row[3]) == (name, longest)
+        assert user.keys <= 4
+        await user.press("slash", *"cudaMalloc", "enter", "n")  # the next match is one key
+        assert "cudaMalloc" in str(user.app.screen.row_to_copy()[2])
 
 
-async def test_the_busiest_layer(job, cache):
+async def test_layers_sizes_ranks_and_steps(job, cache):
     async with session(job, cache) as user:
         report, options = report_of("nvtx_gpu_proj_sum")
         found = report.ask(user.app.job, Selection(), options).records()
         layers = {str(row["name"]).lstrip(":"): row for row in found if "layer_" in str(row["name"])}
         totals = {name: next(v for k, v in row.items() if k == "total") for name, row in layers.items()}
         await user.press("5")
-        assert user.keys <= 2
-        first = next(line for line in screen_text(user.app) if "layer_" in line)
-        assert "layer_* backward (24)" in first
+        assert "layer_* backward (24)" in line_with(user.app, "layer_")
         await user.press("d")
-        first = next(line for line in screen_text(user.app) if "layer_" in line)
-        assert max(totals, key=totals.__getitem__) in first
+        assert max(totals, key=totals.__getitem__) in line_with(user.app, "layer_")
         assert user.keys <= 2
 
-
-async def test_a_step_is_brushed_and_seen_on_three_screens(job, cache):
-    async with session(job, cache) as user:
-        await user.press("7", "v", "v")
-        line_with(user.app, "[across]")
-        start, length = user.values["start"], user.values["max"]
-        await user.press("t")
-        seen = []
-        for key, mode in (("2", "kernels"), ("3", "nccl"), ("L", "timeline")):
-            await user.press(key)
-            seen.append(user.app.current_mode == mode and user.app.selection.window)
-        assert all((window.start, window.end) == (start, start + length) for window in seen)
-        assert user.keys <= 8
-
-
-async def test_the_slow_step_is_seen_on_three_screens(job, cache):
-    async with session(job, cache) as user:
-        rows = user.app.screen.findings.answer.records()
-        place = next(number for number, row in enumerate(rows) if str(row["id"]).endswith("slow-steps"))
-        await user.press(*["down"] * place, "enter")
-        slow, start, length = (user.values[key] for key in ("slow", "start", "max"))
-        await user.press("t")
-        window = user.app.selection.window
-        assert slow and (window.start, window.end) == (start, start + length)
-        for key in "23":
-            await user.press(key)
-            assert user.app.selection.window == window
-        assert user.keys <= 8
-
-
-async def test_the_next_match_on_the_timeline_is_one_key(job, cache):
-    async with session(job, cache) as user:
-        await user.press("L", "slash", *"cudaMalloc", "enter")
-        user.keys = 0
-        await user.press("n")
-        assert "cudaMalloc" in str(user.app.screen.row_to_copy()[2])
-        assert user.keys == 1
-
-
-async def test_the_slowest_rank(job, cache):
-    async with session(job, cache) as user:
-        line_with(user.app, "rank 2 ")
-        await user.press("enter")
-        assert user.values["rank"] == 2 and user.values["late"] > 0
-        assert user.keys <= 1
-
-
-async def test_the_bandwidth_of_the_largest_messages(job, cache):
-    async with session(job, cache) as user:
+        await user.start_again()
         await user.press("3", "v", "v")
         line_with(user.app, "[sizes]")
         largest = max(user.app.screen.table.answer.records(), key=lambda row: row["message_size"])
@@ -182,39 +173,18 @@ async def test_the_bandwidth_of_the_largest_messages(job, cache):
         line_with(user.app, "busbw w/o wait")
         assert user.keys <= 4
 
-
-async def test_a_kernel_on_the_timeline(job, cache):
-    async with session(job, cache) as user:
-        name, longest = longest_of_most_expensive(job)
-        await user.press("2", "enter", "L")
-        assert user.app.current_mode == "timeline"
-        row = user.app.screen.row_to_copy()
-        assert (row[2], row[3]) == (name, longest)
-        assert user.keys <= 4
-
-
-async def test_the_cause_of_an_idle_gap(job, cache):
-    async with session(job, cache) as user:
-        rows = user.app.screen.findings.answer.records()
-        place = next(number for number, row in enumerate(rows) if row["id"] == "idle-gaps")
-        await user.press(*["down"] * place, "enter")
-        assert "cudaMalloc" in user.text and "data loading" in user.text
-        assert user.keys <= 4
-        await user.press("L")
-        assert user.app.current_mode == "timeline" and "cudaMalloc" in user.text
-        assert user.keys <= 5
-
-
-async def test_two_ranks_are_compared(job, cache):
-    async with session(job, cache) as user:
+        await user.start_again()
         await user.press("7", "x", "down", "x")
         line_with(user.app, "Comparison")
         assert user.keys <= 5
 
-
-async def test_back_from_any_of_these_is_one_key_a_step(job, cache):
-    async with session(job, cache) as user:
-        await user.press("2", "enter", "enter", "c", "w")
-        await user.press(*["escape"] * 5)
-        assert user.app.current_mode == "overview" and user.app.selection.is_everything
-        assert not isinstance(user.app.screen, EventsScreen)
+        await user.start_again()
+        await user.press("7", "v", "v")
+        line_with(user.app, "[across]")
+        start, length = user.values["start"], user.values["max"]
+        await user.press("t")
+        for key, mode in (("2", "kernels"), ("3", "nccl"), ("L", "timeline")):
+            await user.press(key)
+            window = user.app.selection.window
+            assert (user.app.current_mode, window.start, window.end) == (mode, start, start + length)
+        assert user.keys <= 8

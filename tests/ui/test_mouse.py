@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, running, screen_text
+from jobs import NARROW, WIDE, line_with, running, screen_text
 from textual import events
 
 from nsystui.ui.widgets.charts import LaneChart
@@ -14,10 +14,16 @@ async def click(app, pilot, words: str, line: int | None = None, part: int = 0) 
     lines = screen_text(app)
     y = next(i for i, text in enumerate(lines) if words in text and line in (None, i))
     await pilot.click(offset=(lines[y].index(words) + part, y))
-    await pilot.pause()
 
 
-@pytest.mark.parametrize(("size", "names"), [(NARROW, ("2 Krn", "3 NCCL", "L Time")), (WIDE, ("2 Kernels", "7 Ranks"))])
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    ("size", "names"),
+    [
+        (NARROW, ("2 Krn", "3 NCCL", "L Time")),
+        pytest.param(WIDE, ("2 Kernels", "7 Ranks"), marks=pytest.mark.campaign),
+    ],
+)
 async def test_tabs(demo_job, cache_directory, size, names):
     async with running(demo_job, cache_directory, size) as (app, pilot):
         for name in names:
@@ -25,7 +31,7 @@ async def test_tabs(demo_job, cache_directory, size, names):
             assert f"│{name}│" in screen_text(app)[0]
 
 
-async def test_keys_of_the_footer_and_their_labels(demo_job, cache_directory):
+async def test_keys_crumbs_views_and_headings(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("2")
         await click(app, pilot, "/ filter", line=35)
@@ -39,11 +45,7 @@ async def test_keys_of_the_footer_and_their_labels(demo_job, cache_directory):
         await click(app, pilot, "esc back", line=35)
         assert len(app.screen_stack) == 1
 
-
-async def test_crumbs_of_the_selection_are_taken_away(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("2", "slash", *"nccl", "enter")
-        await pilot.press("r", "0", "enter")
+        await pilot.press("slash", *"nccl", "enter", "r", "0", "enter")
         selection = app.selection
         assert selection.name is not None and selection.tasks is not None
         await click(app, pilot, "rank 0", line=1)
@@ -53,24 +55,15 @@ async def test_crumbs_of_the_selection_are_taken_away(demo_job, cache_directory)
         await pilot.press("escape", "escape")
         assert app.selection == selection
 
-
-async def test_views_and_groupings(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("2")
         await click(app, pilot, "memory", line=2)
         assert app.screen.view.name == "memory"
         await click(app, pilot, "kernels", line=2)
-        await click(app, pilot, "rank", line=2)
-        assert app.screen.options["by"] == "rank"
-
-
-async def test_headings_sort_and_reverse(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("2")
         await click(app, pilot, "avg", line=3, part=1)
         assert app.screen.table.sorted_by == ("avg", True)
         await click(app, pilot, "avg", line=3, part=1)
         assert app.screen.table.sorted_by == ("avg", False)
+        await click(app, pilot, "rank", line=2, part=0)
+        assert app.screen.options["by"] == "rank"
 
 
 async def test_rows_are_chosen_then_opened_and_the_wheel_moves_along(demo_job, cache_directory):
@@ -78,17 +71,16 @@ async def test_rows_are_chosen_then_opened_and_the_wheel_moves_along(demo_job, c
         await pilot.press("6")
         table = app.screen.table
         await pilot.click(table, offset=(20, 6))
-        await pilot.pause()
         assert table.cursor_row == 5
         await pilot._post_mouse_events([events.MouseScrollDown], table, offset=(20, 6), button=0)
         await pilot.pause()
         assert table.cursor_row > 5
         await pilot.press("2")
         await pilot.click(app.screen.table, offset=(20, 1))
-        await pilot.pause()
         assert len(app.screen_stack) == 2
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("key", ["4", "L"])
 async def test_a_span_is_drawn_and_selected_and_the_wheel_zooms(demo_job, cache_directory, key):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
@@ -98,6 +90,12 @@ async def test_a_span_is_drawn_and_selected_and_the_wheel_zooms(demo_job, cache_
         await pilot.mouse_down(chart, offset=(50, y))
         await pilot.hover(chart, offset=(70, y))
         await pilot.mouse_up(chart, offset=(70, y))
+        if isinstance(chart, LaneChart):
+            left = chart.size.width - chart.chart_width - chart.value_width - 1
+            assert app.screen.position.mark == app.screen.times_of(50 - left)[0]
+            assert chart.cursor_column == 70 - left and line_with(app, "from the mark")
+        else:
+            assert chart.span[1] - chart.span[0] == 20
         await pilot.press("t")
         window = app.selection.window
         assert window is not None and window != app.job.extent()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, line_with, running, screen_text
+from jobs import NARROW, WIDE, answer, cells, line_with, running, screen_text, view_bar
 
 from nsystui.ui.screens.dialogs import HelpScreen
 from nsystui.ui.screens.events import EventsScreen
 from nsystui.ui.screens.findings import FindingScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen
 from nsystui.ui.screens.overview import OverviewScreen
-from nsystui.ui.widgets.lines import ChoiceLine
 
 
 @pytest.fixture
@@ -18,12 +17,8 @@ def job(two_ranks):
     return two_ranks
 
 
-def view_bar(app) -> str:
-    return app.screen.query_one(ChoiceLine).render_line(0).text.rstrip()
-
-
-@pytest.mark.parametrize("size", [NARROW, WIDE])
-async def test_every_screen_shows_every_tab_its_own_marked_and_names_the_palette_and_the_help(job, cache, size):
+@pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.campaign)])
+async def test_every_screen_shows_every_tab_and_a_help_that_fits(job, cache, size):
     async with running(job, cache, size) as (app, pilot):
         for key in "2345678L1":
             await pilot.press(key)
@@ -31,13 +26,7 @@ async def test_every_screen_shows_every_tab_its_own_marked_and_names_the_palette
             assert all(f"{one} " in first for one in "12345678L"), key
             assert f"│{key} " in first and first.count("│") == 2
             assert "ctrl+p all commands  ? help" in last, key
-
-
-@pytest.mark.parametrize("size", [NARROW, WIDE])
-async def test_the_help_of_every_screen_fits_and_has_its_verbs_alone_as_headings(job, cache, size):
-    async with running(job, cache, size) as (app, pilot):
-        for key in "12345678L":
-            await pilot.press(key, "question_mark")
+            await pilot.press("question_mark")
             assert isinstance(app.screen, HelpScreen), key
             check_help(app.screen, size)
             await pilot.press("escape")
@@ -56,65 +45,62 @@ def check_help(screen: HelpScreen, size: tuple[int, int]) -> None:
         assert not continued
 
 
-async def test_rows_are_counted_beside_the_selection_while_the_tabs_stay(job, cache):
-    async with running(job, cache, WIDE) as (app, pilot):
-        await pilot.press("2")
-        first, second = screen_text(app)[:2]
-        assert "L Timeline" in first
-        assert second.startswith("all ranks · all time") and second.endswith("names")
-
-
 async def test_a_digit_returns_to_its_tab_and_pressed_again_to_the_tabs_first_view(job, cache):
-    async with running(job, cache) as (app, pilot):
-        await pilot.press("2", "enter")
-        assert isinstance(app.screen, KernelInstancesScreen)
+    async with running(job, cache, WIDE) as (app, pilot):
+        await pilot.press("2", "down", "enter")
+        launches = app.screen
+        assert isinstance(launches, KernelInstancesScreen)
+        await pilot.press("down", "down", "2")
+        assert len(app.screen_stack) == 1
+        await pilot.press("escape")  # reopens what a digit closed, with its cursor
+        assert app.screen is launches and launches.table.cursor_row == 2
         await pilot.press("enter")
         assert isinstance(app.screen, EventsScreen) and "│6 " in screen_text(app)[0]
-        await pilot.press("1")
-        await pilot.press("2")
-        assert "│2 " in screen_text(app)[0]
+        await pilot.press("1", "2")
+        first, second = screen_text(app)[:2]
+        assert "│2 " in first and "L Timeline" in first
+        assert second.startswith("all ranks · all time")
         await pilot.press("2")
         assert len(app.screen_stack) == 1 and app.screen.view.name == "kernels"
+        assert screen_text(app)[1].endswith("names")
 
 
 async def test_esc_undoes_one_jump_after_the_other(job, cache):
     async with running(job, cache) as (app, pilot):
         await pilot.press("2", "v", "v", "down")
         view, row = app.screen.view.name, app.screen.table.cursor_row
-        await pilot.press("5")
-        await pilot.press("6")
-        await pilot.press("escape")
+        await pilot.press("5", "6", "escape")
         assert app.current_mode == "nvtx"
         await pilot.press("escape")
         assert app.current_mode == "kernels"
         assert (app.screen.view.name, app.screen.table.cursor_row) == (view, row)
 
-
-async def test_esc_reopens_what_a_digit_closed_with_its_cursor(job, cache):
-    async with running(job, cache) as (app, pilot):
-        await pilot.press("2", "down", "enter")
-        launches = app.screen
-        await pilot.press("down", "down")
-        await pilot.press("2")
-        assert len(app.screen_stack) == 1
-        await pilot.press("escape")
-        assert app.screen is launches and launches.table.cursor_row == 2
-        await pilot.press("escape")
-        assert len(app.screen_stack) == 1 and app.screen.table.cursor_row == 1
-
-
-async def test_opening_a_rank_is_one_step_with_its_selection_and_view(job, cache):
-    async with running(job, cache) as (app, pilot):
         await pilot.press("7", "v", "v", "v")
         view = app.screen.view.name
-        await pilot.press("enter")
+        await pilot.press("enter")  # opening a rank is one step with its selection and view
         assert app.current_mode == "gpu" and not app.selection.is_everything
         await pilot.press("escape")
         assert app.current_mode == "ranks" and app.selection.is_everything
         assert app.screen.view.name == view
 
+        await pilot.press("2", "2", "down", "down", "down", "slash")
+        await answer(app, pilot, "nccl")
+        assert app.selection.name is not None
+        await pilot.press("escape")  # undoing a selection restores the cursor
+        assert app.selection.is_everything and app.screen.table.cursor_row == 3
+
+        await pilot.press("enter", "enter")
+        first = app.screen.values()["row"], app.screen.values()["start"]
+        await pilot.press("c")
+        assert app.screen.values()["kind"] == "api"
+        await pilot.press("escape")
+        assert (app.screen.values()["row"], app.screen.values()["start"]) == first
+        await pilot.press("escape", "down", "enter")
+        assert app.screen.values()["start"] != first[1]
+
 
 @pytest.mark.findings
+@pytest.mark.campaign
 async def test_from_what_a_finding_shows_esc_leads_back_to_the_finding(job, cache):
     async with running(job, cache) as (app, pilot):
         await pilot.press("enter")
@@ -127,27 +113,8 @@ async def test_from_what_a_finding_shows_esc_leads_back_to_the_finding(job, cach
         assert isinstance(app.screen, OverviewScreen)
 
 
-async def test_undoing_a_selection_restores_the_cursor(job, cache):
-    async with running(job, cache) as (app, pilot):
-        await pilot.press("2", "down", "down", "down", "slash", *"nccl", "enter")
-        assert app.selection.name is not None
-        await pilot.press("escape")
-        assert app.selection.is_everything and app.screen.table.cursor_row == 3
-
-
-async def test_the_event_list_goes_to_the_event_and_back_to_the_one_before(job, cache):
-    async with running(job, cache) as (app, pilot):
-        await pilot.press("2", "enter", "enter")
-        first = app.screen.values()["row"], app.screen.values()["start"]
-        await pilot.press("c")
-        assert app.screen.values()["kind"] == "api"
-        await pilot.press("escape")
-        assert (app.screen.values()["row"], app.screen.values()["start"]) == first
-        await pilot.press("escape", "down", "enter")
-        assert app.screen.values()["start"] != first[1]
-
-
-async def test_views_are_named_and_v_goes_through_them(job, cache):
+@pytest.mark.campaign
+async def test_views_and_groupings_are_named_and_keys_go_through_them(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
         await pilot.press("2")
         assert view_bar(app).startswith("view [kernels]")
@@ -162,24 +129,18 @@ async def test_views_are_named_and_v_goes_through_them(job, cache):
         await pilot.press("B")
         assert "by [name]" in view_bar(app)
 
-
-async def test_a_family_opens_into_its_kernels_and_esc_goes_back(job, cache):
-    async with running(job, cache, WIDE) as (app, pilot):
-        await pilot.press("2", "b", "b", "b", "b", "b", "end")
+        await pilot.press("b", "b", "b", "b", "b", "end")
         assert "[family]" in view_bar(app)
-        families = app.screen.table.answer.cells("family")
+        families = cells(app, "family")
         await pilot.press("home", "enter")
         assert "[name]" in view_bar(app)
-        assert set(app.screen.table.answer.cells("family")) == {families[0]}
+        assert set(cells(app, "family")) == {families[0]}
         assert screen_text(app)[1].endswith(f"names of {families[0]}")
         await pilot.press("escape")
-        assert app.screen.table.answer.cells("family") == families
+        assert cells(app, "family") == families
         await pilot.press("B", "B", "B", "B", "B")
-        assert len(set(app.screen.table.answer.cells("family"))) > 2
+        assert len(set(cells(app, "family"))) > 2
 
-
-async def test_a_view_of_another_screen_stays_in_its_tab(job, cache):
-    async with running(job, cache, WIDE) as (app, pilot):
         for key, first, other in (("3", "kernels", "sizes"), ("4", "lanes", "efficiency"), ("5", "tree", "by name")):
             await pilot.press(key)
             for _ in range(6):
@@ -191,35 +152,19 @@ async def test_a_view_of_another_screen_stays_in_its_tab(job, cache):
             assert f"[{first}]" in view_bar(app) and len(app.screen_stack) == 1
 
 
-async def test_the_palette_opens_views(job, cache):
+@pytest.mark.campaign
+async def test_the_palette_opens_views_and_kernels_by_a_part_of_their_names(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
         for typed, mode in (("Kernels: OS runtime", "kernels"), ("map of ranks", "gpu"), ("every step", "ranks")):
             await pilot.press("ctrl+p", *typed)
             await pilot.press("enter")
             assert app.current_mode == mode and f"[{typed.removeprefix('Kernels: ')}]" in view_bar(app)
-
-
-async def test_the_palette_opens_a_kernel_by_a_part_of_its_name(job, cache):
-    async with running(job, cache, WIDE) as (app, pilot):
         await pilot.press("ctrl+p", *"flash_bwd_dq")
         await pilot.press("enter")
         assert isinstance(app.screen, KernelInstancesScreen) and "flash_bwd_dq" in app.screen.kernel
 
 
-async def test_the_time_prompt_says_what_it_understands(job, cache):
-    async with running(job, cache) as (app, pilot):
-        await pilot.press("2", "T", *"0.5:0.6")
-        line_with(app, "from 0.500 s to 0.600 s")
-        await pilot.press("enter")
-        assert (app.selection.window.start, app.selection.window.end) == (500_000_000, 600_000_000)
-        await pilot.press("T")
-        line_with(app, "0.5s:0.6s")
-        await pilot.press(*"0.1:0.2")
-        await pilot.press("enter")
-        assert (app.selection.window.start, app.selection.window.end) == (100_000_000, 200_000_000)
-
-
-async def test_a_selection_of_nothing_is_refused_with_what_there_is(job, cache):
+async def test_prompts_say_what_they_understand_and_refuse_a_selection_of_nothing(job, cache):
     async with running(job, cache) as (app, pilot):
         await pilot.press("2")
         for keys, said in ((("T", *"50s:60s"), "the events are"), (("D", "7"), "the devices are 0")):
@@ -227,9 +172,11 @@ async def test_a_selection_of_nothing_is_refused_with_what_there_is(job, cache):
             assert app.screen.prompt.is_open and app.selection.is_everything
             line_with(app, said)
             await pilot.press("escape")
-
-
-async def test_a_search_without_any_hit_says_so(job, cache):
-    async with running(job, cache) as (app, pilot):
-        await pilot.press("6", "slash", *"qqqq", "enter")
-        line_with(app, 'no event has "qqqq" in its name')
+        await pilot.press("T", *"0.5:0.6")
+        line_with(app, "from 0.500 s to 0.600 s")
+        await pilot.press("enter")
+        assert (app.selection.window.start, app.selection.window.end) == (500_000_000, 600_000_000)
+        await pilot.press("T")
+        line_with(app, "0.5s:0.6s")
+        await pilot.press(*"0.1:0.2", "enter")
+        assert (app.selection.window.start, app.selection.window.end) == (100_000_000, 200_000_000)

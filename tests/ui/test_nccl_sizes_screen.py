@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import WIDE, line_with, running, screen_text
+from jobs import NARROW, WIDE, cells, line_with, running, screen_text
+from synthetic import two_process_export
 
 from nsystui.exports.demo import TrainingJob
 
@@ -16,41 +17,44 @@ def job(written_once: Callable[..., list[Path]]) -> list[Path]:
     return written_once("sizes", TrainingJob(ranks=2, steps=2, layers=2, gpu_metrics=False).write)
 
 
+@pytest.mark.campaign
 async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("3")
-        headings = []
-        totals = set()
-        for _ in range(6):
-            answer = app.screen.table.answer
-            headings.append(answer.columns[1].key)
-            keys = [column.key for column in answer.columns]
-            kernels = answer.page(0, 1000)
-            totals.add(tuple(sum(row[keys.index(key)] for row in kernels) for key in ("count", "total", "exposed")))
-            await pilot.press("b")
-        assert headings[0] == "bucket"
-        assert {"communicator", "stream", "rank", "step"} <= set(headings)
-        assert len(totals) == 1
-
-
-async def test_v_changes_between_kernels_and_calls(job, cache_directory):
-    async with running(job, cache_directory) as (app, pilot):
         await pilot.press("3")
         line_with(app, "rows of kernels")
         keys = [column.key for column in app.screen.table.answer.columns]
         assert {"bytes", "busbw"} <= set(keys) and "what" not in keys
+        headings = []
+        totals = set()
+        for _ in range(6):
+            headings.append(app.screen.table.answer.columns[1].key)
+            totals.add(tuple(sum(cells(app, key)) for key in ("count", "total", "exposed")))
+            if headings[-1] == "rank":
+                values = app.screen.values()
+                await pilot.press("enter")
+                line_with(app, f"{values['collective']} rank {values['rank']} kernels")
+                assert len(app.screen.table.answer) == values["count"]
+                assert set(cells(app, "rank")) == {values["rank"]}
+                await pilot.press("escape")
+            await pilot.press("b")
+        assert headings[0] == "bucket"
+        assert {"communicator", "stream", "rank", "step"} <= set(headings)
+        assert len(totals) == 1
+        await pilot.resize_terminal(*NARROW)
+        await pilot.press("3")
         line = line_with(app, "busbw")
         assert "bytes" in line and "busbw" in line, "both stay at 80 columns"
         await pilot.press("v")
         line_with(app, "[CPU calls]")
-        assert "ncclGroupEnd" in app.screen.table.answer.cells("collective")
+        assert "ncclGroupEnd" in cells(app, "collective")
         await pilot.press("enter")
         line_with(app, "calls")
         await pilot.press("escape", "V")
         line_with(app, "rows of kernels")
 
 
-async def test_all_collectives_are_in_one_chart_of_bandwidth(job, cache_directory):
+@pytest.mark.campaign
+async def test_all_collectives_are_in_one_chart_of_bandwidth_and_sizes_have_drawings(job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("3", "v", "v")
         line_with(app, "w/o wait (where known) against message size")
@@ -62,23 +66,15 @@ async def test_all_collectives_are_in_one_chart_of_bandwidth(job, cache_director
         assert len(set(marks)) == len(marks)
         plot = "".join(line[line.index("│") :] for line in screen_text(app) if "│" in line)
         assert all(mark in plot for mark in marks)
-
-
-async def test_a_row_of_a_group_opens_its_kernels(job, cache_directory):
-    async with running(job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("3", "b", "b", "b", "b")
         values = app.screen.values()
-        await pilot.press("enter")
-        line_with(app, f"{values['collective']} rank {values['rank']} kernels")
+        await pilot.press("enter")  # the kernels of a size, and then the event
         assert len(app.screen.table.answer) == values["count"]
-        keys = [column.key for column in app.screen.table.answer.columns]
-        ranks = {row[keys.index("rank")] for row in app.screen.table.answer.page(0, 1000)}
-        assert ranks == {values["rank"]}
-
-
-async def test_a_view_shows_sizes_and_their_drawings(job, cache_directory):
-    async with running(job, cache_directory) as (app, pilot):
-        await pilot.press("3", "v", "v")
+        assert {row[2] for row in app.screen.table.answer.page(0, 1000)} == {values["message_size"]}
+        await pilot.press("enter")
+        line_with(app, "│6 Events│")
+        await pilot.press("escape", "escape")
+        await pilot.resize_terminal(*NARROW)
+        await pilot.pause()
         line_with(app, "against message size")
         assert app.screen.values()["busbw"] > 0
         await pilot.press("d")
@@ -94,20 +90,7 @@ async def test_a_view_shows_sizes_and_their_drawings(job, cache_directory):
         assert "size_from" in [column.key for column in app.screen.table.answer.columns]
 
 
-async def test_enter_on_a_size_lists_its_kernels_and_then_the_event(job, cache_directory):
-    async with running(job, cache_directory) as (app, pilot):
-        await pilot.press("3", "v", "v")
-        values = app.screen.values()
-        await pilot.press("enter")
-        assert len(app.screen.table.answer) == values["count"]
-        assert {row[2] for row in app.screen.table.answer.page(0, 1000)} == {values["message_size"]}
-        await pilot.press("enter")
-        line_with(app, "│6 Evt│")
-
-
 async def test_without_sizes_it_says_how_to_get_them(tmp_path):
-    from synthetic import two_process_export
-
     async with running([two_process_export(tmp_path / "plain.sqlite")], None) as (app, pilot):
         await pilot.press("3")
         line_with(app, "[kernels]")

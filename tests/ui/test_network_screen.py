@@ -9,6 +9,7 @@ from support import edit, native
 from synthetic import training_job
 
 
+@pytest.mark.campaign
 async def test_adapters_and_collectives_are_views_beside_the_lanes(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("4")
@@ -20,16 +21,13 @@ async def test_adapters_and_collectives_are_views_beside_the_lanes(demo_job, cac
         await pilot.press("b")
         line_with(app, "AllReduce")
         line_with(app, "a sample is the mean of")
-
-
-async def test_at_80_columns_the_rates_are_there(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, NARROW) as (app, pilot):
-        await pilot.press("4")
-        app.screen.show_view("network")
+        await pilot.press("B")
+        await pilot.resize_terminal(*NARROW)
         await pilot.pause()
         assert all(word in line_with(app, "peak sent") for word in ("sent", "received"))
 
 
+@pytest.mark.campaign
 async def test_without_samples_the_view_is_not_offered(tmp_path, cache_directory):
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, "DELETE FROM NET_NIC_METRIC")
@@ -90,6 +88,7 @@ async def test_send_waits_stand_below_the_slow_collectives_of_their_host(demo_jo
         assert slow.bins[int((middle - window.start) * len(slow.bins) // (window.end - window.start))] > 0
 
 
+@pytest.mark.campaign
 async def test_without_gpu_metrics_the_network_may_be_chosen_all_the_same(tmp_path, cache_directory):
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, "DELETE FROM GPU_METRICS")

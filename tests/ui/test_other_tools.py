@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import threading
 
-from jobs import line_with, running, screen_text
+import pytest
+from jobs import answer, becomes_text, kept_at_work, last_line, running, screen_text, tap
 
+from nsystui.questions.opening import Source
+from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens.kernels import KernelsScreen
 from nsystui.ui.screens.other_tools import NcuScreen
 
@@ -26,39 +29,33 @@ async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_dir
 
 
 async def test_before_the_first_table_u_and_enter_say_that_there_is_nothing_yet(demo_job, cache_directory, monkeypatch):
-    answer = threading.Event()
-    ask = KernelsScreen.ask
-    monkeypatch.setattr(KernelsScreen, "ask", lambda *given: answer.wait(30) and ask(*given))
-    async with running(demo_job[:1], cache_directory) as (app, pilot):
-        await pilot.press("2")
-        line_with(app, "computing…")
-        await pilot.press("enter", "u")
-        line_with(app, "ncu profiles kernels")
-        answer.set()
-        await pilot.pause()
+    may_answer, ask = threading.Event(), KernelsScreen.ask
+    monkeypatch.setattr(KernelsScreen, "ask", lambda *given: may_answer.wait(60) and ask(*given))
+    app = NsystuiApp(Source((str(demo_job[0]),), cache_directory))
+    async with kept_at_work(app) as rest:
+        await rest()
+        tap(app, "2")
+        assert await becomes_text(app, "computing…")
+        tap(app, "enter", "u")
+        assert await becomes_text(app, "ncu profiles kernels")
+        may_answer.set()
+        await rest()
 
 
-async def test_on_what_is_no_kernel_u_says_so(demo_job, cache_directory):
-    async with running(demo_job[:1], cache_directory) as (app, pilot):
-        await pilot.press("6", "u")
-        assert "ncu profiles kernels" in screen_text(app)[-1]
-
-
+@pytest.mark.campaign
 async def test_capital_e_writes_a_trace_of_the_selection_and_asks_before_it_overwrites(
     demo_job, cache_directory, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     async with running(demo_job[:1], cache_directory) as (app, pilot):
-        await pilot.press("6", "E")
-        app.screen.prompt.value = "job.json"
-        await pilot.press("enter")
-        await pilot.pause()
+        await pilot.press("6", "u")
+        assert "ncu profiles kernels" in last_line(app)
+        await pilot.press("E")
+        await answer(app, pilot, "job.json")
         assert json.loads((tmp_path / "job.json").read_bytes())["traceEvents"]
         (tmp_path / "job.json").write_text("mine")
         await pilot.press("E")
-        app.screen.prompt.value = "job.json"
-        await pilot.press("enter")
-        await pilot.pause()
+        await answer(app, pilot, "job.json")
         assert "overwrite? y/n" in "\n".join(screen_text(app))
         await pilot.press("n", "enter")
         assert (tmp_path / "job.json").read_text() == "mine"

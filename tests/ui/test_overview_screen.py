@@ -9,15 +9,30 @@ import statistics
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
-from jobs import NARROW, WIDE, becomes, line_with, running, screen_text
+from jobs import (
+    NARROW,
+    WIDE,
+    becomes,
+    becomes_text,
+    cells,
+    kept_at_work,
+    last_line,
+    line_with,
+    running,
+    screen_text,
+    tap,
+)
 from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
 
 from nsystui.cli import main
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.opening import Source
+from nsystui.store.session import Session
 from nsystui.ui.app import FileState, NsystuiApp
+from nsystui.ui.pictures import overview_lines
 from nsystui.ui.pictures.overview_lines import failure_lines, files_answer, stacked
 from nsystui.ui.screens.capture import ContentsScreen, DiagnosticsScreen, FilesScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen
@@ -32,25 +47,19 @@ def overview(app: NsystuiApp) -> OverviewScreen:
     return app.screen
 
 
-@pytest.fixture(scope="session")
-def imported_at_first() -> set[str]:
-    """The modules that are imported when the first window can be painted."""
+def test_nothing_heavy_is_imported_before_the_first_window():
     code = "import sys, nsystui.ui.app, nsystui.ui.screens.overview; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
-
-
-@pytest.mark.parametrize("name", HEAVY)
-def test_nothing_heavy_is_imported_before_the_first_window(imported_at_first, name):
-    assert "nsystui.ui.screens.overview" in imported_at_first
-    assert name not in imported_at_first
+    imported = set(done.stdout.split())
+    assert "nsystui.ui.screens.overview" in imported
+    assert imported.isdisjoint(HEAVY)
 
 
 # What it says
 
 
-async def test_80x24_tells_what_ran_where_the_time_went_and_which_kernels(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, NARROW) as (app, _):
+async def test_it_tells_what_ran_where_the_time_went_and_which_kernels(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, NARROW) as (app, pilot):
         facts = line_with(app, "4 ranks")
         assert "2 hosts" in facts and "4× H100 80GB HBM3" in facts and "nsys 2026.2.1" in facts
         assert all(glyph in line_with(app, "GPU time") for glyph in "█▒▄░")
@@ -67,35 +76,24 @@ async def test_80x24_tells_what_ran_where_the_time_went_and_which_kernels(demo_j
         assert shown == pytest.approx(sum(row[place] for row in picture.tasks.rows) / 4, abs=0.06)
         assert picture.spent.time == 4 * (picture.facts.events.end - picture.facts.events.start)
 
-
-async def test_the_parts_of_the_bar_have_the_lengths_of_their_shares(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, _):
+        await pilot.resize_terminal(*WIDE)
+        await pilot.pause()
         spent, line = overview(app).picture.spent, line_with(app, "GPU time")
-        cells = sum(line.count(glyph) for glyph in "█▒▄▆░")
+        width = sum(line.count(glyph) for glyph in "█▒▄▆░")
         for part, glyph in (
             (spent.kernels, "█"),
             (spent.exposed_nccl, "▒"),
             (spent.memory_only, "▄"),
             (spent.idle, "░"),
         ):
-            assert line.count(glyph) == pytest.approx(cells * part / spent.time, abs=1)
+            assert line.count(glyph) == pytest.approx(width * part / spent.time, abs=1)
 
-
-async def test_idle_time_is_told_by_part_and_adds_up(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, (170, 36)) as (app, _):
+        await pilot.resize_terminal(180, 36)
+        await pilot.pause()
         shares = [float(one) for one in re.findall(r"([0-9.]+) %", line_with(app, "idle      "))]
         assert sum(shares) == pytest.approx(float(line_with(app, "░ idle").split("░ idle")[1].split()[0]), abs=0.2)
-
-
-async def test_start_up_is_left_out_and_comes_back(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("S")
-        assert app.selection.window is not None
-        assert "start-up 0.0 %" in line_with(app, "idle   ")
-        await pilot.press("S")
-        assert "no start-up in the selected time" in screen_text(app)[-1]
-        await pilot.press("escape")
-        assert app.selection.is_everything
+        title = screen_text(app)[0]
+        assert "4 ranks" in title and "nsys 2026.2.1" in title and "6 Events" in title
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -112,12 +110,7 @@ def test_a_cell_that_two_parts_share_shows_both():
     assert piece == ("▄", "compute/nccl")
 
 
-async def test_the_facts_share_the_title_line_where_there_is_room(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, (180, 36)) as (app, _):
-        title = screen_text(app)[0]
-        assert "4 ranks" in title and "nsys 2026.2.1" in title and "6 Events" in title
-
-
+@pytest.mark.campaign
 async def test_many_ranks_scroll_and_the_kernels_keep_their_lines(many_ranks, cache_directory):
     async with running(many_ranks, cache_directory, NARROW) as (app, pilot):
         screen = overview(app)
@@ -135,8 +128,16 @@ async def test_many_ranks_scroll_and_the_kernels_keep_their_lines(many_ranks, ca
 # Keys
 
 
-async def test_enter_on_a_rank_selects_it_for_every_screen_and_shows_its_kernels(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
+async def test_enter_opens_a_rank_for_every_screen_or_a_kernel(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
+        await pilot.press("S")  # start-up is left out and comes back
+        assert app.selection.window is not None
+        assert "start-up 0.0 %" in line_with(app, "idle   ")
+        await pilot.press("S")
+        assert "no start-up in the selected time" in last_line(app)
+        await pilot.press("escape")
+        assert app.selection.is_everything
+
         await pilot.press("down", "down", "enter")
         assert isinstance(app.screen, KernelsScreen)
         assert screen_text(app)[1].startswith("rank 2 ")
@@ -148,9 +149,6 @@ async def test_enter_on_a_rank_selects_it_for_every_screen_and_shows_its_kernels
         assert app.selection.is_everything
         assert overview(app).ranks.row_count == 4
 
-
-async def test_tab_goes_to_the_kernels_and_enter_to_the_launches(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("tab", "down")
         name = overview(app).kernels.current_values["name"]
         await pilot.press("enter")
@@ -161,7 +159,7 @@ async def test_tab_goes_to_the_kernels_and_enter_to_the_launches(demo_job, cache
 
 
 async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
+    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         screen = overview(app)
         assert screen.answer_to_export().name == "overview"
         await pilot.press("s", "s")
@@ -171,21 +169,18 @@ async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_d
         assert screen.row_to_copy() == screen.kernels.current_row
         assert screen.kernels.sorted_by is not None and screen.ranks.sorted_by == ("rank", True)
 
-
-async def test_a_resize_bins_the_strip_anew_and_keeps_the_order_of_the_user(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        screen = overview(app)
         before = len(screen.picture.strips[0])
         screen.ranks.sort_by("nccl_percent")
         await pilot.pause()
         first = screen.ranks.current_values["rank"]
         await pilot.resize_terminal(110, 36)
         await pilot.pause()
-        assert len(screen.picture.strips[0]) == before - 10
+        assert len(screen.picture.strips[0]) == before - 10, "the strip is binned anew"
         assert screen.ranks.sorted_by == ("nccl_percent", True)
         assert screen.ranks.current_values["rank"] == first
 
 
+@pytest.mark.campaign
 async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         for key, kind in (("d", DiagnosticsScreen), ("i", ContentsScreen), ("F", FilesScreen)):
@@ -196,15 +191,11 @@ async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_dir
             while app.screen.is_drilled:
                 await pilot.press("escape")
             await pilot.press("1")
-
-
-async def test_contents_lead_to_the_screen_that_shows_them_or_say_what_to_record(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("i")
-        tables = [row[0] for row in app.screen.table.answer.rows]
+        await pilot.press("i")  # the screen that shows a content, or what to record
+        tables = cells(app, app.screen.table.answer.columns[0].key)
         app.screen.table.move_to(tables.index("mpi_calls"))
         await pilot.press("enter")
-        assert "nsys profile -t mpi" in screen_text(app)[-1]
+        assert "nsys profile -t mpi" in last_line(app)
         app.screen.table.move_to(tables.index("os_calls"))
         await pilot.press("enter")
         assert isinstance(app.screen, KernelsScreen)
@@ -234,6 +225,7 @@ async def test_whole_graphs_have_their_part_of_the_time(tmp_path):
         assert line_with(app, "count as busy")
 
 
+@pytest.mark.campaign
 async def test_a_packed_job_without_its_exports_and_a_report_that_is_not_whole(demo_job, tmp_path, capsys):
     job = tmp_path / "job"
     assert main(["pack", *map(str, demo_job), "-o", str(job)]) == 0
@@ -267,42 +259,46 @@ async def test_names_from_a_program_reach_the_screen_as_they_are_but_never_obeye
 # Before a report is ready
 
 
-async def test_while_loading_there_are_the_files_and_a_sample(demo_job, tmp_path, monkeypatch):
-    from nsystui.store.session import Session
+@pytest.fixture
+def held_up(monkeypatch) -> Iterator[threading.Event]:
+    """Reports but the first of ``demo_job`` are added once this is set."""
+    go_on, add = threading.Event(), Session.add
 
-    go_on = threading.Event()
-    monkeypatch.setattr(Session, "add", lambda *_: go_on.wait(10))
-    app = NsystuiApp(Source(tuple(map(str, demo_job)), tmp_path / "cache"))
-    async with app.run_test(size=NARROW) as pilot:
-        line_with(app, "sample: ")
-        line_with(app, "H100")
-        row = line_with(app, "rank0")
+    def add_late(session, path, *rest):
+        assert "rank0" in path.name or go_on.wait(60)
+        return add(session, path, *rest)
+
+    monkeypatch.setattr(Session, "add", add_late)
+    yield go_on
+    go_on.set()
+
+
+async def test_while_loading_there_are_the_files_and_a_sample(demo_job, tmp_path, held_up):
+    app = NsystuiApp(Source(tuple(map(str, demo_job[1:])), tmp_path / "cache"))
+    async with kept_at_work(app) as rest:
+        assert await becomes_text(app, "sample: ") and await becomes_text(app, "H100")
+        row = line_with(app, "rank1")
         assert "H100" in row and "279" in row and "ready" not in row
         assert "exact numbers follow" in line_with(app, "sample: ")
-        await pilot.press("enter")
-        line_with(app, "nothing is loaded yet")
-        go_on.set()
-        app.exit(return_code=0)
+        tap(app, "enter")
+        assert await becomes_text(app, "nothing is loaded yet")
+        held_up.set()
+        await rest()
 
 
-async def test_the_table_of_many_files_is_not_made_for_each(tmp_path, monkeypatch, demo_job):
-    from nsystui.store.session import Session
-    from nsystui.ui.pictures import overview_lines
-
+async def test_the_table_of_many_files_is_not_made_for_each(tmp_path, monkeypatch, demo_job, held_up):
     made: list[object] = []
-    make, go_on = overview_lines.files_answer, threading.Event()
+    make = overview_lines.files_answer
     monkeypatch.setattr(overview_lines, "files_answer", lambda states: (made.append(states), make(states))[1])
-    monkeypatch.setattr(Session, "add", lambda *_: go_on.wait(10))
     for number in range(40):
-        shutil.copyfile(demo_job[0], tmp_path / f"rank{number}.sqlite")
+        shutil.copyfile(demo_job[0], tmp_path / f"rank{number + 100}.sqlite")
     app = NsystuiApp(Source((str(tmp_path),), tmp_path / "cache"))
-    async with app.run_test(size=NARROW) as pilot:
-        await pilot.pause()
-        assert await becomes(pilot, lambda: len(app.files) == 40 and all(one.opened for one in app.files.values()))
+    async with kept_at_work(app):
+        assert await becomes(lambda: len(app.files) == 40 and all(one.opened for one in app.files.values()))
+        assert await becomes_text(app, "H100")
         assert len(made) < 20
-        line_with(app, "H100")
-        go_on.set()
         app.exit(return_code=0)
+        held_up.set()
 
 
 def test_the_states_of_files_in_words(tmp_path):
@@ -331,22 +327,13 @@ def test_many_failures_take_two_lines(tmp_path, count, lines):
         assert f"{count - 1} more files" in found[1][1][0]
 
 
-async def test_while_reports_join_what_is_there_is_said_to_be_so_far(demo_job, tmp_path, monkeypatch):
-    from nsystui.store.session import Session
-
-    go_on, add = threading.Event(), Session.add
-
-    def add_slowly(session, path, *rest):
-        if "rank0" not in path.name:
-            go_on.wait(10)
-        return add(session, path, *rest)
-
-    monkeypatch.setattr(Session, "add", add_slowly)
+@pytest.mark.campaign
+async def test_while_reports_join_what_is_there_is_said_to_be_so_far(demo_job, tmp_path, held_up):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), tmp_path / "cache"))
-    async with app.run_test(size=NARROW) as pilot:
-        line_with(app, "1 rank so far")
-        go_on.set()
-        await pilot.pause()
+    async with kept_at_work(app) as rest:
+        assert await becomes_text(app, "1 rank so far")
+        held_up.set()
+        await rest()
         assert line_with(app, "4 ranks · 2 hosts")
         assert all("–" not in line for line in screen_text(app) if "gpu-a0" in line)
 
@@ -354,12 +341,14 @@ async def test_while_reports_join_what_is_there_is_said_to_be_so_far(demo_job, t
 # Real exports
 
 
+@pytest.mark.campaign
 async def test_two_tasks_in_one_report_are_two_ranks(shared_export, cache_directory):
     async with running([shared_export("h100-2rank-moe-before")], cache_directory) as (app, _):
         assert "2 ranks · 1 file" in line_with(app, "2 ranks")
         assert "91.3" in line_with(app, "▸     0") and "89.1" in line_with(app, "      1  modal")
 
 
+@pytest.mark.campaign
 async def test_runs_without_a_common_clock_are_measured_each_over_its_own_events(shared_export, cache_directory):
     paths = [shared_export(f"h100-2rank-moe-{when}") for when in ("before", "after")]
     async with running(paths, cache_directory) as (app, _):
@@ -368,6 +357,7 @@ async def test_runs_without_a_common_clock_are_measured_each_over_its_own_events
         assert not any("over time" in line for line in screen_text(app))
 
 
+@pytest.mark.campaign
 async def test_an_export_without_a_kernel_table_says_what_is_missing(shared_export, cache_directory):
     async with running([shared_export("no-kernel-table")], cache_directory) as (app, pilot):
         assert "nsys profile -t cuda" in line_with(app, "no GPU work")
@@ -376,6 +366,7 @@ async def test_an_export_without_a_kernel_table_says_what_is_missing(shared_expo
         assert "[OS runtime]" in screen_text(app)[2]
 
 
+@pytest.mark.campaign
 async def test_whole_graphs_are_nearly_all_of_the_time_of_a_real_run(shared_export, cache_directory):
     async with running([shared_export("cuda-graphs")], cache_directory) as (app, _):
         spent = overview(app).picture.spent
@@ -384,6 +375,7 @@ async def test_whole_graphs_are_nearly_all_of_the_time_of_a_real_run(shared_expo
 
 
 @pytest.mark.findings
+@pytest.mark.campaign
 async def test_ranks_show_their_steps_and_how_often_they_were_late(written_once, cache_directory):
     job = written_once("paces", TrainingJob(layers=8).write)
     async with running(job, cache_directory) as (app, pilot):
@@ -402,6 +394,7 @@ async def test_ranks_show_their_steps_and_how_often_they_were_late(written_once,
 
 
 @pytest.mark.findings
+@pytest.mark.campaign
 async def test_few_ranks_stand_above_the_kernels_which_have_the_whole_width(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, _):
         ranks, kernels = app.screen.ranks.region, app.screen.kernels.region

@@ -36,7 +36,7 @@ def printed(session: Session, text: str) -> str:
     return as_csv(report.ask(Job(session), Selection(), options))
 
 
-@pytest.mark.parametrize("export", ["demo", "ddp-a100-rank0of4"])
+@pytest.mark.parametrize("export", ["demo", pytest.param("ddp-a100-rank0of4", marks=pytest.mark.campaign)])
 async def test_every_table_is_that_of_its_report(demo_job, shared_export, cache_directory, opened, export):
     path = demo_job[1] if export == "demo" else shared_export(export)
     session = opened(path)
@@ -47,6 +47,7 @@ async def test_every_table_is_that_of_its_report(demo_job, shared_export, cache_
             assert as_csv(app.screen.table.answer) == printed(session, report), report
 
 
+@pytest.mark.campaign
 async def test_os_runtime_calls_of_a_real_export(shared_export, cache_directory, opened):
     path = shared_export("no-kernel-table")
     async with running([path], cache_directory) as (app, pilot):

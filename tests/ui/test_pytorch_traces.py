@@ -23,11 +23,11 @@ def traces(written_once, tmp_path_factory) -> list[Path]:
     return paths
 
 
+@pytest.mark.campaign
 async def test_the_screens_show_traces_and_say_what_they_are(traces, tmp_path):
     source = Source(tuple(map(str, traces)), tmp_path / "columns", conversion_directory=tmp_path / "exports")
     app = NsystuiApp(source)
     async with app.run_test(size=NARROW) as pilot:
-        await pilot.pause()
         assert "PyTorch profiler trace" in line_with(app, "4 ranks")
         for key, words in (("2", "nvjet"), ("3", "AllReduce"), ("5", "ProfilerStep#"), ("7", "rank")):
             await pilot.press(key)

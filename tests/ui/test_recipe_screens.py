@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import WIDE, becomes, line_with, running, screen_text
+from jobs import WIDE, line_with, running, screen_text
 
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.recipes import all_recipes, recipe_named
@@ -30,35 +30,35 @@ async def open_recipe(app, pilot, name: str) -> None:
     await pilot.pause()
 
 
+@pytest.mark.campaign
 async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_directory):
     async with running(job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("ctrl+p")
         assert isinstance(app.screen, Palette)
-        assert await becomes(pilot, lambda: words_of(recipe_named("cuda_api_sum")) in offered(app))
         assert [one for one in offered(app) if one.startswith("recipe: ")] == [words_of(one) for one in all_recipes()]
         await pilot.press("ctrl+p")
         assert not isinstance(app.screen, Palette)
-        await pilot.press("ctrl+p")
-        await pilot.press(*"gaps")
-        assert await becomes(pilot, lambda: words_of(recipe_named("gpu_gaps")) in offered(app))
+        await pilot.press("ctrl+p", *"gaps")
+        assert words_of(recipe_named("gpu_gaps")) in offered(app)
         await pilot.press("escape")
         await open_recipe(app, pilot, "gpu_gaps")
         line_with(app, "recipe › gpu_gaps")
         line_with(app, "none here: when a GPU was idle for long")
+        await pilot.resize_terminal(5, 2)
+        await pilot.press("ctrl+p", "pagedown", "pageup", "pagedown", "escape")
+        assert not isinstance(app.screen, Palette)
 
 
-async def test_a_question_in_a_new_file_is_in_the_palette_and_opens(dummy_question, job, cache_directory):
+@pytest.mark.campaign
+async def test_a_question_in_a_new_file_is_in_the_palette_and_its_views_on_a_screen(
+    dummy_question, job, cache_directory
+):
     async with running(job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("ctrl+p")
-        await pilot.press(*"how many ranks there are")
-        assert await becomes(pilot, lambda: offered(app)[:1] == ["dummy – how many ranks there are, and a word"])
+        await pilot.press("ctrl+p", *"how many ranks there are")
+        assert offered(app)[:1] == ["dummy – how many ranks there are, and a word"]
         await pilot.press("enter")
         assert isinstance(app.screen, RecipeScreen)
         assert line_with(app, "one").split() == ["▸", "2", "one"]
-
-
-async def test_the_views_of_a_question_in_a_new_file_are_shown_by_its_screen(dummy_question, job, cache_directory):
-    async with running(job, cache_directory, WIDE) as (app, pilot):
         await pilot.press("7", *"v" * 6)
         line_with(app, "[first")
         assert line_with(app, "one").split() == ["▸", "2", "one"]
@@ -68,12 +68,7 @@ async def test_the_views_of_a_question_in_a_new_file_are_shown_by_its_screen(dum
         assert line_with(app, "two").split() == ["▸", "2", "two"]
 
 
-async def test_the_palette_of_a_tiny_terminal_takes_pages(job, cache_directory):
-    async with running(job, cache_directory, (5, 2)) as (app, pilot):
-        await pilot.press("ctrl+p", "pagedown", "pageup", "pagedown", "escape")
-        assert not isinstance(app.screen, Palette)
-
-
+@pytest.mark.campaign
 async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_directory, tmp_path):
     async with running(job, cache_directory) as (app, pilot):
         await open_recipe(app, pilot, "cuda_gpu_kern_sum")
@@ -98,6 +93,7 @@ async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_director
         line_with(app, "recipe › cuda_gpu_kern_sum")
 
 
+@pytest.mark.campaign
 async def test_a_map_is_drawn_figure_by_figure_and_is_a_table_too(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
         await open_recipe(app, pilot, "nccl_gpu_time_util_map")
@@ -116,6 +112,7 @@ async def test_a_map_is_drawn_figure_by_figure_and_is_a_table_too(job, cache_dir
         assert app.selection.window is not None
 
 
+@pytest.mark.campaign
 async def test_keys_that_cannot_act_say_why_and_what_is_missing_is_said(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
         await open_recipe(app, pilot, "ucx_gpu_time_util_map")

@@ -336,11 +336,6 @@ class TrainingJob:
         once = (EMBEDDING, HEAD_FORWARD, HEAD_BACKWARD, EMBEDDING_BACKWARD)
         return per_layer * self.layers + sum(map(len, once))
 
-    @property
-    def kernels_per_rank(self) -> int:
-        """Kernels in one report."""
-        return self.steps * (self.compute_kernels_per_step + len(self.step_collectives))
-
     def write(self, directory: str | Path, processes: int = 1) -> list[Path]:
         """Write ``rank0.sqlite`` … to `directory` (created if need be) and return their paths in order of rank.
 

@@ -91,10 +91,6 @@ class Node:
         return self.total / self.count
 
     @property
-    def has_children(self) -> bool:
-        return self.child_count > 0
-
-    @property
     def selection_window(self) -> Window:
         """The time window to look at the node: its ranges on the CPU and everything that they did on the GPU."""
         start, end = self.window.start, self.window.end

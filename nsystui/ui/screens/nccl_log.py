@@ -224,6 +224,9 @@ class NcclLogScreen(FilteredTableScreen):
         else:
             self.say("no export is open: `nsystui FILE… --nccl-log LOG…` shows both")
 
+    async def action_timeline(self) -> None:
+        await (super().action_timeline() if self.explorer.source.files else self.action_mode("timeline"))
+
     def proposed_name(self, answer: Answer) -> str | None:
         from nsystui.output.files import propose_name
 

@@ -1,0 +1,56 @@
+"""Sessions over small exports that functions of a test fill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from synthetic import ExportWriter
+
+from nsystui.exports.demo import Session as Capture
+from nsystui.store.session import Session
+
+START = 1_780_000_000_000_000_000
+Fill = Callable[[Any], object]
+
+
+class Sessions:
+    """Writes and opens exports, each filled through what ``wrap`` makes of its writer; a context manager.
+
+    What functions of a module fill is kept for all of its tests: nothing is to be added to it.
+    """
+
+    def __init__(self, factory: pytest.TempPathFactory, wrap: Callable[[ExportWriter], Any]) -> None:
+        self._factory, self._wrap = factory, wrap
+        self._kept: dict[tuple[Fill, ...], Session] = {}
+        self._of_test: list[Session] = []
+
+    def of(self, *fillers: Fill) -> Session:
+        """A session over ``rank0``, ``rank1`` …, each 1 ms after the one before."""
+        if fillers in self._kept:
+            return self._kept[fillers]
+        session, place = Session(cache=None), self._factory.mktemp("filled")
+        if all(fill.__name__ == fill.__qualname__ for fill in fillers):
+            self._kept[fillers] = session
+        else:
+            self._of_test.append(session)
+        for rank, fill in enumerate(fillers):
+            capture = Capture(utc_epoch_ns=START + rank * 1_000_000, environment={"RANK": str(rank)})
+            with ExportWriter(place / f"rank{rank}.sqlite", session=capture) as writer:
+                fill(self._wrap(writer))
+            session.add(place / f"rank{rank}.sqlite")
+        return session
+
+    def end_test(self) -> None:
+        """Closes what other tests will not ask for."""
+        while self._of_test:
+            self._of_test.pop().close()
+
+    def __enter__(self) -> Sessions:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end_test()
+        for session in self._kept.values():
+            session.close()

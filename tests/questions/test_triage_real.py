@@ -1,0 +1,101 @@
+"""The triage of real exports: no rule fails, and what is known of them is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from support import native, real_exports, shared
+from triaging import finding, told, triaged
+
+FAST = ("ddp-a100-rank0of4", "gemm-pageable", "gemm-pinned", "vadd-launch-bound")
+
+
+KNOWN: dict[str, dict[str, Sequence[str]]] = {
+    "dataloader-bound-a100": {
+        "input-pipeline": ("data loader", "pin_memory thread", "7,888", "every 2 steps, as with 2 workers"),
+        "step-traffic": (),
+        "idle-gaps": (),
+    },
+    "ai-training-before": {"input-pipeline": ("1 worker process ran",), "idle-gaps": ()},
+    "ai-training-after": {
+        "pageable-copies": ("at 9.9 GB/s; the GPU's link", "cudaMemcpyAsync blocks the CPU for 41.19 ms in them")
+    },
+    "jacobi-staged-copies": {"staged-peer-copies": ("8,008 that are named", "GPU 0, 7")},
+    "gemm-pageable": {
+        "synchronous-copies": (
+            "device-to-host, pageable memory: 4 GiB at 2.0 GB/s",
+            "the GPU's link, PCIe 4 at best, gives about 26 GB/s",
+        )
+    },
+    "vadd-launch-bound": {
+        "context-creation": ("the first cudaMalloc takes 106.9 ms, 97 % of the time in CUDA calls",),
+        "launch-bound": ("in NVTX range `Profile_Loop`",),
+    },
+    # 25.08 s, of which kernel and copies take 0.49 s, and cudaMallocHost 7.73 s; nothing else is recorded.
+    "gemm-pinned": {
+        "host-allocation": ("cudaMallocHost 7.73 s",),
+        "start-up": (
+            "16.84 s in which nothing is recorded of the CPU",
+            "7.718 s in calls that allocate or free memory (cudaMallocHost)",
+        ),
+    },
+    # nsys' own sums: 472 AllReduce in 59 steps, 292.8 ms; beside kernels or copies for 98 % of that.
+    "ddp-a100-rank0of4": {
+        "communication": (
+            "8 AllReduce a step",
+            "292.8 ms on each GPU, 21.8 ms exposed, 5.369 ms with no copy beside it either",
+        )
+    },
+}
+"""What is found in each export, with words of the sentence."""
+
+ADVICE = {"gemm-pageable": "pin the host memory", "dataloader-bound-a100": "pinned already"}
+NEVER = {
+    "ddp-a100-rank0of4": "input-pipeline",
+    "dataloader-bound-a100": "preempted",  # it does not say why threads left their CPUs
+    "gemm-pinned": "context-creation",
+}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=() if path.stem in FAST else pytest.mark.campaign)
+        for path in real_exports()
+    ],
+)
+def test_no_rule_fails_and_what_is_known_is_told(path):
+    found = triaged(path)
+    assert [one for one in found.not_checked if one.failed] == []
+    assert all(one.percent is None or 0 <= one.percent <= 100 for one in found.findings)
+    known = KNOWN.get(path.stem, {})
+    for name, words in known.items():
+        told(finding(found, name), *words)
+    assert ADVICE.get(path.stem, "") in " ".join(str(finding(found, name).advice) for name in known)
+    names = [one.id for one in found.findings if not one.under]
+    assert NEVER.get(path.stem) not in names
+    # What is paid once stands behind what can be mended.
+    if path.stem == "jacobi-staged-copies":
+        assert names.index("staged-peer-copies") < min(names.index("start-up"), 3)
+    if path.stem == "dataloader-bound-a100":
+        assert finding(found, "input-pipeline").percent == pytest.approx(82.4, abs=0.1)
+        assert any("why threads left their CPUs" in one.why for one in found.not_checked)
+    if path.stem == "mpi-cuda-saxpy-schema2.9":
+        assert "running main 65 %" in finding(found, "idle-gaps").gist
+    # Nobody is told to record what there is.
+    tables = {row[0] for row in native(path, "SELECT name FROM sqlite_master")}
+    for one in found.findings:
+        if one.id == "idle-gaps":
+            for table, flag in (("OSRT_API", "osrt"), ("SCHED_EVENTS", "--cpuctxsw"), ("COMPOSITE_EVENTS", "--sample")):
+                assert table not in tables or flag not in str(one.advice)
+
+
+def test_the_late_rank_of_a_pair_is_told_among_those_that_are_open():
+    found = finding(
+        triaged(*shared("alcf-allgather-rank0", "alcf-allgather-rank4"), rules=("stragglers",)), "straggler"
+    )
+    assert found.ranks == (4,)
+    # docs/ranks.md#waiting: by duration rank 4 arrived 166.885 ms later.
+    assert found.cost == pytest.approx(166_885_000, abs=1_000)
+    told(found, "2 open ranks of 8")
