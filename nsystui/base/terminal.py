@@ -46,6 +46,9 @@ def check(environ: Mapping[str, str], stdin_is_tty: bool, stderr_is_tty: bool, c
     term = environ.get("TERM", "")
     if term.lower() in ("dumb", "unknown"):
         return f"this terminal cannot place a cursor (TERM={term}), and the screens must; {_COMMANDS.format(command)}"
+    colors = environ.get("TEXTUAL_COLOR_SYSTEM", "auto")
+    if colors not in ("auto", "standard", "256", "truecolor"):  # with anything else Textual fails
+        return f"TEXTUAL_COLOR_SYSTEM={colors}: it can be auto, standard, 256 or truecolor"
     return None
 
 

@@ -89,16 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
     return start(arguments, environ, files)
 
 
-_COLOR_SYSTEMS = ("auto", "standard", "256", "truecolor")
-"""What Textual takes; with anything else it fails."""
-
-
 def checked_terminal(command: str) -> Mapping[str, str]:
     """The shell's environment; raises UsageError without a terminal to draw on, with the ``command`` to use instead."""
     environ = terminal.original_environ()
-    colors = environ.get("TEXTUAL_COLOR_SYSTEM", "auto")
-    if colors not in _COLOR_SYSTEMS:
-        raise UsageError(f"TEXTUAL_COLOR_SYSTEM={colors}: it can be {', '.join(_COLOR_SYSTEMS)}")
     is_drawn_on = sys.__stderr__ is not None and sys.__stderr__.isatty()
     is_typed_on = sys.stdin is not None and sys.stdin.isatty()  # None: it was closed
     refusal = terminal.check(environ, is_typed_on, is_drawn_on, command)

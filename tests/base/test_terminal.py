@@ -30,6 +30,8 @@ def test_a_terminal_is_accepted_and_a_refusal_says_why_and_what_works():
     ):
         message = check(*words)
         assert message is not None and reason in message and "`nsystui " in message and "\n" not in message
+    assert check({"TEXTUAL_COLOR_SYSTEM": "256"}, True, True) is None
+    assert "auto, standard, 256 or truecolor" in (check({"TEXTUAL_COLOR_SYSTEM": "bogus"}, True, True) or "")
 
 
 @pytest.mark.parametrize(

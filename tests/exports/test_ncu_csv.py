@@ -136,6 +136,13 @@ def test_numbers_in_two_notations_are_refused(read):
         read(raw_page("axpy", changed={"gpu__time_duration.sum": ("us", "1.234,5")}))
 
 
+def test_a_number_without_end_is_refused_and_a_grid_that_cuda_cannot_have_is_none(read):
+    with pytest.raises(ExportError, match="a number of 5,000 digits"):
+        read(raw_page("axpy", changed={"gpu__time_duration.sum": ("us", "1" * 5000)}))
+    (one,) = read(raw_page("axpy").replace("(16, 288, 1)", f"({'1' * 5000}, 288, 1)"))
+    assert one.grid is None and one.values == VALUES
+
+
 def test_a_file_without_a_table_says_how_to_write_one(read, tmp_path):
     cases = [
         (b"NVR\0\1\2", "run 1.ncu-rep", "is a report of Nsight Compute"),

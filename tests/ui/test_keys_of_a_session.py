@@ -146,11 +146,11 @@ async def test_from_the_most_expensive_kernel_to_the_range_of_its_longest_launch
         user.keys = 0
         await user.press("2", "enter", "L")
         assert user.app.current_mode == "timeline"
-        row = user.app.screen.row_to_copy()
+        _, row = user.app.screen.row_to_copy()
         assert (row[2], row[3]) == (name, longest)
         assert user.keys <= 4
         await user.press("slash", *"cudaMalloc", "enter", "n")  # the next match is one key
-        assert "cudaMalloc" in str(user.app.screen.row_to_copy()[2])
+        assert "cudaMalloc" in str(user.app.screen.row_to_copy()[1][2])
 
 
 async def test_layers_sizes_ranks_and_steps(job, cache):

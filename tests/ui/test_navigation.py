@@ -45,6 +45,13 @@ def check_help(screen: HelpScreen, size: tuple[int, int]) -> None:
         assert not continued
 
 
+@pytest.mark.parametrize("columns", [1, 5, 8])
+async def test_help_opens_on_a_terminal_of_any_width(demo_job, cache, columns):
+    async with running(demo_job[:1], cache, (columns, 24)) as (app, pilot):
+        await pilot.press("question_mark", "down", "escape")
+        assert app.return_code is None
+
+
 async def test_a_digit_returns_to_its_tab_and_pressed_again_to_the_tabs_first_view(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
         await pilot.press("2", "down", "enter")

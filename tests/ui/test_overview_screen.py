@@ -166,7 +166,7 @@ async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_d
         assert screen.ranks.sorted_by == ("rank", True)
         await pilot.press("tab", "s", "s")
         assert screen.answer_to_export().name == "kernels"
-        assert screen.row_to_copy() == screen.kernels.current_row
+        assert screen.row_to_copy() == (screen.kernels.answer.columns, screen.kernels.current_row)
         assert screen.kernels.sorted_by is not None and screen.ranks.sorted_by == ("rank", True)
 
         before = len(screen.picture.strips[0])

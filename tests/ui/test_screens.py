@@ -365,6 +365,21 @@ async def test_keys_faster_than_screens_open_end_in_one_place(job, cache, keys, 
         assert app.return_code is None
 
 
+async def test_a_jump_that_another_key_overtakes_goes_where_that_key_says(job, cache, monkeypatch):
+    async with running(job, cache, WIDE) as (app, pilot):
+        await pilot.press("2")
+        switch = app.switch_mode
+
+        async def overtaken(mode: str) -> None:
+            await switch(mode)
+            await switch("gpu")
+
+        monkeypatch.setattr(app, "switch_mode", overtaken)
+        for key in ("L", "w"):
+            await pilot.press(key)
+            assert app.current_mode == "gpu" and app.return_code is None
+
+
 @pytest.mark.campaign
 async def test_every_table_has_the_details_of_its_row(job, cache):
     async with running(job, cache) as (app, pilot):
