@@ -13,7 +13,7 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
-from support import shared
+from support import edit, shared
 from synthetic import ExportWriter
 
 from nsystui.base.selection import NameFilter, Selection, Window
@@ -210,6 +210,19 @@ def test_an_opened_rank_shows_mpi_openacc_and_openmp_on_its_threads(tmp_path):
         }
         openmp = next(lane for lane in lanes if lane.calls is EventKind.OPENMP)
         assert timeline.work(openmp).length == 2_000_000  # the implicit task lies inside a region
+
+
+def test_calls_of_no_known_thread_have_no_lane(tmp_path):
+    path = synthetic.simulation_export(tmp_path / "rank0.sqlite")
+    edit(
+        path,
+        *(f"UPDATE CUPTI_ACTIVITY_KIND_OPENACC_{kind} SET globalTid = NULL" for kind in ("DATA", "LAUNCH", "OTHER")),
+    )
+    with closing(Session()) as session:
+        session.add(path)
+        timeline = Timeline.of(Job(session), Selection())
+        lanes, _ = timeline.lanes(frozenset({timeline.ranks[0].task}))
+        assert EventKind.OPENACC not in {lane.calls for lane in lanes}
 
 
 def test_what_is_not_in_memory_is_left_out_until_there_is_time(demo_session):

@@ -370,7 +370,7 @@ def test_a_slow_line_gets_little(tmp_path):
         def cost(key: str) -> int:
             terminal.mark()
             terminal.press(key)
-            terminal.answer(0.3, timeout=2.0)
+            terminal.answer(0.3)
             return terminal.bytes_since_mark
 
         cost("down")

@@ -28,7 +28,7 @@ async def test_the_screens_show_traces_and_say_what_they_are(traces, tmp_path):
     source = Source(tuple(map(str, traces)), tmp_path / "columns", conversion_directory=tmp_path / "exports")
     app = NsystuiApp(source)
     async with app.run_test(size=NARROW) as pilot:
-        assert "PyTorch profiler trace" in line_with(app, "4 ranks")
+        assert "PyTorch profiler trace" in line_with(app, "2 ranks")
         for key, words in (("2", "nvjet"), ("3", "AllReduce"), ("5", "ProfilerStep#"), ("7", "rank")):
             await pilot.press(key)
             assert any(words in line for line in screen_text(app)), words

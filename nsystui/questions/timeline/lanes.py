@@ -10,6 +10,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -315,7 +316,7 @@ def _calls_of(session: Session, report: Report, kind: EventKind, table: sa.Table
     rows = {key: values[order] for key, values in rows.items()}
     threads, firsts = np.unique(rows["thread"], return_index=True)
     found, names = {}, tuple(texts.texts)
-    for thread, first, last in zip(threads.tolist(), firsts, [*firsts[1:], len(order)], strict=True):
+    for thread, (first, last) in zip(threads.tolist(), pairwise([*firsts, len(order)]), strict=True):
         own = {key: values[first:last] for key, values in rows.items()}
         times = own["start"] + report.clock_offset, own["end"] + report.clock_offset
         found[thread] = _thread_events(kind, names, times, own["name"].astype(np.int32), own["row"], report)
