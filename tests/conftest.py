@@ -80,7 +80,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def written_once(run_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Path]]:
-    """Writes a job for the whole run: whoever is there first. Not to be written."""
+    """Writes a job for the whole run: whoever is there first. One name is one job everywhere. Not to be written."""
 
     def job(name: str, write: Callable[[Path], object]) -> list[Path]:
         directory = run_directory / name

@@ -376,4 +376,4 @@ def test_a_slow_line_gets_little(tmp_path):
         cost("down")
         assert cost("down") <= 600
         assert cost("pagedown") <= 8 * 1024
-        assert cost("o") <= 15 * 1024
+        assert cost("b") <= 15 * 1024

@@ -15,7 +15,7 @@ from nsystui.ui.app import NsystuiApp
 
 @pytest.fixture(scope="module")
 def traces(written_once, tmp_path_factory) -> list[Path]:
-    exports = written_once("kineto", lambda directory: training_job(directory, ranks=4, steps=3, layers=3))
+    exports = written_once("kineto", lambda directory: training_job(directory, ranks=2, steps=3, layers=2))
     place = tmp_path_factory.mktemp("screens")
     paths = [place / f"{export.stem}{ENDING}" for export in exports]
     for export, trace in zip(exports, paths, strict=True):
