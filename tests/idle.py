@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio.base_events import BaseEventLoop
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,7 +23,7 @@ SOON = 0.25
 """Timers due within this many seconds are waited for: repaints, and the details that follow a cursor that rests."""
 REPAINTED = 0.03
 
-_threads: WeakKeyDictionary[Any, set[asyncio.Future[Any]]] = WeakKeyDictionary()
+_threads: WeakKeyDictionary[Any, set[object]] = WeakKeyDictionary()
 
 
 async def until_idle(*_: object, seconds: float = 60.0, soon: float = SOON, **__: object) -> bool:
@@ -54,14 +55,16 @@ async def until_repainted(*_: object, **__: object) -> bool:
     return await until_idle(soon=REPAINTED)
 
 
-_run_in_executor = BaseEventLoop.run_in_executor
-
-
-def _run_in_counted_executor(loop: Any, *words: Any) -> asyncio.Future[Any]:
-    future = _run_in_executor(loop, *words)
+def _run_in_counted_executor(loop: Any, executor: ThreadPoolExecutor | None, *words: Any) -> asyncio.Future[Any]:
+    """As asyncio does, but a thread counts until it has ended: who cancels its future does not end it."""
+    if executor is None and loop._default_executor is None:
+        loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="asyncio"))
+    thread = (executor or loop._default_executor).submit(*words)
+    future = asyncio.wrap_future(thread, loop=loop)
     working = _threads.setdefault(loop, set())
-    working.add(future)
-    future.add_done_callback(working.discard)
+    for one in (thread, future):
+        working.add(one)
+        one.add_done_callback(working.discard)
     return future
 
 

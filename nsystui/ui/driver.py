@@ -58,8 +58,10 @@ _PAGE = re.compile(
     r"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})[^\x07\x1b]*(?:\x07|\x1b\\)"
 )
 """The question for the colour of the page (OSC 11), and a terminal's answer to it."""
-_UNFINISHED = re.compile(r"\x1b\][^\x07\x1b]{0,60}\x1b?$")
+_UNFINISHED = re.compile(r"\x1b\](11;)?[^\x07\x1b]{0,60}\x1b?$")
 """The beginning of an answer whose end is in the next portion."""
+_SILENCES = 20
+"""Empty reads, of 0.1 s each, after which an answer has no end; one where it may be Alt-] instead."""
 
 _GIVEN_BACK = "".join(
     (
@@ -120,6 +122,7 @@ class TerminalDriver(LinuxDriver):
         self._delivers_soon = False
         self._parser = XTermParser(self._debug)
         self._unfinished = ""
+        self._silences = 0
         self._must_end = False
         self._endings: queue.SimpleQueue[int] = queue.SimpleQueue()
         threading.Thread(target=self._see_to_the_end, name="end", daemon=True).start()
@@ -277,15 +280,15 @@ class TerminalDriver(LinuxDriver):
 
     def _without_page(self, text: str) -> str:
         """The input without the colour of the page, which the application is told."""
-        is_last, text = not text, self._unfinished + text
-        self._unfinished = ""
+        self._silences = 0 if text else self._silences + 1
+        text, self._unfinished = self._unfinished + text, ""
         while found := _PAGE.search(text):
             red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
             is_light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5
             self._soon(getattr(self._app, "page_is", lambda _: None), is_light)
             text = text[: found.start()] + text[found.end() :]
-        unfinished = None if is_last else _UNFINISHED.search(text)
-        if unfinished is not None:
+        unfinished = _UNFINISHED.search(text)
+        if unfinished is not None and self._silences < (_SILENCES if unfinished[1] else 1):
             self._unfinished, text = unfinished.group(), text[: unfinished.start()]
         return text
 

@@ -45,7 +45,6 @@ async def shown(packed, dask):
         return screens
 
 
-@pytest.mark.skip(reason="it looks while the title still tells what the workers compute: the wait does not see them")
 @pytest.mark.campaign
 async def test_the_screens_of_a_cluster_are_the_screens_here(packed, dask_scheduler, asked):
     on_cluster = await shown(packed, dask_scheduler)
