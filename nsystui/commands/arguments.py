@@ -233,6 +233,7 @@ def remembered(arguments: argparse.Namespace) -> Remembered | None:
         return None
     from nsystui.exports.convert import made_before
     from nsystui.exports.discover import discover
+    from nsystui.exports.opening import check
     from nsystui.questions.remembered import Remembered
 
     try:
@@ -240,8 +241,8 @@ def remembered(arguments: argparse.Namespace) -> Remembered | None:
         cache = default_cache(config)
         if not cache.is_ours:
             return None
-        paths = [made_before(path, cache.conversions) for path in discover(arguments.files)]
-        return Remembered.of_files(cache, paths, config.families)
+        files = [check(made_before(path, cache.conversions)) for path in discover(arguments.files)]
+        return Remembered.of_files(cache, files, config.families)
     except (ExportError, OSError):
         return None
 

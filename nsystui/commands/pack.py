@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nsystui.store.cache import Cache
     from nsystui.store.database import Limits
     from nsystui.store.packed_job import JobReport, JobWriter, NewReport
+    from nsystui.store.session import Session
 
 DESCRIPTION = """Writes the columns of exports into a directory, the packed job, which opens at once and without the
 exports: `nsystui DIR`, or any command on DIR. Each rank may pack its own export into the same directory, at the same
@@ -124,7 +125,7 @@ def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace)
                     keep_output(session)
             for one in sorted(found, key=lambda one: min(one.ranks.values())):
                 try:
-                    added = writer.add(_new(cache, one), cache.directory)
+                    added = writer.add(_new(session, cache, one), cache.directory)
                 except NsystuiError as error:
                     failures.append(error)
                 else:
@@ -145,14 +146,14 @@ def _opener(arguments: argparse.Namespace, limits: Limits, line: ProgressLine) -
     return Opener(source, OpeningProgress(line, shared.complain))
 
 
-def _new(cache: Cache, found: ReportRanks) -> NewReport:
+def _new(session: Session, cache: Cache, found: ReportRanks) -> NewReport:
     from nsystui.store.packed_job import NewReport
 
-    path = found.report.path
-    files = cache.find(path)
-    if files is None:  # somebody has changed the export, or removed what was written
-        raise ExportError(str(path), "changed while it was packed", "pack it again")
-    return NewReport(found.report.name, found.ranks, found.source, files, cache.results_of(path))
+    export = session.exports[found.report.index]
+    files = cache.find(export)
+    if files is None:  # somebody has removed what was written
+        raise ExportError(str(export.path), "its columns were removed while it was packed", "pack it again")
+    return NewReport(found.report.name, found.ranks, found.source, files, cache.results_of(export))
 
 
 def _line(found: ReportRanks, added: JobReport) -> str:

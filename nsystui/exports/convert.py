@@ -51,6 +51,8 @@ def convert(path: Path, form: Form, directory: Path, advance: Advance = lambda p
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         drop_abandoned(target.parent)
         form.write(path, partial, advance)
+        if export_of(path, form, directory) != target:
+            raise ExportError(str(path), *opening.CHANGED)
         os.replace(partial, target)
     except OSError as error:
         raise ExportError(str(path), f"cannot be exported: {error.strerror or error}", ELSEWHERE) from None

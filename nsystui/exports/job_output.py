@@ -48,8 +48,8 @@ class JobOutput:
 
 def read_job_output(path: Path) -> JobOutput:
     """Reads the output of the application out of an export. Raises ExportError."""
-    opening.check(path)
-    with closing(opening.connect(path)) as connection, opening.sqlite_errors(path):
+    file = opening.check(path)
+    with file.unchanged(), closing(opening.connect(path)) as connection, opening.sqlite_errors(path):
         native = schema.probe(path, connection)
         zone = _zone(connection, native)
         lines: list[OutputLine] = []

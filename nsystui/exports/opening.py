@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,6 +35,62 @@ _FORMS_NOT_READ = {
 _OF_THE_DISK = "disk I/O error"
 # Damaged text in the schema reaches Python inside an error message that it cannot decode.
 READ_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+
+
+CHANGED = ("changed while it was read", "start again when nobody writes to it any more")
+"""Cause and advice of an input that is another one after it was read."""
+# Two changes within one tick of the kernel's clock bear the same time, ns.
+_TICK = 10_000_000
+
+
+@dataclass(frozen=True)
+class ExportFile:
+    """An export as it was when it was checked; whatever is kept of it is kept under this ``state``.
+
+    ``state``: inode, bytes, and the times of the last change of the content and of any kind, ns; ``device`` is another
+    one on every node of a cluster.
+    """
+
+    path: Path
+    device: int
+    state: tuple[int, int, int, int]
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the path still leads to the same file, as it was."""
+        try:
+            return _look(self.path)[1] == self
+        except OSError:
+            return False
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Reads the export in the block. Raises ExportError where it was replaced or changed meanwhile."""
+        try:
+            yield
+        except Exception:
+            self._refuse_another()
+            raise
+        self._refuse_another()
+
+    def _refuse_another(self) -> None:
+        if not self.is_unchanged:
+            raise ExportError(str(self.path), *CHANGED) from None
+
+
+def _look(path: Path) -> tuple[bytes, ExportFile]:
+    """The first bytes of a regular file, none of another one, and its state.
+
+    It is opened for that: a network file system may tell an old state of a file that is not. Raises OSError.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0) as file:
+        status = os.fstat(file.fileno())
+        if 0 <= time.time_ns() - status.st_ctime_ns < _TICK:
+            time.sleep(_TICK / 1e9)
+            status = os.fstat(file.fileno())
+        head = file.read(100) if stat.S_ISREG(status.st_mode) else b""
+    state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return head, ExportFile(path, status.st_dev, state)
 
 
 def uri(path: Path) -> str:
@@ -96,8 +154,8 @@ def _of_table(cause: str, table: str) -> str:
     return cause if table in cause else f"{cause} ({table})"
 
 
-def check(path: Path) -> None:
-    """Looks at the first bytes and the size of ``path``.
+def check(path: Path) -> ExportFile:
+    """Looks at the first bytes and the size of ``path``; which file it is now.
 
     Raises ExportError for what cannot be an export: missing, a directory or device, unreadable, empty, not SQLite,
     cut short, or still being written.
@@ -119,8 +177,7 @@ def check(path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ExportError(name, "not a regular file", "exports are opened where they lie, pipes and devices are not")
     try:
-        with open(path, "rb") as file:
-            head = file.read(100)
+        head, file = _look(path)
     except OSError as error:
         advice = f"check its permissions with ls -l {shell_word(name)}"
         raise ExportError(name, f"cannot be read: {error.strerror}", advice) from None
@@ -128,12 +185,13 @@ def check(path: Path) -> None:
         raise ExportError(name, "the file is empty", "did nsys export finish?")
     if not head.startswith(_MAGIC):
         raise _not_sqlite(path, head)
-    _check_size(name, head, status.st_size)
+    _check_size(name, head, file.state[1])
     for suffix in ("-journal", "-wal"):
         if _size(name + suffix):
             raise ExportError(
                 name, f"still being written: {path.name}{suffix} lies beside it", "wait for nsys export to finish"
             )
+    return file
 
 
 def _size(name: str) -> int:

@@ -6,15 +6,14 @@ They are kept in the cache as plain values; a remembered answer is the answer th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Answer, TableAnswer, iter_rows
 from nsystui.base.columns import Column, Unit
 from nsystui.base.selection import Selection
-from nsystui.exports import opening
+from nsystui.exports.opening import ExportFile
 from nsystui.store.cache import Cache
 from nsystui.store.damage import damage_line, known_damage
 from nsystui.store.results import Results, version_of
@@ -32,21 +31,19 @@ class Remembered:
     """The answers to questions about files."""
 
     results: Results
+    files: tuple[ExportFile, ...]
     damage: tuple[str, ...] = ()
     """One line for each file that is known to be damaged."""
     families: Rules = ()
     """The user's own rules for families of kernels, which answers depend on."""
 
     @classmethod
-    def of_files(cls, cache: Cache, paths: Iterable[Path], families: Rules = ()) -> Remembered:
-        """The remembered answers about exports. Raises ExportError and OSError for one that cannot be opened."""
-        files, damage = [], []
-        for path in paths:
-            opening.check(path)
-            # Its name and its state, and in which columns it was read. The path, as notes name files.
-            files.append(f"{path.name}|{cache.path_of(path).name}")
-            damage.append(damage_line(path, known_damage(cache.results_of(path))))
-        return cls(cache.results_of_several(files), tuple(filter(None, damage)), families)
+    def of_files(cls, cache: Cache, files: Sequence[ExportFile], families: Rules = ()) -> Remembered:
+        """The remembered answers about exports."""
+        # Its name and its state, and in which columns it was read. The path, as notes name files.
+        states = [f"{file.path.name}|{cache.path_of(file).name}" for file in files]
+        damage = [damage_line(file.path, known_damage(cache.results_of(file))) for file in files]
+        return cls(cache.results_of_several(states), tuple(files), tuple(filter(None, damage)), families)
 
     def recall(self, *question: str) -> tuple[str, TableAnswer] | None:
         """The answer to ``question`` that was given before, with its title."""
@@ -61,18 +58,20 @@ class Remembered:
         is_small = isinstance(answer, TableAnswer) and len(answer) <= MOST_ROWS
         # A note on rows that were left out comes from reading them.
         is_whole = not any(any(report.packed.left_out.values()) for report in job.session.reports)
-        if is_small and is_whole and len(job.session.reports) == len(self.results.reports):
+        # Answers are of the exports as they were when the session read them.
+        is_same = all(file.is_unchanged for file in self.files)
+        if is_small and is_whole and is_same and len(job.session.reports) == len(self.results.reports):
             self.results.save(self._key(question), {"title": title, "answer": to_json(answer)}, version_of())
 
     def _key(self, question: Sequence[str]) -> str:
         return json.dumps([*question, *self.families])
 
 
-def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> None:
+def remember_first_questions(job: Job, cache: Cache) -> None:
     """Answers what every look at a job begins with: the kernel summary, for the commands that will ask it again.
 
     Of large jobs the summary of API calls and the index of the event list as well, which take a second or two there.
-    Raises ExportError and OSError where one of the files is not there any more.
+    Raises ExportError and OSError where one of the files cannot be read any more.
     """
     from nsystui.questions.activities import API, work_summary
     from nsystui.questions.catalogue import question_named
@@ -81,7 +80,10 @@ def remember_first_questions(job: Job, cache: Cache, paths: Iterable[Path]) -> N
     from nsystui.questions.overview import task_table
     from nsystui.questions.stats import report_of
 
-    known = Remembered.of_files(cache, paths, job.families)
+    session = job.session
+    known = Remembered.of_files(
+        cache, [session.exports[one.index] for one in session.reports if one.index in session.exports], job.families
+    )
     text = "cuda_gpu_kern_sum"
     if known.recall("stats", text) is None and job.session.reports:
         report, options = report_of(text)

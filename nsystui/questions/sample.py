@@ -122,7 +122,7 @@ def _add(sums: _Sums, item: Opened, source: Source, spans: Sequence[Span]) -> No
     rows, possible = source.scan, source.makes[_KERNELS].condition
     query = f'SELECT short_id, count(*), sum("end" - "start") FROM ({rows}) c WHERE {possible} GROUP BY short_id'
     try:
-        with closing(opening.connect(item.path)) as connection:
+        with item.file.unchanged(), closing(opening.connect(item.path)) as connection:
             found = [row for span in spans for row in connection.execute(query % span)]
             names = {identity: _name(connection, identity) for identity in {identity for identity, *_ in found}}
     except (ExportError, sqlite3.Error):

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from nsystui.base.errors import OutputError
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.opening import ExportFile
 from nsystui.exports.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove, why_not_ours
 from nsystui.store.parquet_files import PackFiles
 from nsystui.store.results import Caps, Results, version_of_reading
@@ -113,17 +114,16 @@ class Cache:
         """Whether no other user can have written what lies in it."""
         return not why_not_ours(self.directory)
 
-    def path_of(self, export: Path) -> Path:
-        """The directory of ``export``; another size, time or version of the code that reads it is another place."""
-        real = os.path.realpath(export)
-        status = os.stat(real)
-        identity = f"{version_of_reading()}|{real}|{status.st_size}|{status.st_mtime_ns}"
+    def path_of(self, export: ExportFile) -> Path:
+        """The directory of ``export``; another state of it, or version of the code that reads it, is another place."""
+        real = os.path.realpath(export.path)
+        identity = f"{version_of_reading()}|{real}|{export.state}"
         digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
         name = os.path.splitext(os.path.basename(real))[0]
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:40]
         return self.directory / f"{stem}-{digest}"
 
-    def results_of(self, export: Path) -> Results:
+    def results_of(self, export: ExportFile) -> Results:
         """The results that were computed of ``export``, whether it is packed or not."""
         path = self.path_of(export)
         directory = path.with_name(path.name + RESULTS)
@@ -133,31 +133,24 @@ class Cache:
         """The results that were computed of several reports together, by their identities."""
         return Results(tuple(reports), self.directory / ANSWERS, partials=self.directory, caps=Caps())
 
-    def find(self, export: Path) -> PackedFiles | None:
+    def find(self, export: ExportFile) -> PackedFiles | None:
         """The packed form of ``export``, or ``None``. A damaged one goes."""
-        try:
-            path = self.path_of(export)
-        except OSError:
-            return None
-        return _used(_found(path, read_packed))
+        return _used(_found(self.path_of(export), read_packed))
 
-    def find_columns(self, export: Path, table: str, names: Collection[str]) -> ColumnFiles | None:
+    def find_columns(self, export: ExportFile, table: str, names: Collection[str]) -> ColumnFiles | None:
         """Single columns of a table of ``export``, if they are all of ``names``, or ``None``. Damaged ones go."""
-        try:
-            directories = sorted(self.directory.glob(f"{self.path_of(export).name}.{table}-*"))
-        except OSError:
-            return None
+        directories = sorted(self.directory.glob(f"{self.path_of(export).name}.{table}-*"))
         every = (_found(directory, _read_columns) for directory in directories)
         return _used(next((one for one in every if one is not None and one.names.issuperset(names)), None))
 
-    def begin(self, export: Path) -> Partial[PackedFiles]:
+    def begin(self, export: ExportFile) -> Partial[PackedFiles]:
         """A new place to pack ``export`` into.
 
         Raises OSError where the cache cannot be written.
         """
         return Partial(self._temporary(), self.path_of(export), PARQUET_FORM, read_packed)
 
-    def begin_columns(self, export: Path, table: str, names: Collection[str]) -> Partial[ColumnFiles]:
+    def begin_columns(self, export: ExportFile, table: str, names: Collection[str]) -> Partial[ColumnFiles]:
         """A new place for columns of a table of ``export``.
 
         Raises OSError where the cache cannot be written.

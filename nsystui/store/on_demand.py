@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from nsystui.exports import canonical, nccl_calls, opening, sources
 from nsystui.exports.integrity import check_rows
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.nccl_calls import PayloadSchemas
-from nsystui.exports.opening import ArrowReader
+from nsystui.exports.opening import ArrowReader, ExportFile
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import Source, Transform
 from nsystui.store.cache import Cache, ColumnFiles
@@ -52,7 +52,7 @@ class OnDemand:
     ``connection`` is its own, to the database of the session. ``results`` has its tallies for the next time.
     """
 
-    path: Path
+    file: ExportFile
     metadata: Metadata
     native: Schema
     connection: duckdb.DuckDBPyConnection
@@ -65,6 +65,10 @@ class OnDemand:
 
     def __post_init__(self) -> None:
         self._lookups: Lookups | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -138,7 +142,7 @@ class OnDemand:
                 missing[table] = names or frozenset(canonical.BY_NAME[table].field_names[:1])
         if self.cache is not None:
             for table, names in list(missing.items()):
-                found = self.cache.find_columns(self.path, table, names)
+                found = self.cache.find_columns(self.file, table, names)
                 if found is not None:
                     self.loaded[table] = found
                     del missing[table]
@@ -151,7 +155,7 @@ class OnDemand:
         def write() -> dict[str, ColumnFiles]:
             with ExitStack() as stack:
                 partial = {
-                    table: stack.enter_context(cache.begin_columns(self.path, table, names))
+                    table: stack.enter_context(cache.begin_columns(self.file, table, names))
                     for table, names in missing.items()
                 }
                 rows = self._read(missing, partial)
@@ -182,7 +186,7 @@ class OnDemand:
 
         rows, left_out = dict.fromkeys(missing, 0), dict[str, LeftOut]()
         try:
-            with ArrowReader(self.path) as export:
+            with self.file.unchanged(), ArrowReader(self.path) as export:
                 for source in self._sources:
                     # NCCL calls are read apart: of most other ranges the payload then stays unread.
                     for fed in (source.makes, source.decoded) if self.native.has(source.table) else ():
@@ -226,12 +230,8 @@ class OnDemand:
             connection.close()
 
     def _payload(self) -> PayloadSchemas:
-        connection = opening.connect(self.path)
-        try:
-            with opening.sqlite_errors(self.path):
-                return nccl_calls.payload_schemas(connection, self.native)
-        finally:
-            connection.close()
+        with closing(opening.connect(self.path)) as connection, opening.sqlite_errors(self.path):
+            return nccl_calls.payload_schemas(connection, self.native)
 
     def close(self) -> None:
         """Lets go of what was needed to read the export."""
@@ -295,22 +295,24 @@ class OnDemand:
         if self._is_made(table):
             self.load({table: ()})
             return self.loaded[table].rows
-        connection = opening.connect(self.path)
-        try:
+        with self._read_by_sqlite() as connection:
             rows, left_out = count(connection, self.path, self._parts(table))
-            return self._checked(table, rows, left_out)
-        finally:
-            connection.close()
+            self._check(table, rows, left_out)
+        self._leave_out({table: left_out})
+        return rows
 
-    def _checked(self, table: str, rows: int, left_out: LeftOut) -> int:
-        """``rows`` of a canonical table; raises ExportError where that is not all because the export is damaged."""
+    @contextmanager
+    def _read_by_sqlite(self) -> Iterator[sqlite3.Connection]:
+        with self.file.unchanged(), closing(opening.connect(self.path)) as connection:
+            yield connection
+
+    def _check(self, table: str, rows: int, left_out: LeftOut) -> None:
+        """Raises ExportError where ``rows`` of a canonical table are not all because the export is damaged."""
         parts, read = list(self._parts(table)), rows + left_out.rows
         if not any(transform.where for _, transform in parts):
             expected = sum(self.native.last_rowid[source.table] for source, _ in parts)
             for source, _ in parts if read != expected else ():
                 check_rows(self.path, source.table, read, expected)
-        self._leave_out({table: left_out})
-        return rows
 
     def _is_made(self, table: str) -> bool:
         """Whether it takes more than SQL of SQLite's to say which rows a table has."""
@@ -333,12 +335,10 @@ class OnDemand:
         names = list(names)
         missing = [name for name in names if name not in self._tallies]
         if missing:
-            connection = opening.connect(self.path)
-            try:
-                with remembered_damage(self.results):
-                    self._tallies.update({name: self._tally(connection, name) for name in missing})
-            finally:
-                connection.close()
+            with remembered_damage(self.results), self._read_by_sqlite() as connection:
+                found = {name: self._tally(connection, name) for name in missing}
+            self._tallies.update({name: rows for name, (rows, _) in found.items()})
+            self._leave_out({name: left_out for name, (_, left_out) in found.items()})
             known = {name: found.to_json() for name, found in self._tallies.items()}
             self.results.save(_TALLIES, known)
         return {name: self._tallies[name] for name in names}
@@ -349,17 +349,18 @@ class OnDemand:
         known = self.results.load(_TALLIES) or {}
         return {name: Tally.from_json(values) for name, values in known.items()}
 
-    def _tally(self, connection: sqlite3.Connection, table: str) -> Tally:
-        """By SQLite, or out of columns that are there."""
+    def _tally(self, connection: sqlite3.Connection, table: str) -> tuple[Tally, LeftOut]:
+        """By SQLite, with the rows left out, or out of columns that are there."""
         needed = _TALLIED.intersection(canonical.BY_NAME[table].field_names)
         if self._is_made(table):
             self.load({table: needed})
         if table not in self.loaded or not needed <= self.loaded[table].names:
             found, left_out = tally(connection, self.path, self._parts(table))
-            self._checked(table, found.rows, left_out)
-            return found
+            self._check(table, found.rows, left_out)
+            return found, left_out
         with self._damage(table):
-            return tally_columns(self.connection, self._from(table), needed) if self.loaded[table].rows else Tally()
+            rows = tally_columns(self.connection, self._from(table), needed) if self.loaded[table].rows else Tally()
+        return rows, LeftOut()
 
     @cached_property
     def _span(self) -> tuple[int | None, int | None]:

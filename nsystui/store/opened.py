@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +18,13 @@ _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 class Opened:
     """An export that was checked and can be packed: its metadata and how many rows each native table has."""
 
-    path: Path
+    file: opening.ExportFile
     metadata: Metadata
     native: schema.Schema
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
 
     @property
     def rows(self) -> int:
@@ -47,10 +52,7 @@ def open_export(path: Path) -> Opened:
 
     Raises ExportError.
     """
-    opening.check(path)
-    connection = opening.connect(path)
-    try:
+    file = opening.check(path)
+    with file.unchanged(), closing(opening.connect(path)) as connection:
         native = schema.probe(path, connection)
-        return Opened(path, metadata.read(path, connection, native), native)
-    finally:
-        connection.close()
+        return Opened(file, metadata.read(path, connection, native), native)

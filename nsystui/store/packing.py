@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from nsystui.exports.identifiers import pid_of
 from nsystui.exports.integrity import check_rows
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.nccl_calls import PayloadSchemas
-from nsystui.exports.opening import ArrowReader
+from nsystui.exports.opening import ArrowReader, ExportFile
 from nsystui.exports.sources import Transform
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.database import Limits, connect, memory_errors, memory_setting
@@ -124,7 +124,7 @@ class Packing:
 
     def pack(
         self,
-        path: Path,
+        file: ExportFile,
         index: int,
         report_progress: Callable[[Progress], None] = lambda progress: None,
         is_cancelled: Callable[[], bool] = lambda: False,
@@ -135,13 +135,13 @@ class Packing:
         where a cache that is required cannot be written.
         """
         cache = self.room.cache
-        with self._packs, memory_errors(self.limits, cache is not None, path):
-            files = None if cache is None else self._to_cache(cache, path, report_progress, is_cancelled)
-            return files or self._to_memory(path, index, report_progress, is_cancelled)
+        with self._packs, memory_errors(self.limits, cache is not None, file.path):
+            files = None if cache is None else self._to_cache(cache, file, report_progress, is_cancelled)
+            return files or self._to_memory(file, index, report_progress, is_cancelled)
 
     def pack_partly(
         self,
-        path: Path,
+        file: ExportFile,
         index: int,
         report_progress: Callable[[Progress], None] = lambda progress: None,
         is_cancelled: Callable[[], bool] = lambda: False,
@@ -153,21 +153,25 @@ class Packing:
         without: dict[str, str] = {}
         while True:
             try:
-                with self._packs, memory_errors(self.limits, self.room.cache is not None, path):
-                    return self._to_memory(path, index, report_progress, is_cancelled, without)
+                with self._packs, memory_errors(self.limits, self.room.cache is not None, file.path):
+                    return self._to_memory(file, index, report_progress, is_cancelled, without)
             except DamagedError as error:
                 if error.table in without or error.table not in sources.TABLES:
                     raise
                 without[error.table] = error.cause
 
     def _to_cache(
-        self, cache: Cache, path: Path, report_progress: Callable[[Progress], None], is_cancelled: Callable[[], bool]
+        self,
+        cache: Cache,
+        file: ExportFile,
+        report_progress: Callable[[Progress], None],
+        is_cancelled: Callable[[], bool],
     ) -> PackedFiles | None:
         """Packs into the cache; ``None`` where it cannot be written (full, read-only), after a warning."""
 
         def write() -> PackedFiles:
-            with cache.begin(path) as partial, self._own.connection() as connection:
-                packed = self._packer(path, connection, partial, report_progress, is_cancelled).run()
+            with cache.begin(file) as partial, self._own.connection() as connection:
+                packed = self._packer(file, connection, partial, report_progress, is_cancelled).run()
                 return partial.finish(packed.to_json())
 
         files = cache.write(write, self.warn)
@@ -177,7 +181,7 @@ class Packing:
 
     def _to_memory(
         self,
-        path: Path,
+        file: ExportFile,
         index: int,
         report_progress: Callable[[Progress], None],
         is_cancelled: Callable[[], bool],
@@ -185,7 +189,7 @@ class Packing:
     ) -> PackedTables:
         sink = MemorySink(self.database.cursor(), f"report_{index:d}")
         try:
-            packed = self._packer(path, sink.connection, sink, report_progress, is_cancelled, without).run()
+            packed = self._packer(file, sink.connection, sink, report_progress, is_cancelled, without).run()
         except BaseException:
             sink.abandon()
             raise
@@ -196,14 +200,14 @@ class Packing:
 
     def _packer(
         self,
-        path: Path,
+        file: ExportFile,
         connection: duckdb.DuckDBPyConnection,
         sink: Sink,
         report_progress: Callable[[Progress], None],
         is_cancelled: Callable[[], bool],
         without: Mapping[str, str] = _NOTHING,
     ) -> Packer:
-        return Packer(path, connection, sink, report_progress, is_cancelled, self._slots, self.limits.workers, without)
+        return Packer(file, connection, sink, report_progress, is_cancelled, self._slots, self.limits.workers, without)
 
 
 class PackingDatabase:
@@ -265,7 +269,7 @@ class Packer:
     that may be at work at once, over all packers that share them.
     """
 
-    path: Path
+    file: ExportFile
     connection: duckdb.DuckDBPyConnection
     sink: Sink
     report_progress: Callable[[Progress], None] = lambda progress: None
@@ -277,6 +281,10 @@ class Packer:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _found: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
     def run(self) -> PackedReport:
         """Packs the export.
 
@@ -285,18 +293,13 @@ class Packer:
         """
         import duckdb
 
-        opening.check(self.path)
-        plain = opening.connect(self.path)
         try:
-            tables = schema.probe(self.path, plain, self.without)
-            facts = metadata.read(self.path, plain, tables)
-            payload = nccl_calls.payload_schemas(plain, tables)
-        except opening.READ_ERRORS as error:
-            raise opening.corrupt(self.path, error) from None
-        finally:
-            plain.close()
-        try:
-            return self._pack(tables, facts, payload)
+            with self.file.unchanged():
+                with closing(opening.connect(self.path)) as plain, opening.sqlite_errors(self.path):
+                    tables = schema.probe(self.path, plain, self.without)
+                    facts = metadata.read(self.path, plain, tables)
+                    payload = nccl_calls.payload_schemas(plain, tables)
+                return self._pack(tables, facts, payload)
         except DamagedError:
             if self.is_cancelled():
                 raise PackingCancelled from None

@@ -12,7 +12,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from nsystui.base.resources import step_back
 from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.discover import is_packed_report
+from nsystui.exports.opening import ExportFile
 from nsystui.exports.partial_files import why_not_ours
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
@@ -106,6 +107,8 @@ class Session:
     """Others that compute what is made of single reports, where there are any: see `questions.derived.in_runs`."""
     version: int = 0
     clock: Clock = field(default_factory=Clock)
+    exports: dict[int, ExportFile] = field(default_factory=dict)
+    """The exports by the index of their report, as they were when they were added; none of a packed job."""
     _placed: tuple[Report, ...] = ()
     _joined: list[Report] = field(default_factory=list)
     """Those that have no place on the clock yet: to find it for each that joins takes a thousand times as long."""
@@ -184,25 +187,24 @@ class Session:
         What is returned has no place on the clock yet, which depends on all of ``reports``.
         Raises ExportError and PackingCancelled. May run in several threads at once.
         """
-        of_job = None
+        file = of_job = None
         if is_packed_report(path):
             from nsystui.store.packed_job import read_report
 
             of_job = read_report(path)
         else:
-            opening.check(path)
+            file = opening.check(path)
             if self.cache is not None:
-                with suppress(OSError):
-                    self.room.use(self.cache.path_of(path))
+                self.room.use(self.cache.path_of(file))
         with self._lock:
             index = max(self._given, default=-1) + 1 if index is None else index
             self._given.add(index)
         try:
             found: PackedFiles | PackedTables | OnDemand | None = of_job.files if of_job is not None else None
-            if found is None and self.cache is not None:
-                found = self.cache.find(path)
-            if found is None:
-                found = self._read(path, index, report_progress, is_cancelled, whole, partly)
+            if file is not None:
+                found = None if self.cache is None else self.cache.find(file)
+                found = found or self._read(file, index, report_progress, is_cancelled, whole, partly)
+            assert found is not None
         except BaseException:
             with self._lock:
                 self._given.discard(index)
@@ -219,6 +221,8 @@ class Session:
             if of_job is not None:
                 report = replace(report, label=of_job.name, ranks=of_job.ranks)
                 self._identities[index] = of_job.identity
+            if file is not None:
+                self.exports[index] = file
             if self._on_demand:  # how long they last, on which their place may depend, may be damaged
                 self._placed = aligned([*self.reports, report], self.clock)
             else:
@@ -229,7 +233,7 @@ class Session:
 
     def _read(
         self,
-        path: Path,
+        file: ExportFile,
         index: int,
         report_progress: Callable[[Progress], None],
         is_cancelled: Callable[[], bool],
@@ -237,16 +241,16 @@ class Session:
         partly: bool,
     ) -> PackedFiles | PackedTables | OnDemand:
         """Reads an export that nothing whole is kept of."""
-        results = self._results(path)
+        results = self._results(file)
         with remembered_damage(results):
             if partly:
-                read = self._packer().pack_partly(path, index, report_progress, is_cancelled)
+                read = self._packer().pack_partly(file, index, report_progress, is_cancelled)
                 remember_damage(results, read.damaged)
                 return read
             if whole:
-                return self._packer().pack(path, index, report_progress, is_cancelled)
-            found = self._unpacked(path, index)
-        if line := damage_line(path, known_damage(results)):
+                return self._packer().pack(file, index, report_progress, is_cancelled)
+            found = self._unpacked(file, index)
+        if line := damage_line(file.path, known_damage(results)):
             self.warn(line)
         return found
 
@@ -269,13 +273,14 @@ class Session:
                 self._placed = moved
                 self._forget_views()
 
-    def _unpacked(self, path: Path, index: int) -> OnDemand:
+    def _unpacked(self, file: ExportFile, index: int) -> OnDemand:
         from nsystui.store.on_demand import OnDemand
         from nsystui.store.opened import open_export
 
-        opened = open_export(path)
-        cursor, results = self.database.cursor(), self._results(path)
-        return OnDemand(path, opened.metadata, opened.native, cursor, index, self.cache, self.warn, results)
+        with file.unchanged():
+            opened = open_export(file.path)
+        cursor, results = self.database.cursor(), self._results(file)
+        return OnDemand(file, opened.metadata, opened.native, cursor, index, self.cache, self.warn, results)
 
     def expect(self, columns: Mapping[str, Collection[str]], tallied: Iterable[str] = ()) -> None:
         """Announces the columns of tables, and the tables to be tallied, that will be asked of every report.
@@ -484,14 +489,11 @@ class Session:
         elif isinstance(self._packed.get(report.index), PackedTables):
             found = self._without_files(report.path)
         else:
-            found = self._results(report.path)
+            found = self._results(self.exports[report.index])
         return replace(found, memory=self._memory) if in_memory else found
 
-    def _results(self, path: Path) -> Results:
-        if self.cache is not None:
-            with suppress(OSError):
-                return self.cache.results_of(path)
-        return self._without_files(path)
+    def _results(self, file: ExportFile) -> Results:
+        return self._without_files(file.path) if self.cache is None else self.cache.results_of(file)
 
     def _without_files(self, path: Path) -> Results:
         return Results((os.path.realpath(path),), None)

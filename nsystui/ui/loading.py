@@ -182,9 +182,9 @@ class Loading:
         from nsystui.questions.remembered import remember_first_questions
 
         cache = job.session.cache
-        if cache is not None and not self._opener.is_stopped:
+        if cache is not None and job.session.exports and not self._opener.is_stopped:
             with suppress(ExportError, OSError):
-                remember_first_questions(job, cache, [report.path for report in job.session.reports])
+                remember_first_questions(job, cache)
 
     def _sample(self, job: Job, opened: Sequence[Export]) -> None:
         """Posts a sampled kernel table of the exports that are not packed yet."""
@@ -193,7 +193,7 @@ class Loading:
 
         cache = job.session.cache
         exports = [export.opened for export in opened if isinstance(export.opened, Opened)]
-        fresh = [item for item in exports if cache is None or cache.find(item.path) is None]
+        fresh = [item for item in exports if cache is None or cache.find(item.file) is None]
         for answer in sampled_kernels(fresh):
             if self._opener.is_stopped or job.session.reports:
                 return

@@ -24,6 +24,7 @@ from nsystui.exports.canonical import TABLES
 from nsystui.exports.demo import PLANTED_SECRET, SCHEMAS, TrainingJob
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST, Metadata
+from nsystui.exports.opening import check
 from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.opened import open_export
@@ -118,7 +119,7 @@ class TestMissingParts:
         caching.close()
         assert (facts.duration, facts.session_start_utc, facts.mpi_ranks) == (None, None, {})
         assert [gpu.sm_count for gpu in facts.gpus] == [None]
-        assert cache.find(path).report.metadata == facts
+        assert cache.find(check(path)).report.metadata == facts
 
 
 def facts_of(directory: Path, schema: str = "3.25.0", **capture: Any) -> Metadata:

@@ -6,20 +6,27 @@ import os
 import re
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import program
 import pytest
 import sqlalchemy as sa
 import synthetic
+from campaign import SEED, cases
 from disks import half_written
 from support import fingerprint
 
 from nsystui.base.errors import ExportError
 from nsystui.store import tables
+from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 
 NO_LOCKS = """
@@ -94,27 +101,100 @@ class TestKinds:
                 assert not [line for line in ran.err.splitlines() if line.startswith("line.sqlite")]
 
 
-class TestChanges:
-    """Of a file that is exchanged while it is open nothing is kept under the name of the other."""
+def replace(path: Path, content: bytes) -> None:
+    path.with_suffix(".new").write_bytes(content)
+    os.replace(path.with_suffix(".new"), path)
 
-    @pytest.mark.parametrize("how", ["deleted", "replaced", "cut"])
-    def test_while_it_is_open(self, export, tmp_path, how):
-        count = sa.select(sa.func.count(), sa.func.sum(tables.kernels.c.start))
-        with closing(Session()) as session:
-            session.add(export, whole=False)
-            if how == "deleted":
-                export.unlink()
-            elif how == "replaced":
-                other = synthetic.empty_export(tmp_path / "other.sqlite")
-                os.replace(other, export)
-            else:
-                os.truncate(export, 10_000)
-            try:
-                ((rows, _),) = session.rows(count)
-            except ExportError as error:
-                assert str(export) in str(error) and len(str(error).splitlines()) == 1
-            else:
-                assert rows == 200
+
+def replace_in_place(path: Path, content: bytes) -> None:
+    """As ``rsync --inplace --times`` does: the file, its size and its time stay."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.write(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def replace_link(path: Path, content: bytes) -> None:
+    path.with_suffix(".target").write_bytes(content)
+    path.with_suffix(".link").symlink_to(path.with_suffix(".target"))
+    os.replace(path.with_suffix(".link"), path)
+
+
+WAYS = [replace, replace_in_place, replace_link]
+CHANGED = "changed while it was read"
+
+
+class TestChanges:
+    """An answer is of the export as it was at one moment, and none is kept for another."""
+
+    @pytest.fixture(scope="class")
+    def contents(self, tmp_path_factory) -> tuple[bytes, bytes]:
+        """Two exports of the same size: the kernels of the second are half as many."""
+        path = synthetic.two_process_export(tmp_path_factory.mktemp("contents") / "rank0.sqlite")
+        before = path.read_bytes()
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid % 2 = 0")
+        assert path.stat().st_size == len(before)
+        return before, path.read_bytes()
+
+    @staticmethod
+    def kernels(path: Path, cache: Path, **options: Any) -> int:
+        with closing(Session(cache=Cache(cache))) as session:
+            session.add(path, **options)
+            return int(session.scalar(sa.select(sa.func.count()).select_from(tables.kernels)))
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_packing_an_export_that_changes_says_so_and_keeps_nothing(self, tmp_path, contents, way):
+        export, cache = tmp_path / "rank0.sqlite", tmp_path / "cache"
+        export.write_bytes(contents[0])
+        changes = iter([partial(way, export, contents[1])])
+        with pytest.raises(ExportError, match=CHANGED):
+            self.kernels(export, cache, report_progress=lambda _: next(changes, lambda: None)())
+        assert self.kernels(export, cache) == 100
+
+    @pytest.mark.parametrize("way", [*WAYS, lambda path, _: path.unlink(), lambda path, _: os.truncate(path, 10_000)])
+    def test_columns_of_an_export_that_has_changed_are_refused(self, tmp_path, contents, way):
+        export = tmp_path / "rank0.sqlite"
+        export.write_bytes(contents[0])
+        with closing(Session(cache=Cache(tmp_path / "cache"))) as session:
+            report = session.add(export, whole=False)
+            way(export, contents[1])
+            for read in (lambda: session.rows(sa.select(tables.kernels.c.start)), lambda: report.count(tables.kernels)):
+                with pytest.raises(ExportError, match=CHANGED):
+                    read()
+        if export.exists() and export.stat().st_size == len(contents[1]):
+            assert self.kernels(export, tmp_path / "cache", whole=False) == 100
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_an_answer_that_is_remembered_is_not_given_for_another_export(self, tmp_path, contents, way):
+        export = tmp_path / "rank0.sqlite"
+        export.write_bytes(contents[0])
+        before = program.run("kernels", export, "--format", "csv").out
+        way(export, contents[1])
+        after = program.run("kernels", export, "--format", "csv").out
+        assert after != before
+        assert after == program.run("kernels", export, "--format", "csv", "--no-cache").out
+
+    @pytest.mark.campaign
+    @pytest.mark.parametrize("way", WAYS)
+    def test_an_export_that_changes_at_any_moment_gives_the_old_answer_the_new_one_or_says_so(
+        self, tmp_path, contents, way
+    ):
+        answers = []
+        for content in contents:
+            (tmp_path / "rank0.sqlite").write_bytes(content)
+            answers.append(program.run("kernels", tmp_path / "rank0.sqlite", "--format", "csv").out)
+        random = Random(SEED)
+        for number in range(cases(50)):
+            export = tmp_path / f"{number}/rank0.sqlite"
+            export.parent.mkdir()
+            export.write_bytes(contents[0])
+            change = threading.Timer(random.uniform(0, 0.1), way, (export, contents[1]))
+            change.start()
+            ran = program.run("kernels", export, "--format", "csv")
+            change.join()
+            assert ran.out in answers if ran.status == 0 else (ran.status == 2 and CHANGED in ran.err), number
+            assert program.run("kernels", export, "--format", "csv").out == answers[1], number
 
     def test_one_that_grows_is_said_to_be_written(self, export, original):
         export.write_bytes(original.read_bytes()[:-4096])

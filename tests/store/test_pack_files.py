@@ -9,6 +9,7 @@ from pathlib import Path
 import duckdb
 from synthetic import two_process_export
 
+from nsystui.exports.opening import check
 from nsystui.store import parquet_files
 from nsystui.store.cache import Cache, PackedFiles
 from nsystui.store.parquet_files import PackFiles, read_part
@@ -128,7 +129,7 @@ class TestPacks:
     def packed(export: Path, cache: Cache) -> PackedFiles:
         with closing(Session(cache=cache)) as session:
             session.add(export)
-        found = cache.find(export)
+        found = cache.find(check(export))
         assert found is not None
         return found
 

@@ -58,7 +58,7 @@ def identity_of(path: Path, version: int) -> str:
         states = []
         for file in files:
             status = file.stat()
-            states.append(f"{file.name}|{status.st_size}|{status.st_mtime_ns}")
+            states.append(f"{file.name}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}")
     except OSError as error:
         look = f"see what is there: ls -l {shell_word(str(path.parent))}"
         raise ExportError(str(path), error.strerror or str(error), look) from None
