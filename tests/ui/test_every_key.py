@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
-from jobs import WIDE, running, tap
+from campaign import SEED, cases
+from idle import until_repainted
+from jobs import NARROW, WIDE, running, tap
 
 from nsystui.ui import keys
 from nsystui.ui.screens.base import JobScreen
@@ -15,6 +19,10 @@ def views(app) -> int:
     return len(app.screen.views()) or 1 if isinstance(app.screen, JobScreen) else 1
 
 
+def ended(app) -> bool:
+    return app.return_code is not None or app._exception is not None
+
+
 @pytest.mark.findings
 async def test_a_row_is_copied_in_every_view_also_before_its_answer_is_there(demo_job, cache):
     async with running(demo_job[:1], cache, WIDE) as (app, pilot):
@@ -24,4 +32,40 @@ async def test_a_row_is_copied_in_every_view_also_before_its_answer_is_there(dem
             for view in range(views(app)):
                 tap(app, "v", "y")
                 await pilot.press("tab", "y")
-                assert app.return_code is None, (tab, view)
+                assert not ended(app), (tab, view)
+
+
+EVERY_KEY = sorted({name for key in keys.KEYS if key.action != "quit" for name in key.keys.split(",")} - {"ctrl+z"})
+
+
+@pytest.mark.campaign
+@pytest.mark.findings
+@pytest.mark.parametrize("tab", TABS)
+async def test_every_key_of_the_program_in_every_view(two_ranks, cache, tab, tmp_path, monkeypatch):
+    """Pressed once as soon as the view is asked for, and once when it is there; a third of them on what is opened."""
+    monkeypatch.chdir(tmp_path)
+    random = Random(f"{SEED} {tab}")
+    async with running(two_ranks, cache, WIDE) as (app, pilot):
+        await pilot.press(tab)
+        for view in range(views(app)):
+            for key in random.sample(EVERY_KEY, len(EVERY_KEY)):
+                tap(app, "escape", tab, *random.choice([(), (), ("enter",)]), key)
+                await until_repainted()
+                tap(app, key)
+                assert not ended(app), (tab, view, key)
+            await pilot.press("escape", "escape", tab, *"v" * (view + 1))
+            assert not ended(app), (tab, view)
+
+
+@pytest.mark.campaign
+@pytest.mark.findings
+@pytest.mark.parametrize("number", range(cases(8)))
+async def test_many_keys_at_once(two_ranks, cache, number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    random = Random(f"{SEED} {number}")
+    async with running(two_ranks, cache, NARROW) as (app, _):
+        for _ in range(40):
+            pressed = [random.choice(TABS), *random.choices([*EVERY_KEY, "enter", "v"], k=6)]
+            tap(app, *pressed)
+            await until_repainted()
+            assert not ended(app), pressed
