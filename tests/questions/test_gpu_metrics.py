@@ -142,11 +142,7 @@ def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened: Op
     # Where few SMs worked, a quotient of whole percents says nothing.
     assert {
         name: tuple(found[name][key] for key in ("busiest", "of_peak", "bound", "occupancy")) for name in found
-    } == {
-        "copy": ("DRAM", 70, "DRAM", 50),
-        "gemm": ("tensor", 45, None, 40),
-        "tiny": ("tensor", 0, None, None),
-    }
+    } == {"copy": ("DRAM", 70, "DRAM", 50), "gemm": ("tensor", 45, None, 40), "tiny": ("tensor", 0, None, None)}
 
 
 def test_without_samples_or_a_launch_of_two_a_note_says_what_to_record(sampled: Job, opened, tmp_path: Path) -> None:
