@@ -76,12 +76,9 @@ def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
     assert (found["load"]["own_a_percent"], found["load"]["own_b_percent"]) == (40, 12.5)
     assert all(row["status"] == "both" and row["module"] == "main" for row in found.values())
     assert [(row["name"], row["difference"] / MS, row["own_difference"] / MS, row["status"]) for row in tree] == [
-        ("main", -20, 0, "both"),
-        ("  load", -50, -30, "both"),
-        ("  decode", -20, -20, "gone"),
-        ("  train", +30, +24, "both"),
-        ("  decode", +6, +6, "new"),
-    ]
+        ("main", -20, 0, "both"), ("  load", -50, -30, "both"), ("  decode", -20, -20, "gone"),
+        ("  train", +30, +24, "both"), ("  decode", +6, +6, "new"),
+    ]  # fmt: skip
     assert [row["hot"] for row in tree] == ["◂", "◂", "", "", ""]
     assert (top["name"].strip(), top["level"], top["difference"]) == ("train", 0, 30 * MS)
     assert (below["name"].strip(), below["level"]) == ("decode", 1)

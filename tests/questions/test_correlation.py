@@ -192,11 +192,9 @@ def waits_export(path, schema: str, *, numbered: bool = False):
         main = export.thread(process, 4711, "train")
         records = [(10_000, 13, 1), (30_000, 14, 2)]
         waits = [
-            (20_000, "cudaStreamWaitEvent_v3020", 2, 5, 3),
-            (40_000, "cudaEventSynchronize_v3020", 1, 5, 4),
-            (50_000, "cudaEventSynchronize_v3020", 1, 6, 5),
-            (60_000, "cudaStreamSynchronize_v3020", 3, 5, 6),
-        ]
+            (20_000, "cudaStreamWaitEvent_v3020", 2, 5, 3), (40_000, "cudaEventSynchronize_v3020", 1, 5, 4),
+            (50_000, "cudaEventSynchronize_v3020", 1, 6, 5), (60_000, "cudaStreamSynchronize_v3020", 3, 5, 6),
+        ]  # fmt: skip
         for start, stream, correlation in records:
             export.api(main, start, start + 1_000, "cudaEventRecord_v3020", correlation)
             export.cuda_event(process, 0, stream, correlation_id=correlation, event_id=5)

@@ -132,18 +132,10 @@ class TestCalls:
 
 def test_the_peaks_of_known_gpus_are_those_of_their_data_sheets():
     peaks = {
-        "NVIDIA A100-SXM4-40GB": 312,
-        "NVIDIA A100 80GB PCIe": 312,
-        "NVIDIA H100 80GB HBM3": 989,
-        "NVIDIA H100 PCIe": 756,
-        "NVIDIA H200": 989,
-        "NVIDIA GH200 480GB": 989,
-        "NVIDIA B200": 2250,
-        "NVIDIA A40": 149.7,
-        "NVIDIA L40S": 362,
-        "Tesla V100-SXM2-32GB": 125,
-        "Tesla V100-PCIE-16GB": 112,
-    }
+        "NVIDIA A100-SXM4-40GB": 312, "NVIDIA A100 80GB PCIe": 312, "NVIDIA H100 80GB HBM3": 989,
+        "NVIDIA H100 PCIe": 756, "NVIDIA H200": 989, "NVIDIA GH200 480GB": 989, "NVIDIA B200": 2250,
+        "NVIDIA A40": 149.7, "NVIDIA L40S": 362, "Tesla V100-SXM2-32GB": 125, "Tesla V100-PCIE-16GB": 112,
+    }  # fmt: skip
     found = {model: known_peak(model) for model in peaks}
     assert {model: peak and peak.tflops for model, peak in found.items()} == peaks
     assert all("data sheet" in peak.source for peak in found.values() if peak)

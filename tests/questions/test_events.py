@@ -115,24 +115,18 @@ def build(session: Session, selection: Selection = EVERYTHING, kinds: tuple[Even
 
 
 SELECTIONS = {
-    "everything": EVERYTHING,
-    "a window": Selection(window=Window(900, 2_000)),
-    "one moment": Selection(window=Window(7, 8)),
-    "the second report's time": Selection(window=Window(5_000, 10**7)),
-    "a name": Selection(name=NameFilter("alpha")),
-    "no such name": Selection(name=NameFilter("omega")),
+    "everything": EVERYTHING, "a window": Selection(window=Window(900, 2_000)),
+    "one moment": Selection(window=Window(7, 8)), "the second report's time": Selection(window=Window(5_000, 10**7)),
+    "a name": Selection(name=NameFilter("alpha")), "no such name": Selection(name=NameFilter("omega")),
     "a device": Selection(devices=frozenset({1})),
     "one rank": Selection(tasks=frozenset({Task(1, (1 << 48) | (5_001 << 24))})),
-    "nobody": Selection(tasks=frozenset()),
-    "before everything": Selection(window=Window(-10_000, -9_000)),
-}
+    "nobody": Selection(tasks=frozenset()), "before everything": Selection(window=Window(-10_000, -9_000)),
+}  # fmt: skip
 _LONGER = ("the second report's time", "no such name", "nobody", "before everything")
 KINDS = {
-    "default": (),
-    "all": tuple(EventKind),
-    "one": (EventKind.KERNEL,),
+    "default": (), "all": tuple(EventKind), "one": (EventKind.KERNEL,),
     "gpu": (EventKind.MEMORY, EventKind.NCCL, EventKind.KERNEL),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -369,12 +363,9 @@ class TestKeptCounts:
                 session.add(path)
             found = EventList.build(session, EVERYTHING, ranked_tasks(session))
             return (
-                found.index.low,
-                found.index.width,
-                found.index.before.tolist(),
-                found.total,
+                found.index.low, found.index.width, found.index.before.tolist(), found.total,
                 found.page(0, len(found)),
-            )
+            )  # fmt: skip
         finally:
             session.close()
 

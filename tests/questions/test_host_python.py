@@ -115,10 +115,8 @@ def test_without_file_accesses_there_is_no_column_for_them(tmp_path: Path):
 
 
 FORWARD, STEP, FETCH = (
-    ("forward", "/app/model.py", 40),
-    ("train_step", "/app/train.py", 12),
-    ("fetch", "/app/data.py", 7),
-)
+    ("forward", "/app/model.py", 40), ("train_step", "/app/train.py", 12), ("fetch", "/app/data.py", 7),
+)  # fmt: skip
 
 
 def python_export(path: Path, schema: str = "3.25.0", *, native_samples: bool = False) -> Path:

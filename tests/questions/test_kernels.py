@@ -94,15 +94,11 @@ def expected_summary(frame: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ..
         middle = sorted(values)
         half = len(values) // 2
         found[key] = {
-            "share": 100 * sum(values) / whole,
-            "total": sum(values),
-            "count": len(values),
-            "avg": mean,
-            "median": middle[half] if len(values) % 2 else (middle[half - 1] + middle[half]) / 2,
-            "min": middle[0],
+            "share": 100 * sum(values) / whole, "total": sum(values), "count": len(values), "avg": mean,
+            "median": middle[half] if len(values) % 2 else (middle[half - 1] + middle[half]) / 2, "min": middle[0],
             "max": middle[-1],
             "stddev": (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5 if half else 0.0,
-        }
+        }  # fmt: skip
     return found
 
 

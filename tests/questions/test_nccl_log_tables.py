@@ -86,20 +86,15 @@ class TestCalls:
         sizes = [2**16 - 1, 2**16, 2**20 - 1, 2**20, 2**24 - 1, 2**24, 8 * GB]
         summary = summary_of(*(call(count=size, datatype=0) for size in sizes), call(count=1, datatype=0, pid=2))
         assert cells("sizes", summary, "bucket", "calls", "least_per_gpu", "most_per_gpu") == [
-            ("<64KiB", 2, 1, 1),
-            ("64KiB–1MiB", 2, 0, 2),
-            ("1MiB–16MiB", 2, 0, 2),
-            (">16MiB", 2, 0, 2),
-        ]
+            ("<64KiB", 2, 1, 1), ("64KiB–1MiB", 2, 0, 2), ("1MiB–16MiB", 2, 0, 2), (">16MiB", 2, 0, 2),
+        ]  # fmt: skip
 
     def test_kinds_of_calls_are_counted_by_op_count_and_datatype(self):
         summary = summary_of(call(), call(), call(datatype=9), call(count=20), call("Send"))
         assert cells("calls", summary, "calls", "op", "count", "datatype", "bytes") == [
-            (1, "AllReduce", 20, "fp32", 80),
-            (2, "AllReduce", 10, "fp32", 40),
-            (1, "AllReduce", 10, "bf16", 20),
+            (1, "AllReduce", 20, "fp32", 80), (2, "AllReduce", 10, "fp32", 40), (1, "AllReduce", 10, "bf16", 20),
             (1, "Send", 10, "fp32", 40),
-        ]
+        ]  # fmt: skip
 
     def test_a_datatype_of_unknown_size_is_a_call_and_no_bytes(self):
         summary = summary_of(call(datatype=12), call(datatype=12))
@@ -121,13 +116,9 @@ class TestCalls:
 
 class TestRanks:
     LINES = (
-        init(1, rank=0),
-        init(2, rank=1, device=1),
-        init(1, "0xc2", rank=0, ranks=8, name="0xaa"),
-        call(pid=1, op_count=1),
-        call(pid=1, op_count=10),
-        call(pid=2, op_count=9),
-    )
+        init(1, rank=0), init(2, rank=1, device=1), init(1, "0xc2", rank=0, ranks=8, name="0xaa"),
+        call(pid=1, op_count=1), call(pid=1, op_count=10), call(pid=2, op_count=9),
+    )  # fmt: skip
 
     def test_communicators_tell_which_ranks_called_how_often(self):
         keys = ("communicator", "ranks", "in_log", "calls", "least_per_rank", "most_per_rank", "total_bytes")
@@ -170,12 +161,9 @@ class TestRanks:
 
 class TestSteps:
     LINES = (
-        *(init(), call("Broadcast")),
-        *(step(44, 9, 1000), call(count=44)),
-        *(step(45, 6.08, 1249), call(count=45)),
-        *(step(46, 6.1, 1251), call(count=46)),
-        *(step(47, 7), call(count=47)),
-    )
+        *(init(), call("Broadcast")), *(step(44, 9, 1000), call(count=44)), *(step(45, 6.08, 1249), call(count=45)),
+        *(step(46, 6.1, 1251), call(count=46)), *(step(47, 7), call(count=47)),
+    )  # fmt: skip
 
     def test_the_calls_after_the_line_of_an_iteration_are_its_own(self):
         kept = {"45:46": [45, 46], "46": [46], ":45": [44, 45], "46:": [46, 47], "90:99": []}
@@ -327,11 +315,9 @@ class TestTrees:
         lines = [line for rank, tree in enumerate(trees) for line in began(rank, 4, f"Trees [0] {tree} [1] {tree}")]
         lines.insert(1, said(0, "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/1/GDRDMA"))
         assert cells("trees", summary_of(*lines), "tree", "host", "via", "channels") == [
-            ("0", "n0", None, "0-1"),
-            ("└ 1", "n0", None, "0-1"),
-            ("└ 2", "n1", "NET/IB/1 GDR", "0-1"),
+            ("0", "n0", None, "0-1"), ("└ 1", "n0", None, "0-1"), ("└ 2", "n1", "NET/IB/1 GDR", "0-1"),
             ("  └ 3", "n1", None, "0-1"),
-        ]
+        ]  # fmt: skip
 
     @pytest.mark.parametrize(
         "tree", ["1/-1/-1->0->-1", "-1->0->1/-1/-1", "1/-1/-1->0->-1|-1->0->1/-1/-1", "-1->0->1/-1/-1|1->0->-1"]
@@ -473,11 +459,9 @@ def test_a_real_log():
 
     assert cells("rings", summary, "communicator", "channels", "ring") == [("0x54fe282d32a87d85", "0-23", "mew0: 0-1")]
     assert cells("trees", summary, "channels", "tree", "via") == [
-        ("0-5,12-17", "0", None),
-        ("0-5,12-17", "└ 1", "P2P/direct pointer/read"),
-        ("6-11,18-23", "1", None),
+        ("0-5,12-17", "0", None), ("0-5,12-17", "└ 1", "P2P/direct pointer/read"), ("6-11,18-23", "1", None),
         ("6-11,18-23", "└ 0", "P2P/direct pointer/read"),
-    ]
+    ]  # fmt: skip
     lines = Counter(
         re.findall(rb"Channel (\d\d)/0 : (\d)\[\d\] -> (\d)\[\d\] via P2P/direct pointer", LOG.read_bytes())
     )

@@ -62,54 +62,30 @@ KERNELS = {
 CALLS = {
     "ncclAllReduce": "AllReduce",
     "ncclAllReduce(): commHash 0x1a2b, stream 0x5, data_size 4096, type_size 4, red_op 0, pid 7": "AllReduce",
-    "ncclAllGather": "AllGather",
-    "ncclReduceScatter": "ReduceScatter",
-    "ncclBroadcast": "Broadcast",
-    "ncclBcast": "Broadcast",
-    "ncclReduce": "Reduce",
-    "ncclSend": "Send",
-    "ncclRecv": "Recv",
-    "ncclAlltoAll": "AlltoAll",
-    "ncclAllToAll": "AlltoAll",
-    "ncclGather": "Gather",
-    "ncclScatter": "Scatter",
+    "ncclAllGather": "AllGather", "ncclReduceScatter": "ReduceScatter", "ncclBroadcast": "Broadcast",
+    "ncclBcast": "Broadcast", "ncclReduce": "Reduce", "ncclSend": "Send", "ncclRecv": "Recv",
+    "ncclAlltoAll": "AlltoAll", "ncclAllToAll": "AlltoAll", "ncclGather": "Gather", "ncclScatter": "Scatter",
     "ncclPutSignal": "PutSignal",
-}
+}  # fmt: skip
 MANAGEMENT = [
     *(GROUP_START, GROUP_END, "ncclGroupSimulateEnd", "ncclCommInitRank", "ncclCommInitRankConfig"),
     *("ncclCommInitAll", "ncclCommSplit", "ncclCommShrink", "ncclCommFinalize", "ncclCommDestroy"),
     *("ncclCommAbort", "ncclCommCount", "ncclCommUserRank", "ncclMemAlloc", "ncclRedOpCreatePreMulSum"),
 ]
 NO_CALLS = [
-    *("", "forward"),
-    "nccl:all_reduce",
-    "NCCL Progress 0",
-    "NCCL",
-    "nccl",
-    "ncclx",
-    "ncclAllReduce of mine",
+    *("", "forward"), "nccl:all_reduce", "NCCL Progress 0", "NCCL", "nccl", "ncclx", "ncclAllReduce of mine",
     "myncclSend",
-]
+]  # fmt: skip
 PYTORCH = {
-    "nccl:all_to_all, op_id = 991144": "AlltoAll",
-    "nccl:all_to_all": "AlltoAll",
-    "nccl:all_reduce, op_id = 1": "AllReduce",
-    "nccl:all_reduce_barrier": "AllReduce",
-    "nccl:allreduce_coalesced": "AllReduce",
-    "nccl:_all_gather_base, op_id = 3": "AllGather",
-    "nccl:all_gather_into_tensor_coalesced": "AllGather",
-    "nccl:_reduce_scatter_base": "ReduceScatter",
-    "nccl:reduce_scatter_tensor_coalesced": "ReduceScatter",
-    "nccl:broadcast": "Broadcast",
-    "nccl:_broadcast_oop": "Broadcast",
-    "nccl:reduce": "Reduce",
-    "nccl:_reduce_oop": "Reduce",
-    "nccl:gather": "Gather",
-    "nccl:scatter": "Scatter",
-    "nccl:send 0->1": "Send",
-    "nccl:recv 0<-1, op_id = 5": "Recv",
+    "nccl:all_to_all, op_id = 991144": "AlltoAll", "nccl:all_to_all": "AlltoAll",
+    "nccl:all_reduce, op_id = 1": "AllReduce", "nccl:all_reduce_barrier": "AllReduce",
+    "nccl:allreduce_coalesced": "AllReduce", "nccl:_all_gather_base, op_id = 3": "AllGather",
+    "nccl:all_gather_into_tensor_coalesced": "AllGather", "nccl:_reduce_scatter_base": "ReduceScatter",
+    "nccl:reduce_scatter_tensor_coalesced": "ReduceScatter", "nccl:broadcast": "Broadcast",
+    "nccl:_broadcast_oop": "Broadcast", "nccl:reduce": "Reduce", "nccl:_reduce_oop": "Reduce",
+    "nccl:gather": "Gather", "nccl:scatter": "Scatter", "nccl:send 0->1": "Send", "nccl:recv 0<-1, op_id = 5": "Recv",
     **dict.fromkeys(("nccl:coalesced", "nccl:", "gloo:all_reduce", "ncclAllReduce", "aten::gather", "")),
-}
+}  # fmt: skip
 
 
 def test_a_kernel_shows_its_collective():
