@@ -220,14 +220,12 @@ def test_sides_of_different_sizes_are_compared_per_rank(demo):
         assert row["count_a"] == row["count_b"]
     assert "per Rank" in {column.key: column.header for column in answer.columns}["total_b"]
     assert any("per rank: A has 1 ranks with a GPU, B 2" in note for note in answer.notes)
-    found = by(summary(a, b), "what")
-    assert found["kernels launched per rank"]["difference"] == 0
+    assert by(summary(a, b), "what")["kernels launched per rank"]["difference"] == 0
     assert not any("per rank" in note for note in kernels(side(demo, 0), b=side(demo, 1)).notes)
 
 
 def test_two_steps_of_a_job_compare_by_their_windows(demo):
-    task = next(item.task for item in demo.ranks if item.rank == 0)
-    own = step_times(demo.steps())[task]
+    own = step_times(demo.steps())[next(item.task for item in demo.ranks if item.rank == 0)]
     windows = [own.window(place) for place in (0, 2)]
     a, b = (side(demo, 0, window=window) for window in windows)
     found = by(steps(a, b))["step"]

@@ -232,8 +232,7 @@ def test_without_cuda_events_a_wait_says_what_to_record(tmp_path, session):
     path = waits_export(tmp_path / "a.sqlite", "3.25.0")
     edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_CUDA_EVENT")
     session.add(path)
-    row = listed(session, EventKind.SYNC)[0]
-    assert any("--cuda-event-trace=true" in fact for fact in lines_of(session, row))
+    assert any("--cuda-event-trace=true" in fact for fact in lines_of(session, listed(session, EventKind.SYNC)[0]))
 
 
 def test_the_number_that_a_wait_shares_with_a_record_comes_before_the_last_record(tmp_path, session):

@@ -42,8 +42,7 @@ def export(
 ) -> Path:
     """An export with an event each second; the type after it is nobody's."""
     with ExportWriter(path, schema) as writer:
-        process = writer.process(100)
-        writer.nvtx_range(writer.thread(process, 100, "main"), 0, 4 * SECOND, "all")
+        writer.nvtx_range(writer.thread(writer.process(100), 100, "main"), 0, 4 * SECOND, "all")
         writer.generic_source(1, source)
         writer.generic_source(2, "default")
         writer.generic_type(TYPE, 1, kind, list(events[0]))
@@ -57,8 +56,7 @@ def export(
 @pytest.fixture
 def job(opened: Callable[..., Session], tmp_path: Path) -> Callable[..., Job]:
     def make(schema: str, events: Sequence[Values], **more: Any) -> Job:
-        folder = Path(tempfile.mkdtemp(dir=tmp_path))
-        return Job(opened(export(folder / "rank0.sqlite", schema, events, **more)))
+        return Job(opened(export(Path(tempfile.mkdtemp(dir=tmp_path)) / "rank0.sqlite", schema, events, **more)))
 
     return make
 

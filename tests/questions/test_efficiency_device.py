@@ -108,8 +108,7 @@ class TestScalability:
     @staticmethod
     def of(devices: int, useful: int, steps: int | None = None) -> Sized:
         each = useful // devices
-        spent = [breakdown_of([("K", 10, each)]) for _ in range(devices)]
-        return Sized(DeviceEfficiency.of(spent, Useful.POP), steps)
+        return Sized(DeviceEfficiency.of([breakdown_of([("K", 10, each)]) for _ in range(devices)], Useful.POP), steps)
 
     @pytest.mark.parametrize(
         ("here", "there", "scaling", "expected"),
@@ -248,8 +247,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_useful_times_of_real_exports(opened: Opener, name: str):
-    session = opened(*shared(name))
-    found = of(session)
+    found = of(opened(*shared(name)))
     assert [(Useful.POP.time(one), Useful.TALP.time(one)) for one in found.spent] == REAL[name]
     for one in found.spent:
         assert sum(getattr(one, key) for key in PARTS) == one.time

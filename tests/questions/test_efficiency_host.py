@@ -90,8 +90,7 @@ class TestCalls:
         assert found.host.parallel == pytest.approx(0.4)
 
     def test_a_window_cuts_calls(self, opened: Opener, tmp_path: Path):
-        path = traced(tmp_path / "a.sqlite", {100: [("cuda", 10, 30)]})
-        found = of(opened(path), Selection(Window(20, 60)))
+        found = of(opened(traced(tmp_path / "a.sqlite", {100: [("cuda", 10, 30)]})), Selection(Window(20, 60)))
         assert (found.host.processes[0].cuda, found.host.offload) == (10, 0.75)
 
     def test_a_call_that_never_returned_lasts_to_the_end(self, opened: Opener, tmp_path: Path):
@@ -122,8 +121,7 @@ class TestCalls:
 
     def test_mpi_that_an_old_nsys_wrote_as_nvtx(self, opened: Opener):
         (path,) = shared("mpi-cuda-saxpy-schema2.9")
-        found = of(opened(path), Selection())
-        (one,) = found.host.processes
+        (one,) = of(opened(path), Selection()).host.processes
         # The ranges of the domain MPI follow one another: their sum is their union.
         query = "SELECT sum(end - start) FROM NVTX_EVENTS WHERE domainId = 1 AND eventType = 59"
         assert [(one.mpi,)] == native(path, query)
@@ -169,8 +167,7 @@ def numbered(path: Path, starts: list[int]) -> Path:
 
 class TestMfu:
     def test_it_is_flops_by_time_gpus_and_peak(self, opened: Opener, tmp_path: Path):
-        session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60]))
-        found = mfu_in(session, MfuRequest(5e9))
+        found = mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60])), MfuRequest(5e9))
         assert (found.step_time, found.intervals, found.gpus) == (10_500, 4, 1)
         assert found.achieved == pytest.approx(5e9 / 10.5e-6 / 1e12)
         assert found.peak is not None and found.peak.tflops == 989
@@ -178,8 +175,7 @@ class TestMfu:
         assert any("H100 SXM data sheet" in note for note in found.notes)
 
     def test_the_user_may_give_peak_and_gpus(self, opened: Opener, tmp_path: Path):
-        session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 20]))
-        found = mfu_in(session, MfuRequest(5e9, peak_tflops=1000, gpus=4))
+        found = mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20])), MfuRequest(5e9, peak_tflops=1000, gpus=4))
         assert found.value == pytest.approx(5e9 / 10e-6 / 4 / 1e15)
         assert any("--peak-tflops" in note for note in found.notes)
 

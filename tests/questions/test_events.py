@@ -183,8 +183,7 @@ class TestPages:
         expected = [row for row in all_of_kinds if is_selected(row, selection)]
         assert (len(found), found.total) == (len(expected), len(all_of_kinds))
         size = max(1, len(expected) // 2)
-        pages = [row for offset in range(0, len(expected) + 1, size) for row in found.page(offset, size)]
-        assert pages == expected
+        assert [row for offset in range(0, len(expected) + 1, size) for row in found.page(offset, size)] == expected
 
     @settings(max_examples=15, deadline=None)
     @given(offset=st.integers(-5, 600), limit=st.integers(-5, 600))
@@ -237,8 +236,7 @@ class TestPages:
 
     def test_sorting_back_by_time_is_the_list_again(self, listed, whole):
         assert listed.sorted_by("start", False) is listed
-        back = listed.sorted_by("duration", True).sorted_by("start", False)
-        assert list(back.page(100, 40)) == whole[100:140]
+        assert list(listed.sorted_by("duration", True).sorted_by("start", False).page(100, 40)) == whole[100:140]
 
     def test_every_row_says_where_it_is_from(self, everything):
         for row in everything:

@@ -51,8 +51,7 @@ class Ledger:
         return next((used for when, used in reversed(self.curve) if when < time), 0)
 
     def peak(self, window: Window) -> int:
-        inside = [used for when, used in self.curve if window.start <= when < window.end]
-        return max([self.at(window.start), *inside])
+        return max([self.at(window.start), *[used for when, used in self.curve if window.start <= when < window.end]])
 
 
 def random_export(path: Path, seed: int) -> Path:
@@ -170,8 +169,7 @@ class TestTable:
         rows = memory_table(Job(demo_session), Selection()).records()
         assert [row["rank"] for row in rows] == [0, 0, 1, 1, 2, 2, 3, 3]
         for row, path in zip(rows[::2], demo_job, strict=True):
-            ledger = Ledger(path, 0, DEVICE)
-            assert (row["memory"], row["peak"]) == ("Device", max(used for _, used in ledger.curve))
+            assert (row["memory"], row["peak"]) == ("Device", max(used for _, used in Ledger(path, 0, DEVICE).curve))
             assert (row["allocations"], row["frees"], row["never_freed"]) == (9, 0, 9)
             [(whole,)] = native(path, "SELECT DISTINCT totalMemory FROM TARGET_INFO_GPU")
             assert row["peak_percent"] == pytest.approx(100 * row["peak"] / whole)
@@ -190,8 +188,7 @@ class TestTable:
 
     def test_frees_of_older_memory_and_damaged_rows_are_left_out_and_said(self, opened, tmp_path, random_jobs):
         whole = memory_table(random_jobs[2][1], Selection())
-        said = "1 frees of 123 bytes are left out, for the memory was allocated before the recording"
-        assert said in whole.notes
+        assert "1 frees of 123 bytes are left out, for the memory was allocated before the recording" in whole.notes
         path = random_export(tmp_path / "x.sqlite", 2)
         values = "(5, 1, 0, 1, {0}, 0, {1}, 2, {2})"
         rows = ", ".join(values.format(*one) for one in ((0, 9, 0), (64, -9, 0), (64, 9, 7)))

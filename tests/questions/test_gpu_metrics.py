@@ -249,8 +249,7 @@ def test_over_time_every_device_has_its_metrics_and_the_kernels_in_flight(demo_s
 
 def test_the_statistics_of_a_real_export_are_those_of_its_samples(opened: Opener, shared_export) -> None:
     path = shared_export("gpu-metrics")
-    job = Job(opened(path))
-    rows = {one["metric"]: one for one in records(metric_statistics(job, Selection()))}
+    rows = {one["metric"]: one for one in records(metric_statistics(Job(opened(path)), Selection()))}
     names = dict(native(path, "SELECT metricId, metricName FROM TARGET_INFO_GPU_METRICS"))
     assert rows.keys() == set(names.values())
     for metric, name in names.items():

@@ -255,8 +255,7 @@ def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path):
 
 def test_what_is_not_recorded_is_said_with_what_to_record(tmp_path: Path, capsys):
     with ExportWriter(tmp_path / "none.sqlite") as export:
-        process = export.process(4711)
-        export.kernel(process, 0, 7, 0, MS, name="saxpy()", correlation_id=1)
+        export.kernel(export.process(4711), 0, 7, 0, MS, name="saxpy()", correlation_id=1)
     for command in ("threads", "functions", "calltree"):
         assert main([command, str(tmp_path / "none.sqlite"), "--format", "csv"]) == 3, command
         assert "record with `nsys profile --" in capsys.readouterr().err, command
@@ -419,8 +418,7 @@ def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_
         workers = [export.thread(export.process(pid), pid, "worker") for pid in (5000, 5001)]
         export.on_cpu(workers[0], 6 * MS, 9 * MS, [COPY, WORK], cpu=2)
         export.on_cpu(workers[1], 13 * MS, 17 * MS, [WORK], cpu=2)
-        stranger = export.thread(export.process(6000, "/usr/bin/top"), 6000, "top")
-        export.on_cpu(stranger, 4 * MS, 18 * MS, [LEAF], cpu=4)
+        export.on_cpu(export.thread(export.process(6000, "/usr/bin/top"), 6000, "top"), 4 * MS, 18 * MS, [LEAF], cpu=4)
     with job_of(tmp_path / "a.sqlite") as job:
         answer = gaps_table(job, Selection(Window(0, 20 * MS)))
     found = causes_of(answer)

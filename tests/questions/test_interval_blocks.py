@@ -76,8 +76,7 @@ class TestBlocks:
         packed = blocks_of(plain)
         assert packed.clip(lo, hi) == plain.clip(lo, hi)
         assert packed.length_within(lo, hi) == plain.clip(lo, hi).length
-        expected = covered_per_bin(plain.clip(lo, hi), lo, hi, bins)
-        assert np.array_equal(packed.covered_per_bin(lo, hi, bins), expected)
+        assert np.array_equal(packed.covered_per_bin(lo, hi, bins), covered_per_bin(plain.clip(lo, hi), lo, hi, bins))
 
     @given(SETS, SETS)
     def test_what_is_shared_and_what_is_left_are_those_of_plain_intervals(self, steps, others):
@@ -89,8 +88,7 @@ class TestBlocks:
     @given(SETS, st.integers(-(2**40), 2**40))
     def test_shifting_moves_every_interval(self, steps, offset):
         plain = made(steps)
-        moved = blocks_of(plain).shifted(offset).whole()
-        assert moved == Intervals(plain.starts + offset, plain.ends + offset)
+        assert blocks_of(plain).shifted(offset).whole() == Intervals(plain.starts + offset, plain.ends + offset)
 
     def test_nothing_is_empty_and_impossible_windows_are_refused(self):
         assert blocks_of(EMPTY).whole() == NO_BLOCKS.whole() == EMPTY
@@ -164,8 +162,7 @@ class TestDeviceGaps:
     st.lists(st.sampled_from([0, 1, 0xFFFF, 0x10000, 0x12345678, 0xFFFFFFFF]) | st.integers(0, 0xFFFFFFFF), min_size=2)
 )
 def test_steps_of_up_to_32_bits_are_kept(steps):
-    found = Steps.of(as_times([0, *steps[1:]])).edges(7)
-    assert found.tolist() == np.cumsum([7, *steps[1:]]).tolist()
+    assert Steps.of(as_times([0, *steps[1:]])).edges(7).tolist() == np.cumsum([7, *steps[1:]]).tolist()
 
 
 def test_large_sets_look_at_few_blocks(monkeypatch):

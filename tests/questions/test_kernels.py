@@ -345,8 +345,7 @@ class TestInstances:
         session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
         with ExportWriter(tmp_path / "clock.sqlite") as export:  # CUPTI's clocks may have a kernel before its call
             process = export.process(6_000)
-            main = export.thread(process, 6_000, "main")
-            export.api(main, 1_000, 1_100, "cudaLaunchKernel_v7000", 1)
+            export.api(export.thread(process, 6_000, "main"), 1_000, 1_100, "cudaLaunchKernel_v7000", 1)
             export.kernel(process, 0, 7, 999, 2_000, name="early", correlation_id=1)
         session.add(tmp_path / "clock.sqlite")
         delays = []
@@ -356,8 +355,7 @@ class TestInstances:
 
     def test_the_second_rows_of_cudabacktrace_change_no_delay(self, tmp_path, session):
         session.add(synthetic.old_schema_export(tmp_path / "old.sqlite"))
-        name = kernel_summary(session, EVERYTHING).rows[0][-1]
-        found = records(kernel_instances(session, EVERYTHING, name))
+        found = records(kernel_instances(session, EVERYTHING, kernel_summary(session, EVERYTHING).rows[0][-1]))
         assert {record["launch_delay"] for record in found} == {20_000}
 
     def test_a_window_narrows_them_and_the_filter_on_names_does_not(self, chance):

@@ -155,8 +155,7 @@ class TestRanks:
         assert cells("communicators", summary_of(init()), "calls", "total_bytes") == [(None, None)]
 
     def test_a_pointer_used_again_counts_for_the_communicator_of_its_time(self):
-        found = cells("communicators", summary_of(*USED_AGAIN), "communicator", "calls")
-        assert found == [("0x1", 1), ("0x2", 2)]
+        assert cells("communicators", summary_of(*USED_AGAIN), "communicator", "calls") == [("0x1", 1), ("0x2", 2)]
 
 
 class TestSteps:
@@ -166,8 +165,7 @@ class TestSteps:
     )  # fmt: skip
 
     def test_the_calls_after_the_line_of_an_iteration_are_its_own(self):
-        kept = {"45:46": [45, 46], "46": [46], ":45": [44, 45], "46:": [46, 47], "90:99": []}
-        for text, counts in kept.items():
+        for text, counts in {"45:46": [45, 46], "46": [46], ":45": [44, 45], "46:": [46, 47], "90:99": []}.items():
             summary = summary_of(*self.LINES, steps=text)
             assert sorted(row["count"] for row in rows("calls", summary)) == counts, text
             # Communicators from before the training are known.
@@ -219,8 +217,7 @@ class TestMemory:
 
     def test_what_waits_to_be_added_up_is_bounded(self, monkeypatch):
         monkeypatch.setattr("nsystui.questions.nccl_log.summary._MOST_PENDING", 5)
-        summary = summary_of(*[call(count=n) for n in range(100)] * 2)
-        assert set(summary.kinds.values()) == {2}
+        assert set(summary_of(*[call(count=n) for n in range(100)] * 2).kinds.values()) == {2}
 
     def test_a_log_that_breaks_off_counts_up_to_there(self):
         def broken():
@@ -387,8 +384,7 @@ class TestOthers:
 
     def test_ranks_that_differ_in_their_channels_are_a_problem(self):
         lines = [line for rank, n in enumerate((16, 16, 8)) for line in began(rank, 3, self.COUNTS.format(n))]
-        found = cells("channels", summary_of(*lines), "of_ranks", "collective", "nvls")
-        assert found == [("0-1", 16, 8), ("2", 8, 8)]
+        assert cells("channels", summary_of(*lines), "of_ranks", "collective", "nvls") == [("0-1", 16, 8), ("2", 8, 8)]
         assert problems(*lines) == ["the ranks differ in their channels"]
         # One that tells less does not differ.
         assert problems(*began(0, 2, self.COUNTS.format(4)), *began(1, 2, "Ring 00 : 0 -> 1 -> 0")) == []

@@ -322,8 +322,7 @@ def test_kernels_and_calls_lead_to_each_other_by_their_index(tmp_path):
 @pytest.mark.parametrize("layout", list(NcclPayloads))
 @pytest.mark.parametrize("binary", [False, True])
 def test_both_forms_and_layouts_of_the_payload(tmp_path, layout, binary):
-    path = payload_export(tmp_path / "payload.sqlite", json=not binary, binary=binary, layout=layout)
-    pairing = pairing_of(path)
+    pairing = pairing_of(payload_export(tmp_path / "payload.sqlite", json=not binary, binary=binary, layout=layout))
     sizes = PAYLOAD_BYTES
     assert rows(pairing.kernels, "collective", "message_size", "ranks", "root", "reduction", "state") == [
         ("AllReduce", sizes["ncclAllReduce"], 4, None, "Avg", PAIRED),
