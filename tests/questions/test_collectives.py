@@ -34,15 +34,9 @@ def sequence(
 ) -> KernelSequence:
     names = ["AllReduce"] * len(starts) if collectives is None else list(collectives)
     return KernelSequence(
-        Member(Task(report, 1), 0),
-        communicator,
-        stream,
-        np.array(names, object),
-        np.full(len(starts), UNKNOWN),
-        np.arange(len(starts)),
-        np.array(starts, np.int64),
-        np.array(ends, np.int64),
-    )
+        Member(Task(report, 1), 0), communicator, stream, np.array(names, object), np.full(len(starts), UNKNOWN),
+        np.arange(len(starts)), np.array(starts, np.int64), np.array(ends, np.int64),
+    )  # fmt: skip
 
 
 def group_of(*ranks: tuple[Sequence[int], Sequence[int]]) -> MatchedCollectives:

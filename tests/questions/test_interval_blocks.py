@@ -11,26 +11,8 @@ from hypothesis import strategies as st
 
 from nsystui.base.selection import Task, Window
 from nsystui.questions.algebra import interval_blocks
-from nsystui.questions.algebra.interval_blocks import (
-    NO_BLOCKS,
-    BlockBuilder,
-    IntervalBlocks,
-    Steps,
-    UnionBuilder,
-    blocks_of,
-    slices,
-    without,
-)
-from nsystui.questions.algebra.intervals import (
-    EMPTY,
-    Intervals,
-    as_times,
-    covered_per_bin,
-    intersect,
-    merge,
-    subtract,
-    union,
-)
+from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, BlockBuilder, UnionBuilder, blocks_of, slices, without
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, covered_per_bin, intersect, merge, subtract, union
 from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals
 from nsystui.questions.tasks import RankedTask
 
@@ -162,18 +144,17 @@ class TestDeviceGaps:
     st.lists(st.sampled_from([0, 1, 0xFFFF, 0x10000, 0x12345678, 0xFFFFFFFF]) | st.integers(0, 0xFFFFFFFF), min_size=2)
 )
 def test_steps_of_up_to_32_bits_are_kept(steps):
-    assert Steps.of(as_times([0, *steps[1:]])).edges(7).tolist() == np.cumsum([7, *steps[1:]]).tolist()
+    found = interval_blocks.Steps.of(np.array([0, *steps[1:]], np.int64)).edges(7)
+    assert found.tolist() == np.cumsum([7, *steps[1:]]).tolist()
 
 
 def test_large_sets_look_at_few_blocks(monkeypatch):
     monkeypatch.undo()
     starts = np.arange(0, 10**7, 10)
     packed = blocks_of(Intervals(starts, starts + 4))
-    looked_at = []
-    edges_of = IntervalBlocks._edges_of
-    monkeypatch.setattr(
-        IntervalBlocks, "_edges_of", lambda self, block: looked_at.append(block) or edges_of(self, block)
-    )
+    looked_at, blocks = [], interval_blocks.IntervalBlocks
+    edges_of = blocks._edges_of
+    monkeypatch.setattr(blocks, "_edges_of", lambda self, block: looked_at.append(block) or edges_of(self, block))
     assert packed.covered_per_bin(0, 10**7, 10).tolist() == [400_000.0] * 10
     assert len(looked_at) <= 11
     assert sum(part.nbytes for steps in packed.steps for part in steps) == 4 * len(starts)

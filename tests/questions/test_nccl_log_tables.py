@@ -137,12 +137,9 @@ class TestRanks:
 
     def test_the_rank_of_a_gpu_is_rccls_or_that_in_its_largest_communicator(self):
         summary = summary_of(
-            init(1, "0xc1", rank=0, ranks=2),
-            init(1, "0xc2", rank=5, ranks=8, name="0xaa"),
-            call(),
-            call(comm="0xc2", ranks=8),
-            call(pid=2) + " task 0 globalrank 3",
-        )
+            init(1, "0xc1", rank=0, ranks=2), init(1, "0xc2", rank=5, ranks=8, name="0xaa"), call(),
+            call(comm="0xc2", ranks=8), call(pid=2) + " task 0 globalrank 3",
+        )  # fmt: skip
         assert cells("gpus", summary, "rank", "pid", "calls") == [(3, 2, 1), (5, 1, 2)]
 
     def test_what_no_line_names_is_one_row_for_each_size_and_a_note(self):

@@ -5,19 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.questions.nccl.names import (
-    BUCKETS,
-    COLLECTIVES,
-    EDGES,
-    GROUP_END,
-    GROUP_START,
-    bucket_of,
-    collective_of_api,
-    collective_of_kernel,
-    collective_of_label,
-    is_communication,
-    is_nccl_kernel,
-)
+from nsystui.questions.nccl import names
 
 KERNELS = {
     # up to 2.7
@@ -68,7 +56,7 @@ CALLS = {
     "ncclPutSignal": "PutSignal",
 }  # fmt: skip
 MANAGEMENT = [
-    *(GROUP_START, GROUP_END, "ncclGroupSimulateEnd", "ncclCommInitRank", "ncclCommInitRankConfig"),
+    *(names.GROUP_START, names.GROUP_END, "ncclGroupSimulateEnd", "ncclCommInitRank", "ncclCommInitRankConfig"),
     *("ncclCommInitAll", "ncclCommSplit", "ncclCommShrink", "ncclCommFinalize", "ncclCommDestroy"),
     *("ncclCommAbort", "ncclCommCount", "ncclCommUserRank", "ncclMemAlloc", "ncclRedOpCreatePreMulSum"),
 ]
@@ -89,43 +77,43 @@ PYTORCH = {
 
 
 def test_a_kernel_shows_its_collective():
-    assert {name: collective_of_kernel(name) for name in KERNELS} == KERNELS
-    assert {name for name in KERNELS if not is_nccl_kernel(name)} == set()
-    assert {*KERNELS.values()} - {None} <= {*COLLECTIVES}
+    assert {name: names.collective_of_kernel(name) for name in KERNELS} == KERNELS
+    assert {name for name in KERNELS if not names.is_nccl_kernel(name)} == set()
+    assert {*KERNELS.values()} - {None} <= {*names.COLLECTIVES}
 
 
 def test_other_kernels_are_not_nccls():
     for name in ("", "volta_sgemm_128x64_nn", "my_nccl_like_kernel", "void user<ncclFoo>(int)", " nccl", "void reduce"):
-        assert not is_nccl_kernel(name) and collective_of_kernel(name) is None, name
+        assert not names.is_nccl_kernel(name) and names.collective_of_kernel(name) is None, name
     # A name never seen is still NCCL's.
-    assert is_nccl_kernel("NCCLsomething") and is_nccl_kernel("ncclLocalOpAppend")
-    assert collective_of_kernel("ncclLocalOpAppend") is None
+    assert names.is_nccl_kernel("NCCLsomething") and names.is_nccl_kernel("ncclLocalOpAppend")
+    assert names.collective_of_kernel("ncclLocalOpAppend") is None
 
 
 def test_calls_communicate_or_manage():
-    assert {name: collective_of_api(name) for name in CALLS} == CALLS
-    assert {name for name in CALLS if not is_communication(name)} == set()
+    assert {name: names.collective_of_api(name) for name in CALLS} == CALLS
+    assert {name for name in CALLS if not names.is_communication(name)} == set()
     for name in (*MANAGEMENT, *NO_CALLS):
-        assert not is_communication(name), name
-    assert {collective_of_api(name) for name in MANAGEMENT} == {None}
+        assert not names.is_communication(name), name
+    assert {names.collective_of_api(name) for name in MANAGEMENT} == {None}
 
 
 def test_pytorchs_labels():
-    assert {text: collective_of_label(text) for text in PYTORCH} == PYTORCH
+    assert {text: names.collective_of_label(text) for text in PYTORCH} == PYTORCH
 
 
 @given(st.text())
 def test_any_text_is_answered(text):
     for name in (text, "nccl" + text, "nccl:" + text, "ncclDevKernel_" + text):
-        assert collective_of_kernel(name) is None or is_nccl_kernel(name)
-        collective_of_api(name)
-        collective_of_label(name)
+        assert names.collective_of_kernel(name) is None or names.is_nccl_kernel(name)
+        names.collective_of_api(name)
+        names.collective_of_label(name)
 
 
 def test_buckets():
-    assert BUCKETS == ("<64KiB", "64KiB–1MiB", "1MiB–16MiB", ">16MiB")
-    assert EDGES == (1 << 16, 1 << 20, 1 << 24)
-    assert [bucket_of(size) for size in (None, -1)] == [None, None]
-    edges = [0, *EDGES, (1 << 62) + 1]
-    for bucket, low, high in zip(BUCKETS, edges, edges[1:], strict=False):
-        assert bucket_of(low) == bucket_of(high - 1) == bucket
+    assert names.BUCKETS == ("<64KiB", "64KiB–1MiB", "1MiB–16MiB", ">16MiB")
+    assert names.EDGES == (1 << 16, 1 << 20, 1 << 24)
+    assert [names.bucket_of(size) for size in (None, -1)] == [None, None]
+    edges = [0, *names.EDGES, (1 << 62) + 1]
+    for bucket, low, high in zip(names.BUCKETS, edges, edges[1:], strict=False):
+        assert names.bucket_of(low) == names.bucket_of(high - 1) == bucket

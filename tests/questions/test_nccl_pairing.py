@@ -9,19 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_cases import REDUCE, Process, names_of, written
 from nccl_program import A, B, Program, pairing_of, rows
 from support import shared
-from synthetic import (
-    PAYLOAD_BYTES,
-    empty_export,
-    instrumented_nccl_export,
-    nccl_without_nvtx_export,
-    payload_export,
-    training_job,
-)
 
 from nsystui.exports.demo import NcclPayloads, TrainingJob
 from nsystui.questions.nccl.names import Reason, State
@@ -322,8 +315,9 @@ def test_kernels_and_calls_lead_to_each_other_by_their_index(tmp_path):
 @pytest.mark.parametrize("layout", list(NcclPayloads))
 @pytest.mark.parametrize("binary", [False, True])
 def test_both_forms_and_layouts_of_the_payload(tmp_path, layout, binary):
-    pairing = pairing_of(payload_export(tmp_path / "payload.sqlite", json=not binary, binary=binary, layout=layout))
-    sizes = PAYLOAD_BYTES
+    path = tmp_path / "payload.sqlite"
+    pairing = pairing_of(synthetic.payload_export(path, json=not binary, binary=binary, layout=layout))
+    sizes = synthetic.PAYLOAD_BYTES
     assert rows(pairing.kernels, "collective", "message_size", "ranks", "root", "reduction", "state") == [
         ("AllReduce", sizes["ncclAllReduce"], 4, None, "Avg", PAIRED),
         ("AllGather", sizes["ncclAllGather"], 4, None, None, PAIRED),
@@ -337,13 +331,13 @@ def test_both_forms_and_layouts_of_the_payload(tmp_path, layout, binary):
 
 
 def test_no_payload_tells_no_sizes(tmp_path):
-    kernels = pairing_of(payload_export(tmp_path / "plain.sqlite", json=False)).kernels
+    kernels = pairing_of(synthetic.payload_export(tmp_path / "plain.sqlite", json=False)).kernels
     assert rows(kernels, "collective")[-1] == ("SendRecv",)
     assert set(rows(kernels, "message_size", "communicator", "ranks", "state")) == {(None, None, None, PAIRED)}
 
 
 def test_instrumented_calls(tmp_path):
-    pairing = pairing_of(instrumented_nccl_export(tmp_path / "instrumented.sqlite"))
+    pairing = pairing_of(synthetic.instrumented_nccl_export(tmp_path / "instrumented.sqlite"))
     told = rows(pairing.kernels, "collective", "message_size", "communicator", "state")
     sizes = [("AllReduce", 65_536)] * 8 + [("AllGather", 2_097_152)] * 4
     assert told == [(*one, "0xfedcba9876543210", PAIRED) for one in sizes]
@@ -356,7 +350,7 @@ def test_without_the_row_that_names_the_domain(tmp_path):
 
 
 def test_without_nvtx_the_kernels_say_what_they_are(tmp_path):
-    pairing = pairing_of(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))
+    pairing = pairing_of(synthetic.nccl_without_nvtx_export(tmp_path / "silent.sqlite"))
     told = rows(pairing.kernels, "collective", "message_size", "state", "reason")
     names = ["AllReduce"] * 6 + ["AllGather"] * 3 + ["SendRecv"]
     assert told == [(name, None, UNPAIRED, Reason.NO_CALLS) for name in names]
@@ -364,7 +358,7 @@ def test_without_nvtx_the_kernels_say_what_they_are(tmp_path):
 
 
 def test_nothing_to_pair(tmp_path):
-    for pairing in (pairing_of(), pairing_of(empty_export(tmp_path / "empty.sqlite"))):
+    for pairing in (pairing_of(), pairing_of(synthetic.empty_export(tmp_path / "empty.sqlite"))):
         assert len(pairing.kernels) == len(pairing.calls) == 0
         assert quality_of(pairing).line == ""
 
@@ -381,7 +375,7 @@ def test_ranks_of_an_old_nccl_are_trusted_only_if_nothing_else_can_be_meant(tmp_
 
 def test_a_whole_job(tmp_path):
     job = TrainingJob(ranks=2, steps=2, layers=2)
-    pairing = pairing_of(*training_job(tmp_path, ranks=2, steps=2, layers=2))
+    pairing = pairing_of(*synthetic.training_job(tmp_path, ranks=2, steps=2, layers=2))
     quality = quality_of(pairing)
     assert quality.kernels[PAIRED] == 2 * 2 * len(job.step_collectives)
     assert not quality.kernel_reasons and not quality.call_reasons
