@@ -72,25 +72,19 @@ def frame_of(session: Session) -> pd.DataFrame:
     return frame
 
 
+STATISTICS = ("share", "total", "count", "avg", "median", "min", "max", "stddev")
+
+
 def expected_summary(frame: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], dict[str, float]]:
     """The statistics of nsys by their definitions (docs/numbers.md#statistics), one group at a time."""
-    whole = float(frame["duration"].sum())
-    found = {}
+    whole, found = float(frame["duration"].sum()), {}
     for key, group in frame.groupby(keys, dropna=False):
         values = group["duration"].astype("int64").tolist()
-        mean = sum(values) / len(values)
-        middle = sorted(values)
-        half = len(values) // 2
-        found[key] = {
-            "share": 100 * sum(values) / whole, "total": sum(values), "count": len(values), "avg": mean,
-            "median": middle[half] if len(values) % 2 else (middle[half - 1] + middle[half]) / 2, "min": middle[0],
-            "max": middle[-1],
-            "stddev": (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5 if half else 0.0,
-        }  # fmt: skip
+        total, count = sum(values), len(values)
+        first = [100 * total / whole, total, count, total / count, statistics.median(values), min(values), max(values)]
+        deviation = statistics.stdev(values) if count > 1 else 0.0
+        found[key] = dict(zip(STATISTICS, [*first, deviation], strict=True))
     return found
-
-
-STATISTICS = ("share", "total", "count", "avg", "median", "min", "max", "stddev")
 
 
 def assert_summary(answer: Any, frame: pd.DataFrame, columns: dict[str, str]) -> None:

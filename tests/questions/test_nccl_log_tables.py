@@ -176,13 +176,10 @@ class TestSteps:
         assert rows("steps", summary_of(call())) == []
 
     def test_iterations_are_there_one_by_one_and_each_once(self):
-        lines = (
-            "[Rank 0] step=10, skipped=0, lr=[0.001]",
-            "steps: 10 loss: 2.5 iter time (s): 0.500 samples/sec: 16.0",
-            "steps: 20 loss: 2.25 iter time (s): 0.250 samples/sec: 32.0",
-        )
-        keys = ("epoch", "iteration", "step_time", "tflops", "loss", "lines")
-        found = cells("iterations", summary_of(*lines), *keys)
+        text = "steps: {} loss: {} iter time (s): {} samples/sec: {}"
+        lines = text.format(10, 2.5, "0.500", 16.0), text.format(20, 2.25, "0.250", 32.0)
+        summary = summary_of("[Rank 0] step=10, skipped=0, lr=[0.001]", *lines)
+        found = cells("iterations", summary, "epoch", "iteration", "step_time", "tflops", "loss", "lines")
         assert found == [(None, 10, 0.5e9, None, 2.5, 2), (None, 20, 0.25e9, None, 2.25, 1)]
 
     def test_more_iterations_than_a_table_holds_are_told(self, monkeypatch):
@@ -370,9 +367,9 @@ class TestTransports:
         assert problems(*lines, said(1, f"{self.NET}Socket/0", tid=9)) == ["it runs over TCP"]
         why = said(1, "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'")
         off = said(1, f"{self.NET}IB/0", tid=9)
-        assert cells("problems", summary_of(*lines, why, off), "problem", "evidence") == [
-            ("GPU Direct RDMA is off", "1 of 1 network connections go through host memory; mlx5_0: disabled")
-        ]
+        text = "1 of 1 network connections go through host memory; mlx5_0: disabled"
+        found = cells("problems", summary_of(*lines, why, off), "problem", "evidence")
+        assert found == [("GPU Direct RDMA is off", text)]
         assert problems(*lines, why, f"{off}/GDRDMA") == []
 
 
@@ -402,10 +399,8 @@ class TestOthers:
     def test_versions_and_environment_are_counted_by_process_and_mixed_versions_are_a_problem(self):
         lines = [said(rank, "NCCL version 2.27.7+cuda13.0") for rank in (0, 1, 2)]
         lines += [said(0, "NCCL_IB_HCA set by environment to mlx5_0.")]
-        assert cells("settings", summary_of(*lines), "name", "value", "processes", "hosts") == [
-            ("NCCL version", "2.27.7+cuda13.0", 3, 2),
-            ("NCCL_IB_HCA", "mlx5_0", 1, 1),
-        ]
+        found = cells("settings", summary_of(*lines), "name", "value", "processes", "hosts")
+        assert found == [("NCCL version", "2.27.7+cuda13.0", 3, 2), ("NCCL_IB_HCA", "mlx5_0", 1, 1)]
         assert problems(*lines) == []
         assert problems(*lines, "1: NCCL version 2.19.3+cuda12.3") == ["several versions of NCCL"]
 
@@ -414,23 +409,16 @@ class TestOthers:
             said(0, "NET/IB: [0] mlx5_0:uverbs0:1/RoCE provider=Mlx5 speed=100000 context=0x7f pciPath=/sys ar=0"),
             said(0, "NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/IB [RO]; OOB eno1:192.168.0.3<0>"),
         ]
-        assert cells("nics", summary_of(*lines), "host", "device", "name", "link", "speed") == [
-            ("n0", 0, "mlx5_0", "RoCE", 12_500_000_000),
-            ("n0", 1, "mlx5_1", "IB", None),
-        ]
+        found = cells("nics", summary_of(*lines), "host", "device", "name", "link", "speed")
+        assert found == [("n0", 0, "mlx5_0", "RoCE", 12_500_000_000), ("n0", 1, "mlx5_1", "IB", None)]
 
-    @pytest.mark.parametrize(
-        ("text", "gdr"),
-        [
-            ("Enabled for HCA 0 'mlx5_0'", "enabled"),
-            ("Disabled for HCA 0 'mlx5_0'", "disabled"),
-            ("Disabled for GPU 2[2] / HCA 0 (distance 3 >= 2)", "disabled for some GPUs (distance 3 >= 2)"),
-        ],
-    )
-    def test_why_gpu_direct_rdma_is_off_is_read(self, text, gdr):
-        enabled, line = (said(0, f"NET/IB : GPU Direct RDMA {words}") for words in ("Enabled for HCA 0 'mlx5_0'", text))
-        for lines in ([line], [enabled, line]):
-            assert cells("nics", summary_of(*lines), "gdr") == [(gdr,)]
+    def test_why_gpu_direct_rdma_is_off_is_read(self):
+        some = "Disabled for GPU 2[2] / HCA 0 (distance 3 >= 2)"
+        told = {"Enabled for HCA 0 'mlx5_0'": "enabled", "Disabled for HCA 0 'mlx5_0'": "disabled"}
+        for text, gdr in (told | {some: "disabled for some GPUs (distance 3 >= 2)"}).items():
+            enabled, line = (said(0, f"NET/IB : GPU Direct RDMA {words}") for words in (next(iter(told)), text))
+            for lines in ([line], [enabled, line]):
+                assert cells("nics", summary_of(*lines), "gdr") == [(gdr,)], text
 
     def test_the_topology_stays_where_steps_are_chosen(self):
         lines = [*initialised(0, 1), "Training epoch 0, iteration 5/9 | x"]
