@@ -136,14 +136,10 @@ def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened: Op
     found = {one["name"]: one for one in records(metric_means(job, Selection(), "kernel"))}
     assert found.keys() == samples.keys()
     # Where few SMs worked, a quotient of whole percents says nothing.
-    told = {
-        name: tuple(row[key] for key in ("busiest", "of_peak", "bound", "occupancy")) for name, row in found.items()
-    }
-    assert told == {
-        "copy": ("DRAM", 70, "DRAM", 50),
-        "gemm": ("tensor", 45, None, 40),
-        "tiny": ("tensor", 0, None, None),
-    }
+    keys = ("busiest", "of_peak", "bound", "occupancy")
+    told = {name: tuple(row[key] for key in keys) for name, row in found.items()}
+    assert told["copy"] == ("DRAM", 70, "DRAM", 50) and told["gemm"] == ("tensor", 45, None, 40)
+    assert told["tiny"] == ("tensor", 0, None, None)
 
 
 def test_without_samples_or_a_launch_of_two_a_note_says_what_to_record(sampled: Job, opened, tmp_path: Path) -> None:
