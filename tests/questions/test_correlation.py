@@ -185,26 +185,20 @@ def waits_export(path, schema: str, *, numbered: bool = False):
         export.gpu(0)
         process = export.process(4711)
         main = export.thread(process, 4711, "train")
-        records = [(10_000, 13, 1), (30_000, 14, 2)]
-        waits = [
-            (20_000, "cudaStreamWaitEvent_v3020", 2, 5, 3), (40_000, "cudaEventSynchronize_v3020", 1, 5, 4),
-            (50_000, "cudaEventSynchronize_v3020", 1, 6, 5), (60_000, "cudaStreamSynchronize_v3020", 3, 5, 6),
-        ]  # fmt: skip
-        for start, stream, correlation in records:
+        for start, stream, correlation in [(10_000, 13, 1), (30_000, 14, 2)]:
             export.api(main, start, start + 1_000, "cudaEventRecord_v3020", correlation)
             export.cuda_event(process, 0, stream, correlation_id=correlation, event_id=5)
-        for start, name, kind, event, correlation in waits:
-            export.api(main, start, start + 5_000, name, correlation)
-            stream = 15 if kind == 2 else 0xFFFFFFFF
-            export.sync(
-                process, 0, stream, start, start + 5_000,
-                sync_type=kind, correlation_id=correlation, event_id=event,
-            )  # fmt: skip
+        for start, name, kind, event, correlation in [
+            (20_000, "cudaStreamWaitEvent_v3020", 2, 5, 3), (40_000, "cudaEventSynchronize_v3020", 1, 5, 4),
+            (50_000, "cudaEventSynchronize_v3020", 1, 6, 5), (60_000, "cudaStreamSynchronize_v3020", 3, 5, 6),
+        ]:  # fmt: skip
+            span, ids = (start, start + 5_000), {"correlation_id": correlation, "event_id": event}
+            export.api(main, *span, name, correlation)
+            export.sync(process, 0, 15 if kind == 2 else 0xFFFFFFFF, *span, sync_type=kind, **ids)
     if numbered:
-        for correlation, number in [(1, 71), (2, 72)]:
-            table = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+        record, sync = "CUPTI_ACTIVITY_KIND_CUDA_EVENT", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+        for table, correlation, number in [(record, 1, 71), (record, 2, 72), (sync, 4, 71)]:
             edit(path, f"UPDATE {table} SET eventSyncId = {number} WHERE correlationId = {correlation}")
-        edit(path, "UPDATE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION SET eventSyncId = 71 WHERE correlationId = 4")
     return path
 
 

@@ -214,9 +214,7 @@ class TestJobs:
 
     def test_an_empty_window_has_no_percentages(self, opened: Opener, tmp_path: Path):
         found = of(opened(two_process_export(tmp_path / "two.sqlite")), Selection(Window(5, 5)))
-        assert found.device.parallel == 0
-        keys = [column.key for column in breakdown_table(found).columns]
-        assert breakdown_table(found).rows[0][keys.index("idle_percent")] is None
+        assert found.device.parallel == 0 and breakdown_table(found).records()[0]["idle_percent"] is None
 
     def test_one_gpu_says_that_its_load_balance_means_nothing(self, opened: Opener, tmp_path: Path):
         found = of(opened(written(tmp_path / "a.sqlite", [("C", 0, 100)])))
@@ -225,9 +223,8 @@ class TestJobs:
 
     def test_the_demo_job_adds_up_and_multiplies(self, demo_session: Session):
         found = of(demo_session)
-        keys = [column.key for column in breakdown_table(found).columns]
+        first = [column.key for column in breakdown_table(found).columns].index("compute_only_percent")
         for row in breakdown_table(found).rows:
-            first = keys.index("compute_only_percent")
             parts = row[first : first + len(PARTS)]
             assert sum(part for part in parts if isinstance(part, float)) == pytest.approx(100)
         product = found.device.load_balance * found.device.communication * found.device.orchestration
