@@ -16,10 +16,9 @@ from nsystui.questions.question import PALETTE, SCREENS
 
 
 def test_a_question_in_a_new_file_is_a_command_with_its_options(dummy_question, demo_job, capsys):
-    assert main(["dummy", *map(str, demo_job), "--format", "csv"]) == 0
-    assert capsys.readouterr().out.splitlines() == ["Ranks,Word", f"{len(demo_job)},one"]
-    assert main(["dummy", str(demo_job[0]), "--word", "two", "--format", "csv"]) == 0
-    assert capsys.readouterr().out.splitlines() == ["Ranks,Word", "1,two"]
+    for words, row in ([*demo_job], f"{len(demo_job)},one"), ([demo_job[0], "--word", "two"], "1,two"):
+        assert main(["dummy", *map(str, words), "--format", "csv"]) == 0
+        assert capsys.readouterr().out.splitlines() == ["Ranks,Word", row]
 
 
 def test_a_question_in_a_new_file_is_in_the_help(dummy_question, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -34,15 +35,9 @@ def sequence(
 ) -> KernelSequence:
     names = ["AllReduce"] * len(starts) if collectives is None else list(collectives)
     return KernelSequence(
-        Member(Task(report, 1), 0),
-        communicator,
-        stream,
-        np.array(names, object),
-        np.full(len(starts), UNKNOWN),
-        np.arange(len(starts)),
-        np.array(starts, np.int64),
-        np.array(ends, np.int64),
-    )
+        Member(Task(report, 1), 0), communicator, stream, np.array(names, object), np.full(len(starts), UNKNOWN),
+        np.arange(len(starts)), np.array(starts, np.int64), np.array(ends, np.int64),
+    )  # fmt: skip
 
 
 def group_of(*ranks: tuple[Sequence[int], Sequence[int]]) -> MatchedCollectives:
@@ -53,8 +48,7 @@ def group_of(*ranks: tuple[Sequence[int], Sequence[int]]) -> MatchedCollectives:
 class TestMatching:
     def test_ranks_with_the_same_operations_in_the_same_order_belong_together(self):
         names = ["AllReduce", "AllGather"]
-        ranks = [sequence(rank, [0, 10], [5, 15], collectives=names) for rank in range(3)]
-        (group,) = match(ranks).groups
+        (group,) = match([sequence(rank, [0, 10], [5, 15], collectives=names) for rank in range(3)]).groups
         assert [member.task.report for member in group.members] == [0, 1, 2]
         assert group.start.shape == (3, 2) and group.collective.tolist() == names
 
@@ -72,17 +66,15 @@ class TestMatching:
         random = np.random.default_rng(5)
         starts = np.cumsum(random.integers(2 * MS, 4 * MS, 40))
         ends = [starts + random.integers(MS // 2, 2 * MS, 40) for _ in range(2)]
-        clocks = [0, 30 * MS, -5 * MS, 12 * MS]
         ranks = [
             sequence(rank, starts + clock, ends[rank % 2] + clock + random.integers(0, 2_000, 40))
-            for rank, clock in enumerate(clocks)
+            for rank, clock in enumerate([0, 30 * MS, -5 * MS, 12 * MS])
         ]
         found = sorted([member.task.report for member in group.members] for group in match(ranks).groups)
         assert found == [[0, 2], [1, 3]]
 
     def test_the_streams_of_a_rank_go_in_their_order(self):
-        ranks = [sequence(rank, [0], [5], stream=stream) for rank in range(2) for stream in (7, 9)]
-        groups = match(ranks).groups
+        groups = match([sequence(rank, [0], [5], stream=stream) for rank in range(2) for stream in (7, 9)]).groups
         assert [len(group.members) for group in groups] == [2, 2]
         assert all(len(group.reports) == 2 for group in groups)
 
@@ -94,13 +86,12 @@ class TestMatching:
     def test_what_is_kept_is_the_same_again(self, demo_job, tmp_path):
         found = []
         for _ in range(2):
-            session = Session(Cache(tmp_path))
-            for path in demo_job[:2]:
-                session.add(path)
-            found.append(match(sequences(session, session.reports)).groups)
-            session.close()
-        first, again = ([(g.communicator, g.size.tolist(), g.start.tolist()) for g in groups] for groups in found)
-        assert first == again
+            with closing(Session(Cache(tmp_path))) as session:
+                for path in demo_job[:2]:
+                    session.add(path)
+                groups = match(sequences(session, session.reports)).groups
+            found.append([(group.communicator, group.size.tolist(), group.start.tolist()) for group in groups])
+        assert found[0] == found[1]
 
 
 class TestClock:
@@ -150,6 +141,9 @@ class TestClock:
     def test_the_real_pair_ends_together(self, opened):
         job = Job(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))
         (raw,) = match(sequences(job.session, job.session.reports)).groups
+        by_rank = {item.rank: lateness([Arrivals.of(raw)])[item.task] for item in job.ranks}
+        assert (by_rank[0].late, by_rank[4].late) == (0, 1), "the late rank"
+        assert by_rank[4].caused == by_rank[0].suffered == 166_884_618
         assert abs(int(np.ptp(raw.start)) - 167 * MS) < MS // 10
         assert 0 < np.ptp(raw.end) < 120_000
         job.align(ClockMode.COLLECTIVES)
@@ -182,26 +176,15 @@ class TestWaiting:
     def test_transfer_and_waiting_are_all_of_the_time(self, durations):
         ends = np.arange(1, len(durations) + 1) * 10**10
         lengths = np.array(durations).T
-        group = group_of(*[(ends - own, ends) for own in lengths])
-        found = lateness([Arrivals.of(group)])
+        found = lateness([Arrivals.of(group_of(*[(ends - own, ends) for own in lengths]))])
         for rank, own in enumerate(lengths):
             assert found[Task(rank, 1)].suffered + found[Task(rank, 1)].transfer == own.sum()
         assert sum(one.late for one in found.values()) <= len(durations)
 
-    def test_the_late_rank_of_the_real_pair(self, opened):
-        job = Job(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))
-        (group,) = match(sequences(job.session, job.session.reports)).groups
-        found = lateness([Arrivals.of(group)])
-        by_rank = {item.rank: found[item.task] for item in job.ranks}
-        assert by_rank[4].late == 1 and by_rank[0].late == 0
-        assert by_rank[4].caused == by_rank[0].suffered == 166_884_618
-
     def test_the_straggler_of_the_demo_is_found(self, demo_session):
-        groups = match(sequences(demo_session, demo_session.reports)).groups
-        found = lateness([Arrivals.of(group) for group in groups])
+        found = lateness([Arrivals.of(group) for group in match(sequences(demo_session, demo_session.reports)).groups])
         worst = max(found, key=lambda task: found[task].caused)
-        others = sum(one.late for task, one in found.items() if task != worst)
-        assert found[worst].late > max(5, 10 * others)
+        assert found[worst].late > max(5, 10 * sum(one.late for task, one in found.items() if task != worst))
 
 
 def test_a_job_without_nccl_has_nothing_to_match(tmp_path, opened):

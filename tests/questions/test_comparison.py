@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import session_over, shared
-from synthetic import cpu_only_export, nccl_without_nvtx_export, old_schema_export, whole_graph_export
+from synthetic import cpu_only_export, nccl_without_nvtx_export, old_schema_export, training_job, whole_graph_export
 
 from nsystui.base.answer import TableAnswer, iter_rows
 from nsystui.base.columns import NAME
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Selection, Window
-from nsystui.exports.demo import TrainingJob
 from nsystui.questions.activities import MEMORY, work_summary
 from nsystui.questions.compare import TABLES, Options, summary
 from nsystui.questions.compare.pairs import Compared, Measured, compared
@@ -58,16 +57,15 @@ def demo(demo_session: Session) -> Job:
     return Job(demo_session)
 
 
+def job_of(*paths: Path) -> Job:
+    return Job(session_over(*paths))
+
+
 @pytest.fixture(scope="module")
 def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     """The demo job again, without its straggler."""
-    paths = TrainingJob(ranks=4, steps=3, layers=2, straggler=None).write(tmp_path_factory.mktemp("faster"))
-    with closing(job_of(*paths)) as job:
+    with closing(job_of(*training_job(tmp_path_factory.mktemp("faster"), 4, 3, layers=2, straggler=None))) as job:
         yield job
-
-
-def job_of(*paths: Path) -> Job:
-    return Job(session_over(*paths))
 
 
 @pytest.fixture(scope="module")
@@ -184,30 +182,26 @@ def test_nccl_is_compared_by_collective_and_size(demo, forth):
     expected = nccl_summary(demo.session, Selection(), demo.ranks, demo.pairing()).frame()
     expected = expected[expected["what"] == "kernel"]
     found = rows(forth["nccl"])
-    assert {(row["collective"], row["bucket"]) for row in found} == set(
-        zip(expected["collective"], expected["bucket"], strict=True)
-    )
-    for key in ("total", "count", "exposed"):
-        assert sum(row[f"{key}_a"] for row in found) == expected[key].sum()
-    assert sum(row["size_a"] for row in found) == expected["bytes"].sum()
+    wanted = set(zip(expected["collective"], expected["bucket"], strict=True))
+    assert {(row["collective"], row["bucket"]) for row in found} == wanted
+    for key, column in {"total": "total", "count": "count", "exposed": "exposed", "size": "bytes"}.items():
+        assert sum(row[f"{key}_a"] for row in found) == expected[column].sum()
     assert all(row["what"] == "kernel" and row["busbw_a"] > 0 for row in found)
 
 
 def test_the_straggler_has_slower_kernels_and_waits_less_for_others_over_one_span(demo):
     a, b = side(demo, 0), side(demo, STRAGGLER)
     found = by(summary(a, b), "what")
-    assert found["kernels launched"]["difference"] == 0
-    assert found["from launch count"]["difference"] == 0
+    alike = ("kernels launched", "from launch count", "of NCCL", "time span")
+    assert {found[what]["difference"] for what in alike} == {0}
     assert found["compute"]["difference"] > 0 > found["exposed NCCL"]["difference"]
-    assert found["of NCCL"]["difference"] == 0
     kernel_times = kernels(a, b, Names.SHORT)
     assert found["kernels"]["difference"] == total(kernel_times, "difference")
     assert found["from duration"]["difference"] == pytest.approx(total(kernel_times, "by_duration"))
     both = Selection(tasks=a.selection.tasks | b.selection.tasks)
     expected = {row["rank"]: row for row in rows(task_table(demo.session, both, demo.ranks, demo.busy(both)))}
-    assert found["GPU busy"]["a"] == pytest.approx(expected[0]["busy_percent"], abs=1e-3)
-    assert found["GPU busy"]["b"] == pytest.approx(expected[STRAGGLER]["busy_percent"], abs=1e-3)
-    assert found["time span"]["difference"] == 0
+    for letter, rank in {"a": 0, "b": STRAGGLER}.items():
+        assert found["GPU busy"][letter] == pytest.approx(expected[rank]["busy_percent"], abs=1e-3)
 
 
 def test_sides_of_different_sizes_are_compared_per_rank(demo):
@@ -220,14 +214,12 @@ def test_sides_of_different_sizes_are_compared_per_rank(demo):
         assert row["count_a"] == row["count_b"]
     assert "per Rank" in {column.key: column.header for column in answer.columns}["total_b"]
     assert any("per rank: A has 1 ranks with a GPU, B 2" in note for note in answer.notes)
-    found = by(summary(a, b), "what")
-    assert found["kernels launched per rank"]["difference"] == 0
+    assert by(summary(a, b), "what")["kernels launched per rank"]["difference"] == 0
     assert not any("per rank" in note for note in kernels(side(demo, 0), b=side(demo, 1)).notes)
 
 
 def test_two_steps_of_a_job_compare_by_their_windows(demo):
-    task = next(item.task for item in demo.ranks if item.rank == 0)
-    own = step_times(demo.steps())[task]
+    own = step_times(demo.steps())[next(item.task for item in demo.ranks if item.rank == 0)]
     windows = [own.window(place) for place in (0, 2)]
     a, b = (side(demo, 0, window=window) for window in windows)
     found = by(steps(a, b))["step"]
@@ -298,7 +290,7 @@ def test_whole_graphs_are_in_the_gpu_time(tmp_path):
 
 @pytest.mark.campaign
 def test_less_work_is_told_from_faster_kernels(demo, tmp_path):
-    with closing(job_of(TrainingJob(ranks=4, steps=2, layers=2).write(tmp_path)[0])) as shorter:
+    with closing(job_of(training_job(tmp_path, 4, 2, layers=2)[0])) as shorter:
         notes = summary(side(demo, 0), side(shorter)).notes
     assert any("B launched 33.3 % fewer kernels" in note for note in notes)
     assert any(note.startswith("kernels that changed most in duration: ") for note in notes)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from support import native, shared
-from synthetic import ExportWriter
 from test_comparison import by, job_of, rows, side
+from test_host import launched, training
 
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.writing.host import Frame
@@ -22,18 +22,12 @@ from nsystui.questions.steps import TaskSteps
 
 MS = 1_000_000
 MAIN, LOAD, TRAIN, CODEC = (Frame(name, "/opt/app/main") for name in ("main", "load", "train", "decode"))
-PROCESS = 4711
 
 
-def written(
-    path: Path, work: dict[tuple[Frame, ...], int], period: int = MS, steps: int = 0, install: str = "/opt"
-) -> Path:
+def written(path: Path, work: dict[tuple[Frame, ...], int], period: int = MS, steps=0, install: str = "/opt") -> Path:
     """One thread that runs each stack for some ms, sampled every ``period``; ``steps`` ranges over all of it."""
-    with ExportWriter(path, "3.13.2") as export:
-        export.gpu(0)
-        process = export.process(PROCESS)
-        thread = export.thread(process, PROCESS, "train")
-        now = 100 * MS
+    with training(path) as (export, thread, _):
+        now, process = 100 * MS, thread.process
         for stack, length in work.items():
             own = [Frame(one.function, one.module.replace("/opt", install)) for one in stack]
             export.on_cpu(thread, now, now + length * MS, own, period=period)
@@ -45,7 +39,7 @@ def written(
             export.nvtx_range(thread, start, start + length - 1, f"step {number}")
             export.api(thread, start + 10, start + 20, "cudaLaunchKernel_v7000", number + 1)
             export.kernel(process, 0, 7, start + 30, start + 40, name="k()", correlation_id=number + 1)
-    return path  # fmt: skip
+    return path
 
 
 BEFORE = {(MAIN,): 4, (LOAD, MAIN): 40, (CODEC, LOAD, MAIN): 20, (TRAIN, MAIN): 36}
@@ -67,21 +61,14 @@ def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
         found = by(functions(side(before), side(after)))
         tree = rows(call_tree(side(before), side(after)))
         (top, below) = rows(call_tree(Side(before, part, ""), Side(after, part, "")))
-    assert {name: row["difference"] / MS for name, row in found.items()} == {
-        "load": -30, "train": +24, "decode": -14, "main": 0,
-    }  # fmt: skip
-    assert {name: row["total_difference"] / MS for name, row in found.items()} == {
-        "load": -50, "train": +30, "decode": -14, "main": -20,
-    }  # fmt: skip
+    differences = {name: (row["difference"] / MS, row["total_difference"] / MS) for name, row in found.items()}
+    assert differences == {"load": (-30, -50), "train": (+24, +30), "decode": (-14, -14), "main": (0, -20)}
     assert (found["load"]["own_a_percent"], found["load"]["own_b_percent"]) == (40, 12.5)
     assert all(row["status"] == "both" and row["module"] == "main" for row in found.values())
     assert [(row["name"], row["difference"] / MS, row["own_difference"] / MS, row["status"]) for row in tree] == [
-        ("main", -20, 0, "both"),
-        ("  load", -50, -30, "both"),
-        ("  decode", -20, -20, "gone"),
-        ("  train", +30, +24, "both"),
-        ("  decode", +6, +6, "new"),
-    ]
+        ("main", -20, 0, "both"), ("  load", -50, -30, "both"), ("  decode", -20, -20, "gone"),
+        ("  train", +30, +24, "both"), ("  decode", +6, +6, "new"),
+    ]  # fmt: skip
     assert [row["hot"] for row in tree] == ["◂", "◂", "", "", ""]
     assert (top["name"].strip(), top["level"], top["difference"]) == ("train", 0, 30 * MS)
     assert (below["name"].strip(), below["level"]) == ("decode", 1)
@@ -91,9 +78,8 @@ def test_a_tree_of_two_reports_may_be_deeper_in_one(tmp_path: Path):
     paths = written(tmp_path / "a.sqlite", {(MAIN,): 2}), written(tmp_path / "b.sqlite", BEFORE)
     with closing(job_of(*paths)) as job:
         found = call_tree_table(job, Selection(), least=0).records()
-    assert [(row["call"].strip(), row["total"]) for row in found] == [
-        ("main", 102), ("load", 60), ("decode", 20), ("train", 36),
-    ]  # fmt: skip
+    calls = [(row["call"].strip(), row["total"]) for row in found]
+    assert calls == [("main", 102), ("load", 60), ("decode", 20), ("train", 36)]
 
 
 def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path):
@@ -116,9 +102,8 @@ def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path):
 
 
 def test_a_side_without_samples_is_missing_not_zero(before: Job, tmp_path: Path):
-    with ExportWriter(tmp_path / "none.sqlite", "3.13.2") as export:
-        export.gpu(0)
-        export.kernel(export.process(PROCESS), 0, 7, MS, 2 * MS, name="k()", correlation_id=1)
+    with training(tmp_path / "none.sqlite") as (export, thread, _):
+        launched(export, thread, (0, 1, 1, 2))
     with closing(job_of(tmp_path / "none.sqlite")) as without:
         for table in (functions, call_tree):
             answer = table(side(before), side(without))

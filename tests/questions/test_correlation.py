@@ -26,6 +26,11 @@ def lines_of(session, row) -> list[str]:
     return [fact for paragraph in event_details(Job(session), row) for fact in paragraph]
 
 
+def waited(session: Session, row: tuple[Any, ...]) -> list[str]:
+    """What the details of an event say of a wait."""
+    return [fact for fact in lines_of(session, row) if fact.startswith("waited")]
+
+
 def listed(session: Session, *kinds: EventKind) -> list[tuple[Any, ...]]:
     events = EventList.build(session, Selection(), ranked_tasks(session), kinds)
     return list(events.page(0, len(events)))
@@ -111,12 +116,8 @@ class TestReasons:
 
     def test_events_that_have_no_other_side(self, demo_session, tmp_path, session):
         session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
-        for source, kind in (
-            (demo_session, EventKind.NVTX),
-            (demo_session, EventKind.MARK),
-            (demo_session, EventKind.OS),
-            (session, EventKind.MPI),
-        ):
+        for kind in (EventKind.NVTX, EventKind.MARK, EventKind.OS, EventKind.MPI):
+            source = session if kind is EventKind.MPI else demo_session
             found = partners_of(source, listed(source, kind)[0])
             assert found.rows == () and found.reason, kind
         row = next(row for row in listed(demo_session, EventKind.API) if of(row, "name") == "cudaMalloc")
@@ -124,17 +125,11 @@ class TestReasons:
 
 
 def test_the_delay_of_a_launch_is_from_the_call_and_the_queueing_from_its_end():
-    for (start, duration), work, expected in (
-        ((100, 20), 150, Launch(50, 30)),
-        ((100, 20), 120, Launch(20, 0)),
-        ((100, 20), 110, Launch(10, None)),
-        ((100, 20), 100, Launch(0, None)),
-        ((100, 20), 99, Launch(0, None)),
-        ((-50, 20), -10, Launch(40, 20)),
-    ):
-        call, kernel = ({"start": start, "duration": duration}, {"start": work, "duration": 1})
+    cases = [(100, 150, 50, 30), (100, 120, 20, 0), (100, 110, 10, None), (100, 100, 0, None), (100, 99, 0, None)]
+    for start, work, delay, queueing in [*cases, (-50, -10, 40, 20)]:
+        call, kernel = ({"start": start, "duration": 20}, {"start": work, "duration": 1})
         found = launch(*(tuple(values.get(key) for key in KEYS) for values in (call, kernel)))
-        assert found == expected, (start, work)
+        assert found == Launch(delay, queueing), (start, work)
 
 
 class TestFacts:
@@ -190,28 +185,20 @@ def waits_export(path, schema: str, *, numbered: bool = False):
         export.gpu(0)
         process = export.process(4711)
         main = export.thread(process, 4711, "train")
-        records = [(10_000, 13, 1), (30_000, 14, 2)]
-        waits = [
-            (20_000, "cudaStreamWaitEvent_v3020", 2, 5, 3),
-            (40_000, "cudaEventSynchronize_v3020", 1, 5, 4),
-            (50_000, "cudaEventSynchronize_v3020", 1, 6, 5),
-            (60_000, "cudaStreamSynchronize_v3020", 3, 5, 6),
-        ]
-        for start, stream, correlation in records:
+        for start, stream, correlation in [(10_000, 13, 1), (30_000, 14, 2)]:
             export.api(main, start, start + 1_000, "cudaEventRecord_v3020", correlation)
             export.cuda_event(process, 0, stream, correlation_id=correlation, event_id=5)
-        for start, name, kind, event, correlation in waits:
-            export.api(main, start, start + 5_000, name, correlation)
-            stream = 15 if kind == 2 else 0xFFFFFFFF
-            export.sync(
-                process, 0, stream, start, start + 5_000,
-                sync_type=kind, correlation_id=correlation, event_id=event,
-            )  # fmt: skip
+        for start, name, kind, event, correlation in [
+            (20_000, "cudaStreamWaitEvent_v3020", 2, 5, 3), (40_000, "cudaEventSynchronize_v3020", 1, 5, 4),
+            (50_000, "cudaEventSynchronize_v3020", 1, 6, 5), (60_000, "cudaStreamSynchronize_v3020", 3, 5, 6),
+        ]:  # fmt: skip
+            span, ids = (start, start + 5_000), {"correlation_id": correlation, "event_id": event}
+            export.api(main, *span, name, correlation)
+            export.sync(process, 0, 15 if kind == 2 else 0xFFFFFFFF, *span, sync_type=kind, **ids)
     if numbered:
-        for correlation, number in [(1, 71), (2, 72)]:
-            table = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+        record, sync = "CUPTI_ACTIVITY_KIND_CUDA_EVENT", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+        for table, correlation, number in [(record, 1, 71), (record, 2, 72), (sync, 4, 71)]:
             edit(path, f"UPDATE {table} SET eventSyncId = {number} WHERE correlationId = {correlation}")
-        edit(path, "UPDATE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION SET eventSyncId = 71 WHERE correlationId = 4")
     return path
 
 
@@ -226,27 +213,20 @@ WAITS = [
 def test_a_wait_says_for_which_event_and_where_that_was_recorded(tmp_path, session, schema):
     session.add(waits_export(tmp_path / "a.sqlite", schema))
     for kind in (EventKind.SYNC, EventKind.API):
-        found = [fact for row in listed(session, kind) for fact in lines_of(session, row) if fact.startswith("waited")]
-        assert found == WAITS, kind
+        assert [fact for row in listed(session, kind) for fact in waited(session, row)] == WAITS, kind
 
 
 def test_without_cuda_events_a_wait_says_what_to_record(tmp_path, session):
     path = waits_export(tmp_path / "a.sqlite", "3.25.0")
     edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_CUDA_EVENT")
     session.add(path)
-    row = listed(session, EventKind.SYNC)[0]
-    assert any("--cuda-event-trace=true" in fact for fact in lines_of(session, row))
+    assert any("--cuda-event-trace=true" in fact for fact in lines_of(session, listed(session, EventKind.SYNC)[0]))
 
 
 def test_the_number_that_a_wait_shares_with_a_record_comes_before_the_last_record(tmp_path, session):
     session.add(waits_export(tmp_path / "a.sqlite", "3.25.0", numbered=True))
-    (found,) = [
-        fact
-        for row in listed(session, EventKind.SYNC)
-        for fact in lines_of(session, row)
-        if of(row, "correlation_id") == 4 and fact.startswith("waited")
-    ]
-    assert found == "waited for event 5, recorded on stream 13 30 µs before"
+    (row,) = [row for row in listed(session, EventKind.SYNC) if of(row, "correlation_id") == 4]
+    assert waited(session, row) == ["waited for event 5, recorded on stream 13 30 µs before"]
 
 
 def test_waits_of_a_real_export_are_for_the_last_record_before_them(opened):
@@ -265,6 +245,6 @@ def test_waits_of_a_real_export_are_for_the_last_record_before_them(opened):
     assert len(waits) == 186
     for start, event, context in waits[::20]:
         own = [one for one in records if one[:2] == (event, context) and one[3] <= start]
-        (fact,) = [fact for fact in lines_of(session, rows[start]) if fact.startswith("waited")]
+        (fact,) = waited(session, rows[start])
         assert fact.startswith(f"waited for event {event}, recorded on stream {own[-1][2]} " if own else "waited for")
         assert bool(own) == ("recorded on stream" in fact)

@@ -54,12 +54,9 @@ def test_what_was_computed_before_an_interruption_is_kept(session):
         of_each_report(session, session.reports, "kept", compute, by=tables.kernels)
     asked = []
     found = of_each_report(
-        session,
-        session.reports,
-        "kept",
-        lambda part, reports: asked.extend(reports) or indices(part, reports),
+        session, session.reports, "kept", lambda part, reports: asked.extend(reports) or indices(part, reports),
         by=tables.kernels,
-    )
+    )  # fmt: skip
     assert [report.index for report in asked] == [3, 4]
     assert {index: int(arrays["index"][0]) for index, arrays in found.items()} == {index: index for index in range(5)}
 

@@ -31,19 +31,10 @@ RATE = "rdma_read_bytes per second"
 Values = Mapping[str, int | float | str]
 
 
-def export(
-    path: Path,
-    schema: str,
-    events: Sequence[Values],
-    *,
-    source: str = "efa_metrics",
-    kind: str = "rdmap0s6",
-    **more: Any,
-) -> Path:
+def export(path: Path, schema: str, events: Sequence[Values], source="efa_metrics", kind="rdmap0s6", **more) -> Path:
     """An export with an event each second; the type after it is nobody's."""
     with ExportWriter(path, schema) as writer:
-        process = writer.process(100)
-        writer.nvtx_range(writer.thread(process, 100, "main"), 0, 4 * SECOND, "all")
+        writer.nvtx_range(writer.thread(writer.process(100), 100, "main"), 0, 4 * SECOND, "all")
         writer.generic_source(1, source)
         writer.generic_source(2, "default")
         writer.generic_type(TYPE, 1, kind, list(events[0]))
@@ -57,8 +48,7 @@ def export(
 @pytest.fixture
 def job(opened: Callable[..., Session], tmp_path: Path) -> Callable[..., Job]:
     def make(schema: str, events: Sequence[Values], **more: Any) -> Job:
-        folder = Path(tempfile.mkdtemp(dir=tmp_path))
-        return Job(opened(export(folder / "rank0.sqlite", schema, events, **more)))
+        return Job(opened(export(Path(tempfile.mkdtemp(dir=tmp_path)) / "rank0.sqlite", schema, events, **more)))
 
     return make
 
@@ -71,11 +61,8 @@ def series(job: Job) -> dict[str, list[float | None]]:
     """The bins of each figure of the only line."""
     shown = drawn(job)
     assert len(shown.lines) == 1
-    values = shown.lines[0].values.tolist()
-    figures = [figure.title for figure in shown.figures]
-    return {
-        title: [None if value != value else value for value in row] for title, row in zip(figures, values, strict=True)
-    }
+    values = [[None if value != value else value for value in row] for row in shown.lines[0].values.tolist()]
+    return dict(zip([figure.title for figure in shown.figures], values, strict=True))
 
 
 def events_of(**fields: Sequence[int | float | str]) -> list[Values]:
@@ -85,9 +72,8 @@ def events_of(**fields: Sequence[int | float | str]) -> list[Values]:
 @pytest.mark.parametrize("schema", SCHEMAS)
 class TestBothForms:
     def test_what_never_falls_is_a_total_and_anything_else_an_amount(self, job, schema):
-        found = job(
-            schema, events_of(rx_bytes=[100, 150, 150, 450, 450], tx_bytes=[9, 7, 8, 5, 6], pkts=[1, 2, 3, 4, 5])
-        )
+        fields = {"rx_bytes": [100, 150, 150, 450, 450], "tx_bytes": [9, 7, 8, 5, 6], "pkts": [1, 2, 3, 4, 5]}
+        found = job(schema, events_of(**fields))
         assert series(found) == {"rx_bytes (rise per s)": [50, 0, 300, 0], "tx_bytes": [7, 8, 5, 6]}
         notes = drawn(found).notes
         assert UNDOCUMENTED in notes
@@ -117,10 +103,8 @@ class TestBothForms:
     def test_names_that_say_no_bytes_are_only_named(self, job, schema):
         found = job(schema, events_of(tx_pkts=[1, 2, 3], rx_drops=[0, 0, 0]))
         assert not len(ask(MAP, found, Selection()))
-        assert drawn(found).notes == (
-            UNDOCUMENTED,
-            "no field of the EFA samples says bytes; there are: rx_drops, tx_pkts",
-        )
+        said = "no field of the EFA samples says bytes; there are: rx_drops, tx_pkts"
+        assert drawn(found).notes == (UNDOCUMENTED, said)
 
     def test_beside_adapters_that_nsys_samples_itself(self, opened, tmp_path, schema):
         path = export(tmp_path / "both.sqlite", schema, events_of(rx_bytes=[3, 2]))
@@ -157,11 +141,8 @@ class TestOneForm:
     @pytest.mark.parametrize(("source", "bins"), [("SessionNs", [2, None, None, None]), ("CntVct", None)])
     def test_raw_times_are_taken_only_where_they_are_those_of_the_session(self, opened, tmp_path, source, bins):
         path = export(tmp_path / "raw.sqlite", "3.7.2", events_of(rx_bytes=[5, 2]))
-        edit(
-            path,
-            "UPDATE GENERIC_EVENTS SET timestamp = NULL",
-            f"UPDATE GENERIC_EVENT_SOURCES SET data = replace(data, 'SessionNs', '{source}')",
-        )
+        replaced = f"replace(data, 'SessionNs', '{source}')"
+        edit(path, "UPDATE GENERIC_EVENTS SET timestamp = NULL", f"UPDATE GENERIC_EVENT_SOURCES SET data = {replaced}")
         found = Job(opened(path))
         if bins:
             assert series(found) == {"rx_bytes": bins}

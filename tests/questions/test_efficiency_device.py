@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import shared
 from synthetic import ExportWriter, cpu_only_export, two_process_export, whole_graph_export
@@ -47,10 +47,8 @@ def breakdown_of(events: Sequence[Event], window: Window = WINDOW) -> Breakdown:
 
 
 def points(events: Sequence[Event], kinds: str, window: Window = WINDOW) -> set[int]:
-    inside = range(window.start, window.end)
-    return {
-        ns for kind, start, length in events if kind in kinds for ns in range(start, start + length) if ns in inside
-    }
+    spans = [(start, start + length) for kind, start, length in events if kind in kinds]
+    return {ns for start, end in spans for ns in range(start, end)} & {*range(window.start, window.end)}
 
 
 class TestParts:
@@ -60,17 +58,10 @@ class TestParts:
         spent = breakdown_of(events)
         k, c, m, g = (points(events, kind) for kind in "KCMG")
         expected = {
-            "kernels_only": k - c - m,
-            "nccl_only": c - k - m,
-            "memory_only": m - k - c,
-            "kernels_nccl": k & c - m,
-            "kernels_memory": k & m - c,
-            "nccl_memory": c & m - k,
-            "all_three": k & c & m,
-            "graph_only": g - k - c - m,
-            "exposed_graph": g - k,
-            "graph_without_kernels": g - k - c,
-        }
+            "kernels_only": k - c - m, "nccl_only": c - k - m, "memory_only": m - k - c, "kernels_nccl": k & c - m,
+            "kernels_memory": k & m - c, "nccl_memory": c & m - k, "all_three": k & c & m,
+            "graph_only": g - k - c - m, "exposed_graph": g - k, "graph_without_kernels": g - k - c,
+        }  # fmt: skip
         assert {key: getattr(spent, key) for key in expected} == {key: len(ns) for key, ns in expected.items()}
 
     @settings(deadline=None)
@@ -79,20 +70,12 @@ class TestParts:
         spent = [breakdown_of(events) for events in devices]
         for one in (*spent, total(spent)):
             parts = [getattr(one, key) for key in PARTS]
-            assert min(parts) >= 0
-            assert sum(parts) == one.time
+            assert min(parts) >= 0 and sum(parts) == one.time
             assert sum(one.percent(part) or 0 for part in parts) == pytest.approx(100)
 
 
 class TestFactors:
-    @settings(deadline=None)
-    @given(DEVICES, st.sampled_from(Useful))
-    def test_their_product_is_the_parallel_efficiency(self, devices: list[list[Event]], useful: Useful):
-        found = DeviceEfficiency.of([breakdown_of(events) for events in devices], useful)
-        assert found.load_balance * found.communication * found.orchestration == pytest.approx(found.parallel)
-        for factor in (found.parallel, found.load_balance, found.communication, found.orchestration):
-            assert 0 <= factor <= 1
-
+    @example([[("K", 10, 40)], [("K", 10, 20), ("C", 30, 40)]], Useful.POP)  # the maxima are of different devices
     @settings(deadline=None)
     @given(DEVICES, st.sampled_from(Useful))
     def test_they_are_those_of_sets_of_nanoseconds(self, devices: list[list[Event]], useful: Useful):
@@ -100,26 +83,21 @@ class TestFactors:
         worked = [points(events, kinds[0]) for events in devices]
         moved = [points(events, kinds[1]) - own for events, own in zip(devices, worked, strict=True)]
         together = [len(a) + len(b) for a, b in zip(worked, moved, strict=True)]
-        time, most = WINDOW.end - WINDOW.start, max(map(len, worked))
+        time, most, sums = WINDOW.end - WINDOW.start, max(map(len, worked)), sum(map(len, worked))
         found = DeviceEfficiency.of([breakdown_of(events) for events in devices], useful)
-        assert found.parallel == pytest.approx(sum(map(len, worked)) / (len(devices) * time))
+        assert found.parallel == pytest.approx(sums / (len(devices) * time))
+        assert found.load_balance * found.communication * found.orchestration == pytest.approx(found.parallel)
+        assert all(0 <= one <= 1 for one in (found.parallel, found.load_balance, found.communication))
         assert found.orchestration == pytest.approx(max(together) / time)
         if most:
-            assert found.load_balance == pytest.approx(sum(map(len, worked)) / len(devices) / most)
+            assert found.load_balance == pytest.approx(sums / len(devices) / most)
             assert found.communication == pytest.approx(most / max(together))
         else:
             assert found.load_balance == found.communication == 0
 
-    def test_the_two_maxima_may_be_of_different_devices(self):
-        devices = [[("K", 10, 40)], [("K", 10, 20), ("C", 30, 40)]]
-        found = DeviceEfficiency.of([breakdown_of(events) for events in devices], Useful.POP)
-        assert (found.load_balance, found.communication, found.orchestration) == (30 / 40, 40 / 60, 60 / 80)
-        assert found.parallel == 60 / 160
-
     def test_nccl_is_useful_only_to_talp(self):
         spent = [breakdown_of([("K", 10, 20), ("C", 20, 40), ("M", 80, 10)])]
-        assert DeviceEfficiency.of(spent, Useful.POP).useful == 20
-        assert DeviceEfficiency.of(spent, Useful.TALP).useful == 50
+        assert [DeviceEfficiency.of(spent, one).useful for one in (Useful.POP, Useful.TALP)] == [20, 50]
 
     def test_no_device_has_factors_of_nothing(self):
         found = DeviceEfficiency.of([], Useful.POP)
@@ -130,21 +108,19 @@ class TestScalability:
     @staticmethod
     def of(devices: int, useful: int, steps: int | None = None) -> Sized:
         each = useful // devices
-        spent = [breakdown_of([("K", 10, each)]) for _ in range(devices)]
-        return Sized(DeviceEfficiency.of(spent, Useful.POP), steps)
+        return Sized(DeviceEfficiency.of([breakdown_of([("K", 10, each)]) for _ in range(devices)], Useful.POP), steps)
 
-    def test_strong_scaling_compares_the_sums(self):
-        found = scalability(self.of(4, 80), self.of(2, 60), Scaling.STRONG)
-        assert found.computation == 60 / 80
-        assert found.overall == pytest.approx(60 / 80 * 20 / 80)
-
-    def test_weak_scaling_compares_the_means(self):
-        found = scalability(self.of(4, 80), self.of(2, 30), Scaling.WEAK)
-        assert found.computation == pytest.approx(15 / 20)
-
-    def test_a_job_without_useful_time_has_none(self):
-        found = scalability(self.of(1, 0), self.of(1, 10), Scaling.STRONG)
-        assert (found.computation, found.overall) == (None, None)
+    @pytest.mark.parametrize(
+        ("here", "there", "scaling", "expected"),
+        [
+            ((4, 80), (2, 60), Scaling.STRONG, (60 / 80, 60 / 80 * 20 / 80)),  # the sums
+            ((4, 80), (2, 30), Scaling.WEAK, (15 / 20, 15 / 20 * 20 / 80)),  # the means
+            ((1, 0), (1, 10), Scaling.STRONG, (None, None)),  # a job without useful time has none
+        ],
+    )
+    def test_strong_scaling_compares_the_sums_and_weak_scaling_the_means(self, here, there, scaling, expected):
+        found = scalability(self.of(*here), self.of(*there), scaling)
+        assert found.computation == expected[0] and found.overall == pytest.approx(expected[1])
 
     def test_windows_of_other_work_are_told(self):
         def note(here: int | None, there: int | None) -> str:
@@ -238,9 +214,7 @@ class TestJobs:
 
     def test_an_empty_window_has_no_percentages(self, opened: Opener, tmp_path: Path):
         found = of(opened(two_process_export(tmp_path / "two.sqlite")), Selection(Window(5, 5)))
-        assert found.device.parallel == 0
-        keys = [column.key for column in breakdown_table(found).columns]
-        assert breakdown_table(found).rows[0][keys.index("idle_percent")] is None
+        assert found.device.parallel == 0 and breakdown_table(found).records()[0]["idle_percent"] is None
 
     def test_one_gpu_says_that_its_load_balance_means_nothing(self, opened: Opener, tmp_path: Path):
         found = of(opened(written(tmp_path / "a.sqlite", [("C", 0, 100)])))
@@ -249,9 +223,8 @@ class TestJobs:
 
     def test_the_demo_job_adds_up_and_multiplies(self, demo_session: Session):
         found = of(demo_session)
-        keys = [column.key for column in breakdown_table(found).columns]
+        first = [column.key for column in breakdown_table(found).columns].index("compute_only_percent")
         for row in breakdown_table(found).rows:
-            first = keys.index("compute_only_percent")
             parts = row[first : first + len(PARTS)]
             assert sum(part for part in parts if isinstance(part, float)) == pytest.approx(100)
         product = found.device.load_balance * found.device.communication * found.device.orchestration
@@ -271,8 +244,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_useful_times_of_real_exports(opened: Opener, name: str):
-    session = opened(*shared(name))
-    found = of(session)
+    found = of(opened(*shared(name)))
     assert [(Useful.POP.time(one), Useful.TALP.time(one)) for one in found.spent] == REAL[name]
     for one in found.spent:
         assert sum(getattr(one, key) for key in PARTS) == one.time

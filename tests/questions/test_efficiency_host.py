@@ -38,9 +38,10 @@ def process(export: ExportWriter, pid: int, kernel: bool = True) -> Process:
     return made
 
 
-def traced(
-    path: Path, calls: Mapping[int, Sequence[tuple[str, int, int | None]]], without_kernels: int | None = None
-) -> Path:
+Calls = Mapping[int, Sequence[tuple[str, int, int | None]]]
+
+
+def traced(path: Path, calls: Calls, without_kernels: int | None = None) -> Path:
     """Processes with CUDA and MPI calls."""
     with ExportWriter(path) as export:
         for pid, own in calls.items():
@@ -83,18 +84,13 @@ class TestCalls:
             export.mpi_collective(main, 50, 70, "MPI_Allreduce")
             export.mpi_other(main, 65, 75, "MPI_Barrier")
         found = of(opened(path))
-        (one,) = found.host.processes
+        (one,), host = found.host.processes, found.host
         assert (one.mpi, one.cuda, one.useful) == (25, 35, 40)
-        assert found.host.mpi_parallel == 0.75
-        assert found.host.offload == pytest.approx(40 / 75)
-        assert found.host.parallel == pytest.approx(0.4)
+        assert (host.mpi_parallel, host.offload, host.parallel) == (0.75, pytest.approx(40 / 75), pytest.approx(0.4))
 
-    def test_a_window_cuts_calls(self, opened: Opener, tmp_path: Path):
-        path = traced(tmp_path / "a.sqlite", {100: [("cuda", 10, 30)]})
-        found = of(opened(path), Selection(Window(20, 60)))
+    def test_a_window_cuts_calls_and_one_that_never_returned_lasts_to_the_end(self, opened: Opener, tmp_path: Path):
+        found = of(opened(traced(tmp_path / "cut.sqlite", {100: [("cuda", 10, 30)]})), Selection(Window(20, 60)))
         assert (found.host.processes[0].cuda, found.host.offload) == (10, 0.75)
-
-    def test_a_call_that_never_returned_lasts_to_the_end(self, opened: Opener, tmp_path: Path):
         path = traced(tmp_path / "a.sqlite", {100: [("cuda", 0, 10), ("mpi", 80, None)]})
         assert of(opened(path)).host.processes[0].mpi == 20
 
@@ -122,8 +118,7 @@ class TestCalls:
 
     def test_mpi_that_an_old_nsys_wrote_as_nvtx(self, opened: Opener):
         (path,) = shared("mpi-cuda-saxpy-schema2.9")
-        found = of(opened(path), Selection())
-        (one,) = found.host.processes
+        (one,) = of(opened(path), Selection()).host.processes
         # The ranges of the domain MPI follow one another: their sum is their union.
         query = "SELECT sum(end - start) FROM NVTX_EVENTS WHERE domainId = 1 AND eventType = 59"
         assert [(one.mpi,)] == native(path, query)
@@ -132,18 +127,10 @@ class TestCalls:
 
 def test_the_peaks_of_known_gpus_are_those_of_their_data_sheets():
     peaks = {
-        "NVIDIA A100-SXM4-40GB": 312,
-        "NVIDIA A100 80GB PCIe": 312,
-        "NVIDIA H100 80GB HBM3": 989,
-        "NVIDIA H100 PCIe": 756,
-        "NVIDIA H200": 989,
-        "NVIDIA GH200 480GB": 989,
-        "NVIDIA B200": 2250,
-        "NVIDIA A40": 149.7,
-        "NVIDIA L40S": 362,
-        "Tesla V100-SXM2-32GB": 125,
-        "Tesla V100-PCIE-16GB": 112,
-    }
+        "NVIDIA A100-SXM4-40GB": 312, "NVIDIA A100 80GB PCIe": 312, "NVIDIA H100 80GB HBM3": 989,
+        "NVIDIA H100 PCIe": 756, "NVIDIA H200": 989, "NVIDIA GH200 480GB": 989, "NVIDIA B200": 2250,
+        "NVIDIA A40": 149.7, "NVIDIA L40S": 362, "Tesla V100-SXM2-32GB": 125, "Tesla V100-PCIE-16GB": 112,
+    }  # fmt: skip
     found = {model: known_peak(model) for model in peaks}
     assert {model: peak and peak.tflops for model, peak in found.items()} == peaks
     assert all("data sheet" in peak.source for peak in found.values() if peak)
@@ -177,17 +164,14 @@ def numbered(path: Path, starts: list[int]) -> Path:
 
 class TestMfu:
     def test_it_is_flops_by_time_gpus_and_peak(self, opened: Opener, tmp_path: Path):
-        session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60]))
-        found = mfu_in(session, MfuRequest(5e9))
+        found = mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60])), MfuRequest(5e9))
         assert (found.step_time, found.intervals, found.gpus) == (10_500, 4, 1)
-        assert found.achieved == pytest.approx(5e9 / 10.5e-6 / 1e12)
-        assert found.peak is not None and found.peak.tflops == 989
+        assert found.achieved == pytest.approx(5e9 / 10.5e-6 / 1e12) and found.peak.tflops == 989
         assert found.value == pytest.approx(5e9 / 10.5e-6 / 989e12)
         assert any("H100 SXM data sheet" in note for note in found.notes)
 
     def test_the_user_may_give_peak_and_gpus(self, opened: Opener, tmp_path: Path):
-        session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 20]))
-        found = mfu_in(session, MfuRequest(5e9, peak_tflops=1000, gpus=4))
+        found = mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20])), MfuRequest(5e9, peak_tflops=1000, gpus=4))
         assert found.value == pytest.approx(5e9 / 10e-6 / 4 / 1e15)
         assert any("--peak-tflops" in note for note in found.notes)
 
@@ -200,14 +184,12 @@ class TestMfu:
         assert any("no step begins" in note for note in alone.notes)
 
     def test_without_steps_or_a_model_it_says_why_there_is_none(self, opened: Opener, tmp_path: Path):
-        found = mfu_in(opened(traced(tmp_path / "a.sqlite", {100: [("cuda", 0, 10)]})), MfuRequest(1e15))
+        found = mfu_in(opened(traced(tmp_path / "none.sqlite", {100: [("cuda", 0, 10)]})), MfuRequest(1e15))
         assert (found.value, found.achieved, found.step_time) == (None, None, None)
         notes = " ".join(found.notes)
         assert "no MFU without steps" in notes and "does not name the GPU, give --peak-tflops" in notes
         assert mfu_table(found).rows[0][0] is None
-
-    def test_a_wrong_step_range_is_refused(self, opened: Opener, tmp_path: Path):
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError):  # a wrong range of steps
             mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20])), MfuRequest(1e15, step_range="("))
 
     def test_gpus_of_ranks_that_are_not_open_share_the_step(self, opened: Opener, tmp_path: Path):

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,7 @@ EVERYTHING = Selection()
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory):
     """Two reports 5,000 ns apart with every kind of event, crowded at some moments and far apart at others."""
-    place = tmp_path_factory.mktemp("events")
-    dice = random.Random(3)
+    place, dice = tmp_path_factory.mktemp("events"), random.Random(3)
     with closing(Session()) as session:
         for number in range(2):
             capture = Capture(utc_epoch_ns=START + 5_000 * number)
@@ -97,6 +97,12 @@ def of_kinds(rows: Sequence[tuple[Any, ...]], kinds: Sequence[EventKind]) -> lis
     return [row for row in rows if EventKind(row[1]) in kinds]
 
 
+def places_of(session: Session, selection: Selection = EVERYTHING) -> tuple[Any, ...]:
+    """Edges, counts and rows of a list of everything."""
+    found = build(session, selection)
+    return found.index.low, found.index.width, found.index.before.tolist(), found.total, found.page(0, len(found))
+
+
 def is_selected(row: tuple[Any, ...], selection: Selection) -> bool:
     values = dict(zip(KEYS, row, strict=True))
     start, window = values["start"], selection.window
@@ -115,24 +121,18 @@ def build(session: Session, selection: Selection = EVERYTHING, kinds: tuple[Even
 
 
 SELECTIONS = {
-    "everything": EVERYTHING,
-    "a window": Selection(window=Window(900, 2_000)),
-    "one moment": Selection(window=Window(7, 8)),
-    "the second report's time": Selection(window=Window(5_000, 10**7)),
-    "a name": Selection(name=NameFilter("alpha")),
-    "no such name": Selection(name=NameFilter("omega")),
+    "everything": EVERYTHING, "a window": Selection(window=Window(900, 2_000)),
+    "one moment": Selection(window=Window(7, 8)), "the second report's time": Selection(window=Window(5_000, 10**7)),
+    "a name": Selection(name=NameFilter("alpha")), "no such name": Selection(name=NameFilter("omega")),
     "a device": Selection(devices=frozenset({1})),
     "one rank": Selection(tasks=frozenset({Task(1, (1 << 48) | (5_001 << 24))})),
-    "nobody": Selection(tasks=frozenset()),
-    "before everything": Selection(window=Window(-10_000, -9_000)),
-}
+    "nobody": Selection(tasks=frozenset()), "before everything": Selection(window=Window(-10_000, -9_000)),
+}  # fmt: skip
 _LONGER = ("the second report's time", "no such name", "nobody", "before everything")
 KINDS = {
-    "default": (),
-    "all": tuple(EventKind),
-    "one": (EventKind.KERNEL,),
+    "default": (), "all": tuple(EventKind), "one": (EventKind.KERNEL,),
     "gpu": (EventKind.MEMORY, EventKind.NCCL, EventKind.KERNEL),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -189,8 +189,7 @@ class TestPages:
         expected = [row for row in all_of_kinds if is_selected(row, selection)]
         assert (len(found), found.total) == (len(expected), len(all_of_kinds))
         size = max(1, len(expected) // 2)
-        pages = [row for offset in range(0, len(expected) + 1, size) for row in found.page(offset, size)]
-        assert pages == expected
+        assert [row for offset in range(0, len(expected) + 1, size) for row in found.page(offset, size)] == expected
 
     @settings(max_examples=15, deadline=None)
     @given(offset=st.integers(-5, 600), limit=st.integers(-5, 600))
@@ -243,15 +242,7 @@ class TestPages:
 
     def test_sorting_back_by_time_is_the_list_again(self, listed, whole):
         assert listed.sorted_by("start", False) is listed
-        back = listed.sorted_by("duration", True).sorted_by("start", False)
-        assert list(back.page(100, 40)) == whole[100:140]
-
-    def test_every_row_says_where_it_is_from(self, everything):
-        for row in everything:
-            values = dict(zip(KEYS, row, strict=True))
-            assert values["rank"] == values["report"]
-            assert values["pid"] == 5_000 + values["report"]
-            assert (values["tid"] is None) == (values["device"] is not None)
+        assert list(listed.sorted_by("duration", True).sorted_by("start", False).page(100, 40)) == whole[100:140]
 
 
 def test_a_list_of_nothing_answers_everything(busy, tmp_path, session):
@@ -284,15 +275,9 @@ class TestPlaces:
     def test_an_event_that_is_not_in_the_list_has_no_place(self, listed, everything):
         hidden = next(row for row in everything if row[1] == EventKind.OS.value)
         key = key_of(listed.page(10, 1)[0])
-        for wrong in (
-            key_of(hidden),
-            EventKey(9, key.kind, key.row, key.start),
-            EventKey(key.report, key.kind, 10**9, key.start),
-            EventKey(key.report, key.kind, key.row, key.start + 1),
-            EventKey(key.report, key.kind, key.row, 2**62),
-            EventKey(key.report, key.kind, key.row, -(2**62)),
-        ):
-            assert listed.position(wrong) is None, wrong
+        others = {"report": [9], "row": [10**9], "start": [key.start + 1, 2**62, -(2**62)]}
+        wrong = [replace(key, **{field: value}) for field, values in others.items() for value in values]
+        assert {listed.position(one) for one in (key_of(hidden), *wrong)} == {None}
 
     @settings(max_examples=15, deadline=None)
     @given(moment=st.one_of(st.integers(-1_000, 8_000), st.integers(0, 2 * 10**9), st.sampled_from([7, 1_000, 10**9])))
@@ -313,21 +298,20 @@ class TestPlaces:
         wanted = NameFilter(name) if name else None
         fits = [
             number
-            for number, row in enumerate(whole)
+            for number, row in enumerate(whole if index < len(whole) else ())
             if (kind is None or row[1] == kind.value) and (wanted is None or wanted.matches(row[2] or ""))
         ]
-        later = [number for number in fits if number > index]
-        earlier = [number for number in fits if number < index]
-        expected = (later[0] if later else None) if forward else (earlier[-1] if earlier else None)
-        if index >= len(whole):
-            expected = None
+        later, earlier = ([one for one in fits if one > index], [one for one in fits if one < index])
+        expected = next(iter(later if forward else reversed(earlier)), None)
         assert listed.find(index, forward, wanted, kind) == expected
 
-    def test_the_span_and_the_key_of_an_event_are_its_own(self, everything):
+    def test_every_row_says_where_it_is_from_and_has_its_own_span_and_key(self, everything):
         for row in everything:
-            window, key = window_of(row), key_of(row)
+            window, key, values = window_of(row), key_of(row), dict(zip(KEYS, row, strict=True))
             assert (window.start, window.end - window.start) == (row[0], row[3] or 0)
-            assert (key.kind.value, key.start, key.report) == (row[1], row[0], row[KEYS.index("report")])
+            assert (key.kind.value, key.start, key.report) == (row[1], row[0], values["report"])
+            assert (values["rank"], values["pid"]) == (values["report"], 5_000 + values["report"])
+            assert (values["tid"] is None) == (values["device"] is not None)
 
 
 def test_the_demo_has_every_row_once(demo_job, demo_session):
@@ -362,21 +346,11 @@ class TestKeptCounts:
                 session.add(path)
             yield session
 
-    def listed(self, paths: Sequence[Path], cache: Path | None) -> tuple[object, ...]:
-        session = Session(cache=None if cache is None else Cache(cache))
-        try:
+    def listed(self, paths: Sequence[Path], cache: Path | None) -> tuple[Any, ...]:
+        with closing(Session(cache=cache and Cache(cache))) as session:
             for path in paths:
                 session.add(path)
-            found = EventList.build(session, EVERYTHING, ranked_tasks(session))
-            return (
-                found.index.low,
-                found.index.width,
-                found.index.before.tolist(),
-                found.total,
-                found.page(0, len(found)),
-            )
-        finally:
-            session.close()
+            return places_of(session)
 
     @pytest.mark.campaign
     def test_they_are_the_same_computed_and_kept_and_other_bins_beside_other_reports(
@@ -389,27 +363,24 @@ class TestKeptCounts:
         assert self.listed(some, tmp_path / "cache") == expected, "all kept"
 
     def test_they_agree_with_what_is_counted_row_by_row(self, in_memory: Session) -> None:
-        whole = build(in_memory)
-        everyone = build(in_memory, Selection(tasks=frozenset(item.task for item in ranked_tasks(in_memory))))
-        assert (everyone.index.low, everyone.index.width) == (whole.index.low, whole.index.width)
-        assert everyone.index.before.tolist() == whole.index.before.tolist()
+        everyone = Selection(tasks=frozenset(item.task for item in ranked_tasks(in_memory)))
+        assert places_of(in_memory, everyone) == places_of(in_memory)
 
     def test_a_search_goes_on_through_every_bin(self, in_memory: Session) -> None:
         listed = build(in_memory)
         rare = [number for number, row in enumerate(listed.page(0, len(listed))) if str(row[2]).startswith("rare(")]
-        assert listed.find(0, True, NameFilter("rare")) == rare[0]
-        assert listed.find(len(listed) - 1, False, NameFilter("rare")) == rare[-1]
-        assert listed.find(rare[-1], True, NameFilter("rare")) is None
-        assert listed.find(rare[0], False, NameFilter("rare")) is None
+        searches = {
+            (0, True): rare[0],
+            (len(listed) - 1, False): rare[-1],
+            (rare[-1], True): None,
+            (rare[0], False): None,
+        }
+        assert {search: listed.find(*search, NameFilter("rare")) for search in searches} == searches
 
     @pytest.mark.campaign
-    def test_a_search_that_knows_the_names_finds_the_same(
-        self, ranks: list[Path], tmp_path: Path, in_memory: Session, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        searches = [
-            (index, True, NameFilter(name))
-            for name, index in (("rare", 0), ("!rare", 100), ("/^cuda/", 0), ("none", 0))
-        ]
+    def test_a_search_that_knows_the_names_finds_the_same(self, ranks, tmp_path, in_memory, monkeypatch) -> None:
+        names = {"rare": 0, "!rare": 100, "/^cuda/": 0, "none": 0}
+        searches = [(index, True, NameFilter(name)) for name, index in names.items()]
         plain = build(in_memory)  # nothing is kept of it, so no names are looked at first
         expected = [plain.find(*search) for search in searches]
         monkeypatch.setattr(events_module, "_MANY", 1)
@@ -422,16 +393,14 @@ class TestKeptCounts:
                     assert listed.find(*search) == number, search
             assert list((tmp_path / "cache").glob("*/result=event-names-kernel=*"))
 
-    def test_kinds_without_a_name_that_passes_are_not_searched(
-        self, ranks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_kinds_without_a_name_that_passes_are_not_searched(self, ranks, tmp_path, monkeypatch) -> None:
         monkeypatch.setattr(events_module, "_MANY", 1)
         with closing(Session(cache=Cache(tmp_path / "cache"))) as session:
             session.add(ranks[0])
             kinds = (EventKind.API, EventKind.KERNEL, EventKind.NVTX)
             names = {kind: events_module._names(session, kind) for kind in kinds[:2]}
-            for kind in kinds[:2]:
-                for name in names[kind] - names[kinds[1 - kinds.index(kind)]]:
+            for kind, other in (kinds[:2], kinds[1::-1]):
+                for name in names[kind] - names[other]:
                     found = events_module.kinds_with_name(session, kinds, NameFilter(f"/^{re.escape(name)}$/"))
                     assert found == (kind, EventKind.NVTX)
             assert events_module.kinds_with_name(session, kinds, NameFilter("none has it")) == (EventKind.NVTX,)

@@ -51,8 +51,7 @@ class Ledger:
         return next((used for when, used in reversed(self.curve) if when < time), 0)
 
     def peak(self, window: Window) -> int:
-        inside = [used for when, used in self.curve if window.start <= when < window.end]
-        return max([self.at(window.start), *inside])
+        return max([self.at(window.start), *[used for when, used in self.curve if window.start <= when < window.end]])
 
 
 def random_export(path: Path, seed: int) -> Path:
@@ -71,9 +70,8 @@ def random_export(path: Path, seed: int) -> Path:
             mine = live.setdefault(place, [])
             if mine and draw.random() < 0.45 and number >= 20:
                 address, size = mine.pop(draw.randrange(len(mine)))
-                export.gpu_memory(
-                    process, place[0], time, size, address=address, memory=place[1], is_free=True, context=place[0] + 1
-                )
+                where = {"address": address, "memory": place[1], "context": place[0] + 1}
+                export.gpu_memory(process, place[0], time, size, is_free=True, **where)
                 if draw.random() < 0.5:  # the address is used again
                     mine.append((address, draw.randrange(1, 1 << 30)))
                     address, size = mine[-1]
@@ -158,11 +156,11 @@ class TestTable:
                     assert max(ledger.at(row["peak_time"]), ledger.at(row["peak_time"] + 1)) == row["peak"] or made
 
     def test_a_free_at_the_end_of_a_window_is_none_of_its(self, job_with):
-        def fill(export: ExportWriter, process: Process) -> None:
-            for time, is_free in ((10, False), (20, True)):
-                export.gpu_memory(process, 0, time, 64, address=64, is_free=is_free)
-
-        job = job_with(fill)
+        job = job_with(
+            lambda export, process: [
+                export.gpu_memory(process, 0, time, 64, address=64, is_free=time == 20) for time in (10, 20)
+            ]
+        )
         found = {end: memory_table(job, Selection(Window(5, end))).records()[0] for end in (20, 21)}
         assert [(row["frees"], row["at_end"], row["peak"]) for row in found.values()] == [(0, 64, 64), (1, 0, 64)]
 
@@ -170,8 +168,7 @@ class TestTable:
         rows = memory_table(Job(demo_session), Selection()).records()
         assert [row["rank"] for row in rows] == [0, 0, 1, 1, 2, 2, 3, 3]
         for row, path in zip(rows[::2], demo_job, strict=True):
-            ledger = Ledger(path, 0, DEVICE)
-            assert (row["memory"], row["peak"]) == ("Device", max(used for _, used in ledger.curve))
+            assert (row["memory"], row["peak"]) == ("Device", max(used for _, used in Ledger(path, 0, DEVICE).curve))
             assert (row["allocations"], row["frees"], row["never_freed"]) == (9, 0, 9)
             [(whole,)] = native(path, "SELECT DISTINCT totalMemory FROM TARGET_INFO_GPU")
             assert row["peak_percent"] == pytest.approx(100 * row["peak"] / whole)
@@ -184,14 +181,12 @@ class TestTable:
         steps = Ledger(demo_job[0], 0, PINNED)
         for row in rows[1::2]:
             assert (row["memory"], row["peak"], row["peak_percent"]) == ("Pinned", 512 * 1024, None)
-            assert (row["allocations"], row["frees"], row["never_freed"], row["call_time"]) == (
-                len(steps.made), len(steps.made) - 1, 1, None
-            )  # fmt: skip
+            assert (row["allocations"], row["frees"]) == (len(steps.made), len(steps.made) - 1)
+            assert (row["never_freed"], row["call_time"]) == (1, None)
 
     def test_frees_of_older_memory_and_damaged_rows_are_left_out_and_said(self, opened, tmp_path, random_jobs):
         whole = memory_table(random_jobs[2][1], Selection())
-        said = "1 frees of 123 bytes are left out, for the memory was allocated before the recording"
-        assert said in whole.notes
+        assert "1 frees of 123 bytes are left out, for the memory was allocated before the recording" in whole.notes
         path = random_export(tmp_path / "x.sqlite", 2)
         values = "(5, 1, 0, 1, {0}, 0, {1}, 2, {2})"
         rows = ", ".join(values.format(*one) for one in ((0, 9, 0), (64, -9, 0), (64, 9, 7)))
@@ -236,10 +231,9 @@ class TestTable:
             )
 
     def test_every_schema_can_tell(self, job_with):
+        managed = {"address": 64, "memory": 4}
         for schema in ("2.9.1", "3.0.0", "3.28.1"):
-            job = job_with(
-                lambda export, process: export.gpu_memory(process, 0, 5, 64, address=64, memory=4), schema=schema
-            )
+            job = job_with(lambda export, process: export.gpu_memory(process, 0, 5, 64, **managed), schema)
             [row] = memory_table(job, Selection()).records()
             assert (row["memory"], row["peak"], row["peak_percent"]) == ("Managed", 64, None), schema
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from nsystui.base.selection import Selection, Window
 from nsystui.cli import main
 from nsystui.exports.writing.host import RUNNING as STATE_RUNNING
 from nsystui.exports.writing.host import Frame
+from nsystui.exports.writing.target import Thread
 from nsystui.questions.host import causes, stacks
 from nsystui.questions.host.calltree import call_tree_table, tree_of
 from nsystui.questions.host.functions import functions_table
@@ -42,12 +43,8 @@ def real(*names: str) -> list[Any]:
 
 
 WITH_SAMPLES = (
-    "dataloader-bound-a100",
-    "ai-training-before",
-    "ddp-a100-rank0of4",
-    "jacobi-staged-copies",
-    "mpi-cuda-saxpy-schema2.9",
-    "alcf-allgather-rank0",
+    *("dataloader-bound-a100", "ai-training-before", "ddp-a100-rank0of4"),
+    *("jacobi-staged-copies", "mpi-cuda-saxpy-schema2.9", "alcf-allgather-rank0"),
 )
 MAIN, WORK, LEAF = (Frame(name, "/opt/app/main") for name in ("main", "app::work(int)", "app::Grid<float>::leaf()"))
 COPY = Frame("memcpy", "/usr/lib/libc.so.6")
@@ -59,23 +56,34 @@ def job_of(*paths: Path) -> closing:
     return closing(Job(session_over(*paths)))
 
 
+@contextmanager
+def training(path: Path, schema: str = "3.13.2", pid: int = 4711, **how: Any) -> Iterator[tuple[Any, Thread, Thread]]:
+    """An export with a GPU, and a process that has two threads."""
+    with ExportWriter(path, schema, **how) as export:
+        export.gpu(0)
+        process = export.process(pid)
+        yield export, export.thread(process, pid, "train"), export.thread(process, pid + 89, "loader")
+
+
+def launched(export: ExportWriter, thread: Thread, *spans: tuple[float, float, float, float]) -> None:
+    """Kernels of a thread: when each is called, when its call returns, when it starts and ends, in ms."""
+    for number, span in enumerate(spans, 1):
+        called, returned, start, end = (int(time * MS) for time in span)
+        export.api(thread, called, returned, "cudaLaunchKernel_v7000", number)
+        export.kernel(thread.process, 0, 7, start, end, name="saxpy()", correlation_id=number)
+
+
 def written(path: Path, schema: str = "3.13.2") -> Path:
     """Two threads of one process: 10 + 4 samples of four stacks, scheduling, calls, and a GPU that is idle from 4 ms
     to 9 ms.
     """
-    with ExportWriter(path, schema) as export:
-        export.gpu(0)
-        process = export.process(4711)
-        main_thread, other = export.thread(process, 4711, "train"), export.thread(process, 4800, "loader")
+    with training(path, schema) as (export, main_thread, other):
         export.on_cpu(main_thread, 0, 6 * MS, [LEAF, WORK, MAIN], cpu=3)
         export.on_cpu(main_thread, 8 * MS, 10 * MS, [*DRIVER, WORK, WORK, MAIN], cpu=4, state=STATE_RUNNING)
         export.on_cpu(main_thread, 11 * MS, 13 * MS, [KERNEL, COPY, MAIN], cpu=4)
         export.on_cpu(other, 5 * MS, 9 * MS, [COPY, LEAF], cpu=1)
-        export.api(main_thread, 1 * MS, 2 * MS, "cudaLaunchKernel_v7000", 1)
-        export.api(main_thread, 9 * MS, 9 * MS + 500_000, "cudaLaunchKernel_v7000", 2)
         export.osrt(main_thread, 6 * MS, 7 * MS, "poll", stack=[COPY, MAIN])
-        export.kernel(process, 0, 7, 2 * MS, 4 * MS, name="saxpy()", correlation_id=1)
-        export.kernel(process, 0, 7, 9 * MS, 13 * MS, name="saxpy()", correlation_id=2)
+        launched(export, main_thread, (1, 2, 2, 4), (9, 9.5, 9, 13))
     return path
 
 
@@ -88,15 +96,11 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 def test_functions_have_the_samples_at_their_end_and_anywhere(host: Job):
     found = {row["function"]: row for row in functions_table(host, Selection()).records()}
-    counts = {name: (row["own"], row["total"], row["module"], row["mode"]) for name, row in found.items()}
-    assert counts == {
-        "Grid::leaf": (6, 10, "main", ""),
-        "memcpy": (4, 6, "libc.so.6", ""),
-        "[libcuda.so.1]": (2, 2, "libcuda.so.1", ""),
+    assert {name: (row["own"], row["total"], row["module"], row["mode"]) for name, row in found.items()} == {
+        "Grid::leaf": (6, 10, "main", ""), "memcpy": (4, 6, "libc.so.6", ""), "app::work": (0, 8, "main", ""),
+        "main": (0, 10, "main", ""), "[libcuda.so.1]": (2, 2, "libcuda.so.1", ""),
         "do_syscall_64": (2, 2, "[kernel.kallsyms]", "kernel"),
-        "app::work": (0, 8, "main", ""),
-        "main": (0, 10, "main", ""),
-    }
+    }  # fmt: skip
     assert sum(row["own_percent"] for row in found.values()) == pytest.approx(100)
 
 
@@ -115,23 +119,19 @@ def test_the_size_of_chunks_changes_no_stack(host: Job, tmp_path: Path, monkeypa
 def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str):
     with job_of(written(tmp_path / "a.sqlite", schema)) as job:
         rows = threads_table(job, Selection(Window(0, 14 * MS))).records()
-        main_thread, other = rows
     assert [row["thread"] for row in rows] == ["train (main)", "loader"]
-    for row in rows:
-        assert sum(row[part] or 0 for part in PARTS) == row["window"] == 14 * MS
-    assert main_thread["cpu"] == 10 * MS and other["cpu"] == 4 * MS
-    assert (main_thread["cuda"], main_thread["os"]) == (1_500_000, 1 * MS)
-    assert main_thread["running"] == 10 * MS - 1_500_000
-    if schema in ("2.9.1", "3.7.2"):
-        assert (main_thread["runnable"], main_thread["waiting"], main_thread["off"]) == (None, None, 2 * MS)
-    else:
-        assert (main_thread["runnable"], main_thread["waiting"], main_thread["off"]) == (1 * MS, 1 * MS, 0)
-    assert (main_thread["unknown"], other["unknown"]) == (1 * MS, 10 * MS)
-    assert (main_thread["switches"], main_thread["migrations"]) == (3, 1)
+    assert {sum(row[part] or 0 for part in PARTS) for row in rows} == {row["window"] for row in rows} == {14 * MS}
+    tells_states = schema not in ("2.9.1", "3.7.2")
     # The GPU is idle before 2 ms, from 4 to 9 ms, and after 13 ms.
-    idle = [main_thread[key] for key in ("idle_running", "idle_calls", "idle_off", "idle")]
-    assert idle == [1 * MS + 3 * MS, 1 * MS + 1 * MS, 1 * MS, 8 * MS]
-    assert other["idle_running"] == 4 * MS
+    expected = {
+        "cpu": 10, "cuda": 1.5, "os": 1, "running": 8.5, "unknown": 1, "off": 0 if tells_states else 2,
+        "runnable": 1 if tells_states else None, "waiting": 1 if tells_states else None,
+        "idle_running": 1 + 3, "idle_calls": 1 + 1, "idle_off": 1, "idle": 8,
+    }  # fmt: skip
+    main_thread, other = rows
+    assert {key: main_thread[key] for key in expected} == {key: ms and ms * MS for key, ms in expected.items()}
+    assert (main_thread["switches"], main_thread["migrations"]) == (3, 1)
+    assert (other["cpu"], other["unknown"], other["idle_running"]) == (4 * MS, 10 * MS, 4 * MS)
 
 
 def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero(tmp_path: Path):
@@ -162,16 +162,10 @@ def test_a_call_tree_from_callers_and_from_callees(host: Job):
     part = call_tree_table(host, Selection().with_name("app::work"))
     callers = call_tree_table(host, Selection().with_name("app::work"), bottom_up=True)
     assert [(row["call"], row["total"], row["own"]) for row in down.records()] == [
-        ("main", 10, 0),
-        ("  app::work", 8, 0),
-        ("    Grid::leaf", 6, 6),
-        ("    app::work", 2, 0),
-        ("      [libcuda.so.1]", 2, 2),
-        ("  memcpy", 2, 0),
-        ("    do_syscall_64", 2, 2),
-        ("Grid::leaf", 4, 0),
-        ("  memcpy", 4, 4),
-    ]
+        ("main", 10, 0), ("  app::work", 8, 0), ("    Grid::leaf", 6, 6), ("    app::work", 2, 0),
+        ("      [libcuda.so.1]", 2, 2), ("  memcpy", 2, 0), ("    do_syscall_64", 2, 2),
+        ("Grid::leaf", 4, 0), ("  memcpy", 4, 4),
+    ]  # fmt: skip
     assert [(row["call"], row["total"]) for row in up.records()] == [
         ("Grid::leaf", 6), ("  app::work", 6), ("memcpy", 4), ("  Grid::leaf", 4),
         ("[libcuda.so.1]", 2), ("  app::work", 2), ("do_syscall_64", 2), ("  memcpy", 2),
@@ -205,20 +199,17 @@ def test_samples_of_real_exports_are_those_that_sqlite_counts(name: str):
     with job_of(path) as job:
         rows = functions_table(job, Selection()).records()
         _, tree = tree_of(job, Selection())
-    found = defaultdict(lambda: (0, 0))
+    own, total, times = Counter(), Counter(), Counter()
     for row in rows:
         key = row["full_name"], row["module_path"]
-        found[key] = found[key][0] + row["own"], found[key][1] + row["total"]
-    assert {key: own for key, (own, _) in found.items() if own} == dict(ends)
+        own[key] += row["own"]
+        total[key] += row["total"]
+        times[key] += 1
+    assert +own == ends
     # The kernel-mode half of a function that is also there without the mark counts by itself.
-    doubled = {
-        key for key, count in Counter((row["full_name"], row["module_path"]) for row in rows).items() if count > 1
-    }
-    assert {key: total for key, (_, total) in found.items() if key not in doubled} == {
-        key: total for key, total in anywhere.items() if key not in doubled
-    }
-    assert tree.samples == sum(ends.values()) == native_count(path, "COMPOSITE_EVENTS")
-    assert int(tree.own.sum()) == tree.samples
+    assert total.keys() == anywhere.keys()
+    assert all(total[key] == anywhere[key] for key, count in times.items() if count == 1)
+    assert tree.samples == int(tree.own.sum()) == sum(ends.values()) == native_count(path, "COMPOSITE_EVENTS")
 
 
 @pytest.mark.parametrize("name", real(*WITH_SAMPLES))
@@ -232,9 +223,7 @@ def test_time_on_cpu_of_real_exports_is_the_union_of_their_scheduling(name: str)
     last = max(start for _, start, _ in events) + 1
     with job_of(path) as job:
         rows = threads_table(job, Selection(Window(0, last))).records()
-    assert {row["tid"]: row["cpu"] for row in rows if row["cpu"]} == {
-        key: time for key, time in expected.items() if time
-    }
+    assert {row["tid"]: row["cpu"] for row in rows if row["cpu"]} == +expected
     for row in rows:
         assert sum(row[part] or 0 for part in PARTS) == row["window"] == last
 
@@ -266,8 +255,7 @@ def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path):
 
 def test_what_is_not_recorded_is_said_with_what_to_record(tmp_path: Path, capsys):
     with ExportWriter(tmp_path / "none.sqlite") as export:
-        process = export.process(4711)
-        export.kernel(process, 0, 7, 0, MS, name="saxpy()", correlation_id=1)
+        export.kernel(export.process(4711), 0, 7, 0, MS, name="saxpy()", correlation_id=1)
     for command in ("threads", "functions", "calltree"):
         assert main([command, str(tmp_path / "none.sqlite"), "--format", "csv"]) == 3, command
         assert "record with `nsys profile --" in capsys.readouterr().err, command
@@ -299,23 +287,17 @@ def test_samples_are_alike_where_columns_are_read_on_demand(tmp_path: Path):
 
 def gaps_export(path: Path) -> Path:
     """A GPU that is idle from 2 to 20 ms: each cause has a known share of that."""
-    with ExportWriter(path, "3.13.2") as export:
-        export.gpu(0)
-        process = export.process(4711)
-        main_thread, other = export.thread(process, 4711, "train"), export.thread(process, 4800, "loader")
+    with training(path) as (export, main_thread, other):
         rival = export.thread(export.process(5000), 5000, "rival")
         export.on_cpu(main_thread, 0, 8 * MS, [KERNEL, WORK, MAIN], cpu=3)
         export.on_cpu(other, 9 * MS, 11 * MS, [COPY, LEAF], cpu=1)
         export.on_cpu(main_thread, 13 * MS, 15 * MS, [LEAF], cpu=3, state=STATE_RUNNING)
         export.on_cpu(rival, 15 * MS, 16 * MS, [COPY], cpu=3)
         export.on_cpu(main_thread, 17 * MS, 22 * MS, [LEAF], cpu=3)
-        export.api(main_thread, 0, 1 * MS, "cudaLaunchKernel_v7000", 1)
         export.api(main_thread, 2 * MS, 4 * MS, "cudaMalloc_v3020", 7)
         export.osrt(main_thread, 5 * MS, 6 * MS, "read", stack=[COPY, WORK, MAIN])
         export.osrt(main_thread, 8 * MS, 12 * MS, "pthread_cond_wait")
-        export.api(main_thread, 19 * MS, 20 * MS, "cudaLaunchKernel_v7000", 2)
-        export.kernel(process, 0, 7, 0, 2 * MS, name="saxpy()", correlation_id=1)
-        export.kernel(process, 0, 7, 20 * MS, 22 * MS, name="saxpy()", correlation_id=2)
+        launched(export, main_thread, (0, 1, 0, 2), (19, 20, 20, 22))
     return path
 
 
@@ -331,8 +313,7 @@ def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Pat
     with job_of(path) as job:
         answer, listed = gaps_table(job, GAPS), gaps_list(job, GAPS)
         without_ranges = gaps_table(job, GAPS, "range")
-    found = causes_of(answer)
-    assert found == {
+    assert causes_of(answer) == {
         (causes.ALLOCATING, "cudaMalloc", None, None): 2 * MS,
         (causes.RUNNING_CODE, "app::work", None, None): 3 * MS,
         (causes.IN_OS, "read", None, "app::work"): 1 * MS,
@@ -386,40 +367,26 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
 
 
 def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread(tmp_path: Path):
-    ranges = [  # ms: of the launching thread, but for the last; three of one form are one
-        (1, 6, "outer"),
-        (3, 5, "load 7"),
-        (8, 9, "load 8"),
-        (9, 12, "load 9"),
-        (10, 11, "MPI:MPI_Barrier"),
-        (13, 30, "last"),
-    ]
-    with ExportWriter(tmp_path / "b.sqlite", "3.13.2") as export:
-        export.gpu(0)
-        process = export.process(4711)
-        main_thread, other = export.thread(process, 4711, "train"), export.thread(process, 4800, "loader")
+    # ms: of the launching thread, but for the last; three of one form are one
+    ranges = [(1, 6, "outer"), (3, 5, "load 7"), (8, 9, "load 8"), (9, 12, "load 9"), (10, 11, "MPI:MPI_Barrier")]
+    ranges += [(13, 30, "last")]
+    with training(tmp_path / "b.sqlite") as (export, main_thread, other):
         for start, end, name in ranges:
             export.nvtx_range(main_thread, start * MS, end * MS, name)
         export.nvtx_range(other, 0, 40 * MS, "not here")
-        export.api(main_thread, 0, 1 * MS, "cudaLaunchKernel_v7000", 1)
-        export.api(main_thread, 19 * MS, 20 * MS, "cudaLaunchKernel_v7000", 2)
-        export.kernel(process, 0, 7, 0, 2 * MS, name="saxpy()", correlation_id=1)
-        export.kernel(process, 0, 7, 20 * MS, 22 * MS, name="saxpy()", correlation_id=2)
+        launched(export, main_thread, (0, 1, 0, 2), (19, 20, 20, 22))
     expected: Counter[str] = Counter()
     for moment in range(2, 20):
         around = [(end - start, name) for start, end, name in ranges if start <= moment < end and "MPI" not in name]
         expected[re.sub("[0-9]", "*", min(around)[1]) if around else causes.OUTSIDE] += MS
-    window = GAPS
     with job_of(tmp_path / "b.sqlite") as job:
-        found = {row["range"]: row for row in gaps_table(job, window, "range").records()}
+        found = {row["range"]: row for row in gaps_table(job, GAPS, "range").records()}
         assert {name: row["time"] for name, row in found.items()} == expected
         assert (found["last"]["cause"], found["last"]["share"]) == (causes.NOTHING, pytest.approx(100 * 6 / 7))
-        assert [row["range"] for row in gaps_table(job, window.with_name("load"), "range").records()] == ["load *"]
-        (cause, *_) = (row for row in gaps_table(job, window).records() if row["cause"] == causes.NOTHING)
-        largest = ", ".join(f"{name} {share}" for name, share in [("last", "35.3 %"), ("load *", "35.3 %")])
-        assert parts_of_row(job, window, cause).startswith(f"NVTX ranges: {largest}")
-        told = parts_of_row(job, window, found["last"])
-        assert told == f"causes: {causes.NOTHING} 85.7 %, cudaLaunchKernel 14.3 %"
+        assert [row["range"] for row in gaps_table(job, GAPS.with_name("load"), "range").records()] == ["load *"]
+        (cause, *_) = (row for row in gaps_table(job, GAPS).records() if row["cause"] == causes.NOTHING)
+        assert parts_of_row(job, GAPS, cause).startswith("NVTX ranges: last 35.3 %, load * 35.3 %")
+        assert parts_of_row(job, GAPS, found["last"]) == f"causes: {causes.NOTHING} 85.7 %, cudaLaunchKernel 14.3 %"
 
 
 @pytest.mark.campaign
@@ -451,8 +418,7 @@ def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_
         workers = [export.thread(export.process(pid), pid, "worker") for pid in (5000, 5001)]
         export.on_cpu(workers[0], 6 * MS, 9 * MS, [COPY, WORK], cpu=2)
         export.on_cpu(workers[1], 13 * MS, 17 * MS, [WORK], cpu=2)
-        stranger = export.thread(export.process(6000, "/usr/bin/top"), 6000, "top")
-        export.on_cpu(stranger, 4 * MS, 18 * MS, [LEAF], cpu=4)
+        export.on_cpu(export.thread(export.process(6000, "/usr/bin/top"), 6000, "top"), 4 * MS, 18 * MS, [LEAF], cpu=4)
     with job_of(tmp_path / "a.sqlite") as job:
         answer = gaps_table(job, Selection(Window(0, 20 * MS)))
     found = causes_of(answer)
@@ -486,20 +452,13 @@ def test_the_starved_gpu_of_another_real_tutorial_waits_for_the_worker_of_its_da
 
 def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one_name_in_several_ranks(tmp_path: Path):
     for rank in range(2):
-        with ExportWriter(tmp_path / f"{rank}.sqlite", "3.13.2") as export:
-            export.gpu(0)
-            process = export.process(4711 + rank)
-            main_thread = export.thread(process, 4711 + rank, "train")
-            loader = export.thread(process, 4800 + rank, "loader")
-            export.on_cpu(main_thread, 0, 1 * MS, [MAIN], cpu=3)
-            for number in range(40):
-                name = "busy" if number < 20 else f"small_{number}"
-                start = (1 + number) * MS
-                export.on_cpu(loader, start, start + MS, [Frame(name, "/opt/app/main")], cpu=1)
-            export.on_cpu(main_thread, 41 * MS, 42 * MS, [MAIN], cpu=3)
+        with training(tmp_path / f"{rank}.sqlite", pid=4711 + rank) as (export, main_thread, loader):
             for start in (0, 41):
-                export.api(main_thread, start * MS, start * MS + MS, "cudaLaunchKernel_v7000", start + 1)
-                export.kernel(process, 0, 7, start * MS, start * MS + MS, name="saxpy()", correlation_id=start + 1)
+                export.on_cpu(main_thread, start * MS, (start + 1) * MS, [MAIN], cpu=3)
+            for number in range(40):
+                frame = Frame("busy" if number < 20 else f"small_{number}", "/opt/app/main")
+                export.on_cpu(loader, (1 + number) * MS, (2 + number) * MS, [frame], cpu=1)
+            launched(export, main_thread, (0, 1, 0, 1), (41, 42, 41, 42))
     with job_of(tmp_path / "0.sqlite", tmp_path / "1.sqlite") as job:
         window = Selection(Window(0, 42 * MS))
         answers = {by: gaps_table(job, window, by) for by in ("all", "rank")}
@@ -515,15 +474,10 @@ def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one
 
 def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path):
     call = Frame("cudaStreamSynchronize", "/usr/lib/libcudart.so.12")
-    with ExportWriter(tmp_path / "a.sqlite", "3.13.2") as export:
-        export.gpu(0)
-        process = export.process(4711)
-        main_thread = export.thread(process, 4711, "train")
+    with training(tmp_path / "a.sqlite") as (export, main_thread, _):
         export.on_cpu(main_thread, 0, 10 * MS, [*DRIVER, call, WORK, MAIN], cpu=3)
-        export.api(main_thread, 3 * MS, 6 * MS, "cudaStreamSynchronize_v3020", 2)
-        for number, (start, end) in enumerate(((0, 2 * MS), (9 * MS, 10 * MS)), 3):
-            export.api(main_thread, start, start + MS, "cudaLaunchKernel_v7000", number)
-            export.kernel(process, 0, 7, start, end, name="saxpy()", correlation_id=number)
+        export.api(main_thread, 3 * MS, 6 * MS, "cudaStreamSynchronize_v3020", 99)
+        launched(export, main_thread, (0, 1, 0, 2), (9, 10, 9, 10))
     with job_of(tmp_path / "a.sqlite") as job:
         found = causes_of(gaps_table(job, Selection(Window(0, 10 * MS))))
     assert found == {
@@ -532,9 +486,7 @@ def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path):
     }
 
 
-def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(tmp_path: Path, monkeypatch):
     computed = []
     compute = stacks._stacks
     monkeypatch.setattr(stacks, "_stacks", lambda *of: computed.append(1) or compute(*of))

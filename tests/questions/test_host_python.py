@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import edit, native
-from synthetic import ExportWriter
-from test_host import COPY, LEAF, MAIN, MS, WORK, job_of
+from test_host import COPY, LEAF, MAIN, MS, WORK, job_of, launched, training
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.writing.host import Stack
@@ -28,24 +27,14 @@ WINDOW = Selection(Window(0, 12 * MS))
 
 def gil_export(path: Path, schema: str = "3.13.2") -> Path:
     """A GPU is idle from 2 ms to 10 ms; its thread waits for the GIL from 3 to 7, another one has it until 6."""
-    with ExportWriter(path, schema) as export:
-        export.gpu(0)
-        process = export.process(4711)
-        main, loader = export.thread(process, 4711, "train"), export.thread(process, 4800, "loader")
+    with training(path, schema) as (export, main, loader):
         export.gil(main, held=[(0, 3 * MS), (7 * MS, 12 * MS)], waited=[(3 * MS, 7 * MS)])
         export.gil(loader, held=[(3 * MS, 6 * MS)])
         export.nvtx_range(main, 1 * MS, 12 * MS, "step 0")
         export.on_cpu(loader, 2 * MS, 6 * MS, [LEAF, WORK, MAIN], cpu=1)
         export.osrt(main, 3 * MS, 7 * MS, "pthread_cond_timedwait", stack=[COPY, MAIN])
-        launched(export, main, (0, 2), (10, 12))
+        launched(export, main, (0, 0.5, 0, 2), (10, 10.5, 10, 12))
     return path
-
-
-def launched(export: ExportWriter, thread: Thread, *spans: tuple[int, int]):
-    """Kernels of so many ms, each launched as it begins."""
-    for number, (start, end) in enumerate(spans):
-        export.api(thread, start * MS, start * MS + MS // 2, "cudaLaunchKernel_v7000", number)
-        export.kernel(thread.process, 0, 7, start * MS, end * MS, name="saxpy()", correlation_id=number)
 
 
 @pytest.mark.parametrize("schema", ["2.9.1", pytest.param("3.7.2", marks=pytest.mark.campaign), "3.25.0"])
@@ -80,10 +69,7 @@ def reading_export(path: Path, schema: str = "3.25.0", *, has_files: bool = True
     """A GPU is idle from 2 ms to 20 ms. Its thread reads two files of 3 ms and 2 ms, then waits while another one reads
     for 4 ms.
     """
-    with ExportWriter(path, schema) as export:
-        export.gpu(0)
-        process = export.process(4711)
-        main, loader = export.thread(process, 4711, "train"), export.thread(process, 4800, "loader")
+    with training(path, schema) as (export, main, loader):
 
         def read(thread: Thread, start: int, end: int, name: str, file: str, size: int, stack: Stack = ()):
             if has_files:
@@ -96,7 +82,7 @@ def reading_export(path: Path, schema: str = "3.25.0", *, has_files: bool = True
         export.osrt(main, 8 * MS, 20 * MS, "pthread_cond_wait")
         read(loader, 9 * MS, 13 * MS, "pread64", "/data/index", 4_096)
         export.osrt(loader, 14 * MS, 20 * MS, "read")
-        launched(export, main, (0, 2), (20, 22))
+        launched(export, main, (0, 0.5, 0, 2), (20, 20.5, 20, 22))
     return path
 
 
@@ -129,27 +115,22 @@ def test_without_file_accesses_there_is_no_column_for_them(tmp_path: Path):
 
 
 FORWARD, STEP, FETCH = (
-    ("forward", "/app/model.py", 40),
-    ("train_step", "/app/train.py", 12),
-    ("fetch", "/app/data.py", 7),
-)
+    ("forward", "/app/model.py", 40), ("train_step", "/app/train.py", 12), ("fetch", "/app/data.py", 7),
+)  # fmt: skip
 
 
 def python_export(path: Path, schema: str = "3.25.0", *, native_samples: bool = False) -> Path:
     """A GPU is idle from 2 ms to 12 ms, its thread runs: 6 samples of Python in ``fetch``, then 3 in ``forward``, one
     while it waits; with ``native_samples`` also of the CPU, of other functions.
     """
-    with ExportWriter(path, schema, session=DemoSession(include_blobs=True)) as export:
-        export.gpu(0)
-        process = export.process(4711)
-        main = export.thread(process, 4711, "train")
+    with training(path, schema, session=DemoSession(include_blobs=True)) as (export, main, _):
         if native_samples:
             export.on_cpu(main, 2 * MS, 12 * MS, [COPY, LEAF, MAIN], cpu=1)
         for number in range(9):
             stack = [FETCH, STEP] if number < 6 else [FORWARD, STEP]
             export.python_sample(main, (2 + number) * MS + MS // 2, stack)
         export.python_sample(main, 11 * MS + MS // 2, [STEP], state=2)
-        launched(export, main, (0, 2), (12, 14))
+        launched(export, main, (0, 0.5, 0, 2), (12, 12.5, 12, 14))
     return path
 
 
@@ -158,12 +139,10 @@ PYTHON_WINDOW = Selection(Window(0, 14 * MS))
 
 @pytest.mark.parametrize(("schema", "whole"), [("3.16.1", True), ("3.25.0", False), ("3.28.1", True)])
 def test_python_frames_are_functions_like_any(tmp_path: Path, schema: str, whole: bool):
-    path = python_export(tmp_path / "a.sqlite", schema)
     session = Session()
-    session.add(path, whole=whole)
+    session.add(python_export(tmp_path / "a.sqlite", schema), whole=whole)
     with closing(Job(session)) as job:
-        table = functions_table(job, Selection())
-        tree = call_tree_table(job, Selection())
+        table, tree = functions_table(job, Selection()), call_tree_table(job, Selection())
     counts = {row["function"]: (row["own"], row["total"], row["module"]) for row in table.records()}
     assert counts == {"fetch": (6, 6, "data.py"), "forward": (3, 3, "model.py"), "train_step": (0, 9, "train.py")}
     assert sum(row["own"] for row in tree.records()) == 9

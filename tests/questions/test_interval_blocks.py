@@ -11,26 +11,8 @@ from hypothesis import strategies as st
 
 from nsystui.base.selection import Task, Window
 from nsystui.questions.algebra import interval_blocks
-from nsystui.questions.algebra.interval_blocks import (
-    NO_BLOCKS,
-    BlockBuilder,
-    IntervalBlocks,
-    Steps,
-    UnionBuilder,
-    blocks_of,
-    slices,
-    without,
-)
-from nsystui.questions.algebra.intervals import (
-    EMPTY,
-    Intervals,
-    as_times,
-    covered_per_bin,
-    intersect,
-    merge,
-    subtract,
-    union,
-)
+from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, BlockBuilder, UnionBuilder, blocks_of, slices, without
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, covered_per_bin, intersect, merge, subtract, union
 from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals
 from nsystui.questions.tasks import RankedTask
 
@@ -76,8 +58,7 @@ class TestBlocks:
         packed = blocks_of(plain)
         assert packed.clip(lo, hi) == plain.clip(lo, hi)
         assert packed.length_within(lo, hi) == plain.clip(lo, hi).length
-        expected = covered_per_bin(plain.clip(lo, hi), lo, hi, bins)
-        assert np.array_equal(packed.covered_per_bin(lo, hi, bins), expected)
+        assert np.array_equal(packed.covered_per_bin(lo, hi, bins), covered_per_bin(plain.clip(lo, hi), lo, hi, bins))
 
     @given(SETS, SETS)
     def test_what_is_shared_and_what_is_left_are_those_of_plain_intervals(self, steps, others):
@@ -89,8 +70,7 @@ class TestBlocks:
     @given(SETS, st.integers(-(2**40), 2**40))
     def test_shifting_moves_every_interval(self, steps, offset):
         plain = made(steps)
-        moved = blocks_of(plain).shifted(offset).whole()
-        assert moved == Intervals(plain.starts + offset, plain.ends + offset)
+        assert blocks_of(plain).shifted(offset).whole() == Intervals(plain.starts + offset, plain.ends + offset)
 
     def test_nothing_is_empty_and_impossible_windows_are_refused(self):
         assert blocks_of(EMPTY).whole() == NO_BLOCKS.whole() == EMPTY
@@ -164,7 +144,7 @@ class TestDeviceGaps:
     st.lists(st.sampled_from([0, 1, 0xFFFF, 0x10000, 0x12345678, 0xFFFFFFFF]) | st.integers(0, 0xFFFFFFFF), min_size=2)
 )
 def test_steps_of_up_to_32_bits_are_kept(steps):
-    found = Steps.of(as_times([0, *steps[1:]])).edges(7)
+    found = interval_blocks.Steps.of(np.array([0, *steps[1:]], np.int64)).edges(7)
     assert found.tolist() == np.cumsum([7, *steps[1:]]).tolist()
 
 
@@ -172,11 +152,9 @@ def test_large_sets_look_at_few_blocks(monkeypatch):
     monkeypatch.undo()
     starts = np.arange(0, 10**7, 10)
     packed = blocks_of(Intervals(starts, starts + 4))
-    looked_at = []
-    edges_of = IntervalBlocks._edges_of
-    monkeypatch.setattr(
-        IntervalBlocks, "_edges_of", lambda self, block: looked_at.append(block) or edges_of(self, block)
-    )
+    looked_at, blocks = [], interval_blocks.IntervalBlocks
+    edges_of = blocks._edges_of
+    monkeypatch.setattr(blocks, "_edges_of", lambda self, block: looked_at.append(block) or edges_of(self, block))
     assert packed.covered_per_bin(0, 10**7, 10).tolist() == [400_000.0] * 10
     assert len(looked_at) <= 11
     assert sum(part.nbytes for steps in packed.steps for part in steps) == 4 * len(starts)

@@ -12,10 +12,7 @@ from nsystui.questions.opening import Export, Listener, Opener, Source
 
 class Heard(Listener):
     def __init__(self) -> None:
-        self.files = 0
-        self.ready_paths: list[Path] = []
-        self.failures: dict[Path, str] = {}
-        self.rows: dict[Path, int] = {}
+        self.files, self.ready_paths, self.failures, self.rows = 0, [], {}, {}
 
     def started(self, files):
         self.files = files

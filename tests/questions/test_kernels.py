@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from contextlib import closing
 from itertools import product
 from typing import Any
@@ -20,15 +21,7 @@ from nsystui.base.kernel_families import COPY, NCCL, OTHER, family_of, precision
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.questions.activities import MEMORY, MPI, OS, WORKS, memory_sizes, work_instances, work_summary
 from nsystui.questions.job import Job
-from nsystui.questions.kernels import (
-    INSTANCE_COLUMNS,
-    GroupBy,
-    Names,
-    durations,
-    group_by_of,
-    kernel_instances,
-    kernel_summary,
-)
+from nsystui.questions.kernels import GroupBy, Names, durations, group_by_of, kernel_instances, kernel_summary
 from nsystui.questions.kernels_in_steps import kernels_in_steps
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store import tables
@@ -56,17 +49,13 @@ def chance(tmp_path_factory):
             for correlation in range(400):
                 start = dice.randrange(1_000, 1_000_000)
                 export.kernel(
-                    process,
-                    dice.choice([0, 1]),
-                    dice.choice([7, 13, 20]),
-                    start,
-                    start + dice.choice([0, 1, 10, dice.randrange(100_000)]),
-                    name=dice.choice(names),
+                    process, dice.choice([0, 1]), dice.choice([7, 13, 20]), start,
+                    start + dice.choice([0, 1, 10, dice.randrange(100_000)]), name=dice.choice(names),
                     mangled=dice.choice([None, "_Z6kernel"]),
                     grid=(dice.choice([1, 1024, 123_456]), 1, dice.choice([1, 2])),
                     block=(dice.choice([32, 128]), 1, 1),
                     correlation_id=None if dice.random() < 0.05 else correlation,
-                )
+                )  # fmt: skip
                 if dice.random() < 0.9:
                     call = start - dice.randrange(-500, 5_000)
                     export.api(main, call, call + 100, "cudaLaunchKernel_v7000", correlation)
@@ -84,29 +73,19 @@ def frame_of(session: Session) -> pd.DataFrame:
     return frame
 
 
+STATISTICS = ("share", "total", "count", "avg", "median", "min", "max", "stddev")
+
+
 def expected_summary(frame: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], dict[str, float]]:
     """The statistics of nsys by their definitions (docs/numbers.md#statistics), one group at a time."""
-    whole = float(frame["duration"].sum())
-    found = {}
+    whole, found = float(frame["duration"].sum()), {}
     for key, group in frame.groupby(keys, dropna=False):
         values = group["duration"].astype("int64").tolist()
-        mean = sum(values) / len(values)
-        middle = sorted(values)
-        half = len(values) // 2
-        found[key] = {
-            "share": 100 * sum(values) / whole,
-            "total": sum(values),
-            "count": len(values),
-            "avg": mean,
-            "median": middle[half] if len(values) % 2 else (middle[half - 1] + middle[half]) / 2,
-            "min": middle[0],
-            "max": middle[-1],
-            "stddev": (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5 if half else 0.0,
-        }
+        total, count = sum(values), len(values)
+        first = [100 * total / whole, total, count, total / count, statistics.median(values), min(values), max(values)]
+        deviation = statistics.stdev(values) if count > 1 else 0.0
+        found[key] = dict(zip(STATISTICS, [*first, deviation], strict=True))
     return found
-
-
-STATISTICS = ("share", "total", "count", "avg", "median", "min", "max", "stddev")
 
 
 def assert_summary(answer: Any, frame: pd.DataFrame, columns: dict[str, str]) -> None:
@@ -127,27 +106,20 @@ class TestSummary:
         for names, column in {Names.FULL: "name", Names.SHORT: "short_name", Names.MANGLED: "mangled_or_full"}.items():
             assert_summary(kernel_summary(chance, EVERYTHING, names), frame, {"name": column})
 
-    def test_groups_split_the_rows(self, chance):
-        ranks = ranked_tasks(chance)
+    @pytest.mark.parametrize("columns", ["rank", "device", "stream", "grid block", "stream rank device"])
+    def test_groups_split_the_rows(self, chance, columns):
+        ranks, frame = ranked_tasks(chance), frame_of(chance)
         number = {(item.task.report, item.task.process): item.rank for item in ranks}
-        frame = frame_of(chance)
         frame["rank"] = [number[place] for place in zip(frame.report, frame.process, strict=True)]
-        for groups, columns in {
-            (GroupBy.RANK,): ("rank",),
-            (GroupBy.DEVICE,): ("device",),
-            (GroupBy.STREAM,): ("stream",),
-            (GroupBy.SHAPE,): ("grid", "block"),
-            (GroupBy.STREAM, GroupBy.RANK, GroupBy.DEVICE): ("stream", "rank", "device"),
-        }.items():
-            answer = kernel_summary(chance, EVERYTHING, Names.SHORT, groups, ranks)
-            assert_summary(answer, frame, {**dict(zip(columns, columns, strict=True)), "name": "short_name"})
+        groups = (GroupBy.SHAPE,) if columns == "grid block" else tuple(map(GroupBy, columns.split()))
+        answer = kernel_summary(chance, EVERYTHING, Names.SHORT, groups, ranks)
+        assert_summary(answer, frame, {**{column: column for column in columns.split()}, "name": "short_name"})
 
     def test_families_of_steps_are_those_launched_in_them_by_any_thread(self, tmp_path):
         """PyTorch's backward pass is launched by another thread than the one whose range is the step."""
         dice, path, expected = random.Random(11), tmp_path / "rank0.sqlite", {}
         names = {"ampere_sgemm_128x64_nn(float *)": "GEMM", "flash_fwd_kernel(float *)": "attention"}
         with ExportWriter(path) as export:
-            export.gpu(0)
             process = export.process(5_000, "python")
             threads = [export.thread(process, tid, "python") for tid in (5_000, 5_001)]
             for number in range(5):
@@ -159,17 +131,14 @@ class TestSummary:
                 export.kernel(process, 0, 7, start, start + length, name=name, correlation_id=correlation)
                 step = launch // 10_000 if launch % 10_000 < 9_000 else None
                 expected.setdefault(step, {}).setdefault(names[name], []).append(length)
-        with closing(Session()) as session:
-            session.add(path)
-            job = Job(session)
+        with closing(Job(session_over(path))) as job:
             answer = kernels_in_steps(job, EVERYTHING, job.steps(), group_by=(GroupBy.STEP, GroupBy.FAMILY))
             found = records(answer)
         assert [row["step"] for row in found] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, None, None]
         for row in found:
             own = expected[row["step"]]
             lengths = own[row["family"]]
-            assert (row["total"], row["count"]) == (sum(lengths), len(lengths))
-            assert row["median"] == np.median(lengths)
+            assert (row["total"], row["count"], row["median"]) == (sum(lengths), len(lengths), np.median(lengths))
             assert row["share"] == pytest.approx(100 * sum(lengths) / sum(map(sum, own.values())))
         assert any("steps are the NVTX ranges `step *`" in note for note in answer.notes)
 
@@ -191,10 +160,8 @@ class TestSummary:
             assert answer.total == frame.name.nunique()
         totals = frame.duration.groupby(frame.name.str.startswith("nccl")).sum()
         answer = kernel_summary(chance, EVERYTHING, Names.SMART, (GroupBy.PRECISION,))
-        assert {row["precision"]: row["total"] for row in records(answer)} == {
-            "FP32": totals[False],
-            None: totals[True],  # what tells no precision has a row of its own
-        }
+        found = {row["precision"]: row["total"] for row in records(answer)}
+        assert found == {"FP32": totals[False], None: totals[True]}, "what tells no precision has a row of its own"
         for row in records(kernel_summary(chance, EVERYTHING, Names.SMART)):
             assert (row["family"], row["precision"]) == (family_of(row["name"]), precision_of(row["name"]))
 
@@ -229,12 +196,9 @@ class TestSummary:
     @pytest.mark.parametrize(
         ("kernels", "rows"),
         [
-            # Equal totals are in the order of nsys.
-            ([("b", 0, 10), ("c", 100, 110), ("a", 200, 210)], [(10, 1, "a"), (10, 1, "b"), (10, 1, "c")]),
-            # Long ones are summed exactly.
-            ([("a", 0, 2**53 + 1), ("a", 1, 2**53 + 2)], [(2**54 + 2, 2, "a")]),
-            # Those of no length have no share.
-            ([("a", 5, 5)], [(0, 1, "a")]),
+            ([("b", 0, 10), ("c", 100, 110), ("a", 200, 210)], [(10, 1, "a"), (10, 1, "b"), (10, 1, "c")]),  # as nsys
+            ([("a", 0, 2**53 + 1), ("a", 1, 2**53 + 2)], [(2**54 + 2, 2, "a")]),  # summed exactly
+            ([("a", 5, 5)], [(0, 1, "a")]),  # no length: no share
         ],
     )
     def test_totals_at_the_edges_of_numbers(self, tmp_path, session, kernels, rows):
@@ -285,19 +249,12 @@ class TestSummary:
 class TestInstances:
     def delays(self, session: Session) -> pd.DataFrame:
         """Every kernel with the delay of its call, joined by a dictionary."""
-        calls = session.frame(sa.select(tables.api_calls))
-        started = {
-            (report, process, correlation): start
-            for report, process, correlation, start in zip(
-                calls.report, calls.process, calls.correlation_id, calls.start, strict=True
-            )
-        }
-        frame = frame_of(session)
-        places = zip(frame.report, frame.process, frame.correlation_id, frame.start, strict=True)
+        calls, frame = session.frame(sa.select(tables.api_calls)), frame_of(session)
+        started = {(call.report, call.process, call.correlation_id): call.start for call in calls.itertuples()}
         found = []
-        for report, process, correlation, start in places:
-            call = None if pd.isna(correlation) else started.get((report, process, correlation))
-            found.append(None if call is None else max(start - call, 0))
+        for row in frame.itertuples():
+            key = row.report, row.process, row.correlation_id
+            found.append(None if pd.isna(key[-1]) or key not in started else max(row.start - started[key], 0))
         frame["delay"] = found
         return frame
 
@@ -308,19 +265,16 @@ class TestInstances:
         answer = kernel_instances(chance, EVERYTHING, name, Names.SHORT, ranked_tasks(chance))
         found = {(record["report"], record["row"]): record for record in records(answer)}
         assert len(answer) == answer.total == len(found) == len(frame)
-        missing = 0
         for row in frame.itertuples():
             record = found[row.report, row.row]
-            assert record["duration"] == row.duration
+            assert (record["duration"], record["rank"]) == (row.duration, row.report)
             assert record["launch_delay"] == (None if pd.isna(row.delay) else row.delay)
-            missing += record["launch_delay"] is None
-            assert record["rank"] == row.report
             assert record["grid"] == f"{row.grid_x}·{row.grid_y}·{row.grid_z}"
-        assert 0 < missing < len(frame)
+        assert 0 < [one["launch_delay"] for one in found.values()].count(None) < len(frame)
 
     def test_sorted_by_a_column_pages_are_the_whole_and_none_is_last(self, chance):
         answer = kernel_instances(chance, EVERYTHING, "kernel_3", Names.SHORT, ranked_tasks(chance))
-        keys = [*[column.key for column in INSTANCE_COLUMNS[::3]], "launch_delay"]
+        keys = [*[column.key for column in answer.columns[::3]], "launch_delay"]
         for key, descending in product(keys, (True, False)):
             paged = answer.sorted_by(key, descending)
             whole = records(paged)
@@ -349,8 +303,7 @@ class TestInstances:
         session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
         with ExportWriter(tmp_path / "clock.sqlite") as export:  # CUPTI's clocks may have a kernel before its call
             process = export.process(6_000)
-            main = export.thread(process, 6_000, "main")
-            export.api(main, 1_000, 1_100, "cudaLaunchKernel_v7000", 1)
+            export.api(export.thread(process, 6_000, "main"), 1_000, 1_100, "cudaLaunchKernel_v7000", 1)
             export.kernel(process, 0, 7, 999, 2_000, name="early", correlation_id=1)
         session.add(tmp_path / "clock.sqlite")
         delays = []
@@ -360,8 +313,7 @@ class TestInstances:
 
     def test_the_second_rows_of_cudabacktrace_change_no_delay(self, tmp_path, session):
         session.add(synthetic.old_schema_export(tmp_path / "old.sqlite"))
-        name = kernel_summary(session, EVERYTHING).rows[0][-1]
-        found = records(kernel_instances(session, EVERYTHING, name))
+        found = records(kernel_instances(session, EVERYTHING, kernel_summary(session, EVERYTHING).rows[0][-1]))
         assert {record["launch_delay"] for record in found} == {20_000}
 
     def test_a_window_narrows_them_and_the_filter_on_names_does_not(self, chance):
@@ -387,13 +339,11 @@ class TestInstances:
         )
         assert min(record["start"] for record in found if record["report"] == 3) == first[0][0] + offsets[3]
 
-    def test_durations_are_those_of_the_instances(self, chance):
+    def test_durations_are_those_of_the_instances_and_a_name_that_is_not_there_has_none(self, chance):
         found = durations(chance, Selection(devices=frozenset({1})), "kernel_3", Names.SHORT)
         frame = frame_of(chance)
         frame = frame[(frame.short_name == "kernel_3") & (frame.device == 1)]
         assert sorted(np.asarray(found).tolist()) == sorted(frame.duration.tolist())
-
-    def test_a_name_that_is_not_there_has_none(self, chance):
         for name in ("", "no such kernel", "kernel_3'; --"):
             answer = kernel_instances(chance, EVERYTHING, name, Names.SHORT)
             assert (len(answer), list(answer.page(0, 10))) == (0, []), name
@@ -428,9 +378,8 @@ class TestOtherWork:
             export.mpi_collective(main, 10, 30, "MPI_Barrier")
             export.mpi_collective(main, 40, None, "MPI_Barrier")
         session.add(tmp_path / "mpi.sqlite")
-        found = {record["name"]: record for record in records(work_summary(session, EVERYTHING, MPI))}
-        assert found["MPI_Barrier"]["total"] == 20
-        assert found["MPI_Finalize"]["total"] is None
+        found = {record["name"]: record["total"] for record in records(work_summary(session, EVERYTHING, MPI))}
+        assert found == {"MPI_Barrier": 20, "MPI_Finalize": None}
         instances = records(work_instances(session, EVERYTHING, MPI, "MPI_Finalize"))
         assert [record["duration"] for record in instances] == [None]
 
@@ -453,13 +402,10 @@ def occupancies(session: Session, name: str) -> set[float | None]:
 @pytest.mark.parametrize(
     ("export", "percent"),
     [
-        # 17 warps a block; 3072 registers a warp: 21, in fours 20, one block.
-        ("alcf-allgather-rank0", 17 / 64),
-        # 16 warps a block; 1280 registers a warp: 51, in fours 48 of the 48 that fit.
-        ("gemm-pinned", 1.0),
+        ("alcf-allgather-rank0", 17 / 64),  # 17 warps a block; 3072 registers a warp: 21, in fours 20, one block
+        ("gemm-pinned", 1.0),  # 16 warps a block; 1280 registers a warp: 51, in fours 48 of the 48 that fit
         ("gpu-metrics", 1.0),
-        # TARGET_INFO_GPU has no limits.
-        ("jacobi-staged-copies", None),
+        ("jacobi-staged-copies", None),  # TARGET_INFO_GPU has no limits
     ],
 )
 def test_occupancy_of_a_real_kernel(opened, shared_export, export: str, percent: float | None) -> None:

@@ -68,11 +68,10 @@ def _summaries(session):
 @pytest.mark.parametrize("has_distinct_hashes", [True, False])
 def test_the_summaries_of_many_rows_are_those_of_few(demo_session, monkeypatch, has_distinct_hashes):
     usual = list(_summaries(demo_session))
-    monkeypatch.setattr("nsystui.questions.algebra.statistics.MANY", 1)
+    module = "nsystui.questions.algebra.statistics"
+    monkeypatch.setattr(f"{module}.MANY", 1)
     if not has_distinct_hashes:
-        monkeypatch.setattr(
-            "nsystui.questions.algebra.statistics._group_number", lambda keys: sa.literal(7, sa.BigInteger)
-        )
+        monkeypatch.setattr(f"{module}._group_number", lambda keys: sa.literal(7, sa.BigInteger))
     for few, many in zip(usual, _summaries(demo_session), strict=True):
         assert len(few) == len(many)
         for row, other in zip(few, many, strict=True):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from nccl_cases import REDUCE, Process, names_of, written
 from nccl_program import Program, job_of
 from synthetic import training_job
+from test_nccl_pairing import do
 
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo import NcclPayloads
@@ -30,18 +31,12 @@ from nsystui.questions.tasks import RankedTask
 # With 4 ranks and a message of 80,000 bytes in 5,000 ns; the bytes of the operation, then what passes a link.
 FORMULAS = [
     ("ncclAllReduce", 16.0, 24.0),  # 80,000 / 5,000; · 2 · 3/4
-    ("ncclAllGather", 64.0, 48.0),  # 4 · 80,000 / 5,000; · 3/4
-    ("ncclReduceScatter", 64.0, 48.0),
-    ("ncclAlltoAll", 64.0, 48.0),
-    ("ncclGather", 64.0, 48.0),
-    ("ncclScatter", 64.0, 48.0),
-    ("ncclBroadcast", 16.0, 16.0),
-    ("ncclReduce", 16.0, 16.0),
-    ("ncclSend", 16.0, 16.0),
-    ("ncclRecv", 16.0, 16.0),
+    # 4 · 80,000 / 5,000; · 3/4
+    *((f"nccl{name}", 64.0, 48.0) for name in ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter")),
+    *((f"nccl{name}", 16.0, 16.0) for name in ("Broadcast", "Reduce", "Send", "Recv")),
 ]
 FOUR, TWO, UNKNOWN = 0xD4, 0xD2, 0xD0
-NOTHING = (None, None)
+NOTHING, SAME = (None, None), [(16.0, 16.0)]
 
 
 class Programs(Process):
@@ -61,22 +56,33 @@ class Programs(Process):
 
     def what_needs_the_number_of_ranks_is_missing_without_it(self):
         self._every_call(comm=UNKNOWN, size=80_000)
-        return By.STREAM, *[
-            (16.0 if size == 16.0 else None, 16.0 if size == bus else None) for _, size, bus in FORMULAS
-        ]
+        without = [(16.0 if size == 16.0 else None, 16.0 if size == bus else None) for _, size, bus in FORMULAS]
+        return By.STREAM, *without
 
     def without_a_size_there_is_none(self):
         self.call("ncclCommInitRankConfig", comm=FOUR, ranks=4)
         self._every_call()
         return By.STREAM, *[NOTHING] * len(FORMULAS)
 
-    def a_way_counts_as_in_the_sendrecv_of_nccl_tests(self):
-        self.group(("ncclSend", 80_000), ("ncclRecv", 80_000))
-        return [(16.0, 16.0)]
-
-    def the_larger_direction_counts(self):
-        self.group(("ncclSend", 10_000), ("ncclRecv", 30_000), ("ncclRecv", 50_000))
-        return [(16.0, 16.0)]
+    a_way_counts_as_in_the_sendrecv_of_nccl_tests = do.group(("ncclSend", 80_000), ("ncclRecv", 80_000)).returning(SAME)
+    the_larger_direction_counts = do.group(("ncclSend", 10_000), ("ncclRecv", 30_000), ("ncclRecv", 50_000)).returning(
+        SAME
+    )
+    communicators_of_a_row_have_their_own_ranks = (
+        do.reduce(80_000, comm=FOUR).reduce(80_000, comm=TWO).returning([(16.0, 20.0)])
+    )
+    collectives_of_a_row_have_their_own_factors = (
+        do.reduce(80_000, comm=FOUR)
+        .call("ncclAllGather", comm=FOUR, size=80_000, launches=1)
+        .returning((By.RANK, (40.0, 36.0)))
+    )
+    a_kernel_of_several_calls_has_the_bytes_of_all = do.group(
+        ("ncclAllReduce", 30_000, TWO), ("ncclAllReduce", 50_000, TWO), kernel=REDUCE
+    ).returning(SAME)
+    a_kernel_that_mixes_collectives_has_none = do.group(
+        ("ncclAllReduce", 30_000, TWO), ("ncclAllGather", 50_000, TWO), kernel="ncclDevKernel_Generic(int)"
+    ).returning([NOTHING])
+    a_kernel_of_a_graph_has_none = do.reduce(8, comm=TWO, launches=0).graph_kernel().returning([NOTHING])
 
     def an_all_to_all_of_sends_has_the_bytes_of_all_ranks_already(self):
         """Two ranks exchange 40,000 bytes each, one half of it with themselves."""
@@ -98,30 +104,6 @@ class Programs(Process):
         self.reduce(240_000, comm=TWO)
         self.call("ncclAllReduce", launches=1)
         return [(32.0, 32.0)]
-
-    def collectives_of_a_row_have_their_own_factors(self):
-        self.reduce(80_000, comm=FOUR)
-        self.call("ncclAllGather", comm=FOUR, size=80_000, launches=1)
-        return By.RANK, (40.0, 36.0)
-
-    def communicators_of_a_row_have_their_own_ranks(self):
-        self.reduce(80_000, comm=FOUR)
-        self.reduce(80_000, comm=TWO)
-        return [(16.0, 20.0)]
-
-    def a_kernel_of_several_calls_has_the_bytes_of_all(self):
-        self.group(("ncclAllReduce", 30_000, TWO), ("ncclAllReduce", 50_000, TWO), kernel=REDUCE)
-        return [(16.0, 16.0)]
-
-    def a_kernel_that_mixes_collectives_has_none(self):
-        calls = ("ncclAllReduce", 30_000, TWO), ("ncclAllGather", 50_000, TWO)
-        self.group(*calls, kernel="ncclDevKernel_Generic(int)")
-        return [NOTHING]
-
-    def a_kernel_of_a_graph_has_none(self):
-        self.reduce(8, comm=TWO, launches=0)
-        self.graph_kernel()
-        return [NOTHING]
 
 
 @pytest.fixture(scope="module")
@@ -251,8 +233,7 @@ class TestExposedTime:
         told = frame[frame["what"] == KERNEL].set_index("collective")
         assert told["exposed"].to_dict() == {"AllReduce": 4_000, "AllGather": 5_000}
         assert told["overlapped"].to_dict() == pytest.approx({"AllReduce": 60.0, "AllGather": 0.0})
-        union_of_both = job.busy(Selection()).devices[0].parts.exposed_nccl.length
-        assert union_of_both == 7_000 < told["exposed"].sum()
+        assert job.busy(Selection()).devices[0].parts.exposed_nccl.length == 7_000 < told["exposed"].sum()
         calls = frame[frame["what"] != KERNEL]
         assert len(calls) and calls[["exposed", "overlapped", "algbw", "busbw"]].isna().all(axis=None)
         # What hides a kernel does not depend on the streams of the selection.

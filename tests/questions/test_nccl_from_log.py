@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,19 +18,16 @@ INIT = (
     "busId 17000 commId 0x54fe282d32a87d85 - Init COMPLETE"
 )
 CALL = (
-    "{host}:{pid}:{pid} [0] NCCL INFO {op}: opCount {number:x} sendbuff 0x7 recvbuff 0x9 count {count} datatype 7 op 0 "
-    "root 0 comm {comm} [nranks=4] stream 0x55"
+    "node001:{pid}:{pid} [0] NCCL INFO {op}: opCount {number:x} sendbuff 0x7 recvbuff 0x9 count {count} datatype 7 "
+    "op 0 root 0 comm {comm} [nranks=4] stream 0x55"
 )
 
 
-def log(path: Path, *calls: tuple[str, int], pid: int = 5000, host: str = "node001", comm: str = "0x55b6") -> Path:
-    lines = [INIT.format(pid=pid, comm=comm)]
-    lines += [
-        CALL.format(host=host, pid=pid, op=op, number=number, count=count, comm=comm)
-        for number, (op, count) in enumerate(calls)
-    ]
+def log(path: Path, *calls: tuple[str, int], pid: int = 5000, comm: str = "0x55b6") -> Path:
     with path.open("a", encoding="utf-8") as out:
-        out.write("\n".join(lines) + "\n")
+        print(INIT.format(pid=pid, comm=comm), file=out)
+        for number, (op, count) in enumerate(calls):
+            print(CALL.format(pid=pid, op=op, number=number, count=count, comm=comm), file=out)
     return path
 
 
@@ -52,9 +50,8 @@ def reduced(tmp_path_factory) -> Iterator[Job]:
     program = Program(tmp_path_factory.mktemp("reduced") / "program.sqlite")
     for name in ("AllReduce", "AllReduce", "AllGather"):
         program.call(f"nccl{name}", launches=1, kernel=name)
-    job = program.job()
-    yield job
-    job.close()
+    with closing(program.job()) as job:
+        yield job
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +60,8 @@ def two_streams(tmp_path_factory) -> Iterator[Job]:
     program = Program(tmp_path_factory.mktemp("streams") / "program.sqlite")
     for stream in (20, 30, 20):
         program.call("ncclAllReduce", launches=1, kernel="AllReduce", stream=stream)
-    job = program.job()
-    yield job
-    job.close()
+    with closing(program.job()) as job:
+        yield job
 
 
 def aligned(job: Job, *names: Path) -> NcclPairing:
@@ -124,17 +120,15 @@ def test_communicators_whose_counts_do_not_tell_them_apart_tell_nothing(two_stre
 def test_what_the_export_tells_stays(program, text):
     program.call("ncclAllReduce", size=64, launches=1, kernel="AllReduce")
     program.call("ncclAllReduce", launches=1, kernel="AllReduce")
-    job = program.job()
-    calls = aligned(job, log(text, ("AllReduce", 100))).calls
+    with closing(program.job()) as job:
+        calls = aligned(job, log(text, ("AllReduce", 100))).calls
     assert rows(calls, "message_size", "size_source") == [(64, "payload"), (400, "log")]
-    job.close()
 
 
 def test_kernels_without_nvtx_calls_are_aligned_themselves(tmp_path, text):
     program = Program(tmp_path / "silent.sqlite", domain=False)
     for number in range(2):
         program.launch(1_000_000 * (number + 1), program.main, 20, "AllReduce")
-    job = program.job()
-    kernels = aligned(job, log(text, ("AllReduce", 100), ("AllReduce", 25))).kernels
+    with closing(program.job()) as job:
+        kernels = aligned(job, log(text, ("AllReduce", 100), ("AllReduce", 25))).kernels
     assert rows(kernels, "message_size", "ranks", "bus_size") == [(400, 4, 600.0), (100, 4, 150.0)]
-    job.close()

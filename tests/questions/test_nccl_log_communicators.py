@@ -65,9 +65,8 @@ def test_a_split_is_named_by_its_parent_count_and_color(communicators):
     communicators.hear(line())
     for pid, color in ((1, 0), (2, 0), (3, 1)):
         communicators.hear(line(pid=pid, pointer=0xC1))
-        communicators.hear(
-            CommunicatorLine(writer(pid), COMPLETE, 0xC9, 0, 2, None, None, parent=0xC1, split_count=3, color=color)
-        )
+        split = {"parent": 0xC1, "split_count": 3, "color": color}
+        communicators.hear(CommunicatorLine(writer(pid), COMPLETE, 0xC9, 0, 2, None, None, **split))
     names = [communicators.member_of(call(pid, 0xC9)).communicator for pid in (2, 3)]
     assert names == ["0xfe split 3 color 0", "0xfe split 3 color 1"]
 

@@ -86,20 +86,15 @@ class TestCalls:
         sizes = [2**16 - 1, 2**16, 2**20 - 1, 2**20, 2**24 - 1, 2**24, 8 * GB]
         summary = summary_of(*(call(count=size, datatype=0) for size in sizes), call(count=1, datatype=0, pid=2))
         assert cells("sizes", summary, "bucket", "calls", "least_per_gpu", "most_per_gpu") == [
-            ("<64KiB", 2, 1, 1),
-            ("64KiB–1MiB", 2, 0, 2),
-            ("1MiB–16MiB", 2, 0, 2),
-            (">16MiB", 2, 0, 2),
-        ]
+            ("<64KiB", 2, 1, 1), ("64KiB–1MiB", 2, 0, 2), ("1MiB–16MiB", 2, 0, 2), (">16MiB", 2, 0, 2),
+        ]  # fmt: skip
 
     def test_kinds_of_calls_are_counted_by_op_count_and_datatype(self):
         summary = summary_of(call(), call(), call(datatype=9), call(count=20), call("Send"))
         assert cells("calls", summary, "calls", "op", "count", "datatype", "bytes") == [
-            (1, "AllReduce", 20, "fp32", 80),
-            (2, "AllReduce", 10, "fp32", 40),
-            (1, "AllReduce", 10, "bf16", 20),
+            (1, "AllReduce", 20, "fp32", 80), (2, "AllReduce", 10, "fp32", 40), (1, "AllReduce", 10, "bf16", 20),
             (1, "Send", 10, "fp32", 40),
-        ]
+        ]  # fmt: skip
 
     def test_a_datatype_of_unknown_size_is_a_call_and_no_bytes(self):
         summary = summary_of(call(datatype=12), call(datatype=12))
@@ -121,13 +116,9 @@ class TestCalls:
 
 class TestRanks:
     LINES = (
-        init(1, rank=0),
-        init(2, rank=1, device=1),
-        init(1, "0xc2", rank=0, ranks=8, name="0xaa"),
-        call(pid=1, op_count=1),
-        call(pid=1, op_count=10),
-        call(pid=2, op_count=9),
-    )
+        init(1, rank=0), init(2, rank=1, device=1), init(1, "0xc2", rank=0, ranks=8, name="0xaa"),
+        call(pid=1, op_count=1), call(pid=1, op_count=10), call(pid=2, op_count=9),
+    )  # fmt: skip
 
     def test_communicators_tell_which_ranks_called_how_often(self):
         keys = ("communicator", "ranks", "in_log", "calls", "least_per_rank", "most_per_rank", "total_bytes")
@@ -146,12 +137,9 @@ class TestRanks:
 
     def test_the_rank_of_a_gpu_is_rccls_or_that_in_its_largest_communicator(self):
         summary = summary_of(
-            init(1, "0xc1", rank=0, ranks=2),
-            init(1, "0xc2", rank=5, ranks=8, name="0xaa"),
-            call(),
-            call(comm="0xc2", ranks=8),
-            call(pid=2) + " task 0 globalrank 3",
-        )
+            init(1, "0xc1", rank=0, ranks=2), init(1, "0xc2", rank=5, ranks=8, name="0xaa"), call(),
+            call(comm="0xc2", ranks=8), call(pid=2) + " task 0 globalrank 3",
+        )  # fmt: skip
         assert cells("gpus", summary, "rank", "pid", "calls") == [(3, 2, 1), (5, 1, 2)]
 
     def test_what_no_line_names_is_one_row_for_each_size_and_a_note(self):
@@ -164,22 +152,17 @@ class TestRanks:
         assert cells("communicators", summary_of(init()), "calls", "total_bytes") == [(None, None)]
 
     def test_a_pointer_used_again_counts_for_the_communicator_of_its_time(self):
-        found = cells("communicators", summary_of(*USED_AGAIN), "communicator", "calls")
-        assert found == [("0x1", 1), ("0x2", 2)]
+        assert cells("communicators", summary_of(*USED_AGAIN), "communicator", "calls") == [("0x1", 1), ("0x2", 2)]
 
 
 class TestSteps:
     LINES = (
-        *(init(), call("Broadcast")),
-        *(step(44, 9, 1000), call(count=44)),
-        *(step(45, 6.08, 1249), call(count=45)),
-        *(step(46, 6.1, 1251), call(count=46)),
-        *(step(47, 7), call(count=47)),
-    )
+        *(init(), call("Broadcast")), *(step(44, 9, 1000), call(count=44)), *(step(45, 6.08, 1249), call(count=45)),
+        *(step(46, 6.1, 1251), call(count=46)), *(step(47, 7), call(count=47)),
+    )  # fmt: skip
 
     def test_the_calls_after_the_line_of_an_iteration_are_its_own(self):
-        kept = {"45:46": [45, 46], "46": [46], ":45": [44, 45], "46:": [46, 47], "90:99": []}
-        for text, counts in kept.items():
+        for text, counts in {"45:46": [45, 46], "46": [46], ":45": [44, 45], "46:": [46, 47], "90:99": []}.items():
             summary = summary_of(*self.LINES, steps=text)
             assert sorted(row["count"] for row in rows("calls", summary)) == counts, text
             # Communicators from before the training are known.
@@ -193,13 +176,10 @@ class TestSteps:
         assert rows("steps", summary_of(call())) == []
 
     def test_iterations_are_there_one_by_one_and_each_once(self):
-        lines = (
-            "[Rank 0] step=10, skipped=0, lr=[0.001]",
-            "steps: 10 loss: 2.5 iter time (s): 0.500 samples/sec: 16.0",
-            "steps: 20 loss: 2.25 iter time (s): 0.250 samples/sec: 32.0",
-        )
-        keys = ("epoch", "iteration", "step_time", "tflops", "loss", "lines")
-        found = cells("iterations", summary_of(*lines), *keys)
+        text = "steps: {} loss: {} iter time (s): {} samples/sec: {}"
+        lines = text.format(10, 2.5, "0.500", 16.0), text.format(20, 2.25, "0.250", 32.0)
+        summary = summary_of("[Rank 0] step=10, skipped=0, lr=[0.001]", *lines)
+        found = cells("iterations", summary, "epoch", "iteration", "step_time", "tflops", "loss", "lines")
         assert found == [(None, 10, 0.5e9, None, 2.5, 2), (None, 20, 0.25e9, None, 2.25, 1)]
 
     def test_more_iterations_than_a_table_holds_are_told(self, monkeypatch):
@@ -231,8 +211,7 @@ class TestMemory:
 
     def test_what_waits_to_be_added_up_is_bounded(self, monkeypatch):
         monkeypatch.setattr("nsystui.questions.nccl_log.summary._MOST_PENDING", 5)
-        summary = summary_of(*[call(count=n) for n in range(100)] * 2)
-        assert set(summary.kinds.values()) == {2}
+        assert set(summary_of(*[call(count=n) for n in range(100)] * 2).kinds.values()) == {2}
 
     def test_a_log_that_breaks_off_counts_up_to_there(self):
         def broken():
@@ -327,11 +306,9 @@ class TestTrees:
         lines = [line for rank, tree in enumerate(trees) for line in began(rank, 4, f"Trees [0] {tree} [1] {tree}")]
         lines.insert(1, said(0, "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/1/GDRDMA"))
         assert cells("trees", summary_of(*lines), "tree", "host", "via", "channels") == [
-            ("0", "n0", None, "0-1"),
-            ("└ 1", "n0", None, "0-1"),
-            ("└ 2", "n1", "NET/IB/1 GDR", "0-1"),
+            ("0", "n0", None, "0-1"), ("└ 1", "n0", None, "0-1"), ("└ 2", "n1", "NET/IB/1 GDR", "0-1"),
             ("  └ 3", "n1", None, "0-1"),
-        ]
+        ]  # fmt: skip
 
     @pytest.mark.parametrize(
         "tree", ["1/-1/-1->0->-1", "-1->0->1/-1/-1", "1/-1/-1->0->-1|-1->0->1/-1/-1", "-1->0->1/-1/-1|1->0->-1"]
@@ -390,9 +367,9 @@ class TestTransports:
         assert problems(*lines, said(1, f"{self.NET}Socket/0", tid=9)) == ["it runs over TCP"]
         why = said(1, "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'")
         off = said(1, f"{self.NET}IB/0", tid=9)
-        assert cells("problems", summary_of(*lines, why, off), "problem", "evidence") == [
-            ("GPU Direct RDMA is off", "1 of 1 network connections go through host memory; mlx5_0: disabled")
-        ]
+        text = "1 of 1 network connections go through host memory; mlx5_0: disabled"
+        found = cells("problems", summary_of(*lines, why, off), "problem", "evidence")
+        assert found == [("GPU Direct RDMA is off", text)]
         assert problems(*lines, why, f"{off}/GDRDMA") == []
 
 
@@ -401,8 +378,7 @@ class TestOthers:
 
     def test_ranks_that_differ_in_their_channels_are_a_problem(self):
         lines = [line for rank, n in enumerate((16, 16, 8)) for line in began(rank, 3, self.COUNTS.format(n))]
-        found = cells("channels", summary_of(*lines), "of_ranks", "collective", "nvls")
-        assert found == [("0-1", 16, 8), ("2", 8, 8)]
+        assert cells("channels", summary_of(*lines), "of_ranks", "collective", "nvls") == [("0-1", 16, 8), ("2", 8, 8)]
         assert problems(*lines) == ["the ranks differ in their channels"]
         # One that tells less does not differ.
         assert problems(*began(0, 2, self.COUNTS.format(4)), *began(1, 2, "Ring 00 : 0 -> 1 -> 0")) == []
@@ -423,10 +399,8 @@ class TestOthers:
     def test_versions_and_environment_are_counted_by_process_and_mixed_versions_are_a_problem(self):
         lines = [said(rank, "NCCL version 2.27.7+cuda13.0") for rank in (0, 1, 2)]
         lines += [said(0, "NCCL_IB_HCA set by environment to mlx5_0.")]
-        assert cells("settings", summary_of(*lines), "name", "value", "processes", "hosts") == [
-            ("NCCL version", "2.27.7+cuda13.0", 3, 2),
-            ("NCCL_IB_HCA", "mlx5_0", 1, 1),
-        ]
+        found = cells("settings", summary_of(*lines), "name", "value", "processes", "hosts")
+        assert found == [("NCCL version", "2.27.7+cuda13.0", 3, 2), ("NCCL_IB_HCA", "mlx5_0", 1, 1)]
         assert problems(*lines) == []
         assert problems(*lines, "1: NCCL version 2.19.3+cuda12.3") == ["several versions of NCCL"]
 
@@ -435,23 +409,16 @@ class TestOthers:
             said(0, "NET/IB: [0] mlx5_0:uverbs0:1/RoCE provider=Mlx5 speed=100000 context=0x7f pciPath=/sys ar=0"),
             said(0, "NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/IB [RO]; OOB eno1:192.168.0.3<0>"),
         ]
-        assert cells("nics", summary_of(*lines), "host", "device", "name", "link", "speed") == [
-            ("n0", 0, "mlx5_0", "RoCE", 12_500_000_000),
-            ("n0", 1, "mlx5_1", "IB", None),
-        ]
+        found = cells("nics", summary_of(*lines), "host", "device", "name", "link", "speed")
+        assert found == [("n0", 0, "mlx5_0", "RoCE", 12_500_000_000), ("n0", 1, "mlx5_1", "IB", None)]
 
-    @pytest.mark.parametrize(
-        ("text", "gdr"),
-        [
-            ("Enabled for HCA 0 'mlx5_0'", "enabled"),
-            ("Disabled for HCA 0 'mlx5_0'", "disabled"),
-            ("Disabled for GPU 2[2] / HCA 0 (distance 3 >= 2)", "disabled for some GPUs (distance 3 >= 2)"),
-        ],
-    )
-    def test_why_gpu_direct_rdma_is_off_is_read(self, text, gdr):
-        enabled, line = (said(0, f"NET/IB : GPU Direct RDMA {words}") for words in ("Enabled for HCA 0 'mlx5_0'", text))
-        for lines in ([line], [enabled, line]):
-            assert cells("nics", summary_of(*lines), "gdr") == [(gdr,)]
+    def test_why_gpu_direct_rdma_is_off_is_read(self):
+        some = "Disabled for GPU 2[2] / HCA 0 (distance 3 >= 2)"
+        told = {"Enabled for HCA 0 'mlx5_0'": "enabled", "Disabled for HCA 0 'mlx5_0'": "disabled"}
+        for text, gdr in (told | {some: "disabled for some GPUs (distance 3 >= 2)"}).items():
+            enabled, line = (said(0, f"NET/IB : GPU Direct RDMA {words}") for words in (next(iter(told)), text))
+            for lines in ([line], [enabled, line]):
+                assert cells("nics", summary_of(*lines), "gdr") == [(gdr,)], text
 
     def test_the_topology_stays_where_steps_are_chosen(self):
         lines = [*initialised(0, 1), "Training epoch 0, iteration 5/9 | x"]
@@ -473,11 +440,9 @@ def test_a_real_log():
 
     assert cells("rings", summary, "communicator", "channels", "ring") == [("0x54fe282d32a87d85", "0-23", "mew0: 0-1")]
     assert cells("trees", summary, "channels", "tree", "via") == [
-        ("0-5,12-17", "0", None),
-        ("0-5,12-17", "└ 1", "P2P/direct pointer/read"),
-        ("6-11,18-23", "1", None),
+        ("0-5,12-17", "0", None), ("0-5,12-17", "└ 1", "P2P/direct pointer/read"), ("6-11,18-23", "1", None),
         ("6-11,18-23", "└ 0", "P2P/direct pointer/read"),
-    ]
+    ]  # fmt: skip
     lines = Counter(
         re.findall(rb"Channel (\d\d)/0 : (\d)\[\d\] -> (\d)\[\d\] via P2P/direct pointer", LOG.read_bytes())
     )

@@ -5,151 +5,101 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.questions.nccl.names import (
-    BUCKETS,
-    COLLECTIVES,
-    EDGES,
-    GROUP_END,
-    GROUP_START,
-    bucket_of,
-    collective_of_api,
-    collective_of_kernel,
-    collective_of_label,
-    is_communication,
-    is_nccl_kernel,
-)
+from nsystui.questions.nccl import names
 
 KERNELS = {
     # up to 2.7
-    "ncclAllReduceRingLLKernel_sum_f32": "AllReduce",
-    "void ncclAllReduceRingLLKernel_sum_f32(ncclColl)": "AllReduce",
-    "ncclAllReduceTreeLL128Kernel_sum_f16": "AllReduce",
-    "ncclAllReduceCollNetLLKernel_sum_f32": "AllReduce",
-    "ncclReduceScatterRingLLKernel_sum_f16": "ReduceScatter",
-    "ncclReduceRingKernel_prod_i8": "Reduce",
-    "ncclBroadcastRingLLKernel_copy_i8": "Broadcast",
-    "ncclAllGatherRingLLKernel_copy_i8": "AllGather",
+    "ncclAllReduceRingLLKernel_sum_f32": "AllReduce", "void ncclAllReduceRingLLKernel_sum_f32(ncclColl)": "AllReduce",
+    "ncclAllReduceTreeLL128Kernel_sum_f16": "AllReduce", "ncclAllReduceCollNetLLKernel_sum_f32": "AllReduce",
+    "ncclReduceScatterRingLLKernel_sum_f16": "ReduceScatter", "ncclReduceRingKernel_prod_i8": "Reduce",
+    "ncclBroadcastRingLLKernel_copy_i8": "Broadcast", "ncclAllGatherRingLLKernel_copy_i8": "AllGather",
     "ncclSendRecvKernel_copy_i8": "SendRecv",
     # 2.8 to 2.18
     "ncclKernel_AllReduce_RING_LL_Sum_float": "AllReduce",
     "ncclKernel_AllReduce_TREE_LL_Sum___nv_bfloat16(ncclDevComm*, unsigned long, ncclWork*)": "AllReduce",
     "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t": "SendRecv",
-    "ncclKernel_ReduceScatter_RING_LL_Sum_half": "ReduceScatter",
-    "ncclKernel_Generic": None,
+    "ncclKernel_ReduceScatter_RING_LL_Sum_half": "ReduceScatter", "ncclKernel_Generic": None,
     # 2.19 and later
     "ncclDevKernel_AllReduce_Sum_f32_TREE_LL(ncclDevComm *, unsigned long, ncclWork *)": "AllReduce",
     "ncclDevKernel_AllReduce_Sum_f8e4m3_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)": "AllReduce",
-    "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL": "ReduceScatter",
-    "ncclDevKernel_Reduce_Sum_u32_RING_LL": "Reduce",
-    "ncclDevKernel_AllGather_RING_LL": "AllGather",
-    "ncclDevKernel_AllGatherV_RING_LL": "AllGatherV",
-    "ncclDevKernel_Broadcast_RING_LL": "Broadcast",
-    "ncclDevKernel_SendRecv": "SendRecv",
-    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": "SendRecv",
-    "ncclDevKernel_Generic": None,
+    "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL": "ReduceScatter", "ncclDevKernel_Reduce_Sum_u32_RING_LL": "Reduce",
+    "ncclDevKernel_AllGather_RING_LL": "AllGather", "ncclDevKernel_AllGatherV_RING_LL": "AllGatherV",
+    "ncclDevKernel_Broadcast_RING_LL": "Broadcast", "ncclDevKernel_SendRecv": "SendRecv",
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": "SendRecv", "ncclDevKernel_Generic": None,
     "ncclDevKernel_Generic(ncclDevComm *, unsigned long, ncclWork *)": None,
     # symmetric memory, 2.27 and 2.28 and later
-    "ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_f32": "AllReduce",
-    "ncclSymkDevKernel_AllGather_LL": "AllGather",
+    "ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_f32": "AllReduce", "ncclSymkDevKernel_AllGather_LL": "AllGather",
     "ncclSymkDevKernel_AllGather_RailRing_LsaSTMC": "AllGather",
     "ncclSymkDevKernel_AllReduce_RSxTmaLD_AGxTmaST_sum_bf16_profile": "AllReduce",
     "ncclSymkDevKernel_ReduceScatter_RailA2A_LsaLDMC_avg_f16": "ReduceScatter",
     # a collective to come
     "ncclDevKernel_AlltoAll_RING_LL": "AlltoAll",
-}
+}  # fmt: skip
 
 
 CALLS = {
     "ncclAllReduce": "AllReduce",
     "ncclAllReduce(): commHash 0x1a2b, stream 0x5, data_size 4096, type_size 4, red_op 0, pid 7": "AllReduce",
-    "ncclAllGather": "AllGather",
-    "ncclReduceScatter": "ReduceScatter",
-    "ncclBroadcast": "Broadcast",
-    "ncclBcast": "Broadcast",
-    "ncclReduce": "Reduce",
-    "ncclSend": "Send",
-    "ncclRecv": "Recv",
-    "ncclAlltoAll": "AlltoAll",
-    "ncclAllToAll": "AlltoAll",
-    "ncclGather": "Gather",
-    "ncclScatter": "Scatter",
+    "ncclAllGather": "AllGather", "ncclReduceScatter": "ReduceScatter", "ncclBroadcast": "Broadcast",
+    "ncclBcast": "Broadcast", "ncclReduce": "Reduce", "ncclSend": "Send", "ncclRecv": "Recv",
+    "ncclAlltoAll": "AlltoAll", "ncclAllToAll": "AlltoAll", "ncclGather": "Gather", "ncclScatter": "Scatter",
     "ncclPutSignal": "PutSignal",
-}
+}  # fmt: skip
 MANAGEMENT = [
-    *(GROUP_START, GROUP_END, "ncclGroupSimulateEnd", "ncclCommInitRank", "ncclCommInitRankConfig"),
+    *(names.GROUP_START, names.GROUP_END, "ncclGroupSimulateEnd", "ncclCommInitRank", "ncclCommInitRankConfig"),
     *("ncclCommInitAll", "ncclCommSplit", "ncclCommShrink", "ncclCommFinalize", "ncclCommDestroy"),
     *("ncclCommAbort", "ncclCommCount", "ncclCommUserRank", "ncclMemAlloc", "ncclRedOpCreatePreMulSum"),
 ]
 NO_CALLS = [
-    *("", "forward"),
-    "nccl:all_reduce",
-    "NCCL Progress 0",
-    "NCCL",
-    "nccl",
-    "ncclx",
-    "ncclAllReduce of mine",
+    *("", "forward"), "nccl:all_reduce", "NCCL Progress 0", "NCCL", "nccl", "ncclx", "ncclAllReduce of mine",
     "myncclSend",
-]
+]  # fmt: skip
 PYTORCH = {
-    "nccl:all_to_all, op_id = 991144": "AlltoAll",
-    "nccl:all_to_all": "AlltoAll",
-    "nccl:all_reduce, op_id = 1": "AllReduce",
-    "nccl:all_reduce_barrier": "AllReduce",
-    "nccl:allreduce_coalesced": "AllReduce",
-    "nccl:_all_gather_base, op_id = 3": "AllGather",
-    "nccl:all_gather_into_tensor_coalesced": "AllGather",
-    "nccl:_reduce_scatter_base": "ReduceScatter",
-    "nccl:reduce_scatter_tensor_coalesced": "ReduceScatter",
-    "nccl:broadcast": "Broadcast",
-    "nccl:_broadcast_oop": "Broadcast",
-    "nccl:reduce": "Reduce",
-    "nccl:_reduce_oop": "Reduce",
-    "nccl:gather": "Gather",
-    "nccl:scatter": "Scatter",
-    "nccl:send 0->1": "Send",
-    "nccl:recv 0<-1, op_id = 5": "Recv",
+    "nccl:all_to_all, op_id = 991144": "AlltoAll", "nccl:all_to_all": "AlltoAll",
+    "nccl:all_reduce, op_id = 1": "AllReduce", "nccl:all_reduce_barrier": "AllReduce",
+    "nccl:allreduce_coalesced": "AllReduce", "nccl:_all_gather_base, op_id = 3": "AllGather",
+    "nccl:all_gather_into_tensor_coalesced": "AllGather", "nccl:_reduce_scatter_base": "ReduceScatter",
+    "nccl:reduce_scatter_tensor_coalesced": "ReduceScatter", "nccl:broadcast": "Broadcast",
+    "nccl:_broadcast_oop": "Broadcast", "nccl:reduce": "Reduce", "nccl:_reduce_oop": "Reduce",
+    "nccl:gather": "Gather", "nccl:scatter": "Scatter", "nccl:send 0->1": "Send", "nccl:recv 0<-1, op_id = 5": "Recv",
     **dict.fromkeys(("nccl:coalesced", "nccl:", "gloo:all_reduce", "ncclAllReduce", "aten::gather", "")),
-}
+}  # fmt: skip
 
 
 def test_a_kernel_shows_its_collective():
-    assert {name: collective_of_kernel(name) for name in KERNELS} == KERNELS
-    assert {name for name in KERNELS if not is_nccl_kernel(name)} == set()
-    assert {*KERNELS.values()} - {None} <= {*COLLECTIVES}
+    assert {name: names.collective_of_kernel(name) for name in KERNELS} == KERNELS
+    assert {name for name in KERNELS if not names.is_nccl_kernel(name)} == set()
+    assert {*KERNELS.values()} - {None} <= {*names.COLLECTIVES}
 
 
 def test_other_kernels_are_not_nccls():
     for name in ("", "volta_sgemm_128x64_nn", "my_nccl_like_kernel", "void user<ncclFoo>(int)", " nccl", "void reduce"):
-        assert not is_nccl_kernel(name) and collective_of_kernel(name) is None, name
+        assert not names.is_nccl_kernel(name) and names.collective_of_kernel(name) is None, name
     # A name never seen is still NCCL's.
-    assert is_nccl_kernel("NCCLsomething") and is_nccl_kernel("ncclLocalOpAppend")
-    assert collective_of_kernel("ncclLocalOpAppend") is None
+    assert names.is_nccl_kernel("NCCLsomething") and names.is_nccl_kernel("ncclLocalOpAppend")
+    assert names.collective_of_kernel("ncclLocalOpAppend") is None
 
 
-def test_calls_communicate_or_manage():
-    assert {name: collective_of_api(name) for name in CALLS} == CALLS
-    assert {name for name in CALLS if not is_communication(name)} == set()
-    for name in (*MANAGEMENT, *NO_CALLS):
-        assert not is_communication(name), name
-    assert {collective_of_api(name) for name in MANAGEMENT} == {None}
-
-
-def test_pytorchs_labels():
-    assert {text: collective_of_label(text) for text in PYTORCH} == PYTORCH
+def test_calls_communicate_or_manage_and_pytorchs_labels_name_collectives():
+    assert {name: names.collective_of_api(name) for name in CALLS} == CALLS
+    assert {name for name in CALLS if not names.is_communication(name)} == set()
+    assert not [name for name in (*MANAGEMENT, *NO_CALLS) if names.is_communication(name)]
+    assert {names.collective_of_api(name) for name in MANAGEMENT} == {None}
+    assert {text: names.collective_of_label(text) for text in PYTORCH} == PYTORCH
 
 
 @given(st.text())
 def test_any_text_is_answered(text):
     for name in (text, "nccl" + text, "nccl:" + text, "ncclDevKernel_" + text):
-        assert collective_of_kernel(name) is None or is_nccl_kernel(name)
-        collective_of_api(name)
-        collective_of_label(name)
+        assert names.collective_of_kernel(name) is None or names.is_nccl_kernel(name)
+        names.collective_of_api(name)
+        names.collective_of_label(name)
 
 
 def test_buckets():
-    assert BUCKETS == ("<64KiB", "64KiB–1MiB", "1MiB–16MiB", ">16MiB")
-    assert EDGES == (1 << 16, 1 << 20, 1 << 24)
-    assert [bucket_of(size) for size in (None, -1)] == [None, None]
-    edges = [0, *EDGES, (1 << 62) + 1]
-    for bucket, low, high in zip(BUCKETS, edges, edges[1:], strict=False):
-        assert bucket_of(low) == bucket_of(high - 1) == bucket
+    assert names.BUCKETS == ("<64KiB", "64KiB–1MiB", "1MiB–16MiB", ">16MiB")
+    assert names.EDGES == (1 << 16, 1 << 20, 1 << 24)
+    assert [names.bucket_of(size) for size in (None, -1)] == [None, None]
+    edges = [0, *names.EDGES, (1 << 62) + 1]
+    for bucket, low, high in zip(names.BUCKETS, edges, edges[1:], strict=False):
+        assert names.bucket_of(low) == names.bucket_of(high - 1) == bucket

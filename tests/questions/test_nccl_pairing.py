@@ -9,19 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_cases import REDUCE, Process, names_of, written
 from nccl_program import A, B, Program, pairing_of, rows
 from support import shared
-from synthetic import (
-    PAYLOAD_BYTES,
-    empty_export,
-    instrumented_nccl_export,
-    nccl_without_nvtx_export,
-    payload_export,
-    training_job,
-)
 
 from nsystui.exports.demo import NcclPayloads, TrainingJob
 from nsystui.questions.nccl.names import Reason, State
@@ -32,47 +25,154 @@ PAIRED, ESTIMATED, UNPAIRED = State.PAIRED, State.ESTIMATED, State.UNPAIRED
 
 Expected = dict[str, list[tuple[Any, ...]]]
 EXCHANGE = (("ncclSend", 1), ("ncclRecv", 1)) * 2
+OUTSIDE = UNPAIRED, Reason.OUTSIDE
 
 
 def quality_of(pairing: NcclPairing) -> PairingQuality:
     return PairingQuality.of(pairing.kernels, pairing.calls)
 
 
+class Steps:
+    """What a program does: each call of a method here is one of a ``Process`` when it is written."""
+
+    def __init__(self, *steps: tuple[str, Any, Any]) -> None:
+        self.steps = steps
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *values, **told: Steps(*self.steps, (name, values, told))
+
+    def returning(self, expected: Any) -> Any:
+        """A method of a class of programs, which returns what is then to be found."""
+
+        def write(process: Process) -> Any:
+            for name, values, told in self.steps:
+                getattr(process, name)(*values, **told)
+            return expected
+
+        return write
+
+
+do = Steps()
+START, END = do.call("ncclGroupStart"), ("ncclGroupEnd",)
+MIXED = ("ncclAllReduce", 4), ("ncclAllGather", 16)
+TWO_STREAMS = do.reduce(1, comm=A, stream=21).reduce(2, comm=B, stream=20)
+ELSEWHERE = do.reduce(8, launches=0).reduce(16, launches=0)
+NAMES = [
+    "ncclAllReduceRingLLKernel_sum_f32(ncclWorkElem)",  # NCCL 2.7
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",  # to 2.18
+    "ncclDevKernel_AllReduce_Sum_f32_TREE_LL(ncclDevComm *, unsigned long, ncclWork *)",
+    "ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_f32(ncclSymDevArgs)",  # 2.27
+    "ncclSymkDevKernel_AllReduce_LLMC_sum_bf16(ncclSymkDevWorkArgs)",
+    "ncclDevKernel_Generic(ncclDevComm *)",
+]
+PROGRAMS: dict[str, tuple[Any, Expected]] = {
+    # Groups
+    "a call outside of groups has the kernel it launches": (
+        do.reduce(4096), {"kernels collective message_size communicator state": [(REDUCE, 4096, "0xa0", PAIRED)]},
+    ),
+    "a group launches when it ends": (
+        do.group(("ncclSend", 100), ("ncclRecv", 50)),
+        {"kernels collective message_size partners state": [("SendRecv", 150, 2, PAIRED)],
+         "calls name state partners": [("ncclGroupStart", None, 1), ("ncclSend", PAIRED, 1), ("ncclRecv", PAIRED, 1),
+                                       ("ncclGroupEnd", None, 1)]},
+    ),
+    "only the outermost end of nested groups launches": (
+        START.call("ncclGroupStart").reduce(1, launches=0).call(*END).reduce(2, launches=0)
+        .call(*END, launches=1, kernel=REDUCE).reduce(4),
+        {"kernels message_size partners state": [(3, 2, PAIRED), (4, 1, PAIRED)]},
+    ),
+    "a group without communication pairs nothing": (
+        START.call("ncclCommInitRankConfig", comm=0xD0, ranks=4).call(*END, launches=1, kernel=REDUCE).reduce(8),
+        {"kernels collective message_size reason": [(REDUCE, None, Reason.OUTSIDE), (REDUCE, 8, None)]},
+    ),
+    "a group that began before the capture ends nothing": (
+        do.call(*END, launches=1, kernel=REDUCE).group(("ncclAllReduce", 8), kernel=REDUCE),
+        {"kernels message_size reason": [(None, Reason.OUTSIDE), (8, None)]},
+    ),
+    "a group that goes on after the capture is open": (
+        START.reduce(8, launches=0), {"calls state reason": [(None, None), (UNPAIRED, Reason.GROUP_IS_OPEN)]},
+    ),
+    "a call that never returned ends with the next": (
+        do.reduce(8, open_end=True).reduce(16).reduce(32, open_end=True),
+        {"kernels message_size state": [(size, PAIRED) for size in (8, 16, 32)],
+         "calls end": [(None,), (1_018_000,), (None,)]},
+    ),
+    "a call without a kernel is unpaired": (
+        do.reduce(8, launches=0), {"calls state reason partner": [(UNPAIRED, Reason.NO_KERNEL, -1)]},
+    ),
+    # Several calls and kernels in one launch
+    "as many kernels as unlike calls are paired by order": (
+        do.group(("ncclAllReduce", 8), ("ncclAllReduce", 16), launches=2, kernel=REDUCE),
+        {"kernels message_size partners state": [(8, 1, ESTIMATED), (16, 1, ESTIMATED)]},
+    ),
+    "calls that are alike need no order": (
+        do.group(("ncclAllReduce", 8), ("ncclAllReduce", 8), launches=2, kernel=REDUCE),
+        {"kernels message_size partners state": [(8, 1, PAIRED)] * 2},
+    ),
+    "kernels that share a call divide its bytes": (
+        do.reduce(11, launches=3),
+        {"kernels message_size state": [(size, ESTIMATED) for size in (4, 4, 3)],
+         "calls partners state": [(3, ESTIMATED)]},
+    ),
+    # A works on stream 21, B on stream 20; in the group the kernel of B is launched first.
+    "communicators are told apart by their streams": (
+        TWO_STREAMS.group(("ncclAllReduce", 4, A), ("ncclAllReduce", 8, B), ("ncclAllReduce", 16, B), launches=2),
+        {"kernels stream communicator message_size state": [
+            (21, "0xa0", 1, PAIRED), (20, "0xb0", 2, PAIRED), (20, "0xb0", 24, PAIRED), (21, "0xa0", 4, PAIRED)]},
+    ),
+    "a communicator without a kernel in a group": (
+        TWO_STREAMS.group(("ncclAllReduce", 4, A), ("ncclAllReduce", 8, B), launches=1, stream=20),
+        {"kernels message_size state": [(1, PAIRED), (2, PAIRED), (8, PAIRED)],
+         "calls message_size reason": [(1, None), (2, None), (None, None), (4, Reason.NO_KERNEL), (8, None),
+                                       (None, None)]},
+    ),
+    "communicators on one stream are an estimate": (
+        do.group(("ncclAllReduce", 4, A), ("ncclAllReduce", 8, A), ("ncclAllReduce", 16, B), launches=2),
+        {"kernels communicator message_size partners state": [(None, 14, 3, ESTIMATED)] * 2},
+    ),
+    "a mixture in one kernel": (
+        do.group(*MIXED, kernel="ncclDevKernel_Generic(ncclDevComm *)"),
+        {"kernels collective message_size state": [("Group(2)", 20, PAIRED)]},
+    ),
+    "one unknown size makes the sum unknown": (
+        START.call("ncclAllReduce", size=4).call("ncclAllReduce").call(*END, launches=1, kernel=REDUCE),
+        {"kernels collective message_size": [(REDUCE, None)]},
+    ),
+    # Launches elsewhere
+    "kernels of a CUDA graph": (
+        do.reduce(8).graph_kernel(), {"kernels reason": [(None,), (Reason.IN_GRAPH,)]},
+    ),
+    "across threads no kernel may be missing": (ELSEWHERE._elsewhere(REDUCE), {"kernels state reason": [OUTSIDE]}),
+    "across threads no kernel may be too many": (
+        ELSEWHERE._elsewhere(REDUCE)._elsewhere(REDUCE)._elsewhere(REDUCE), {"kernels state reason": [OUTSIDE] * 3},
+    ),
+    "across threads no kernel may be of another collective": (
+        ELSEWHERE._elsewhere(REDUCE)._elsewhere("AllGather"), {"kernels state reason": [OUTSIDE] * 2},
+    ),
+    # A communicator that does not block: the call returns, NCCL's own thread launches.
+    "launches from a thread of NCCL are paired by order": (
+        do.reduce(8, launches=0)._elsewhere(REDUCE).reduce(16, launches=0)._elsewhere(REDUCE),
+        {"kernels message_size state": [(8, ESTIMATED), (16, ESTIMATED)]},
+    ),
+    "a launch before its call contradicts": (
+        do._elsewhere(REDUCE).reduce(8, launches=0), {"kernels reason": [(Reason.OUTSIDE,)]},
+    ),
+    "ranks of several communicators": (
+        do.call("ncclCommInitRankConfig", comm=0xE1, ranks=8).call("ncclCommInitRankConfig", comm=0xE2, ranks=2)
+        .reduce(1, comm=0xE2).reduce(1, comm=0xE1).reduce(1, comm=0xE3),
+        {"kernels ranks": [(2,), (8,), (None,)]},
+    ),
+}  # fmt: skip
+
+
 class Programs(Process):
     """Each method writes a program, and returns what is then to be found: the rows of some columns."""
 
-    def _launched_elsewhere(self, *kernels: str) -> Expected:
-        """Two calls, and kernels that another thread launches: not paired."""
-        self.reduce(8, launches=0)
-        self.reduce(16, launches=0)
-        for kernel in kernels:
-            self.now += 10_000
-            self.launch(self.now, self.helper, 20, kernel)
-        return {"kernels state reason": [(UNPAIRED, Reason.OUTSIDE)] * len(kernels)}
-
-    # Groups
-
-    def a_call_outside_of_groups_has_the_kernel_it_launches(self):
-        self.reduce(4096)
-        return {"kernels collective message_size communicator state": [(REDUCE, 4096, "0xa0", PAIRED)]}
-
-    def a_group_launches_when_it_ends(self):
-        self.group(("ncclSend", 100), ("ncclRecv", 50))
-        names = ("ncclGroupStart", None), ("ncclSend", PAIRED), ("ncclRecv", PAIRED), ("ncclGroupEnd", None)
-        return {
-            "kernels collective message_size partners state": [("SendRecv", 150, 2, PAIRED)],
-            "calls name state partners": [(*one, 1) for one in names],
-        }
-
-    def only_the_outermost_end_of_nested_groups_launches(self):
-        self.call("ncclGroupStart")
-        self.call("ncclGroupStart")
-        self.reduce(1, launches=0)
-        self.call("ncclGroupEnd")
-        self.reduce(2, launches=0)
-        self.call("ncclGroupEnd", launches=1, kernel=REDUCE)
-        self.reduce(4)
-        return {"kernels message_size partners state": [(3, 2, PAIRED), (4, 1, PAIRED)]}
+    def _elsewhere(self, kernel: str) -> None:
+        """A kernel that another thread launches."""
+        self.now += 10_000
+        self.launch(self.now, self.helper, 20, kernel)
+        self.now += 10_000
 
     def threads_do_not_mix(self):
         self.call("ncclGroupStart")
@@ -81,105 +181,21 @@ class Programs(Process):
         self.call("ncclGroupEnd", launches=1, kernel="AllGather")
         return {"kernels collective message_size state": [(REDUCE, 8, PAIRED), ("AllGather", 1, PAIRED)]}
 
-    def a_group_without_communication_pairs_nothing(self):
-        self.call("ncclGroupStart")
-        self.call("ncclCommInitRankConfig", comm=0xD0, ranks=4)
-        self.call("ncclGroupEnd", launches=1, kernel=REDUCE)
-        self.reduce(8)
-        return {"kernels collective message_size reason": [(REDUCE, None, Reason.OUTSIDE), (REDUCE, 8, None)]}
-
-    def a_group_that_began_before_the_capture_ends_nothing(self):
-        self.call("ncclGroupEnd", launches=1, kernel=REDUCE)
-        self.group(("ncclAllReduce", 8), kernel=REDUCE)
-        return {"kernels message_size reason": [(None, Reason.OUTSIDE), (8, None)]}
-
-    def a_group_that_goes_on_after_the_capture_is_open(self):
-        self.call("ncclGroupStart")
-        self.reduce(8, launches=0)
-        return {"calls state reason": [(None, None), (UNPAIRED, Reason.GROUP_IS_OPEN)]}
-
-    def a_call_that_never_returned_ends_with_the_next(self):
-        self.reduce(8, open_end=True)
-        self.reduce(16)
-        self.reduce(32, open_end=True)
-        return {
-            "kernels message_size state": [(size, PAIRED) for size in (8, 16, 32)],
-            "calls end": [(None,), (1_018_000,), (None,)],
-        }
-
-    def a_call_without_a_kernel_is_unpaired(self):
-        self.reduce(8, launches=0)
-        return {"calls state reason partner": [(UNPAIRED, Reason.NO_KERNEL, -1)]}
-
-    # Several calls and kernels in one launch
-
-    def as_many_kernels_as_unlike_calls_are_paired_by_order(self):
-        self.group(("ncclAllReduce", 8), ("ncclAllReduce", 16), launches=2, kernel=REDUCE)
-        return {"kernels message_size partners state": [(8, 1, ESTIMATED), (16, 1, ESTIMATED)]}
-
-    def calls_that_are_alike_need_no_order(self):
-        self.group(("ncclAllReduce", 8), ("ncclAllReduce", 8), launches=2, kernel=REDUCE)
-        return {"kernels message_size partners state": [(8, 1, PAIRED)] * 2}
-
-    def kernels_that_share_a_call_divide_its_bytes(self):
-        self.reduce(11, launches=3)
-        return {
-            "kernels message_size state": [(size, ESTIMATED) for size in (4, 4, 3)],
-            "calls partners state": [(3, ESTIMATED)],
-        }
-
-    def communicators_are_told_apart_by_their_streams(self):
-        """A works on stream 21, B on stream 20; in the group the kernel of B is launched first."""
-        self.reduce(1, comm=A, stream=21)
-        self.reduce(2, comm=B, stream=20)
-        self.group(("ncclAllReduce", 4, A), ("ncclAllReduce", 8, B), ("ncclAllReduce", 16, B), launches=2)
-        found = [(21, "0xa0", 1), (20, "0xb0", 2), (20, "0xb0", 24), (21, "0xa0", 4)]
-        return {"kernels stream communicator message_size state": [(*one, PAIRED) for one in found]}
-
-    def a_communicator_without_a_kernel_in_a_group(self):
-        self.reduce(1, comm=A, stream=21)
-        self.reduce(2, comm=B, stream=20)
-        self.group(("ncclAllReduce", 4, A), ("ncclAllReduce", 8, B), launches=1, stream=20)
-        reasons = [(1, None), (2, None), (None, None), (4, Reason.NO_KERNEL), (8, None), (None, None)]
-        return {
-            "kernels message_size state": [(1, PAIRED), (2, PAIRED), (8, PAIRED)],
-            "calls message_size reason": reasons,
-        }
-
-    def communicators_on_one_stream_are_an_estimate(self):
-        self.group(("ncclAllReduce", 4, A), ("ncclAllReduce", 8, A), ("ncclAllReduce", 16, B), launches=2)
-        return {"kernels communicator message_size partners state": [(None, 14, 3, ESTIMATED)] * 2}
-
     def a_mixture_with_a_kernel_for_each_collective(self):
-        self.group(("ncclAllReduce", 4), ("ncclAllGather", 16), ("ncclAllReduce", 8), launches=0)
+        self.group(*MIXED, ("ncclAllReduce", 8), launches=0)
         window = self.now - 10_000
         self.launch(window + 1_000, self.main, 20, "AllGather")
         self.launch(window + 3_000, self.main, 20, REDUCE)
         found = [("AllGather", 16, 1, ESTIMATED), (REDUCE, 12, 2, ESTIMATED)]
         return {"kernels collective message_size partners state": found}
 
-    def a_mixture_in_one_kernel(self):
-        self.group(("ncclAllReduce", 4), ("ncclAllGather", 16), kernel="ncclDevKernel_Generic(ncclDevComm *)")
-        return {"kernels collective message_size state": [("Group(2)", 20, PAIRED)]}
-
-    def one_unknown_size_makes_the_sum_unknown(self):
-        self.call("ncclGroupStart")
-        self.call("ncclAllReduce", size=4)
-        self.call("ncclAllReduce")
-        self.call("ncclGroupEnd", launches=1, kernel=REDUCE)
-        return {"kernels collective message_size": [(REDUCE, None)]}
-
     # PyTorch's labels
 
     def pytorch_says_what_sends_and_receives_are(self):
         labels = {
-            "nccl:all_to_all, op_id = 991144": "AlltoAll",
-            "nccl:gather": "Gather",
-            "nccl:scatter": "Scatter",
-            "nccl:send 0->1": "SendRecv",
-            "nccl:coalesced": "SendRecv",
-            "all_to_all": "SendRecv",
-        }
+            "nccl:all_to_all, op_id = 991144": "AlltoAll", "nccl:gather": "Gather", "nccl:scatter": "Scatter",
+            "nccl:send 0->1": "SendRecv", "nccl:coalesced": "SendRecv", "all_to_all": "SendRecv",
+        }  # fmt: skip
         for label in labels:
             start = self.now - 1_000
             self.group(*EXCHANGE)
@@ -202,18 +218,15 @@ class Programs(Process):
         self.label("nccl:all_to_all", start)
         return {"kernels collective": [("Scatter",)]}
 
-    def a_label_of_another_thread_or_around_a_part_says_nothing(self):
+    def a_label_of_another_thread_or_around_a_part_or_another_collective_says_nothing(self):
         start = self.now
         self.group(*EXCHANGE)
         self.label("nccl:all_to_all", start - 1_000, self.helper)
         self.label("nccl:all_to_all", start + 5_000)
-        return {"kernels collective": [("SendRecv",)]}
-
-    def other_collectives_keep_their_name_under_a_label(self):
         start = self.now - 1
         self.reduce(7)
         self.label("nccl:all_to_all", start)
-        return {"kernels collective": [(REDUCE,)]}
+        return {"kernels collective": [("SendRecv",), (REDUCE,)]}
 
     # Launches elsewhere
 
@@ -230,45 +243,10 @@ class Programs(Process):
         found = [(REDUCE, Reason.BEFORE_CAPTURE), (REDUCE, None), (None, Reason.NO_LAUNCH)]
         return {"kernels collective reason": found}
 
-    def kernels_of_a_cuda_graph(self):
-        self.reduce(8)
-        self.graph_kernel()
-        return {"kernels reason": [(None,), (Reason.IN_GRAPH,)]}
-
-    def launches_from_a_thread_of_nccl_are_paired_by_order(self):
-        """A communicator that does not block: the call returns, NCCL's own thread launches."""
-        for size in (8, 16):
-            self.reduce(size, launches=0)
-            self.launch(self.now + 1_000, self.helper, 20, REDUCE)
-            self.now += 10_000
-        return {"kernels message_size state": [(8, ESTIMATED), (16, ESTIMATED)]}
-
-    def across_threads_no_kernel_may_be_missing(self):
-        return self._launched_elsewhere(REDUCE)
-
-    def across_threads_no_kernel_may_be_too_many(self):
-        return self._launched_elsewhere(REDUCE, REDUCE, REDUCE)
-
-    def across_threads_no_kernel_may_be_of_another_collective(self):
-        return self._launched_elsewhere(REDUCE, "AllGather")
-
-    def a_launch_before_its_call_contradicts(self):
-        self.launch(500_000, self.helper, 20, REDUCE)
-        self.reduce(8, launches=0)
-        return {"kernels reason": [(Reason.OUTSIDE,)]}
-
     def kernels_of_every_age_are_paired_and_named_by_their_calls(self):
-        names = [
-            "ncclAllReduceRingLLKernel_sum_f32(ncclWorkElem)",  # NCCL 2.7
-            "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",  # to 2.18
-            "ncclDevKernel_AllReduce_Sum_f32_TREE_LL(ncclDevComm *, unsigned long, ncclWork *)",
-            "ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_f32(ncclSymDevArgs)",  # 2.27
-            "ncclSymkDevKernel_AllReduce_LLMC_sum_bf16(ncclSymkDevWorkArgs)",
-            "ncclDevKernel_Generic(ncclDevComm *)",
-        ]
-        for name in names:
+        for name in NAMES:
             self.group(("ncclAllReduce", 512), kernel=name)
-        return {"kernels collective message_size state": [(REDUCE, 512, PAIRED)] * len(names)}
+        return {"kernels collective message_size state": [(REDUCE, 512, PAIRED)] * len(NAMES)}
 
     def a_collective_of_the_copy_engines_has_no_kernel(self):
         """NCCL 2.28 and later may move data by copies alone: the call is there, a copy, and no kernel."""
@@ -293,12 +271,9 @@ class Programs(Process):
             "kernels message_size communicator partners": [(512, "0xa0", 1)] * 2,
         }
 
-    def ranks_of_several_communicators(self):
-        self.call("ncclCommInitRankConfig", comm=0xE1, ranks=8)
-        self.call("ncclCommInitRankConfig", comm=0xE2, ranks=2)
-        for comm in (0xE2, 0xE1, 0xE3):
-            self.reduce(1, comm=comm)
-        return {"kernels ranks": [(2,), (8,), (None,)]}
+
+for _name, (_steps, _expected) in PROGRAMS.items():
+    setattr(Programs, _name, _steps.returning(_expected))
 
 
 @pytest.fixture(scope="module")
@@ -306,14 +281,11 @@ def paired(tmp_path_factory) -> dict[str, tuple[Any, Any, Expected]]:
     """The kernels and the calls of each program, and what it expects of them."""
     export, programs = written(Programs, tmp_path_factory.mktemp("programs") / "programs.sqlite")
     pairing = export.pairing()
-
-    def own(frame: Any, process: Process) -> Any:
-        return frame[frame["process"] == process.process.global_id]
-
-    return {
-        name: (own(pairing.kernels, process), own(pairing.calls, process), told)
-        for name, (process, told) in programs.items()
-    }
+    found = {}
+    for name, (process, told) in programs.items():
+        both = (pairing.kernels, pairing.calls)
+        found[name] = (*(one[one["process"] == process.process.global_id] for one in both), told)
+    return found
 
 
 @pytest.mark.parametrize("name", names_of(Programs))
@@ -343,9 +315,9 @@ def test_kernels_and_calls_lead_to_each_other_by_their_index(tmp_path):
 @pytest.mark.parametrize("layout", list(NcclPayloads))
 @pytest.mark.parametrize("binary", [False, True])
 def test_both_forms_and_layouts_of_the_payload(tmp_path, layout, binary):
-    path = payload_export(tmp_path / "payload.sqlite", json=not binary, binary=binary, layout=layout)
-    pairing = pairing_of(path)
-    sizes = PAYLOAD_BYTES
+    path = tmp_path / "payload.sqlite"
+    pairing = pairing_of(synthetic.payload_export(path, json=not binary, binary=binary, layout=layout))
+    sizes = synthetic.PAYLOAD_BYTES
     assert rows(pairing.kernels, "collective", "message_size", "ranks", "root", "reduction", "state") == [
         ("AllReduce", sizes["ncclAllReduce"], 4, None, "Avg", PAIRED),
         ("AllGather", sizes["ncclAllGather"], 4, None, None, PAIRED),
@@ -359,18 +331,16 @@ def test_both_forms_and_layouts_of_the_payload(tmp_path, layout, binary):
 
 
 def test_no_payload_tells_no_sizes(tmp_path):
-    kernels = pairing_of(payload_export(tmp_path / "plain.sqlite", json=False)).kernels
+    kernels = pairing_of(synthetic.payload_export(tmp_path / "plain.sqlite", json=False)).kernels
     assert rows(kernels, "collective")[-1] == ("SendRecv",)
     assert set(rows(kernels, "message_size", "communicator", "ranks", "state")) == {(None, None, None, PAIRED)}
 
 
 def test_instrumented_calls(tmp_path):
-    pairing = pairing_of(instrumented_nccl_export(tmp_path / "instrumented.sqlite"))
+    pairing = pairing_of(synthetic.instrumented_nccl_export(tmp_path / "instrumented.sqlite"))
     told = rows(pairing.kernels, "collective", "message_size", "communicator", "state")
-    assert told == [
-        (collective, size, "0xfedcba9876543210", PAIRED)
-        for collective, size in [("AllReduce", 65_536)] * 8 + [("AllGather", 2_097_152)] * 4
-    ]
+    sizes = [("AllReduce", 65_536)] * 8 + [("AllGather", 2_097_152)] * 4
+    assert told == [(*one, "0xfedcba9876543210", PAIRED) for one in sizes]
 
 
 def test_without_the_row_that_names_the_domain(tmp_path):
@@ -380,7 +350,7 @@ def test_without_the_row_that_names_the_domain(tmp_path):
 
 
 def test_without_nvtx_the_kernels_say_what_they_are(tmp_path):
-    pairing = pairing_of(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))
+    pairing = pairing_of(synthetic.nccl_without_nvtx_export(tmp_path / "silent.sqlite"))
     told = rows(pairing.kernels, "collective", "message_size", "state", "reason")
     names = ["AllReduce"] * 6 + ["AllGather"] * 3 + ["SendRecv"]
     assert told == [(name, None, UNPAIRED, Reason.NO_CALLS) for name in names]
@@ -388,7 +358,7 @@ def test_without_nvtx_the_kernels_say_what_they_are(tmp_path):
 
 
 def test_nothing_to_pair(tmp_path):
-    for pairing in (pairing_of(), pairing_of(empty_export(tmp_path / "empty.sqlite"))):
+    for pairing in (pairing_of(), pairing_of(synthetic.empty_export(tmp_path / "empty.sqlite"))):
         assert len(pairing.kernels) == len(pairing.calls) == 0
         assert quality_of(pairing).line == ""
 
@@ -405,7 +375,7 @@ def test_ranks_of_an_old_nccl_are_trusted_only_if_nothing_else_can_be_meant(tmp_
 
 def test_a_whole_job(tmp_path):
     job = TrainingJob(ranks=2, steps=2, layers=2)
-    pairing = pairing_of(*training_job(tmp_path, ranks=2, steps=2, layers=2))
+    pairing = pairing_of(*synthetic.training_job(tmp_path, ranks=2, steps=2, layers=2))
     quality = quality_of(pairing)
     assert quality.kernels[PAIRED] == 2 * 2 * len(job.step_collectives)
     assert not quality.kernel_reasons and not quality.call_reasons
@@ -431,10 +401,8 @@ class TestGolden:
         is_paired = pairing.kernels["state"] == PAIRED
         found = rows(pairing.kernels[is_paired], "collective", "partners", "rank", "device")
         assert len(found) == 64 and set(found) == {("AlltoAll", 4, 0, 0), ("AlltoAll", 4, 1, 1)}
-        assert (
-            rows(pairing.kernels[~is_paired], "collective", "state", "reason")
-            == [("SendRecv", UNPAIRED, Reason.BEFORE_CAPTURE)] * 2
-        )
+        before = rows(pairing.kernels[~is_paired], "collective", "state", "reason")
+        assert before == [("SendRecv", UNPAIRED, Reason.BEFORE_CAPTURE)] * 2
         # The kernels of the last two groups run after the capture.
         assert quality_of(pairing).call_reasons == ((Reason.NO_KERNEL.value, 8),)
 
@@ -484,10 +452,7 @@ def test_outer_calls_are_those_around(drawn):
     ranges = sorted((start, start + length, role) for start, length, role in drawn)
     starts, ends, roles = (np.array([item[part] for item in ranges], np.int64) for part in range(3))
     is_inside = [
-        any(
-            other < place and start < other_end and end <= other_end and other_role is not Role.OTHER
-            for other, (_, other_end, other_role) in enumerate(ranges)
-        )
+        any(start < last and end <= last for _, last, role in ranges[:place] if role is not Role.OTHER)
         for place, (start, end, _) in enumerate(ranges)
     ]
     outer = outer_calls(starts, ends, roles)
