@@ -96,17 +96,14 @@ def test_a_crossing_range_is_no_parent():
     #           0     1       2      3: inside 0 and 1    4: inside 1 only
     starts, ends = [0, 5, 8, 6, 12], [10, 20, 9, 9, 18]
     result = nest(starts, ends, [1] * 5)
-    assert result.parent.tolist() == [-1, -1, 3, 0, 1]
-    assert result.level.tolist() == [0, 0, 2, 1, 1]
-    assert result.self_time.tolist() == [7, 9, 1, 2, 6]
-    assert result.child_count.tolist() == [1, 1, 0, 1, 0]
+    assert (result.parent.tolist(), result.level.tolist()) == ([-1, -1, 3, 0, 1], [0, 0, 2, 1, 1])
+    assert (result.self_time.tolist(), result.child_count.tolist()) == ([7, 9, 1, 2, 6], [1, 1, 0, 1, 0])
 
 
 def test_children_that_cross_are_taken_away_once():
     """As push/pop ranges of two domains may, on one thread."""
     result = nest([0, 0, 4, 20], [10, 8, 10, 25], [1] * 4)
-    assert result.parent.tolist() == [-1, 0, 0, -1]
-    assert result.child_time.tolist() == [14, 0, 0, 0]
+    assert (result.parent.tolist(), result.child_time.tolist()) == ([-1, 0, 0, -1], [14, 0, 0, 0])
     assert result.self_time.tolist() == [0, 8, 6, 5]
 
 
@@ -114,8 +111,7 @@ def test_threads_do_not_mix_even_where_the_time_line_would_overflow():
     big = 2**61
     result = nest([-big, -big, 0, 0, 5, 5], [big, big, 10, 10, 6, 6], [1, 2, 2, 1, 1, 3])
     assert result.parent.tolist() == [-1, -1, 1, 0, 3, -1]
-    crossing = nest([-big, 0, 5, 6, 0], [big, 10, 20, 8, 9], [1, 1, 1, 1, 2])
-    assert crossing.parent.tolist() == [-1, 0, 0, 1, -1]
+    assert nest([-big, 0, 5, 6, 0], [big, 10, 20, 8, 9], [1, 1, 1, 1, 2]).parent.tolist() == [-1, 0, 0, 1, -1]
 
 
 def test_nothing_identical_ranges_and_a_backward_one():
@@ -123,8 +119,7 @@ def test_nothing_identical_ranges_and_a_backward_one():
     assert [len(column) for column in (result.parent, result.level, result.child_time, result.self_time)] == [0] * 4
     assert nest([0, 0, 0], [9, 9, 9], [1, 1, 1]).parent.tolist() == [-1, 0, 1]  # the earlier row is outside
     result = nest([0, 7], [10, 3], [1, 1])
-    assert result.parent.tolist() == [-1, 0]
-    assert result.self_time.tolist() == [10, 0]
+    assert (result.parent.tolist(), result.self_time.tolist()) == ([-1, 0], [10, 0])
 
 
 def test_wrong_arguments_are_refused():
@@ -139,11 +134,9 @@ def test_a_chain_of_200_000_ranges():
     starts = np.arange(n)
     ends = 3 * n - starts  # one inside the other, 200,000 levels deep
     result = nest(starts, ends, np.zeros(n, np.int64))
-    assert result.parent.tolist() == list(range(-1, n - 1))
-    assert result.level.tolist() == list(range(n))
+    assert (result.parent.tolist(), result.level.tolist()) == (list(range(-1, n - 1)), list(range(n)))
     ends[0] = n + 1  # now the outermost ends before all others do
-    crossed = nest(starts, ends, np.zeros(n, np.int64))
-    assert crossed.parent.tolist() == [-1, -1, *range(1, n - 1)]
+    assert nest(starts, ends, np.zeros(n, np.int64)).parent.tolist() == [-1, -1, *range(1, n - 1)]
 
 
 def test_the_tree_is_nvidias():

@@ -101,15 +101,11 @@ def training(export: Export) -> None:
         export.launch((at + 50, at + 55), (at + 160, at + 170 + step))
 
 
-# ------------------------------------------------------------------------------------------------------ the ranges
-
-
 def test_ranges_nest_and_project(session_of):
     ranges = load(session_of(training))
     assert names_of(ranges) == [name for step in range(3) for name in (f"step {step}", "data", "forward")]
     assert ranges.parent.tolist() == [-1, 0, 0, -1, 3, 3, -1, 6, 6]
-    assert ranges.self_time.tolist() == [50, 10, 30] * 3
-    assert ranges.op_count.tolist() == [2, 0, 2] * 3
+    assert (ranges.self_time.tolist(), ranges.op_count.tolist()) == ([50, 10, 30] * 3, [2, 0, 2] * 3)
     assert ranges.gpu_start.tolist() == [50, 0, 50, 150, 0, 150, 250, 0, 250]
     assert ranges.gpu_end.tolist() == [170, 0, 170, 271, 0, 271, 372, 0, 372]
     assert ranges.op_time.tolist() == [110, 0, 110, 111, 0, 111, 112, 0, 112]
@@ -233,8 +229,7 @@ def test_no_self_time_is_below_zero_whatever_ranges_of_both_styles_do(session_of
 def test_without_cuda_the_gpu_columns_are_unknown_not_zero_and_a_moment_selects_itself(session_of):
     session = session_of(lambda export: export.range(50, 50, "moment"))
     (node,) = tree_of(session).roots()
-    assert (node.gpu_total, node.gpu_median, node.gpu_ops) == (None, None, None)
-    assert node.window == Window(50, 50)
+    assert (node.gpu_total, node.gpu_median, node.gpu_ops, node.window) == (None, None, None, Window(50, 50))
     assert len(load(session, Selection(window=node.selection_window))) == 1
     assert load(session).notes == (
         f"no GPU work to project in {session.reports[0].name}: record with `nsys profile -t cuda,nvtx`",
@@ -272,15 +267,11 @@ def test_correlation_ids_of_another_process_are_not_mixed_up(session_of):
 
 def test_reports_share_thread_ids_but_neither_ranges_nor_clocks(session_of):
     early = program((0, 5_000_000, "outer"), launches=[((10, 20), (30, 40))])
-    late = program((0, 1_000, "inner"), launches=[((10, 20), (30, 70))])
-    ranges = load(session_of(early, late))
+    ranges = load(session_of(early, program((0, 1_000, "inner"), launches=[((10, 20), (30, 70))])))
     assert ranges.parent.tolist() == [-1, -1]
     assert (ranges.start.tolist(), ranges.gpu_start.tolist()) == ([0, 1_000_000], [30, 1_000_030])
     assert [lane.rank for lane in ranges.lanes] == [0, 1]
     assert kernels_of(ranges, 1).page(0, 5)[0][:2] == (1_000_030, 40)
-
-
-# --------------------------------------------------------------------------------------------------- the selection
 
 
 def test_the_window_keeps_what_overlaps_whole_and_what_is_around_it(session_of):
@@ -319,9 +310,6 @@ def test_tasks_and_devices_say_which_ranges_and_operations_there_are(session_of)
     assert len(load(session, Selection(tasks=frozenset({Task(0, 1)})))) == 0
 
 
-# -------------------------------------------------------------------------------------------------------- the tree
-
-
 def test_numbered_names_fold_and_a_single_thread_has_no_level_of_its_own(session_of):
     tree = tree_of(session_of(training))
     (step,) = tree.roots()
@@ -337,8 +325,7 @@ def test_numbered_names_fold_and_a_single_thread_has_no_level_of_its_own(session
     assert (singles.kind, singles.label, singles.child_count) == (NodeKind.RANGES, "3 single ranges", 3)
     single = tree.children(singles, order="time")[1]
     assert (single.label, single.kind, single.window) == ("step 1", NodeKind.RANGE, Window(100, 190))
-    assert (single.gpu_total, single.gpu_ops, single.self_total) == (121, 2, 50)
-    assert single.child_count == 0
+    assert (single.gpu_total, single.gpu_ops, single.self_total, single.child_count) == (121, 2, 50, 0)
     assert tree.children(single) == []
 
 
@@ -420,8 +407,7 @@ def test_a_match_stands_where_what_is_around_it_is_shown(session_of):
     matches = list(tree.search(NameFilter("down")))
     assert [tree.node(number).depth for number in matches] == [1, 3, 5]
     shown = {number: row for row, number in enumerate(tree.ancestors(tree.node(matches[1])))}
-    assert tree.rows_around(shown, matches) == [1, 2, 2]
-    assert tree.rows_around({}, matches) == [0, 0, 0]
+    assert (tree.rows_around(shown, matches), tree.rows_around({}, matches)) == ([1, 2, 2], [0, 0, 0])
 
 
 def ranks(export: Export) -> None:
@@ -550,17 +536,13 @@ def test_the_tree_is_what_walking_up_from_every_range_gives(session_of):
             names = (tree.ranges.names[tree.ranges.name[above]], *names)
             above = int(tree.ranges.parent[above])
         naive[names] += 1
-    nodes = [tree.node(number) for number in range(len(tree))]
-    assert {tree.path(node): node.count for node in nodes} == naive
+    assert {tree.path(node): node.count for node in [tree.node(number) for number in range(len(tree))]} == naive
     waiting, reached = tree.roots(), 0
     while waiting:
         node = waiting.pop()
         reached += node.kind is NodeKind.PATH
         waiting += [child for child in tree.children(node) if child.kind is NodeKind.PATH]
     assert reached == len(tree)
-
-
-# ------------------------------------------------------------------------------------------------ the GPU work, tables
 
 
 def test_the_gpu_work_of_a_range_says_what_launched_it(session_of):
@@ -628,5 +610,4 @@ def test_sums_beyond_double_precision_stay_exact(session_of):
             export.range(0, big, "long", style=START_END, range_id=1)
 
     tree = tree_of(session_of(fill))
-    total = int(np.sum([tree.node(number).total for number in range(len(tree))], dtype=np.int64))
-    assert total == 3 * big
+    assert int(np.sum([tree.node(number).total for number in range(len(tree))], dtype=np.int64)) == 3 * big

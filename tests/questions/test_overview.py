@@ -41,15 +41,10 @@ def gpu_process(export: ExportWriter, pid: int, *spans: tuple[int, int]) -> Proc
     return process
 
 
-# The facts
-
-
 def test_the_demo_job_is_described(opened: Opener, tmp_path: Path):
-    paths = TrainingJob(ranks=2, steps=1, layers=1, stall_ms=1).write(tmp_path / "llama-70b")
-    session = opened(*paths)
+    session = opened(*TrainingJob(ranks=2, steps=1, layers=1, stall_ms=1).write(tmp_path / "llama-70b"))
     facts = job_facts(session, ranked_tasks(session))
-    assert facts.title == "llama-70b"
-    assert facts.commands == ("python",)
+    assert (facts.title, facts.commands) == ("llama-70b", ("python",))
     assert (facts.reports, facts.ranks, len(facts.hosts), facts.gpus) == (2, 2, 2, 2)
     assert facts.gpu_models == ("NVIDIA H100 80GB HBM3",)
     assert (facts.nsys_versions, facts.schema_versions) == (("2026.2.1.210",), ("3.25.0",))
@@ -57,8 +52,7 @@ def test_the_demo_job_is_described(opened: Opener, tmp_path: Path):
     assert facts.clocks_aligned
     assert facts.rank_source in ("NCCL communicator", "captured environment")
     starts = [report.metadata.session_start_utc or 0 for report in session.reports]
-    assert facts.session_start == min(starts)
-    assert facts.start_spread == max(starts) - min(starts)
+    assert (facts.session_start, facts.start_spread) == (min(starts), max(starts) - min(starts))
     assert facts.duration is not None
     assert facts.duration >= facts.events.end - facts.events.start > 0
 
@@ -114,9 +108,6 @@ def test_a_shared_gpu_counts_once_where_the_export_tells(opened: Opener, tmp_pat
     assert job_facts(session, ranked_tasks(session)).gpus == gpus
 
 
-# The tasks
-
-
 def test_a_row_for_each_task(opened: Opener, tmp_path: Path):
     path = tmp_path / "run.sqlite"
     with ExportWriter(path, session=Capture(hostname="n01")) as export:
@@ -124,11 +115,9 @@ def test_a_row_for_each_task(opened: Opener, tmp_path: Path):
         process = gpu_process(export, 10, (0, 30), (50, 60))
         export.cuda_device(process, cuda_id=0, gpu_id=2)
         export.memcpy(process, 0, 7, 60, 80, size=64, kind="HtoD", correlation_id=9)
-        main = export.thread(process, 10, "main")
-        export.api(main, 0, 5, "cudaLaunchKernel_v7000", 1)
+        export.api(export.thread(process, 10, "main"), 0, 5, "cudaLaunchKernel_v7000", 1)
         gpu_process(export, 20, (90, 100))
-    session = opened(path)
-    table = tasks_of(session)
+    table = tasks_of(opened(path))
     assert (table.name, table.total, len(table)) == ("overview", 2, 2)
     first, second = list(table.records())
     assert (first["rank"], first["host"], first["gpu"], first["model"]) == (0, "n01", "2", "NVIDIA H100 80GB HBM3")
@@ -170,9 +159,6 @@ def test_a_task_without_a_gpu_has_no_gpu_numbers(opened: Opener, tmp_path: Path)
     assert [row["rank"] for row in table.sorted_by("busy_percent", descending=True).records()] == [1, 0]
 
 
-# The capture
-
-
 @pytest.fixture(scope="module")
 def complaining(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """Two reports that nsys had something to say about, and one of a version that says nothing."""
@@ -206,8 +192,7 @@ def test_diagnostics_are_grouped_worst_first_and_follow_the_tasks_and_the_name_f
     )
     first = next(item.task for item in ranked_tasks(complaining) if item.report_name == "rank0")
     table = diagnostics_table(complaining, Selection(tasks=frozenset({first})).with_name("started"))
-    assert table.rows == [("Info", 1, "rank0", 5, "Profiling has started.")]
-    assert table.total == 2
+    assert (table.rows, table.total) == ([("Info", 1, "rank0", 5, "Profiling has started.")], 2)
     assert table.notes[0].startswith("events may be missing"), "what is filtered out of sight is still true"
 
 
@@ -240,9 +225,6 @@ def test_contents_of_a_range_that_was_never_closed(opened: Opener, tmp_path: Pat
         export.nvtx_range(thread, 70, None, "open")
     found = {row["table"]: row for row in list(contents_table(opened(path)).records())}
     assert (found["nvtx_ranges"]["first"], found["nvtx_ranges"]["last"]) == (10, 70)
-
-
-# Real exports
 
 
 def test_two_real_ranks_on_two_nodes(opened: Opener):

@@ -62,13 +62,9 @@ def test_every_range_gets_the_calls_it_contains(ranges, calls, nested):
 
 def test_a_call_that_outlives_its_range_belongs_to_the_ancestor_that_contains_it():
     #          step, forward, and a call that starts in forward and ends after it
-    ranges = [(0, 100, 1), (10, 50, 1)]
-    calls = [(20, 25, 1, 1000, 1100, 100), (45, 55, 1, 1200, 1500, 300)]
-    result = projected(ranges, calls)
-    assert result.op_count.tolist() == [2, 1]
-    assert result.start.tolist() == [1000, 1000]
-    assert result.end.tolist() == [1500, 1100]
-    assert result.op_time.tolist() == [400, 100]
+    result = projected([(0, 100, 1), (10, 50, 1)], [(20, 25, 1, 1000, 1100, 100), (45, 55, 1, 1200, 1500, 300)])
+    assert (result.op_count.tolist(), result.start.tolist()) == ([2, 1], [1000, 1000])
+    assert (result.end.tolist(), result.op_time.tolist()) == ([1500, 1100], [400, 100])
 
 
 def test_nothing_launched_is_no_projection():
@@ -94,8 +90,7 @@ def test_many_ranges_and_calls():
     calls = np.arange(n) * 2
     launches = LaunchCalls(calls, calls + 1, np.zeros(n, np.int64), calls + 100, calls + 150, np.full(n, 50))
     result = project(starts, 3 * n - starts, np.zeros(n, np.int64), launches)  # 200,000 levels deep
-    assert result.op_count[0] == n
-    assert result.op_time[0] == 50 * n
+    assert (result.op_count[0], result.op_time[0]) == (n, 50 * n)
     assert (result.start[0], result.end[0]) == (100, 2 * (n - 1) + 150)
 
 

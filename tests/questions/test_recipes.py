@@ -143,9 +143,6 @@ class TestTheListOfThem:
         assert all("missing" in said[name] for name in said if name.endswith("_pace"))
 
 
-# -- sums -------------------------------------------------------------------------------------------------------------
-
-
 def type_two(values: Sequence[int], share: float) -> float:
     return float(np.quantile(values, share, method="averaged_inverted_cdf"))
 
@@ -181,8 +178,7 @@ class TestSums:
         for row in found:
             ranks = expected[row["name"]]
             values = [value for own in ranks.values() for value in own]
-            assert (row["count"], row["total"]) == (len(values), sum(values))
-            assert row["median"] == median(values)
+            assert (row["count"], row["total"], row["median"]) == (len(values), sum(values), median(values))
             assert (row["q1"], row["q3"]) == (type_two(values, 0.25), type_two(values, 0.75))
             deviations = [np.std(own, ddof=1) if len(own) > 1 else 0.0 for own in (values, *ranks.values())]
             assert row["stddev"] == pytest.approx(deviations[0])
@@ -231,8 +227,7 @@ class TestSums:
         path = old_schema_export(tmp_path / "doubles.sqlite")
         doubles = "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass = "
         assert native(path, doubles + str(BACKTRACE_CALL)) == [(40,)]
-        found = table(Job(opened(path)), "cuda_api_sum")
-        assert sum(row["count"] for row in found) == 40
+        assert sum(row["count"] for row in table(Job(opened(path)), "cuda_api_sum")) == 40
 
     def test_an_extreme_of_a_process_that_is_no_rank_has_none(self, opened, tmp_path):
         def fill(export, process, main):
@@ -242,8 +237,7 @@ class TestSums:
             export.osrt(main, 0, 50, "read")
             export.osrt(export.thread(helper, 200, "helper"), 0, 900, "read")
 
-        job = Job(opened(written(tmp_path / "helper.sqlite", fill)))
-        (row,) = table(job, "osrt_sum")
+        (row,) = table(Job(opened(written(tmp_path / "helper.sqlite", fill))), "osrt_sum")
         assert (row["count"], row["max"], row["max_rank"], row["min_rank"]) == (2, 900, None, 0)
 
     def test_mpi_calls_may_be_nvtx_ranges_of_old_exports(self, opened, tmp_path):
@@ -333,8 +327,7 @@ class TestNcclOnTheGpu:
                 export.kernel(process, 0, 7 + number, start, end, name="gemm", correlation_id=number)
             for number, (start, end) in enumerate(nccl, 10):
                 export.kernel(process, 0, 20 + number, start, end, name=ALL_REDUCE, correlation_id=number)
-            other = export.process(200, "python")
-            export.kernel(other, 0, 7, 0, 200, name="other", correlation_id=1)
+            export.kernel(export.process(200, "python"), 0, 7, 0, 200, name="other", correlation_id=1)
 
         found = {
             row["name"]: row
@@ -353,9 +346,6 @@ class TestNcclOnTheGpu:
     def test_what_nothing_hides_is_what_the_nccl_table_says(self, job):
         alone = [row["alone"] for row in table(job, "nccl_gpu_overlap_trace") if row["kind"] == "communication"]
         assert sum(alone) == job.pairing().kernels["exposed"].sum() > 0
-
-
-# -- rules ------------------------------------------------------------------------------------------------------------
 
 
 def copies(path: Path) -> Path:
@@ -389,8 +379,7 @@ class TestRules:
         job = Job(opened(path))
         by_pid = {(item.task.process >> 24) & 0xFFFFFF: item.rank for item in job.ranks}
         found = {name: table(job, name) for name in ("cuda_memcpy_sync", "cuda_memcpy_async", "cuda_memset_sync")}
-        ranks = [[row["rank"] for row in own] for own in found.values()]
-        assert ranks == [[by_pid[200]]] * 3
+        assert [[row["rank"] for row in own] for own in found.values()] == [[by_pid[200]]] * 3
         naive = native(
             path,
             "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_MEMCPY m JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
@@ -416,8 +405,7 @@ class TestRules:
 
     def test_gaps_are_those_of_the_union_of_all_work(self, opened, tmp_path):
         def fill(export, process, _):
-            spans = [(0, 30), (10, 20), (100, 130), (131, 140), (400, 410)]
-            for number, (start, end) in enumerate(spans):
+            for number, (start, end) in enumerate([(0, 30), (10, 20), (100, 130), (131, 140), (400, 410)]):
                 export.kernel(process, 0, 7 + number, start, end, name="k", correlation_id=number)
             export.memset(process, 0, 30, 60, 70, size=8, correlation_id=50)
             export.graph_launch(process, 0, 31, 200, 380, graph_id=1, graph_exec_id=1, correlation_id=51)
@@ -460,8 +448,7 @@ class TestRules:
         assert "profiler" not in notes(job, "gpu_gaps", gap=10)
 
     def test_a_gap_that_the_profiler_made_is_listed_as_nsys_has_it(self, opened, shared_export):
-        job = Job(opened(shared_export("ddp-a100-rank0of4")))
-        (row,) = table(job, "gpu_gaps", gap=5 * MILLISECOND)
+        (row,) = table(Job(opened(shared_export("ddp-a100-rank0of4"))), "gpu_gaps", gap=5 * MILLISECOND)
         assert (row["duration"], row["start"]) == (11_183_795, 1_822_597_346)
         assert (row["profiler"], row["work"]) == (11_183_795, "CUDA profiling data flush")
 
@@ -486,9 +473,6 @@ class TestRules:
         (row,) = table(job, "gpu_time_util", threshold=60, chunks=20)
         assert (row["start"], row["duration"], row["busy_percent"]) == (0, 1800, 50.0)
         assert table(job, "gpu_time_util", threshold=50, chunks=20) == []
-
-
-# -- paces and histograms ---------------------------------------------------------------------------------------------
 
 
 class TestPaces:
@@ -563,8 +547,7 @@ class TestPaces:
             return lambda export, process, _: export.kernel(process, 0, 7, 0, 10, name=name, correlation_id=1)
 
         paths = [written(tmp_path / f"rank{number}.sqlite", fill(name)) for number, name in enumerate(("a()", "b()"))]
-        job = Job(opened(*paths))
-        found = table(job, "cuda_gpu_kern_hist", name="b()", by_rank=True)
+        found = table(Job(opened(*paths)), "cuda_gpu_kern_hist", name="b()", by_rank=True)
         assert [(row["rank"], row["name"], row["count"]) for row in found] == [(1, "b()", 1)]
 
     def test_a_range_is_found_without_its_domain(self, job):
@@ -591,15 +574,11 @@ class TestHistogram:
     def test_every_launch_is_in_the_class_of_its_duration(self, job, demo_job):
         found = table(job, "cuda_gpu_kern_hist")
         for name, ranks in by_name(demo_job, KERNELS).items():
-            values = [value for own in ranks.values() for value in own]
-            counts, _ = np.histogram(values, bins=[*EDGES, 10**15])
+            counts, _ = np.histogram([value for own in ranks.values() for value in own], bins=[*EDGES, 10**15])
             own = {row["low"]: row["count"] for row in found if row["name"] == name}
             assert own == {edge: count for edge, count in zip(EDGES, counts.tolist(), strict=True) if count}
         (one,) = {row["name"] for row in table(job, "cuda_gpu_kern_hist", name=found[0]["name"])}
         assert one == found[0]["name"]
-
-
-# -- maps -------------------------------------------------------------------------------------------------------------
 
 
 def scene(path: Path) -> Path:
@@ -705,21 +684,14 @@ def test_a_mean_rate_is_that_of_its_samples_moment_by_moment(samples, lo, width,
         )
 
 
-# -- ranks ------------------------------------------------------------------------------------------------------------
-
-
 def test_ranks_are_those_of_the_job_and_not_the_order_of_names(opened, demo_job, tmp_path):
     """NVIDIA's recipes number the sorted names: there `a` would be rank 0."""
     for name, rank in (("a", 3), ("b", 0)):
         shutil.copy(demo_job[rank], tmp_path / f"{name}.sqlite")
-    job = Job(opened(tmp_path / "a.sqlite", tmp_path / "b.sqlite"))
-    found = table(job, "cuda_gpu_kern_sum", by_rank=True)
+    found = table(Job(opened(tmp_path / "a.sqlite", tmp_path / "b.sqlite")), "cuda_gpu_kern_sum", by_rank=True)
     for name, rank in (("a", 3), ("b", 0)):
         total = native(tmp_path / f"{name}.sqlite", "SELECT sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL")
         assert [(sum(row["total"] for row in found if row["rank"] == rank),)] == total
-
-
-# -- real exports -----------------------------------------------------------------------------------------------------
 
 
 def test_two_ranks_of_one_report_are_two_ranks(opened):

@@ -76,8 +76,6 @@ def launch(
     export.kernel(process, 0, 7, begin, begin + duration, name=name, correlation_id=correlation)
 
 
-# --- the innermost range -----------------------------------------------------------------------------------------
-
 Span = tuple[int, int, int]  # start, end, thread
 
 
@@ -97,8 +95,7 @@ def test_the_innermost_range_encloses_the_call_and_starts_last(ranges, calls, or
         starts, ends, threads = columns(drawn)
         return starts + origin, ends + origin, threads * apart
 
-    found = innermost(moved(ranges), moved(calls)).tolist()
-    for (start, end, thread), index in zip(calls, found, strict=True):
+    for (start, end, thread), index in zip(calls, innermost(moved(ranges), moved(calls)).tolist(), strict=True):
         around = [
             (one[0], -one[1], number)
             for number, one in enumerate(ranges)
@@ -118,9 +115,6 @@ def test_the_innermost_ranges_of_many_calls_take_no_quadratic_time(length):
     threads = np.zeros(number, np.int64)
     found = innermost((starts, ends, threads), (starts + 5, starts + 6, threads))
     assert found.tolist() == ([0] * number if length == 3 else list(range(number)))
-
-
-# --- range/kernel ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -239,17 +233,13 @@ def test_a_named_trace_pages_streams_and_sorts_as_one(ranged):
     name = [column.key for column in answer.columns].index("name")
     ordered = answer.sorted_by("name", True)
     assert [row[name] for row in ordered.page(0, 9)] == sorted((row[name] for row in rows), reverse=True)
-    longest = answer.sorted_by("start", True)
-    assert list(longest.page(0, 9)) == rows[::-1]
+    assert list(answer.sorted_by("start", True).page(0, 9)) == rows[::-1]
 
 
 def test_the_name_filter_looks_at_the_kernels_own_name(ranged):
     for report in ("cuda_gpu_kern_sum:nvtx-name:base", "cuda_gpu_trace:nvtx-name:base"):
         assert names(ranged, report, Selection(name=NameFilter("step"))) == []
         assert names(ranged, report, Selection(name=NameFilter("outer"))) == ["step/outer"]
-
-
-# --- several reports ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -313,9 +303,6 @@ def test_the_traces_of_several_reports_are_in_job_time_with_their_own_threads(tw
     assert [row["Start (ns)"] for row in records(two, "cuda_gpu_trace")] == ["1050", "2050", "1001051", "1002051"]
 
 
-# --- time windows ------------------------------------------------------------------------------------------------
-
-
 def test_each_table_is_filtered_by_the_window_on_its_own(tmp_path, opened):
     """Three kernels, each 1,000 ns after its call; the range around all calls ends before the last kernel starts."""
     with ExportWriter(tmp_path / "windowed.sqlite") as export:
@@ -338,9 +325,6 @@ def test_each_table_is_filtered_by_the_window_on_its_own(tmp_path, opened):
     # A call or range outside of it gives no range.
     assert set(names(session, "cuda_gpu_kern_sum:nvtx-name", window)) == {"k0", "step/k1"}
     assert names(session, "cuda_gpu_kern_sum:nvtx-name", Selection(window=Window(3_600, 5_000))) == ["k2"]
-
-
-# --- the GPU trace -----------------------------------------------------------------------------------------------
 
 
 def test_the_gpu_trace_has_throughput_in_whole_inverse_durations(tmp_path, opened):
@@ -377,9 +361,6 @@ def test_the_gpu_trace_has_throughput_in_whole_inverse_durations(tmp_path, opene
     assert any("graph" in note for note in ask(session, "cuda_gpu_trace").notes)
 
 
-# --- sums and traces of calls --------------------------------------------------------------------------------------
-
-
 def test_memory_operations_alone_are_gpu_work(tmp_path, opened):
     with ExportWriter(tmp_path / "memory.sqlite") as export:
         process = export.process(5_000)
@@ -407,8 +388,7 @@ def test_calls_with_result_and_thread_and_the_second_row_of_one_without_a_versio
     with ExportWriter(tmp_path / "calls.sqlite") as export:
         process = export.process(5_000)
         named = export.thread(process, 5_001, "worker", priority=5)
-        nameless = Thread(process, 5_002, "", process.global_id | 5_002)
-        export.api(nameless, 200, 230, "cudaGraphLaunch_v10000", 7)
+        export.api(Thread(process, 5_002, "", process.global_id | 5_002), 200, 230, "cudaGraphLaunch_v10000", 7)
         export.api(named, 100, 150, "cudaMalloc_v3020", 6, return_value=2)
         # ThreadNames may name a thread twice (it was renamed); a call stays one row.
         export.thread(process, 5_001, "worker", priority=5)
@@ -457,8 +437,7 @@ def test_calls_that_were_recorded_twice_count_as_nsys_counts_them(tmp_path, open
     assert len(records(session, "cuda_kern_exec_trace")) == len(records(session, "cuda_api_trace")) == 80
     assert sum(int(row["Count"]) for row in records(session, "cuda_kern_exec_sum")) == 80
     found = [row["Operation"] for row in records(session, "cuda_api_gpu_sum") if row["Category"] == "CUDA_API"]
-    assert Counter(found) == Counter(names(session, "cuda_api_sum"))
-    assert Counter(found)["cudaLaunchKernel"] == 2
+    assert (Counter(found), Counter(found)["cudaLaunchKernel"]) == (Counter(names(session, "cuda_api_sum")), 2)
     # … but the name of a kernel has its range once.
     ranged = records(session, "cuda_gpu_kern_sum:nvtx-name")
     assert sum(int(row["Instances"]) for row in ranged) == 40

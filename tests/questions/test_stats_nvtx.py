@@ -91,9 +91,6 @@ def cells(session: Session, report: str, *keys: str, selection: Selection = EVER
     return [tuple(row[key] for key in keys) for row in records(session, report, selection)]
 
 
-# ------------------------------------------------------------------------------------------- against the definition
-
-
 @dataclass(frozen=True)
 class Drawn:
     """One drawn export: ranges (start, end, thread, style, name), calls (start, end, thread, id), kernels."""
@@ -255,9 +252,6 @@ def check_projection(drawn: Drawn, rows: list[dict[str, Any]], summary: list[dic
     assert [(-row["total"], row["name"]) for row in summary] == sorted((-row["total"], row["name"]) for row in summary)
 
 
-# ------------------------------------------------------------------------------------------------ several reports
-
-
 def step_with_kernel(export: Export, length: int = 10) -> None:
     export.range(0, 100, "step")
     export.range(10, 50, "forward")
@@ -279,8 +273,7 @@ def kernel_alone(export: Export) -> None:
 def test_what_one_report_launched_is_not_in_the_ranges_of_another(session_of):
     """Processes, threads, correlation ids and times are the same in both."""
     session = session_of(range_alone, kernel_alone)
-    assert records(session, "nvtx_gpu_proj_sum") == []
-    assert records(session, "nvtx_gpu_proj_trace") == []
+    assert (records(session, "nvtx_gpu_proj_sum"), records(session, "nvtx_gpu_proj_trace")) == ([], [])
     assert records(session, "nvtx_kern_sum") == []
 
 
@@ -364,9 +357,6 @@ def test_kernels_by_range_are_all_kernels_where_the_nvtx_table_has_no_ranges(ses
     ]
 
 
-# --------------------------------------------------------------------------------------------------- the selection
-
-
 def test_the_window_narrows_each_table_by_itself(session_of):
     """Step and forward overlap the window, the first call and its kernel do not, the second kernel is too late."""
 
@@ -443,9 +433,6 @@ def test_tasks_and_devices_narrow_ranges_and_work(session_of):
     assert cells(session, "nvtx_kern_sum", "total", selection=second) == [(15,), (15,)]
 
 
-# -------------------------------------------------------------------------------------------------- special ranges
-
-
 def test_an_open_range_ends_at_the_last_time_of_the_nvtx_table_of_its_report(session_of):
     def fill(export: Export) -> None:
         export.range(10, None, "never closed")
@@ -511,9 +498,6 @@ def test_names_carry_their_domain_and_those_of_kernels_are_as_asked_for(session_
     assert ask(session, "nvtx_gpu_proj_sum").notes == (
         "1 whole CUDA graph launches are not projected, as in nsys stats",
     )
-
-
-# ------------------------------------------------------------------------------------------------------- the answer
 
 
 def test_name_trees_and_sorting(session_of):

@@ -282,12 +282,10 @@ class TestGolden:
         job = job_of([shared_export("ddp-a100-rank0of4")])
         ((task, found),) = job.steps().of_task.items()
         assert isinstance(task, Task)
-        assert found.name == "step *"
-        assert found.numbers.tolist() == list(range(59))
+        assert (found.name, found.numbers.tolist()) == ("step *", list(range(59)))
         assert (found.starts[0], found.ends[0]) == (7_948_364, 35_096_540)
         assert (found.starts[58], found.ends[58]) == (1_785_094_512, 1_814_212_735)
-        kernels = in_steps(job.pairing(), job.steps()).kernels
-        assert kernels["step"].value_counts().tolist() == [8] * 59
+        assert in_steps(job.pairing(), job.steps()).kernels["step"].value_counts().tolist() == [8] * 59
         job.close()
 
     def test_a_capture_without_numbered_ranges_has_none(self, shared_export):

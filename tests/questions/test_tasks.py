@@ -127,8 +127,7 @@ class TestEnvironment:
 
     def test_a_rank_that_is_the_same_everywhere_is_passed_over(self, job):
         """A batch shell's rank of zero, and that of another launcher."""
-        slurm = environments({"SLURM_PROCID": "0"}, {"SLURM_PROCID": "0"})
-        assert numbers(job(*slurm)) == ([0, 1], BY_ORDER)
+        assert numbers(job(*environments({"SLURM_PROCID": "0"}, {"SLURM_PROCID": "0"}))) == ([0, 1], BY_ORDER)
         for same, other in (("SLURM_PROCID", "PMI_RANK"), ("PALS_RANKID", "SLURM_PROCID")):
             told = environments({same: "0", other: "1"}, {same: "0", other: "0"})
             assert numbers(job(*told)) == ([1, 0], BY_ENVIRONMENT), same

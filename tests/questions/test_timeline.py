@@ -95,9 +95,6 @@ def operations(job: Job, lane: Lane) -> list[tuple[int, int, str, str]]:
     return sorted((start + moved, end + moved, category, name) for start, end, category, name in found)
 
 
-# Columns
-
-
 def brute_force(parts: dict[str, list[tuple[int, int]]], window: Window, count: int) -> list[tuple[str, float]]:
     """The dominating category and the busy share of each column, nanosecond by nanosecond (whole ns columns only)."""
     width = (window.end - window.start) // count
@@ -170,9 +167,6 @@ def covered(ranges: list[tuple[int, int]], low: float, high: float) -> float:
     return total
 
 
-# Lanes
-
-
 def test_a_closed_rank_is_a_lane_for_each_of_its_gpus(timeline):
     lanes, is_whole = timeline.lanes(frozenset())
     assert [lane_label(lane) for lane in lanes] == [f"rank {rank} GPU" for rank in range(4)]
@@ -202,8 +196,7 @@ def test_an_opened_rank_shows_mpi_openacc_and_openmp_on_its_threads(tmp_path):
         lanes, _ = timeline.lanes(frozenset({timeline.ranks[0].task}))
         labels = [lane_label(lane).strip() for lane in lanes if lane.calls is not None]
         assert labels == ["MPI simulation", "OpenACC", "OpenMP"]
-        counts = {lane.calls: len(timeline.events(lane).start) for lane in lanes if lane.calls is not None}
-        assert counts == {
+        assert {lane.calls: len(timeline.events(lane).start) for lane in lanes if lane.calls is not None} == {
             EventKind.MPI: report.count(tables.mpi_calls),
             EventKind.OPENACC: 4,
             EventKind.OPENMP: 4,
@@ -244,9 +237,6 @@ def test_the_selection_says_which_ranks_and_streams_there_are(job, timeline, ope
         Timeline.of(job, chosen).work(lanes[[lane.is_host for lane in lanes].index(False)]).length
         == timeline.work(stream).length
     )
-
-
-# Events
 
 
 @pytest.mark.parametrize("chosen", [slice(1, 3), pytest.param(slice(None), marks=pytest.mark.campaign)])
@@ -311,9 +301,6 @@ def test_marked_columns_hold_an_operation_of_that_name(job, timeline, opened_lan
     assert any(picture.marked for picture in pictures.values())
 
 
-# Calls
-
-
 def calls_of(job: Job, report: int) -> list[tuple[int, int, str]]:
     """Thread, start and name of the API calls of a report, from SQLite itself, in job time."""
     found = next(one for one in job.session.reports if one.index == report)
@@ -334,9 +321,6 @@ def test_the_calls_of_a_thread_are_events_of_its_lanes(job, timeline, opened_lan
         assert timeline.lane_of(dict(zip([column.key for column in EVENT_COLUMNS], row, strict=True))) == lane
 
 
-# Matches
-
-
 @pytest.mark.parametrize(
     ("word", "most"),
     [
@@ -350,8 +334,7 @@ def test_matches_are_visited_in_order_of_time_and_lane_and_counted(job, timeline
     window = job.extent()
     matches = Matches(timeline, tuple(opened_lanes), window, NameFilter(word))
     expected = []
-    shown = [lane for lane in opened_lanes if lane.is_host or lane.stream is not None or lane.rank != 0]
-    for lane in shown:
+    for lane in [lane for lane in opened_lanes if lane.is_host or lane.stream is not None or lane.rank != 0]:
         if lane.is_host:
             own = timeline.events(lane)
             names = [own.names[number] for number in own.name.tolist()]
@@ -372,9 +355,6 @@ def test_matches_are_visited_in_order_of_time_and_lane_and_counted(job, timeline
         back.append((int(found.row[0]), opened_lanes.index(found.lane)))
     assert back[::-1] == seen
     assert matches.next_to(*seen[0][:1], opened_lanes[seen[0][1]], forward=False) is None
-
-
-# NVTX
 
 
 def test_ranges_of_a_lane_are_named_and_visited_in_order(job, timeline, opened_lanes):
@@ -441,14 +421,9 @@ def test_collectives_are_named_as_such(job, timeline, opened_lanes):
     assert "AllReduce" in names and names <= set(COLLECTIVES)
 
 
-# Drawing
-
-
 def drawn(count: int, category: list[int], busy: list[float], spans: tuple[Span, ...] = ()) -> str:
-    window = Window(0, 10 * count)
-    made = Columns(window, np.array(category, np.int8), np.array(busy), {})
-    lane = Lane.__new__(Lane)
-    return lane_text(LanePicture(lane, made, None, spans)).with_names()
+    made = Columns(Window(0, 10 * count), np.array(category, np.int8), np.array(busy), {})
+    return lane_text(LanePicture(Lane.__new__(Lane), made, None, spans)).with_names()
 
 
 def test_letters_say_category_and_whether_half_of_the_column_is_busy():
@@ -471,9 +446,6 @@ def test_a_name_stands_in_the_columns_of_its_event():
     assert drawn(12, [1] * 12, full, both) == "│scalK│add K"
 
 
-# Tables
-
-
 def test_the_table_has_the_operations_of_the_lanes_in_the_window(job, timeline, opened_lanes):
     lane = stream_lanes(opened_lanes)[0]
     own = operations(job, lane)
@@ -484,12 +456,8 @@ def test_the_table_has_the_operations_of_the_lanes_in_the_window(job, timeline, 
     assert answer.name == "timeline"
 
 
-# Real exports
-
-
 def test_real_lanes_of_a_job_with_data_loader_threads(opened):
-    session = opened(*shared("ddp-a100-rank0of4"))
-    timeline = Timeline.of(Job(session), Selection())
+    timeline = Timeline.of(Job(opened(*shared("ddp-a100-rank0of4"))), Selection())
     lanes, _ = timeline.lanes(frozenset({timeline.ranks[0].task}))
     labels = [lane_label(lane).strip() for lane in lanes if not lane.is_host]
     assert labels == ["rank 0 GPU", "stream 7", "stream 16", "stream 20", "stream 17"]

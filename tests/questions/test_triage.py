@@ -112,8 +112,7 @@ def test_a_slow_host_costs_what_the_job_lost(healthy, judged_job):
     found = judged_job(("slow_places",), slow_host=1).found
     one = finding(found, "slow-place")
     told(one, "all GPUs of host gpu-a02")
-    assert one.ranks == (2, 3)
-    assert one.cost == pytest.approx(found.time - healthy.found.time, rel=0.1)
+    assert (one.ranks, one.cost) == ((2, 3), pytest.approx(found.time - healthy.found.time, rel=0.1))
 
 
 @pytest.mark.campaign
@@ -180,8 +179,7 @@ def test_copies_cost_the_time_that_no_kernel_hides(tmp_path, call, name):
         for start in gpu.rounds(50, 4 * MS, 3 * MS):
             gpu.copy(call, start + 2 * MS + 500_000, start + 4 * MS - 100_000)
     found = triaged(tmp_path / "copies.sqlite", rules=("memory_copies", "exposed_memory"))
-    assert finding(found, name).cost == 50 * 900_000
-    assert finding(found, "exposed-memory").cost == 50 * 900_000
+    assert (finding(found, name).cost, finding(found, "exposed-memory").cost) == (50 * 900_000, 50 * 900_000)
     assert len({"synchronous-copies", "pageable-copies"} & ids(found)) == 1
 
 
@@ -214,16 +212,14 @@ def numbered_steps(path: Path, times: list[int]) -> Path:
 
 def test_the_first_steps_are_warm_up_and_no_slow_steps(tmp_path):
     found = triaged(numbered_steps(tmp_path / "warm.sqlite", [60, 40, *[10] * 15]))
-    assert finding(found, "warm-up").cost == pytest.approx(80 * MS, rel=0.1)
-    assert ids(found) == set()
+    assert (finding(found, "warm-up").cost, ids(found)) == (pytest.approx(80 * MS, rel=0.1), set())
 
 
 def test_steps_that_become_slower_drift(tmp_path):
     found = triaged(numbered_steps(tmp_path / "drift.sqlite", [20, 20, *range(20, 32)]))
     # The median of the first third is 21.5 ms.
     lost = sum(max(time - 21.5, 0) for time in range(20, 32)) * MS
-    assert finding(found, "drift").cost == pytest.approx(lost, rel=0.1)
-    assert ids(found) == {"drift"}
+    assert (finding(found, "drift").cost, ids(found)) == (pytest.approx(lost, rel=0.1), {"drift"})
 
 
 def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say_whatever_rule_fails(tmp_path, monkeypatch):

@@ -50,10 +50,8 @@ def late(path, *, recorded=True, before=900, after=0):
     ],
 )
 def test_a_long_start_or_end_is_a_remark_with_what_the_cpu_did(tmp_path, name, written, cost, says, advises):
-    found = triaged(late(tmp_path / "a.sqlite", **written), rules=("start_and_end",))
-    (one,) = found.findings
-    assert (one.id, one.severity) == (name, Severity.INFO)
-    assert one.cost == pytest.approx(cost * MS, rel=1e-3)
+    (one,) = triaged(late(tmp_path / "a.sqlite", **written), rules=("start_and_end",)).findings
+    assert (one.id, one.severity, one.cost) == (name, Severity.INFO, pytest.approx(cost * MS, rel=1e-3))
     told(one, says, advises=advises)
 
 
@@ -155,8 +153,7 @@ def test_gaps_are_folded_by_their_times_and_not_by_their_cost(tmp_path):
             gpu.export.osrt(gpu.main, start + 20 * MS, start + 39 * MS, "poll")
     found = triaged(tmp_path / "a.sqlite", rules=COMPILING)
     assert finding(found, "jit-compilation").cost == pytest.approx(400 * MS, rel=0.05)
-    assert finding(found, "idle-gaps").under == ""
-    assert finding(found, "start-up").under == "jit-compilation"
+    assert (finding(found, "idle-gaps").under, finding(found, "start-up").under) == ("", "jit-compilation")
 
 
 @pytest.mark.parametrize(

@@ -338,8 +338,7 @@ def test_the_limit_of_fusing_is_that_of_a_sweep_over_a_real_export(shared_export
         FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName ORDER BY 1, 2"""
     saved, kernels, run = 0, 0, []
     last = (None, 0, 0, "", "")
-    rows = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True).execute(query).fetchall()
-    for row in [*rows, last]:
+    for row in [*sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True).execute(query).fetchall(), last]:
         is_pointwise = "multi_tensor" not in row[3] and (
             family_of(row[3]) == ELEMENTWISE or (family_of(row[3]) == COPY and "copy_kernel" in row[3])
         )
@@ -385,8 +384,7 @@ def test_a_stretch_bound_by_launches_is_a_part_of_the_account_and_no_launch_over
 
 @pytest.mark.parametrize(("gib", "severity"), [(78, Severity.WARNING), (73, Severity.INFO)])
 def test_the_share_of_the_devices_memory_decides(tmp_path, gib, severity):
-    found = triaged(*ill.full_memory(tmp_path / "full.sqlite", gib).paths, rules=("device_memory",))
-    (one,) = found.findings
+    (one,) = triaged(*ill.full_memory(tmp_path / "full.sqlite", gib).paths, rules=("device_memory",)).findings
     assert (one.id, one.severity) == ("memory-full", severity)
     share = f"{gib} GiB of 79.18 GiB ({100 * (gib << 30) / 85_014_413_312:.0f} %)"
     told(one, share, f"2 allocations, the largest {gib - 10} GiB")

@@ -216,8 +216,7 @@ def test_the_launcher_of_nsys_is_not_the_program(tmp_path):
 def test_a_run_of_ten_times_the_time_got_worse(tmp_path):
     short, long = stepped(tmp_path / "a.sqlite", [20] * 3, 10), stepped(tmp_path / "b.sqlite", [200] * 3, 100)
     with closing(job_of(short)) as before, closing(job_of(long)) as after:
-        found = against(Side(after, Selection(), "b"), Side(before, Selection(), "a"))
-        head = change_lines(found)
+        head = change_lines(against(Side(after, Selection(), "b"), Side(before, Selection(), "a")))
         assert "Nothing got worse" not in "".join(head[:4])
         assert "10.0 × slower" in head[0]
 

@@ -102,13 +102,11 @@ def test_totals_are_those_of_sets_of_nanoseconds(drawn, window):
     spent = only(session, window)
     k, c, m, g = (points(events, kind, window) for kind in "KCMG")
     assert (spent.kernels, spent.nccl, spent.memory, spent.graph) == (len(k), len(c), len(m), len(g))
-    assert spent.busy == len(k | c | m | g)
-    assert spent.overlap == len(k & c)
-    assert spent.exposed_nccl == len(c - k)
-    assert spent.exposed_memory == len(m - k)
-    assert spent.memory_only == len(m - k - c)
-    assert spent.graph_only == len(g - k - c - m)
+    assert (spent.busy, spent.overlap) == (len(k | c | m | g), len(k & c))
+    assert (spent.exposed_nccl, spent.exposed_memory) == (len(c - k), len(m - k))
+    assert (spent.memory_only, spent.graph_only) == (len(m - k - c), len(g - k - c - m))
     assert spent.idle == window.end - window.start - spent.busy
+
     parts = (spent.kernels, spent.exposed_nccl, spent.memory_only, spent.graph_only, spent.idle)
     assert sum(parts) == spent.time == window.end - window.start
 
@@ -210,8 +208,7 @@ def test_tasks_devices_and_streams_narrow_but_a_name_filter_does_not(opened, tmp
 
 def test_reports_lie_on_the_job_clock_and_are_missing_outside_their_session(opened, tmp_path):
     early = one_device(tmp_path / "rank0.sqlite", [("K", 0, 100)], duration=100)
-    late = one_device(tmp_path / "rank1.sqlite", [("K", 0, 50)], START + 200, duration=100)
-    session = opened(early, late)
+    session = opened(early, one_device(tmp_path / "rank1.sqlite", [("K", 0, 50)], START + 200, duration=100))
     assert [recorded(report) for report in session.reports] == [Window(0, 100), Window(200, 300)]
     window = extent(session, Selection(), fit=False)
     assert window == Window(0, 300)
@@ -221,8 +218,7 @@ def test_reports_lie_on_the_job_clock_and_are_missing_outside_their_session(open
     np.testing.assert_array_equal(first.busy, [1, 1, math.nan, math.nan, math.nan, math.nan])
     np.testing.assert_array_equal(second.busy, [math.nan, math.nan, math.nan, math.nan, 1, 0])
     assert (second.totals.busy, second.totals.recorded, second.totals.time) == (50, 100, 300)
-    table = utilisation_table(busy, window)
-    assert "ranks 0, 1 were not recorded for all of this time" in table.notes[-1]
+    assert "ranks 0, 1 were not recorded for all of this time" in utilisation_table(busy, window).notes[-1]
     assert utilisation_table(busy, Window(0, 50)).notes[-1].startswith("rank 1 was not recorded")
     over_time = utilisation_over_time(busy, window, 6)
     assert [row[2] for row in over_time.page(0, 6)] == [0, 50, 100, 150, 200, 250]
@@ -232,8 +228,7 @@ def test_reports_lie_on_the_job_clock_and_are_missing_outside_their_session(open
 def test_runs_that_share_no_clock_have_extents_of_their_own(opened, tmp_path):
     hour = 3600 * 10**9
     before = one_device(tmp_path / "before.sqlite", [("K", 10, 20)])
-    after = one_device(tmp_path / "after.sqlite", [("K", 510, 540)], START + hour)
-    session = opened(before, after)
+    session = opened(before, one_device(tmp_path / "after.sqlite", [("K", 510, 540)], START + hour))
     assert extent(session, Selection()) == Window(10, 540)
     assert extents(session, Selection()) == {0: Window(10, 20), 1: Window(510, 540)}
     chosen = Selection(tasks=frozenset({ranked_tasks(session)[1].task}))
@@ -280,9 +275,6 @@ def test_the_table_names_device_and_gpu(opened, tmp_path):
     assert (row["Recorded (ns)"], row["Window (ns)"]) == (100, 100)
 
 
-# GPU metrics
-
-
 METRICS = (
     "GPC Clock Frequency [MHz]",
     "SMs Active [Throughput %]",
@@ -322,8 +314,7 @@ def test_metrics_are_clamped_and_averaged_in_each_bin(sampled):
 
 def test_metrics_of_the_selected_task_are_those_of_its_gpu(sampled):
     task = next(item.task for item in ranked_tasks(sampled) if item.pid == 200)
-    sources = metric_sources(sampled, Selection(tasks=frozenset({task})))
-    assert {source.gpu for source in sources} == {5}
+    assert {source.gpu for source in metric_sources(sampled, Selection(tasks=frozenset({task})))} == {5}
     assert metric_sources(sampled, Selection(tasks=frozenset())) == []
 
 
@@ -335,9 +326,6 @@ def test_a_window_between_samples_keeps_its_lanes(sampled):
     assert [lane.mean for lane in metric_lanes(sampled, Selection(), Window(5, 5), 4)] == [None] * 6
     with pytest.raises(ValueError, match="at least one bin"):
         metric_lanes(sampled, Selection(), Window(0, 60), 0)
-
-
-# Real exports
 
 
 GOLDEN = {
@@ -394,8 +382,7 @@ def test_shares_of_real_sessions(opened):
 
 
 def test_real_metric_samples_stay_percentages(opened):
-    session = opened(*shared("gpu-metrics"))
-    lanes = metric_lanes(session, Selection(), Window(-1_000_000, 600_000_000), 300)
+    lanes = metric_lanes(opened(*shared("gpu-metrics")), Selection(), Window(-1_000_000, 600_000_000), 300)
     assert [lane.source.family for lane in lanes] == [
         "GR active", "SM active", "SM issue", "tensor active", "DRAM read", "DRAM write", "PCIe TX", "PCIe RX",
     ]  # fmt: skip
