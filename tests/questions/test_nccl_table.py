@@ -123,15 +123,11 @@ class TestGroups:
     EVERY = [one for size in (1, 2) for one in combinations(By, size) if len({By.SIZE, By.POW2, By.BYTES} & {*one}) < 2]
     EVERY.append(tuple(by for by in By if by not in (By.SIZE, By.POW2)))
 
-    @pytest.mark.parametrize(
-        ("selection", "groupings"),
-        [
-            (EVERYTHING, EVERY[::3]),
-            (EVERYTHING.with_name("!gather"), EVERY[::9]),
-            pytest.param(EVERYTHING, EVERY, marks=pytest.mark.campaign),
-        ],
-        ids=["some", "filtered", "all"],
-    )
+    @pytest.mark.parametrize(("selection", "groupings"), [
+        (EVERYTHING, EVERY[::3]),
+        (EVERYTHING.with_name("!gather"), EVERY[::9]),
+        pytest.param(EVERYTHING, EVERY, marks=pytest.mark.campaign),
+    ], ids=["some", "filtered", "all"])  # fmt: skip
     def test_every_grouping_adds_up_to_the_ungrouped_row(self, mixed, selection, groupings):
         whole = mixed.summary(selection, ()).frame().set_index("what")[self.SUMMED]
         assert whole["count"].to_dict()[KERNEL] > 40
@@ -141,15 +137,12 @@ class TestGroups:
             assert not parts.duplicated(["what", *(COLUMNS[one].key for one in by)]).any(), by
             pd.testing.assert_frame_equal(parts.groupby("what")[self.SUMMED].sum(min_count=1).loc[whole.index], whole)
 
-    @pytest.mark.parametrize(
-        ("by", "selection"),
-        [
-            (USUAL, EVERYTHING.with_window(Window(400_000_000, 450_000_000))),
-            (USUAL, EVERYTHING),
-            ((By.STEP, By.STREAM), EVERYTHING),
-            ((By.COMMUNICATOR, By.RANK, By.POW2), EVERYTHING),
-        ],
-    )
+    @pytest.mark.parametrize(("by", "selection"), [
+        (USUAL, EVERYTHING.with_window(Window(400_000_000, 450_000_000))),
+        (USUAL, EVERYTHING),
+        ((By.STEP, By.STREAM), EVERYTHING),
+        ((By.COMMUNICATOR, By.RANK, By.POW2), EVERYTHING),
+    ])  # fmt: skip
     def test_every_row_opens_what_is_behind_it_in_order_of_time(self, mixed, by, selection):
         answer = mixed.summary(selection, by)
         keys = [COLUMNS[one].key for one in by]

@@ -620,30 +620,27 @@ def scene_job(tmp_path_factory):
 
 
 class TestMaps:
-    @pytest.mark.parametrize(
-        ("name", "key", "expected"),
-        [
-            ("cuda_gpu_time_util_map", "busy_percent", [0, 100, 100, 100, 0, 100, 0, 100, 100, 0]),
-            ("cuda_gpu_time_util_map", "busy_percent", [50, 100, 50, 50, 50]),
-            ("cuda_gpu_time_util_map", "all_percent", [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]),
-            # Of two kernels of one group none has the times of the projected range alone: NVIDIA's counted compute.
-            ("nccl_gpu_time_util_map", "nccl_percent", [0, 0, 100, 100, 0, 0, 0, 0, 0, 0]),
-            ("nccl_gpu_time_util_map", "compute_percent", [0, 100, 100, 0, 0, 100, 0, 0, 0, 0]),
-            ("nccl_gpu_time_util_map", "all_percent", [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]),
-            ("mpi_gpu_time_util_map", "mpi_percent", [0, 0, 100, 100, 100, 0, 0, 0, 0, 0]),
-            ("mpi_gpu_time_util_map", "overlap_percent", [0, 0, 100, 100, 0, 0, 0, 0, 0, 0]),
-            ("ucx_gpu_time_util_map", "ucx_percent", [100, 0, 50, 0, 0, 0, 0, 0, 0, 100]),
-            ("ucx_gpu_time_util_map", "overlap_percent", [0, 0, 50, 0, 0, 0, 0, 0, 0, 0]),
-            # Means of samples, without glitches.
-            ("gpu_metric_util_map", "sm_active", [5, 25, 45, 65, 85]),
-            ("gpu_metric_util_map", "tensor_active", [0, 0, 0, 0, 50]),
-            ("gpu_metric_util_map", "sm_issue", [None] * 5),
-            # NVIDIA's recipe of 2023.4 has sent and received the other way round.
-            ("network_traffic_map", "sent", [1e5, 3e5, None, None, None]),
-            ("network_traffic_map", "received", [7e3, 9e3, None, None, None]),
-            ("network_traffic_map", "sent", [2e5, None]),
-        ],
-    )
+    @pytest.mark.parametrize(("name", "key", "expected"), [
+        ("cuda_gpu_time_util_map", "busy_percent", [0, 100, 100, 100, 0, 100, 0, 100, 100, 0]),
+        ("cuda_gpu_time_util_map", "busy_percent", [50, 100, 50, 50, 50]),
+        ("cuda_gpu_time_util_map", "all_percent", [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]),
+        # Of two kernels of one group none has the times of the projected range alone: NVIDIA's counted compute.
+        ("nccl_gpu_time_util_map", "nccl_percent", [0, 0, 100, 100, 0, 0, 0, 0, 0, 0]),
+        ("nccl_gpu_time_util_map", "compute_percent", [0, 100, 100, 0, 0, 100, 0, 0, 0, 0]),
+        ("nccl_gpu_time_util_map", "all_percent", [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]),
+        ("mpi_gpu_time_util_map", "mpi_percent", [0, 0, 100, 100, 100, 0, 0, 0, 0, 0]),
+        ("mpi_gpu_time_util_map", "overlap_percent", [0, 0, 100, 100, 0, 0, 0, 0, 0, 0]),
+        ("ucx_gpu_time_util_map", "ucx_percent", [100, 0, 50, 0, 0, 0, 0, 0, 0, 100]),
+        ("ucx_gpu_time_util_map", "overlap_percent", [0, 0, 50, 0, 0, 0, 0, 0, 0, 0]),
+        # Means of samples, without glitches.
+        ("gpu_metric_util_map", "sm_active", [5, 25, 45, 65, 85]),
+        ("gpu_metric_util_map", "tensor_active", [0, 0, 0, 0, 50]),
+        ("gpu_metric_util_map", "sm_issue", [None] * 5),
+        # NVIDIA's recipe of 2023.4 has sent and received the other way round.
+        ("network_traffic_map", "sent", [1e5, 3e5, None, None, None]),
+        ("network_traffic_map", "received", [7e3, 9e3, None, None, None]),
+        ("network_traffic_map", "sent", [2e5, None]),
+    ])  # fmt: skip
     def test_each_column_of_a_map_is_what_ran_in_its_time(self, scene_job, name, key, expected):
         assert [row[key] for row in table(scene_job, name, bins=len(expected))] == expected
 

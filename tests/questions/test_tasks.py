@@ -273,15 +273,12 @@ class TestNumbersOfTheUser:
         with pytest.raises(UsageError, match="--ranks"):
             numbering(text)
 
-    @pytest.mark.parametrize(
-        ("text", "names", "words"),
-        [
-            (r"rank(\d+)", ["rank1", "b"], "no number of a rank in the name b"),
-            (r"(\d)", ["rank1", "b"], "no number"),
-            ("a=1", ["a", "b"], "b is not in the list"),
-            (r"_(\d)", ["x_1", "y_1"], "x_1 and y_1 are both rank 1"),
-        ],
-    )
+    @pytest.mark.parametrize(("text", "names", "words"), [
+        (r"rank(\d+)", ["rank1", "b"], "no number of a rank in the name b"),
+        (r"(\d)", ["rank1", "b"], "no number"),
+        ("a=1", ["a", "b"], "b is not in the list"),
+        (r"_(\d)", ["x_1", "y_1"], "x_1 and y_1 are both rank 1"),
+    ])  # fmt: skip
     def test_files_without_a_number_of_their_own_are_named(self, text, names, words):
         with pytest.raises(UsageError, match=words):
             numbering(text).numbers(names)

@@ -124,25 +124,14 @@ def kernels(starts: Sequence[int], length: int) -> list[Event]:
 
 CAUSES = {
     "calls and ranges, and the rest is said to be unexplained": (
-        kernels((0, 2, 12, 22, 32), 2),
-        [("cudaMalloc", 5, 9), ("cudaDeviceSynchronize", 14, 15)],
-        [("load", 4, 12), ("save 1", 24, 32)],
-        34,
-        {},
-        {"cudaMalloc in `load`": 4, "CPU work in `load`": 4, "cudaDeviceSynchronize": 1, "CPU work in `save *`": 8}
-        | {"unexplained": 7},
-    ),
+        kernels((0, 2, 12, 22, 32), 2), [("cudaMalloc", 5, 9), ("cudaDeviceSynchronize", 14, 15)],
+        [("load", 4, 12), ("save 1", 24, 32)], 34, {},
+        {"cudaMalloc in `load`": 4, "CPU work in `load`": 4, "cudaDeviceSynchronize": 1, "CPU work in `save *`": 8,
+         "unexplained": 7}),
     "between ranges the next one": (
-        kernels((0, 10), 2),
-        [],
-        [("batch 1", 0, 3), ("batch 2", 9, 12)],
-        12,
-        {},
-        {"CPU work before `batch *`": 8},
-    ),
+        kernels((0, 10), 2), [], [("batch 1", 0, 3), ("batch 2", 9, 12)], 12, {}, {"CPU work before `batch *`": 8}),
     "start-up": (
-        kernels(range(50, 100), 1), [("cudaMalloc", 10, 30)], [], 100, {"cudaMalloc": 20, "unexplained": 30}, {}
-    ),
+        kernels(range(50, 100), 1), [("cudaMalloc", 10, 30)], [], 100, {"cudaMalloc": 20, "unexplained": 30}, {}),
 }  # fmt: skip
 """Kernels, calls, ranges, the end of the window, causes of the start-up and of the gaps, in ms."""
 
@@ -159,17 +148,12 @@ def test_idle_time_is_explained_by(tmp_path: Path, name: str):
         assert {one.name: one.time for one in part} == {cause: time * MS for cause, time in causes.items()}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gemm-pageable",
-        "cuda-graphs",
-        *(
-            pytest.param(name, marks=pytest.mark.campaign)
-            for name in ("ddp-a100-rank0of4", "ai-training-before", "dataloader-bound-a100")
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "gemm-pageable",
+    "cuda-graphs",
+    *(pytest.param(name, marks=pytest.mark.campaign) for name in ("ddp-a100-rank0of4", "ai-training-before",
+        "dataloader-bound-a100")),
+])  # fmt: skip
 def test_parts_of_real_exports_add_up_and_so_do_the_causes_of_each(name: str):
     with closing(session_over(*shared(name))) as session:
         job = Job(session)

@@ -321,15 +321,12 @@ def test_the_calls_of_a_thread_are_events_of_its_lanes(job, timeline, opened_lan
         assert timeline.lane_of(dict(zip([column.key for column in EVENT_COLUMNS], row, strict=True))) == lane
 
 
-@pytest.mark.parametrize(
-    ("word", "most"),
-    [
-        ("allreduce", 8),
-        ("cudaLaunch", 4),
-        ("step", 4),
-        *[pytest.param(word, 40, marks=pytest.mark.campaign) for word in ("allreduce", "cudaLaunch", "step")],
-    ],
-)
+@pytest.mark.parametrize(("word", "most"), [
+    ("allreduce", 8),
+    ("cudaLaunch", 4),
+    ("step", 4),
+    *[pytest.param(word, 40, marks=pytest.mark.campaign) for word in ("allreduce", "cudaLaunch", "step")],
+])  # fmt: skip
 def test_matches_are_visited_in_order_of_time_and_lane_and_counted(job, timeline, opened_lanes, word, most):
     window = job.extent()
     matches = Matches(timeline, tuple(opened_lanes), window, NameFilter(word))

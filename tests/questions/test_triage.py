@@ -240,16 +240,13 @@ def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say_whatever_rule_
     assert "no luck" in failed.why
 
 
-@pytest.mark.parametrize(
-    ("code", "severity"),
-    [
-        (700, Severity.ERROR),
-        (2, Severity.WARNING),
-        (801, Severity.INFO),
-        (600, None),
-        pytest.param(704, None, marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.parametrize(("code", "severity"), [
+    (700, Severity.ERROR),
+    (2, Severity.WARNING),
+    (801, Severity.INFO),
+    (600, None),
+    pytest.param(704, None, marks=pytest.mark.campaign),
+])  # fmt: skip
 def test_what_a_call_returned_decides_how_bad_it_is(tmp_path, code, severity):
     with one_gpu(tmp_path / "errors.sqlite") as gpu:
         gpu.kernel(MS, 200 * MS, launched=900_000)
@@ -274,13 +271,10 @@ def test_what_is_missing_is_not_checked_and_says_what_it_needs(tmp_path):
     assert all(one.why.startswith("needs ") and not one.failed for one in found.not_checked)
 
 
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        *((wrong, "--set") for wrong in ("nothing=1", "gap_ms", "gap_ms=x", "gap_ms=-1", "gap_ms=nan", "=3")),
-        *((near, r"there is no threshold .*: did you mean gap_ms\?$") for near in ("gap_sm=1", "gap-ms=1", "GAP_MS=1")),
-    ],
-)
+@pytest.mark.parametrize(("setting", "words"), [
+    *((wrong, "--set") for wrong in ("nothing=1", "gap_ms", "gap_ms=x", "gap_ms=-1", "gap_ms=nan", "=3")),
+    *((near, r"there is no threshold .*: did you mean gap_ms\?$") for near in ("gap_sm=1", "gap-ms=1", "GAP_MS=1")),
+])  # fmt: skip
 def test_a_wrong_threshold_is_one_clear_line_with_the_one_that_was_meant(setting, words):
     with pytest.raises(UsageError, match=words):
         Thresholds().changed([setting])

@@ -100,21 +100,18 @@ def kinds(before: Triage, after: Triage, *below: Finding) -> dict[str, Kind]:
     return {one.finding.id: one.kind for one in _changes(after, before, below, least=2.0)}
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "below", "expected"),
-    [
-        # Of both: by its share of the job, or its severity that rises.
-        ([finding("gaps", 10.0)], [finding("gaps", 15.0)], [], {"gaps": Kind.WORSE}),
-        ([finding("gaps", 10.0)], [finding("gaps", 11.0)], [], {"gaps": Kind.SAME}),
-        ([finding("gaps", 10.0)], [finding("gaps", 5.0)], [], {"gaps": Kind.BETTER}),
-        ([finding("gaps", None)], [finding("gaps", None)], [], {"gaps": Kind.SAME}),
-        ([finding("errors", None, INFO)], [finding("errors", None)], [], {"errors": Kind.WORSE}),
-        ([finding("gaps", 9.0)], [finding("copies", 9.0)], [], {"copies": Kind.NEW, "gaps": Kind.GONE}),
-        # It was just below its threshold, or much below what it is.
-        ([], [finding("gaps", 5.1)], [finding("gaps", 4.9)], {"gaps": Kind.SAME}),
-        ([], [finding("gaps", 15.0)], [finding("gaps", 4.9)], {"gaps": Kind.NEW}),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "below", "expected"), [
+    # Of both: by its share of the job, or its severity that rises.
+    ([finding("gaps", 10.0)], [finding("gaps", 15.0)], [], {"gaps": Kind.WORSE}),
+    ([finding("gaps", 10.0)], [finding("gaps", 11.0)], [], {"gaps": Kind.SAME}),
+    ([finding("gaps", 10.0)], [finding("gaps", 5.0)], [], {"gaps": Kind.BETTER}),
+    ([finding("gaps", None)], [finding("gaps", None)], [], {"gaps": Kind.SAME}),
+    ([finding("errors", None, INFO)], [finding("errors", None)], [], {"errors": Kind.WORSE}),
+    ([finding("gaps", 9.0)], [finding("copies", 9.0)], [], {"copies": Kind.NEW, "gaps": Kind.GONE}),
+    # It was just below its threshold, or much below what it is.
+    ([], [finding("gaps", 5.1)], [finding("gaps", 4.9)], {"gaps": Kind.SAME}),
+    ([], [finding("gaps", 15.0)], [finding("gaps", 4.9)], {"gaps": Kind.NEW}),
+])  # fmt: skip
 def test_a_finding_changed_or_is_new_or_gone(before, after, below, expected):
     assert kinds(triage(*before), triage(*after), *below) == expected
 
