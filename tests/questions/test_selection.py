@@ -90,18 +90,6 @@ class TestWindow:
         expected = {name for name, (start, end) in RANGES.items() if overlaps(start, end, (low, low + length))}
         assert {name for report, name in found if report == 0} == expected
 
-    def test_the_rule_is_half_open(self, shifted):
-        found = {name for _, name in names(shifted, tables.nvtx_ranges, Selection(window=Window(200, 300)))}
-        outside = {
-            "before",
-            "touching the start",
-            "touching the end",
-            "an instant at the end",
-            "after",
-            "open at the end",
-        }
-        assert found == {*RANGES} - outside
-
     def test_a_moment_belongs_to_the_window_that_it_lies_in(self, shifted):
         found = names(shifted, tables.nvtx_marks, Selection(window=Window(200, 300)))
         assert found == {(0, "mark at the start"), (0, "mark at the last moment")}
