@@ -74,15 +74,32 @@ def notes(job: Job, recipe: str, /, **options: Any) -> str:
     return " ".join(ask(recipe_named(recipe), job, EVERYTHING, Options(**options)).notes)
 
 
+def gaps(job: Job, least: int, *keys: str) -> list[tuple[Any, ...]]:
+    """Columns of the gaps that are at least so long."""
+    return [tuple(row[key] for key in keys) for row in table(job, "gpu_gaps", gap=least)]
+
+
 def written(path: Path, fill: Callable[[ExportWriter, Any, Any], None], schema: str = "3.25.0") -> Path:
     """An export of one process with one GPU, filled by a test."""
     with ExportWriter(path, schema) as export:
         export.gpu(0)
-        process = export.process(100, "python")
-        export.cuda_context(process)
-        export.cuda_device(process, 0, 0)
+        process = on_gpu(export, 100)
         fill(export, process, export.thread(process, 100, "python"))
     return path
+
+
+def on_gpu(export: ExportWriter, pid: int) -> Any:
+    """A process that uses the GPU."""
+    process = export.process(pid, "python")
+    export.cuda_context(process)
+    export.cuda_device(process, 0, 0)
+    return process
+
+
+@pytest.fixture
+def job_of(opened, tmp_path) -> Callable[..., Job]:
+    """Opens an export that a test fills."""
+    return lambda fill: Job(opened(written(tmp_path / "filled.sqlite", fill)))
 
 
 class TestTheListOfThem:
@@ -229,7 +246,7 @@ class TestSums:
         assert native(path, doubles + str(BACKTRACE_CALL)) == [(40,)]
         assert sum(row["count"] for row in table(Job(opened(path)), "cuda_api_sum")) == 40
 
-    def test_an_extreme_of_a_process_that_is_no_rank_has_none(self, opened, tmp_path):
+    def test_an_extreme_of_a_process_that_is_no_rank_has_none(self, job_of):
         def fill(export, process, main):
             export.api(main, 0, 10, "cudaLaunchKernel", 1)
             export.kernel(process, 0, 7, 20, 30, name="k", correlation_id=1)
@@ -237,7 +254,7 @@ class TestSums:
             export.osrt(main, 0, 50, "read")
             export.osrt(export.thread(helper, 200, "helper"), 0, 900, "read")
 
-        (row,) = table(Job(opened(written(tmp_path / "helper.sqlite", fill))), "osrt_sum")
+        (row,) = table(job_of(fill), "osrt_sum")
         assert (row["count"], row["max"], row["max_rank"], row["min_rank"]) == (2, 900, None, 0)
 
     def test_mpi_calls_may_be_nvtx_ranges_of_old_exports(self, opened, tmp_path):
@@ -255,18 +272,14 @@ class TestSums:
             old(export, process, thread)
             export.mpi_p2p(thread, 12, 52, "MPI_Send", peer=1, size=8)
 
-        paths = (
-            written(tmp_path / "old.sqlite", old, "3.0.0"),
-            written(tmp_path / "both.sqlite", both),
-            written(tmp_path / "none.sqlite", lambda *_: None),
-        )
-        alone = Job(opened(paths[0]))
-        assert {row["name"]: (row["count"], row["total"]) for row in table(alone, "mpi_sum")} == {
-            "MPI_Send": (2, 40),
-            "MPI_Barrier": (1, 5),
-        }
+        written(tmp_path / "old.sqlite", old, "3.0.0")
+        written(tmp_path / "both.sqlite", both)
+        written(tmp_path / "none.sqlite", lambda *_: None)
+        alone = Job(opened(tmp_path / "old.sqlite"))
+        found = {row["name"]: (row["count"], row["total"]) for row in table(alone, "mpi_sum")}
+        assert found == {"MPI_Send": (2, 40), "MPI_Barrier": (1, 5)}
         assert "the MPI calls of old are NVTX ranges" in notes(alone, "mpi_sum")
-        job = Job(opened(*paths))
+        job = Job(opened(*(tmp_path / f"{name}.sqlite" for name in ("old", "both", "none"))))
         sends, barrier = table(job, "mpi_sum")
         assert (sends["name"], sends["count"], sends["total"], sends["max"]) == ("MPI_Send", 3, 80, 40)
         assert barrier["name"] == "MPI_Barrier"
@@ -317,10 +330,9 @@ class TestNcclOnTheGpu:
         assert "NCCL:ncclGroupEnd" in naive and "NCCL:ncclAllReduce" not in naive
         assert "ncclGroupEnd" not in found and found["AllReduce"]["count"] > 0
 
-    def test_overlap_is_that_of_sets_of_time(self, opened, tmp_path):
+    def test_overlap_is_that_of_sets_of_time(self, job_of):
         """Two NCCL kernels and four others, one of them of another process with the same times."""
-        compute = [(0, 40), (30, 60), (100, 110)]
-        nccl = [(20, 50), (45, 70)]
+        compute, nccl = [(0, 40), (30, 60), (100, 110)], [(20, 50), (45, 70)]
 
         def fill(export, process, _):
             for number, (start, end) in enumerate(compute):
@@ -329,16 +341,12 @@ class TestNcclOnTheGpu:
                 export.kernel(process, 0, 20 + number, start, end, name=ALL_REDUCE, correlation_id=number)
             export.kernel(export.process(200, "python"), 0, 7, 0, 200, name="other", correlation_id=1)
 
-        found = {
-            row["name"]: row
-            for row in table(Job(opened(written(tmp_path / "o.sqlite", fill))), "nccl_gpu_overlap_trace")
-        }
-
         def beside(own: list[tuple[int, int]], others: list[tuple[int, int]]) -> int:
             moments = {moment for start, end in others for moment in range(start, end)}
             return sum(moment in moments for start, end in own for moment in range(start, end))
 
-        assert found["gemm"]["overlap"] == beside(compute, nccl) and found["gemm"]["kind"] == "compute"
+        found = {row["name"]: row for row in table(job_of(fill), "nccl_gpu_overlap_trace")}
+        assert (found["gemm"]["overlap"], found["gemm"]["kind"]) == (beside(compute, nccl), "compute")
         assert found[ALL_REDUCE]["overlap"] == beside(nccl, compute)
         assert found[ALL_REDUCE]["alone"] == found[ALL_REDUCE]["total"] - found[ALL_REDUCE]["overlap"]
         assert found["other"]["overlap"] == 0
@@ -348,34 +356,39 @@ class TestNcclOnTheGpu:
         assert sum(alone) == job.pairing().kernels["exposed"].sum() > 0
 
 
-def copies(path: Path) -> Path:
-    """A process that copies well, and one that does not, with the same correlation ids."""
-
-    def fill(export, process, main):
-        other = export.process(200, "python")
-        export.cuda_context(other)
-        export.cuda_device(other, 0, 0)
-        thread = export.thread(other, 200, "python")
-        good = ("cudaMemcpyAsync", "cudaMemcpyAsync", "cudaMemsetAsync")
-        bad = ("cudaMemcpy_v3020", "cudaMemcpyAsync_v3020", "cudaMemset_v3020")
-        for own, threads, names, kind, begin in ((process, main, good, PINNED, 0), (other, thread, bad, PAGEABLE, 500)):
-            for number, name in enumerate(names, 1):
-                export.api(threads, begin + 10 * number, begin + 10 * number + 5, name, number)
-            for number in (1, 2):
-                at = begin + 1000 * number
-                export.memcpy(
-                    own, 0, 7, at, at + 100 * number, size=100_000, kind="HtoD", correlation_id=number, source=kind,
-                    destination=DEVICE,
-                )  # fmt: skip
-            export.memset(own, 0, 7, begin + 5000, begin + 5040, size=64, correlation_id=3, memory=PINNED)
-
-    return written(path, fill)
-
-
 class TestRules:
+    def test_synchronisations_are_all_there_longest_first(self, job, demo_job):
+        sql = (
+            "SELECT end - start FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds s ON s.id = nameId "
+            "WHERE s.value LIKE 'cudaDeviceSynchronize%' OR s.value LIKE 'cudaStreamSynchronize%'"
+        )
+        expected = sorted((value for path in demo_job for (value,) in native(path, sql)), reverse=True)
+        assert [row["duration"] for row in table(job, "cuda_api_sync")] == expected
+
     def test_calls_of_another_process_with_the_same_correlation_id_are_none(self, opened, tmp_path):
-        """As NVIDIA's rules join them, by correlation id alone, each of these finds the other process's too."""
-        path = copies(tmp_path / "copies.sqlite")
+        """A process that copies well, and one that does not, with the same ids.
+
+        As NVIDIA's rules join them, by correlation id alone, each of these finds the other process's too.
+        """
+
+        def fill(export, process, main):
+            other = on_gpu(export, 200)
+            good = ("cudaMemcpyAsync", "cudaMemcpyAsync", "cudaMemsetAsync")
+            bad = ("cudaMemcpy_v3020", "cudaMemcpyAsync_v3020", "cudaMemset_v3020")
+            thread = export.thread(other, 200, "python")
+            for own, caller, names, kind, begin in (
+                (process, main, good, PINNED, 0),
+                (other, thread, bad, PAGEABLE, 500),
+            ):
+                for number, name in enumerate(names, 1):
+                    export.api(caller, begin + 10 * number, begin + 10 * number + 5, name, number)
+                told = {"size": 100_000, "kind": "HtoD", "source": kind, "destination": DEVICE}
+                for number in (1, 2):
+                    at = begin + 1000 * number
+                    export.memcpy(own, 0, 7, at, at + 100 * number, correlation_id=number, **told)
+                export.memset(own, 0, 7, begin + 5000, begin + 5040, size=64, correlation_id=3, memory=PINNED)
+
+        path = written(tmp_path / "copies.sqlite", fill)
         job = Job(opened(path))
         by_pid = {(item.task.process >> 24) & 0xFFFFFF: item.rank for item in job.ranks}
         found = {name: table(job, name) for name in ("cuda_memcpy_sync", "cuda_memcpy_async", "cuda_memset_sync")}
@@ -388,69 +401,54 @@ class TestRules:
         )
         assert naive == [(2,)]
         (row,) = found["cuda_memcpy_async"]
-        assert (row["duration"], row["bytes"], row["source_memory"], row["name"]) == (
-            200,
-            100_000,
-            "Pageable",
-            "cudaMemcpyAsync",
-        )
+        told = tuple(row[key] for key in ("duration", "bytes", "source_memory", "name"))
+        assert told == (200, 100_000, "Pageable", "cudaMemcpyAsync")
 
-    def test_synchronisations_are_all_there_longest_first(self, job, demo_job):
-        sql = (
-            "SELECT end - start FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds s ON s.id = nameId "
-            "WHERE s.value LIKE 'cudaDeviceSynchronize%' OR s.value LIKE 'cudaStreamSynchronize%'"
-        )
-        expected = sorted((value for path in demo_job for (value,) in native(path, sql)), reverse=True)
-        assert [row["duration"] for row in table(job, "cuda_api_sync")] == expected
-
-    def test_gaps_are_those_of_the_union_of_all_work(self, opened, tmp_path):
+    def test_gaps_are_those_of_the_union_of_all_work(self, job_of):
         def fill(export, process, _):
             for number, (start, end) in enumerate([(0, 30), (10, 20), (100, 130), (131, 140), (400, 410)]):
                 export.kernel(process, 0, 7 + number, start, end, name="k", correlation_id=number)
             export.memset(process, 0, 30, 60, 70, size=8, correlation_id=50)
             export.graph_launch(process, 0, 31, 200, 380, graph_id=1, graph_exec_id=1, correlation_id=51)
 
-        job = Job(opened(written(tmp_path / "gaps.sqlite", fill)))
-        found = table(job, "gpu_gaps", gap=15)
-        assert [(row["start"], row["duration"]) for row in found] == [(140, 60), (30, 30), (70, 30), (380, 20)]
-        assert {(row["profiler"], row["work"]) for row in found} == {(None, None)}
+        job = job_of(fill)
+        # Which gaps the profiler made is not known.
+        expected = [(140, 60, None, None), (30, 30, None, None), (70, 30, None, None), (380, 20, None, None)]
+        assert gaps(job, 15, "start", "duration", "profiler", "work") == expected
         assert "which gaps the profiler made is not known" in notes(job, "gpu_gaps", gap=15)
-        assert [row["duration"] for row in table(job, "gpu_gaps", gap=30)] == [60]
+        assert gaps(job, 30, "duration") == [(60,)]
         assert table(job, "gpu_gaps") == [] and "profiler" not in notes(job, "gpu_gaps")
 
-    def test_a_gap_says_how_long_the_profiler_worked_in_it_and_at_what(self, opened, tmp_path):
+    def test_a_gap_says_how_long_the_profiler_worked_in_it_and_at_what(self, job_of):
         """It is one gap nevertheless; what another process suffered from it is its own."""
 
         def fill(export, process, thread):
-            other = export.process(200, "python")
-            export.cuda_context(other)
-            export.cuda_device(other, 0, 0)
+            other = on_gpu(export, 200)
             for number, start in enumerate((0, 1000, 1500)):
                 for one in (process, other):
                     export.kernel(one, 0, 7, start, start + 100, name="k", correlation_id=number)
-            export.profiler_overhead(thread, 50, 150, "flush")
-            export.profiler_overhead(thread, 140, 200, "stop")
-            export.profiler_overhead(thread, 600, 650, "flush")
-            export.profiler_overhead(thread, 1550, 1700, "flush")
+            for start, end, work in (
+                (50, 150, "flush"),
+                (140, 200, "stop"),
+                (600, 650, "flush"),
+                (1550, 1700, "flush"),
+            ):
+                export.profiler_overhead(thread, start, end, work)
 
-        job = Job(opened(written(tmp_path / "overhead.sqlite", fill)))
-        found = [
-            (row["rank"], row["start"], row["duration"], row["profiler"], row["work"])
-            for row in table(job, "gpu_gaps", gap=10)
-        ]
-        assert found == [
+        job = job_of(fill)
+        assert gaps(job, 10, "rank", "start", "duration", "profiler", "work") == [
             (0, 100, 900, 150, "flush"),  # 50 + 50 of flush, 60 of stop, 10 of both
             (1, 100, 900, 0, None),
             (0, 1100, 400, 0, None),
             (1, 1100, 400, 0, None),
         ]
-        assert [row["duration"] for row in table(job, "gpu_gaps", gap=400)] == [900, 900]
+        assert gaps(job, 400, "duration") == [(900,), (900,)]
         assert "profiler" not in notes(job, "gpu_gaps", gap=10)
 
     def test_a_gap_that_the_profiler_made_is_listed_as_nsys_has_it(self, opened, shared_export):
-        (row,) = table(Job(opened(shared_export("ddp-a100-rank0of4"))), "gpu_gaps", gap=5 * MILLISECOND)
-        assert (row["duration"], row["start"]) == (11_183_795, 1_822_597_346)
-        assert (row["profiler"], row["work"]) == (11_183_795, "CUDA profiling data flush")
+        job = Job(opened(shared_export("ddp-a100-rank0of4")))
+        expected = (11_183_795, 1_822_597_346, 11_183_795, "CUDA profiling data flush")
+        assert gaps(job, 5 * MILLISECOND, "duration", "start", "profiler", "work") == [expected]
 
     def test_gaps_and_the_triage_share_what_is_the_profilers(self, opened, tmp_path):
         ill = illnesses.profiler_at_work(tmp_path / "ill.sqlite")
@@ -459,17 +457,15 @@ class TestRules:
         assert sum(row["profiler"] for row in gaps) == finding(found, "profiler-overhead").cost
         assert sum(row["duration"] - row["profiler"] for row in gaps) == finding(found, "idle-gaps").cost
 
-    def test_operations_side_by_side_do_not_make_a_gpu_busier_than_it_is(self, opened, tmp_path):
+    def test_operations_side_by_side_do_not_make_a_gpu_busier_than_it_is(self, job_of):
         """Two streams, both busy in the first half of each part: summed up, that is 100 %."""
 
         def fill(export, process, _):
-            for number in range(20):
-                for stream in (7, 8):
-                    start = 100 * number
-                    end = start + (100 if number >= 18 else 50)
-                    export.kernel(process, 0, stream, start, end, name="k", correlation_id=2 * number + stream)
+            for number, stream in product(range(20), (7, 8)):
+                place = (process, 0, stream, 100 * number, 100 * number + (100 if number >= 18 else 50))
+                export.kernel(*place, name="k", correlation_id=2 * number + stream)
 
-        job = Job(opened(written(tmp_path / "util.sqlite", fill)))
+        job = job_of(fill)
         (row,) = table(job, "gpu_time_util", threshold=60, chunks=20)
         assert (row["start"], row["duration"], row["busy_percent"]) == (0, 1800, 50.0)
         assert table(job, "gpu_time_util", threshold=50, chunks=20) == []
@@ -556,14 +552,14 @@ class TestPaces:
             assert table(job, name, name="ncclGroupEnd") == table(job, name, name=full) != []
             assert notes(job, name, name="ncclGroupEnd").startswith(f"of {full}")
 
-    def test_a_text_of_several_domains_needs_its_domain(self, opened, tmp_path):
+    def test_a_text_of_several_domains_needs_its_domain(self, job_of):
         def fill(export, _, thread):
             for number, domain in enumerate(("left", "right"), 1):
                 export.nvtx_domain(thread, 0, number, domain)
                 export.nvtx_range(thread, 100 * number, 100 * number + 10, "load 1", domain_id=number)
             export.nvtx_range(thread, 500, 550, "alone")
 
-        job = Job(opened(written(tmp_path / "domains.sqlite", fill)))
+        job = job_of(fill)
         for name in ("load 1", "load *"):
             with pytest.raises(UsageError, match=f"left:{name}, right:{name}".replace("*", "[*]")):
                 table(job, "nvtx_pace", name=name)
