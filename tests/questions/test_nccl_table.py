@@ -324,14 +324,14 @@ class TestSelection:
 
 class TestListing:
     def test_a_kernel_and_its_call_lead_to_each_other(self, job):
-        identity, partner = ("report", "row", "start"), ("partner_report", "partner_row", "partner_start")
-        kernels = job.listing(KERNEL, "AllReduce")
-        calls = job.listing(CALL, "AllReduce")
-        there = dict(zip(values(kernels, *identity), values(kernels, *partner), strict=True))
-        back = dict(zip(values(calls, *identity), values(calls, *partner), strict=True))
-        assert len(there) == 36 and all(back[call] == kernel for kernel, call in there.items())
-        assert set(values(kernels, "kind", "partner_kind")) == {(EventKind.NCCL.value, EventKind.NVTX.value)}
-        assert set(values(calls, "kind", "partner_kind")) == {(EventKind.NVTX.value, EventKind.NCCL.value)}
+        keys = [(f"{side}report", f"{side}row", f"{side}start", f"{side}kind") for side in ("", "partner_")]
+        kernels, calls = (
+            dict(zip(*(values(job.listing(what, "AllReduce"), *side) for side in keys), strict=True))
+            for what in (KERNEL, CALL)
+        )
+        assert len(kernels) == 36 and all(calls[call] == kernel for kernel, call in kernels.items())
+        assert {kind for *_, kind in kernels} == {kind for *_, kind in calls.values()} == {EventKind.NCCL.value}
+        assert {kind for *_, kind in calls} == {kind for *_, kind in kernels.values()} == {EventKind.NVTX.value}
 
     @pytest.mark.parametrize(("table", "what"), [(tables.kernels, KERNEL), (tables.nvtx_ranges, CALL)])
     def test_row_and_start_find_the_event_in_its_table(self, job, table, what):
