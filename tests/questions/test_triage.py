@@ -34,6 +34,7 @@ from nsystui.questions.triage.run import Triage, triage, triage_table
 
 MS = 1_000_000
 STEPS, STALL, SLOW = 12, 150, 1.25
+STALLED = {"ranks": 1, "stall_ms": STALL}
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,6 @@ def healthy(judged_job) -> Judged:
 @pytest.fixture(scope="module")
 def slow_rank(judged_job) -> Judged:
     return judged_job(straggler=2)
-
-
-@pytest.fixture(scope="module")
-def stalled(judged_job) -> Triage:
-    return judged_job(ranks=1, stall_ms=STALL).found
 
 
 def test_nothing_is_found_in_a_healthy_job_and_every_rule_judged_it(healthy):
@@ -132,7 +128,8 @@ def test_work_that_is_uneven_by_turns_is_imbalance(judged_job):
     told(one, "compute for as long", never=("data loading", "padding", "noise"))
 
 
-def test_a_stall_is_a_gap_and_a_slow_step_and_nothing_else(stalled):
+def test_a_stall_is_a_gap_and_a_slow_step_and_nothing_else(judged_job):
+    stalled = judged_job(**STALLED).found
     assert ids(stalled) == {"idle-gaps", "slow-steps"}
     gap, step = finding(stalled, "idle-gaps"), finding(stalled, "slow-steps")
     # Data loading leaves the GPU idle for some 2 ms in every step besides.
@@ -280,22 +277,26 @@ def test_a_wrong_threshold_is_one_clear_line_with_the_one_that_was_meant(setting
         Thresholds().changed([setting])
 
 
-def test_findings_come_worst_first_and_every_door_is_a_command(stalled, slow_rank):
-    for found in (stalled, slow_rank.found):
+def parsed(command: str) -> None:
+    """Fails where that is no command of the program."""
+    name, *flags = shlex.split(command)
+    command_parser(name).parse_args(["file.sqlite", *flags])
+
+
+def test_findings_come_worst_first_and_every_door_is_a_command(judged_job, slow_rank):
+    for found in (judged_job(**STALLED).found, slow_rank.found):
         # Of remarks those on what is paid once come last.
         warnings = [one for one in found.findings if one.severity is not Severity.INFO]
         order = [(one.severity.place, -(one.cost or 0)) for one in warnings]
         assert order == sorted(order)
         assert len(triage_table(found)) == len(found.findings) + len(found.not_checked)
         for one in found.findings:
-            name, *flags = shlex.split(one.door.command)
-            command_parser(name).parse_args(["file.sqlite", *flags])
+            parsed(one.door.command)
 
 
 def test_every_view_has_a_command():
     for view in (DIAGNOSTICS, *(view.name for home in SCREENS for view in views_of(home))):
-        name, *flags = shlex.split(Door(view).command)
-        command_parser(name).parse_args(["file.sqlite", *flags])
+        parsed(Door(view).command)
 
 
 def test_a_door_is_rendered_as_the_command_for_it():
@@ -306,15 +307,9 @@ def test_a_door_is_rendered_as_the_command_for_it():
 
 
 def test_the_name_of_a_call_tells_what_it_is_for():
-    kinds = {
-        "cudaDeviceSynchronize": SYNCHRONISING,
-        "cuLaunchKernelEx": LAUNCHING,
-        "cudaGraphLaunch_v10000": LAUNCHING,
-        "cudaMemcpyAsync": COPYING,
-        "cudaFree": ALLOCATING,
-        "cudaMallocAsync": ALLOCATING,
-        "cudaEventRecord": OTHER_CALLS,
-    }
+    kinds = {"cudaDeviceSynchronize": SYNCHRONISING, "cudaMemcpyAsync": COPYING, "cudaEventRecord": OTHER_CALLS}
+    kinds |= dict.fromkeys(("cuLaunchKernelEx", "cudaGraphLaunch_v10000"), LAUNCHING)
+    kinds |= dict.fromkeys(("cudaFree", "cudaMallocAsync"), ALLOCATING)
     assert {name: kind_of(name) for name in kinds} == kinds
 
 
