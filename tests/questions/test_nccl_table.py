@@ -123,15 +123,11 @@ class TestGroups:
     EVERY = [one for size in (1, 2) for one in combinations(By, size) if len({By.SIZE, By.POW2, By.BYTES} & {*one}) < 2]
     EVERY.append(tuple(by for by in By if by not in (By.SIZE, By.POW2)))
 
-    @pytest.mark.parametrize(
-        ("selection", "groupings"),
-        [
-            (EVERYTHING, EVERY[::3]),
-            (EVERYTHING.with_name("!gather"), EVERY[::9]),
-            pytest.param(EVERYTHING, EVERY, marks=pytest.mark.campaign),
-        ],
-        ids=["some", "filtered", "all"],
-    )
+    @pytest.mark.parametrize(("selection", "groupings"), [
+        (EVERYTHING, EVERY[::3]),
+        (EVERYTHING.with_name("!gather"), EVERY[::9]),
+        pytest.param(EVERYTHING, EVERY, marks=pytest.mark.campaign),
+    ], ids=["some", "filtered", "all"])  # fmt: skip
     def test_every_grouping_adds_up_to_the_ungrouped_row(self, mixed, selection, groupings):
         whole = mixed.summary(selection, ()).frame().set_index("what")[self.SUMMED]
         assert whole["count"].to_dict()[KERNEL] > 40
@@ -141,15 +137,12 @@ class TestGroups:
             assert not parts.duplicated(["what", *(COLUMNS[one].key for one in by)]).any(), by
             pd.testing.assert_frame_equal(parts.groupby("what")[self.SUMMED].sum(min_count=1).loc[whole.index], whole)
 
-    @pytest.mark.parametrize(
-        ("by", "selection"),
-        [
-            (USUAL, EVERYTHING.with_window(Window(400_000_000, 450_000_000))),
-            (USUAL, EVERYTHING),
-            ((By.STEP, By.STREAM), EVERYTHING),
-            ((By.COMMUNICATOR, By.RANK, By.POW2), EVERYTHING),
-        ],
-    )
+    @pytest.mark.parametrize(("by", "selection"), [
+        (USUAL, EVERYTHING.with_window(Window(400_000_000, 450_000_000))),
+        (USUAL, EVERYTHING),
+        ((By.STEP, By.STREAM), EVERYTHING),
+        ((By.COMMUNICATOR, By.RANK, By.POW2), EVERYTHING),
+    ])  # fmt: skip
     def test_every_row_opens_what_is_behind_it_in_order_of_time(self, mixed, by, selection):
         answer = mixed.summary(selection, by)
         keys = [COLUMNS[one].key for one in by]
@@ -331,14 +324,14 @@ class TestSelection:
 
 class TestListing:
     def test_a_kernel_and_its_call_lead_to_each_other(self, job):
-        identity, partner = ("report", "row", "start"), ("partner_report", "partner_row", "partner_start")
-        kernels = job.listing(KERNEL, "AllReduce")
-        calls = job.listing(CALL, "AllReduce")
-        there = dict(zip(values(kernels, *identity), values(kernels, *partner), strict=True))
-        back = dict(zip(values(calls, *identity), values(calls, *partner), strict=True))
-        assert len(there) == 36 and all(back[call] == kernel for kernel, call in there.items())
-        assert set(values(kernels, "kind", "partner_kind")) == {(EventKind.NCCL.value, EventKind.NVTX.value)}
-        assert set(values(calls, "kind", "partner_kind")) == {(EventKind.NVTX.value, EventKind.NCCL.value)}
+        keys = [(f"{side}report", f"{side}row", f"{side}start", f"{side}kind") for side in ("", "partner_")]
+        kernels, calls = (
+            dict(zip(*(values(job.listing(what, "AllReduce"), *side) for side in keys), strict=True))
+            for what in (KERNEL, CALL)
+        )
+        assert len(kernels) == 36 and all(calls[call] == kernel for kernel, call in kernels.items())
+        assert {kind for *_, kind in kernels} == {kind for *_, kind in calls.values()} == {EventKind.NCCL.value}
+        assert {kind for *_, kind in calls} == {kind for *_, kind in kernels.values()} == {EventKind.NVTX.value}
 
     @pytest.mark.parametrize(("table", "what"), [(tables.kernels, KERNEL), (tables.nvtx_ranges, CALL)])
     def test_row_and_start_find_the_event_in_its_table(self, job, table, what):

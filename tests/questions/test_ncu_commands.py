@@ -120,8 +120,7 @@ def test_kernels_of_graphs_say_what_ncu_does(tmp_path):
 
 
 def test_ranks_and_nccl_are_warned_of(demo_session):
-    job = Job(demo_session)
-    commands = ncu_commands(job, Selection(name=NameFilter("AllReduce")))
+    commands = ncu_commands(Job(demo_session), Selection(name=NameFilter("AllReduce")))
     assert {one.rank for one in commands} == {0, 1, 2, 3}
     said = " ".join(cautions(commands))
     assert "rank alone" in said and "may hang" in said

@@ -7,11 +7,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support import SHARED, native, shared
 
-from nsystui.questions.algebra.nesting import Nesting, nest
+from nsystui.questions.algebra.nesting import nest
 
 Range = tuple[int, int, int]  # start, end, thread
 
@@ -51,80 +51,59 @@ def parents_by_definition(ranges: list[Range]) -> list[int]:
     return parents
 
 
-def alone(ranges: list[Range], row: int, children: list[int]) -> int:
-    """The time of a range in which none of ``children`` runs, moment by moment."""
-    start, end, _ = ranges[row]
-    return sum(
-        not any(ranges[child][0] <= moment < ranges[child][1] for child in children) for moment in range(start, end)
-    )
-
-
-def nested(ranges: list[Range]) -> Nesting:
-    columns = zip(*ranges, strict=True) if ranges else ([], [], [])
-    return nest(*(np.array(column, dtype=np.int64) for column in columns))
-
-
 def check_against_definition(ranges: list[Range]) -> None:
-    result = nested(ranges)
+    columns = zip(*ranges, strict=True) if ranges else ([], [], [])
+    result = nest(*(np.array(column, dtype=np.int64) for column in columns))
     parents = parents_by_definition(ranges)
     assert result.parent.tolist() == parents
-    durations = [end - start for start, end, _ in ranges]
-    for row in range(len(ranges)):
-        children = [child for child, parent in enumerate(parents) if parent == row]
+    for row, (start, end, _) in enumerate(ranges):
+        children = [ranges[child] for child, parent in enumerate(parents) if parent == row]
         assert result.child_count[row] == len(children)
-        assert result.child_time[row] == sum(durations[child] for child in children)
-        assert result.self_time[row] == alone(ranges, row, children)
+        assert result.child_time[row] == sum(stop - begin for begin, stop, _ in children)
+        busy = {moment for begin, stop, _ in children for moment in range(begin, stop)}
+        assert result.self_time[row] == len(set(range(start, end)) - busy)
         level, above = 0, parents[row]
         while above >= 0:
             level, above = level + 1, parents[above]
         assert result.level[row] == level
 
 
+CROSSING = [(0, 10, 1), (5, 20, 1), (8, 9, 1), (6, 9, 1), (12, 18, 1)]  # 3 is inside 0 and 1, 4 inside 1 only
+OF_TWO_DOMAINS = [(0, 10, 1), (0, 8, 1), (4, 10, 1), (20, 25, 1)]  # children that cross are taken away once
+IDENTICAL = [(0, 9, 1)] * 3  # the earlier row is outside
+
+
 @given(push_pop_ranges(), ANY_RANGES, st.sampled_from([1, 2, 5, 10**6]))
+@example([], CROSSING, 10**6)
+@example([], OF_TWO_DOMAINS, 10**6)
+@example([], IDENTICAL, 10**6)
 def test_ranges_nest_as_defined(strict, crossing, block):
     """Those of push and pop, those that cross, and a few of these among others; a million are nested some at a time."""
     with mock.patch("nsystui.questions.algebra.nesting._BLOCK", block):
         check_against_definition(strict)
         check_against_definition(crossing)
         for offset in (20, 40):
-            check_against_definition(
-                strict + [(start + offset, end + offset, thread) for start, end, thread in crossing]
-            )
+            check_against_definition(strict + [(start + offset, end + offset, lane) for start, end, lane in crossing])
 
 
 def test_a_crossing_range_is_no_parent():
-    #           0     1       2      3: inside 0 and 1    4: inside 1 only
-    starts, ends = [0, 5, 8, 6, 12], [10, 20, 9, 9, 18]
-    result = nest(starts, ends, [1] * 5)
-    assert result.parent.tolist() == [-1, -1, 3, 0, 1]
-    assert result.level.tolist() == [0, 0, 2, 1, 1]
-    assert result.self_time.tolist() == [7, 9, 1, 2, 6]
-    assert result.child_count.tolist() == [1, 1, 0, 1, 0]
-
-
-def test_children_that_cross_are_taken_away_once():
-    """As push/pop ranges of two domains may, on one thread."""
-    result = nest([0, 0, 4, 20], [10, 8, 10, 25], [1] * 4)
-    assert result.parent.tolist() == [-1, 0, 0, -1]
-    assert result.child_time.tolist() == [14, 0, 0, 0]
-    assert result.self_time.tolist() == [0, 8, 6, 5]
+    starts, ends, threads = zip(*CROSSING, strict=True)
+    result = nest(starts, ends, threads)
+    assert (result.parent.tolist(), result.self_time.tolist()) == ([-1, -1, 3, 0, 1], [7, 9, 1, 2, 6])
 
 
 def test_threads_do_not_mix_even_where_the_time_line_would_overflow():
     big = 2**61
     result = nest([-big, -big, 0, 0, 5, 5], [big, big, 10, 10, 6, 6], [1, 2, 2, 1, 1, 3])
     assert result.parent.tolist() == [-1, -1, 1, 0, 3, -1]
-    crossing = nest([-big, 0, 5, 6, 0], [big, 10, 20, 8, 9], [1, 1, 1, 1, 2])
-    assert crossing.parent.tolist() == [-1, 0, 0, 1, -1]
+    assert nest([-big, 0, 5, 6, 0], [big, 10, 20, 8, 9], [1, 1, 1, 1, 2]).parent.tolist() == [-1, 0, 0, 1, -1]
 
 
-def test_nothing_identical_ranges_and_a_backward_one():
+def test_nothing_and_a_backward_range():
     result = nest([], [], [])
     assert [len(column) for column in (result.parent, result.level, result.child_time, result.self_time)] == [0] * 4
-    assert nest([0, 0, 0], [9, 9, 9], [1, 1, 1]).parent.tolist() == [-1, 0, 1]  # the earlier row is outside
     result = nest([0, 7], [10, 3], [1, 1])
-    assert result.parent.tolist() == [-1, 0]
-    assert result.self_time.tolist() == [10, 0]
+    assert (result.parent.tolist(), result.self_time.tolist()) == ([-1, 0], [10, 0])
 
 
 def test_wrong_arguments_are_refused():
@@ -139,11 +118,9 @@ def test_a_chain_of_200_000_ranges():
     starts = np.arange(n)
     ends = 3 * n - starts  # one inside the other, 200,000 levels deep
     result = nest(starts, ends, np.zeros(n, np.int64))
-    assert result.parent.tolist() == list(range(-1, n - 1))
-    assert result.level.tolist() == list(range(n))
+    assert (result.parent.tolist(), result.level.tolist()) == (list(range(-1, n - 1)), list(range(n)))
     ends[0] = n + 1  # now the outermost ends before all others do
-    crossed = nest(starts, ends, np.zeros(n, np.int64))
-    assert crossed.parent.tolist() == [-1, -1, *range(1, n - 1)]
+    assert nest(starts, ends, np.zeros(n, np.int64)).parent.tolist() == [-1, -1, *range(1, n - 1)]
 
 
 def test_the_tree_is_nvidias():

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
-from filling import Sessions
+from filling import Fill, Sessions
 from synthetic import ExportWriter
 
+from nsystui.base.answer import record
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.exports.demo import Process, Thread
+from nsystui.exports.demo import Thread
 from nsystui.exports.writing.writer import PUSH_POP, START_END
 from nsystui.questions.nvtx.chains import UNKNOWN
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_summary, nvtx_tree_table
@@ -23,6 +24,8 @@ from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
 
 PID = 4711
+EVERYTHING = Selection()
+Span = tuple[int, int]
 
 
 class Export:
@@ -30,21 +33,33 @@ class Export:
 
     def __init__(self, writer: ExportWriter, pid: int = PID) -> None:
         self.writer = writer
-        self.process: Process = writer.process(pid)
-        self.main: Thread = writer.thread(self.process, pid, "main")
+        self.process = writer.process(pid)
+        self.main = writer.thread(self.process, pid, "main")
         self.correlation = 0
 
     def range(self, start: int, end: int | None, text: str, thread: Thread | None = None, **rest: object) -> None:
         self.writer.nvtx_range(thread or self.main, start, end, text, **rest)
 
-    def launch(
-        self, call: tuple[int, int], work: tuple[int, int], thread: Thread | None = None, device: int = 0
-    ) -> int:
-        """A launch call and its kernel; returns the correlation id."""
+    def launch(self, call: Span, work: Span, thread: Thread | None = None, device: int = 0) -> None:
+        """A launch call and its kernel."""
         self.correlation += 1
         self.writer.api(thread or self.main, *call, "cudaLaunchKernel_v7000", self.correlation)
         self.writer.kernel(self.process, device, 7, *work, name="saxpy(float *)", correlation_id=self.correlation)
-        return self.correlation
+
+    def thread(self, number: int) -> Thread:
+        return self.writer.thread(self.process, PID + number, "")
+
+
+def program(*ranges: tuple[int, int | None, str], launches: Iterable[tuple[Span, Span]] = ()) -> Fill:
+    """Fills an export with ranges (start, end, name) and launches (call, work) of one thread."""
+
+    def fill(export: Export) -> None:
+        for one in ranges:
+            export.range(*one)
+        for call, work in launches:
+            export.launch(call, work)
+
+    return fill
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +74,8 @@ def session_of(sessions: Sessions) -> Iterator[Callable[..., Session]]:
     sessions.end_test()
 
 
-def load(session: Session, selection: Selection | None = None) -> NvtxRanges:
-    return NvtxRanges.load(session, selection or Selection(), ranked_tasks(session))
+def load(session: Session, selection: Selection = EVERYTHING) -> NvtxRanges:
+    return NvtxRanges.load(session, selection, ranked_tasks(session))
 
 
 def tree_of(session: Session, **options: object) -> NvtxTree:
@@ -69,6 +84,10 @@ def tree_of(session: Session, **options: object) -> NvtxTree:
 
 def labels(nodes: list[Node]) -> list[str]:
     return [node.label for node in nodes]
+
+
+def names_of(ranges: NvtxRanges) -> list[str]:
+    return [ranges.names[number] for number in ranges.name]
 
 
 def training(export: Export) -> None:
@@ -82,30 +101,20 @@ def training(export: Export) -> None:
         export.launch((at + 50, at + 55), (at + 160, at + 170 + step))
 
 
-# ------------------------------------------------------------------------------------------------------ the ranges
-
-
 def test_ranges_nest_and_project(session_of):
     ranges = load(session_of(training))
-    names = [ranges.names[number] for number in ranges.name]
-    assert names == [name for step in range(3) for name in (f"step {step}", "data", "forward")]
+    assert names_of(ranges) == [name for step in range(3) for name in (f"step {step}", "data", "forward")]
     assert ranges.parent.tolist() == [-1, 0, 0, -1, 3, 3, -1, 6, 6]
-    assert ranges.self_time.tolist() == [50, 10, 30] * 3
-    assert ranges.op_count.tolist() == [2, 0, 2] * 3
+    assert (ranges.self_time.tolist(), ranges.op_count.tolist()) == ([50, 10, 30] * 3, [2, 0, 2] * 3)
     assert ranges.gpu_start.tolist() == [50, 0, 50, 150, 0, 150, 250, 0, 250]
     assert ranges.gpu_end.tolist() == [170, 0, 170, 271, 0, 271, 372, 0, 372]
     assert ranges.op_time.tolist() == [110, 0, 110, 111, 0, 111, 112, 0, 112]
 
 
 def test_an_open_range_ends_with_the_last_event_of_its_report(session_of):
-    def fill(export: Export) -> None:
-        export.range(10, None, "never closed")
-        export.range(20, 30, "inside")
-        export.launch((40, 45), (50, 900))
-
-    ranges = load(session_of(fill))
-    assert ranges.is_open.tolist() == [True, False]
-    assert ranges.end.tolist() == [900, 30]
+    never_closed = program((10, None, "never closed"), (20, 30, "inside"), launches=[((40, 45), (50, 900))])
+    ranges = load(session_of(never_closed))
+    assert (ranges.is_open.tolist(), ranges.end.tolist()) == ([True, False], [900, 30])
     assert ranges.parent.tolist() == [-1, 0]
     (node,) = NvtxTree.build(ranges).roots()
     assert (node.open_count, node.total, node.gpu_total) == (1, 890, 850)
@@ -133,14 +142,11 @@ def test_names_have_their_domain_and_lose_the_suffix_of_pytorch(session_of):
     def fill(export: Export) -> None:
         export.writer.nvtx_domain(export.main, 0, 1, "NCCL")
         export.range(10, 20, "ncclAllReduce", domain_id=1, registered=True)
-        export.range(30, 40, "twice, op_id = 7")
-        export.range(50, 60, "twice, seq = 8, sizes = [[2]]")
-        for number, name in enumerate(FOLDED):
-            export.range(100 + number, 101 + number, name)
+        for number, name in enumerate(["twice, op_id = 7", "twice, seq = 8, sizes = [[2]]", *FOLDED]):
+            export.range(30 + 2 * number, 31 + 2 * number, name)
 
     ranges = load(session_of(fill))
-    names = [ranges.names[number] for number in ranges.name]
-    assert names == ["NCCL:ncclAllReduce", "twice", "twice", *FOLDED.values()]
+    assert names_of(ranges) == ["NCCL:ncclAllReduce", "twice", "twice", *FOLDED.values()]
     tree = NvtxTree.build(ranges)
     twice = next(node for node in tree.roots() if node.name == "twice")
     assert twice.count == 2
@@ -149,40 +155,34 @@ def test_names_have_their_domain_and_lose_the_suffix_of_pytorch(session_of):
 
 def test_a_range_that_ends_on_another_thread_stands_alone(session_of):
     def fill(export: Export) -> None:
-        other = export.writer.thread(export.process, PID + 1, "other")
-        export.range(0, 100, "across", style=START_END, end_thread=other, range_id=1)
+        export.range(0, 100, "across", style=START_END, end_thread=export.thread(1), range_id=1)
         export.range(10, 90, "here")
         export.launch((20, 30), (40, 50))
 
     ranges = load(session_of(fill))
     assert ranges.parent.tolist() == [-1, -1]
     assert [node.self_total for node in NvtxTree.build(ranges).roots(Order.TIME)] == [None, 80]
-    assert ranges.op_count.tolist() == [UNKNOWN, 1]
-    assert ranges.is_push_pop.tolist() == [False, True]
+    assert (ranges.op_count.tolist(), ranges.is_push_pop.tolist()) == ([UNKNOWN, 1], [False, True])
     assert len(kernels_of(ranges, 0)) == 0
 
 
-def overlapping(export: Export) -> None:
-    """A step whose loader is a start/end range that reaches into the forward pass, and begins before the step."""
-    export.range(0, 100, "step")
-    export.range(10, 60, "prefetch", style=START_END, range_id=1)
-    export.range(15, 90, "prefetch", style=START_END, range_id=2)
-    export.range(20, 80, "forward")
-    export.range(30, 40, "layer")
-    export.launch((32, 35), (50, 70))
-
-
 def test_start_end_ranges_stand_beside_the_tree(session_of):
-    tree = tree_of(session_of(overlapping))
-    table = nvtx_tree_table(tree)
-    rows = [dict(zip((column.key for column in table.columns), row, strict=True)) for row in table.rows]
-    assert [(row["path"], row["level"], row["count"], row["total"], row["self"]) for row in rows] == [
-        ("prefetch", 0, 2, 125, None),
-        ("step", 0, 1, 100, 40),
-        ("step › forward", 1, 1, 60, 50),
-        ("step › forward › layer", 2, 1, 10, 10),
+    """A step whose loader is a start/end range that reaches into the forward pass, and begins before the step."""
+
+    def fill(export: Export) -> None:
+        export.range(10, 60, "prefetch", style=START_END, range_id=1)
+        export.range(15, 90, "prefetch", style=START_END, range_id=2)
+        program((0, 100, "step"), (20, 80, "forward"), (30, 40, "layer"), launches=[((32, 35), (50, 70))])(export)
+
+    tree = tree_of(session_of(fill))
+    # The last is the time of what was launched while they ran.
+    keys = ("path", "level", "count", "total", "self", "gpu_total")
+    assert [tuple(row[key] for key in keys) for row in nvtx_tree_table(tree).records()] == [
+        ("prefetch", 0, 2, 125, None, 40),
+        ("step", 0, 1, 100, 40, 20),
+        ("step › forward", 1, 1, 60, 50, 20),
+        ("step › forward › layer", 2, 1, 10, 10, 20),
     ]
-    assert [row["gpu_total"] for row in rows] == [40, 20, 20, 20]  # what was launched while they ran
     prefetch, _ = tree.roots()
     assert [node.self_total for node in tree.children(prefetch)] == [None, None]
     assert [node.name for node in tree.roots(Order.SELF)] == ["step", "prefetch"]  # unknown comes last
@@ -194,20 +194,31 @@ def test_no_self_time_is_below_zero_whatever_ranges_of_both_styles_do(session_of
 
     def fill(export: Export) -> None:
         for number in range(60):
-            thread = export.writer.thread(export.process, PID + 1 + number, "")
+            thread = export.thread(1 + number)
             for place in range(dice.randrange(1, 9)):
-                start = dice.randrange(12)
-                style = dice.choice([PUSH_POP, START_END])
-                item = (start, start + dice.randrange(12), style, f"{number}.{place}")
-                drawn.append((number, *item))
-                export.range(item[0], item[1], item[3], thread, style=style)
+                start, style, name = dice.randrange(12), dice.choice([PUSH_POP, START_END]), f"{number}.{place}"
+                drawn.append((number, start, start + dice.randrange(12), style, name))
+                export.range(*drawn[-1][1:3], name, thread, style=style)
+
+    def naive_self(ranges: list[tuple[int, int, str]], place: int) -> int:
+        """The moments of a range in which no range runs whose tightest container it is."""
+        parents = []
+        for number, (start, end, _) in enumerate(ranges):
+            around = [
+                (high - low, -low, -other)
+                for other, (low, high, _) in enumerate(ranges)
+                if low <= start and end <= high and ((low, high) != (start, end) or other < number)
+            ]
+            parents.append(-min(around)[2] if around else -1)
+        children = [ranges[child] for child, parent in enumerate(parents) if parent == place]
+        return sum(not any(low <= moment < high for low, high, _ in children) for moment in range(*ranges[place][:2]))
 
     ranges = load(session_of(fill))
-    found = {ranges.names[ranges.name[index]]: int(ranges.self_time[index]) for index in range(len(ranges))}
+    found = dict(zip(names_of(ranges), ranges.self_time.tolist(), strict=True))
     assert min(found.values()) >= 0
     for number in range(60):
         pushed = [(start, end, name) for lane, start, end, style, name in drawn if lane == number and style == PUSH_POP]
-        expected = {name: _naive_self(pushed, place) for place, (_, _, name) in enumerate(pushed)}
+        expected = {name: naive_self(pushed, place) for place, (_, _, name) in enumerate(pushed)}
         assert {name: found[name] for name in expected} == expected
     tree = NvtxTree.build(ranges, fold_numbers=False)
     nodes = [tree.node(number) for number in range(tree.maker.paths.groups, len(tree))]
@@ -215,26 +226,10 @@ def test_no_self_time_is_below_zero_whatever_ranges_of_both_styles_do(session_of
     assert all((node.self_total is None) == (styles[node.name] == START_END) for node in nodes)
 
 
-def _naive_self(ranges: list[tuple[int, int, str]], place: int) -> int:
-    """The moments of a range in which no range runs whose tightest container it is."""
-    parents = []
-    for number, (start, end, _) in enumerate(ranges):
-        around = [
-            (high - low, -low, -other)
-            for other, (low, high, _) in enumerate(ranges)
-            if low <= start and end <= high and ((low, high) != (start, end) or other < number)
-        ]
-        parents.append(-min(around)[2] if around else -1)
-    start, end, _ = ranges[place]
-    children = [ranges[child] for child, parent in enumerate(parents) if parent == place]
-    return sum(not any(low <= moment < high for low, high, _ in children) for moment in range(start, end))
-
-
 def test_without_cuda_the_gpu_columns_are_unknown_not_zero_and_a_moment_selects_itself(session_of):
     session = session_of(lambda export: export.range(50, 50, "moment"))
     (node,) = tree_of(session).roots()
-    assert (node.gpu_total, node.gpu_median, node.gpu_ops) == (None, None, None)
-    assert node.window == Window(50, 50)
+    assert (node.gpu_total, node.gpu_median, node.gpu_ops, node.window) == (None, None, None, Window(50, 50))
     assert len(load(session, Selection(window=node.selection_window))) == 1
     assert load(session).notes == (
         f"no GPU work to project in {session.reports[0].name}: record with `nsys profile -t cuda,nvtx`",
@@ -242,12 +237,10 @@ def test_without_cuda_the_gpu_columns_are_unknown_not_zero_and_a_moment_selects_
 
 
 def test_without_ranges_there_is_a_note_and_no_node(session_of):
-    session = session_of(lambda export: export.launch((1, 2), (3, 4)) and None)
-    tree = tree_of(session)
-    assert tree.roots() == []
-    assert len(nvtx_tree_table(tree)) == 0
-    assert any("-t nvtx" in note for note in nvtx_tree_table(tree).notes)
-    assert list(tree.search(NameFilter("x"))) == []
+    tree = tree_of(session_of(program(launches=[((1, 2), (3, 4))])))
+    assert tree.roots() == list(tree.search(NameFilter("x"))) == []
+    table = nvtx_tree_table(tree)
+    assert len(table) == 0 and any("-t nvtx" in note for note in table.notes)
 
 
 def test_a_whole_cuda_graph_is_projected(session_of):
@@ -264,11 +257,8 @@ def test_a_whole_cuda_graph_is_projected(session_of):
 
 def test_correlation_ids_of_another_process_are_not_mixed_up(session_of):
     def fill(export: Export) -> None:
-        export.range(0, 100, "here")
-        export.launch((10, 20), (30, 40))
-        other = Export(export.writer, PID + 50)
-        other.range(0, 100, "there")
-        other.launch((10, 20), (1_000, 1_500))
+        program((0, 100, "here"), launches=[((10, 20), (30, 40))])(export)
+        program((0, 100, "there"), launches=[((10, 20), (1_000, 1_500))])(Export(export.writer, PID + 50))
 
     ranges = load(session_of(fill))
     assert ranges.op_time.tolist() == [10, 500]
@@ -276,50 +266,32 @@ def test_correlation_ids_of_another_process_are_not_mixed_up(session_of):
 
 
 def test_reports_share_thread_ids_but_neither_ranges_nor_clocks(session_of):
-    def early(export: Export) -> None:
-        export.range(0, 5_000_000, "outer")
-        export.launch((10, 20), (30, 40))
-
-    def late(export: Export) -> None:
-        export.range(0, 1_000, "inner")
-        export.launch((10, 20), (30, 70))
-
-    ranges = load(session_of(early, late))
+    early = program((0, 5_000_000, "outer"), launches=[((10, 20), (30, 40))])
+    ranges = load(session_of(early, program((0, 1_000, "inner"), launches=[((10, 20), (30, 70))])))
     assert ranges.parent.tolist() == [-1, -1]
-    assert ranges.start.tolist() == [0, 1_000_000]
-    assert ranges.gpu_start.tolist() == [30, 1_000_030]
+    assert (ranges.start.tolist(), ranges.gpu_start.tolist()) == ([0, 1_000_000], [30, 1_000_030])
     assert [lane.rank for lane in ranges.lanes] == [0, 1]
     assert kernels_of(ranges, 1).page(0, 5)[0][:2] == (1_000_030, 40)
 
 
-# --------------------------------------------------------------------------------------------------- the selection
-
-
 def test_the_window_keeps_what_overlaps_whole_and_what_is_around_it(session_of):
-    session = session_of(training)
-    ranges = load(session, Selection(window=Window(110, 120)))
-    assert [ranges.names[number] for number in ranges.name] == ["step 1", "data"]
-    assert ranges.parent.tolist() == [-1, 0]
+    ranges = load(session_of(training), Selection(window=Window(110, 120)))
+    assert (names_of(ranges), ranges.parent.tolist()) == (["step 1", "data"], [-1, 0])
     assert ranges.self_time.tolist() == [50, 10]  # not as if there were no forward
     assert ranges.op_count.tolist() == [2, 0]
 
 
-def test_a_filter_keeps_what_is_around_its_ranges_and_that_on_names_what_is_inside(session_of):
-    def fill(export: Export) -> None:
-        export.range(0, 100, "outer")
-        export.range(10, 50, "wanted")
-        export.range(20, 30, "inner")
-        export.range(60, 70, "sibling")
-        export.range(100, 100, "moment")
-
-    session = session_of(fill)
-    for selection, expected in (
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
         (Selection().with_name("want"), ["outer", "wanted", "inner"]),
         (Selection(window=Window(100, 200)), ["outer", "moment"]),
         (Selection(window=Window(30, 60)), ["outer", "wanted"]),  # a range that ends or begins at its edge lies outside
-    ):
-        ranges = load(session, selection)
-        assert [ranges.names[number] for number in ranges.name] == expected, selection
+    ],
+)
+def test_a_filter_keeps_what_is_around_its_ranges_and_that_on_names_what_is_inside(session_of, selection, expected):
+    inside = ((10, 50, "wanted"), (20, 30, "inner"), (60, 70, "sibling"), (100, 100, "moment"))
+    assert names_of(load(session_of(program((0, 100, "outer"), *inside)), selection)) == expected
 
 
 def test_tasks_and_devices_say_which_ranges_and_operations_there_are(session_of):
@@ -338,9 +310,6 @@ def test_tasks_and_devices_say_which_ranges_and_operations_there_are(session_of)
     assert len(load(session, Selection(tasks=frozenset({Task(0, 1)})))) == 0
 
 
-# -------------------------------------------------------------------------------------------------------- the tree
-
-
 def test_numbered_names_fold_and_a_single_thread_has_no_level_of_its_own(session_of):
     tree = tree_of(session_of(training))
     (step,) = tree.roots()
@@ -356,8 +325,7 @@ def test_numbered_names_fold_and_a_single_thread_has_no_level_of_its_own(session
     assert (singles.kind, singles.label, singles.child_count) == (NodeKind.RANGES, "3 single ranges", 3)
     single = tree.children(singles, order="time")[1]
     assert (single.label, single.kind, single.window) == ("step 1", NodeKind.RANGE, Window(100, 190))
-    assert (single.gpu_total, single.gpu_ops, single.self_total) == (121, 2, 50)
-    assert single.child_count == 0
+    assert (single.gpu_total, single.gpu_ops, single.self_total, single.child_count) == (121, 2, 50, 0)
     assert tree.children(single) == []
 
 
@@ -371,15 +339,14 @@ def test_names_fold_with_two_siblings_or_more_that_differ_in_a_number(session_of
     """Threads by name, each with its ranges and what is inside them."""
 
     def fill(export: Export) -> None:
-        variants, siblings, across = (export.writer.thread(export.process, PID + n, "") for n in (1, 2, 3))
+        variants, siblings, across = (export.thread(number) for number in (1, 2, 3))
         for number, name in enumerate(["fp16", "fp32", "fp16", "fp32", "op 1", "op 2", "op 3"]):
             export.range(number * 10, number * 10 + 5, name, variants)
-        for number, parent in enumerate(["a", "a", "b"]):
+        for number, parent in enumerate("aab"):
             export.range(number * 10, number * 10 + 9, parent, siblings)
             export.range(number * 10 + 1, number * 10 + 2, f"part {number}", siblings)
-        for step in range(3):
-            export.range(step * 10, step * 10 + 9, f"step {step}", across)
-            export.range(step * 10 + 1, step * 10 + 2, f"copy in {step}", across)
+            export.range(number * 10, number * 10 + 9, f"step {number}", across)
+            export.range(number * 10 + 1, number * 10 + 2, f"copy in {number}", across)
 
     tree = tree_of(session_of(fill))
     found = {
@@ -416,25 +383,23 @@ def test_more_levels_than_python_recurses(session_of):
     assert len(nvtx_tree_table(tree, depth=50)) == 50
 
 
-def looked_at(monkeypatch, tree: NvtxTree, do: Callable[[NvtxTree], object]) -> int:
-    """How often the node around a node is looked up, and a name, while something is done."""
+def test_a_chain_of_ranges_is_work_by_its_length(session_of, monkeypatch):
+    """How often the node around a node is looked up, and a name."""
     calls: list[str] = []
     above, named = NvtxTree._id_above, NodeMaker.name
-    with monkeypatch.context() as patch:
-        patch.setattr(NvtxTree, "_id_above", lambda *words: calls.append("above") or above(*words))
-        patch.setattr(NodeMaker, "name", lambda *words: calls.append("name") or named(*words))
-        do(tree)
-    return len(calls)
-
-
-def test_a_chain_of_ranges_is_work_by_its_length(session_of, monkeypatch):
     trees = [tree_of(session_of(lambda export, levels=levels: chain(export, levels))) for levels in (100, 400)]
+    monkeypatch.setattr(NvtxTree, "_id_above", lambda *words: calls.append("above") or above(*words))
+    monkeypatch.setattr(NodeMaker, "name", lambda *words: calls.append("name") or named(*words))
     for what, do in {
         "search": lambda tree: tree.rows_around({0: 7}, list(tree.search(NameFilter("and")))),
         "find again": lambda tree: tree.find_all(tree, range(len(tree))),
     }.items():
-        short, long = (looked_at(monkeypatch, tree, do) for tree in trees)
-        assert 0 < long <= 4 * short + 10, what
+        looks = []
+        for tree in trees:
+            calls.clear()
+            do(tree)
+            looks.append(len(calls))
+        assert 0 < looks[1] <= 4 * looks[0] + 10, what
 
 
 def test_a_match_stands_where_what_is_around_it_is_shown(session_of):
@@ -442,8 +407,7 @@ def test_a_match_stands_where_what_is_around_it_is_shown(session_of):
     matches = list(tree.search(NameFilter("down")))
     assert [tree.node(number).depth for number in matches] == [1, 3, 5]
     shown = {number: row for row, number in enumerate(tree.ancestors(tree.node(matches[1])))}
-    assert tree.rows_around(shown, matches) == [1, 2, 2]
-    assert tree.rows_around({}, matches) == [0, 0, 0]
+    assert (tree.rows_around(shown, matches), tree.rows_around({}, matches)) == ([1, 2, 2], [0, 0, 0])
 
 
 def ranks(export: Export) -> None:
@@ -470,8 +434,7 @@ def test_threads_or_everything_can_be_merged(session_of):
 def test_a_process_that_is_no_task_is_named_by_its_pid(session_of):
     def fill(export: Export) -> None:
         training(export)
-        loader = export.writer.process(99)
-        export.range(0, 50, "read", thread=export.writer.thread(loader, 99, "loader"))
+        export.range(0, 50, "read", thread=export.writer.thread(export.writer.process(99), 99, "loader"))
 
     roots = tree_of(session_of(fill)).roots()
     assert [(node.rank, node.label.partition(" of ")[0]) for node in roots] == [(0, "rank 0"), (None, "process 99")]
@@ -480,12 +443,8 @@ def test_a_process_that_is_no_task_is_named_by_its_pid(session_of):
 def test_single_ranges_come_in_pages_and_orders(session_of):
     lengths = list(range(1, 1201))
     random.Random(1).shuffle(lengths)
-
-    def fill(export: Export) -> None:
-        for number, length in enumerate(lengths):
-            export.range(number * 2_000, number * 2_000 + length, "work")
-
-    tree = tree_of(session_of(fill))
+    spans = [(number * 2_000, number * 2_000 + length, "work") for number, length in enumerate(lengths)]
+    tree = tree_of(session_of(program(*spans)))
     (work,) = tree.roots()
     assert tree.child_count(work) == 1200
     pages = [tree.children(work, offset) for offset in (0, 500, 1000, 1500)]
@@ -493,8 +452,7 @@ def test_single_ranges_come_in_pages_and_orders(session_of):
     assert [node.total for page in pages for node in page] == list(range(1200, 0, -1))
     by_time = tree.children(work, 10, 5, "time")
     assert [node.total for node in by_time] == lengths[10:15]
-    assert [node.id for node in by_time] == [tree.node(node.id).id for node in by_time]
-    assert tree.node(by_time[0].id) == by_time[0]
+    assert [tree.node(node.id) for node in by_time] == by_time
     assert tree.parent(by_time[0]) == work
 
 
@@ -517,8 +475,7 @@ def test_ids_are_stable_and_lead_back(session_of):
     singles = tree.children(step)[-1]
     single = tree.children(singles)[0]
     assert tree.node(singles.id) == singles
-    assert tree.ancestors(single) == (step.id, singles.id)
-    assert tree.path(single) == ("step *", single.name)
+    assert (tree.ancestors(single), tree.path(single)) == ((step.id, singles.id), ("step *", single.name))
     with pytest.raises(IndexError):
         tree.node(10_000)
 
@@ -527,8 +484,7 @@ def test_ranks_and_threads_stand_above_the_paths(session_of):
     tree = tree_of(session_of(ranks, training))
     first, second = tree.roots()
     assert [(node.label, node.kind, node.rank, node.thread) for node in (first, second)] == [
-        ("rank 0", NodeKind.RANK, 0, None),
-        ("rank 1", NodeKind.RANK, 1, None),
+        (f"rank {number}", NodeKind.RANK, number, None) for number in (0, 1)
     ]
     assert (first.count, first.total, first.self_total, first.gpu_total, first.gpu_ops) == (2, 30, None, 30, 2)
     threads = tree.children(first)
@@ -537,15 +493,12 @@ def test_ranks_and_threads_stand_above_the_paths(session_of):
     (work,) = tree.children(threads[0])
     assert (work.total, work.depth, work.rank, work.thread) == (20, 2, 0, threads[0].thread)
     assert labels(tree.children(second)) == ["step * (3)"]  # its only thread has no level of its own
-    assert tree.path(work) == ("rank 0", names[0], "work")
     assert tree.parent(work) == threads[0]
     # A search walks from top to bottom.
-    assert [tree.path(tree.node(number)) for number in tree.search(NameFilter("w"))] == [
-        ("rank 0", names[0]),
-        ("rank 0", names[0], "work"),
-        ("rank 0", names[1], "work"),
-        ("rank 1", "step *", "forward"),
-    ]
+    paths = [("rank 0", names[0]), ("rank 0", names[0], "work"), ("rank 0", names[1], "work")]
+    paths.append(("rank 1", "step *", "forward"))
+    assert [tree.path(tree.node(number)) for number in tree.search(NameFilter("w"))] == paths
+    assert tree.path(work) == paths[1]
     (inside,) = tree.search(NameFilter("step 2"))
     assert tree.node(inside).name == "step *"
 
@@ -559,25 +512,12 @@ def test_nodes_are_found_again_by_their_names(session_of):
     assert 0 < len(found) < len(after)
 
 
-def naive_paths(ranges: NvtxRanges) -> Counter[tuple[str, ...]]:
-    """How many ranges each chain of names has, by walking up from every range."""
-    found: Counter[tuple[str, ...]] = Counter()
-    for index in range(len(ranges)):
-        names: list[str] = []
-        above = index
-        while above >= 0:
-            names.insert(0, ranges.names[ranges.name[above]])
-            above = int(ranges.parent[above])
-        found[tuple(names)] += 1
-    return found
-
-
 def test_the_tree_is_what_walking_up_from_every_range_gives(session_of):
     """Each thread is an example."""
 
     def fill(export: Export) -> None:
         for seed in range(5):
-            chance, thread = random.Random(seed), export.writer.thread(export.process, PID + 1 + seed, "")
+            chance, thread = random.Random(seed), export.thread(1 + seed)
 
             def descend(start: int, end: int, depth: int, chance=chance, thread=thread) -> None:
                 while end - start > 4 and depth < 7:
@@ -589,8 +529,14 @@ def test_the_tree_is_what_walking_up_from_every_range_gives(session_of):
             descend(0, 3_000, 0)
 
     tree = tree_of(session_of(fill), by=By.ALL)
-    nodes = [tree.node(number) for number in range(len(tree))]
-    assert {tree.path(node): node.count for node in nodes} == naive_paths(tree.ranges)
+    naive: Counter[tuple[str, ...]] = Counter()
+    for above in range(len(tree.ranges)):
+        names: tuple[str, ...] = ()
+        while above >= 0:
+            names = (tree.ranges.names[tree.ranges.name[above]], *names)
+            above = int(tree.ranges.parent[above])
+        naive[names] += 1
+    assert {tree.path(node): node.count for node in [tree.node(number) for number in range(len(tree))]} == naive
     waiting, reached = tree.roots(), 0
     while waiting:
         node = waiting.pop()
@@ -599,19 +545,14 @@ def test_the_tree_is_what_walking_up_from_every_range_gives(session_of):
     assert reached == len(tree)
 
 
-# ------------------------------------------------------------------------------------------------ the GPU work, tables
-
-
 def test_the_gpu_work_of_a_range_says_what_launched_it(session_of):
     ranges = load(session_of(training))
     work = kernels_of(ranges, 3, ranked_tasks(ranges.session))
     assert len(work) == 2
-    rows = [dict(zip((column.key for column in work.columns), row, strict=True)) for row in work.page(0, 10)]
-    assert [(row["start"], row["duration"], row["name"], row["kind"]) for row in rows] == [
-        (150, 100, "saxpy(float *)", "kernel"),
-        (260, 11, "saxpy(float *)", "kernel"),
-    ]
-    assert {(row["call"], row["rank"], row["device"], row["stream"]) for row in rows} == {("cudaLaunchKernel", 0, 0, 7)}
+    keys = ("start", "duration", "name", "kind", "call", "rank", "device", "stream")
+    same = ("saxpy(float *)", "kernel", "cudaLaunchKernel", 0, 0, 7)
+    rows = [record(work.columns, row) for row in work.page(0, 10)]
+    assert [tuple(row[key] for key in keys) for row in rows] == [(150, 100, *same), (260, 11, *same)]
     assert work.sorted_by("duration", False).page(0, 1)[0][1] == 11
     assert len(kernels_of(ranges, 1)) == 0
 
@@ -636,12 +577,8 @@ def test_the_summary_has_the_words_of_nsys(session_of):
 
 
 def test_the_summary_takes_selection_and_folding(session_of):
-    def fill(export: Export) -> None:
-        for number in range(4):
-            export.range(number * 10, number * 10 + 5, f"aten::mm, op_id = {number}")
-        export.range(100, 120, "step")
-
-    session = session_of(fill, training)
+    calls = [(number * 10, number * 10 + 5, f"aten::mm, op_id = {number}") for number in range(4)]
+    session = session_of(program(*calls, (100, 120, "step")), training)
     answer = nvtx_summary(session, Selection(tasks=frozenset({Task(0, PID << 24 | 1 << 48)})), fold_suffixes=True)
     assert [(row[-1], row[2]) for row in answer.rows] == [("aten::mm", 4), ("step", 1)]
     assert answer.total == 7  # step 0 to 2, data and forward are of the other report
@@ -650,21 +587,19 @@ def test_the_summary_takes_selection_and_folding(session_of):
 
 
 def test_the_table_is_the_tree_in_order(session_of):
-    table = nvtx_tree_table(tree_of(session_of(ranks, training)))
+    tree = tree_of(session_of(ranks, training))
+    table = nvtx_tree_table(tree)
     assert (table.name, len(table), table.total) == ("nvtx", 5, 5)
-    rows = [dict(zip((column.key for column in table.columns), row, strict=True)) for row in table.rows]
-    assert [(row["path"], row["level"], row["rank"], row["thread"]) for row in rows] == [
-        ("work", 0, 0, PID + 1),
-        ("work", 0, 0, PID),
-        ("step * (3)", 0, 1, PID),
-        ("step * (3) › forward", 1, 1, PID),
-        ("step * (3) › data", 1, 1, PID),
+    keys = ("path", "level", "rank", "thread", "gpu_total", "gpu_ops")
+    assert [tuple(row[key] for key in keys) for row in table.records()] == [
+        ("work", 0, 0, PID + 1, 20, 1),
+        ("work", 0, 0, PID, 10, 1),
+        ("step * (3)", 0, 1, PID, 363, 6),
+        ("step * (3) › forward", 1, 1, PID, 363, 6),
+        ("step * (3) › data", 1, 1, PID, None, 0),
     ]
-    assert [row["gpu_total"] for row in rows] == [20, 10, 363, 363, None]
-    assert [row["gpu_ops"] for row in rows] == [1, 1, 6, 6, 0]
-    assert len(nvtx_tree_table(tree_of(session_of(ranks, training)), depth=1)) == 3
-    merged = nvtx_tree_table(tree_of(session_of(ranks, ranks), by="all"))
-    assert merged.rows[0][-2:] == (None, None)
+    assert len(nvtx_tree_table(tree, depth=1)) == 3
+    assert nvtx_tree_table(tree_of(session_of(ranks, ranks), by="all")).rows[0][-2:] == (None, None)
 
 
 def test_sums_beyond_double_precision_stay_exact(session_of):
@@ -675,5 +610,4 @@ def test_sums_beyond_double_precision_stay_exact(session_of):
             export.range(0, big, "long", style=START_END, range_id=1)
 
     tree = tree_of(session_of(fill))
-    total = int(np.sum([tree.node(number).total for number in range(len(tree))], dtype=np.int64))
-    assert total == 3 * big
+    assert int(np.sum([tree.node(number).total for number in range(len(tree))], dtype=np.int64)) == 3 * big

@@ -17,7 +17,7 @@ from nsystui.exports.demo import Process, TrainingJob
 from nsystui.exports.demo import Session as Capture
 from nsystui.exports.writing.writer import ERROR, INFO, WARNING
 from nsystui.questions.gpu.utilisation import BusyIntervals
-from nsystui.questions.overview import job_facts, task_table, title_of
+from nsystui.questions.overview import JobFacts, job_facts, task_table, title_of
 from nsystui.questions.reports import contents_table, diagnostics_table
 from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
@@ -25,12 +25,17 @@ from nsystui.store.session import Session
 START = 1_780_000_000_000_000_000
 HOUR = 3600 * 10**9
 
+EVERYTHING = Selection()
 Opener = Callable[..., Session]
 
 
-def tasks_of(session: Session, selection: Selection | None = None) -> TableAnswer:
-    selection, ranks = selection or Selection(), ranked_tasks(session)
+def tasks_of(session: Session, selection: Selection = EVERYTHING) -> TableAnswer:
+    ranks = ranked_tasks(session)
     return task_table(session, selection, ranks, BusyIntervals.load(session, selection, ranks))
+
+
+def facts_of(session: Session) -> JobFacts:
+    return job_facts(session, ranked_tasks(session))
 
 
 def gpu_process(export: ExportWriter, pid: int, *spans: tuple[int, int]) -> Process:
@@ -41,24 +46,16 @@ def gpu_process(export: ExportWriter, pid: int, *spans: tuple[int, int]) -> Proc
     return process
 
 
-# The facts
-
-
 def test_the_demo_job_is_described(opened: Opener, tmp_path: Path):
-    paths = TrainingJob(ranks=2, steps=1, layers=1, stall_ms=1).write(tmp_path / "llama-70b")
-    session = opened(*paths)
-    facts = job_facts(session, ranked_tasks(session))
-    assert facts.title == "llama-70b"
-    assert facts.commands == ("python",)
+    session = opened(*TrainingJob(ranks=2, steps=1, layers=1, stall_ms=1).write(tmp_path / "llama-70b"))
+    facts = facts_of(session)
+    assert (facts.title, facts.commands, facts.gpu_models) == ("llama-70b", ("python",), ("NVIDIA H100 80GB HBM3",))
     assert (facts.reports, facts.ranks, len(facts.hosts), facts.gpus) == (2, 2, 2, 2)
-    assert facts.gpu_models == ("NVIDIA H100 80GB HBM3",)
     assert (facts.nsys_versions, facts.schema_versions) == (("2026.2.1.210",), ("3.25.0",))
     assert (facts.driver_versions, facts.cuda_versions) == (("580.95.05",), ("13.0",))
-    assert facts.clocks_aligned
-    assert facts.rank_source in ("NCCL communicator", "captured environment")
+    assert facts.clocks_aligned and facts.rank_source in ("NCCL communicator", "captured environment")
     starts = [report.metadata.session_start_utc or 0 for report in session.reports]
-    assert facts.session_start == min(starts)
-    assert facts.start_spread == max(starts) - min(starts)
+    assert (facts.session_start, facts.start_spread) == (min(starts), max(starts) - min(starts))
     assert facts.duration is not None
     assert facts.duration >= facts.events.end - facts.events.start > 0
 
@@ -93,44 +90,34 @@ def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path):
         with ExportWriter(path, session=capture) as export:
             gpu_process(export, 1, (100 + 500 * number, 200 + 500 * number))
     session = opened(*paths)
-    facts = job_facts(session, ranked_tasks(session))
-    assert not facts.clocks_aligned
-    assert facts.start_spread == HOUR
-    assert facts.duration == 2000, "that of the longest, not the hour between them"
-    table = tasks_of(session)
-    assert [row["busy_percent"] for row in table.records()] == [100, 100]
-    assert table.notes == ("these reports share no clock: each is measured over its own events",)
-    assert [row["busy_percent"] for row in tasks_of(session, Selection(Window(100, 300))).records()] == [50, 0]
+    facts = facts_of(session)
+    # The duration is that of the longest, not the hour between them.
+    assert (facts.clocks_aligned, facts.start_spread, facts.duration) == (False, HOUR, 2000)
+    assert tasks_of(session).cells("busy_percent") == [100, 100]
+    assert tasks_of(session).notes == ("these reports share no clock: each is measured over its own events",)
+    assert tasks_of(session, Selection(Window(100, 300))).cells("busy_percent") == [50, 0]
 
 
 @pytest.mark.parametrize(("schema", "gpus"), [("3.25.0", 1), ("3.7.2", 2)])
 def test_a_shared_gpu_counts_once_where_the_export_tells(opened: Opener, tmp_path: Path, schema: str, gpus: int):
-    path = tmp_path / "shared.sqlite"
-    with ExportWriter(path, schema) as export:
+    with ExportWriter(tmp_path / "shared.sqlite", schema) as export:
         export.gpu(0)
         for pid in (10, 20):
             export.cuda_device(gpu_process(export, pid, (0, 10)), cuda_id=0, gpu_id=0)
-    session = opened(path)
-    assert job_facts(session, ranked_tasks(session)).gpus == gpus
-
-
-# The tasks
+    assert facts_of(opened(export.path)).gpus == gpus
 
 
 def test_a_row_for_each_task(opened: Opener, tmp_path: Path):
-    path = tmp_path / "run.sqlite"
-    with ExportWriter(path, session=Capture(hostname="n01")) as export:
+    with ExportWriter(tmp_path / "run.sqlite", session=Capture(hostname="n01")) as export:
         export.gpu(2)
         process = gpu_process(export, 10, (0, 30), (50, 60))
         export.cuda_device(process, cuda_id=0, gpu_id=2)
         export.memcpy(process, 0, 7, 60, 80, size=64, kind="HtoD", correlation_id=9)
-        main = export.thread(process, 10, "main")
-        export.api(main, 0, 5, "cudaLaunchKernel_v7000", 1)
+        export.api(export.thread(process, 10, "main"), 0, 5, "cudaLaunchKernel_v7000", 1)
         gpu_process(export, 20, (90, 100))
-    session = opened(path)
-    table = tasks_of(session)
+    table = tasks_of(opened(export.path))
     assert (table.name, table.total, len(table)) == ("overview", 2, 2)
-    first, second = list(table.records())
+    first, second = table.records()
     assert (first["rank"], first["host"], first["gpu"], first["model"]) == (0, "n01", "2", "NVIDIA H100 80GB HBM3")
     assert (first["pid"], first["process"], first["report"]) == (10, "python3", "run")
     assert (first["kernels"], first["memory_ops"], first["graphs"], first["api_calls"]) == (2, 1, 0, 1)
@@ -139,38 +126,32 @@ def test_a_row_for_each_task(opened: Opener, tmp_path: Path):
 
 
 def test_the_window_and_the_tasks_of_the_selection_apply(opened: Opener, tmp_path: Path):
-    path = tmp_path / "run.sqlite"
-    with ExportWriter(path) as export:
+    with ExportWriter(tmp_path / "run.sqlite") as export:
         gpu_process(export, 10, (0, 30), (50, 60))
         second = gpu_process(export, 20, (0, 100))
-    session = opened(path)
-    narrowed = list(tasks_of(session, Selection(Window(20, 40))).records())
-    assert [row["kernels"] for row in narrowed] == [1, 1]
-    assert [row["busy_percent"] for row in narrowed] == [50, 100]
-    named = list(tasks_of(session, Selection(Window(20, 40)).with_name("absent")).records())
-    assert named == narrowed, "what a GPU did does not depend on names"
+    session, window = opened(export.path), Selection(Window(20, 40))
+    narrowed = tasks_of(session, window)
+    assert (narrowed.cells("kernels"), narrowed.cells("busy_percent")) == ([1, 1], [50, 100])
+    named = tasks_of(session, window.with_name("absent"))
+    assert named.records() == narrowed.records(), "what a GPU did does not depend on names"
     chosen = tasks_of(session, Selection(tasks=frozenset({Task(0, second.global_id)})))
-    assert ([row["pid"] for row in chosen.records()], chosen.total) == ([20], 2)
+    assert (chosen.cells("pid"), chosen.total) == ([20], 2)
 
 
 def test_a_task_without_a_gpu_has_no_gpu_numbers(opened: Opener, tmp_path: Path):
-    cpu, gpu = tmp_path / "job_rank0.sqlite", tmp_path / "job_rank1.sqlite"
-    with ExportWriter(cpu) as export:
-        export.osrt(export.thread(export.process(1), 1, "main"), 0, 50, "poll")
-    with ExportWriter(gpu) as export:
-        gpu_process(export, 2, (0, 50))
-    table = tasks_of(opened(cpu, gpu))
-    first, second = list(table.records())
-    missing = [key for key, value in first.items() if value is None]
+    with ExportWriter(tmp_path / "job_rank0.sqlite") as cpu:
+        cpu.osrt(cpu.thread(cpu.process(1), 1, "main"), 0, 50, "poll")
+    with ExportWriter(tmp_path / "job_rank1.sqlite") as gpu:
+        gpu_process(gpu, 2, (0, 50))
+    table = tasks_of(opened(cpu.path, gpu.path))
+    first, second = table.records()
     shares = [key for key in first if key.endswith("_percent")]
+    missing = [key for key, value in first.items() if value is None]
     assert missing == ["gpu", *shares, "kernels", "graphs", "memory_ops", "api_calls", "model"]
     assert second["kernels"] == 1
     assert second["gpu"] is None, "the export does not say which GPU it was"
     assert table.notes == ("no GPU work in job_rank0: record with `nsys profile -t cuda`",)
-    assert [row["rank"] for row in table.sorted_by("busy_percent", descending=True).records()] == [1, 0]
-
-
-# The capture
+    assert table.sorted_by("busy_percent", descending=True).cells("rank") == [1, 0]
 
 
 @pytest.fixture(scope="module")
@@ -206,68 +187,62 @@ def test_diagnostics_are_grouped_worst_first_and_follow_the_tasks_and_the_name_f
     )
     first = next(item.task for item in ranked_tasks(complaining) if item.report_name == "rank0")
     table = diagnostics_table(complaining, Selection(tasks=frozenset({first})).with_name("started"))
-    assert table.rows == [("Info", 1, "rank0", 5, "Profiling has started.")]
-    assert table.total == 2
+    assert (table.rows, table.total) == ([("Info", 1, "rank0", 5, "Profiling has started.")], 2)
     assert table.notes[0].startswith("events may be missing"), "what is filtered out of sight is still true"
 
 
 def test_without_diagnostics_there_is_a_note(opened: Opener, tmp_path: Path):
-    path = tmp_path / "a.sqlite"
-    with ExportWriter(path) as export:
+    with ExportWriter(tmp_path / "a.sqlite") as export:
         gpu_process(export, 1, (0, 100))
-    table = diagnostics_table(opened(path), Selection())
+    table = diagnostics_table(opened(export.path), Selection())
     assert len(table) == 0
     assert table.notes == ("no diagnostics in this export: nsys 2024.4 and later write them",)
 
 
+def contents(session: Session, table: str) -> tuple[object, ...]:
+    (found,) = [row for row in contents_table(session).records() if row["table"] == table]
+    return tuple(found[key] for key in ("rows", "reports", "first", "last", "record"))
+
+
 def test_contents_list_every_event_table(complaining: Session):
-    found = {row["table"]: row for row in list(contents_table(complaining).records())}
-    assert "processes" not in found
-    kernels, metrics, said = found["kernels"], found["gpu_metrics"], found["diagnostics"]
-    assert (kernels["rows"], kernels["reports"], kernels["first"], kernels["last"]) == (3, 3, 0, 100)
-    assert kernels["record"] is None
-    assert (metrics["rows"], metrics["reports"], metrics["first"], metrics["last"]) == (0, 0, None, None)
-    assert metrics["record"] == "record with `nsys profile --gpu-metrics-devices=all`"
-    assert (said["rows"], said["reports"], said["first"], said["last"]) == (7, 2, 5, 90)
-    assert said["record"] is not None, "one of the three has none"
+    assert "processes" not in contents_table(complaining).cells("table")
+    assert contents(complaining, "kernels") == (3, 3, 0, 100, None)
+    metrics = (0, 0, None, None, "record with `nsys profile --gpu-metrics-devices=all`")
+    assert contents(complaining, "gpu_metrics") == metrics
+    *said, record = contents(complaining, "diagnostics")
+    assert said == [7, 2, 5, 90]
+    assert record is not None, "one of the three has none"
 
 
 def test_contents_of_a_range_that_was_never_closed(opened: Opener, tmp_path: Path):
-    path = tmp_path / "a.sqlite"
-    with ExportWriter(path) as export:
+    with ExportWriter(tmp_path / "a.sqlite") as export:
         thread = export.thread(export.process(1), 1, "main")
         export.nvtx_range(thread, 10, 20, "closed")
         export.nvtx_range(thread, 70, None, "open")
-    found = {row["table"]: row for row in list(contents_table(opened(path)).records())}
-    assert (found["nvtx_ranges"]["first"], found["nvtx_ranges"]["last"]) == (10, 70)
-
-
-# Real exports
+    assert contents(opened(export.path), "nvtx_ranges")[2:4] == (10, 70)
 
 
 def test_two_real_ranks_on_two_nodes(opened: Opener):
     session = opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4"))
-    facts = job_facts(session, ranked_tasks(session))
+    facts = facts_of(session)
     assert (facts.title, facts.ranks, len(facts.hosts), facts.gpus) == ("alcf-allgather", 2, 2, 2)
     assert (facts.clocks_aligned, facts.start_spread) == (True, 151276815)
-    assert facts.rank_source == "captured environment"
-    assert [row["rank"] for row in tasks_of(session).records()] == [0, 4]
+    assert (facts.rank_source, tasks_of(session).cells("rank")) == ("captured environment", [0, 4])
 
 
 def test_a_real_export_without_kernels(opened: Opener):
     session = opened(*shared("no-kernel-table"))
-    facts = job_facts(session, ranked_tasks(session))
-    assert (facts.gpus, facts.gpu_models) == (0, ())
-    (row,) = list(tasks_of(session).records())
+    assert (facts_of(session).gpus, facts_of(session).gpu_models) == (0, ())
+    (row,) = tasks_of(session).records()
     assert (row["busy_percent"], row["kernels"], row["api_calls"]) == (None, None, 2)
     table = diagnostics_table(session, Selection())
-    assert sum(row["count"] for row in list(table.records()) if isinstance(row["count"], int)) == 235
+    assert sum(table.cells("count")) == 235
     assert "Not all CUDA events might have been collected." in table.notes[0]
 
 
 def test_two_real_ranks_in_one_report(opened: Opener):
     session = opened(*shared("h100-2rank-moe-before"))
-    table = list(tasks_of(session).records())
-    assert [row["kernels"] for row in table] == [1993, 2017]
-    assert [round(float(row["busy_percent"] or 0), 1) for row in table] == [91.3, 89.1]
-    assert job_facts(session, ranked_tasks(session)).gpus == 2
+    table = tasks_of(session)
+    assert table.cells("kernels") == [1993, 2017]
+    assert [round(share, 1) for share in table.cells("busy_percent")] == [91.3, 89.1]
+    assert facts_of(session).gpus == 2

@@ -151,8 +151,7 @@ def scans(read: Sequence[str], table: str) -> list[str]:
 def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache: Cache):
     paths = (FAST | CAMPAIGN)[shape](tmp_path)
     expected = asked(paths, None, whole=True)
-    assert asked(paths, None) == expected
-    assert asked(paths, cache) == expected
+    assert (asked(paths, None), asked(paths, cache)) == (expected, expected)
     # From what was kept without a pack, beside one.
     assert asked(paths, cache, whole=True) == expected
 
@@ -189,8 +188,7 @@ class TestWhatIsRead:
         assert f"tally {KERNEL}" not in read
 
     def test_who_is_which_rank_by_mpi_takes_no_nccl(self, tmp_path: Path, cache: Cache, read: list[str]):
-        path = synthetic.simulation_export(tmp_path / "rank0.sqlite")
-        with opened([path], cache) as job:
+        with opened([synthetic.simulation_export(tmp_path / "rank0.sqlite")], cache) as job:
             assert {item.source for item in job.ranks} == {"MPI"}
         assert not [query for query in read if "blob" in query]
 

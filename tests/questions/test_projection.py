@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support import SHARED, native, shared
 
@@ -38,13 +38,10 @@ def launch_calls(calls: list[Call]) -> LaunchCalls:
     return LaunchCalls(*(np.array(column, dtype=np.int64) for column in columns))
 
 
-def projected(ranges: list[Range], calls: list[Call]) -> Projection:
-    columns = zip(*ranges, strict=True) if ranges else ([], [], [])
-    return project(*(np.array(column, dtype=np.int64) for column in columns), launch_calls(calls))
-
-
 def check_against_definition(ranges: list[Range], calls: list[Call]) -> None:
-    result = projected(ranges, calls)
+    columns = zip(*ranges, strict=True) if ranges else ([], [], [])
+    result = project(*(np.array(column, dtype=np.int64) for column in columns), launch_calls(calls))
+    assert len(result.op_count) == len(ranges)
     for row, (start, end, thread) in enumerate(ranges):
         inside = [call for call in calls if call[2] == thread and start <= call[0] and call[1] <= end]
         assert result.op_count[row] == len(inside)
@@ -53,30 +50,20 @@ def check_against_definition(ranges: list[Range], calls: list[Call]) -> None:
         assert result.end[row] == max((call[4] for call in inside), default=0)
 
 
+ONE = (1, 2, 1, 3, 4, 1)
+STEP_AND_FORWARD = [(0, 100, 1), (10, 50, 1)]
+# The second call starts in forward and ends after it: it belongs to the ancestor that contains it.
+OUTLIVES = [(20, 25, 1, 1000, 1100, 100), (45, 55, 1, 1200, 1500, 300)]
+
+
 @given(spans(20, 12), calls_on_the_gpu(2), calls_on_the_gpu(15))
+@example(STEP_AND_FORWARD, OUTLIVES, [])
+@example([], [], [ONE])
+@example([(0, 9, 2)], [ONE], [])  # another thread's call
 def test_every_range_gets_the_calls_it_contains(ranges, calls, nested):
     """Calls inside calls count too."""
     check_against_definition(ranges, calls)
     check_against_definition(ranges, nested)
-
-
-def test_a_call_that_outlives_its_range_belongs_to_the_ancestor_that_contains_it():
-    #          step, forward, and a call that starts in forward and ends after it
-    ranges = [(0, 100, 1), (10, 50, 1)]
-    calls = [(20, 25, 1, 1000, 1100, 100), (45, 55, 1, 1200, 1500, 300)]
-    result = projected(ranges, calls)
-    assert result.op_count.tolist() == [2, 1]
-    assert result.start.tolist() == [1000, 1000]
-    assert result.end.tolist() == [1500, 1100]
-    assert result.op_time.tolist() == [400, 100]
-
-
-def test_nothing_launched_is_no_projection():
-    assert projected([], []).op_count.tolist() == []
-    assert projected([], [(1, 2, 1, 3, 4, 1)]).op_count.tolist() == []
-    alone = projected([(0, 9, 1)], [(1, 2, 2, 3, 4, 1)])  # another thread's call
-    assert [alone.op_count[0], alone.start[0], alone.end[0], alone.op_time[0]] == [0, 0, 0, 0]
-    assert projected([(0, 9, 1)], []).op_count.tolist() == [0]
 
 
 def test_wrong_arguments_are_refused():
@@ -94,8 +81,7 @@ def test_many_ranges_and_calls():
     calls = np.arange(n) * 2
     launches = LaunchCalls(calls, calls + 1, np.zeros(n, np.int64), calls + 100, calls + 150, np.full(n, 50))
     result = project(starts, 3 * n - starts, np.zeros(n, np.int64), launches)  # 200,000 levels deep
-    assert result.op_count[0] == n
-    assert result.op_time[0] == 50 * n
+    assert (result.op_count[0], result.op_time[0]) == (n, 50 * n)
     assert (result.start[0], result.end[0]) == (100, 2 * (n - 1) + 150)
 
 

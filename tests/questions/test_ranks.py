@@ -56,8 +56,7 @@ class TestOddity:
 
     @given(st.lists(st.floats(-1e9, 1e9), min_size=4, max_size=40), st.floats(-1e6, 1e6))
     def test_at_least_half_of_the_ranks_are_never_odd(self, values, shift):
-        odd = sum(map(is_odd, scores([value + shift for value in values], ANY)))
-        assert odd <= len(values) / 2
+        assert sum(map(is_odd, scores([value + shift for value in values], ANY))) <= len(values) / 2
 
 
 def task_steps(*gpu: tuple[int, int]) -> TaskSteps:
@@ -84,18 +83,15 @@ class TestStepTimes:
         assert found is not None and (found.count, found.median, found.slow, found.most) == (5, 10, 1, 16)
 
     def test_the_steps_of_a_real_run(self, opened):
-        job = Job(opened(*shared("ddp-a100-rank0of4")))
-        (times,) = step_times(job.steps()).values()
+        (times,) = step_times(Job(opened(*shared("ddp-a100-rank0of4"))).steps()).values()
         found = figures(times)
         assert found is not None and found.count == 59 and times.on_gpu
         assert 29e6 < found.p5 <= found.median <= found.p95 < 32e6
 
     def test_a_window_chooses_the_steps_that_begin_in_it(self, demo_session):
         job = Job(demo_session)
-        every = step_times(job.steps())
-        task, own = next(iter(every.items()))
-        window = own.window(1)
-        assert step_times(job.steps(), window)[task].numbers.tolist() == [own.numbers[1]]
+        task, own = next(iter(step_times(job.steps()).items()))
+        assert step_times(job.steps(), own.window(1))[task].numbers.tolist() == [own.numbers[1]]
 
 
 @pytest.fixture(scope="module")
@@ -210,8 +206,7 @@ class TestMap:
                 np.testing.assert_array_equal(values, getattr(device, lane))
 
     def test_gpu_metrics_are_figures_too(self, eight):
-        figures_ = figures_of(eight.session, Selection())
-        metric = next(name for name in figures_ if name not in PARTS)
+        metric = next(name for name in figures_of(eight.session, Selection()) if name not in PARTS)
         args = (eight.session, Selection(), eight.ranks, eight.busy(Selection()), eight.extent(), 10, metric)
         shown = time_map(*args)
         assert len(shown.ranks) == 8 and np.nanmax(shown.values) <= 1.0

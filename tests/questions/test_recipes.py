@@ -74,15 +74,32 @@ def notes(job: Job, recipe: str, /, **options: Any) -> str:
     return " ".join(ask(recipe_named(recipe), job, EVERYTHING, Options(**options)).notes)
 
 
+def gaps(job: Job, least: int, *keys: str) -> list[tuple[Any, ...]]:
+    """Columns of the gaps that are at least so long."""
+    return [tuple(row[key] for key in keys) for row in table(job, "gpu_gaps", gap=least)]
+
+
 def written(path: Path, fill: Callable[[ExportWriter, Any, Any], None], schema: str = "3.25.0") -> Path:
     """An export of one process with one GPU, filled by a test."""
     with ExportWriter(path, schema) as export:
         export.gpu(0)
-        process = export.process(100, "python")
-        export.cuda_context(process)
-        export.cuda_device(process, 0, 0)
+        process = on_gpu(export, 100)
         fill(export, process, export.thread(process, 100, "python"))
     return path
+
+
+def on_gpu(export: ExportWriter, pid: int) -> Any:
+    """A process that uses the GPU."""
+    process = export.process(pid, "python")
+    export.cuda_context(process)
+    export.cuda_device(process, 0, 0)
+    return process
+
+
+@pytest.fixture
+def job_of(opened, tmp_path) -> Callable[..., Job]:
+    """Opens an export that a test fills."""
+    return lambda fill: Job(opened(written(tmp_path / "filled.sqlite", fill)))
 
 
 class TestTheListOfThem:
@@ -143,9 +160,6 @@ class TestTheListOfThem:
         assert all("missing" in said[name] for name in said if name.endswith("_pace"))
 
 
-# -- sums -------------------------------------------------------------------------------------------------------------
-
-
 def type_two(values: Sequence[int], share: float) -> float:
     return float(np.quantile(values, share, method="averaged_inverted_cdf"))
 
@@ -181,8 +195,7 @@ class TestSums:
         for row in found:
             ranks = expected[row["name"]]
             values = [value for own in ranks.values() for value in own]
-            assert (row["count"], row["total"]) == (len(values), sum(values))
-            assert row["median"] == median(values)
+            assert (row["count"], row["total"], row["median"]) == (len(values), sum(values), median(values))
             assert (row["q1"], row["q3"]) == (type_two(values, 0.25), type_two(values, 0.75))
             deviations = [np.std(own, ddof=1) if len(own) > 1 else 0.0 for own in (values, *ranks.values())]
             assert row["stddev"] == pytest.approx(deviations[0])
@@ -231,10 +244,9 @@ class TestSums:
         path = old_schema_export(tmp_path / "doubles.sqlite")
         doubles = "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass = "
         assert native(path, doubles + str(BACKTRACE_CALL)) == [(40,)]
-        found = table(Job(opened(path)), "cuda_api_sum")
-        assert sum(row["count"] for row in found) == 40
+        assert sum(row["count"] for row in table(Job(opened(path)), "cuda_api_sum")) == 40
 
-    def test_an_extreme_of_a_process_that_is_no_rank_has_none(self, opened, tmp_path):
+    def test_an_extreme_of_a_process_that_is_no_rank_has_none(self, job_of):
         def fill(export, process, main):
             export.api(main, 0, 10, "cudaLaunchKernel", 1)
             export.kernel(process, 0, 7, 20, 30, name="k", correlation_id=1)
@@ -242,8 +254,7 @@ class TestSums:
             export.osrt(main, 0, 50, "read")
             export.osrt(export.thread(helper, 200, "helper"), 0, 900, "read")
 
-        job = Job(opened(written(tmp_path / "helper.sqlite", fill)))
-        (row,) = table(job, "osrt_sum")
+        (row,) = table(job_of(fill), "osrt_sum")
         assert (row["count"], row["max"], row["max_rank"], row["min_rank"]) == (2, 900, None, 0)
 
     def test_mpi_calls_may_be_nvtx_ranges_of_old_exports(self, opened, tmp_path):
@@ -261,18 +272,14 @@ class TestSums:
             old(export, process, thread)
             export.mpi_p2p(thread, 12, 52, "MPI_Send", peer=1, size=8)
 
-        paths = (
-            written(tmp_path / "old.sqlite", old, "3.0.0"),
-            written(tmp_path / "both.sqlite", both),
-            written(tmp_path / "none.sqlite", lambda *_: None),
-        )
-        alone = Job(opened(paths[0]))
-        assert {row["name"]: (row["count"], row["total"]) for row in table(alone, "mpi_sum")} == {
-            "MPI_Send": (2, 40),
-            "MPI_Barrier": (1, 5),
-        }
+        written(tmp_path / "old.sqlite", old, "3.0.0")
+        written(tmp_path / "both.sqlite", both)
+        written(tmp_path / "none.sqlite", lambda *_: None)
+        alone = Job(opened(tmp_path / "old.sqlite"))
+        found = {row["name"]: (row["count"], row["total"]) for row in table(alone, "mpi_sum")}
+        assert found == {"MPI_Send": (2, 40), "MPI_Barrier": (1, 5)}
         assert "the MPI calls of old are NVTX ranges" in notes(alone, "mpi_sum")
-        job = Job(opened(*paths))
+        job = Job(opened(*(tmp_path / f"{name}.sqlite" for name in ("old", "both", "none"))))
         sends, barrier = table(job, "mpi_sum")
         assert (sends["name"], sends["count"], sends["total"], sends["max"]) == ("MPI_Send", 3, 80, 40)
         assert barrier["name"] == "MPI_Barrier"
@@ -323,29 +330,23 @@ class TestNcclOnTheGpu:
         assert "NCCL:ncclGroupEnd" in naive and "NCCL:ncclAllReduce" not in naive
         assert "ncclGroupEnd" not in found and found["AllReduce"]["count"] > 0
 
-    def test_overlap_is_that_of_sets_of_time(self, opened, tmp_path):
+    def test_overlap_is_that_of_sets_of_time(self, job_of):
         """Two NCCL kernels and four others, one of them of another process with the same times."""
-        compute = [(0, 40), (30, 60), (100, 110)]
-        nccl = [(20, 50), (45, 70)]
+        compute, nccl = [(0, 40), (30, 60), (100, 110)], [(20, 50), (45, 70)]
 
         def fill(export, process, _):
             for number, (start, end) in enumerate(compute):
                 export.kernel(process, 0, 7 + number, start, end, name="gemm", correlation_id=number)
             for number, (start, end) in enumerate(nccl, 10):
                 export.kernel(process, 0, 20 + number, start, end, name=ALL_REDUCE, correlation_id=number)
-            other = export.process(200, "python")
-            export.kernel(other, 0, 7, 0, 200, name="other", correlation_id=1)
-
-        found = {
-            row["name"]: row
-            for row in table(Job(opened(written(tmp_path / "o.sqlite", fill))), "nccl_gpu_overlap_trace")
-        }
+            export.kernel(export.process(200, "python"), 0, 7, 0, 200, name="other", correlation_id=1)
 
         def beside(own: list[tuple[int, int]], others: list[tuple[int, int]]) -> int:
             moments = {moment for start, end in others for moment in range(start, end)}
             return sum(moment in moments for start, end in own for moment in range(start, end))
 
-        assert found["gemm"]["overlap"] == beside(compute, nccl) and found["gemm"]["kind"] == "compute"
+        found = {row["name"]: row for row in table(job_of(fill), "nccl_gpu_overlap_trace")}
+        assert (found["gemm"]["overlap"], found["gemm"]["kind"]) == (beside(compute, nccl), "compute")
         assert found[ALL_REDUCE]["overlap"] == beside(nccl, compute)
         assert found[ALL_REDUCE]["alone"] == found[ALL_REDUCE]["total"] - found[ALL_REDUCE]["overlap"]
         assert found["other"]["overlap"] == 0
@@ -355,57 +356,7 @@ class TestNcclOnTheGpu:
         assert sum(alone) == job.pairing().kernels["exposed"].sum() > 0
 
 
-# -- rules ------------------------------------------------------------------------------------------------------------
-
-
-def copies(path: Path) -> Path:
-    """A process that copies well, and one that does not, with the same correlation ids."""
-
-    def fill(export, process, main):
-        other = export.process(200, "python")
-        export.cuda_context(other)
-        export.cuda_device(other, 0, 0)
-        thread = export.thread(other, 200, "python")
-        good = ("cudaMemcpyAsync", "cudaMemcpyAsync", "cudaMemsetAsync")
-        bad = ("cudaMemcpy_v3020", "cudaMemcpyAsync_v3020", "cudaMemset_v3020")
-        for own, threads, names, kind, begin in ((process, main, good, PINNED, 0), (other, thread, bad, PAGEABLE, 500)):
-            for number, name in enumerate(names, 1):
-                export.api(threads, begin + 10 * number, begin + 10 * number + 5, name, number)
-            for number in (1, 2):
-                at = begin + 1000 * number
-                export.memcpy(
-                    own, 0, 7, at, at + 100 * number, size=100_000, kind="HtoD", correlation_id=number, source=kind,
-                    destination=DEVICE,
-                )  # fmt: skip
-            export.memset(own, 0, 7, begin + 5000, begin + 5040, size=64, correlation_id=3, memory=PINNED)
-
-    return written(path, fill)
-
-
 class TestRules:
-    def test_calls_of_another_process_with_the_same_correlation_id_are_none(self, opened, tmp_path):
-        """As NVIDIA's rules join them, by correlation id alone, each of these finds the other process's too."""
-        path = copies(tmp_path / "copies.sqlite")
-        job = Job(opened(path))
-        by_pid = {(item.task.process >> 24) & 0xFFFFFF: item.rank for item in job.ranks}
-        found = {name: table(job, name) for name in ("cuda_memcpy_sync", "cuda_memcpy_async", "cuda_memset_sync")}
-        ranks = [[row["rank"] for row in own] for own in found.values()]
-        assert ranks == [[by_pid[200]]] * 3
-        naive = native(
-            path,
-            "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_MEMCPY m JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
-            "ON r.correlationId = m.correlationId JOIN StringIds s ON s.id = r.nameId "
-            "WHERE s.value LIKE 'cudaMemcpy%' AND s.value NOT LIKE '%Async%'",
-        )
-        assert naive == [(2,)]
-        (row,) = found["cuda_memcpy_async"]
-        assert (row["duration"], row["bytes"], row["source_memory"], row["name"]) == (
-            200,
-            100_000,
-            "Pageable",
-            "cudaMemcpyAsync",
-        )
-
     def test_synchronisations_are_all_there_longest_first(self, job, demo_job):
         sql = (
             "SELECT end - start FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds s ON s.id = nameId "
@@ -414,56 +365,90 @@ class TestRules:
         expected = sorted((value for path in demo_job for (value,) in native(path, sql)), reverse=True)
         assert [row["duration"] for row in table(job, "cuda_api_sync")] == expected
 
-    def test_gaps_are_those_of_the_union_of_all_work(self, opened, tmp_path):
+    def test_calls_of_another_process_with_the_same_correlation_id_are_none(self, opened, tmp_path):
+        """A process that copies well, and one that does not, with the same ids.
+
+        As NVIDIA's rules join them, by correlation id alone, each of these finds the other process's too.
+        """
+
+        def fill(export, process, main):
+            other = on_gpu(export, 200)
+            good = ("cudaMemcpyAsync", "cudaMemcpyAsync", "cudaMemsetAsync")
+            bad = ("cudaMemcpy_v3020", "cudaMemcpyAsync_v3020", "cudaMemset_v3020")
+            thread = export.thread(other, 200, "python")
+            for own, caller, names, kind, begin in (
+                (process, main, good, PINNED, 0),
+                (other, thread, bad, PAGEABLE, 500),
+            ):
+                for number, name in enumerate(names, 1):
+                    export.api(caller, begin + 10 * number, begin + 10 * number + 5, name, number)
+                told = {"size": 100_000, "kind": "HtoD", "source": kind, "destination": DEVICE}
+                for number in (1, 2):
+                    at = begin + 1000 * number
+                    export.memcpy(own, 0, 7, at, at + 100 * number, correlation_id=number, **told)
+                export.memset(own, 0, 7, begin + 5000, begin + 5040, size=64, correlation_id=3, memory=PINNED)
+
+        path = written(tmp_path / "copies.sqlite", fill)
+        job = Job(opened(path))
+        by_pid = {(item.task.process >> 24) & 0xFFFFFF: item.rank for item in job.ranks}
+        found = {name: table(job, name) for name in ("cuda_memcpy_sync", "cuda_memcpy_async", "cuda_memset_sync")}
+        assert [[row["rank"] for row in own] for own in found.values()] == [[by_pid[200]]] * 3
+        naive = native(
+            path,
+            "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_MEMCPY m JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
+            "ON r.correlationId = m.correlationId JOIN StringIds s ON s.id = r.nameId "
+            "WHERE s.value LIKE 'cudaMemcpy%' AND s.value NOT LIKE '%Async%'",
+        )
+        assert naive == [(2,)]
+        (row,) = found["cuda_memcpy_async"]
+        told = tuple(row[key] for key in ("duration", "bytes", "source_memory", "name"))
+        assert told == (200, 100_000, "Pageable", "cudaMemcpyAsync")
+
+    def test_gaps_are_those_of_the_union_of_all_work(self, job_of):
         def fill(export, process, _):
-            spans = [(0, 30), (10, 20), (100, 130), (131, 140), (400, 410)]
-            for number, (start, end) in enumerate(spans):
+            for number, (start, end) in enumerate([(0, 30), (10, 20), (100, 130), (131, 140), (400, 410)]):
                 export.kernel(process, 0, 7 + number, start, end, name="k", correlation_id=number)
             export.memset(process, 0, 30, 60, 70, size=8, correlation_id=50)
             export.graph_launch(process, 0, 31, 200, 380, graph_id=1, graph_exec_id=1, correlation_id=51)
 
-        job = Job(opened(written(tmp_path / "gaps.sqlite", fill)))
-        found = table(job, "gpu_gaps", gap=15)
-        assert [(row["start"], row["duration"]) for row in found] == [(140, 60), (30, 30), (70, 30), (380, 20)]
-        assert {(row["profiler"], row["work"]) for row in found} == {(None, None)}
+        job = job_of(fill)
+        # Which gaps the profiler made is not known.
+        expected = [(140, 60, None, None), (30, 30, None, None), (70, 30, None, None), (380, 20, None, None)]
+        assert gaps(job, 15, "start", "duration", "profiler", "work") == expected
         assert "which gaps the profiler made is not known" in notes(job, "gpu_gaps", gap=15)
-        assert [row["duration"] for row in table(job, "gpu_gaps", gap=30)] == [60]
+        assert gaps(job, 30, "duration") == [(60,)]
         assert table(job, "gpu_gaps") == [] and "profiler" not in notes(job, "gpu_gaps")
 
-    def test_a_gap_says_how_long_the_profiler_worked_in_it_and_at_what(self, opened, tmp_path):
+    def test_a_gap_says_how_long_the_profiler_worked_in_it_and_at_what(self, job_of):
         """It is one gap nevertheless; what another process suffered from it is its own."""
 
         def fill(export, process, thread):
-            other = export.process(200, "python")
-            export.cuda_context(other)
-            export.cuda_device(other, 0, 0)
+            other = on_gpu(export, 200)
             for number, start in enumerate((0, 1000, 1500)):
                 for one in (process, other):
                     export.kernel(one, 0, 7, start, start + 100, name="k", correlation_id=number)
-            export.profiler_overhead(thread, 50, 150, "flush")
-            export.profiler_overhead(thread, 140, 200, "stop")
-            export.profiler_overhead(thread, 600, 650, "flush")
-            export.profiler_overhead(thread, 1550, 1700, "flush")
+            for start, end, work in (
+                (50, 150, "flush"),
+                (140, 200, "stop"),
+                (600, 650, "flush"),
+                (1550, 1700, "flush"),
+            ):
+                export.profiler_overhead(thread, start, end, work)
 
-        job = Job(opened(written(tmp_path / "overhead.sqlite", fill)))
-        found = [
-            (row["rank"], row["start"], row["duration"], row["profiler"], row["work"])
-            for row in table(job, "gpu_gaps", gap=10)
-        ]
-        assert found == [
+        job = job_of(fill)
+        assert gaps(job, 10, "rank", "start", "duration", "profiler", "work") == [
             (0, 100, 900, 150, "flush"),  # 50 + 50 of flush, 60 of stop, 10 of both
             (1, 100, 900, 0, None),
             (0, 1100, 400, 0, None),
             (1, 1100, 400, 0, None),
         ]
-        assert [row["duration"] for row in table(job, "gpu_gaps", gap=400)] == [900, 900]
+        assert gaps(job, 400, "duration") == [(900,), (900,)]
         assert "profiler" not in notes(job, "gpu_gaps", gap=10)
 
     def test_a_gap_that_the_profiler_made_is_listed_as_nsys_has_it(self, opened, shared_export):
         job = Job(opened(shared_export("ddp-a100-rank0of4")))
-        (row,) = table(job, "gpu_gaps", gap=5 * MILLISECOND)
-        assert (row["duration"], row["start"]) == (11_183_795, 1_822_597_346)
-        assert (row["profiler"], row["work"]) == (11_183_795, "CUDA profiling data flush")
+        expected = (11_183_795, 1_822_597_346, 11_183_795, "CUDA profiling data flush")
+        assert gaps(job, 5 * MILLISECOND, "duration", "start", "profiler", "work") == [expected]
 
     def test_gaps_and_the_triage_share_what_is_the_profilers(self, opened, tmp_path):
         ill = illnesses.profiler_at_work(tmp_path / "ill.sqlite")
@@ -472,23 +457,18 @@ class TestRules:
         assert sum(row["profiler"] for row in gaps) == finding(found, "profiler-overhead").cost
         assert sum(row["duration"] - row["profiler"] for row in gaps) == finding(found, "idle-gaps").cost
 
-    def test_operations_side_by_side_do_not_make_a_gpu_busier_than_it_is(self, opened, tmp_path):
+    def test_operations_side_by_side_do_not_make_a_gpu_busier_than_it_is(self, job_of):
         """Two streams, both busy in the first half of each part: summed up, that is 100 %."""
 
         def fill(export, process, _):
-            for number in range(20):
-                for stream in (7, 8):
-                    start = 100 * number
-                    end = start + (100 if number >= 18 else 50)
-                    export.kernel(process, 0, stream, start, end, name="k", correlation_id=2 * number + stream)
+            for number, stream in product(range(20), (7, 8)):
+                place = (process, 0, stream, 100 * number, 100 * number + (100 if number >= 18 else 50))
+                export.kernel(*place, name="k", correlation_id=2 * number + stream)
 
-        job = Job(opened(written(tmp_path / "util.sqlite", fill)))
+        job = job_of(fill)
         (row,) = table(job, "gpu_time_util", threshold=60, chunks=20)
         assert (row["start"], row["duration"], row["busy_percent"]) == (0, 1800, 50.0)
         assert table(job, "gpu_time_util", threshold=50, chunks=20) == []
-
-
-# -- paces and histograms ---------------------------------------------------------------------------------------------
 
 
 class TestPaces:
@@ -563,8 +543,7 @@ class TestPaces:
             return lambda export, process, _: export.kernel(process, 0, 7, 0, 10, name=name, correlation_id=1)
 
         paths = [written(tmp_path / f"rank{number}.sqlite", fill(name)) for number, name in enumerate(("a()", "b()"))]
-        job = Job(opened(*paths))
-        found = table(job, "cuda_gpu_kern_hist", name="b()", by_rank=True)
+        found = table(Job(opened(*paths)), "cuda_gpu_kern_hist", name="b()", by_rank=True)
         assert [(row["rank"], row["name"], row["count"]) for row in found] == [(1, "b()", 1)]
 
     def test_a_range_is_found_without_its_domain(self, job):
@@ -573,14 +552,14 @@ class TestPaces:
             assert table(job, name, name="ncclGroupEnd") == table(job, name, name=full) != []
             assert notes(job, name, name="ncclGroupEnd").startswith(f"of {full}")
 
-    def test_a_text_of_several_domains_needs_its_domain(self, opened, tmp_path):
+    def test_a_text_of_several_domains_needs_its_domain(self, job_of):
         def fill(export, _, thread):
             for number, domain in enumerate(("left", "right"), 1):
                 export.nvtx_domain(thread, 0, number, domain)
                 export.nvtx_range(thread, 100 * number, 100 * number + 10, "load 1", domain_id=number)
             export.nvtx_range(thread, 500, 550, "alone")
 
-        job = Job(opened(written(tmp_path / "domains.sqlite", fill)))
+        job = job_of(fill)
         for name in ("load 1", "load *"):
             with pytest.raises(UsageError, match=f"left:{name}, right:{name}".replace("*", "[*]")):
                 table(job, "nvtx_pace", name=name)
@@ -591,15 +570,11 @@ class TestHistogram:
     def test_every_launch_is_in_the_class_of_its_duration(self, job, demo_job):
         found = table(job, "cuda_gpu_kern_hist")
         for name, ranks in by_name(demo_job, KERNELS).items():
-            values = [value for own in ranks.values() for value in own]
-            counts, _ = np.histogram(values, bins=[*EDGES, 10**15])
+            counts, _ = np.histogram([value for own in ranks.values() for value in own], bins=[*EDGES, 10**15])
             own = {row["low"]: row["count"] for row in found if row["name"] == name}
             assert own == {edge: count for edge, count in zip(EDGES, counts.tolist(), strict=True) if count}
         (one,) = {row["name"] for row in table(job, "cuda_gpu_kern_hist", name=found[0]["name"])}
         assert one == found[0]["name"]
-
-
-# -- maps -------------------------------------------------------------------------------------------------------------
 
 
 def scene(path: Path) -> Path:
@@ -641,30 +616,27 @@ def scene_job(tmp_path_factory):
 
 
 class TestMaps:
-    @pytest.mark.parametrize(
-        ("name", "key", "expected"),
-        [
-            ("cuda_gpu_time_util_map", "busy_percent", [0, 100, 100, 100, 0, 100, 0, 100, 100, 0]),
-            ("cuda_gpu_time_util_map", "busy_percent", [50, 100, 50, 50, 50]),
-            ("cuda_gpu_time_util_map", "all_percent", [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]),
-            # Of two kernels of one group none has the times of the projected range alone: NVIDIA's counted compute.
-            ("nccl_gpu_time_util_map", "nccl_percent", [0, 0, 100, 100, 0, 0, 0, 0, 0, 0]),
-            ("nccl_gpu_time_util_map", "compute_percent", [0, 100, 100, 0, 0, 100, 0, 0, 0, 0]),
-            ("nccl_gpu_time_util_map", "all_percent", [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]),
-            ("mpi_gpu_time_util_map", "mpi_percent", [0, 0, 100, 100, 100, 0, 0, 0, 0, 0]),
-            ("mpi_gpu_time_util_map", "overlap_percent", [0, 0, 100, 100, 0, 0, 0, 0, 0, 0]),
-            ("ucx_gpu_time_util_map", "ucx_percent", [100, 0, 50, 0, 0, 0, 0, 0, 0, 100]),
-            ("ucx_gpu_time_util_map", "overlap_percent", [0, 0, 50, 0, 0, 0, 0, 0, 0, 0]),
-            # Means of samples, without glitches.
-            ("gpu_metric_util_map", "sm_active", [5, 25, 45, 65, 85]),
-            ("gpu_metric_util_map", "tensor_active", [0, 0, 0, 0, 50]),
-            ("gpu_metric_util_map", "sm_issue", [None] * 5),
-            # NVIDIA's recipe of 2023.4 has sent and received the other way round.
-            ("network_traffic_map", "sent", [1e5, 3e5, None, None, None]),
-            ("network_traffic_map", "received", [7e3, 9e3, None, None, None]),
-            ("network_traffic_map", "sent", [2e5, None]),
-        ],
-    )
+    @pytest.mark.parametrize(("name", "key", "expected"), [
+        ("cuda_gpu_time_util_map", "busy_percent", [0, 100, 100, 100, 0, 100, 0, 100, 100, 0]),
+        ("cuda_gpu_time_util_map", "busy_percent", [50, 100, 50, 50, 50]),
+        ("cuda_gpu_time_util_map", "all_percent", [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]),
+        # Of two kernels of one group none has the times of the projected range alone: NVIDIA's counted compute.
+        ("nccl_gpu_time_util_map", "nccl_percent", [0, 0, 100, 100, 0, 0, 0, 0, 0, 0]),
+        ("nccl_gpu_time_util_map", "compute_percent", [0, 100, 100, 0, 0, 100, 0, 0, 0, 0]),
+        ("nccl_gpu_time_util_map", "all_percent", [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]),
+        ("mpi_gpu_time_util_map", "mpi_percent", [0, 0, 100, 100, 100, 0, 0, 0, 0, 0]),
+        ("mpi_gpu_time_util_map", "overlap_percent", [0, 0, 100, 100, 0, 0, 0, 0, 0, 0]),
+        ("ucx_gpu_time_util_map", "ucx_percent", [100, 0, 50, 0, 0, 0, 0, 0, 0, 100]),
+        ("ucx_gpu_time_util_map", "overlap_percent", [0, 0, 50, 0, 0, 0, 0, 0, 0, 0]),
+        # Means of samples, without glitches.
+        ("gpu_metric_util_map", "sm_active", [5, 25, 45, 65, 85]),
+        ("gpu_metric_util_map", "tensor_active", [0, 0, 0, 0, 50]),
+        ("gpu_metric_util_map", "sm_issue", [None] * 5),
+        # NVIDIA's recipe of 2023.4 has sent and received the other way round.
+        ("network_traffic_map", "sent", [1e5, 3e5, None, None, None]),
+        ("network_traffic_map", "received", [7e3, 9e3, None, None, None]),
+        ("network_traffic_map", "sent", [2e5, None]),
+    ])  # fmt: skip
     def test_each_column_of_a_map_is_what_ran_in_its_time(self, scene_job, name, key, expected):
         assert [row[key] for row in table(scene_job, name, bins=len(expected))] == expected
 
@@ -705,21 +677,14 @@ def test_a_mean_rate_is_that_of_its_samples_moment_by_moment(samples, lo, width,
         )
 
 
-# -- ranks ------------------------------------------------------------------------------------------------------------
-
-
 def test_ranks_are_those_of_the_job_and_not_the_order_of_names(opened, demo_job, tmp_path):
     """NVIDIA's recipes number the sorted names: there `a` would be rank 0."""
     for name, rank in (("a", 3), ("b", 0)):
         shutil.copy(demo_job[rank], tmp_path / f"{name}.sqlite")
-    job = Job(opened(tmp_path / "a.sqlite", tmp_path / "b.sqlite"))
-    found = table(job, "cuda_gpu_kern_sum", by_rank=True)
+    found = table(Job(opened(tmp_path / "a.sqlite", tmp_path / "b.sqlite")), "cuda_gpu_kern_sum", by_rank=True)
     for name, rank in (("a", 3), ("b", 0)):
         total = native(tmp_path / f"{name}.sqlite", "SELECT sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL")
         assert [(sum(row["total"] for row in found if row["rank"] == rank),)] == total
-
-
-# -- real exports -----------------------------------------------------------------------------------------------------
 
 
 def test_two_ranks_of_one_report_are_two_ranks(opened):

@@ -70,8 +70,7 @@ def test_an_export_that_fails_meanwhile_is_left_out(tmp_path):
     with broken.open("r+b") as file:
         file.seek((root - 1) * 4096)
         file.write(b"\xff" * 4096)
-    answer = next(sampled_kernels(opened))
-    assert {row[-1] for row in iter_rows(answer)} == names_of(good)
+    assert {row[-1] for row in iter_rows(next(sampled_kernels(opened)))} == names_of(good)
 
 
 def test_hostile_and_missing_names_are_rows_like_others(tmp_path):

@@ -90,18 +90,6 @@ class TestWindow:
         expected = {name for name, (start, end) in RANGES.items() if overlaps(start, end, (low, low + length))}
         assert {name for report, name in found if report == 0} == expected
 
-    def test_the_rule_is_half_open(self, shifted):
-        found = {name for _, name in names(shifted, tables.nvtx_ranges, Selection(window=Window(200, 300)))}
-        outside = {
-            "before",
-            "touching the start",
-            "touching the end",
-            "an instant at the end",
-            "after",
-            "open at the end",
-        }
-        assert found == {*RANGES} - outside
-
     def test_a_moment_belongs_to_the_window_that_it_lies_in(self, shifted):
         found = names(shifted, tables.nvtx_marks, Selection(window=Window(200, 300)))
         assert found == {(0, "mark at the start"), (0, "mark at the last moment")}
@@ -154,35 +142,32 @@ class TestPlaces:
 
 
 class TestFilterInMemory:
-    @pytest.mark.parametrize(
-        ("text", "passing", "failing"),
-        [
-            ("gemm", ["ampere_sgemm_128x64", "SGEMM", "gemm"], ["gem", ""]),
-            ("GEMM", ["SGEMM"], ["sgemm", "Gemm"]),
-            ("Gemm", ["Gemm<float>"], ["gemm", "GEMM"]),
-            ("!nccl", ["sgemm", ""], ["ncclDevKernel", "NCCL"]),
-            ("!NCCL", ["ncclDevKernel"], ["xNCCLx"]),
-            ("/^nccl.*Ring$/", ["nccl_Ring"], ["nccl_ring", "xnccl_Ring"]),
-            ("/^nccl/", ["ncclDevKernel", "NCCL"], ["xnccl"]),
-            ("!/^nccl/", ["xnccl"], ["NCCL"]),
-            ("re:a|b", ["xbx", "A"], ["c"]),
-            ("!re:^$", ["x"], [""]),
-            (r"/nccl\S+_LL/", ["ncclX_LL"], ["nccl_", "ncclX_ll"]),
-            (r"/nccl\S\D/", ["NCCLxy"], ["nccl x"]),
-            ("a/b", ["A/B"], ["ab"]),
-            ("/a", ["x/a"], ["a"]),
-            ("//", ["x//y"], ["x/y"]),
-            ("re", ["re:x", "more"], ["r"]),
-            ("[x", ["a[X"], ["x"]),
-            ("a.b", ["A.B"], ["axb"]),
-            ("größe", ["GRÖSSE GRÖßE"], ["grosse"]),
-            ("i", ["İ", "I"], ["ı"]),
-            ("σ", ["ΑΣ", "ΣΑ"], ["ς"]),
-            ("%", ["100 %"], ["100"]),
-            ("_", ["a_b"], ["ab"]),
-            ("!", [], ["", "x"]),
-        ],
-    )
+    @pytest.mark.parametrize(("text", "passing", "failing"), [
+        ("gemm", ["ampere_sgemm_128x64", "SGEMM", "gemm"], ["gem", ""]),
+        ("GEMM", ["SGEMM"], ["sgemm", "Gemm"]),
+        ("Gemm", ["Gemm<float>"], ["gemm", "GEMM"]),
+        ("!nccl", ["sgemm", ""], ["ncclDevKernel", "NCCL"]),
+        ("!NCCL", ["ncclDevKernel"], ["xNCCLx"]),
+        ("/^nccl.*Ring$/", ["nccl_Ring"], ["nccl_ring", "xnccl_Ring"]),
+        ("/^nccl/", ["ncclDevKernel", "NCCL"], ["xnccl"]),
+        ("!/^nccl/", ["xnccl"], ["NCCL"]),
+        ("re:a|b", ["xbx", "A"], ["c"]),
+        ("!re:^$", ["x"], [""]),
+        (r"/nccl\S+_LL/", ["ncclX_LL"], ["nccl_", "ncclX_ll"]),
+        (r"/nccl\S\D/", ["NCCLxy"], ["nccl x"]),
+        ("a/b", ["A/B"], ["ab"]),
+        ("/a", ["x/a"], ["a"]),
+        ("//", ["x//y"], ["x/y"]),
+        ("re", ["re:x", "more"], ["r"]),
+        ("[x", ["a[X"], ["x"]),
+        ("a.b", ["A.B"], ["axb"]),
+        ("größe", ["GRÖSSE GRÖßE"], ["grosse"]),
+        ("i", ["İ", "I"], ["ı"]),
+        ("σ", ["ΑΣ", "ΣΑ"], ["ς"]),
+        ("%", ["100 %"], ["100"]),
+        ("_", ["a_b"], ["ab"]),
+        ("!", [], ["", "x"]),
+    ])  # fmt: skip
     def test_what_passes(self, text, passing, failing):
         wanted = NameFilter(text)
         assert [name for name in passing if not wanted.matches(name)] == []
@@ -265,5 +250,4 @@ def test_duckdb_takes_case_apart_as_python_does():
 
     letters = [chr(code) for code in range(1, 0x11000) if not 0xD800 <= code < 0xE000]
     found = duckdb.execute("SELECT lower(x) FROM (SELECT unnest($1) AS x)", [letters]).fetchall()
-    different = [letter for letter, (lower,) in zip(letters, found, strict=True) if lower != letter.lower()]
-    assert different == ["İ"]
+    assert [letter for letter, (lower,) in zip(letters, found, strict=True) if lower != letter.lower()] == ["İ"]

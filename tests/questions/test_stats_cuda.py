@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter, defaultdict
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -58,25 +58,28 @@ def names(session: Any, text: str, selection: Selection = EVERYTHING) -> list[st
     return [row.get("Kernel Name") or row["Name"] for row in records(session, text, selection)]
 
 
+@pytest.fixture
+def made(tmp_path, opened):
+    """Gives an export with a process and its main thread to be filled, and after that a session over it."""
+
+    @contextmanager
+    def filling(pid: int = 5_000):
+        with ExportWriter(tmp_path / "made.sqlite") as export:
+            process = export.process(pid)
+            yield export, process, export.thread(process, pid + 1, "main")
+
+    return filling, lambda: opened(tmp_path / "made.sqlite")
+
+
 def launch(
-    export: ExportWriter,
-    process: Process,
-    thread: Thread,
-    start: int,
-    correlation: int,
-    *,
-    name: str = "k",
-    call: str = "cudaLaunchKernel_v7000",
-    delay: int = 50,
-    duration: int = 100,
-) -> None:
+    export: ExportWriter, process: Process, thread: Thread, start: int, correlation: int, *,
+    name: str = "k", delay: int = 50, duration: int = 100,
+) -> None:  # fmt: skip
     """A call of 10 ns and its kernel, which starts ``delay`` after the start of the call."""
-    export.api(thread, start, start + 10, call, correlation)
+    export.api(thread, start, start + 10, "cudaLaunchKernel_v7000", correlation)
     begin = start + delay
     export.kernel(process, 0, 7, begin, begin + duration, name=name, correlation_id=correlation)
 
-
-# --- the innermost range -----------------------------------------------------------------------------------------
 
 Span = tuple[int, int, int]  # start, end, thread
 
@@ -97,8 +100,7 @@ def test_the_innermost_range_encloses_the_call_and_starts_last(ranges, calls, or
         starts, ends, threads = columns(drawn)
         return starts + origin, ends + origin, threads * apart
 
-    found = innermost(moved(ranges), moved(calls)).tolist()
-    for (start, end, thread), index in zip(calls, found, strict=True):
+    for (start, end, thread), index in zip(calls, innermost(moved(ranges), moved(calls)).tolist(), strict=True):
         around = [
             (one[0], -one[1], number)
             for number, one in enumerate(ranges)
@@ -112,21 +114,16 @@ def test_the_innermost_ranges_of_many_calls_take_no_quadratic_time(length):
     # With short ranges no call has one, but for the first range, which is around everything: the longest way back.
     # Pairs of ranges and calls would be 10^11.
     number = 300_000
-    starts = np.arange(number, dtype=np.int64) * 10
+    starts, threads = np.arange(number, dtype=np.int64) * 10, np.zeros(number, np.int64)
     ends = starts + length
     ends[0] = number * 20
-    threads = np.zeros(number, np.int64)
     found = innermost((starts, ends, threads), (starts + 5, starts + 6, threads))
     assert found.tolist() == ([0] * number if length == 3 else list(range(number)))
 
 
-# --- range/kernel ------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def ranged(tmp_path_factory):
-    path = tmp_path_factory.mktemp("ranged") / "ranged.sqlite"
-    with ExportWriter(path) as export:
+    with ExportWriter(tmp_path_factory.mktemp("ranged") / "ranged.sqlite") as export:
         process = export.process(5_000)
         main, other = export.thread(process, 5_000, "main"), export.thread(process, 5_001, "other")
         export.nvtx_domain(main, -5, 3, "library")
@@ -135,15 +132,12 @@ def ranged(tmp_path_factory):
         export.nvtx_range(main, 4_000, 5_000, "")
         export.nvtx_range(main, 6_000, None, "open")
         export.nvtx_range(other, 500, 8_000, "elsewhere", style=60)
-        launch(export, process, main, 100, 1, name="void ns::before<int>(float *)")
-        launch(export, process, main, 1_500, 2, name="void ns::outer<int>(float *)")
-        launch(export, process, main, 2_500, 3, name="void ns::inner<int>(float *)")
-        launch(export, process, main, 2_995, 4, name="void ns::leaves<int>(float *)")
-        launch(export, process, main, 4_500, 5, name="void ns::unnamed<int>(float *)")
-        launch(export, process, main, 6_500, 6, name="void ns::late<int>(float *)")
-        launch(export, process, other, 2_600, 7, name="void ns::thread<int>(float *)")
+        calls = {"before": 100, "outer": 1_500, "inner": 2_500, "leaves": 2_995, "unnamed": 4_500, "late": 6_500}
+        for number, (name, start) in enumerate((calls | {"thread": 2_600}).items(), 1):
+            thread = other if name == "thread" else main
+            launch(export, process, thread, start, number, name=f"void ns::{name}<int>(float *)")
         export.kernel(process, 0, 7, 7_500, 7_600, name="void ns::alone<int>(float *)", correlation_id=99)
-    with closing(session_over(path)) as session:
+    with closing(session_over(export.path)) as session:
         yield session
 
 
@@ -180,35 +174,31 @@ def test_kernels_stand_behind_the_innermost_range_of_their_call(ranged):
         assert set(names(ranged, f"{report}:nvtx-name:base")) == base - {"alone"}, report
 
 
-def test_the_range_that_starts_last_counts_and_equal_names_are_one_row(tmp_path, opened):
+def test_the_range_that_starts_last_counts_and_equal_names_are_one_row(made):
     """Of two calls in one another, and of different ranges and kernels that read the same together."""
-    with ExportWriter(tmp_path / "nested.sqlite") as export:
-        process = export.process(5_000)
-        main = export.thread(process, 5_000, "main")
-        export.nvtx_range(main, 0, 1_000, "outer")
-        export.nvtx_range(main, 105, 200, "inner")
+    filling, session = made
+    with filling() as (export, process, main):
+        for start, end, name in ((0, 1_000, "outer"), (105, 200, "inner"), (2_000, 2_100, "a"), (2_200, 2_300, "a/b")):
+            export.nvtx_range(main, start, end, name)
         export.api(main, 100, 250, "cudaLaunchKernel_v7000", 1)
         export.api(main, 110, 150, "cuLaunchKernel", 1, event_class=1)
         export.kernel(process, 0, 7, 300, 400, name="k", correlation_id=1)
-        export.nvtx_range(main, 2_000, 2_100, "a")
-        export.nvtx_range(main, 2_200, 2_300, "a/b")
         launch(export, process, main, 2_010, 2, name="b/c")
         launch(export, process, main, 2_210, 3, name="c")
-    assert lines(opened(tmp_path / "nested.sqlite"), "cuda_gpu_kern_sum:nvtx-name") == [
+    assert lines(session(), "cuda_gpu_kern_sum:nvtx-name") == [
         "66.7,200,2,100.0,100.0,100,100,0.0,a/b/c",
         "33.3,100,1,100.0,100.0,100,100,0.0,inner/k",
     ]
 
 
-def test_without_ranges_the_numbers_are_those_of_the_plain_report(tmp_path, opened):
-    with ExportWriter(tmp_path / "plain.sqlite") as export:
-        process = export.process(5_000)
-        main = export.thread(process, 5_000, "main")
+def test_without_ranges_the_numbers_are_those_of_the_plain_report(made):
+    filling, open_ = made
+    with filling() as (export, process, main):
         dice = np.random.default_rng(5)
         for number in range(200):
             name, length = f"k{number % 7}", int(dice.integers(1, 1_000))
             launch(export, process, main, 2_000 * number, number, name=name, duration=length, delay=length % 20)
-    session = opened(tmp_path / "plain.sqlite")
+    session = open_()
     for report in WITH_RANGES:
         assert lines(session, f"{report}:nvtx-name") == lines(session, report)
     assert "NVTX" in " ".join(ask(session, "cuda_gpu_kern_sum:nvtx-name").notes)
@@ -239,17 +229,13 @@ def test_a_named_trace_pages_streams_and_sorts_as_one(ranged):
     name = [column.key for column in answer.columns].index("name")
     ordered = answer.sorted_by("name", True)
     assert [row[name] for row in ordered.page(0, 9)] == sorted((row[name] for row in rows), reverse=True)
-    longest = answer.sorted_by("start", True)
-    assert list(longest.page(0, 9)) == rows[::-1]
+    assert list(answer.sorted_by("start", True).page(0, 9)) == rows[::-1]
 
 
 def test_the_name_filter_looks_at_the_kernels_own_name(ranged):
     for report in ("cuda_gpu_kern_sum:nvtx-name:base", "cuda_gpu_trace:nvtx-name:base"):
         assert names(ranged, report, Selection(name=NameFilter("step"))) == []
         assert names(ranged, report, Selection(name=NameFilter("outer"))) == ["step/outer"]
-
-
-# --- several reports ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -268,13 +254,23 @@ def two(tmp_path_factory):
         yield session
 
 
-def test_correlation_ids_of_different_reports_never_meet(two):
-    rows = records(two, "cuda_kern_exec_trace")
-    assert [row["API Start (ns)"] for row in rows] == ["1000", "2000", "1001001", "1002001"]
-    assert [row["Kernel Start (ns)"] for row in rows] == ["1050", "2050", "1001051", "1002051"]
-    assert [row["Queue Start (ns)"] for row in rows] == ["1010", "2010", "1001011", "1002011"]
-    assert [row["Kernel Dur (ns)"] for row in rows] == ["100", "200", "101", "201"]
+def test_correlation_ids_of_different_reports_never_meet_and_traces_are_in_job_time_with_their_own_threads(two):
+    keys = ("API Start (ns)", "Kernel Start (ns)", "Queue Start (ns)", "Kernel Dur (ns)")
+    assert [tuple(row[key] for key in keys) for row in records(two, "cuda_kern_exec_trace")] == [
+        ("1000", "1050", "1010", "100"),
+        ("2000", "2050", "2010", "200"),
+        ("1001001", "1001051", "1001011", "101"),
+        ("1002001", "1002051", "1002011", "201"),
+    ]
     assert [row["Count"] for row in records(two, "cuda_kern_exec_sum")] == ["2", "2"]
+    keys = ("Start (ns)", "T-Pri", "Thread Name")
+    assert [tuple(row[key] for key in keys) for row in records(two, "cuda_api_trace")] == [
+        ("1000", "20", "first thread"),
+        ("2000", "20", "first thread"),
+        ("1001001", "21", "second thread"),
+        ("1002001", "21", "second thread"),
+    ]
+    assert [row["Start (ns)"] for row in records(two, "cuda_gpu_trace")] == ["1050", "2050", "1001051", "1002051"]
 
 
 def test_sums_are_over_all_reports_but_a_kernel_stands_behind_a_range_of_its_own(two):
@@ -302,45 +298,24 @@ def test_correlation_ids_of_different_processes_never_meet(tmp_path, opened):
     assert names(session, "cuda_gpu_kern_sum:nvtx-name") == ["of 5000/k", "of 6000/k"]
 
 
-def test_the_traces_of_several_reports_are_in_job_time_with_their_own_threads(two):
-    rows = records(two, "cuda_api_trace")
-    assert [(row["Start (ns)"], row["T-Pri"], row["Thread Name"]) for row in rows] == [
-        ("1000", "20", "first thread"),
-        ("2000", "20", "first thread"),
-        ("1001001", "21", "second thread"),
-        ("1002001", "21", "second thread"),
-    ]
-    assert [row["Start (ns)"] for row in records(two, "cuda_gpu_trace")] == ["1050", "2050", "1001051", "1002051"]
-
-
-# --- time windows ------------------------------------------------------------------------------------------------
-
-
-def test_each_table_is_filtered_by_the_window_on_its_own(tmp_path, opened):
+def test_each_table_is_filtered_by_the_window_on_its_own(made):
     """Three kernels, each 1,000 ns after its call; the range around all calls ends before the last kernel starts."""
-    with ExportWriter(tmp_path / "windowed.sqlite") as export:
-        process = export.process(5_000)
-        main = export.thread(process, 5_000, "main")
+    filling, open_ = made
+    with filling() as (export, process, main):
         export.nvtx_range(main, 0, 3_500, "step")
         for number in range(3):
             launch(export, process, main, 1_000 * (number + 1), number, name=f"k{number}", delay=1_000)
-    session = opened(tmp_path / "windowed.sqlite")
+    session = open_()
     # In the window: the calls at 2,000 and 3,000 and the kernels of the calls at 1,000 and 2,000.
     window = Selection(window=Window(2_000, 3_050))
     assert [row["Start (ns)"] for row in records(session, "cuda_api_trace", window)] == ["2000", "3000"]
     assert names(session, "cuda_gpu_trace", window) == ["k0", "k1"]
     assert names(session, "cuda_kern_exec_trace", window) == names(session, "cuda_kern_exec_sum", window) == ["k1"]
-    assert {(row["Operation"], row["Instances"]) for row in records(session, "cuda_api_gpu_sum", window)} == {
-        ("cudaLaunchKernel", "2"),
-        ("k0", "1"),
-        ("k1", "1"),
-    }
+    called = {(row["Operation"], row["Instances"]) for row in records(session, "cuda_api_gpu_sum", window)}
+    assert called == {("cudaLaunchKernel", "2"), ("k0", "1"), ("k1", "1")}
     # A call or range outside of it gives no range.
     assert set(names(session, "cuda_gpu_kern_sum:nvtx-name", window)) == {"k0", "step/k1"}
     assert names(session, "cuda_gpu_kern_sum:nvtx-name", Selection(window=Window(3_600, 5_000))) == ["k2"]
-
-
-# --- the GPU trace -----------------------------------------------------------------------------------------------
 
 
 def test_the_gpu_trace_has_throughput_in_whole_inverse_durations(tmp_path, opened):
@@ -377,21 +352,17 @@ def test_the_gpu_trace_has_throughput_in_whole_inverse_durations(tmp_path, opene
     assert any("graph" in note for note in ask(session, "cuda_gpu_trace").notes)
 
 
-# --- sums and traces of calls --------------------------------------------------------------------------------------
-
-
-def test_memory_operations_alone_are_gpu_work(tmp_path, opened):
-    with ExportWriter(tmp_path / "memory.sqlite") as export:
-        process = export.process(5_000)
+def test_memory_operations_alone_are_gpu_work(made):
+    filling, open_ = made
+    with filling() as (export, process, _):
         export.memcpy(process, 0, 7, 0, 300, size=4, kind="HtoD", correlation_id=1)
         export.memset(process, 0, 7, 400, 500, size=4, correlation_id=2)
-    session = opened(tmp_path / "memory.sqlite")
-    expected = [
-        "75.0,300,1,300.0,300.0,300,300,0.0,MEMORY_OPER,[CUDA memcpy Host-to-Device]",
-        "25.0,100,1,100.0,100.0,100,100,0.0,MEMORY_OPER,[CUDA memset]",
-    ]
+    session = open_()
     for report in ("cuda_gpu_sum", "cuda_gpu_sum:nvtx-name", "cuda_api_gpu_sum", "cuda_api_gpu_sum:nvtx-name"):
-        assert lines(session, report) == expected
+        assert lines(session, report) == [
+            "75.0,300,1,300.0,300.0,300,300,0.0,MEMORY_OPER,[CUDA memcpy Host-to-Device]",
+            "25.0,100,1,100.0,100.0,100,100,0.0,MEMORY_OPER,[CUDA memset]",
+        ]
     assert any("no GPU kernels" in note for note in ask(session, "cuda_gpu_sum").notes)
 
 
@@ -403,53 +374,47 @@ def test_an_export_without_anything_gives_no_rows(opened, tmp_path):
     assert len(set(answers)) == len(answers), "no answer is named like another"
 
 
-def test_calls_with_result_and_thread_and_the_second_row_of_one_without_a_version(tmp_path, opened):
-    with ExportWriter(tmp_path / "calls.sqlite") as export:
-        process = export.process(5_000)
-        named = export.thread(process, 5_001, "worker", priority=5)
-        nameless = Thread(process, 5_002, "", process.global_id | 5_002)
-        export.api(nameless, 200, 230, "cudaGraphLaunch_v10000", 7)
+def test_a_call_has_its_result_and_its_thread(made):
+    filling, open_ = made
+    with filling() as (export, process, _):
+        named = export.thread(process, 5_003, "worker", priority=5)
+        export.api(Thread(process, 5_002, "", process.global_id | 5_002), 200, 230, "cudaGraphLaunch_v10000", 7)
         export.api(named, 100, 150, "cudaMalloc_v3020", 6, return_value=2)
         # ThreadNames may name a thread twice (it was renamed); a call stays one row.
-        export.thread(process, 5_001, "worker", priority=5)
-    with ExportWriter(tmp_path / "driver.sqlite") as export:
-        process = export.process(5_000)
-        main = export.thread(process, 5_000, "main")
+        export.thread(process, 5_003, "worker", priority=5)
+    assert lines(open_(), "cuda_api_trace") == [
+        "100,50,cudaMalloc,2,6,5000,5003,5,worker",
+        "200,30,cudaGraphLaunch_v10000,0,7,5000,5002,,",
+    ]
+
+
+def test_the_second_row_of_a_call_without_a_version_has_its_name(made):
+    filling, open_ = made
+    with filling() as (export, _, main):
         export.api(main, 100, 150, "cuLaunchKernel", 1, event_class=1)
         export.api(main, 90, 160, "cuLaunchKernel", 1, event_class=BACKTRACE_CALL)
         export.api(main, 200, 250, "cudaFree_v3020", 2)
         export.api(main, 190, 260, "cudaFree", 2, event_class=BACKTRACE_CALL)
-    assert lines(opened(tmp_path / "calls.sqlite"), "cuda_api_trace") == [
-        "100,50,cudaMalloc,2,6,5000,5001,5,worker",
-        "200,30,cudaGraphLaunch_v10000,0,7,5000,5002,,",
-    ]
-    rows = records(opened(tmp_path / "driver.sqlite"), "cuda_api_sum")
-    assert [(row["Name"], row["Num Calls"]) for row in rows] == [
-        ("cuLaunchKernel", "2"),
-        ("cudaFree", "1"),
-        ("cudaFree", "1"),
-    ]
+    found = [(row["Name"], row["Num Calls"]) for row in records(open_(), "cuda_api_sum")]
+    assert found == [("cuLaunchKernel", "2"), ("cudaFree", "1"), ("cudaFree", "1")]
 
 
-def test_a_kernel_that_starts_before_its_call_returns_was_not_queued(tmp_path, opened):
-    with ExportWriter(tmp_path / "queue.sqlite") as export:
-        process = export.process(5_000)
-        main = export.thread(process, 5_001, "main")
+def test_a_kernel_that_starts_before_its_call_returns_was_not_queued(made):
+    filling, open_ = made
+    with filling() as (export, process, main):
         launch(export, process, main, 1_000, 1, name="queued", delay=10)
         launch(export, process, main, 2_000, 2, name="early", delay=9, duration=0)
-    session = opened(tmp_path / "queue.sqlite")
-    grid = "   1    1    1, 128    1    1"
+    session, grid = open_(), "   1    1    1, 128    1    1"
     assert lines(session, "cuda_kern_exec_trace") == [
         f"1000,10,1010,0,1010,100,110,5000,5001,0,cudaLaunchKernel,{grid},queued",
         f"2000,10,,,2009,0,10,5000,5001,0,cudaLaunchKernel,{grid},early",
     ]
-    expected = [
-        "5000,5001,0,1,1,110.0,110.0,110,110,0.0,10.0,10.0,10,10,0.0,0.0,0.0,0,0,0.0,"
-        "100.0,100.0,100,100,0.0,cudaLaunchKernel,queued",
-        "5000,5001,0,1,0,10.0,10.0,10,10,0.0,10.0,10.0,10,10,0.0,,,,,0.0,0.0,0.0,0,0,0.0,cudaLaunchKernel,early",
-    ]
-    assert lines(session, "cuda_kern_exec_sum") == expected
-    assert lines(session, "cuda_kern_exec_sum:nvtx-name") == expected
+    for report in ("cuda_kern_exec_sum", "cuda_kern_exec_sum:nvtx-name"):
+        assert lines(session, report) == [
+            "5000,5001,0,1,1,110.0,110.0,110,110,0.0,10.0,10.0,10,10,0.0,0.0,0.0,0,0,0.0,"
+            "100.0,100.0,100,100,0.0,cudaLaunchKernel,queued",
+            "5000,5001,0,1,0,10.0,10.0,10,10,0.0,10.0,10.0,10,10,0.0,,,,,0.0,0.0,0.0,0,0,0.0,cudaLaunchKernel,early",
+        ]
 
 
 def test_calls_that_were_recorded_twice_count_as_nsys_counts_them(tmp_path, opened):
@@ -457,8 +422,7 @@ def test_calls_that_were_recorded_twice_count_as_nsys_counts_them(tmp_path, open
     assert len(records(session, "cuda_kern_exec_trace")) == len(records(session, "cuda_api_trace")) == 80
     assert sum(int(row["Count"]) for row in records(session, "cuda_kern_exec_sum")) == 80
     found = [row["Operation"] for row in records(session, "cuda_api_gpu_sum") if row["Category"] == "CUDA_API"]
-    assert Counter(found) == Counter(names(session, "cuda_api_sum"))
-    assert Counter(found)["cudaLaunchKernel"] == 2
+    assert (Counter(found), Counter(found)["cudaLaunchKernel"]) == (Counter(names(session, "cuda_api_sum")), 2)
     # … but the name of a kernel has its range once.
     ranged = records(session, "cuda_gpu_kern_sum:nvtx-name")
     assert sum(int(row["Instances"]) for row in ranged) == 40

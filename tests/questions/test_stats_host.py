@@ -87,8 +87,7 @@ class TestUnifiedMemory:
         session = opened(tmp_path / "many.sqlite")
         assert [line.split(",")[0] for line in body(session, "um_sum")] == [f"0x{0x1000 * n:X}" for n in range(10)]
         assert [line.split(",")[0] for line in body(session, "um_sum:rows=2")] == ["0x0", "0x1000"]
-        assert len(body(session, "um_sum:rows=100")) == 12
-        assert ask(session, "um_sum:rows=2").total == 12
+        assert (len(body(session, "um_sum:rows=100")), ask(session, "um_sum:rows=2").total) == (12, 12)
 
     def test_faults_without_migrations_come_last_and_migrations_without_faults_count_too(self, opened, tmp_path):
         with ExportWriter(tmp_path / "apart.sqlite") as export:
@@ -247,8 +246,7 @@ class TestMpi:
             export.mpi_collective(main, 10, None, "MPI_Barrier")
             export.mpi_collective(main, 20, None, "MPI_Barrier")
             export.mpi_other(main, 0, 5, "MPI_Init")
-        session = opened(tmp_path / "stuck.sqlite")
-        assert body(session, "mpi_event_sum") == [
+        assert body(opened(tmp_path / "stuck.sqlite"), "mpi_event_sum") == [
             "100.0,5,1,5.0,5.0,5,5,0.0,other,MPI_Init",
             ",,2,,,,,,collectives,MPI_Barrier",
         ]
@@ -277,8 +275,7 @@ class TestMpi:
                 export.mpi_rank(main, 40 + number)
                 for start, thread in zip(starts, (main, helper), strict=False):
                     export.mpi_other(thread, start, start + 1, "MPI_Test")
-        session = opened(tmp_path / "0.sqlite", tmp_path / "1.sqlite")
-        assert body(session, "mpi_event_trace") == [
+        assert body(opened(tmp_path / "0.sqlite", tmp_path / "1.sqlite"), "mpi_event_trace") == [
             "3,4,1,MPI_Test,5000,5000,,41,,,,,",
             "5,6,1,MPI_Test,5000,5000,,40,,,,,",
             "9,10,1,MPI_Test,5000,5001,,,,,,,",
@@ -291,8 +288,7 @@ class TestMpi:
         path = simulation_export(tmp_path / "rankless.sqlite")
         edit(path, statement)
         lines = body(opened(path), "mpi_event_trace")
-        assert lines[0] == "0,1000000,1000000,MPI_Init,7000,7000,,,,,,,"
-        assert len(lines) == 8
+        assert (lines[0], len(lines)) == ("0,1000000,1000000,MPI_Init,7000,7000,,,,,,,", 8)
         assert {line.split(",")[7] for line in lines} == {""}
 
     def test_several_reports_add_up_and_stand_on_one_clock(self, opened, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from filling import Sessions
+from filling import Fill, Sessions
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from synthetic import ExportWriter
@@ -21,7 +21,6 @@ from synthetic import ExportWriter
 from nsystui.base.answer import Answer
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.exports.demo import Thread
 from nsystui.exports.writing.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
 from nsystui.output.formats import write
 from nsystui.questions.job import Job
@@ -37,13 +36,11 @@ STYLES = {PUSH_POP: "PushPop", START_END: "StartEnd"}
 
 
 class Export:
-    """An export with a process of two threads, and short words to fill it."""
+    """An export with a process of three threads, and short words to fill it."""
 
     def __init__(self, writer: ExportWriter) -> None:
-        self.writer = writer
-        self.process = writer.process(PID)
+        self.writer, self.process, self.correlation = writer, writer.process(PID), 0
         self.threads = [writer.thread(self.process, PID + number, f"thread {number}") for number in range(3)]
-        self.correlation = 0
 
     def range(self, start: int, end: int | None, text: str, thread: int = 0, **rest: Any) -> None:
         self.writer.nvtx_range(self.threads[thread], start, end, text, **rest)
@@ -60,8 +57,17 @@ class Export:
         self.call(call, call + 5, self.correlation, thread)
         self.kernel(*work, self.correlation, **rest)
 
-    def thread(self, number: int) -> Thread:
-        return self.threads[number]
+
+def program(*ranges: tuple[int, int, str], launches: Iterable[tuple[int, tuple[int, int]]] = ()) -> Fill:
+    """Fills an export with ranges (start, end, name) and launches (call, work) of one thread."""
+
+    def fill(export: Export) -> None:
+        for one in ranges:
+            export.range(*one)
+        for call, work in launches:
+            export.launch(call, work)
+
+    return fill
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +95,6 @@ def records(session: Session, report: str, selection: Selection = EVERYTHING) ->
 
 def cells(session: Session, report: str, *keys: str, selection: Selection = EVERYTHING) -> list[tuple[Any, ...]]:
     return [tuple(row[key] for key in keys) for row in records(session, report, selection)]
-
-
-# ------------------------------------------------------------------------------------------- against the definition
 
 
 @dataclass(frozen=True)
@@ -255,32 +258,15 @@ def check_projection(drawn: Drawn, rows: list[dict[str, Any]], summary: list[dic
     assert [(-row["total"], row["name"]) for row in summary] == sorted((-row["total"], row["name"]) for row in summary)
 
 
-# ------------------------------------------------------------------------------------------------ several reports
-
-
-def step_with_kernel(export: Export, length: int = 10) -> None:
-    export.range(0, 100, "step")
-    export.range(10, 50, "forward")
-    export.launch(20, (30, 30 + length))
-
-
-def step_with_longer_kernel(export: Export) -> None:
-    step_with_kernel(export, 30)
-
-
-def range_alone(export: Export) -> None:
-    export.range(0, 100, "step")
-
-
-def kernel_alone(export: Export) -> None:
-    export.launch(20, (30, 40))
+RANGES = ((0, 100, "step"), (10, 50, "forward"))
+step_with_kernel, step_with_longer_kernel = (program(*RANGES, launches=[(20, (30, end))]) for end in (40, 60))
+range_alone, kernel_alone = program(RANGES[0]), program(launches=[(20, (30, 40))])
 
 
 def test_what_one_report_launched_is_not_in_the_ranges_of_another(session_of):
     """Processes, threads, correlation ids and times are the same in both."""
     session = session_of(range_alone, kernel_alone)
-    assert records(session, "nvtx_gpu_proj_sum") == []
-    assert records(session, "nvtx_gpu_proj_trace") == []
+    assert (records(session, "nvtx_gpu_proj_sum"), records(session, "nvtx_gpu_proj_trace")) == ([], [])
     assert records(session, "nvtx_kern_sum") == []
 
 
@@ -308,11 +294,8 @@ def test_sums_are_over_all_reports_by_name_but_their_threads_and_windows_stay_ap
 
 
 def test_traces_list_all_reports_in_job_time(session_of):
-    def second(export: Export) -> None:
-        export.range(-9, -8, "before")  # so that the rows are other ones
-        step_with_kernel(export, 30)
-
-    session = session_of(step_with_kernel, second)
+    # The second has a range before them, so that the rows are other ones.
+    session = session_of(step_with_kernel, program((-9, -8, "before"), *RANGES, launches=[(20, (30, 60))]))
     later = 1_000_000
     keys = ("start", "name", "level", "row", "parent_row", "stack")
     assert cells(session, "nvtx_pushpop_trace", *keys, "self_time") == [
@@ -342,17 +325,13 @@ def test_every_report_has_its_own_row_of_what_no_range_launched(session_of):
     assert cells(session, "nvtx_gpu_proj_trace", *keys) == [(None, 30, 30, *nameless), (None, 1_000_030, 30, *nameless)]
     assert records(session, "nvtx_gpu_proj_sum") == []
     keys = ("range", "style", "pid", "tid", "range_count", "kernel_count", "total")
-    assert cells(session, "nvtx_kern_sum", *keys) == [
-        (None, None, PID, PID, 0, 1, 10),
-        (None, None, PID, PID, 0, 1, 10),
-        (None, None, PID, PID + 1, 0, 1, 25),
-        (None, None, PID, PID + 1, 0, 1, 25),
-    ]
+    rows = [(None, None, PID, tid, 0, 1, total) for tid, total in ((PID, 10), (PID + 1, 25))]
+    assert cells(session, "nvtx_kern_sum", *keys) == [rows[0], rows[0], rows[1], rows[1]]
 
 
 def test_kernels_by_range_are_all_kernels_where_the_nvtx_table_has_no_ranges(session_of):
     def fill(export: Export) -> None:
-        export.writer.nvtx_mark(export.thread(0), 5, "begins")
+        export.writer.nvtx_mark(export.threads[0], 5, "begins")
         export.launch(20, (30, 40))
         export.kernel(50, 75, 99)  # its call is not in the export
 
@@ -364,45 +343,28 @@ def test_kernels_by_range_are_all_kernels_where_the_nvtx_table_has_no_ranges(ses
     ]
 
 
-# --------------------------------------------------------------------------------------------------- the selection
-
-
 def test_the_window_narrows_each_table_by_itself(session_of):
     """Step and forward overlap the window, the first call and its kernel do not, the second kernel is too late."""
-
-    def fill(export: Export) -> None:
-        export.range(0, 100, "step")
-        export.range(1, 40, "early")
-        export.range(50, 90, "forward")
-        export.launch(20, (30, 45))
-        export.launch(60, (70, 75))
-        export.launch(70, (200, 210))
-
-    session = session_of(fill)
-    window = Selection(window=Window(48, 95))
-    keys = ("name", "op_count", "gpu_start", "gpu_duration", "level", "child_count")
-    assert cells(session, "nvtx_gpu_proj_trace", *keys, selection=window) == [
-        ("step", 1, 70, 5, 0, 1),
-        ("forward", 1, 70, 5, 1, 0),
-    ]
-    assert cells(session, "nvtx_kern_sum", "range", "total", selection=window) == [("forward", 5), ("step", 5)]
-    assert cells(session, "nvtx_pushpop_trace", "name", "child_count", "self_time", selection=window) == [
-        ("step", 1, 60),
-        ("forward", 0, 40),
-    ]
+    launches = [(20, (30, 45)), (60, (70, 75)), (70, (200, 210))]
+    session = session_of(program(RANGES[0], (1, 40, "early"), (50, 90, "forward"), launches=launches))
+    for report, keys, expected in (
+        (
+            "nvtx_gpu_proj_trace",
+            ("name", "op_count", "gpu_start", "gpu_duration", "level", "child_count"),
+            [("step", 1, 70, 5, 0, 1), ("forward", 1, 70, 5, 1, 0)],
+        ),
+        ("nvtx_kern_sum", ("range", "total"), [("forward", 5), ("step", 5)]),
+        ("nvtx_pushpop_trace", ("name", "child_count", "self_time"), [("step", 1, 60), ("forward", 0, 40)]),
+    ):
+        assert cells(session, report, *keys, selection=Selection(window=Window(48, 95))) == expected, report
 
 
 def test_a_call_counts_only_if_it_and_its_range_are_in_the_window(session_of):
-    def fill(export: Export) -> None:
-        export.range(0, 100, "step")
-        export.launch(10, (60, 70))
-
     def twice(export: Export) -> None:
-        export.range(0, 20, "step")
-        export.launch(10, (60, 70))
+        program((0, 20, "step"), launches=[(10, (60, 70))])(export)
         export.call(30, 90, 1)  # a second row of the call, which is in the window
 
-    session, window = session_of(fill), Selection(window=Window(50, 80))
+    session, window = session_of(program(RANGES[0], launches=[(10, (60, 70))])), Selection(window=Window(50, 80))
     assert cells(session, "nvtx_kern_sum", "range", "tid", "total", selection=window) == [(None, None, 10)]
     assert cells(session, "nvtx_gpu_proj_sum", "name", selection=window) == []
     assert cells(session, "nvtx_gpu_proj_sum", "name", selection=Selection(window=Window(12, 80))) == [("step",)]
@@ -422,7 +384,8 @@ def test_the_name_filter_comes_after_nesting(session_of):
         ("nvtx_pushpop_trace", ("name",), others, ("step",)),
     ):
         assert cells(session, report, *keys, selection=selection) == [expected], report
-    outside = session_of(lambda export: (export.range(0, 10, "step"), export.launch(20, (30, 40))))
+    outside = session_of(program((0, 10, "step"), launches=[(20, (30, 40))]))
+
     assert cells(outside, "nvtx_kern_sum", "range", selection=forward) == []
     assert cells(outside, "nvtx_kern_sum", "range", selection=others) == [(None,)]
 
@@ -443,47 +406,34 @@ def test_tasks_and_devices_narrow_ranges_and_work(session_of):
     assert cells(session, "nvtx_kern_sum", "total", selection=second) == [(15,), (15,)]
 
 
-# -------------------------------------------------------------------------------------------------- special ranges
-
-
 def test_an_open_range_ends_at_the_last_time_of_the_nvtx_table_of_its_report(session_of):
     def fill(export: Export) -> None:
         export.range(10, None, "never closed")
         export.range(20, 30, "inside")
-        export.writer.nvtx_mark(export.thread(1), 500, "the last word")
+        export.writer.nvtx_mark(export.threads[1], 500, "the last word")
         export.launch(400, (600, 900))
         export.launch(497, (600, 950))  # begins before the last time, but ends after it
 
-    def longer(export: Export) -> None:
-        export.range(0, 5_000, "another")
-
-    session = session_of(fill, longer)
+    session = session_of(fill, program((0, 5_000, "another")))
     rows = cells(session, "nvtx_pushpop_trace", "name", "end", "level", "self_time")
     assert rows[:2] == [("never closed", 500, 0, 480), ("inside", 30, 1, 10)]
-    assert cells(session, "nvtx_gpu_proj_trace", "name", "duration", "gpu_duration") == [
-        (None, None, 350),
-        ("never closed", 490, 300),
-    ]
+    rows = cells(session, "nvtx_gpu_proj_trace", "name", "duration", "gpu_duration")
+    assert rows == [(None, None, 350), ("never closed", 490, 300)]
     assert cells(session, "nvtx_sum", "name", "total")[1] == ("never closed", 490)
 
 
 def test_a_range_that_ended_on_another_thread_contains_nothing(session_of):
     def fill(export: Export) -> None:
-        export.range(0, 100, "request", style=START_END, end_thread=export.thread(1))
-        export.range(5, 95, "same thread", style=START_END, end_thread=export.thread(0))
-        export.range(10, 50, "forward")
-        export.launch(20, (30, 40))
+        export.range(0, 100, "request", style=START_END, end_thread=export.threads[1])
+        export.range(5, 95, "same thread", style=START_END, end_thread=export.threads[0])
+        program(RANGES[1], launches=[(20, (30, 40))])(export)
 
     session = session_of(fill)
-    assert cells(session, "nvtx_gpu_proj_trace", "name", "level", "style") == [
-        ("same thread", 0, "StartEnd"),
-        ("forward", 1, "PushPop"),
-    ]
+    found = cells(session, "nvtx_gpu_proj_trace", "name", "level", "style")
+    assert found == [("same thread", 0, "StartEnd"), ("forward", 1, "PushPop")]
     assert cells(session, "nvtx_kern_sum", "range") == [("forward",), ("same thread",)]
-    assert cells(session, "nvtx_startend_sum", "name", "total", "share") == [
-        ("request", 100, pytest.approx(100 / 1.9)),
-        ("same thread", 90, pytest.approx(90 / 1.9)),
-    ]
+    shares = [("request", 100, pytest.approx(100 / 1.9)), ("same thread", 90, pytest.approx(90 / 1.9))]
+    assert cells(session, "nvtx_startend_sum", "name", "total", "share") == shares
     assert cells(session, "nvtx_pushpop_trace", "name", "level") == [("forward", 0)]
 
 
@@ -491,7 +441,7 @@ def test_names_carry_their_domain_and_those_of_kernels_are_as_asked_for(session_
     """Launches of whole graphs are not projected but told of."""
 
     def fill(export: Export) -> None:
-        export.writer.nvtx_domain(export.thread(0), -5, 1, "NCCL")
+        export.writer.nvtx_domain(export.threads[0], -5, 1, "NCCL")
         export.range(0, 100, "ncclAllReduce", domain_id=1)
         export.launch(20, (90, 100), name="void saxpy<(int)1>(float *)")
         export.launch(40, (110, 130), name="void saxpy<(int)2>(float *)")
@@ -513,16 +463,8 @@ def test_names_carry_their_domain_and_those_of_kernels_are_as_asked_for(session_
     )
 
 
-# ------------------------------------------------------------------------------------------------------- the answer
-
-
 def test_name_trees_and_sorting(session_of):
-    def fill(export: Export) -> None:
-        step_with_kernel(export)
-        export.range(12, 15, "zero")
-        export.launch(200, (300, 400))
-
-    session = session_of(fill)
+    session = session_of(program(*RANGES, (12, 15, "zero"), launches=[(20, (30, 40)), (200, (300, 400))]))
     trace = ask(session, "nvtx_pushpop_trace")
     assert [row[-1] for row in trace.page(0, 9)] == ["step", "--forward", "----zero"]
     assert [row[-1] for row in trace.page(1, 1)] == ["--forward"]
@@ -533,25 +475,13 @@ def test_name_trees_and_sorting(session_of):
     assert [row[0] for row in projected.sorted_by("gpu_duration", True).page(0, 1)] == [None]
 
 
-def nothing(export: Export) -> None:
-    """An export with names of threads alone."""
-
-
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("fill", [range_alone, kernel_alone, nothing])
+@pytest.mark.parametrize("fill", [range_alone, kernel_alone, program()], ids=["range", "kernel", "threads alone"])
 def test_what_an_export_lacks_makes_no_rows(session_of, fill):
-    session, has_ranges = session_of(fill, fill), fill is range_alone
-    for report, needs_kernels in {
-        "nvtx_sum": False,
-        "nvtx_pushpop_sum": False,
-        "nvtx_startend_sum": False,
-        "nvtx_pushpop_trace": False,
-        "nvtx_gpu_proj_sum": True,
-        "nvtx_gpu_proj_trace": True,
-        "nvtx_kern_sum": True,
-    }.items():
-        answer = ask(session, report)
-        is_whole = has_ranges and not needs_kernels
+    session = session_of(fill, fill)
+    of_ranges = ("nvtx_sum", "nvtx_pushpop_sum", "nvtx_startend_sum", "nvtx_pushpop_trace")
+    for report in (*of_ranges, "nvtx_gpu_proj_sum", "nvtx_gpu_proj_trace", "nvtx_kern_sum"):
+        answer, is_whole = ask(session, report), fill is range_alone and report in of_ranges
         assert (len(answer) > 0) == (is_whole and report != "nvtx_startend_sum"), report
         assert (len(answer.notes) > 0) != is_whole, report
         assert answer.name == report.replace("_", "-")

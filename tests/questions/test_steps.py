@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import closing
 from functools import partialmethod
 from itertools import count
 from operator import attrgetter
@@ -53,17 +53,14 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    yield Run(ExportWriter(tmp_path / "run.sqlite"))
+def run(tmp_path: Path) -> Run:
+    return Run(ExportWriter(tmp_path / "run.sqlite"))
 
 
 def steps_of(run: Run, name: str | None = None) -> Steps:
     run.export.close()
-    job = job_of([run.export.path])
-    try:
+    with closing(Job(session_over(run.export.path))) as job:
         return job.steps(name)
-    finally:
-        job.close()
 
 
 class Found(Run):
@@ -206,11 +203,11 @@ class TestNamed:
         assert (found.name, found.numbers.tolist()) == ("^Train", [30, 31])
         assert found.ends.tolist() == [90_000, 190_000]
 
-    def test_numbers_are_those_that_ascend_or_those_of_a_group(self, run):
+    def test_numbers_are_those_that_ascend_or_those_of_a_group(self, run, opened):
         for place, loss in ((8, 2), (9, 5)):
             run.range(f"rank 3 it {place}/9 loss {loss}", 100 * place, 100 * place + 90)
         run.export.close()
-        job = job_of([run.export.path])
+        job = Job(opened(run.export.path))
         numbers = {r"it \d+": [8, 9], r"rank 3 it (\d+)": [8, 9], r"loss (\d)": [2, 5], "/9": [8, 9], "(rank)": [0, 1]}
         for name, expected in numbers.items():
             (found,) = job.steps(name).of_task.values()
@@ -218,7 +215,6 @@ class TestNamed:
         assert job.steps("nothing").notes == ("no steps: no NVTX range is called `nothing`",)
         with pytest.raises(UsageError):
             job.steps("(")
-        job.close()
 
     def test_of_several_threads_the_one_that_holds_most(self, run):
         run.range("pass", 0, 50, run.autograd)
@@ -242,58 +238,44 @@ class TestPlaces:
         assert set(steps.numbers_at(reports + 1, processes, times).tolist()) == {NO_STEP}
 
 
-def job_of(paths: list[Path]) -> Job:
-    return Job(session_over(*paths))
-
-
 class TestJobs:
-    def test_every_rank_of_a_job(self, tmp_path):
+    def test_every_rank_of_a_job(self, tmp_path, opened):
         """The kernels of collectives are launched by two threads, and every one lies in its step."""
-        job = job_of(training_job(tmp_path, ranks=2, steps=4, layers=2))
+        job = Job(opened(*training_job(tmp_path, ranks=2, steps=4, layers=2)))
         steps = job.steps()
-        assert [(found.name, found.numbers.tolist()) for found in steps.of_task.values()] == [
-            ("step *", [0, 1, 2, 3])
-        ] * 2
+        found = [(own.name, own.numbers.tolist()) for own in steps.of_task.values()]
+        assert found == [("step *", [0, 1, 2, 3])] * 2
         assert steps.notes == ("steps are the NVTX ranges `step *` (4 a rank): what was launched in one belongs to it",)
         pairing = in_steps(job.pairing(), steps)
         counts = pairing.kernels.groupby(["rank", "step"], observed=True).size()
         assert counts.nunique() == 1 and len(counts) == 8 and counts.sum() == len(pairing.kernels)
         assert pairing.calls["step"].isna().sum() == 4  # two communicators are made in each rank before the first step
-        job.close()
 
-    def test_ranks_without_steps_are_named(self, tmp_path):
+    def test_ranks_without_steps_are_named(self, tmp_path, opened):
         paths = training_job(tmp_path, ranks=2, steps=3, layers=1)
         other = Run(ExportWriter(tmp_path / "rank7.sqlite"))
         other.launch(10, 20)
         other.export.close()
-        job = job_of([*paths, other.export.path])
-        assert job.steps().notes[1].startswith("no steps of rank 7: no numbered NVTX ranges")
-        job.close()
+        notes = Job(opened(*paths, other.export.path)).steps().notes
+        assert notes[1].startswith("no steps of rank 7: no numbered NVTX ranges")
 
-    def test_nothing_to_find(self, tmp_path):
+    def test_nothing_to_find(self, tmp_path, opened):
         for paths in ([], [empty_export(tmp_path / "empty.sqlite")]):
-            job = job_of(paths)
-            assert not job.steps().of_task
-            job.close()
+            assert not Job(opened(*paths)).steps().of_task
 
 
 class TestGolden:
-    def test_ddp_has_59_steps_of_8_all_reduces(self, shared_export):
-        job = job_of([shared_export("ddp-a100-rank0of4")])
+    def test_ddp_has_59_steps_of_8_all_reduces(self, shared_export, opened):
+        job = Job(opened(shared_export("ddp-a100-rank0of4")))
         ((task, found),) = job.steps().of_task.items()
         assert isinstance(task, Task)
-        assert found.name == "step *"
-        assert found.numbers.tolist() == list(range(59))
+        assert (found.name, found.numbers.tolist()) == ("step *", list(range(59)))
         assert (found.starts[0], found.ends[0]) == (7_948_364, 35_096_540)
         assert (found.starts[58], found.ends[58]) == (1_785_094_512, 1_814_212_735)
-        kernels = in_steps(job.pairing(), job.steps()).kernels
-        assert kernels["step"].value_counts().tolist() == [8] * 59
-        job.close()
+        assert in_steps(job.pairing(), job.steps()).kernels["step"].value_counts().tolist() == [8] * 59
 
-    def test_a_capture_without_numbered_ranges_has_none(self, shared_export):
-        job = job_of([shared_export("h100-2rank-moe-before")])
-        assert not job.steps().of_task
-        job.close()
+    def test_a_capture_without_numbered_ranges_has_none(self, shared_export, opened):
+        assert not Job(opened(shared_export("h100-2rank-moe-before"))).steps().of_task
 
 
 def test_ranges_nested_in_each_other_are_work_by_their_number(tmp_path, monkeypatch):

@@ -127,8 +127,7 @@ class TestEnvironment:
 
     def test_a_rank_that_is_the_same_everywhere_is_passed_over(self, job):
         """A batch shell's rank of zero, and that of another launcher."""
-        slurm = environments({"SLURM_PROCID": "0"}, {"SLURM_PROCID": "0"})
-        assert numbers(job(*slurm)) == ([0, 1], BY_ORDER)
+        assert numbers(job(*environments({"SLURM_PROCID": "0"}, {"SLURM_PROCID": "0"}))) == ([0, 1], BY_ORDER)
         for same, other in (("SLURM_PROCID", "PMI_RANK"), ("PALS_RANKID", "SLURM_PROCID")):
             told = environments({same: "0", other: "1"}, {same: "0", other: "0"})
             assert numbers(job(*told)) == ([1, 0], BY_ENVIRONMENT), same
@@ -274,15 +273,12 @@ class TestNumbersOfTheUser:
         with pytest.raises(UsageError, match="--ranks"):
             numbering(text)
 
-    @pytest.mark.parametrize(
-        ("text", "names", "words"),
-        [
-            (r"rank(\d+)", ["rank1", "b"], "no number of a rank in the name b"),
-            (r"(\d)", ["rank1", "b"], "no number"),
-            ("a=1", ["a", "b"], "b is not in the list"),
-            (r"_(\d)", ["x_1", "y_1"], "x_1 and y_1 are both rank 1"),
-        ],
-    )
+    @pytest.mark.parametrize(("text", "names", "words"), [
+        (r"rank(\d+)", ["rank1", "b"], "no number of a rank in the name b"),
+        (r"(\d)", ["rank1", "b"], "no number"),
+        ("a=1", ["a", "b"], "b is not in the list"),
+        (r"_(\d)", ["x_1", "y_1"], "x_1 and y_1 are both rank 1"),
+    ])  # fmt: skip
     def test_files_without_a_number_of_their_own_are_named(self, text, names, words):
         with pytest.raises(UsageError, match=words):
             numbering(text).numbers(names)

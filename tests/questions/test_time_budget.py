@@ -91,9 +91,20 @@ def test_start_up_lasts_until_the_first_step_that_is_not_slow(tmp_path: Path):
     steps = [(0, 900), (900, 1000), (1000, 1100), (1100, 1200), (1200, 1300)]
     events = [("K", start + 10, end - 10) for start, end in steps]
     (found,) = budgets(written(tmp_path / "a.sqlite", events, steps), Window(0, 1400))
-    assert found.steady == 910
-    assert (found.budget.startup, found.budget.tail) == (10 + 20, 110)
+    assert (found.steady, found.budget.startup, found.budget.tail) == (910, 10 + 20, 110)
     assert steady_window([found]) == Window(910, 1400)
+
+
+@pytest.mark.parametrize(
+    ("events", "window"),
+    [
+        ([("K", start, start + 5) for start in range(100, 1900, 10)], Window(505, 705)),
+        ([("K", 100, 200), ("K", 1800, 1900)], Window(500, 600)),  # a GPU that did nothing then
+    ],
+)
+def test_a_window_in_the_middle_of_the_job_has_no_start_up_and_no_tail(tmp_path: Path, events, window):
+    found = budgets(written(tmp_path / "a.sqlite", events), window)
+    assert (in_sum(found).startup, in_sum(found).tail, in_sum(found).short_gaps) == (0, 0, 100)
 
 
 def test_without_steps_a_lone_early_operation_is_start_up(tmp_path: Path):
@@ -103,79 +114,46 @@ def test_without_steps_a_lone_early_operation_is_start_up(tmp_path: Path):
     assert found.budget.startup == found.steady - 1
 
 
-def test_a_window_in_the_middle_of_the_job_has_no_start_up_and_no_tail(tmp_path: Path):
-    events = [("K", start, start + 5) for start in range(100, 1900, 10)]
-    (found,) = budgets(written(tmp_path / "a.sqlite", events), Window(505, 705))
-    assert (found.budget.startup, found.budget.tail, found.budget.short_gaps) == (0, 0, 100)
-
-
-def test_a_gpu_that_did_nothing_in_the_window_has_one_gap(tmp_path: Path):
-    events = [("K", 100, 200), ("K", 1800, 1900)]
-    (found,) = budgets(written(tmp_path / "a.sqlite", events), Window(500, 600))
-    assert in_sum([found]).short_gaps == 100
-
-
 MS = 1_000_000
 
 
-def causes(path: Path, window: Window | None = None):
+def kernels(starts: Sequence[int], length: int) -> list[Event]:
+    """Kernels at these times, ms."""
+    return [("K", at * MS, (at + length) * MS) for at in starts]
+
+
+CAUSES = {
+    "calls and ranges, and the rest is said to be unexplained": (
+        kernels((0, 2, 12, 22, 32), 2), [("cudaMalloc", 5, 9), ("cudaDeviceSynchronize", 14, 15)],
+        [("load", 4, 12), ("save 1", 24, 32)], 34, {},
+        {"cudaMalloc in `load`": 4, "CPU work in `load`": 4, "cudaDeviceSynchronize": 1, "CPU work in `save *`": 8,
+         "unexplained": 7}),
+    "between ranges the next one": (
+        kernels((0, 10), 2), [], [("batch 1", 0, 3), ("batch 2", 9, 12)], 12, {}, {"CPU work before `batch *`": 8}),
+    "start-up": (
+        kernels(range(50, 100), 1), [("cudaMalloc", 10, 30)], [], 100, {"cudaMalloc": 20, "unexplained": 30}, {}),
+}  # fmt: skip
+"""Kernels, calls, ranges, the end of the window, causes of the start-up and of the gaps, in ms."""
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_idle_time_is_explained_by(tmp_path: Path, name: str):
+    events, calls, ranges, end, *expected = CAUSES[name]
+    calls, ranges = ([(word, start * MS, stop * MS) for word, start, stop in spans] for spans in (calls, ranges))
+    path = written(tmp_path / "a.sqlite", events, duration=100 * MS, calls=calls, ranges=ranges)
     with closing(session_over(path)) as session:
-        job, selection = Job(session), Selection(window)
+        job, selection = Job(session), Selection(Window(0, end * MS))
         found = idle_causes(job, selection, device_budgets(job, selection))
-        return tuple({one.name: one.time for one in part} for part in (found.startup, found.long_gaps))
+    for part, causes in zip((found.startup, found.long_gaps), expected, strict=True):
+        assert {one.name: one.time for one in part} == {cause: time * MS for cause, time in causes.items()}
 
 
-def test_gaps_are_explained_by_calls_and_ranges_and_the_rest_is_said_to_be_unexplained(tmp_path: Path):
-    path = written(
-        tmp_path / "a.sqlite",
-        [("K", at * MS, (at + 2) * MS) for at in (0, 2, 12, 22, 32)],
-        duration=40 * MS,
-        calls=[("cudaMalloc", 5 * MS, 9 * MS), ("cudaDeviceSynchronize", 14 * MS, 15 * MS)],
-        ranges=[("load", 4 * MS, 12 * MS), ("save 1", 24 * MS, 32 * MS)],
-    )
-    startup, gaps = causes(path, Window(0, 34 * MS))
-    assert startup == {}
-    assert gaps == {
-        "cudaMalloc in `load`": 4 * MS,
-        "CPU work in `load`": 4 * MS,
-        "cudaDeviceSynchronize": 1 * MS,
-        "CPU work in `save *`": 8 * MS,
-        "unexplained": 7 * MS,
-    }
-
-
-def test_a_gap_between_ranges_is_named_after_the_next_one(tmp_path: Path):
-    path = written(
-        tmp_path / "a.sqlite",
-        [("K", at * MS, (at + 2) * MS) for at in (0, 10)],
-        duration=20 * MS,
-        ranges=[("batch 1", 0, 3 * MS), ("batch 2", 9 * MS, 12 * MS)],
-    )
-    assert causes(path, Window(0, 12 * MS))[1] == {"CPU work before `batch *`": 8 * MS}
-
-
-def test_start_up_has_causes_too(tmp_path: Path):
-    path = written(
-        tmp_path / "a.sqlite",
-        [("K", at * MS, (at + 1) * MS) for at in range(50, 100)],
-        duration=100 * MS,
-        calls=[("cudaMalloc", 10 * MS, 30 * MS)],
-    )
-    startup, gaps = causes(path, Window(0, 100 * MS))
-    assert startup == {"cudaMalloc": 20 * MS, "unexplained": 30 * MS} and gaps == {}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gemm-pageable",
-        "cuda-graphs",
-        *(
-            pytest.param(name, marks=pytest.mark.campaign)
-            for name in ("ddp-a100-rank0of4", "ai-training-before", "dataloader-bound-a100")
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "gemm-pageable",
+    "cuda-graphs",
+    *(pytest.param(name, marks=pytest.mark.campaign) for name in ("ddp-a100-rank0of4", "ai-training-before",
+        "dataloader-bound-a100")),
+])  # fmt: skip
 def test_parts_of_real_exports_add_up_and_so_do_the_causes_of_each(name: str):
     with closing(session_over(*shared(name))) as session:
         job = Job(session)

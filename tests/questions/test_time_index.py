@@ -82,8 +82,7 @@ def test_a_page_reads_a_part_of_the_time_unless_there_are_rows_without_a_start(i
 
 
 def test_the_launch_delay_of_a_page_is_that_of_the_whole(instances: PagedAnswer) -> None:
-    by_delay = instances.sorted_by("launch_delay", False)
-    delays = {(row[-3], row[-1]): row[2] for row in by_delay.page(0, 90)}
+    delays = {(row[-3], row[-1]): row[2] for row in instances.sorted_by("launch_delay", False).page(0, 90)}
     assert {(row[-3], row[-1]): row[2] for row in instances.page(0, 90)} == delays
     assert set(delays.values()) == {40, None}
 

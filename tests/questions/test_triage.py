@@ -34,6 +34,7 @@ from nsystui.questions.triage.run import Triage, triage, triage_table
 
 MS = 1_000_000
 STEPS, STALL, SLOW = 12, 150, 1.25
+STALLED = {"ranks": 1, "stall_ms": STALL}
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,6 @@ def slow_rank(judged_job) -> Judged:
     return judged_job(straggler=2)
 
 
-@pytest.fixture(scope="module")
-def stalled(judged_job) -> Triage:
-    return judged_job(ranks=1, stall_ms=STALL).found
-
-
 def test_nothing_is_found_in_a_healthy_job_and_every_rule_judged_it(healthy):
     assert ids(healthy.found) == set()
     assert healthy.found.is_healthy
@@ -112,8 +108,7 @@ def test_a_slow_host_costs_what_the_job_lost(healthy, judged_job):
     found = judged_job(("slow_places",), slow_host=1).found
     one = finding(found, "slow-place")
     told(one, "all GPUs of host gpu-a02")
-    assert one.ranks == (2, 3)
-    assert one.cost == pytest.approx(found.time - healthy.found.time, rel=0.1)
+    assert (one.ranks, one.cost) == ((2, 3), pytest.approx(found.time - healthy.found.time, rel=0.1))
 
 
 @pytest.mark.campaign
@@ -133,7 +128,8 @@ def test_work_that_is_uneven_by_turns_is_imbalance(judged_job):
     told(one, "compute for as long", never=("data loading", "padding", "noise"))
 
 
-def test_a_stall_is_a_gap_and_a_slow_step_and_nothing_else(stalled):
+def test_a_stall_is_a_gap_and_a_slow_step_and_nothing_else(judged_job):
+    stalled = judged_job(**STALLED).found
     assert ids(stalled) == {"idle-gaps", "slow-steps"}
     gap, step = finding(stalled, "idle-gaps"), finding(stalled, "slow-steps")
     # Data loading leaves the GPU idle for some 2 ms in every step besides.
@@ -180,8 +176,7 @@ def test_copies_cost_the_time_that_no_kernel_hides(tmp_path, call, name):
         for start in gpu.rounds(50, 4 * MS, 3 * MS):
             gpu.copy(call, start + 2 * MS + 500_000, start + 4 * MS - 100_000)
     found = triaged(tmp_path / "copies.sqlite", rules=("memory_copies", "exposed_memory"))
-    assert finding(found, name).cost == 50 * 900_000
-    assert finding(found, "exposed-memory").cost == 50 * 900_000
+    assert (finding(found, name).cost, finding(found, "exposed-memory").cost) == (50 * 900_000, 50 * 900_000)
     assert len({"synchronous-copies", "pageable-copies"} & ids(found)) == 1
 
 
@@ -214,16 +209,14 @@ def numbered_steps(path: Path, times: list[int]) -> Path:
 
 def test_the_first_steps_are_warm_up_and_no_slow_steps(tmp_path):
     found = triaged(numbered_steps(tmp_path / "warm.sqlite", [60, 40, *[10] * 15]))
-    assert finding(found, "warm-up").cost == pytest.approx(80 * MS, rel=0.1)
-    assert ids(found) == set()
+    assert (finding(found, "warm-up").cost, ids(found)) == (pytest.approx(80 * MS, rel=0.1), set())
 
 
 def test_steps_that_become_slower_drift(tmp_path):
     found = triaged(numbered_steps(tmp_path / "drift.sqlite", [20, 20, *range(20, 32)]))
     # The median of the first third is 21.5 ms.
     lost = sum(max(time - 21.5, 0) for time in range(20, 32)) * MS
-    assert finding(found, "drift").cost == pytest.approx(lost, rel=0.1)
-    assert ids(found) == {"drift"}
+    assert (finding(found, "drift").cost, ids(found)) == (pytest.approx(lost, rel=0.1), {"drift"})
 
 
 def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say_whatever_rule_fails(tmp_path, monkeypatch):
@@ -244,16 +237,13 @@ def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say_whatever_rule_
     assert "no luck" in failed.why
 
 
-@pytest.mark.parametrize(
-    ("code", "severity"),
-    [
-        (700, Severity.ERROR),
-        (2, Severity.WARNING),
-        (801, Severity.INFO),
-        (600, None),
-        pytest.param(704, None, marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.parametrize(("code", "severity"), [
+    (700, Severity.ERROR),
+    (2, Severity.WARNING),
+    (801, Severity.INFO),
+    (600, None),
+    pytest.param(704, None, marks=pytest.mark.campaign),
+])  # fmt: skip
 def test_what_a_call_returned_decides_how_bad_it_is(tmp_path, code, severity):
     with one_gpu(tmp_path / "errors.sqlite") as gpu:
         gpu.kernel(MS, 200 * MS, launched=900_000)
@@ -278,34 +268,35 @@ def test_what_is_missing_is_not_checked_and_says_what_it_needs(tmp_path):
     assert all(one.why.startswith("needs ") and not one.failed for one in found.not_checked)
 
 
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        *((wrong, "--set") for wrong in ("nothing=1", "gap_ms", "gap_ms=x", "gap_ms=-1", "gap_ms=nan", "=3")),
-        *((near, r"there is no threshold .*: did you mean gap_ms\?$") for near in ("gap_sm=1", "gap-ms=1", "GAP_MS=1")),
-    ],
-)
+@pytest.mark.parametrize(("setting", "words"), [
+    *((wrong, "--set") for wrong in ("nothing=1", "gap_ms", "gap_ms=x", "gap_ms=-1", "gap_ms=nan", "=3")),
+    *((near, r"there is no threshold .*: did you mean gap_ms\?$") for near in ("gap_sm=1", "gap-ms=1", "GAP_MS=1")),
+])  # fmt: skip
 def test_a_wrong_threshold_is_one_clear_line_with_the_one_that_was_meant(setting, words):
     with pytest.raises(UsageError, match=words):
         Thresholds().changed([setting])
 
 
-def test_findings_come_worst_first_and_every_door_is_a_command(stalled, slow_rank):
-    for found in (stalled, slow_rank.found):
+def parsed(command: str) -> None:
+    """Fails where that is no command of the program."""
+    name, *flags = shlex.split(command)
+    command_parser(name).parse_args(["file.sqlite", *flags])
+
+
+def test_findings_come_worst_first_and_every_door_is_a_command(judged_job, slow_rank):
+    for found in (judged_job(**STALLED).found, slow_rank.found):
         # Of remarks those on what is paid once come last.
         warnings = [one for one in found.findings if one.severity is not Severity.INFO]
         order = [(one.severity.place, -(one.cost or 0)) for one in warnings]
         assert order == sorted(order)
         assert len(triage_table(found)) == len(found.findings) + len(found.not_checked)
         for one in found.findings:
-            name, *flags = shlex.split(one.door.command)
-            command_parser(name).parse_args(["file.sqlite", *flags])
+            parsed(one.door.command)
 
 
 def test_every_view_has_a_command():
     for view in (DIAGNOSTICS, *(view.name for home in SCREENS for view in views_of(home))):
-        name, *flags = shlex.split(Door(view).command)
-        command_parser(name).parse_args(["file.sqlite", *flags])
+        parsed(Door(view).command)
 
 
 def test_a_door_is_rendered_as_the_command_for_it():
@@ -316,15 +307,9 @@ def test_a_door_is_rendered_as_the_command_for_it():
 
 
 def test_the_name_of_a_call_tells_what_it_is_for():
-    kinds = {
-        "cudaDeviceSynchronize": SYNCHRONISING,
-        "cuLaunchKernelEx": LAUNCHING,
-        "cudaGraphLaunch_v10000": LAUNCHING,
-        "cudaMemcpyAsync": COPYING,
-        "cudaFree": ALLOCATING,
-        "cudaMallocAsync": ALLOCATING,
-        "cudaEventRecord": OTHER_CALLS,
-    }
+    kinds = {"cudaDeviceSynchronize": SYNCHRONISING, "cudaMemcpyAsync": COPYING, "cudaEventRecord": OTHER_CALLS}
+    kinds |= dict.fromkeys(("cuLaunchKernelEx", "cudaGraphLaunch_v10000"), LAUNCHING)
+    kinds |= dict.fromkeys(("cudaFree", "cudaMallocAsync"), ALLOCATING)
     assert {name: kind_of(name) for name in kinds} == kinds
 
 

@@ -35,25 +35,15 @@ def late(path, *, recorded=True, before=900, after=0):
     return path
 
 
-@pytest.mark.parametrize(
-    ("name", "written", "cost", "says", "advises"),
-    [
-        ("start-up", {}, 900, "700 ms in OS runtime calls (poll)", ()),
-        ("start-up", {"recorded": False}, 900, "in which nothing is recorded of the CPU", ("-t osrt", "--sample")),
-        (
-            "tail",
-            {"before": 10, "recorded": False, "after": 300},
-            300,
-            "300 ms in calls that allocate or free memory (cudaFree)",
-            (),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "written", "cost", "says", "advises"), [
+    ("start-up", {}, 900, "700 ms in OS runtime calls (poll)", ()),
+    ("start-up", {"recorded": False}, 900, "in which nothing is recorded of the CPU", ("-t osrt", "--sample")),
+    ("tail", {"before": 10, "recorded": False, "after": 300}, 300,
+        "300 ms in calls that allocate or free memory (cudaFree)", ()),
+])  # fmt: skip
 def test_a_long_start_or_end_is_a_remark_with_what_the_cpu_did(tmp_path, name, written, cost, says, advises):
-    found = triaged(late(tmp_path / "a.sqlite", **written), rules=("start_and_end",))
-    (one,) = found.findings
-    assert (one.id, one.severity) == (name, Severity.INFO)
-    assert one.cost == pytest.approx(cost * MS, rel=1e-3)
+    (one,) = triaged(late(tmp_path / "a.sqlite", **written), rules=("start_and_end",)).findings
+    assert (one.id, one.severity, one.cost) == (name, Severity.INFO, pytest.approx(cost * MS, rel=1e-3))
     told(one, says, advises=advises)
 
 
@@ -115,20 +105,14 @@ def compiling(path, library, function="f", *, beside_kernels=False, process=None
     return path
 
 
-@pytest.mark.parametrize(
-    ("library", "function", "process", "name", "advice"),
-    [
-        pytest.param(
-            "/usr/lib/libnvidia-ptxjitcompiler.so.1", "f", None, "(PTX ", "architecture", marks=pytest.mark.campaign
-        ),
-        ("/opt/libLLVM-17.so", "f", None, "(LLVM ", "cache"),
-        pytest.param("/opt/libtriton.so", "f", None, "(Triton ", "TRITON_CACHE_DIR", marks=pytest.mark.campaign),
-        pytest.param(
-            "/opt/libnvrtc.so.12", "nvrtcCompileProgram", None, "(NVRTC ", "cache", marks=pytest.mark.campaign
-        ),
-        ("/opt/cuda/bin/ptxas", "f", "ptxas", "", ""),
-    ],
-)
+@pytest.mark.parametrize(("library", "function", "process", "name", "advice"), [
+    pytest.param("/usr/lib/libnvidia-ptxjitcompiler.so.1", "f", None, "(PTX ", "architecture",
+        marks=pytest.mark.campaign),
+    ("/opt/libLLVM-17.so", "f", None, "(LLVM ", "cache"),
+    pytest.param("/opt/libtriton.so", "f", None, "(Triton ", "TRITON_CACHE_DIR", marks=pytest.mark.campaign),
+    pytest.param("/opt/libnvrtc.so.12", "nvrtcCompileProgram", None, "(NVRTC ", "cache", marks=pytest.mark.campaign),
+    ("/opt/cuda/bin/ptxas", "f", "ptxas", "", ""),
+])  # fmt: skip
 def test_compilers_in_gaps_are_their_cause(tmp_path, library, function, process, name, advice):
     found = triaged(compiling(tmp_path / "a.sqlite", library, function, process=process), rules=COMPILING)
     one = finding(found, "jit-compilation")
@@ -155,8 +139,7 @@ def test_gaps_are_folded_by_their_times_and_not_by_their_cost(tmp_path):
             gpu.export.osrt(gpu.main, start + 20 * MS, start + 39 * MS, "poll")
     found = triaged(tmp_path / "a.sqlite", rules=COMPILING)
     assert finding(found, "jit-compilation").cost == pytest.approx(400 * MS, rel=0.05)
-    assert finding(found, "idle-gaps").under == ""
-    assert finding(found, "start-up").under == "jit-compilation"
+    assert (finding(found, "idle-gaps").under, finding(found, "start-up").under) == ("", "jit-compilation")
 
 
 @pytest.mark.parametrize(
@@ -218,14 +201,11 @@ def test_hidden_communication_is_a_remark_with_calls_per_step(tmp_path):
     assert found.summary.endswith("compute hides 100 % of NCCL's time")
 
 
-@pytest.mark.parametrize(
-    ("calls", "advice"),
-    [
-        pytest.param(1, "smaller buckets", marks=pytest.mark.campaign),
-        (8, "overlap it"),
-        pytest.param(250, "put more into one", marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.parametrize(("calls", "advice"), [
+    pytest.param(1, "smaller buckets", marks=pytest.mark.campaign),
+    (8, "overlap it"),
+    pytest.param(250, "put more into one", marks=pytest.mark.campaign),
+])  # fmt: skip
 def test_the_advice_for_exposed_communication_knows_the_buckets(tmp_path, calls, advice):
     found = triaged(reduced(tmp_path / "a.sqlite", calls, hidden=False), rules=("exposed_communication",))
     one = finding(found, "exposed-communication")

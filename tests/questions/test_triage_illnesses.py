@@ -50,129 +50,65 @@ ILL = {
     "the profiler's work": Illness("profiler-overhead", ill.profiler_at_work),
     "MPI": Illness("mpi-waits", ill.mpi_waits, never=("first calls",)),
     "unified memory": Illness("unified-memory", ill.unified_memory_faults),
-    "a clock that falls": Illness(
-        "slow-pace",
-        ill.throttled,
-        ("20 % longer than in the first", "to 1,650 MHz"),
-        ("throttles",),
-        rules=("kernel_pace",),
-    ),
-    "outliers, not of a kernel with two kinds of work": Illness(
-        "kernel-outliers", ill.kernel_outliers, ("4 kernels",), settings=("outlier=1.5",)
-    ),
+    "a clock that falls": Illness("slow-pace", ill.throttled, ("20 % longer than in the first", "to 1,650 MHz"),
+        ("throttles",), rules=("kernel_pace",)),
+    "outliers, not of a kernel with two kinds of work": Illness("kernel-outliers", ill.kernel_outliers, ("4 kernels",),
+        settings=("outlier=1.5",)),
     "communication": Illness("exposed-communication", ill.exposed_communication),
     "the GIL": Illness("gil-held", ill.gil_held, ("100 % of it thread helper",), rules=("blocked_host",)),
-    "reads": Illness(
-        "blocking-reads",
-        ill.file_reads,
+    "reads": Illness("blocking-reads", ill.file_reads,
         ("67 % of it called by load_image; 33 % of it by threads that it waits for", "40 files in /data"),
-        rules=("blocked_host",),
-    ),
-    "TF32": Illness(
-        "precision",
-        ill.slow_precision,
-        (
-            "of the kernel time 80 % is TF32 convolution; no FP16 or BF16 kernel does such work; ",
-            "; a faster precision could save 100 ms on each GPU at most",
-        ),
-        ("2 times that of TF32",),
-    ),
+        rules=("blocked_host",)),
+    "TF32": Illness("precision", ill.slow_precision,
+        ("of the kernel time 80 % is TF32 convolution; no FP16 or BF16 kernel does such work; ",
+        "; a faster precision could save 100 ms on each GPU at most"), ("2 times that of TF32",)),
     "changes of layout": Illness("layout-changes", ill.layout_changes, advises=("channels_last",)),
-    "unfused kernels": Illness(
-        "unfused-kernels",
-        ill.unfused,
-        (
-            "400 launches of pointwise kernels (8 a step) come back to back, in 50 runs, ",
-            "most of the longest in NVTX range `optimizer`: ",
-        ),
-        ("fused or foreach optimizer",),
-    ),
-    "a starved GPU": Illness(
-        "input-pipeline",
-        ill.starved,
-        (
-            "the thread that launches waits",
-            "pin_memory thread (python 5900",
-            "runs for 20 % of their time",
-            "repeat every 3 steps, as with 3 workers",
-        ),
-        ("num_workers",),
-    ),
-    "copies between GPUs over the host": Illness(
-        "staged-peer-copies",
-        ill.staged_copies,
-        ("go over the host: 30 that are named",),
-        ("peer access",),
-        rules=COPIES,
-    ),
-    "first launches": Illness(
-        "first-launches", ill.first_use, ("5 of 5 first launches",), ("EAGER",), never=("graph",), rules=("first_use",)
-    ),
-    "a loop bound by launches": Illness(
-        "launch-bound", ill.launch_bound, ("60 % of that time", "in NVTX range `main_loop`"), rules=LAUNCHES
-    ),
-    "a CPU that another thread had": Illness(
-        "preempted",
-        ill.preempted,
-        (
-            "for 100 % of it omp 5900 ran there",
-            "3.0 threads of its report could run then, and they used 2 of the node's 96 CPUs",
-        ),
-        ("OMP_NUM_THREADS",),
-    ),
+    "unfused kernels": Illness("unfused-kernels", ill.unfused,
+        ("400 launches of pointwise kernels (8 a step) come back to back, in 50 runs, ",
+        "most of the longest in NVTX range `optimizer`: "), ("fused or foreach optimizer",)),
+    "a starved GPU": Illness("input-pipeline", ill.starved, ("the thread that launches waits",
+        "pin_memory thread (python 5900", "runs for 20 % of their time", "repeat every 3 steps, as with 3 workers"),
+        ("num_workers",)),
+    "copies between GPUs over the host": Illness("staged-peer-copies", ill.staged_copies,
+        ("go over the host: 30 that are named",), ("peer access",), rules=COPIES),
+    "first launches": Illness("first-launches", ill.first_use, ("5 of 5 first launches",), ("EAGER",),
+        never=("graph",), rules=("first_use",)),
+    "a loop bound by launches": Illness("launch-bound", ill.launch_bound,
+        ("60 % of that time", "in NVTX range `main_loop`"), rules=LAUNCHES),
+    "a CPU that another thread had": Illness("preempted", ill.preempted, ("for 100 % of it omp 5900 ran there",
+        "3.0 threads of its report could run then, and they used 2 of the node's 96 CPUs"), ("OMP_NUM_THREADS",)),
     # What follows a cudaFree counts up to the next kernel, if the whole gap is short.
-    "an allocator, short gaps": Illness(
-        "allocator-churn", ill.allocator_churn, ("2.0 calls in each step; cudaFree",), ("PYTORCH_CUDA_ALLOC_CONF",)
-    ),
-    "a slow NUMA node": Illness(
-        "slow-place",
-        ill.slow_numa_node,
-        ("NUMA node 1 of 2 hosts", "25 % longer"),
-        ranks=(2, 3, 6, 7),
-        rules=("slow_places",),
-    ),
-}
+    "an allocator, short gaps": Illness("allocator-churn", ill.allocator_churn, ("2.0 calls in each step; cudaFree",),
+        ("PYTORCH_CUDA_ALLOC_CONF",)),
+    "a slow NUMA node": Illness("slow-place", ill.slow_numa_node, ("NUMA node 1 of 2 hosts", "25 % longer"),
+        ranks=(2, 3, 6, 7), rules=("slow_places",)),
+}  # fmt: skip
 RARE = {
     "memsets": Illness("synchronous-memsets", ill.synchronous_memsets, rules=("memory_copies",)),
-    "step traffic from pinned memory": Illness(
-        "step-traffic", ill.step_traffic, ("pinned memory",), ("pinned already",)
-    ),
+    "step traffic from pinned memory": Illness("step-traffic", ill.step_traffic, ("pinned memory",),
+        ("pinned already",)),
     "MPI that is NVTX": Illness("mpi-waits", partial(ill.mpi_waits, schema="3.0.0"), ("most time in MPI_Allreduce",)),
-    "a pace that falls, of which the clock was not sampled": Illness(
-        "slow-pace", partial(ill.throttled, clock=False), never=("MHz",), rules=("kernel_pace",)
-    ),
+    "a pace that falls, of which the clock was not sampled": Illness("slow-pace", partial(ill.throttled, clock=False),
+        never=("MHz",), rules=("kernel_pace",)),
     "outliers": Illness("kernel-outliers", ill.kernel_outliers),
     # Means, of the whole or of its parts, are larger than the smaller outliers.
     "outliers beside huge ones": Illness("kernel-outliers", ill.masked_outliers, ("14 kernels",)),
-    "transposes": Illness(
-        "layout-changes", partial(ill.layout_changes, name="loop_transpose_fusion_3"), advises=("transposed tensor",)
-    ),
-    "a busy pinning thread": Illness(
-        "input-pipeline", partial(ill.starved, pin_ms=17), advises=("pin",), never=("num_workers",)
-    ),
-    "cheap copies from pageable memory": Illness(
-        "pageable-copies",
-        ill.pageable_copies,
-        ("at 10.0 GB/s", "cudaMemcpyAsync blocks the CPU for 200 µs in them, at most 4 µs"),
-        severity=Severity.INFO,
-        rules=COPIES,
-    ),
-    "tiny kernels that are launched in time": Illness(
-        "launch-bound",
-        partial(ill.launch_bound, ahead=5_000),
-        ("for 0 % because the next was launched late",),
-        rules=LAUNCHES,
-    ),
-    "a CPU that no recorded thread had": Illness(
-        "preempted", partial(ill.preempted, others=False), ("no thread that was recorded",), ("--cpu-bind",)
-    ),
-    "an allocator, long gaps": Illness(
-        "allocator-churn", partial(ill.allocator_churn, drains_ns=MS), ("2.0 calls in each step",)
-    ),
-    "an allocator without steps, after the warm-up": Illness(
-        "allocator-churn", partial(ill.allocator_churn, steps=False), never=("in each step",)
-    ),
-}
+    "transposes": Illness("layout-changes", partial(ill.layout_changes, name="loop_transpose_fusion_3"),
+        advises=("transposed tensor",)),
+    "a busy pinning thread": Illness("input-pipeline", partial(ill.starved, pin_ms=17), advises=("pin",),
+        never=("num_workers",)),
+    "cheap copies from pageable memory": Illness("pageable-copies", ill.pageable_copies,
+        ("at 10.0 GB/s", "cudaMemcpyAsync blocks the CPU for 200 µs in them, at most 4 µs"), severity=Severity.INFO,
+        rules=COPIES),
+    "tiny kernels that are launched in time": Illness("launch-bound", partial(ill.launch_bound, ahead=5_000),
+        ("for 0 % because the next was launched late",), rules=LAUNCHES),
+    "a CPU that no recorded thread had": Illness("preempted", partial(ill.preempted, others=False),
+        ("no thread that was recorded",), ("--cpu-bind",)),
+    "an allocator, long gaps": Illness("allocator-churn", partial(ill.allocator_churn, drains_ns=MS),
+        ("2.0 calls in each step",)),
+    "an allocator without steps, after the warm-up": Illness("allocator-churn",
+        partial(ill.allocator_churn, steps=False), never=("in each step",)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*ILL, *(pytest.param(name, marks=pytest.mark.campaign) for name in RARE)])
@@ -215,20 +151,14 @@ HEALTHY_TOO: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     "tensor cores work": (partial(ill.resting_tensor_cores, tensor=30), "tensor_activity"),
     "FP64 has to be exact": (partial(ill.slow_precision, precision="f64f64_f64f64_f64"), "precision"),
     "a V100 has no TF32": (partial(ill.slow_precision, model=GpuModel("Tesla V100-SXM2-16GB", "GV100")), "precision"),
-    "copies that change no layout": (
-        partial(ill.layout_changes, name="void CatArrayBatchedCopy<float>(float *)"),
-        "layout_changes",
-    ),
-    "kernels are fused": (
-        partial(ill.unfused, name="void multi_tensor_apply_kernel<TensorListMetadata<{}>, AdamFunctor<float>>(int)"),
-        "unfused_kernels",
-    ),
-    "kernels are not pointwise": (
-        partial(ill.unfused, name="void reduce_kernel<512, {}, ReduceOp<float>>(T3)"),
-        "unfused_kernels",
-    ),
+    "copies that change no layout": (partial(ill.layout_changes, name="void CatArrayBatchedCopy<float>(float *)"),
+        "layout_changes"),
+    "kernels are fused": (partial(ill.unfused,
+        name="void multi_tensor_apply_kernel<TensorListMetadata<{}>, AdamFunctor<float>>(int)"), "unfused_kernels"),
+    "kernels are not pointwise": (partial(ill.unfused, name="void reduce_kernel<512, {}, ReduceOp<float>>(T3)"),
+        "unfused_kernels"),
     "no kernel is pointwise": (ill.layout_changes, "unfused_kernels", "unfused_percent=0"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*HEALTHY, *(pytest.param(name, marks=pytest.mark.campaign) for name in HEALTHY_TOO)])
@@ -244,20 +174,12 @@ def test_a_score_of_nothing_finds_outliers_of_a_kernel_that_always_varies(tmp_pa
     assert ids(triaged(*paths, settings=("outlier_score=0",), rules=("kernel_outliers",))) == {"kernel-outliers"}
 
 
-@pytest.mark.parametrize(
-    ("write", "cause", "rules", "symptom", "words"),
-    [
-        (ill.gil_held, "gil-held", ("blocked_host", "idle_gaps"), "idle-gaps", ""),
-        (
-            ill.preempted,
-            "preempted",
-            ("preempted", "idle_gaps"),
-            "idle-gaps",
-            "not scheduled, 100 % of it while omp 5900 had its CPU",
-        ),
-        (ill.allocator_churn, "allocator-churn", ("allocator_churn", "launch_overhead"), "launch-overhead", ""),
-    ],
-)
+@pytest.mark.parametrize(("write", "cause", "rules", "symptom", "words"), [
+    (ill.gil_held, "gil-held", ("blocked_host", "idle_gaps"), "idle-gaps", ""),
+    (ill.preempted, "preempted", ("preempted", "idle_gaps"), "idle-gaps",
+        "not scheduled, 100 % of it while omp 5900 had its CPU"),
+    (ill.allocator_churn, "allocator-churn", ("allocator_churn", "launch_overhead"), "launch-overhead", ""),
+])  # fmt: skip
 def test_symptoms_stand_under_their_cause(tmp_path, write, cause, rules, symptom, words):
     found = finding(triaged(*write(tmp_path / "ill.sqlite").paths, rules=rules), symptom)
     assert found.under == cause
@@ -338,8 +260,7 @@ def test_the_limit_of_fusing_is_that_of_a_sweep_over_a_real_export(shared_export
         FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName ORDER BY 1, 2"""
     saved, kernels, run = 0, 0, []
     last = (None, 0, 0, "", "")
-    rows = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True).execute(query).fetchall()
-    for row in [*rows, last]:
+    for row in [*sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True).execute(query).fetchall(), last]:
         is_pointwise = "multi_tensor" not in row[3] and (
             family_of(row[3]) == ELEMENTWISE or (family_of(row[3]) == COPY and "copy_kernel" in row[3])
         )
@@ -385,8 +306,7 @@ def test_a_stretch_bound_by_launches_is_a_part_of_the_account_and_no_launch_over
 
 @pytest.mark.parametrize(("gib", "severity"), [(78, Severity.WARNING), (73, Severity.INFO)])
 def test_the_share_of_the_devices_memory_decides(tmp_path, gib, severity):
-    found = triaged(*ill.full_memory(tmp_path / "full.sqlite", gib).paths, rules=("device_memory",))
-    (one,) = found.findings
+    (one,) = triaged(*ill.full_memory(tmp_path / "full.sqlite", gib).paths, rules=("device_memory",)).findings
     assert (one.id, one.severity) == ("memory-full", severity)
     share = f"{gib} GiB of 79.18 GiB ({100 * (gib << 30) / 85_014_413_312:.0f} %)"
     told(one, share, f"2 allocations, the largest {gib - 10} GiB")

@@ -12,42 +12,24 @@ FAST = ("ddp-a100-rank0of4", "gemm-pageable", "gemm-pinned", "vadd-launch-bound"
 
 
 KNOWN: dict[str, dict[str, Sequence[str]]] = {
-    "dataloader-bound-a100": {
-        "input-pipeline": ("data loader", "pin_memory thread", "7,888", "every 2 steps, as with 2 workers"),
-        "step-traffic": (),
-        "idle-gaps": (),
-    },
+    "dataloader-bound-a100": {"input-pipeline": ("data loader", "pin_memory thread", "7,888",
+        "every 2 steps, as with 2 workers"), "step-traffic": (), "idle-gaps": ()},
     "ai-training-before": {"input-pipeline": ("1 worker process ran",), "idle-gaps": ()},
-    "ai-training-after": {
-        "pageable-copies": ("at 9.9 GB/s; the GPU's link", "cudaMemcpyAsync blocks the CPU for 41.19 ms in them")
-    },
+    "ai-training-after": {"pageable-copies": ("at 9.9 GB/s; the GPU's link",
+        "cudaMemcpyAsync blocks the CPU for 41.19 ms in them")},
     "jacobi-staged-copies": {"staged-peer-copies": ("8,008 that are named", "GPU 0, 7")},
-    "gemm-pageable": {
-        "synchronous-copies": (
-            "device-to-host, pageable memory: 4 GiB at 2.0 GB/s",
-            "the GPU's link, PCIe 4 at best, gives about 26 GB/s",
-        )
-    },
-    "vadd-launch-bound": {
-        "context-creation": ("the first cudaMalloc takes 106.9 ms, 97 % of the time in CUDA calls",),
-        "launch-bound": ("in NVTX range `Profile_Loop`",),
-    },
+    "gemm-pageable": {"synchronous-copies": ("device-to-host, pageable memory: 4 GiB at 2.0 GB/s",
+        "the GPU's link, PCIe 4 at best, gives about 26 GB/s")},
+    "vadd-launch-bound": {"context-creation": ("the first cudaMalloc takes 106.9 ms, 97 % of the time in CUDA calls",),
+        "launch-bound": ("in NVTX range `Profile_Loop`",)},
     # 25.08 s, of which kernel and copies take 0.49 s, and cudaMallocHost 7.73 s; nothing else is recorded.
-    "gemm-pinned": {
-        "host-allocation": ("cudaMallocHost 7.73 s",),
-        "start-up": (
-            "16.84 s in which nothing is recorded of the CPU",
-            "7.718 s in calls that allocate or free memory (cudaMallocHost)",
-        ),
-    },
+    "gemm-pinned": {"host-allocation": ("cudaMallocHost 7.73 s",),
+        "start-up": ("16.84 s in which nothing is recorded of the CPU",
+        "7.718 s in calls that allocate or free memory (cudaMallocHost)")},
     # nsys' own sums: 472 AllReduce in 59 steps, 292.8 ms; beside kernels or copies for 98 % of that.
-    "ddp-a100-rank0of4": {
-        "communication": (
-            "8 AllReduce a step",
-            "292.8 ms on each GPU, 21.8 ms exposed, 5.369 ms with no copy beside it either",
-        )
-    },
-}
+    "ddp-a100-rank0of4": {"communication": ("8 AllReduce a step",
+        "292.8 ms on each GPU, 21.8 ms exposed, 5.369 ms with no copy beside it either")},
+}  # fmt: skip
 """What is found in each export, with words of the sentence."""
 
 ADVICE = {"gemm-pageable": "pin the host memory", "dataloader-bound-a100": "pinned already"}

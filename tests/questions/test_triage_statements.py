@@ -48,14 +48,11 @@ def with_gaps(
     return path
 
 
-@pytest.mark.parametrize(
-    ("recorded", "wanted"),
-    [
-        ({}, ["-t osrt", "--cpuctxsw", "--sample"]),
-        pytest.param({"os_calls": True}, ["--cpuctxsw", "--sample"], marks=pytest.mark.campaign),
-        ({"os_calls": True, "samples": True}, ["--cpuctxsw"]),
-    ],
-)
+@pytest.mark.parametrize(("recorded", "wanted"), [
+    ({}, ["-t osrt", "--cpuctxsw", "--sample"]),
+    pytest.param({"os_calls": True}, ["--cpuctxsw", "--sample"], marks=pytest.mark.campaign),
+    ({"os_calls": True, "samples": True}, ["--cpuctxsw"]),
+])  # fmt: skip
 def test_what_to_record_is_only_what_is_not_there(tmp_path, recorded, wanted):
     found = triaged(with_gaps(tmp_path / "a.sqlite", **recorded), rules=("idle_gaps",))
     text = str(finding(found, "idle-gaps").advice)
@@ -71,20 +68,15 @@ def test_gaps_without_a_range_count_against_the_most_frequent_one(tmp_path, rang
     told(finding(found, "idle-gaps"), words, never=("mostly in NVTX range",))
 
 
-@pytest.mark.parametrize(
-    ("environment", "mpi", "size"),
-    [
-        # An allocation of 8 tasks in which a batch script started one program.
-        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, False, None),
-        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, False, 8),
-        pytest.param({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, True, 8, marks=pytest.mark.campaign),
-        pytest.param(
-            {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "4"}, False, 4, marks=pytest.mark.campaign
-        ),
-        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "1"}, False, 1),
-        pytest.param({"PMI_SIZE": "8", "PMI_RANK": "0"}, False, 8, marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.parametrize(("environment", "mpi", "size"), [
+    # An allocation of 8 tasks in which a batch script started one program.
+    ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, False, None),
+    ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, False, 8),
+    pytest.param({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, True, 8, marks=pytest.mark.campaign),
+    pytest.param({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "4"}, False, 4, marks=pytest.mark.campaign),
+    ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "1"}, False, 1),
+    pytest.param({"PMI_SIZE": "8", "PMI_RANK": "0"}, False, 8, marks=pytest.mark.campaign),
+])  # fmt: skip
 def test_an_allocation_is_no_job_of_so_many_ranks(tmp_path, environment, mpi, size):
     with one_gpu(tmp_path / "a.sqlite", session=DemoSession(environment=environment)) as gpu:
         gpu.kernel(MS, 50 * MS, launched=MS - 10_000)
@@ -130,15 +122,12 @@ CHANGES = (
 )
 
 
-@pytest.mark.parametrize(
-    ("schema", "also_memory"),
-    [
-        ("2.9.1", True),
-        pytest.param("2.9.1", False, marks=pytest.mark.campaign),
-        pytest.param("3.25.0", True, marks=pytest.mark.campaign),
-        ("3.25.0", False),
-    ],
-)
+@pytest.mark.parametrize(("schema", "also_memory"), [
+    ("2.9.1", True),
+    pytest.param("2.9.1", False, marks=pytest.mark.campaign),
+    pytest.param("3.25.0", True, marks=pytest.mark.campaign),
+    ("3.25.0", False),
+])  # fmt: skip
 def test_kernels_of_no_known_process_are_gpu_work(tmp_path, schema, also_memory):
     for number, (environment, change) in enumerate(product(({}, {"RANK": "0"}), CHANGES)):
         path = tmp_path / f"{number}.sqlite"
@@ -177,14 +166,11 @@ def test_memory_that_cannot_be_opened_is_missing_peer_access_and_no_probe(tmp_pa
     assert found.severity is Severity.WARNING
 
 
-@pytest.mark.parametrize(
-    ("source", "stream", "says", "says_not"),
-    [
-        (PAGEABLE, 7, "pin", "pinned already"),
-        pytest.param(PINNED, 7, "stream of its own", "from pinned memory", marks=pytest.mark.campaign),
-        (PINNED, 16, "pinned already and on a stream of their own", "from pinned memory"),
-    ],
-)
+@pytest.mark.parametrize(("source", "stream", "says", "says_not"), [
+    (PAGEABLE, 7, "pin", "pinned already"),
+    pytest.param(PINNED, 7, "stream of its own", "from pinned memory", marks=pytest.mark.campaign),
+    (PINNED, 16, "pinned already and on a stream of their own", "from pinned memory"),
+])  # fmt: skip
 def test_the_advice_for_copies_knows_what_is_pinned_already(tmp_path, source, stream, says, says_not):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for start in gpu.rounds(10, 10 * MS, 5 * MS):
@@ -216,8 +202,7 @@ def test_the_launcher_of_nsys_is_not_the_program(tmp_path):
 def test_a_run_of_ten_times_the_time_got_worse(tmp_path):
     short, long = stepped(tmp_path / "a.sqlite", [20] * 3, 10), stepped(tmp_path / "b.sqlite", [200] * 3, 100)
     with closing(job_of(short)) as before, closing(job_of(long)) as after:
-        found = against(Side(after, Selection(), "b"), Side(before, Selection(), "a"))
-        head = change_lines(found)
+        head = change_lines(against(Side(after, Selection(), "b"), Side(before, Selection(), "a")))
         assert "Nothing got worse" not in "".join(head[:4])
         assert "10.0 × slower" in head[0]
 

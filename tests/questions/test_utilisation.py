@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -28,29 +28,26 @@ from nsystui.questions.time_window import extent, extents, recorded
 from nsystui.store.session import Session
 
 START = 1_780_000_000_000_000_000
+EVERYTHING = Selection()
 LANES = ("kernels", "nccl", "exposed_nccl", "memory", "graph", "busy")
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
-
-Opener = Callable[..., Session]
-
 
 Event = tuple[str, int, int]
 
 
-def put(export: ExportWriter, process: Process, events: Sequence[Event], device: int = 0, stream: int = 7) -> None:
+def put(export: ExportWriter, process: Process, events: Sequence[Event], device: int = 0, stream: int = 7) -> Process:
     """Writes ``(kind, start, end)`` events of one device."""
     for number, (kind, start, end) in enumerate(events, 1):
         place = (process, device, stream, start, end)
-        if kind == "K":
-            export.kernel(*place, name="saxpy(float *)", correlation_id=number)
-        elif kind == "C":
-            export.kernel(*place, name=ALL_REDUCE, correlation_id=number)
+        if kind == "G":
+            export.graph_launch(*place, graph_id=1, graph_exec_id=2, correlation_id=number)
         elif kind == "M" and number % 2:
             export.memcpy(*place, size=1024, kind="HtoD", correlation_id=number)
         elif kind == "M":
             export.memset(*place, size=1024, correlation_id=number)
-        elif kind == "G":
-            export.graph_launch(*place, graph_id=1, graph_exec_id=2, correlation_id=number)
+        else:
+            export.kernel(*place, name={"K": "saxpy(float *)", "C": ALL_REDUCE}[kind], correlation_id=number)
+    return process
 
 
 def one_device(path: Path, events: Sequence[Event], start: int = START, duration: int | None = None) -> Path:
@@ -60,8 +57,8 @@ def one_device(path: Path, events: Sequence[Event], start: int = START, duration
     return path
 
 
-def load(session: Session, selection: Selection | None = None) -> BusyIntervals:
-    return BusyIntervals.load(session, selection or Selection(), ranked_tasks(session))
+def load(session: Session, selection: Selection = EVERYTHING) -> BusyIntervals:
+    return BusyIntervals.load(session, selection, ranked_tasks(session))
 
 
 def only(session: Session, window: Window) -> Breakdown:
@@ -78,17 +75,12 @@ def points(events: Sequence[Event], kinds: str, window: Window) -> set[int]:
 
 def random_events(seed: int) -> list[Event]:
     rng = random.Random(seed)
-    events = []
-    for _ in range(60):
-        start = rng.randrange(900)
-        events.append((rng.choice("KKCMG"), start, start + rng.randrange(60)))
-    return events
+    drawn = ((rng.randrange(900), rng.randrange(60), rng.choice("KKCMG")) for _ in range(60))
+    return [(kind, start, start + length) for start, length, kind in drawn]
 
 
 @pytest.fixture(scope="module", params=range(3))
-def drawn(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[list[Event], Session]]:
+def drawn(request, tmp_path_factory) -> Iterator[tuple[list[Event], Session]]:
     """Events of one device, and an export that has them."""
     events = random_events(request.param)
     with closing(Session()) as session:
@@ -102,13 +94,11 @@ def test_totals_are_those_of_sets_of_nanoseconds(drawn, window):
     spent = only(session, window)
     k, c, m, g = (points(events, kind, window) for kind in "KCMG")
     assert (spent.kernels, spent.nccl, spent.memory, spent.graph) == (len(k), len(c), len(m), len(g))
-    assert spent.busy == len(k | c | m | g)
-    assert spent.overlap == len(k & c)
-    assert spent.exposed_nccl == len(c - k)
-    assert spent.exposed_memory == len(m - k)
-    assert spent.memory_only == len(m - k - c)
-    assert spent.graph_only == len(g - k - c - m)
+    assert (spent.busy, spent.overlap) == (len(k | c | m | g), len(k & c))
+    assert (spent.exposed_nccl, spent.exposed_memory) == (len(c - k), len(m - k))
+    assert (spent.memory_only, spent.graph_only) == (len(m - k - c), len(g - k - c - m))
     assert spent.idle == window.end - window.start - spent.busy
+
     parts = (spent.kernels, spent.exposed_nccl, spent.memory_only, spent.graph_only, spent.idle)
     assert sum(parts) == spent.time == window.end - window.start
 
@@ -138,22 +128,19 @@ def test_kernels_side_by_side_count_once_and_a_graph_launch_counts_as_busy(opene
 
 
 def test_processes_that_share_an_ordinal_are_kept_apart(opened, tmp_path):
-    path = tmp_path / "two.sqlite"
-    with ExportWriter(path) as export:
+    with ExportWriter(tmp_path / "two.sqlite") as export:
         put(export, export.process(100), [("K", 0, 60)])
-        second = export.process(200)
-        put(export, second, [("K", 40, 50)])
+        second = put(export, export.process(200), [("K", 40, 50)])
         put(export, second, [("K", 0, 100)], device=1)
-    session = opened(path)
+    session, window = opened(export.path), Window(0, 100)
     busy = load(session)
     places = [(item.device.task.pid, item.device.device) for item in busy.devices]
     assert places == [(100, 0), (200, 0), (200, 1)]
-    window = Window(0, 100)
     assert [lane.totals.busy for lane in busy.lanes(window, 1)] == [60, 10, 100]
-    by_task = busy.breakdown(extents(session, Selection(window)))
-    assert [spent.busy for spent in by_task.values()] == [60, 110]
-    assert [spent.time for spent in by_task.values()] == [100, 200], "a task with two GPUs has twice the time"
-    assert total(by_task.values()).percent(170) == pytest.approx(170 / 3)
+    by_task = busy.breakdown(extents(session, Selection(window))).values()
+    # A task with two GPUs has twice the time.
+    assert [(spent.busy, spent.time) for spent in by_task] == [(60, 100), (110, 200)]
+    assert total(by_task).percent(170) == pytest.approx(170 / 3)
 
 
 @pytest.mark.campaign
@@ -187,31 +174,27 @@ def test_an_export_without_gpu_work_says_so_and_has_no_rows(opened, tmp_path):
 
 def test_tasks_devices_and_streams_narrow_but_a_name_filter_does_not(opened, tmp_path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
-        process = export.process(100)
-        put(export, process, [("K", 0, 10)])
+        process = put(export, export.process(100), [("K", 0, 10)])
         put(export, process, [("K", 10, 30)], stream=9)
         put(export, process, [("K", 0, 50)], device=1)
         put(export, export.process(200), [("K", 0, 90)])
-    session = opened(export.path)
-
-    def busy_of(selection: Selection) -> list[int]:
-        return [lane.totals.busy for lane in load(session, selection).lanes(Window(0, 100), 4)]
-
-    assert busy_of(Selection()) == [30, 50, 90]
-    first = Selection(tasks=frozenset({Task(0, process.global_id)}))
-    assert busy_of(first) == [30, 50]
-    assert busy_of(Selection(devices=frozenset({1}))) == [50]
-    assert busy_of(first.with_name("absent")) == [30, 50]
-    assert busy_of(first.with_window(Window(0, 5))) == [30, 50], "the window is an argument of its own"
-    assert busy_of(Selection(streams=frozenset({9}), devices=frozenset({0}), tasks=first.tasks)) == [20]
+    session, first = opened(export.path), Selection(tasks=frozenset({Task(0, process.global_id)}))
+    for selection, expected in (
+        (Selection(), [30, 50, 90]),
+        (first, [30, 50]),
+        (Selection(devices=frozenset({1})), [50]),
+        (first.with_name("absent"), [30, 50]),
+        (first.with_window(Window(0, 5)), [30, 50]),  # the window is an argument of its own
+        (Selection(streams=frozenset({9}), devices=frozenset({0}), tasks=first.tasks), [20]),
+    ):
+        assert [lane.totals.busy for lane in load(session, selection).lanes(Window(0, 100), 4)] == expected, selection
     notes = load(session, first.with_name("absent")).notes
     assert notes == ("the name filter is left out here: how busy a GPU is depends on all of its work",)
 
 
 def test_reports_lie_on_the_job_clock_and_are_missing_outside_their_session(opened, tmp_path):
     early = one_device(tmp_path / "rank0.sqlite", [("K", 0, 100)], duration=100)
-    late = one_device(tmp_path / "rank1.sqlite", [("K", 0, 50)], START + 200, duration=100)
-    session = opened(early, late)
+    session = opened(early, one_device(tmp_path / "rank1.sqlite", [("K", 0, 50)], START + 200, duration=100))
     assert [recorded(report) for report in session.reports] == [Window(0, 100), Window(200, 300)]
     window = extent(session, Selection(), fit=False)
     assert window == Window(0, 300)
@@ -221,8 +204,7 @@ def test_reports_lie_on_the_job_clock_and_are_missing_outside_their_session(open
     np.testing.assert_array_equal(first.busy, [1, 1, math.nan, math.nan, math.nan, math.nan])
     np.testing.assert_array_equal(second.busy, [math.nan, math.nan, math.nan, math.nan, 1, 0])
     assert (second.totals.busy, second.totals.recorded, second.totals.time) == (50, 100, 300)
-    table = utilisation_table(busy, window)
-    assert "ranks 0, 1 were not recorded for all of this time" in table.notes[-1]
+    assert "ranks 0, 1 were not recorded for all of this time" in utilisation_table(busy, window).notes[-1]
     assert utilisation_table(busy, Window(0, 50)).notes[-1].startswith("rank 1 was not recorded")
     over_time = utilisation_over_time(busy, window, 6)
     assert [row[2] for row in over_time.page(0, 6)] == [0, 50, 100, 150, 200, 250]
@@ -232,8 +214,7 @@ def test_reports_lie_on_the_job_clock_and_are_missing_outside_their_session(open
 def test_runs_that_share_no_clock_have_extents_of_their_own(opened, tmp_path):
     hour = 3600 * 10**9
     before = one_device(tmp_path / "before.sqlite", [("K", 10, 20)])
-    after = one_device(tmp_path / "after.sqlite", [("K", 510, 540)], START + hour)
-    session = opened(before, after)
+    session = opened(before, one_device(tmp_path / "after.sqlite", [("K", 510, 540)], START + hour))
     assert extent(session, Selection()) == Window(10, 540)
     assert extents(session, Selection()) == {0: Window(10, 20), 1: Window(510, 540)}
     chosen = Selection(tasks=frozenset({ranked_tasks(session)[1].task}))
@@ -280,9 +261,6 @@ def test_the_table_names_device_and_gpu(opened, tmp_path):
     assert (row["Recorded (ns)"], row["Window (ns)"]) == (100, 100)
 
 
-# GPU metrics
-
-
 METRICS = (
     "GPC Clock Frequency [MHz]",
     "SMs Active [Throughput %]",
@@ -294,20 +272,16 @@ METRICS = (
 
 
 @pytest.fixture
-def sampled(opened: Opener, tmp_path: Path) -> Session:
+def sampled(opened, tmp_path: Path) -> Session:
     """Two tasks on GPUs 4 and 5, four samples each: at 0, 10, 20 and 30 ns; those of GPU 4 are damaged."""
-    path = tmp_path / "metrics.sqlite"
-    with ExportWriter(path) as export:
-        for gpu, pid in ((4, 100), (5, 200)):
+    with ExportWriter(tmp_path / "metrics.sqlite") as export:
+        for gpu, pid, values in ((4, 100, (10, -2_000_000, 400, 30)), (5, 200, (20, 20, 20, 20))):
             export.gpu(gpu)
-            process = export.process(pid)
-            export.cuda_device(process, cuda_id=0, gpu_id=gpu)
-            put(export, process, [("K", 0, 40)])
+            export.cuda_device(put(export, export.process(pid), [("K", 0, 40)]), cuda_id=0, gpu_id=gpu)
             export.gpu_metric_names(gpu, METRICS)
-            values = (10, -2_000_000, 400, 30) if gpu == 4 else (20, 20, 20, 20)
             for number, value in enumerate(values):
                 export.gpu_metric(gpu, 10 * number, [1755, value, 50, 10**9, 5, 60])
-    return opened(path)
+    return opened(export.path)
 
 
 def test_metrics_are_clamped_and_averaged_in_each_bin(sampled):
@@ -322,8 +296,7 @@ def test_metrics_are_clamped_and_averaged_in_each_bin(sampled):
 
 def test_metrics_of_the_selected_task_are_those_of_its_gpu(sampled):
     task = next(item.task for item in ranked_tasks(sampled) if item.pid == 200)
-    sources = metric_sources(sampled, Selection(tasks=frozenset({task})))
-    assert {source.gpu for source in sources} == {5}
+    assert {source.gpu for source in metric_sources(sampled, Selection(tasks=frozenset({task})))} == {5}
     assert metric_sources(sampled, Selection(tasks=frozenset())) == []
 
 
@@ -335,9 +308,6 @@ def test_a_window_between_samples_keeps_its_lanes(sampled):
     assert [lane.mean for lane in metric_lanes(sampled, Selection(), Window(5, 5), 4)] == [None] * 6
     with pytest.raises(ValueError, match="at least one bin"):
         metric_lanes(sampled, Selection(), Window(0, 60), 0)
-
-
-# Real exports
 
 
 GOLDEN = {
@@ -394,8 +364,7 @@ def test_shares_of_real_sessions(opened):
 
 
 def test_real_metric_samples_stay_percentages(opened):
-    session = opened(*shared("gpu-metrics"))
-    lanes = metric_lanes(session, Selection(), Window(-1_000_000, 600_000_000), 300)
+    lanes = metric_lanes(opened(*shared("gpu-metrics")), Selection(), Window(-1_000_000, 600_000_000), 300)
     assert [lane.source.family for lane in lanes] == [
         "GR active", "SM active", "SM issue", "tensor active", "DRAM read", "DRAM write", "PCIe TX", "PCIe RX",
     ]  # fmt: skip

@@ -79,8 +79,7 @@ def test_the_same_work_in_a_longer_run_is_slower_although_the_gpu_is_idle_for_le
 def test_steps_are_judged_by_their_mean_and_not_their_median(tmp_path):
     """B's loader has two workers: every other step is fast, the median the fast one, the sum hardly less."""
     a = steps(tmp_path / "a.sqlite", [150] * 21)
-    b = steps(tmp_path / "b.sqlite", [20, 400] * 10 + [20])
-    found, _ = judged(a, b)
+    found, _ = judged(a, steps(tmp_path / "b.sqlite", [20, 400] * 10 + [20]))
     assert found.basis is By.STEP
     assert found.is_slower
     # The last step ends with its last kernel, of which the demo's step has 10 ms.
@@ -99,9 +98,7 @@ def test_a_job_that_takes_longer_is_said_so_although_its_steps_are_faster(tmp_pa
 @pytest.mark.campaign
 def test_captures_of_one_length_are_judged_by_the_work_in_them(tmp_path):
     """B runs the same kernel half as often in the same time."""
-    a = kernels(tmp_path / "a.sqlite", 40, 20, 10)
-    b = kernels(tmp_path / "b.sqlite", 20, 40, 10)
-    found, _ = judged(a, b)
+    found, _ = judged(kernels(tmp_path / "a.sqlite", 40, 20, 10), kernels(tmp_path / "b.sqlite", 20, 40, 10))
     assert (found.basis, found.is_slower) == (By.WORK, True)
     assert found.b.unit / found.a.unit == pytest.approx(2, rel=0.05)
 
@@ -109,8 +106,7 @@ def test_captures_of_one_length_are_judged_by_the_work_in_them(tmp_path):
 @pytest.mark.campaign
 def test_other_kernels_are_other_work_and_count_among_what_changed_most(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 10, 20, 10)
-    b = kernels(tmp_path / "b.sqlite", 20, 5, 2, name="fused(float*)")
-    found, notes = judged(a, b)
+    found, notes = judged(a, kernels(tmp_path / "b.sqlite", 20, 5, 2, name="fused(float*)"))
     assert (found.basis, found.is_faster) == (By.JOB, True)
     (changed,) = [note for note in notes if note.startswith("kernels that changed most")]
     assert "work -100 ms (gone)" in changed and "fused +40 ms (new)" in changed
@@ -126,22 +122,17 @@ def test_pageable_and_pinned_memory_are_a_fact(tmp_path):
 
 def test_a_slower_job_fails_on_warnings_without_any_finding(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 20, 20, 19)
-    b = kernels(tmp_path / "b.sqlite", 20, 200, 199)
-    found = triaged_against(a, b)
+    found = triaged_against(a, kernels(tmp_path / "b.sqlite", 20, 200, 199))
     assert not any(one.kind.is_worse and one.finding.severity is not Severity.INFO for one in found.told)
     assert found.has(Severity.WARNING) and not found.has(Severity.ERROR)
 
 
 def test_a_faster_job_passes_although_a_gap_has_a_larger_share_of_it(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 20, 200, 190)
-    b = kernels(tmp_path / "b.sqlite", 20, 20, 10)
-    found = triaged_against(a, b)
+    found = triaged_against(a, kernels(tmp_path / "b.sqlite", 20, 20, 10))
     assert found.verdict is not None and found.verdict.is_faster
     assert {one.finding.id: one.kind for one in found.told}["idle-gaps"] is not Kind.WORSE
     assert not found.has(Severity.WARNING)
-
-
-# Real exports
 
 
 PAIRS = {
