@@ -47,6 +47,43 @@ def run(capsys) -> Callable[..., Ran]:
 
 
 @pytest.fixture
+def refused(run) -> Callable[..., str]:
+    """Runs a command that refuses, with nothing on stdout: what it says on stderr."""
+
+    def refused(*words: str | Path, status: int = 2, lines: int | None = None) -> str:
+        done = run(*words)
+        assert (done.status, done.out) == (status, ""), done.err
+        assert "Traceback" not in done.err and done.err.count("\n") == (lines or done.err.count("\n"))
+        return done.err
+
+    return refused
+
+
+@pytest.fixture
+def table(run) -> Callable[..., list[dict[str, str]]]:
+    """The rows of a command that succeeds, as CSV has them."""
+
+    def table(*words: str | Path) -> list[dict[str, str]]:
+        done = run(*words, "--format", "csv")
+        assert done.status == 0, done.err
+        return done.table
+
+    return table
+
+
+@pytest.fixture
+def records(run) -> Callable[..., Any]:
+    """The rows of a command that succeeds, as JSON has them."""
+
+    def records(*words: str | Path) -> Any:
+        done = run(*words, "--format", "json")
+        assert done.status == 0, done.err
+        return done.json
+
+    return records
+
+
+@pytest.fixture
 def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Puts an ``nsys`` before all others on the PATH: a shell script, in which ``$out`` is the file to write."""
 

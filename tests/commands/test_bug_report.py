@@ -82,7 +82,5 @@ def test_a_cache_that_is_not_there_yet_is_told(tmp_path):
     assert line.startswith("cache: the user's cache directory; not there yet, limit 5 GiB, file system ")
 
 
-def test_without_a_file_info_says_what_to_do(run):
-    done = run("info")
-    assert done.status == 2
-    assert "nsystui info rank0.sqlite" in done.err
+def test_without_a_file_info_says_what_to_do(refused):
+    assert "nsystui info rank0.sqlite" in refused("info")

@@ -53,6 +53,5 @@ def test_output_is_not_in_the_cache(run, demo_job, tmp_path, monkeypatch):
     assert kept and b"INFO training demo-1b" not in b"".join(kept)
 
 
-def test_it_is_a_table_of_its_own(run, demo_job):
-    done = run("info", demo_job[0], "--job-output", "--show", "contents")
-    assert (done.status, "leave --show out" in done.err) == (2, True)
+def test_it_is_a_table_of_its_own(refused, demo_job):
+    assert "leave --show out" in refused("info", demo_job[0], "--job-output", "--show", "contents")

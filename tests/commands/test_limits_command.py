@@ -223,17 +223,16 @@ class TestConversions:
         assert old.stat().st_mtime > 1
 
     def test_a_full_disk_is_an_error_that_says_where_else_and_nothing_stays(
-        self, run, tmp_path, report, monkeypatch, fake_nsys
+        self, refused, tmp_path, report, monkeypatch, fake_nsys
     ):
         """An export is a file that nsys writes: it cannot be kept in memory."""
         body = 'cat /dev/zero > "$out" 2>/dev/null; cp "$out" "$out-journal" 2>/dev/null; echo disk full >&2; exit 1'
         fake_nsys(body)
         with small_disk(tmp_path, "size=1m") as disk:
             monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(disk / "cache"))
-            done = run("info", report, "--convert")
-            assert done.status == 2
-            assert f"{report}: nsys export failed: disk full" in done.err
-            assert "NSYSTUI_CACHE_DIR names another place" in done.err
+            said = refused("info", report, "--convert")
+            assert f"{report}: nsys export failed: disk full" in said
+            assert "NSYSTUI_CACHE_DIR names another place" in said
             assert list((disk / "cache" / "exports").rglob("*")) == []
 
 

@@ -161,10 +161,9 @@ def test_the_script_is_one_that_the_shell_reads(capsys, tmp_path, shell):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_another_shell_is_refused_with_those_there_are(run):
-    done = run("--print-completion", "tcsh")
-    assert (done.status, done.out) == (2, "")
-    assert done.err == "nsystui: --print-completion tcsh: name the shell, one of bash, zsh, fish\n"
+def test_another_shell_is_refused_with_those_there_are(refused):
+    said = refused("--print-completion", "tcsh")
+    assert said == "nsystui: --print-completion tcsh: name the shell, one of bash, zsh, fish\n"
 
 
 def test_the_manual_page_has_every_command_and_option(capsys):
@@ -189,11 +188,9 @@ def test_roff_finds_nothing_wrong_with_the_manual_page(capsys):
     assert {"SYNOPSIS", "EXAMPLES", "ENVIRONMENT", "EXIT STATUS"} <= set(plain.splitlines())
 
 
-def test_without_the_library_the_manual_page_names_what_to_install(run, monkeypatch):
+def test_without_the_library_the_manual_page_names_what_to_install(refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "argparse_manpage.manpage", None)
-    done = run("--print-man")
-    assert (done.status, done.out) == (2, "")
-    assert done.err == "nsystui: --print-man needs argparse-manpage: pip install 'nsystui[man]'\n"
+    assert refused("--print-man") == "nsystui: --print-man needs argparse-manpage: pip install 'nsystui[man]'\n"
 
 
 def examples(text):
