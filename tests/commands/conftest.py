@@ -1,7 +1,5 @@
 """Shared by the tests of the commands: a command run in this process, and its outcome."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

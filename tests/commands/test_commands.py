@@ -1,7 +1,5 @@
 """The commands as a script meets them: data on stdout, the rest on stderr, and an exit status that tells."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -165,9 +163,7 @@ class TestFiles:
         assert command in refused("kernels", tmp_path)
 
     @pytest.mark.parametrize("options", [(), ("--convert",)])
-    def test_a_recording_is_answered_with_its_importer_and_never_given_to_nsys_export(
-        self, refused, tmp_path, fake_nsys, options
-    ):
+    def test_a_recording_is_answered_with_its_importer_and_never_exported(self, refused, tmp_path, fake_nsys, options):
         fake_nsys(f"touch {shlex.quote(str(tmp_path / 'asked'))}; exit 1")
         recording = tmp_path / "results/rank0.qdstrm"
         recording.parent.mkdir()
@@ -183,9 +179,7 @@ class TestFiles:
         assert "\x1b" not in said
         said.encode()
 
-    def test_without_a_cache_nothing_is_written_and_one_that_cannot_be_written_is_a_warning(
-        self, run, demo_job, tmp_path, monkeypatch
-    ):
+    def test_no_cache_writes_nothing_and_an_unwritable_one_is_a_warning(self, run, demo_job, tmp_path, monkeypatch):
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
         assert run("kernels", *demo_job, "--no-cache").status == 0
         assert list(tmp_path.iterdir()) == []
@@ -228,9 +222,7 @@ class TestOutput:
         assert target.read_text().startswith("Time (%)")
         assert os.listdir(tmp_path) == ["kernels.csv"]
 
-    def test_a_place_that_is_not_there_is_said_and_an_export_is_never_taken_for_the_output(
-        self, refused, demo_job, tmp_path
-    ):
+    def test_a_place_that_is_not_there_is_said_and_no_export_is_the_output(self, refused, demo_job, tmp_path):
         assert "does not exist" in refused("kernels", demo_job[0], "-o", tmp_path / "no/such/place.csv")
         before = demo_job[0].read_bytes()
         refused("kernels", demo_job[0], "-o", demo_job[0], "--force")
@@ -283,8 +275,7 @@ class TestShell:
     def test_without_a_terminal_the_screens_say_what_works(self, demo_job):
         done = shell(f"nsystui {demo_job[0]} | cat")
         assert (done.returncode, done.stdout) == (2, "")
-        assert "not a terminal" in done.stderr
-        assert "nsystui kernels FILE" in done.stderr
+        assert "not a terminal" in done.stderr and "nsystui kernels FILE" in done.stderr
 
     def test_interrupting_is_one_line_and_130(self, run, demo_job, monkeypatch):
         def stop(*_, **__):

@@ -1,7 +1,5 @@
 """``--format svg`` and ``-o x.svg``: the drawings of questions, against their tables."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``nsystui efficiency``."""
 
-from __future__ import annotations
-
 import pytest
 from synthetic import cpu_only_export
 

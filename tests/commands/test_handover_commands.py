@@ -1,7 +1,5 @@
 """``nsystui export`` and ``nsystui ncu`` as a script meets them."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sqlite3
@@ -60,10 +58,8 @@ class TestNcu:
         words = shlex.split(command)
         assert words[0] == "ncu" and words[-1] == "..."
         assert words[words.index("--launch-skip") + 1 : words.index("--launch-skip") + 4] == [
-            "1",
-            "--launch-count",
-            "1",
-        ]
+            "1", "--launch-count", "1",
+        ]  # fmt: skip
         assert "note: " in done.err
 
     def test_a_row_of_the_event_list_is_the_launch_that_it_says(self, run, demo_job):

@@ -1,7 +1,5 @@
 """``nsystui help``: lists the topics, shows one, and says what was meant."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -62,8 +60,7 @@ def test_on_a_terminal_a_topic_goes_through_the_pager(tmp_path):
     pager.chmod(0o755)
     with Terminal([*WORDS, "numbers"], KEYS | {"PAGER": str(pager)}) as terminal:
         assert terminal.wait_exit(30) == 0
-        assert b"PAGED" in terminal.received
-        assert b"Hyndman" in terminal.received
+        assert b"PAGED" in terminal.received and b"Hyndman" in terminal.received
         assert b"# Numbers" not in terminal.received
 
 
@@ -85,8 +82,7 @@ def test_ctrl_c_is_a_key_of_the_pager(tmp_path):
         terminal.wait_for("READY")
         terminal.press("ctrl+c")
         assert terminal.wait_exit(30) == 0
-        assert b"INTERRUPTED" in terminal.received
-        assert b"Traceback" not in terminal.received
+        assert b"INTERRUPTED" in terminal.received and b"Traceback" not in terminal.received
 
 
 @pytest.mark.parametrize("topic", TOPICS)

@@ -1,7 +1,5 @@
 """A trace of the PyTorch profiler answers as an export of nsys does, as far as it has the data."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil
@@ -95,9 +93,6 @@ def contents(run, tmp_path):
     return contents
 
 
-# -- the same job in both forms ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("command", ["kernels", "memory", "api", "gpu", "steps"])
 def test_a_trace_answers_as_the_export_of_the_same_job(table, exports, traces, command):
     # PyTorch calls its steps in its own way; it knows the ordinal of a GPU, and nothing but its own events.
@@ -178,9 +173,6 @@ def test_the_demo_writes_traces(run, refused, tmp_path):
     assert [Path(line).name for line in done.out.splitlines()] == names
     assert [path.name for path in discover([str(place)])] == names
     assert "is there already" in refused(*words)
-
-
-# -- what is read of a trace ---------------------------------------------------------------------------------------
 
 
 def test_times_are_exact_to_the_nanosecond(table, tmp_path):
@@ -309,9 +301,6 @@ def test_the_name_tells_the_host_where_it_tells_the_process(table, tmp_path):
     for name, host in (("gpu-a01_4711.1754980773706849449", "gpu-a01"), ("run_12.7", "")):
         (row,) = table("info", write(tmp_path / f"{name}.pt.trace.json", small_job()), "--show", "reports")
         assert row["Host"] == host
-
-
-# -- what a trace lacks, and what is wrong with it ------------------------------------------------------------------
 
 
 def test_what_a_trace_lacks_is_said(run, trace):

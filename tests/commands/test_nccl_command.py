@@ -1,7 +1,5 @@
 """``nccl`` as a script meets it: groups, sizes, single calls, steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -142,11 +140,8 @@ def test_logs_tell_sizes_that_the_export_does_not(run, tmp_path):
         log.write_text(text, encoding="utf-8")
     told = run("nccl", program.export.path, "--by", "collective,bytes", "--format", "csv", "--nccl-log", *logs)
     assert [(row["What"], row["Message Size (B)"], row["Datatype"]) for row in told.table] == [
-        ("kernel", "400", "fp32"),
-        ("kernel", "800", "fp32"),
-        ("call", "400", "fp32"),
-        ("call", "800", "fp32"),
-    ]
+        ("kernel", "400", "fp32"), ("kernel", "800", "fp32"), ("call", "400", "fp32"), ("call", "800", "fp32"),
+    ]  # fmt: skip
     assert "message sizes from the debug log, by the order of the calls: 2" in told.err
 
 

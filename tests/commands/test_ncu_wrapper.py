@@ -3,8 +3,6 @@
 The scripts are run by ``sh``, with a program in place of ncu that writes down its arguments.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

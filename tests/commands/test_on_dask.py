@@ -1,7 +1,5 @@
 """``--dask``: the answers that the workers of a cluster compute are the answers made here, to the byte."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -56,13 +54,9 @@ def asked_of_workers(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 
 EACH_MECHANISM = (
-    "kernels --by rank,stream --names short",
-    "overview --time 100ms:300ms",
-    "nccl --by collective,rank",
-    "gpu --over-time --bins 7",
-    "triage --format json",
-    "stats -r cuda_gpu_sum",
-)
+    "kernels --by rank,stream --names short", "overview --time 100ms:300ms", "nccl --by collective,rank",
+    "gpu --over-time --bins 7", "triage --format json", "stats -r cuda_gpu_sum",
+)  # fmt: skip
 """Groups, windows, collectives, spans of time, rules, and reports of nsys."""
 OF_REPORTS = (
     *("kernels", "kernels --by family,rank", "kernels --filter !nccl --time 100ms:300ms --ranks 0,2"),

@@ -1,7 +1,5 @@
 """``nsystui FILE…`` on logs of NCCL: which files are logs, and what goes together."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import sqlite3

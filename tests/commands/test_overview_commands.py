@@ -1,7 +1,5 @@
 """``nsystui overview``, ``gpu`` and ``info``: the tables of the screens, without a screen."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """``nsystui pack``: a job that opens without its exports, and answers as they do."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -23,14 +21,12 @@ from nsystui.exports.demo import PLANTED_SECRET
 from nsystui.store.packed_job import form_version
 from nsystui.store.session import Session
 
-QUESTIONS = (
-    ("kernels", "--by", "rank"),
-    ("mpi",),
-    ("events", "--top", "200"),
-    ("info", "--show", "contents"),
-    ("kernels", "--time", "100ms:300ms", "--ranks", "0"),
-)
+QUESTIONS = (("kernels", "--by", "rank"), ("mpi",), ("events", "--top", "200"), ("info", "--show", "contents"))
+QUESTIONS += (("kernels", "--time", "100ms:300ms", "--ranks", "0"),)
 """The others are asked of a packed job in test_every_question."""
+
+
+REPORT = "reports/rank=1/report.json"
 
 
 @pytest.fixture(scope="module")
@@ -66,22 +62,14 @@ class TestAnswers:
         assert [line for line in of_packed.err.splitlines() if "rank numbers" not in line] == notes
 
     @pytest.mark.campaign
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "mpi-cuda-saxpy-schema2.9",
-            *(pytest.param(name, marks=pytest.mark.campaign) for name in ("h100-2rank-moe-after", "cuda-graphs")),
-        ],
-    )
+    @pytest.mark.parametrize("name", ["mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-after", "cuda-graphs"])
     def test_of_a_real_export(self, run, tmp_path, name):
         (export,) = shared(name)
         assert run("pack", export, "-o", tmp_path / "job").status == 0
         for command in ("overview", "kernels", "nccl", "ranks", "steps", "mpi", "events"):
             flags = ["--top", "100"] if command == "events" else []
-            of_exports = run(command, export, *flags, "--format", "csv")
-            of_packed = run(command, tmp_path / "job", *flags, "--format", "csv")
-            assert of_packed.out == of_exports.out, command
-            assert of_packed.status == of_exports.status, command
+            of_exports, of_packed = (run(command, one, *flags, "--format", "csv") for one in (export, tmp_path / "job"))
+            assert (of_packed.status, of_packed.out) == (of_exports.status, of_exports.out), command
 
     @pytest.mark.campaign
     def test_without_the_exports(self, run, tmp_path, demo_job):
@@ -272,13 +260,10 @@ class TestDamage:
     @pytest.mark.parametrize(
         ("damage", "reason"),
         [
-            (lambda job: (job / "reports/rank=1/report.json").unlink(), "not a whole packed report"),
-            (lambda job: (job / "reports/rank=1/report.json").write_text("{"), "damaged"),
-            (
-                lambda job: (job / "reports/rank=1/report.json").write_text(f'{{"version": "{form_version()}"}}'),
-                "damaged",
-            ),
-            (lambda job: (job / "reports/rank=1/report.json").write_text('{"version": 0}'), "another version"),
+            (lambda job: (job / REPORT).unlink(), "not a whole packed report"),
+            (lambda job: (job / REPORT).write_text("{"), "damaged"),
+            (lambda job: (job / REPORT).write_text(f'{{"version": "{form_version()}"}}'), "damaged"),
+            (lambda job: (job / REPORT).write_text('{"version": 0}'), "another version"),
             (lambda job: shutil.rmtree(job / "kernels/rank=1"), "damaged: kernels/rank=1/"),
             (lambda job: os.truncate(next(job.glob("kernels/rank=1/*")), 100), "has 100 of"),
         ],
@@ -290,8 +275,7 @@ class TestDamage:
         assert done.status == 0
         assert [row["Rank"] for row in done.table] == ["0", "2", "3"]
         (line,) = [line for line in done.err.splitlines() if reason in line]
-        assert "reports/rank=1" in line
-        assert "pack its export again" in line
+        assert "reports/rank=1" in line and "pack its export again" in line
 
 
 def test_two_jobs_do_not_share_what_is_remembered_of_one(run, tmp_path, packed, demo_job):

@@ -1,7 +1,5 @@
 """``nsystui recipe``: the list, the help of each recipe, tables and drawings, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 from synthetic import cpu_only_export, whole_graph_export
 from test_byte_units import decimal_names

@@ -1,7 +1,5 @@
 """``nsystui report``: the page and its Markdown, against the commands' own answers, and in a real browser."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator
@@ -188,8 +186,6 @@ def test_a_file_that_cannot_be_read_is_left_out_and_the_page_warns_of_it(report,
     assert not (tmp_path / "none.html").exists()
 
 
-# -- names ------------------------------------------------------------------------------------------------------------
-
 SCRIPT = "</script></style><script>window.stolen=1</script><img src=x onerror=window.stolen=2>\"'`{{7*7}}"
 
 
@@ -233,9 +229,6 @@ def test_no_name_runs_in_a_browser(hostile_page, seen):
     assert seen.complaints == []
     assert seen.requests == [hostile_page.as_uri()]
     assert "window.stolen=1" in seen.value("document.body.textContent")
-
-
-# -- in a browser -----------------------------------------------------------------------------------------------------
 
 
 def test_nothing_leaves_the_page_and_nothing_is_wrong_on_the_console(seen, made):
@@ -318,9 +311,6 @@ def test_it_fits_a_phone_and_prints_with_everything_open(seen, made):
         seen.resize(1280, 900)
 
 
-# -- files ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.campaign
 def test_markdown_has_its_drawings_beside_it_and_warns_of_what_is_left_out(report, demo_job, tmp_path, page):
     (tmp_path / "rank9.sqlite").write_bytes(demo_job[0].read_bytes()[:40_000])
@@ -366,9 +356,6 @@ def test_flags_that_make_no_sense_are_told_before_the_work(refused, demo_job, tm
     assert list(tmp_path.iterdir()) == []
 
 
-# -- a baseline -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.campaign
 def test_a_baseline_makes_it_a_comparison(run, report, records, tmp_path):
     before, after = (
@@ -383,9 +370,6 @@ def test_a_baseline_makes_it_a_comparison(run, report, records, tmp_path):
     assert changes == [one["change"] for one in records("triage", *words) if one["change"]]
     assert "new" in changes
     assert {name for name, _ in found.tables["changes"]} >= {"what changed", "kernels by name", "kernels by family"}
-
-
-# -- privacy ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -423,9 +407,7 @@ def test_a_report_has_names_that_an_anonymous_one_has_to_hide(report, private_jo
 
 @pytest.mark.parametrize("with_baseline", [False, pytest.param(True, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("ending", ["html", "md"])
-def test_an_anonymous_report_names_no_host_file_path_command_or_user(
-    report, private_job, tmp_path, ending, with_baseline
-):
+def test_an_anonymous_report_names_no_host_file_command_or_user(report, private_job, tmp_path, ending, with_baseline):
     words = (*private_job, *(("--baseline", private_job[0]) if with_baseline else ()))
     report(*words, "--anonymous", name=f"r.{ending}")
     kept = everything_in(tmp_path)

@@ -1,7 +1,5 @@
 """``nsystui schema`` says what ``--format json`` writes."""
 
-from __future__ import annotations
-
 import re
 
 import duckdb
@@ -28,14 +26,9 @@ def test_every_question_has_a_schema_with_units(run):
 
 
 SUFFIXES = {
-    "ns": "ns",
-    "B": "bytes",
-    "10^6 B": "mb",
-    "%": "percent",
-    "B/s": "bytes_per_s",
-    "10^6 B/s": "mb_per_s",
+    "ns": "ns", "B": "bytes", "10^6 B": "mb", "%": "percent", "B/s": "bytes_per_s", "10^6 B/s": "mb_per_s",
     "ticks/ms": "ticks_per_ms",
-}
+}  # fmt: skip
 
 
 def forms_of(schema):

@@ -1,7 +1,5 @@
 """``nsystui stats``: which tables come, in which order, filtered and named how. Their numbers: tests/parity."""
 
-from __future__ import annotations
-
 import csv
 import io
 
@@ -48,13 +46,9 @@ class TestReports:
         assert done.status == 0
         titles = [line for line in done.out.splitlines() if line.startswith("# ")]
         assert [title.split(":")[0] for title in titles] == [
-            "# nvtx_sum",
-            "# osrt_sum",
-            "# cuda_api_sum",
-            "# cuda_gpu_kern_sum",
-            "# cuda_gpu_mem_time_sum",
+            "# nvtx_sum", "# osrt_sum", "# cuda_api_sum", "# cuda_gpu_kern_sum", "# cuda_gpu_mem_time_sum",
             "# cuda_gpu_mem_size_sum",
-        ]
+        ]  # fmt: skip
         assert "um_sum" not in done.err
 
     @pytest.mark.parametrize(
@@ -66,9 +60,7 @@ class TestReports:
             ("cuda_gpu_kern_sum:longest", "[:nvtx-name][:base|:mangled]"),
         ],
     )
-    def test_an_option_that_a_report_does_not_have_is_told_with_those_it_has(
-        self, refused, demo_job, report, complaint
-    ):
+    def test_an_unknown_option_of_a_report_is_told_with_those_it_has(self, refused, demo_job, report, complaint):
         assert complaint in refused("stats", "-r", report, demo_job[0])
 
 

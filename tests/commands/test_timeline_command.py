@@ -1,7 +1,5 @@
 """``nsystui timeline``: the lanes as text and as a table."""
 
-from __future__ import annotations
-
 from nsystui.questions.timeline.picture import LEGEND
 
 

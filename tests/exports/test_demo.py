@@ -1,7 +1,5 @@
 """The demo writer writes what nsys would write, and its scenarios are what they say they are."""
 
-from __future__ import annotations
-
 import json
 import struct
 from itertools import pairwise, product
@@ -89,15 +87,12 @@ class TestFileFormat:
             assert query(path, "SELECT name FROM sqlite_master WHERE type = 'index'") == [], schema
             assert query(path, "PRAGMA integrity_check") == [("ok",)], schema
 
-    def test_table_exists_only_when_it_has_rows(self, tmp_path):
+    def test_table_exists_only_when_it_has_rows_unless_all_of_the_version_are_made(self, tmp_path):
         path = synthetic.empty_export(tmp_path / "empty.sqlite")
-        names = {name for name in table_names(path) if not name.startswith("ENUM_")}
-        assert names == {
+        assert {name for name in table_names(path) if not name.startswith("ENUM_")} == {
             "StringIds", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_SESSION_START_TIME", "ANALYSIS_DETAILS",
             "META_DATA_CAPTURE", "META_DATA_EXPORT",
         }  # fmt: skip
-
-    def test_not_lazy_creates_every_table_of_the_version(self, tmp_path):
         path = synthetic.all_tables_export(tmp_path / "all.sqlite", "3.7.2")
         assert set(ExportWriter.tables.names((3, 7))) <= table_names(path)
         assert count(path, "CUPTI_ACTIVITY_KIND_KERNEL") == 0

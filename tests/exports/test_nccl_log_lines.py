@@ -1,7 +1,5 @@
 """Every form of line that NCCL and RCCL write, behind every prefix, and what becomes of damaged ones."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An export opens whatever its name and place; what is none is named, with the cause and the next step."""
 
-from __future__ import annotations
-
 import os
 import random
 import sqlite3
