@@ -262,24 +262,26 @@ def test_dark_and_light_are_different_and_print_is_light(seen, made):
     assert colours["light"] == colours["print"] != colours["dark"]
 
 
+def column(seen: Browser, place: int) -> list[str]:
+    found: list[str] = seen.value(
+        f"[...document.querySelectorAll('#steps table')[1].tBodies[0].rows].map(row => row.cells[{place}].textContent)"
+    )
+    return found
+
+
 def test_a_column_is_sorted_from_the_keyboard_and_says_so(seen, made):
     seen.open(made)
-    steps = "document.querySelectorAll('#steps table')[1]"
-    heads = seen.value(f"[...{steps}.tHead.rows[0].cells].map(e => e.textContent)")
+    heads = seen.value("[...document.querySelectorAll('#steps table')[1].tHead.rows[0].cells].map(e => e.textContent)")
     place = heads.index("spread µs") if "spread µs" in heads else heads.index("spread ms")
-
-    def numbers() -> list[float]:
-        texts = seen.value(f"[...{steps}.tBodies[0].rows].map(row => row.cells[{place}].textContent)")
-        return [float(text.replace(",", "")) for text in texts]
-
-    expected = sorted(numbers(), reverse=True)
-    seen.value(f"{steps}.tHead.rows[0].cells[{place}].firstChild.focus()")
+    before = column(seen, place)
+    seen.value(f"document.querySelectorAll('#steps table')[1].tHead.rows[0].cells[{place}].firstChild.focus()")
+    numbers = sorted((float(one.replace(",", "")) for one in before), reverse=True)
     for order in ("descending", "ascending"):
         seen.press("Enter", 13, "\r")
-        assert numbers() == expected
+        assert [float(one.replace(",", "")) for one in column(seen, place)] == numbers
         sorts = seen.value("[...document.querySelectorAll('th[aria-sort]')].map(e => e.getAttribute('aria-sort'))")
         assert sorts == [order]
-        expected.reverse()
+        numbers.reverse()
 
 
 def test_everything_that_acts_is_reached_by_tab_and_text_can_be_selected(seen, made):
