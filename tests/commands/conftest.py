@@ -1,7 +1,5 @@
 """Shared by the tests of the commands: a command run in this process, and its outcome."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -44,6 +42,43 @@ def run(capsys) -> Callable[..., Ran]:
         return Ran(status, done.out, done.err)
 
     return run
+
+
+@pytest.fixture
+def refused(run) -> Callable[..., str]:
+    """Runs a command that refuses, with nothing on stdout: what it says on stderr."""
+
+    def refused(*words: str | Path, status: int = 2, lines: int | None = None) -> str:
+        done = run(*words)
+        assert (done.status, done.out) == (status, ""), done.err
+        assert "Traceback" not in done.err and done.err.count("\n") == (lines or done.err.count("\n"))
+        return done.err
+
+    return refused
+
+
+@pytest.fixture
+def table(run) -> Callable[..., list[dict[str, str]]]:
+    """The rows of a command that succeeds, as CSV has them."""
+
+    def table(*words: str | Path) -> list[dict[str, str]]:
+        done = run(*words, "--format", "csv")
+        assert done.status == 0, done.err
+        return done.table
+
+    return table
+
+
+@pytest.fixture
+def records(run) -> Callable[..., Any]:
+    """The rows of a command that succeeds, as JSON has them."""
+
+    def records(*words: str | Path) -> Any:
+        done = run(*words, "--format", "json")
+        assert done.status == 0, done.err
+        return done.json
+
+    return records
 
 
 @pytest.fixture

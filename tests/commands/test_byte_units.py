@@ -3,8 +3,6 @@
 The tables of every question are looked through in test_every_question.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The commands as a script meets them: data on stdout, the rest on stderr, and an exit status that tells."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -12,7 +10,7 @@ from collections import Counter
 import duckdb
 import pytest
 import synthetic
-from support import native, native_count
+from support import native_count
 from synthetic import HOSTILE_NAMES
 
 from nsystui.commands import commands
@@ -32,76 +30,67 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def kernels_in(path) -> int:
+    return native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL")
+
+
+def instances(rows) -> int:
+    return sum(int(row["Instances"]) for row in rows)
+
+
 class TestFlags:
     def test_csv_is_what_nsys_would_print(self, run, demo_job):
         done = run("kernels", demo_job[0], "--format", "csv")
         header = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name"
         assert done.out.splitlines()[0] == f"{header},Family,Precision,Smart Name"
-        assert sum(int(row["Instances"]) for row in done.table) == native_count(
-            demo_job[0], "CUPTI_ACTIVITY_KIND_KERNEL"
-        )
+        assert instances(done.table) == kernels_in(demo_job[0])
 
-    def test_several_files_are_one_job(self, run, demo_job):
-        counts = [native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL") for path in demo_job]
-        done = run("kernels", *demo_job, "--by", "rank", "--format", "csv")
-        by_rank = {
-            rank: sum(int(row["Instances"]) for row in done.table if row["Rank"] == str(rank)) for rank in range(4)
-        }
-        assert by_rank == dict(enumerate(counts))
+    def test_several_files_are_one_job_of_which_ranks_are_chosen(self, table, refused, demo_job):
+        found = table("kernels", *demo_job, "--by", "rank")
+        by_rank = [instances(row for row in found if row["Rank"] == str(rank)) for rank in range(4)]
+        assert by_rank == list(map(kernels_in, demo_job))
+        assert {row["Rank"] for row in table("kernels", *demo_job, "--by", "rank", "--ranks", "1,3")} == {"1", "3"}
+        assert "rank 4 is not open: the ranks are 0 to 3" in refused("kernels", *demo_job, "--ranks", "2-5")
 
-    def test_ranks(self, run, demo_job):
-        done = run("kernels", *demo_job, "--by", "rank", "--ranks", "1,3", "--format", "csv")
-        assert {row["Rank"] for row in done.table} == {"1", "3"}
-        refused = run("kernels", *demo_job, "--ranks", "2-5")
-        assert (refused.status, refused.out) == (2, "")
-        assert "rank 4 is not open: the ranks are 0 to 3" in refused.err
+    def test_filters(self, table, demo_job):
+        words = ("kernels", demo_job[0], "--names", "short")
+        filters = (("--filter", "nccl"), ("--filter", "!nccl"), ())
+        nccl, others, everything = ({row["Name"] for row in table(*words, *flags)} for flags in filters)
+        assert nccl | others == everything and nccl and others
+        assert all(name.startswith("nccl") for name in nccl)
 
-    def test_filters(self, run, demo_job):
-        nccl = run("kernels", demo_job[0], "--names", "short", "--filter", "nccl", "--format", "csv").table
-        others = run("kernels", demo_job[0], "--names", "short", "--filter", "!nccl", "--format", "csv").table
-        everything = run("kernels", demo_job[0], "--names", "short", "--format", "csv").table
-        assert {row["Name"] for row in nccl} | {row["Name"] for row in others} == {row["Name"] for row in everything}
-        assert all(row["Name"].startswith("nccl") for row in nccl)
-        assert nccl
-        assert others
-
-    def test_windows(self, run, demo_job):
-        count = native(demo_job[0], "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start < 500000000")[0][0]
-        done = run("kernels", demo_job[0], "--time", ":500ms", "--format", "csv")
-        assert sum(int(row["Instances"]) for row in done.table) == count > 0
-
-    def test_an_open_window_is_everything(self, run, demo_job):
+    def test_windows_of_which_an_open_one_is_everything(self, run, table, demo_job):
+        count = native_count(demo_job[0], "CUPTI_ACTIVITY_KIND_KERNEL", "start < 500000000")
+        assert instances(table("kernels", demo_job[0], "--time", ":500ms")) == count > 0
         for command in ("events", "kernels"):
             whole = run(command, demo_job[0], "--format", "csv")
             assert run(command, demo_job[0], "--format", "csv", "--time", ":").out == whole.out
 
-    def test_devices_and_streams(self, run, demo_job):
-        streams = run("kernels", demo_job[0], "--by", "stream", "--format", "csv").table
-        some = run("kernels", demo_job[0], "--by", "stream", "--streams", "7", "--format", "csv").table
-        assert {row["Strm"] for row in some} == {"7"} < {row["Strm"] for row in streams}
+    def test_devices_and_streams(self, run, table, demo_job):
+        words = ("kernels", demo_job[0], "--by", "stream")
+        streams, some = ({row["Strm"] for row in table(*words, *flags)} for flags in ((), ("--streams", "7")))
+        assert some == {"7"} < streams
         assert run("kernels", demo_job[0], "--devices", "5", "--format", "csv").table == []
 
-    def test_sort_and_top(self, run, demo_job):
-        whole = run("kernels", demo_job[0], "--format", "csv", "--sort", "count").table
+    def test_sort_and_top(self, table, demo_job):
+        words = ("kernels", demo_job[0], "--sort", "count")
+        whole = table(*words)
         counts = [int(row["Instances"]) for row in whole]
         assert counts == sorted(counts, reverse=True)
-        assert run("kernels", demo_job[0], "--format", "csv", "--sort", "count", "--top", "2").table == whole[:2]
-        assert run("kernels", demo_job[0], "--format", "csv", "--top", "0").table == []
+        assert table(*words, "--top", "2") == whole[:2]
+        assert table("kernels", demo_job[0], "--top", "0") == []
 
-    def test_instances(self, run, demo_job):
-        names = [row["Name"] for row in run("kernels", demo_job[0], "--names", "short", "--format", "csv").table]
+    def test_instances(self, table, demo_job):
+        names = [row["Name"] for row in table("kernels", demo_job[0], "--names", "short")]
         name = next(name for name in names if name.startswith("nccl"))
-        words = ["kernels", *demo_job, "--names", "short", "--instances", name, "--format", "csv"]
-        starts = [int(row["Start (ns)"]) for row in run(*words).table]
+        words = ["kernels", *demo_job, "--names", "short", "--instances", name]
+        starts = [int(row["Start (ns)"]) for row in table(*words)]
         assert starts == sorted(starts)
-        delays = [int(row["Launch Delay (ns)"]) for row in run(*words, "--sort", "launch_delay").table]
+        delays = [int(row["Launch Delay (ns)"]) for row in table(*words, "--sort", "launch_delay")]
         assert delays == sorted(delays, reverse=True)
 
     @pytest.mark.campaign
-    @pytest.mark.parametrize(
-        "command",
-        ["kernels", "events", *(pytest.param(one, marks=pytest.mark.campaign) for one in ("overview", "nvtx", "nccl"))],
-    )
+    @pytest.mark.parametrize("command", ["kernels", "events", "overview", "nvtx", "nccl"])
     def test_neither_threads_nor_the_cache_change_anything(self, run, demo_job, command):
         words = [command, demo_job[1], "--format", "csv"]
         alone = run(*words, "--no-cache", "--jobs", "1").out
@@ -126,43 +115,24 @@ WRONG = {
 
 
 @pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
-def test_wrong_usage_is_one_line_and_status_2(run, demo_job, words, monkeypatch, tmp_path):
+def test_wrong_usage_is_one_line_and_status_2(refused, demo_job, words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    done = run("kernels", demo_job[0], *words)
-    assert (done.status, done.out) == (2, "")
-    assert done.err.startswith("nsystui: ")
-    assert len(done.err.splitlines()) == 1
+    assert refused("kernels", demo_job[0], *words, lines=1).startswith("nsystui: ")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["kernels"],
-        ["kernels", "x", "--no-such-flag"],
-        ["kernels", "x", "--top", "many"],
-        ["kernels", "x", "--nmes", "a"],
-    ],
-)
-def test_words_that_no_parser_takes_are_status_2_with_the_usage(run, words):
-    done = run(*words)
-    assert (done.status, done.out) == (2, "")
-    assert done.err.startswith("usage: nsystui kernels [OPTIONS] FILE…\n")
-    assert done.err.endswith("`nsystui kernels --help` has the options and examples\n")
-    assert ("unrecognized arguments: --nmes a; did you mean --names?" in done.err) == ("--nmes" in words)
+@pytest.mark.parametrize("words", [[], ["x", "--no-such-flag"], ["x", "--top", "many"], ["x", "--nmes", "a"]])
+def test_words_that_no_parser_takes_are_status_2_with_the_usage(refused, words):
+    said = refused("kernels", *words)
+    assert said.startswith("usage: nsystui kernels [OPTIONS] FILE…\n")
+    assert said.endswith("`nsystui kernels --help` has the options and examples\n")
+    assert ("unrecognized arguments: --nmes a; did you mean --names?" in said) == ("--nmes" in words)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["stats", "-r", "cuda_kernels"], "did you mean cuda_kern_exec_sum? --list-reports prints those there are"),
-        (["events", "--kinds", "kernels"], "the kinds are api, kernel"),
-    ],
-)
-def test_words_that_a_command_does_not_know_are_answered_with_those_it_knows(run, demo_job, words, said):
-    done = run(*words, demo_job[0])
-    assert (done.status, done.out) == (2, "")
-    assert said in done.err
+def test_words_that_a_command_does_not_know_are_answered_with_those_it_knows(refused, demo_job):
+    reports = "did you mean cuda_kern_exec_sum? --list-reports prints those there are"
+    assert reports in refused("stats", "-r", "cuda_kernels", demo_job[0])
+    assert "the kinds are api, kernel" in refused("events", "--kinds", "kernels", demo_job[0])
 
 
 class TestFiles:
@@ -171,78 +141,60 @@ class TestFiles:
         (tmp_path / "cut.sqlite").write_bytes(demo_job[0].read_bytes()[:-5_000])
         words = ["--by", "rank", "--format", "csv"]
         done = run("kernels", tmp_path, tmp_path / "missing.sqlite", *demo_job, *words)
-        assert done.status == 0
-        assert done.out == run("kernels", *demo_job, *words).out
+        assert (done.status, done.out) == (0, run("kernels", *demo_job, *words).out)
         lines = done.err.splitlines()
-        assert len(lines) == 3
-        assert all(line.startswith("nsystui: ") for line in lines)
+        assert len(lines) == 3 and all(line.startswith("nsystui: ") for line in lines)
         for name in ("notes.sqlite: not a SQLite file", "cut.sqlite: cut short", "missing.sqlite: no such file"):
             assert any(name in line for line in lines)
 
-    def test_when_none_can_be_opened_the_status_is_2(self, run, tmp_path):
+    def test_when_none_can_be_opened_the_status_is_2(self, refused, tmp_path):
         (tmp_path / "notes.sqlite").write_text("no export")
-        done = run("kernels", tmp_path / "notes.sqlite", tmp_path / "missing.sqlite")
-        assert (done.status, done.out) == (2, "")
-        assert done.err.splitlines()[-1] == "nsystui: no export could be opened"
+        said = refused("kernels", tmp_path / "notes.sqlite", tmp_path / "missing.sqlite")
+        assert said.splitlines()[-1] == "nsystui: no export could be opened"
 
     def test_what_the_exports_lack_is_status_3_with_what_to_record(self, run, tmp_path):
-        path = synthetic.cpu_only_export(tmp_path / "cpu.sqlite")
-        done = run("kernels", path, "--format", "csv")
-        assert done.status == 3
-        assert done.out.count("\n") == 1
+        done = run("kernels", synthetic.cpu_only_export(tmp_path / "cpu.sqlite"), "--format", "csv")
+        assert (done.status, done.out.count("\n")) == (3, 1)
         assert done.err == "nsystui: note: no GPU kernels in this export: record with `nsys profile -t cuda`\n"
 
-    def test_a_report_is_answered_with_the_command_that_exports_it(self, run, tmp_path):
+    def test_a_report_is_answered_with_the_command_that_exports_it(self, refused, tmp_path):
         (tmp_path / "rank0.nsys-rep").write_bytes(b"QUADD")
-        done = run("kernels", tmp_path)
-        assert done.status == 2
-        assert "nsys export -t sqlite --include-json=true --include-blobs=true -o rank0.sqlite" in done.err
+        command = "nsys export -t sqlite --include-json=true --include-blobs=true -o rank0.sqlite"
+        assert command in refused("kernels", tmp_path)
 
     @pytest.mark.parametrize("options", [(), ("--convert",)])
-    def test_a_recording_is_answered_with_its_importer_and_never_given_to_nsys_export(
-        self, run, tmp_path, fake_nsys, options
-    ):
+    def test_a_recording_is_answered_with_its_importer_and_never_exported(self, refused, tmp_path, fake_nsys, options):
         fake_nsys(f"touch {shlex.quote(str(tmp_path / 'asked'))}; exit 1")
-        (tmp_path / "results").mkdir()
         recording = tmp_path / "results/rank0.qdstrm"
+        recording.parent.mkdir()
         recording.write_bytes(b"stream")
-        done = run("kernels", tmp_path / "results", *options)
-        assert done.status == 2
-        assert ("QdstrmImporter is not at hand" if options else f"QdstrmImporter -i {recording} ") in done.err
-        assert done.err.count("\n") == 2
+        said = refused("kernels", tmp_path / "results", *options, lines=2)
+        assert ("QdstrmImporter is not at hand" if options else f"QdstrmImporter -i {recording} ") in said
         assert not (tmp_path / "asked").exists()
 
-    def test_names_do_not_reach_the_terminal_as_they_are(self, run, tmp_path):
+    def test_names_do_not_reach_the_terminal_as_they_are(self, refused, tmp_path):
         path = tmp_path / "evil\x1b[2J\nname\udce9.sqlite"
         path.write_text("no export")
-        done = run("kernels", path)
-        assert done.status == 2
-        assert "\x1b" not in done.err
-        assert len(done.err.splitlines()) == 2
-        done.err.encode()
+        said = refused("kernels", path, lines=2)
+        assert "\x1b" not in said
+        said.encode()
 
-    def test_without_a_cache_nothing_is_written_anywhere(self, run, demo_job, tmp_path, monkeypatch):
+    def test_no_cache_writes_nothing_and_an_unwritable_one_is_a_warning(self, run, demo_job, tmp_path, monkeypatch):
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
         assert run("kernels", *demo_job, "--no-cache").status == 0
         assert list(tmp_path.iterdir()) == []
-
-    def test_a_cache_that_cannot_be_written_is_a_warning(self, run, demo_job, tmp_path, monkeypatch):
         (tmp_path / "cache").write_text("in the way")
-        monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
         done = run("kernels", demo_job[0], "--format", "csv")
-        assert done.status == 0
+        assert done.status == 0 and done.table
         assert done.err.startswith("nsystui: warning: the cache ")
-        assert done.table
 
-    def test_reports_are_converted_when_asked(self, run, tmp_path, monkeypatch, fake_nsys):
+    def test_reports_are_converted_when_asked(self, table, tmp_path, monkeypatch, fake_nsys):
         made = synthetic.two_process_export(tmp_path / "made.sqlite")
         fake_nsys(f'cp {shlex.quote(str(made))} "$out"')
         (tmp_path / "results").mkdir()
         (tmp_path / "results/run_rank3.nsys-rep").write_bytes(b"QUADD")
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
-        done = run("kernels", tmp_path / "results", "--convert", "--format", "csv")
-        assert done.status == 0, done.err
-        assert sum(int(row["Instances"]) for row in done.table) == 200
+        assert instances(table("kernels", tmp_path / "results", "--convert")) == 200
         assert os.listdir(tmp_path / "results") == ["run_rank3.nsys-rep"]
 
 
@@ -260,39 +212,30 @@ class TestOutput:
             form = "table" if ending == "txt" else ending
             assert target.read_text(encoding="utf-8") == run("kernels", demo_job[0], "--format", form).out
 
-    def test_a_file_that_is_there_is_refused_and_stays(self, run, demo_job, tmp_path):
+    def test_a_file_that_is_there_is_refused_and_stays(self, run, refused, demo_job, tmp_path):
         target = tmp_path / "kernels.csv"
         target.write_text("mine")
-        done = run("kernels", demo_job[0], "-o", target)
-        assert (done.status, done.out) == (2, "")
-        assert "exists already" in done.err
-        assert "--force" in done.err
+        said = refused("kernels", demo_job[0], "-o", target)
+        assert "exists already" in said and "--force" in said
         assert target.read_text() == "mine"
         assert run("kernels", demo_job[0], "-o", target, "--force").status == 0
         assert target.read_text().startswith("Time (%)")
         assert os.listdir(tmp_path) == ["kernels.csv"]
 
-    def test_a_place_that_is_not_there_is_said(self, run, demo_job, tmp_path):
-        done = run("kernels", demo_job[0], "-o", tmp_path / "no/such/place.csv")
-        assert done.status == 2
-        assert "does not exist" in done.err
-
-    def test_an_export_is_never_taken_for_the_output(self, run, demo_job, tmp_path):
+    def test_a_place_that_is_not_there_is_said_and_no_export_is_the_output(self, refused, demo_job, tmp_path):
+        assert "does not exist" in refused("kernels", demo_job[0], "-o", tmp_path / "no/such/place.csv")
         before = demo_job[0].read_bytes()
-        done = run("kernels", demo_job[0], "-o", demo_job[0], "--force")
-        assert done.status == 2
+        refused("kernels", demo_job[0], "-o", demo_job[0], "--force")
         assert demo_job[0].read_bytes() == before
 
     def test_a_dash_is_stdout(self, run, demo_job):
         words = ["kernels", demo_job[0], "--format", "json"]
         assert run(*words, "-o", "-").out == run(*words).out
 
-    def test_hostile_names_are_raw_in_files_and_safe_in_tables(self, run, tmp_path):
+    def test_hostile_names_are_raw_in_files_and_safe_in_tables(self, run, table, records, tmp_path):
         path = synthetic.hostile_names_export(tmp_path / "h.sqlite")
-        names = {row["Name"] for row in run("kernels", path, "--names", "short", "--format", "csv").table}
-        assert names == set(HOSTILE_NAMES)
-        found = run("kernels", path, "--names", "short", "--format", "json").json
-        assert {row["name"] for row in found} == set(HOSTILE_NAMES)
+        assert {row["Name"] for row in table("kernels", path, "--names", "short")} == set(HOSTILE_NAMES)
+        assert {row["name"] for row in records("kernels", path, "--names", "short")} == set(HOSTILE_NAMES)
         for command in ("kernels", "events", "nvtx", "api", "info"):
             shown = run(command, path)
             assert not [char for char in shown.out + shown.err if ord(char) < 32 and char != "\n"], command
@@ -332,8 +275,7 @@ class TestShell:
     def test_without_a_terminal_the_screens_say_what_works(self, demo_job):
         done = shell(f"nsystui {demo_job[0]} | cat")
         assert (done.returncode, done.stdout) == (2, "")
-        assert "not a terminal" in done.stderr
-        assert "nsystui kernels FILE" in done.stderr
+        assert "not a terminal" in done.stderr and "nsystui kernels FILE" in done.stderr
 
     def test_interrupting_is_one_line_and_130(self, run, demo_job, monkeypatch):
         def stop(*_, **__):
@@ -357,67 +299,51 @@ class TestWords:
     @pytest.mark.parametrize(
         ("word", "hint"),
         [
-            ("kernals", "did you mean `nsystui kernels`?"),
-            ("Kernel", "did you mean `nsystui kernels`?"),
+            *((word, "did you mean `nsystui kernels`?") for word in ("kernals", "Kernel")),
             ("ncll", "did you mean `nsystui nccl`?"),
-            ("rank0", "`nsystui --help` lists the commands"),
-            ("größe", "`nsystui --help` lists the commands"),
+            *((word, "`nsystui --help` lists the commands") for word in ("rank0", "größe")),
         ],
     )
-    def test_a_word_that_is_neither_file_nor_command_is_said(self, run, monkeypatch, tmp_path, word, hint):
+    def test_a_word_that_is_neither_file_nor_command_is_said(self, refused, monkeypatch, tmp_path, word, hint):
         monkeypatch.chdir(tmp_path)
-        done = run(word, "rank0.sqlite")
-        assert (done.status, done.out) == (2, "")
-        assert done.err == f"nsystui: no file and no command is called {word!r}: {hint}\n"
+        said = refused(word, "rank0.sqlite")
+        assert said == f"nsystui: no file and no command is called {word!r}: {hint}\n"
 
-    def test_a_file_called_like_a_command_does_not_change_the_command(self, run, demo_job, tmp_path, monkeypatch):
-        (tmp_path / "kernels").write_text("a list of kernels")
+    def test_a_file_called_like_a_command_or_without_ending_is_one(self, run, table, demo_job, tmp_path, monkeypatch):
+        for name in ("kernels", "rank0"):
+            (tmp_path / name).write_text("a list of kernels")
         monkeypatch.chdir(tmp_path)
-        assert run("kernels", demo_job[0], "--format", "csv").table
+        assert table("kernels", demo_job[0])
         assert run("kernels", "./kernels").err.startswith("nsystui: kernels: not a SQLite file")
-
-    def test_a_file_without_ending_is_a_file(self, run, tmp_path, monkeypatch):
-        (tmp_path / "rank0").write_text("x")
-        monkeypatch.chdir(tmp_path)
         assert "terminal" in run("rank0").err
 
-    def test_an_empty_name_is_said(self, run):
-        done = run("kernels", "")
-        assert (done.status, done.out) == (2, "")
-        assert "empty file name" in done.err
+    def test_an_empty_name_is_said(self, refused):
+        assert "empty file name" in refused("kernels", "")
 
 
 class TestDemo:
-    def test_it_writes_what_is_asked_and_says_where(self, run, tmp_path):
-        words = ["demo", "--write-only", "--ranks", "2", "--steps", "1", "--directory", tmp_path / "job"]
-        done = run(*words)
+    WORDS = ("demo", "--write-only", "--ranks", "2", "--steps", "1", "--directory")
+
+    def test_it_writes_what_is_asked_and_says_where(self, run, table, tmp_path):
+        done = run(*self.WORDS, tmp_path / "job")
         assert done.status == 0
         assert done.out.splitlines() == [str(tmp_path / f"job/rank{rank}.sqlite") for rank in range(2)]
-        rows = run("ranks", tmp_path / "job", "--format", "csv").table
-        assert [row["Host"] for row in rows] == ["gpu-a01", "gpu-a02"]
+        assert [row["Host"] for row in table("ranks", tmp_path / "job")] == ["gpu-a01", "gpu-a02"]
 
     def test_a_large_job_has_hosts_of_eight_ranks(self):
         layout = TrainingJob.of_any_size(24, 1).layout
         assert Counter(map(layout.hostname, range(24))) == {"gpu-a01": 8, "gpu-a02": 8, "gpu-a03": 8}
 
-    def test_it_never_writes_over_what_is_there(self, run, tmp_path):
+    def test_it_never_writes_over_what_is_there_nor_where_it_cannot(self, refused, tmp_path):
         (tmp_path / "rank1.sqlite").write_text("somebody's only copy")
-        done = run("demo", "--write-only", "--ranks", "2", "--steps", "1", "--directory", tmp_path)
-        assert (done.status, done.out) == (2, "")
-        assert "rank1.sqlite is there already" in done.err
+        assert "rank1.sqlite is there already" in refused(*self.WORDS, tmp_path)
+        assert "cannot write the demo job" in refused(*self.WORDS, tmp_path / "rank1.sqlite/below")
         assert os.listdir(tmp_path) == ["rank1.sqlite"]
 
     @pytest.mark.parametrize("words", [["--ranks", "0"], ["--steps", "-1"]])
-    def test_a_job_of_nothing_is_refused(self, run, tmp_path, words):
-        done = run("demo", "--write-only", "--directory", tmp_path, *words)
-        assert done.status == 2
+    def test_a_job_of_nothing_is_refused(self, refused, tmp_path, words):
+        refused("demo", "--write-only", "--directory", tmp_path, *words)
         assert list(tmp_path.iterdir()) == []
-
-    def test_a_place_that_cannot_be_written_is_said(self, run, tmp_path):
-        (tmp_path / "file").write_text("")
-        done = run("demo", "--write-only", "--ranks", "1", "--steps", "1", "--directory", tmp_path / "file/below")
-        assert done.status == 2
-        assert "cannot write the demo job" in done.err
 
 
 ENDED_EARLY = """

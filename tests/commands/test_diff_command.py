@@ -1,7 +1,5 @@
 """``nsystui diff``: how the sides are named, which tables are given, and what is refused."""
 
-from __future__ import annotations
-
 import csv
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """``nsystui efficiency``."""
 
-from __future__ import annotations
-
 import pytest
 from synthetic import cpu_only_export
 
@@ -82,8 +80,7 @@ def test_a_job_against_itself_scales_and_against_fewer_ranks_too(run, demo_job, 
 
 def test_what_an_export_lacks_is_said(run, tmp_path):
     ran = run("efficiency", cpu_only_export(tmp_path / "cpu.sqlite"))
-    assert ran.status == 3
-    assert "no GPU work in this export" in ran.err
+    assert ran.status == 3 and "no GPU work in this export" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -99,7 +96,5 @@ def test_what_an_export_lacks_is_said(run, tmp_path):
         (["--flops-per-step", "1e13", "--step-range", "("], "filter"),
     ],
 )
-def test_wrong_words_are_one_line(run, demo_job, words, said):
-    ran = run("efficiency", *demo_job, *words)
-    assert ran.status == 2
-    assert said in ran.err and len(ran.err.splitlines()) == 1
+def test_wrong_words_are_one_line(refused, demo_job, words, said):
+    assert said in refused("efficiency", *demo_job, *words, lines=1)

@@ -4,8 +4,6 @@ The exports answer through the command line, in JSON; the packed job answers the
 What the command delivered is then written in every format and order.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -35,27 +33,12 @@ from nsystui.questions.catalogue import questions
 from nsystui.questions.question import COMPARISON
 
 OPTIONS = (
-    "kernels --by rank",
-    "kernels --by rank,family",
-    "kernels --by shape",
-    "kernels --by rank,stream --names short",
-    "kernels --time 100ms:300ms --ranks 0",
-    "memory --sizes",
-    "memory --instances '[CUDA memset]'",
-    "nccl --by collective,pow2",
-    "nccl --by collective,bytes",
-    "nccl --by collective,rank",
-    "nccl --sizes",
-    "nccl --calls",
-    "nccl --kernels",
-    "ranks --collectives",
-    "ranks --kinds",
-    "steps --every",
-    "gpu --over-time --bins 7",
-    "nvtx --summary",
-    "events --kinds nccl",
-    "stats cuda_gpu_kern_sum --base",
-)
+    "kernels --by rank", "kernels --by rank,family", "kernels --by shape", "kernels --by rank,stream --names short",
+    "kernels --time 100ms:300ms --ranks 0", "memory --sizes", "memory --instances '[CUDA memset]'",
+    "nccl --by collective,pow2", "nccl --by collective,bytes", "nccl --by collective,rank", "nccl --sizes",
+    "nccl --calls", "nccl --kernels", "ranks --collectives", "ranks --kinds", "steps --every",
+    "gpu --over-time --bins 7", "nvtx --summary", "events --kinds nccl", "stats cuda_gpu_kern_sum --base",
+)  # fmt: skip
 """Questions with options that change their columns."""
 ALL = tuple(f"{one.family} {one.name}".strip() for one in questions() if one.home != COMPARISON)
 EVERY = (*ALL, *OPTIONS)
@@ -75,12 +58,8 @@ NCCL_LOG = (
     "comm 0xc1 [nranks=2] stream 0x3\n"
 )
 NOT_IN_THE_DEMO = {"mpi", "libraries", "mpi_event_sum", "mpi_event_trace", "openacc_sum", "openmp_sum", "mpi_sum"} | {
-    "um_cpu_page_faults_sum",
-    "um_sum",
-    "um_total_sum",
-    "mpi_gpu_time_util_map",
-    "ucx_gpu_time_util_map",
-}
+    "um_cpu_page_faults_sum", "um_sum", "um_total_sum", "mpi_gpu_time_util_map", "ucx_gpu_time_util_map",
+}  # fmt: skip
 TYPES = {"integer": int, "number": float, "string": str, "null": type(None)}
 
 
@@ -192,9 +171,7 @@ NOWHERE = ("--time", "900s:901s")
         pytest.param(two_process_export, NOWHERE, FAMILIES, id="families, no event", marks=pytest.mark.campaign),
     ],
 )
-def test_without_data_an_answer_says_why_and_changes_nothing_beside_the_export(
-    run, delivered, tmp_path, write, flags, questions
-):
+def test_without_data_an_answer_says_why_and_changes_no_file(run, delivered, tmp_path, write, flags, questions):
     export = write(tmp_path / "a.sqlite")
     before = fingerprint(tmp_path)
     for words in questions:

@@ -1,7 +1,5 @@
 """``nsystui help``: lists the topics, shows one, and says what was meant."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -39,10 +37,8 @@ def test_a_topic_in_a_pipe_is_plain_text(run, topic):
 
 
 @pytest.mark.parametrize(("word", "meant"), [("number", "numbers"), ("NUMBERZ", "numbers"), ("key", "keys")])
-def test_a_misspelt_topic_is_told_with_the_one_that_was_meant(run, word, meant):
-    done = run("help", word)
-    assert (done.status, done.out) == (2, "")
-    assert done.err == f"nsystui: there is no topic {word!r}: did you mean {meant}?\n"
+def test_a_misspelt_topic_is_told_with_the_one_that_was_meant(refused, word, meant):
+    assert refused("help", word) == f"nsystui: there is no topic {word!r}: did you mean {meant}?\n"
 
 
 def test_a_word_that_is_no_topic_at_all_is_told_where_they_are_listed(run):
@@ -64,8 +60,7 @@ def test_on_a_terminal_a_topic_goes_through_the_pager(tmp_path):
     pager.chmod(0o755)
     with Terminal([*WORDS, "numbers"], KEYS | {"PAGER": str(pager)}) as terminal:
         assert terminal.wait_exit(30) == 0
-        assert b"PAGED" in terminal.received
-        assert b"Hyndman" in terminal.received
+        assert b"PAGED" in terminal.received and b"Hyndman" in terminal.received
         assert b"# Numbers" not in terminal.received
 
 
@@ -87,8 +82,7 @@ def test_ctrl_c_is_a_key_of_the_pager(tmp_path):
         terminal.wait_for("READY")
         terminal.press("ctrl+c")
         assert terminal.wait_exit(30) == 0
-        assert b"INTERRUPTED" in terminal.received
-        assert b"Traceback" not in terminal.received
+        assert b"INTERRUPTED" in terminal.received and b"Traceback" not in terminal.received
 
 
 @pytest.mark.parametrize("topic", TOPICS)

@@ -1,7 +1,5 @@
 """A table without rows says why in a line, is empty as its format is, and has one exit status in all of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -33,33 +31,19 @@ def assert_all_alike(run, words, status, forms=FORMATS) -> str:
 
 
 NO_NAME = "--filter 'no such name'"
+NO_ROWS = "no rows in this selection"
 CASES = [
     # How each report of nsys says what is lacking is in test_every_question.
     ("stats -r cuda_gpu_kern_sum BARE", 3, "nsystui: cuda_gpu_kern_sum: no "),
     ("stats -r cuda_gpu_kern_sum,mpi_event_sum BARE", 3, "nsystui: mpi_event_sum: no "),
     ("stats BARE", 3, "nsystui: the usual reports: no rows"),
-    *[
-        (f"stats {words} CPU {NO_NAME}", 0, "no rows in this selection")
-        for words in ("-r osrt_sum", "-r osrt_sum --by-rank", "-r osrt_sum,nvtx_sum", "")
-    ],
-    *[
-        (words, 3, "nsystui: note: ")
-        for words in (
-            "kernels CPU",
-            "memory CPU --sizes",
-            "nccl CPU",
-            "nccl CPU --calls",
-            "api CPU",
-            "ranks CPU --kinds",
-        )
-    ],
-    *[
-        (f"{words} CPU {NO_NAME}", 0, "no rows in this selection")
-        for words in ("osrt", "events", "mpi", "recipe osrt_sum")
-    ],
-    ("osrt CPU --instances 'no such call'", 0, "no rows in this selection"),
-    ("recipe cuda_gpu_kern_sum CPU", 3, "record with `nsys profile"),
-    ("recipe nccl_sum CPU", 3, "record with `nsys profile"),
+    *((f"stats -r osrt_sum{more} CPU {NO_NAME}", 0, NO_ROWS) for more in ("", " --by-rank", ",nvtx_sum")),
+    (f"stats  CPU {NO_NAME}", 0, NO_ROWS),
+    *((f"{one} CPU", 3, "nsystui: note: ") for one in ("kernels", "nccl", "api")),
+    *((line, 3, "nsystui: note: ") for line in ("memory CPU --sizes", "nccl CPU --calls", "ranks CPU --kinds")),
+    *((f"{words} CPU {NO_NAME}", 0, NO_ROWS) for words in ("osrt", "events", "mpi", "recipe osrt_sum")),
+    ("osrt CPU --instances 'no such call'", 0, NO_ROWS),
+    *((f"recipe {one} CPU", 3, "record with `nsys profile") for one in ("cuda_gpu_kern_sum", "nccl_sum")),
 ]
 
 
@@ -86,8 +70,7 @@ def test_a_file_of_a_report_is_as_empty_and_takes_the_place_of_an_old_one(run, e
     target.write_text("of yesterday")
     done = run("stats", "-r", report, exports["CPU"], "--filter", "no such name", "-o", target, "--force")
     assert done.status == (3 if report.startswith("cuda") else 0)
-    assert f"nsystui: {report}: no " in done.err
-    assert f"wrote 0 rows to {target}" in done.err
+    assert f"nsystui: {report}: no " in done.err and f"wrote 0 rows to {target}" in done.err
     assert done.out == ""
     assert target.read_text() == "[]\n" if ending == "json" else len(target.read_text().splitlines()) <= 2
 

@@ -1,7 +1,5 @@
 """``--dask``: the answers that the workers of a cluster compute are the answers made here, to the byte."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -56,13 +54,9 @@ def asked_of_workers(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 
 EACH_MECHANISM = (
-    "kernels --by rank,stream --names short",
-    "overview --time 100ms:300ms",
-    "nccl --by collective,rank",
-    "gpu --over-time --bins 7",
-    "triage --format json",
-    "stats -r cuda_gpu_sum",
-)
+    "kernels --by rank,stream --names short", "overview --time 100ms:300ms", "nccl --by collective,rank",
+    "gpu --over-time --bins 7", "triage --format json", "stats -r cuda_gpu_sum",
+)  # fmt: skip
 """Groups, windows, collectives, spans of time, rules, and reports of nsys."""
 OF_REPORTS = (
     *("kernels", "kernels --by family,rank", "kernels --filter !nccl --time 100ms:300ms --ranks 0,2"),
@@ -134,11 +128,9 @@ def test_reports_of_several_per_task_and_medians_of_different_values(run, dask_s
 @pytest.mark.parametrize(
     "words", ["budget", "events", "kernels --instances x", "nccl --calls", "stats -r cuda_gpu_trace"]
 )
-def test_what_a_cluster_has_no_part_in_is_refused_in_a_line(run, packed, words):
+def test_what_a_cluster_has_no_part_in_is_refused_in_a_line(refused, packed, words):
     name, *flags = words.split()
-    done = run(name, packed, *flags, "--dask", "tcp://127.0.0.1:9")
-    assert (done.status, done.err.count("\n")) == (2, 1)
-    assert "leave --dask out" in done.err
+    assert "leave --dask out" in refused(name, packed, *flags, "--dask", "tcp://127.0.0.1:9", lines=1)
 
 
 @pytest.mark.campaign
@@ -150,15 +142,11 @@ def test_a_scheduler_file_and_a_file_to_write(run, dask_scheduler, packed, tmp_p
 
 
 @pytest.mark.campaign
-def test_workers_of_another_version_or_without_the_program(run, dask_scheduler, packed, monkeypatch):
+def test_workers_of_another_version_or_without_the_program(refused, dask_scheduler, packed, monkeypatch):
     monkeypatch.setattr(on_dask, "__version__", "0.0.9")
-    done = run("ranks", "--dask", dask_scheduler, packed)
-    assert (done.status, done.err.count("\n")) == (2, 1)
-    assert "here is 0.0.9" in done.err
+    assert "here is 0.0.9" in refused("ranks", "--dask", dask_scheduler, packed, lines=1)
     monkeypatch.setattr(on_dask, "VERSION", "nsystui_elsewhere:__version__")
-    done = run("ranks", "--dask", dask_scheduler, packed)
-    assert (done.status, done.err.count("\n")) == (2, 1)
-    assert "has no nsystui" in done.err
+    assert "has no nsystui" in refused("ranks", "--dask", dask_scheduler, packed, lines=1)
 
 
 def test_a_job_that_the_worker_does_not_see(tmp_path):
@@ -167,18 +155,15 @@ def test_a_job_that_the_worker_does_not_see(tmp_path):
     assert "must see the packed job" in told.failure
 
 
-def test_exports_are_refused_before_anything_is_asked(run, demo_job):
-    done = run("kernels", "--dask", "tcp://127.0.0.1:9", demo_job[0])
-    assert (done.status, done.err.count("\n")) == (2, 1)
-    assert "nsystui pack" in done.err
+def test_exports_are_refused_before_anything_is_asked(refused, demo_job):
+    assert "nsystui pack" in refused("kernels", "--dask", "tcp://127.0.0.1:9", demo_job[0], lines=1)
 
 
 @pytest.mark.parametrize("where", ["tcp://127.0.0.1:9", "nowhere", "{}/empty.json"])
-def test_no_scheduler(run, packed, tmp_path, monkeypatch, where):
+def test_no_scheduler(refused, packed, tmp_path, monkeypatch, where):
     monkeypatch.setattr(on_dask, "_CONNECTING", 0.5)
     (tmp_path / "empty.json").write_text("{}")
-    done = run("overview", "--dask", where.format(tmp_path), packed)
-    assert (done.status, done.err.count("\n")) == (2, 1)
+    refused("overview", "--dask", where.format(tmp_path), packed, lines=1)
 
 
 @pytest.mark.campaign

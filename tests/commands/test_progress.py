@@ -1,7 +1,5 @@
 """The line of progress on stderr: only where somebody sees it, only while it takes long, and gone at the end."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

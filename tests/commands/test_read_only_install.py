@@ -1,7 +1,5 @@
 """The program as a cluster installs it: files that nobody may write, byte code that was never made."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``nsystui recipe``: the list, the help of each recipe, tables and drawings, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 from synthetic import cpu_only_export, whole_graph_export
 from test_byte_units import decimal_names
@@ -96,21 +94,17 @@ def test_ranks_apart_go_to_a_file_with_their_column(run, demo_job, tmp_path):
         (["cuda_gpu_kern_sum", "--sort", "nothing"], "the columns are "),
     ],
 )
-def test_what_makes_no_sense_is_one_line(run, demo_job, words, said):
-    done = run("recipe", *words, demo_job[0])
-    assert done.status == 2 and said in done.err and len(done.err.splitlines()) == 1
+def test_what_makes_no_sense_is_one_line(refused, demo_job, words, said):
+    assert said in refused("recipe", *words, demo_job[0], lines=1)
 
 
-def test_an_export_that_lacks_the_data_says_what_to_record(run, tmp_path):
+def test_an_export_that_lacks_the_data_says_what_to_record(run, table, tmp_path):
     path = cpu_only_export(tmp_path / "cpu.sqlite")
-    for name, option in (
-        ("cuda_gpu_kern_sum", "cuda"),
-        ("nccl_gpu_time_util_map", "cuda"),
-        ("ucx_gpu_time_util_map", "ucx"),
-    ):
+    lacking = {"cuda_gpu_kern_sum": "cuda", "nccl_gpu_time_util_map": "cuda", "ucx_gpu_time_util_map": "ucx"}
+    for name, option in lacking.items():
         done = run("recipe", name, path)
         assert done.status == 3 and f"record with `nsys profile -t {option}" in done.err
-    assert run("recipe", "mpi_sum", path, "--format", "csv").table[0]["Name"] == "MPI_Allreduce"
+    assert table("recipe", "mpi_sum", path)[0]["Name"] == "MPI_Allreduce"
 
 
 def test_a_rule_that_finds_nothing_is_no_lack_of_data(run, tmp_path):

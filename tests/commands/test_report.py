@@ -1,7 +1,5 @@
 """``nsystui report``: the page and its Markdown, against the commands' own answers, and in a real browser."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator
@@ -17,8 +15,6 @@ from synthetic.variants import start_gpu_process
 
 from nsystui.cli import main
 from nsystui.exports.demo import PLANTED_SECRET, TrainingJob
-
-ENTER = ("Enter", 13, "\r")
 
 
 class Page(HTMLParser):
@@ -72,6 +68,18 @@ def made(demo_job, tmp_path_factory) -> Path:
     return target
 
 
+@pytest.fixture
+def report(run, tmp_path):
+    """Writes a report into a directory of the test: its path."""
+
+    def report(*words: str | Path, name: str = "r.html") -> Path:
+        done = run("report", *words, "-o", tmp_path / name)
+        assert done.status == 0, done.err
+        return tmp_path / name
+
+    return report
+
+
 @pytest.fixture(scope="module")
 def page(made) -> Page:
     return Page(made)
@@ -81,10 +89,6 @@ def page(made) -> Page:
 def seen(tmp_path_factory) -> Iterator[Browser]:
     with browser(tmp_path_factory.mktemp("browser")) as found:
         yield found
-
-
-def cells(line: str) -> list[str]:
-    return re.split(r"\s{2,}", line.strip())
 
 
 @pytest.mark.campaign
@@ -99,11 +103,13 @@ def cells(line: str) -> list[str]:
     ],
 )
 def test_a_table_has_the_texts_of_the_command(run, demo_job, page, section, title, words):
-    lines = run(words[0], *demo_job, *words[1:]).out.splitlines()
-    printed = dict(zip(cells(lines[0]), zip(*map(cells, lines[2:]), strict=False), strict=False))
+    heads, _, *texts = (
+        re.split(r"\s{2,}", line.strip()) for line in run(words[0], *demo_job, *words[1:]).out.splitlines()
+    )
+    printed = dict(zip(heads, zip(*texts, strict=False), strict=False))
     head, *rows = page.table(section, title)
     shown = dict(zip(head, zip(*rows, strict=True), strict=True))
-    assert len(rows) == len(lines) - 2
+    assert len(rows) == len(texts)
     # Where a cell is empty the columns of a text cannot be told apart by blanks: those before it can.
     same = [name for name in head if name in printed and len(printed[name]) == len(rows)]
     assert len(same) >= 4
@@ -112,15 +118,12 @@ def test_a_table_has_the_texts_of_the_command(run, demo_job, page, section, titl
 
 
 @pytest.mark.campaign
-def test_findings_come_with_cost_cause_advice_and_evidence(run, demo_job, page):
-    found = run("triage", *demo_job, "--format", "json").json
-    told = [one for one in found if one["severity"] != "not checked"]
-    assert [element["class"].split()[1] for tag, element in page.elements if tag == "article"] == [
-        one["severity"] for one in told
-    ]
-    for one in told:
-        for text in (one["sentence"], one["suggestion"], one["reason"]):
-            assert text.replace("`", "") in page.text
+def test_findings_come_with_cost_cause_advice_and_evidence(records, demo_job, page):
+    told = [one for one in records("triage", *demo_job) if one["severity"] != "not checked"]
+    shown = [element["class"].split()[1] for tag, element in page.elements if tag == "article"]
+    assert shown == [one["severity"] for one in told]
+    for text in (one[key] for one in told for key in ("sentence", "suggestion", "reason")):
+        assert text.replace("`", "") in page.text
     assert len(page.tables["findings"]) >= 1
 
 
@@ -143,63 +146,45 @@ def test_links_of_the_contents_lead_to_sections(page):
 
 
 @pytest.mark.campaign
-def test_a_long_table_has_its_first_rows_and_the_command_for_all(run, demo_job, tmp_path):
-    target = tmp_path / "r.html"
-    assert run("report", *demo_job, "--top", 3, "--time", "1ms:", "-o", target).status == 0
-    found = Page(target)
+def test_a_long_table_has_its_first_rows_and_the_command_for_all(report, demo_job):
+    found = Page(report(*demo_job, "--top", 3, "--time", "1ms:"))
     assert len(found.table("kernels", "by name")) == 1 + 3
     assert re.search(r"3 of \d+ rows; all of them: nsystui kernels FILE… --time 1ms:", found.text)
 
 
 @pytest.mark.campaign
-def test_a_page_of_64_ranks_is_small(run, tmp_path):
-    files = TrainingJob(ranks=64, steps=2, layers=1, gpu_metrics=False).write(tmp_path / "job")
-    target = tmp_path / "r.html"
-    assert run("report", *files, "-o", target).status == 0
+def test_a_page_of_64_ranks_is_small(report, tmp_path):
+    target = report(*TrainingJob(ranks=64, steps=2, layers=1, gpu_metrics=False).write(tmp_path / "job"))
     assert target.stat().st_size < 2_000_000
     assert len(Page(target).table("ranks", "ranks")) == 65
 
 
 @pytest.mark.campaign
-def test_the_same_exports_make_the_same_page(run, demo_job, made, tmp_path):
-    target = tmp_path / "r.html"
-    assert run("report", *demo_job, "-o", target).status == 0
-    assert target.read_bytes() == made.read_bytes()
+def test_the_same_exports_make_the_same_page(report, demo_job, made):
+    assert report(*demo_job).read_bytes() == made.read_bytes()
 
 
-def test_a_job_without_gpu_work_says_why_its_parts_are_empty(run, tmp_path):
+def test_a_job_without_gpu_work_says_why_its_parts_are_empty(report, tmp_path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
-        process = export.process(7_000, "python")
-        export.nvtx_range(export.thread(process, 7_000, "main"), 1_000, 2_000, "step 0")
-    assert run("report", tmp_path / "a.sqlite", "-o", tmp_path / "r.html").status == 0
-    found = Page(tmp_path / "r.html")
+        export.nvtx_range(export.thread(export.process(7_000, "python"), 7_000, "main"), 1_000, 2_000, "step 0")
+    found = Page(report(tmp_path / "a.sqlite"))
     assert "nccl" not in {element.get("id") for tag, element in found.elements if tag == "section"}
     assert "no GPU kernels in this export: record with nsys profile -t cuda" in found.text
     assert "no GPU work was recorded" in found.text
 
 
-def test_a_file_that_cannot_be_read_is_left_out_and_the_page_warns_of_it(run, demo_job, tmp_path):
+def test_a_file_that_cannot_be_read_is_left_out_and_the_page_warns_of_it(report, refused, demo_job, tmp_path):
     broken = tmp_path / "rank9.sqlite"
     broken.write_bytes(demo_job[0].read_bytes()[:40_000])
-    assert run("report", demo_job[1], broken, "-o", tmp_path / "r.html").status == 0
-    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    text = report(demo_job[1], broken).read_text(encoding="utf-8")
     assert "Warning" in text and "rank9.sqlite" in text
-    done = run("report", broken, "-o", tmp_path / "none.html")
-    assert done.status == 2
-    assert not (tmp_path / "none.html").exists()
-
-
-def test_a_damaged_export_is_refused_as_its_numbers_would_be_too_small(run, demo_job, tmp_path):
-    broken = tmp_path / "a.sqlite"
+    refused("report", broken, "-o", tmp_path / "none.html")
+    # Of a damaged export the numbers would be too small.
     shutil.copy(demo_job[0], broken)
     damage_rows(broken, "CUPTI_ACTIVITY_KIND_KERNEL")
-    done = run("report", broken, "-o", tmp_path / "r.html")
-    assert done.status == 2
-    assert "export it again" in done.err
-    assert not (tmp_path / "r.html").exists()
+    assert "export it again" in refused("report", broken, "-o", tmp_path / "none.html")
+    assert not (tmp_path / "none.html").exists()
 
-
-# -- names ------------------------------------------------------------------------------------------------------------
 
 SCRIPT = "</script></style><script>window.stolen=1</script><img src=x onerror=window.stolen=2>\"'`{{7*7}}"
 
@@ -225,22 +210,17 @@ def hostile_page(hostile, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("ending", ["html", "md"])
-def test_names_of_the_program_are_text_and_nothing_else(run, hostile, hostile_page, tmp_path, ending):
-    target = hostile_page if ending == "html" else tmp_path / "r.md"
-    if ending == "md":
-        assert run("report", *hostile, "-o", target).status == 0
+def test_names_of_the_program_are_text_and_nothing_else(report, hostile, hostile_page, ending):
+    target = hostile_page if ending == "html" else report(*hostile, name="r.md")
     text = target.read_text(encoding="utf-8")
-    for file in target.parent.rglob("*.*"):
-        if file.is_file():
-            found = file.read_text(encoding="utf-8")
-            assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u200b\u202e]", found), file
-            if file.name != "r.md":
-                assert "<script>window" not in found and "<img" not in found
+    for file in (one for one in target.parent.rglob("*.*") if one.is_file()):
+        found = file.read_text(encoding="utf-8")
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u200b\u202e]", found), file
+        assert file.name == "r.md" or ("<script>window" not in found and "<img" not in found)
     if ending == "html":
         assert text.count("<script") == 1
     else:
-        outside = re.sub(r"(?<!\\)`[^`]*`", "", text)
-        assert not re.search(r"(?<!\\)<(?:script|img)", outside)
+        assert not re.search(r"(?<!\\)<(?:script|img)", re.sub(r"(?<!\\)`[^`]*`", "", text))
 
 
 def test_no_name_runs_in_a_browser(hostile_page, seen):
@@ -249,9 +229,6 @@ def test_no_name_runs_in_a_browser(hostile_page, seen):
     assert seen.complaints == []
     assert seen.requests == [hostile_page.as_uri()]
     assert "window.stolen=1" in seen.value("document.body.textContent")
-
-
-# -- in a browser -----------------------------------------------------------------------------------------------------
 
 
 def test_nothing_leaves_the_page_and_nothing_is_wrong_on_the_console(seen, made):
@@ -300,7 +277,7 @@ def test_a_column_is_sorted_from_the_keyboard_and_says_so(seen, made):
     seen.value(f"document.querySelectorAll('#steps table')[1].tHead.rows[0].cells[{place}].firstChild.focus()")
     numbers = sorted((float(one.replace(",", "")) for one in before), reverse=True)
     for order in ("descending", "ascending"):
-        seen.press(*ENTER)
+        seen.press("Enter", 13, "\r")
         assert [float(one.replace(",", "")) for one in column(seen, place)] == numbers
         sorts = seen.value("[...document.querySelectorAll('th[aria-sort]')].map(e => e.getAttribute('aria-sort'))")
         assert sorts == [order]
@@ -336,15 +313,10 @@ def test_it_fits_a_phone_and_prints_with_everything_open(seen, made):
         seen.resize(1280, 900)
 
 
-# -- files ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.campaign
-def test_markdown_has_its_drawings_beside_it_and_warns_of_what_is_left_out(run, demo_job, tmp_path, page):
+def test_markdown_has_its_drawings_beside_it_and_warns_of_what_is_left_out(report, demo_job, tmp_path, page):
     (tmp_path / "rank9.sqlite").write_bytes(demo_job[0].read_bytes()[:40_000])
-    target = tmp_path / "report.md"
-    assert run("report", *demo_job, tmp_path / "rank9.sqlite", "-o", target).status == 0
-    text = target.read_text(encoding="utf-8")
+    text = report(*demo_job, tmp_path / "rank9.sqlite", name="report.md").read_text(encoding="utf-8")
     assert "Warning" in text and "rank9.sqlite" in text
     links = re.findall(r"!\[[^\]]*\]\(<([^>]*)>\)", text)
     assert len(links) >= 4
@@ -353,23 +325,20 @@ def test_markdown_has_its_drawings_beside_it_and_warns_of_what_is_left_out(run, 
 
 
 @pytest.mark.parametrize(("name", "one_rank"), [("r.html", "· rank 0"), ("r.md", "**Rank**: 0")])
-def test_a_file_that_is_there_stays_unless_forced(run, demo_job, tmp_path, name, one_rank):
+def test_a_file_that_is_there_stays_unless_forced(report, refused, demo_job, tmp_path, name, one_rank):
     (tmp_path / name).write_text("mine")
     before = fingerprint(tmp_path)
-    done = run("report", demo_job[0], "-o", tmp_path / name)
-    assert done.status == 2
-    assert "exists already (--force overwrites it)" in done.err
+    assert "exists already (--force overwrites it)" in refused("report", demo_job[0], "-o", tmp_path / name)
     assert fingerprint(tmp_path) == before
-    assert run("report", demo_job[0], "--force", "-o", tmp_path / name).status == 0
-    text = (tmp_path / name).read_text(encoding="utf-8")
+    text = report(demo_job[0], "--force", name=name).read_text(encoding="utf-8")
     assert one_rank in text and one_rank.replace("ank", "anks") not in text
 
 
-def test_a_folder_of_drawings_that_is_there_stays_unless_forced(run, demo_job, tmp_path):
+def test_a_folder_of_drawings_that_is_there_stays_unless_forced(refused, demo_job, tmp_path):
     (tmp_path / "r.files").mkdir()
     (tmp_path / "r.files/budget.svg").write_text("mine")
     before = fingerprint(tmp_path)
-    assert run("report", demo_job[0], "-o", tmp_path / "r.md").status == 2
+    refused("report", demo_job[0], "-o", tmp_path / "r.md")
     assert fingerprint(tmp_path) == before
 
 
@@ -377,46 +346,32 @@ def test_a_folder_of_drawings_that_is_there_stays_unless_forced(run, demo_job, t
     ("name", "words"),
     [("r.pdf", "a report ends in .html"), ("absent/r.html", "does not exist"), ("absent/r.md", "cannot make")],
 )
-def test_a_name_that_cannot_be_is_told(run, tmp_path, name, words):
+def test_a_name_that_cannot_be_is_told(refused, tmp_path, name, words):
     export = empty_export(tmp_path / "a.sqlite")
-    done = run("report", export, "-o", tmp_path / name)
-    assert done.status == 2
-    assert words in done.err
+    assert words in refused("report", export, "-o", tmp_path / name)
     assert list(tmp_path.iterdir()) == [export]
 
 
-def test_flags_that_make_no_sense_are_told_before_the_work(run, demo_job, tmp_path):
+def test_flags_that_make_no_sense_are_told_before_the_work(refused, demo_job, tmp_path):
     for words in (("--top", "0"), ("--set", "nonsense=1"), ("--ranks", "77"), ("--step-range", "(")):
-        done = run("report", demo_job[0], *words, "-o", tmp_path / "r.html")
-        assert done.status == 2
-        assert done.err.startswith("nsystui: ")
+        assert refused("report", demo_job[0], *words, "-o", tmp_path / "r.html").startswith("nsystui: ")
     assert list(tmp_path.iterdir()) == []
 
 
-# -- a baseline -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.campaign
-def test_a_baseline_makes_it_a_comparison(run, tmp_path):
-    jobs = {}
-    for name, stall in (("before", 0), ("after", 200)):
-        jobs[name] = TrainingJob(ranks=1, steps=6, layers=2, stall_ms=stall).write(tmp_path / name)
-    target = tmp_path / "r.html"
-    words = (*jobs["after"], "--baseline", *jobs["before"])
-    assert run("report", *words, "-o", target).status == 0
-    found = Page(target)
-    told = run("triage", *words).out
+def test_a_baseline_makes_it_a_comparison(run, report, records, tmp_path):
+    before, after = (
+        TrainingJob(ranks=1, steps=6, layers=2, stall_ms=stall).write(tmp_path / str(stall)) for stall in (0, 200)
+    )
+    words = (*after, "--baseline", *before)
+    found = Page(report(*words))
     verdict = re.search(r'<p class="verdict">(.*?)</p>', found.source)
     assert verdict is not None
-    assert verdict.group(1).split(" (")[0] in told.replace("\n", " ")
+    assert verdict.group(1).split(" (")[0] in run("triage", *words).out.replace("\n", " ")
     changes = [element["class"].split()[-1] for tag, element in found.elements if tag == "article"]
-    kinds = [one["change"] for one in run("triage", *words, "--format", "json").json]
-    assert changes == [kind for kind in kinds if kind]
+    assert changes == [one["change"] for one in records("triage", *words) if one["change"]]
     assert "new" in changes
     assert {name for name, _ in found.tables["changes"]} >= {"what changed", "kernels by name", "kernels by family"}
-
-
-# -- privacy ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -445,25 +400,18 @@ SECRETS = ("alice", "secret-project", "gpu-a0", "rank2", "train.py", "/home")
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("ending", ["html", "md"])
-def test_a_report_has_names_that_an_anonymous_one_has_to_hide(run, private_job, tmp_path, ending):
-    assert run("report", *private_job, "-o", tmp_path / f"r.{ending}").status == 0
+def test_a_report_has_names_that_an_anonymous_one_has_to_hide(report, private_job, tmp_path, ending):
+    report(*private_job, name=f"r.{ending}")
     told = everything_in(tmp_path)
     assert [one for one in SECRETS if one not in told] == []
     assert PLANTED_SECRET not in told
 
 
-@pytest.mark.parametrize(
-    ("ending", "with_baseline"),
-    [
-        ("html", False),
-        ("md", False),
-        pytest.param("html", True, marks=pytest.mark.campaign),
-        pytest.param("md", True, marks=pytest.mark.campaign),
-    ],
-)
-def test_an_anonymous_report_names_no_host_file_path_command_or_user(run, private_job, tmp_path, ending, with_baseline):
-    words = ("report", *private_job, *(("--baseline", private_job[0]) if with_baseline else ()))
-    assert run(*words, "--anonymous", "-o", tmp_path / f"r.{ending}").status == 0
+@pytest.mark.parametrize("with_baseline", [False, pytest.param(True, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("ending", ["html", "md"])
+def test_an_anonymous_report_names_no_host_file_command_or_user(report, private_job, tmp_path, ending, with_baseline):
+    words = (*private_job, *(("--baseline", private_job[0]) if with_baseline else ()))
+    report(*words, "--anonymous", name=f"r.{ending}")
     kept = everything_in(tmp_path)
     assert [one for one in (*SECRETS, PLANTED_SECRET, "rank0", "rank1", "python") if one in kept] == []
     assert "host-1" in kept and "rank-0" in kept
@@ -472,46 +420,34 @@ def test_an_anonymous_report_names_no_host_file_path_command_or_user(run, privat
 
 
 @pytest.mark.campaign
-def test_what_a_file_is_called_does_not_change_the_words_of_the_program(run, tmp_path):
+def test_what_a_file_is_called_does_not_change_the_words_of_the_program(report, tmp_path):
     files = TrainingJob(ranks=1, steps=8, layers=2, stall_ms=200).write(tmp_path / "job")
     renamed = files[0].rename(tmp_path / "before.sqlite")
-    for words in ((), ("--anonymous",)):
-        assert run("report", renamed, *words, "-o", tmp_path / f"{len(words)}.html").status == 0
+    plain, hidden = Page(report(renamed)), Page(report(renamed, "--anonymous", name="hidden.html"))
     advice = "compare that step with the one before it"
-    assert advice in Page(tmp_path / "0.html").text
-    hidden = Page(tmp_path / "1.html")
-    assert advice in hidden.text
+    assert advice in plain.text and advice in hidden.text
     assert hidden.table("capture", "files")[1][0] == "rank-0"
 
 
 @pytest.mark.campaign
-def test_an_anonymous_report_has_the_same_numbers(run, demo_job, made, tmp_path):
-    target = tmp_path / "r.html"
-    assert run("report", *demo_job, "--anonymous", "-o", target).status == 0
-
+def test_an_anonymous_report_has_the_same_numbers(report, demo_job, made):
     def numbers(path: Path) -> dict[str, Any]:
-        found = Page(path)
         return {
             section: [
-                [cell for cell in row if re.fullmatch(r"[\d.,<]+", cell.strip())] for _, rows in tables for row in rows
+                [one for one in row if re.fullmatch(r"[\d.,<]+", one.strip())] for _, rows in found for row in rows
             ]
-            for section, tables in found.tables.items()
+            for section, found in Page(path).tables.items()
         }
 
-    assert numbers(target) == numbers(made)
+    assert numbers(report(*demo_job, "--anonymous")) == numbers(made)
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("make", [empty_export, cpu_only_export, hostile_names_export])
-def test_any_export_has_a_report(run, tmp_path, make):
-    path = make(tmp_path / "a.sqlite")
-    assert run("report", path, "-o", tmp_path / "r.html").status == 0
-    assert Page(tmp_path / "r.html").text
+def test_any_export_has_a_report(report, tmp_path, make):
+    assert Page(report(make(tmp_path / "a.sqlite"))).text
 
 
-def test_a_selection_of_nothing_has_a_report_that_says_so(run, demo_job, tmp_path):
-    done = run("report", demo_job[0], "--time", "900s:901s", "-o", tmp_path / "r.html")
-    assert done.status == 0
-    found = Page(tmp_path / "r.html")
-    assert "900.000 000 000 s + 1 s" in found.text
-    assert "none in the selection" in found.text
+def test_a_selection_of_nothing_has_a_report_that_says_so(report, demo_job):
+    text = Page(report(demo_job[0], "--time", "900s:901s")).text
+    assert "900.000 000 000 s + 1 s" in text and "none in the selection" in text

@@ -1,7 +1,5 @@
 """One word is one number: what several commands say of a job with the same word is the same."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

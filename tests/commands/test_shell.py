@@ -1,7 +1,5 @@
 """Completion in each shell and the manual page, made from the parsers; and the examples of every help."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -28,12 +26,32 @@ def needed(program):
 
 
 @pytest.fixture
-def directory(tmp_path):
-    """Where somebody types: two exports, one with a blank in its name, and a folder."""
+def typed(tmp_path):
+    """Runs a program where somebody types: two exports, one with a blank in its name, and a folder."""
     for name in ("rank0.sqlite", "rank 1.sqlite"):
         (tmp_path / name).touch()
     (tmp_path / "results").mkdir()
-    return tmp_path
+    # The shell finds the program that is tested.
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+    def typed(words):
+        return subprocess.run(
+            words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    return typed
+
+
+@pytest.fixture
+def script(capsys, tmp_path_factory):
+    """Where the script of a shell is, as the program prints it."""
+
+    def script(shell):
+        path = tmp_path_factory.mktemp("script") / "_nsystui"
+        path.write_text(printed(capsys, "--print-completion", shell))
+        return path
+
+    return script
 
 
 LINES = [
@@ -71,35 +89,23 @@ def in_bash(script, line):
     return [needed("bash"), "-c", BASH.format(script=script, line=shlex.quote(line))]
 
 
-def environment():
-    """The shell finds the program that is tested."""
-    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-
-
 def in_fish(script, line):
     return [needed("fish"), "--no-config", "-c", f"source {script}; complete -C {shlex.quote(line)}"]
 
 
 @pytest.mark.parametrize(("line", "offered", "not_offered"), LINES, ids=[line for line, *_ in LINES])
 @pytest.mark.parametrize(("shell", "asked"), [("bash", in_bash), ("fish", in_fish)], ids=["bash", "fish"])
-def test_the_shell_completes(capsys, tmp_path_factory, directory, shell, asked, line, offered, not_offered):
-    script = tmp_path_factory.mktemp("script") / "nsystui"
-    script.write_text(printed(capsys, "--print-completion", shell))
-    done = subprocess.run(
-        asked(script, line), cwd=directory, env=environment(), capture_output=True, text=True, check=False
-    )
+def test_the_shell_completes(script, typed, shell, asked, line, offered, not_offered):
+    done = typed(asked(script(shell), line))
     assert (done.returncode, done.stderr) == (0, "")
     words = [each.partition("\t")[0].rstrip(" /") for each in done.stdout.splitlines()]
     assert set(offered) <= set(words)
     assert set(not_offered).isdisjoint(words)
 
 
-def test_names_with_blanks_stay_one_word_in_bash(capsys, tmp_path_factory, directory):
-    script = tmp_path_factory.mktemp("script") / "nsystui"
-    script.write_text(printed(capsys, "--print-completion", "bash"))
-    words = in_bash(script, "nsystui rank")
-    done = subprocess.run(words, cwd=directory, env=environment(), capture_output=True, text=True, check=True)
-    assert "rank\\ 1.sqlite" in done.stdout.splitlines()
+def test_names_with_blanks_stay_one_word_in_bash(script, typed):
+    done = typed(in_bash(script("bash"), "nsystui rank"))
+    assert done.returncode == 0 and "rank\\ 1.sqlite" in done.stdout.splitlines()
 
 
 ZSH = """
@@ -141,30 +147,21 @@ os.close(screen)
         ("nsystui rank0.sqlite --asci", "--ascii"),
     ],
 )
-def test_zsh_completes(capsys, tmp_path_factory, directory, line, offered):
+def test_zsh_completes(script, typed, tmp_path, line, offered):
     needed("zsh")
-    script = tmp_path_factory.mktemp("script") / "_nsystui"
-    script.write_text(printed(capsys, "--print-completion", "zsh"))
-    words = ["python3", "-c", ZSH, str(directory), str(script), line]
-    done = subprocess.run(
-        words, cwd=directory, env=environment(), capture_output=True, text=True, check=False, timeout=60
-    )
+    done = typed(["python3", "-c", ZSH, str(tmp_path), str(script("zsh")), line])
     assert offered in done.stdout.replace("\a", ""), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_one_that_the_shell_reads(capsys, tmp_path, shell):
-    program = needed(shell)
-    script = tmp_path / "script"
-    script.write_text(printed(capsys, f"--print-completion={shell}"))
-    done = subprocess.run([program, "-n", str(script)], capture_output=True, text=True, check=False)
+def test_the_script_is_one_that_the_shell_reads(script, shell):
+    done = subprocess.run([needed(shell), "-n", str(script(shell))], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_another_shell_is_refused_with_those_there_are(run):
-    done = run("--print-completion", "tcsh")
-    assert (done.status, done.out) == (2, "")
-    assert done.err == "nsystui: --print-completion tcsh: name the shell, one of bash, zsh, fish\n"
+def test_another_shell_is_refused_with_those_there_are(refused):
+    said = refused("--print-completion", "tcsh")
+    assert said == "nsystui: --print-completion tcsh: name the shell, one of bash, zsh, fish\n"
 
 
 def test_the_manual_page_has_every_command_and_option(capsys):
@@ -189,11 +186,9 @@ def test_roff_finds_nothing_wrong_with_the_manual_page(capsys):
     assert {"SYNOPSIS", "EXAMPLES", "ENVIRONMENT", "EXIT STATUS"} <= set(plain.splitlines())
 
 
-def test_without_the_library_the_manual_page_names_what_to_install(run, monkeypatch):
+def test_without_the_library_the_manual_page_names_what_to_install(refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "argparse_manpage.manpage", None)
-    done = run("--print-man")
-    assert (done.status, done.out) == (2, "")
-    assert done.err == "nsystui: --print-man needs argparse-manpage: pip install 'nsystui[man]'\n"
+    assert refused("--print-man") == "nsystui: --print-man needs argparse-manpage: pip install 'nsystui[man]'\n"
 
 
 def examples(text):

@@ -1,7 +1,5 @@
 """``nsystui timeline``: the lanes as text and as a table."""
 
-from __future__ import annotations
-
 from nsystui.questions.timeline.picture import LEGEND
 
 
@@ -46,6 +44,5 @@ def test_the_event_of_a_column_is_the_one_that_fills_it(run, demo_job):
     assert {row["category"] for row in rows} == {"compute"} and {row["busy_percent"] for row in rows} == {100}
 
 
-def test_a_width_that_is_none_is_refused(run, demo_job):
-    done = run("timeline", demo_job[0], "--width", "0")
-    assert done.status == 2 and "--width 0" in done.err
+def test_a_width_that_is_none_is_refused(refused, demo_job):
+    assert "--width 0" in refused("timeline", demo_job[0], "--width", "0")

@@ -1,7 +1,5 @@
 """Reports become exports by NVIDIA's own nsys, played here by a shell script, and never beside the report."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path
@@ -24,28 +22,29 @@ def made_by_nsys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def fake_nsys(tmp_path, monkeypatch, made_by_nsys):
     """Puts a script called nsys on the PATH; it logs its words, a line each, before it does what it is given."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
     log = tmp_path / "log"
     log.touch()
+    (tmp_path / "bin").mkdir()
 
     def install(*body: str) -> Path:
-        script = programs / "nsys"
-        script.write_text(
-            f"""#!/bin/sh
-printf 'CALL\\n' >> {shlex.quote(str(log))}
-for word in "$@"; do printf '%s\\n' "$word" >> {shlex.quote(str(log))}; done
-while [ $# -gt 1 ]; do [ "$1" = -o ] && output=$2; case $1 in --include*) included=1;; esac; shift; done
-report=$1
-made={shlex.quote(str(made_by_nsys))}
-{"; ".join(body)}
-"""
+        program(
+            tmp_path / "bin/nsys",
+            f"printf 'CALL\\n' >> {shlex.quote(str(log))}",
+            f"""for word in "$@"; do printf '%s\\n' "$word" >> {shlex.quote(str(log))}; done""",
+            'while [ $# -gt 1 ]; do [ "$1" = -o ] && output=$2; case $1 in --include*) included=1;; esac; shift; done',
+            "report=$1",
+            f"made={shlex.quote(str(made_by_nsys))}",
+            "; ".join(body),
         )
-        script.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
         return log
 
     return install
+
+
+def program(path: Path, *lines: str) -> None:
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
 
 
 WORKS = 'cp "$made" "$output"'
@@ -82,9 +81,7 @@ def test_an_export_is_made_below_the_directory_under_the_name_of_the_report(tmp_
     assert last == str(report)
 
 
-def test_an_export_made_before_is_used_again_without_nsys_until_it_or_the_report_changes(
-    tmp_path, report, made_by_nsys, fake_nsys
-):
+def test_an_export_made_before_is_used_until_it_or_the_report_changes(tmp_path, report, made_by_nsys, fake_nsys):
     log = fake_nsys(WORKS)
     export = convert(report, tmp_path / "exports")
     with pytest.MonkeyPatch.context() as patch:
@@ -101,14 +98,12 @@ def test_an_export_made_before_is_used_again_without_nsys_until_it_or_the_report
 
 def test_reports_of_one_name_do_not_meet(tmp_path, fake_nsys):
     fake_nsys(WORKS)
-    made = set()
-    for folder in ("before", "after"):
-        (tmp_path / folder).mkdir()
-        path = tmp_path / folder / "rank0.nsys-rep"
+    reports = [tmp_path / folder / "rank0.nsys-rep" for folder in ("before", "after")]
+    for path in reports:
+        path.parent.mkdir()
         path.write_bytes(b"QUADD1\0")
-        made.add(convert(path, tmp_path / "exports"))
-    assert len(made) == 2
-    assert {path.name for path in made} == {"rank0.sqlite"}
+    first, second = (convert(path, tmp_path / "exports") for path in reports)
+    assert first != second and first.name == second.name == "rank0.sqlite"
 
 
 def test_an_old_nsys_is_asked_again_without_the_newer_options(tmp_path, report, fake_nsys):
@@ -130,12 +125,9 @@ def test_a_failure_says_what_nsys_said_last_and_leaves_nothing(tmp_path, report,
 
 def test_every_way_to_fail_is_one_error(tmp_path, report, fake_nsys):
     said = {
-        "exit 3": "no message",
-        "echo only on stdout; exit 1": "only on stdout",
-        "exit 0": "no message",
-        r"printf 'not \351 utf-8\n' >&2; exit 1": "not � utf-8",
-        "kill -9 $$": "no message",
-    }
+        "exit 3": "no message", "echo only on stdout; exit 1": "only on stdout", "exit 0": "no message",
+        r"printf 'not \351 utf-8\n' >&2; exit 1": "not � utf-8", "kill -9 $$": "no message",
+    }  # fmt: skip
     for body, message in said.items():
         fake_nsys(body)
         with pytest.raises(ExportError, match=f"nsys export failed: {message}"):
@@ -198,27 +190,21 @@ def test_reports_are_told_by_their_names():
 
 def test_a_recording_becomes_a_report_and_then_an_export(tmp_path, fake_nsys):
     log = fake_nsys(WORKS)
-    importer = tmp_path / "bin" / "QdstrmImporter"
-    importer.write_text('#!/bin/sh\ncp "$2" "$4"\n')  # -i RECORDING -o REPORT
-    importer.chmod(0o755)
+    program(tmp_path / "bin/QdstrmImporter", 'cp "$2" "$4"')  # -i RECORDING -o REPORT
     recording = tmp_path / "rank3.qdstrm"
     recording.write_bytes(b"a recording")
     export = converted(recording, RECORDING, tmp_path / "cache" / "exports")
-    assert export.name == "rank3.sqlite"
-    assert open_export(export).metadata
+    assert export.name == "rank3.sqlite" and open_export(export).metadata
     assert calls(log)[0][-1].endswith(".nsys-rep")
     assert [path.name for path in export.parent.iterdir()] == [export.name]
 
 
 def test_the_importer_is_found_in_the_installation_of_nsys(tmp_path, monkeypatch):
-    installed = tmp_path / "nsight"
-    for place, name in (("target-linux-x64", "nsys"), ("host-linux-x64", "QdstrmImporter")):
-        (installed / place).mkdir(parents=True)
-        program = installed / place / name
-        program.write_text("#!/bin/sh\n")
-        program.chmod(0o755)
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "nsys").symlink_to(installed / "target-linux-x64" / "nsys")
-    monkeypatch.setenv("PATH", str(programs))
-    assert importer() == str(installed / "host-linux-x64" / "QdstrmImporter")
+    nsys, found = (tmp_path / "nsight" / name for name in ("target-linux-x64/nsys", "host-linux-x64/QdstrmImporter"))
+    for path in (nsys, found):
+        path.parent.mkdir(parents=True)
+        program(path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/nsys").symlink_to(nsys)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert importer() == str(found)

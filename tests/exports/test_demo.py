@@ -1,7 +1,5 @@
 """The demo writer writes what nsys would write, and its scenarios are what they say they are."""
 
-from __future__ import annotations
-
 import json
 import struct
 from itertools import pairwise, product
@@ -89,15 +87,12 @@ class TestFileFormat:
             assert query(path, "SELECT name FROM sqlite_master WHERE type = 'index'") == [], schema
             assert query(path, "PRAGMA integrity_check") == [("ok",)], schema
 
-    def test_table_exists_only_when_it_has_rows(self, tmp_path):
+    def test_table_exists_only_when_it_has_rows_unless_all_of_the_version_are_made(self, tmp_path):
         path = synthetic.empty_export(tmp_path / "empty.sqlite")
-        names = {name for name in table_names(path) if not name.startswith("ENUM_")}
-        assert names == {
+        assert {name for name in table_names(path) if not name.startswith("ENUM_")} == {
             "StringIds", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_SESSION_START_TIME", "ANALYSIS_DETAILS",
             "META_DATA_CAPTURE", "META_DATA_EXPORT",
         }  # fmt: skip
-
-    def test_not_lazy_creates_every_table_of_the_version(self, tmp_path):
         path = synthetic.all_tables_export(tmp_path / "all.sqlite", "3.7.2")
         assert set(ExportWriter.tables.names((3, 7))) <= table_names(path)
         assert count(path, "CUPTI_ACTIVITY_KIND_KERNEL") == 0
@@ -115,10 +110,7 @@ class TestFileFormat:
             ExportWriter(path, "9.9.9")
         with pytest.raises(ValueError, match="binary payloads"):
             training_job(tmp_path, schema="3.7.2", payload="binary")
-        with (
-            pytest.raises(ValueError, match=r"2\.9\.1 has no table MPI_RANKS"),
-            ExportWriter(path, "2.9.1") as export,
-        ):
+        with pytest.raises(ValueError, match=r"2\.9\.1 has no table MPI_RANKS"), ExportWriter(path, "2.9.1") as export:
             export.mpi_rank(export.thread(export.process(1), 1, "x"), 0)
         with pytest.raises(KeyError), ExportWriter(path):
             raise KeyError
@@ -179,17 +171,15 @@ class TestTrainingJob:
             ends = [end for _start, end, _name, _id in ranks]
             assert max(ends) - min(ends) < 100_000, "clock skew of the second host and jitter"
 
-    def test_straggler_computes_slower_and_waits_least(self, job):
+    def test_straggler_computes_slower_and_waits_least_and_without_one_ranks_are_even(self, job, tmp_path):
         waiting = [sum(end - start for start, end, _name, _id in nccl_kernels(path)) for path in job]
         assert min(range(4), key=waiting.__getitem__) == 2
         assert min(waiting[:2] + waiting[3:]) > 1.5 * waiting[2]
         compute = [compute_time(path) for path in job]
         assert compute[2] / compute[0] == pytest.approx(1.15, rel=0.01)
         assert compute[3] / compute[0] == pytest.approx(1.0, rel=0.01)
-
-    def test_job_without_straggler_has_even_ranks(self, tmp_path):
-        paths = training_job(tmp_path, ranks=3, steps=1, layers=4, straggler=None)
-        assert compute_time(paths[2]) / compute_time(paths[0]) == pytest.approx(1.0, rel=0.01)
+        even = [compute_time(path) for path in training_job(tmp_path, ranks=3, steps=1, layers=4, straggler=None)]
+        assert even[2] / even[0] == pytest.approx(1.0, rel=0.01)
 
     def test_message_sizes_reach_every_size_bucket(self):
         sizes = [size for operation, size in TrainingJob().step_collectives if operation == "AllReduce"]
@@ -221,16 +211,11 @@ class TestTrainingJob:
             assert stalls == [(120_000_000,)]
 
     def test_ranks_hosts_and_devices_are_told(self, job):
+        variable = "SELECT value FROM META_DATA_CAPTURE WHERE name = 'PROCESS_0:ENVIRONMENT_VARIABLE'"
         for rank, path in enumerate(job):
-            variables = dict(
-                value.split("=", 1)
-                for (value,) in query(
-                    path, "SELECT value FROM META_DATA_CAPTURE WHERE name = 'PROCESS_0:ENVIRONMENT_VARIABLE'"
-                )
-            )
-            assert variables["RANK"] == f'"{rank}"'
-            assert variables["WORLD_SIZE"] == '"4"'
-            assert variables["AWS_SECRET_ACCESS_KEY"] == f'"{demo.PLANTED_SECRET}"'
+            variables = dict(value.split("=", 1) for (value,) in query(path, variable))
+            wanted = {"RANK": rank, "WORLD_SIZE": 4, "AWS_SECRET_ACCESS_KEY": demo.PLANTED_SECRET}
+            assert {name: variables[name] for name in wanted} == {name: f'"{value}"' for name, value in wanted.items()}
             host = query(path, "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'")
             assert host == [(f"gpu-a0{rank // 2 + 1}",)]
             device = query(path, "SELECT gpuId, cudaId, d.uuid = g.uuid FROM TARGET_INFO_CUDA_DEVICE d "
@@ -251,30 +236,22 @@ class TestTrainingJob:
         assert min(working) > 50
 
     def test_communicator_tells_ranks(self, job):
-        told = [
-            [
-                json.loads(text)
-                for (text,) in query(path, "SELECT jsonText FROM NVTX_EVENTS WHERE jsonText LIKE '%No. of ranks%'")
-            ]
-            for path in job
-        ]
-        assert [[(t["Rank"], t["No. of ranks"]) for t in rank] for rank in told] == [
-            [(0, 4), (0, 2)], [(1, 4), (1, 2)], [(2, 4), (0, 2)], [(3, 4), (1, 2)],
-        ]  # fmt: skip
-        assert len({rank[0]["NCCL communicator ID"] for rank in told}) == 1
-        assert len({rank[1]["NCCL communicator ID"] for rank in told}) == 2
+        said = "SELECT jsonText FROM NVTX_EVENTS WHERE jsonText LIKE '%No. of ranks%'"
+        told = [[json.loads(text) for (text,) in query(path, said)] for path in job]
+        ranks = [[(one["Rank"], one["No. of ranks"]) for one in rank] for rank in told]
+        assert ranks == [[(0, 4), (0, 2)], [(1, 4), (1, 2)], [(2, 4), (0, 2)], [(3, 4), (1, 2)]]
+        for number, communicators in enumerate((1, 2)):
+            assert len({rank[number]["NCCL communicator ID"] for rank in told}) == communicators
 
-    def test_files_are_the_same_however_many_processes_write_them(self, tmp_path):
+    def test_files_are_the_same_however_many_processes_write_them_and_none_if_one_fails(self, tmp_path):
         job = TrainingJob(ranks=6, steps=2, layers=1, hosts=3)
         alone, together = job.write(tmp_path / "alone"), job.write(tmp_path / "together", processes=3)
         assert [path.name for path in together] == [path.name for path in alone]
         assert [path.read_bytes() for path in together] == [path.read_bytes() for path in alone]
-
-    def test_failure_of_one_process_leaves_no_file(self, tmp_path):
-        (tmp_path / "rank5.sqlite").mkdir()
+        (tmp_path / "failed/rank5.sqlite").mkdir(parents=True)
         with pytest.raises(OSError, match="rank5"):
-            TrainingJob(ranks=6, steps=2, layers=1, hosts=3).write(tmp_path, processes=3)
-        assert [path.name for path in tmp_path.iterdir()] == ["rank5.sqlite"]
+            job.write(tmp_path / "failed", processes=3)
+        assert [path.name for path in (tmp_path / "failed").iterdir()] == ["rank5.sqlite"]
 
     def test_hosts_of_a_job_of_any_size_have_at_most_eight_ranks(self):
         for ranks, hosts in ((1, 1), (4, 2), (16, 2), (17, 3), (64, 8), (1024, 128)):
@@ -364,13 +341,13 @@ class TestHostEvents:
 
 class TestNcclPayloads:
     def test_new_layout_is_the_one_of_a_real_export(self):
-        schema = payload_schema("ncclReduceScatter", NcclPayloads.SINCE_2_25)
-        assert (schema.schema_id, schema.size) == (16_777_223, 24)
-        assert [(e.label, e.type, e.offset) for e in schema.entries] == [
+        scatter, init = (
+            payload_schema(name, NcclPayloads.SINCE_2_25) for name in ("ncclReduceScatter", "ncclCommInitRankConfig")
+        )
+        assert [(one.schema_id, one.size) for one in (scatter, init)] == [(16_777_223, 24), (16_777_227, 24)]
+        assert [(entry.label, entry.type, entry.offset) for entry in scatter.entries] == [
             ("NCCL communicator ID", 18, 0), ("Message size [bytes]", 22, 8), ("Reduction operation", 16_777_232, 16),
         ]  # fmt: skip
-        init = payload_schema("ncclCommInitRankConfig", NcclPayloads.SINCE_2_25)
-        assert (init.schema_id, init.size) == (16_777_227, 24)
 
     def test_binary_form_is_header_and_c_struct(self):
         values = {"NCCL communicator ID": 1 << 63, "Message size [bytes]": 4096, "Reduction operation": 4}
@@ -394,19 +371,7 @@ class TestSpecialExports:
 
     @pytest.mark.parametrize("schema", ["2021", "2.9.1", "3.28.1"])
     def test_special_exports_exist_in_oldest_and_newest_schema(self, tmp_path, schema):
-        specials = (
-            synthetic.two_process_export,
-            synthetic.hostile_names_export,
-            synthetic.open_ranges_export,
-            synthetic.deep_nvtx_export,
-            synthetic.unified_memory_export,
-            synthetic.nccl_without_nvtx_export,
-            synthetic.empty_export,
-            synthetic.all_tables_export,
-            synthetic.delayed_capture_export,
-            synthetic.node_graph_export,
-            synthetic.simulation_export,
-        )
-        for special in specials:
-            path = special(tmp_path / f"{special.__name__}.sqlite", schema=schema)
-            assert query(path, "PRAGMA quick_check") == [("ok",)], special.__name__
+        specials = "two_process hostile_names open_ranges deep_nvtx unified_memory nccl_without_nvtx empty all_tables"
+        for name in f"{specials} delayed_capture node_graph simulation".split():
+            path = getattr(synthetic, f"{name}_export")(tmp_path / f"{name}.sqlite", schema=schema)
+            assert query(path, "PRAGMA quick_check") == [("ok",)], name

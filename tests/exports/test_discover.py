@@ -1,7 +1,5 @@
 """Names, directories and globs become the files that the user means, in an order that a person expects."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Unified memory, OpenMP, OpenACC, MPI ranks and the network: NVIDIA's tables become ours in every version."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,13 +19,9 @@ from nsystui.store.session import Session
 
 Opener = Callable[..., Session]
 NEW = (
-    tables.cpu_page_faults,
-    tables.gpu_page_faults,
-    tables.openmp_events,
-    tables.openacc_events,
-    tables.mpi_ranks,
+    tables.cpu_page_faults, tables.gpu_page_faults, tables.openmp_events, tables.openacc_events, tables.mpi_ranks,
     tables.nic_devices,
-)
+)  # fmt: skip
 PROCESS = (1 << 48) | (7_000 << 24)
 THREAD = PROCESS | 7_000
 NIC = 1 << 48
@@ -73,10 +67,8 @@ class TestPageFaults:
             (2, 6_072_000, 6_075_000, PROCESS, 0, PAGES[1], 5),
         ]
         assert rows(plain, tables.memory_ops, "copy_kind", "virtual_address", "bytes") == [
-            (11, PAGES[0], 65_536),
-            (11, PAGES[1], 65_536),
-            (12, PAGES[0], 65_536),
-        ]
+            (11, PAGES[0], 65_536), (11, PAGES[1], 65_536), (12, PAGES[0], 65_536),
+        ]  # fmt: skip
 
     def test_both_spellings_of_the_columns_of_the_source_are_known(self, simulation):
         table = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
@@ -85,16 +77,12 @@ class TestPageFaults:
         session = simulation(*[f"ALTER TABLE {table} RENAME COLUMN {old} TO {new}" for old, new in steps])
         assert rows(session, tables.cpu_page_faults, "source_file", "source_line")[2] == ("src/grid.f90", 80)
 
-    def test_a_file_that_is_not_known_is_empty_and_not_missing(self, simulation):
-        session = simulation("UPDATE CUDA_UM_CPU_PAGE_FAULT_EVENTS SET sourceFile = NULL, sourceLine = NULL")
-        assert set(rows(session, tables.cpu_page_faults, "source_file", "source_line")) == {("", None)}
-
-    def test_any_column_may_be_absent(self, simulation):
-        session = simulation(
-            "ALTER TABLE CUDA_UM_CPU_PAGE_FAULT_EVENTS DROP COLUMN CpuInstruction",
-            "ALTER TABLE CUDA_UM_GPU_PAGE_FAULT_EVENTS DROP COLUMN numberOfPageFaults",
-            "ALTER TABLE CUDA_UM_GPU_PAGE_FAULT_EVENTS DROP COLUMN deviceId",
-        )
+    def test_a_file_that_is_not_known_is_empty_and_any_column_may_be_absent(self, simulation):
+        unknown = simulation("UPDATE CUDA_UM_CPU_PAGE_FAULT_EVENTS SET sourceFile = NULL, sourceLine = NULL")
+        assert set(rows(unknown, tables.cpu_page_faults, "source_file", "source_line")) == {("", None)}
+        dropped = (("CPU", "CpuInstruction"), ("GPU", "numberOfPageFaults"), ("GPU", "deviceId"))
+        changes = [f"ALTER TABLE CUDA_UM_{of}_PAGE_FAULT_EVENTS DROP COLUMN {column}" for of, column in dropped]
+        session = simulation(*changes)
         assert rows(session, tables.cpu_page_faults, "instruction") == [(None,)] * 3
         assert rows(session, tables.gpu_page_faults, "device", "count") == [(None, None)] * 2
 
@@ -175,32 +163,29 @@ class TestNetwork:
         alone = simulation("DROP TABLE NET_NIC_METRIC")
         assert rows(alone, tables.nic_metrics, "row", "nic") == [(1, SWITCH_GUID), (2, SWITCH_GUID)]
 
-    @pytest.mark.parametrize(
-        ("changes", "device"),
-        [
-            # In schema 3.1 the adapter has a ``globalId``, of the machine, and the map that of the samples.
-            (["ALTER TABLE TARGET_INFO_NIC_INFO RENAME COLUMN GUID TO globalId"], (NIC, None, "mlx5_0")),
-            (
-                [
-                    "DROP TABLE NIC_ID_MAP",
-                    "ALTER TABLE TARGET_INFO_NIC_INFO RENAME COLUMN GUID TO globalId",
-                    "UPDATE TARGET_INFO_NIC_INFO SET globalId = 77",
-                ],
-                (77, None, "mlx5_0"),
-            ),
-            (["DROP TABLE NIC_ID_MAP"], (None, NIC_GUID, "mlx5_0")),  # was not sampled
-        ],
-    )
-    def test_adapters_of_other_forms_are_known(self, simulation, changes, device):
-        assert rows(simulation(*changes), tables.nic_devices) == [device]
+    def test_adapters_of_other_forms_are_known(self, simulation):
+        # In schema 3.1 the adapter has a ``globalId``, of the machine, and the map that of the samples.
+        renamed = "ALTER TABLE TARGET_INFO_NIC_INFO RENAME COLUMN GUID TO globalId"
+        unmapped = "DROP TABLE NIC_ID_MAP"  # was not sampled
+        machine = "UPDATE TARGET_INFO_NIC_INFO SET globalId = 77"
+        for changes, device in (
+            ([renamed], (NIC, None, "mlx5_0")),
+            ([unmapped, renamed, machine], (77, None, "mlx5_0")),
+            ([unmapped], (None, NIC_GUID, "mlx5_0")),
+        ):
+            assert rows(simulation(*changes), tables.nic_devices) == [device], changes
 
-    def test_samples_of_the_network_do_not_stretch_the_session(self, opened, tmp_path):
+    def test_neither_samples_of_the_network_nor_memory_stretch_the_session(self, opened, tmp_path):
         with ExportWriter(tmp_path / "net.sqlite") as export:
             export.nic(0, "mlx5_0", [("IB: Send waits", "ticks/ms")])
             export.nic_metric(0, 0, 500, (1,))
             export.switch_metric(SWITCH_GUID, 0, 900, (1,))
-        packed = opened(tmp_path / "net.sqlite").reports[0].packed
-        assert (packed.first_event, packed.last_event) == (None, None)
+        with ExportWriter(tmp_path / "memory.sqlite") as export:
+            process = export.process(7)
+            export.api(export.thread(process, 7, "python"), 100, 200, "cudaMalloc_v3020", 1)
+            export.gpu_memory(process, 0, 900, 1, address=64)
+        packed = [report.packed for report in opened(tmp_path / "net.sqlite", tmp_path / "memory.sqlite").reports]
+        assert [(one.first_event, one.last_event) for one in packed] == [(None, None), (100, 200)]
 
 
 class TestWhatThereIs:
@@ -276,30 +261,21 @@ class TestGpuMemory:
         ]
         assert rows(session, tables.memory_pools) == [(1, 5, process, 0, 64, "Created", 0, 0, 9, None)]
 
-    def test_memory_does_not_stretch_the_session(self, opened, tmp_path):
-        path = tmp_path / "x.sqlite"
-        with ExportWriter(path) as export:
-            process = export.process(7)
-            export.api(export.thread(process, 7, "python"), 100, 200, "cudaMalloc_v3020", 1)
-            export.gpu_memory(process, 0, 900, 1, address=64)
-        report = opened(path).reports[0]
-        assert (report.packed.first_event, report.packed.last_event) == (100, 200)
-
 
 class TestLibraryCalls:
     def test_calls_of_both_libraries_share_a_table(self, opened, tmp_path):
-        path = tmp_path / "x.sqlite"
-        with ExportWriter(path) as export:
-            main = export.thread(export.process(7), 7, "python")
-            export.library_call(main, 10, 30, "cublasSgemm_v2")
-            export.library_call(main, 40, 45, "cublasCreate_v2")
-            export.library_call(main, 15, 20, "cudnnConvolutionForward", library="CUDNN")
-        session = opened(path)
-        assert rows(session, tables.library_calls, "row", "start", "end", "name", "library") == [
-            (1, 10, 30, "cublasSgemm_v2", "cuBLAS"),
-            (2, 40, 45, "cublasCreate_v2", "cuBLAS"),
-            (3, 15, 20, "cudnnConvolutionForward", "cuDNN"),
+        calls = [
+            (10, 30, "cublasSgemm_v2", "cuBLAS"),
+            (40, 45, "cublasCreate_v2", "cuBLAS"),
+            (15, 20, "cudnnConvolutionForward", "cuDNN"),
         ]
+        with ExportWriter(tmp_path / "x.sqlite") as export:
+            main = export.thread(export.process(7), 7, "python")
+            for start, end, name, library in calls:
+                export.library_call(main, start, end, name, library=library.upper())
+        session = opened(tmp_path / "x.sqlite")
+        expected = [(number, *call) for number, call in enumerate(calls, 1)]
+        assert rows(session, tables.library_calls, "row", "start", "end", "name", "library") == expected
         summary = work_summary(session, Selection(), LIBRARIES).records()
         assert [(row["name"], row["total"], row["count"]) for row in summary] == [
             ("cublasSgemm_v2", 20, 1), ("cublasCreate_v2", 5, 1), ("cudnnConvolutionForward", 5, 1)

@@ -5,8 +5,6 @@ on. So the rest of a torn line always begins after a line end, and what follows 
 another line.
 """
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Every form of line that NCCL and RCCL write, behind every prefix, and what becomes of damaged ones."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable
 from pathlib import Path
@@ -59,21 +57,12 @@ def test_a_call_says_all_of_its_arguments():
     assert call.signature.is_folded
 
 
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        "1: ",
-        "12: ",
-        "(RayTrainWorker pid=615, ip=10.72.7.6) ",
-        "\x1b[36m(RayTrainWorker pid=615)\x1b[0m ",
-        "[2026-03-12 13:57:49] ",
-        "[13:57:49.123]",
-        "[1,0]<stdout>:",
-        '{"log":"',
-        "     8388608       2097152     float     sum      ",
-        "Loading:  45%|####5     | 45/99 [01:02<01:10]\r",
-    ],
-)
+PREFIXES = ["1: ", "12: ", "(RayTrainWorker pid=615, ip=10.72.7.6) ", "\x1b[36m(RayTrainWorker pid=615)\x1b[0m "]
+PREFIXES += ["[2026-03-12 13:57:49] ", "[13:57:49.123]", "[1,0]<stdout>:", '{"log":"']
+PREFIXES += ["     8388608       2097152     float     sum      ", "Loading:  45%|####5     | 45/99 [01:02<01:10]\r"]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_what_stands_before_the_host_does_not_matter(prefix):
     assert read(prefix + LINE) == [CALL]
 
@@ -128,28 +117,29 @@ def test_the_process_of_a_call_is_known_by_its_host_and_id():
     assert calls(read(LINE, "-1" + LINE.replace(":100:", ":200:")))[1].signature.writer != WRITER
 
 
+OF_RANK = "comm 0xc1 rank 2 nranks 4 cudaDev 1"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("comm 0xc1 rank 2 nranks 4 cudaDev 1 busId b000 - Init COMPLETE", {}),
-        ("comm 0xc1 rank 2 nranks 4 cudaDev 1 busId b000 commId 0xfe - Init COMPLETE", {"unique_id": 0xFE}),
+        (f"{OF_RANK} busId b000 - Init COMPLETE", {}),
+        (f"{OF_RANK} busId b000 commId 0xfe - Init COMPLETE", {"unique_id": 0xFE}),
         (
-            "ncclCommInitRank comm 0xc1 rank 2 nranks 4 cudaDev 1 nvmlDev 1 busId b000 commId 0xfe localSize 152 "
-            "used 1024 bytes on core 12 - Init COMPLETE",
+            f"ncclCommInitRank {OF_RANK} nvmlDev 1 busId b000 commId 0xfe localSize 152 used 1024 bytes on core 12 "
+            "- Init COMPLETE",
             {"unique_id": 0xFE},
         ),
         (
-            "[Rank 2] ncclCommInitRankConfig comm 0xc1 rank 2 nranks 4 cudaDev 1 nvmlDev 1 busId b000 commId 0xfe "
-            "- Init START",
+            f"[Rank 2] ncclCommInitRankConfig {OF_RANK} nvmlDev 1 busId b000 commId 0xfe - Init START",
             {"unique_id": 0xFE, "state": CommunicatorState.STARTED},
         ),
         (
-            "ncclCommSplit comm 0xc1 rank 2 nranks 4 cudaDev 1 nvmlDev 1 busId b000 parent 0xc0 splitCount 3 color -7 "
-            "key 2 - Init COMPLETE",
+            f"ncclCommSplit {OF_RANK} nvmlDev 1 busId b000 parent 0xc0 splitCount 3 color -7 key 2 - Init COMPLETE",
             {"parent": 0xC0, "split_count": 3, "color": -7},
         ),
-        ("comm 0xc1 rank 2 nranks 4 cudaDev 1 busId b000 - Destroy COMPLETE", {"state": CommunicatorState.DESTROYED}),
-        ("comm 0xc1 rank 2 nranks 4 cudaDev 1 busId b000 - Abort COMPLETE", {"state": CommunicatorState.ABORTED}),
+        (f"{OF_RANK} busId b000 - Destroy COMPLETE", {"state": CommunicatorState.DESTROYED}),
+        (f"{OF_RANK} busId b000 - Abort COMPLETE", {"state": CommunicatorState.ABORTED}),
     ],
 )
 def test_communicators_are_read_by_the_names_of_the_words(text, words):
@@ -175,37 +165,32 @@ def test_what_is_not_whole_or_something_else_is_none(text):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("4194304 Bytes -> Algo 1 proto 2 time 2860.208008", TuningLine(None, 4194304, "RING", "SIMPLE")),
-        ("AllGather: 64 Bytes -> Algo 0 proto 0 time 6.2", TuningLine("AllGather", 64, "TREE", "LL")),
+        ("4194304 Bytes -> Algo 1 proto 2 time 2860.208008", (None, 4194304, "RING", "SIMPLE")),
+        ("AllGather: 64 Bytes -> Algo 0 proto 0 time 6.2", ("AllGather", 64, "TREE", "LL")),
         (
             "AllReduce: 4 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..23}",
-            TuningLine("AllReduce", 4, "NVLS_TREE", "LL128", 24),
+            ("AllReduce", 4, "NVLS_TREE", "LL128", 24),
         ),
         (
             "AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R nchannels 4 nthreads 512 nWorks 1",
-            TuningLine("AllReduce", 8, "AllReduce_AGxLL_R", None, 4),
+            ("AllReduce", 8, "AllReduce_AGxLL_R", None, 4),
         ),
-        ("AllGather [Copy Engine]: 8 Bytes -> cudaMemcpy", TuningLine("AllGather", 8, "cudaMemcpy")),
+        ("AllGather [Copy Engine]: 8 Bytes -> cudaMemcpy", ("AllGather", 8, "cudaMemcpy")),
     ],
 )
 def test_choices_of_the_tuner_are_read_in_the_form_of_every_version(text, expected):
-    assert read(f"n1:1:1 [0] NCCL INFO {text}") == [expected]
+    assert read(f"n1:1:1 [0] NCCL INFO {text}") == [TuningLine(*expected)]
 
 
 def test_training_lines_are_read_wherever_they_stand():
-    step = (
-        "Training epoch 1, iteration 45/99 | lr: 6.8e-06 | train_step_timing in s: 6.08 | TFLOPS_per_GPU: 1.249e+03 |"
-    )
-    assert read(f"0: {step} consumed_samples: 5") == [TrainingStep(1, 45, 6.08, 1249.0)]
+    timing = "train_step_timing in s: 6.08 | TFLOPS_per_GPU: 1.249e+03 |"
+    step = f"Training epoch 1, iteration 45/99 | lr: 6.8e-06 | {timing}"
+    first, second = TrainingStep(1, 45, 6.08, 1249.0), TrainingStep(1, 46)
+    assert read(f"0: {step} consumed_samples: 5") == [first]
     # Without a line end between them, and with a call glued behind.
-    assert read(f"{step}Training epoch 1, iteration 46/99 | {LINE}") == [
-        TrainingStep(1, 45, 6.08, 1249.0),
-        TrainingStep(1, 46),
-        CALL,
-    ]
-    assert read("Training epoch 0, iteration 3/9 | train_step_timing in s: nan | TFLOPS_per_GPU: 1.2.3") == [
-        TrainingStep(0, 3)
-    ]
+    assert read(f"{step}Training epoch 1, iteration 46/99 | {LINE}") == [first, second, CALL]
+    unread = "Training epoch 0, iteration 3/9 | train_step_timing in s: nan | TFLOPS_per_GPU: 1.2.3"
+    assert read(unread) == [TrainingStep(0, 3)]
 
 
 @pytest.mark.parametrize(
@@ -251,18 +236,11 @@ def test_iterations_of_the_training_frameworks_are_read(line, step):
     assert read(f"3: {line}\r{LINE}") == [step, CALL]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Epoch 3 begins",
-        "Validation DataLoader 0:  12%|█▏  | 12/100 [00:05<00:40,  2.20it/s]",
-        "epoch 1 step=, skipped=0",
-        "iteration 5 of 10, elapsed time per iteration",
-        "steps: many loss: 1 iter time (s): 2",
-    ],
-)
-def test_other_lines_are_no_iterations(line):
-    assert read(line) == []
+def test_other_lines_are_no_iterations():
+    bar = "Validation DataLoader 0:  12%|█▏  | 12/100 [00:05<00:40,  2.20it/s]"
+    others = ("Epoch 3 begins", bar, "epoch 1 step=, skipped=0", "iteration 5 of 10, elapsed time per iteration")
+    for line in (*others, "steps: many loss: 1 iter time (s): 2"):
+        assert read(line) == [], line
 
 
 def test_lines_are_counted_as_wc_counts_them_and_a_last_one_without_an_end():
@@ -274,19 +252,13 @@ def test_lines_are_counted_as_wc_counts_them_and_a_last_one_without_an_end():
 
 class TestStreaming:
     def test_a_line_is_whole_wherever_the_blocks_end(self):
-        data = (LINE + "\n").encode() * 50
         for size in (1, 7, 100, 4096):
-            stream = io.BytesIO(data)
+            stream = io.BytesIO((LINE + "\n").encode() * 50)
             assert list(LogReader().read(lambda _, size=size, stream=stream: stream.read(size))) == [CALL] * 50
 
     def test_what_is_read_is_given_before_more_is_read(self):
         taken = []
-
-        def endless(size: int) -> bytes:
-            taken.append(size)
-            return (LINE + "\n").encode() * 100
-
-        lines = LogReader().read(endless)
+        lines = LogReader().read(lambda size: taken.append(size) or (LINE + "\n").encode() * 100)
         for _ in range(150):
             next(lines)
         assert len(taken) == 2
@@ -346,12 +318,9 @@ class TestRealLogs:
         writers = [call.signature.writer for call in calls(found)]
         assert None not in writers
         ray = "r24-02-22-23-29-0066-raycluster-lv52c-worker-l4-8-fqztx"
-        assert {
-            Writer(Process(ray, 615), 2),
-            Writer(Process("node-3", 278), 0),
-            Writer(Process("TARS", 829508), 1),
-        } <= {*writers}
-        assert Writer(Process("learnfair062", 32629), 7) in writers  # not the torn one in front of it
+        # learnfair062: not the torn one in front of it
+        told = {(ray, 615, 2), ("node-3", 278, 0), ("TARS", 829508, 1), ("learnfair062", 32629, 7)}
+        assert {Writer(Process(host, process), device) for host, process, device in told} <= {*writers}
         assert [line.damage for line in found if isinstance(line, Unread)] == [Damage.HEADLESS, Damage.CUT_SHORT]
 
     def test_glued_output_makes_no_other_host(self):

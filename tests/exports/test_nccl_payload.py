@@ -1,7 +1,5 @@
 """NCCL's payloads of both generations, as real schema tables and NCCL's headers describe them, and damage."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import struct
@@ -39,16 +37,11 @@ def entry_row(
 SCHEMAS = PayloadSchemas.from_rows(
     [schema_row(7, 24), schema_row(9, 24), schema_row(11, 24), schema_row(9, 24)],
     [
-        entry_row(7, 0, UINT64, COMM, None),
-        entry_row(7, 1, SIZE, BYTES, 8),
+        *(entry_row(call, 0, UINT64, COMM, None) for call in (7, 9, 11)),
+        *(entry_row(call, 1, SIZE, BYTES, 8) for call in (7, 9)),
         entry_row(7, 2, REDOP, OP, 16),
-        entry_row(9, 0, UINT64, COMM, None),
-        entry_row(9, 1, SIZE, BYTES, 8),
-        entry_row(9, 2, INT, "Peer rank", 16),
-        entry_row(9, 2, INT, "Peer rank", 16),
-        entry_row(11, 0, UINT64, COMM, None),
-        entry_row(11, 1, INT, "No. of ranks", 8),
-        entry_row(11, 2, INT, "Rank", 12),
+        *(entry_row(9, 2, INT, "Peer rank", 16) for _ in range(2)),
+        *(entry_row(11, *field) for field in ((1, INT, "No. of ranks", 8), (2, INT, "Rank", 12))),
         entry_row(11, 3, INT, "CUDA device", 16),
     ],
 )
@@ -88,13 +81,8 @@ def test_offsets_that_are_not_given_are_those_of_c():
     payload = struct.pack("@hQbidf", -2, 7, -1, 9, 0.5, 0.25)  # native alignment is C's
     payload += bytes(-len(payload) % 16) + bytes(16)  # the long double, which is not read
     assert decode_blob(schemas, 1, blob(90, payload)) == {
-        "short": -2,
-        "long": 7,
-        "char": -1,
-        "int": 9,
-        "double": 0.5,
-        "float": 0.25,
-    }
+        "short": -2, "long": 7, "char": -1, "int": 9, "double": 0.5, "float": 0.25,
+    }  # fmt: skip
 
 
 def test_a_packed_struct_is_read_as_packed_and_what_is_not_one_value_is_left_out():

@@ -1,7 +1,5 @@
 """The results of nccl-tests in a log, whole or with NCCL's lines between their parts."""
 
-from __future__ import annotations
-
 from io import BytesIO
 from pathlib import Path
 

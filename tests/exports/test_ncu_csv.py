@@ -1,7 +1,5 @@
 """The CSV of Nsight Compute: the pages raw and details as ncu writes them, and files that are none."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsystui.base.errors import ExportError
@@ -24,17 +22,9 @@ RAW = {
     "sm__warps_active.avg.pct_of_peak_sustained_active": ("%", "47.750000"),
 }
 VALUES = {
-    "dram": 33.125,
-    "memory": 71.5,
-    "duration": 1_234_500.0,
-    "blocks": 32.0,
-    "registers": 4.0,
-    "shared memory": 6.0,
-    "warps": 8.0,
-    "theoretical": 50.0,
-    "compute": 40.25,
-    "achieved": 47.75,
-}
+    "dram": 33.125, "memory": 71.5, "duration": 1_234_500.0, "blocks": 32.0, "registers": 4.0, "shared memory": 6.0,
+    "warps": 8.0, "theoretical": 50.0, "compute": 40.25, "achieved": 47.75,
+}  # fmt: skip
 
 
 def line(*cells: str) -> str:
@@ -95,12 +85,9 @@ def test_the_rows_of_the_details_page_are_put_together_by_launch(read):
     assert [one.values for one in launches] == [expected] * 2
 
 
-def test_lines_of_ncu_and_of_the_program_may_stand_around_the_table(read):
+def test_lines_may_stand_around_the_table_and_tables_that_were_appended_are_all_read(read):
     text = '==PROF== Connected to process 65\nloss "0.5", ok\n' + raw_page("axpy") + "==PROF== Disconnected\n"
     assert [one.values for one in read(text)] == [VALUES]
-
-
-def test_tables_that_were_appended_are_all_read(read):
     assert len(read(raw_page("a") + details_page("b") + details_page("c"))) == 3
 
 
@@ -131,14 +118,10 @@ def test_numbers_of_a_locale_with_a_decimal_comma(read):
     assert one.values == VALUES
 
 
-def test_numbers_in_two_notations_are_refused(read):
-    with pytest.raises(ExportError, match="cannot both be numbers"):
-        read(raw_page("axpy", changed={"gpu__time_duration.sum": ("us", "1.234,5")}))
-
-
-def test_a_number_without_end_is_refused_and_a_grid_that_cuda_cannot_have_is_none(read):
-    with pytest.raises(ExportError, match="a number of 5,000 digits"):
-        read(raw_page("axpy", changed={"gpu__time_duration.sum": ("us", "1" * 5000)}))
+def test_numbers_in_two_notations_or_without_end_are_refused_and_a_grid_that_cuda_cannot_have_is_none(read):
+    for number, said in (("1.234,5", "cannot both be numbers"), ("1" * 5000, "a number of 5,000 digits")):
+        with pytest.raises(ExportError, match=said):
+            read(raw_page("axpy", changed={"gpu__time_duration.sum": ("us", number)}))
     (one,) = read(raw_page("axpy").replace("(16, 288, 1)", f"({'1' * 5000}, 288, 1)"))
     assert one.grid is None and one.values == VALUES
 

@@ -1,7 +1,5 @@
 """An export opens whatever its name and place; what is none is named, with the cause and the next step."""
 
-from __future__ import annotations
-
 import os
 import random
 import sqlite3
@@ -49,27 +47,16 @@ def refusal(path: Path) -> ExportError:
     return first.value
 
 
+NSYS, NOT_NSYS = "nsys export -t sqlite", "a SQLite file, but not an Nsight Systems export"
 NO_EXPORTS = {
     "an empty file": (b"", "the file is empty", ""),
-    "something else": (
-        b"these are not the bytes you are looking for\n" * 10,
-        "not a SQLite file",
-        "nsys export -t sqlite",
-    ),
+    "something else": (b"these are not the bytes you are looking for\n" * 10, "not a SQLite file", NSYS),
     "the header only": (slice(SQLITE_HEADER), "cut short", ""),
     **{f"{size} bytes": (slice(size), "not a SQLite file", "") for size in (1, 15)},
     **{f"{size} bytes": (slice(size), "cut short", "") for size in (16, 20, 99)},
-    "tables of something else": (
-        ["CREATE TABLE moz_places (id INTEGER PRIMARY KEY, url TEXT)"],
-        "a SQLite file, but not an Nsight Systems export",
-        "nsys export -t sqlite",
-    ),
-    "the table of strings": (
-        ["CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)"],
-        "a SQLite file, but not an Nsight Systems export",
-        "",
-    ),
-    "no tables": (["CREATE TABLE gone (a)", "DROP TABLE gone"], "a SQLite file, but not an Nsight Systems export", ""),
+    "tables of something else": (["CREATE TABLE moz_places (id INTEGER PRIMARY KEY, url TEXT)"], NOT_NSYS, NSYS),
+    "the table of strings": (["CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)"], NOT_NSYS, ""),
+    "no tables": (["CREATE TABLE gone (a)", "DROP TABLE gone"], NOT_NSYS, ""),
 }
 
 
@@ -155,13 +142,10 @@ class TestStillBeingWritten:
             journal.unlink()
 
     def test_a_transaction_under_way(self, export):
-        writer = sqlite3.connect(export)
-        writer.execute("PRAGMA journal_mode=WAL")
-        writer.execute("CREATE TABLE more (a)")
-        try:
+        with closing(sqlite3.connect(export)) as writer:
+            writer.execute("PRAGMA journal_mode=WAL")
+            writer.execute("CREATE TABLE more (a)")
             assert "still being written" in refusal(export).cause
-        finally:
-            writer.close()
         assert open_export(export).metadata.nsys_version
 
 
@@ -178,8 +162,8 @@ class TestReports:
         assert error.cause == "a report, not an export"
         command = "nsys export -t sqlite --include-json=true --include-blobs=true -o rank0.sqlite"
         assert error.advice == f"export it: {command} {path}, or let nsystui do it with --convert"
-        path = path.rename(tmp_path / "rank0.sqlite")
-        assert " -o rank0-export.sqlite " in refusal(path).advice  # not over the report
+        # not over the report
+        assert " -o rank0-export.sqlite " in refusal(path.rename(tmp_path / "rank0.sqlite")).advice
 
     def test_the_command_can_be_pasted_into_a_shell(self, tmp_path):
         path = tmp_path / "it's $HOME; rank 0.nsys-rep"
@@ -202,25 +186,9 @@ class TestReports:
         assert words[-3:] == ["-o", "it's rank 0.sqlite", str(path.with_suffix(".nsys-rep"))]
 
 
-NAMES = [
-    "with blank.sqlite",
-    "it's.sqlite",
-    'say "hi".sqlite',
-    "100%.sqlite",
-    "50%41.sqlite",
-    "a#b.sqlite",
-    "a?mode=rw.sqlite",
-    "a&b=c.sqlite",
-    "new\nline.sqlite",
-    "größe 内核.sqlite",
-    "[x]*.sqlite",
-    "back\\slash.sqlite",
-    "-o.sqlite",
-    ":memory:",
-    "file:x.sqlite",
-    "x" * 248,
-    os.fsdecode(b"latin-\xe9.sqlite"),
-]
+NAMES = ["with blank.sqlite", "it's.sqlite", 'say "hi".sqlite', "100%.sqlite", "50%41.sqlite", "a#b.sqlite", "x" * 248]
+NAMES += ["a?mode=rw.sqlite", "a&b=c.sqlite", "new\nline.sqlite", "größe 内核.sqlite", "[x]*.sqlite", ":memory:"]
+NAMES += ["back\\slash.sqlite", "-o.sqlite", "file:x.sqlite", os.fsdecode(b"latin-\xe9.sqlite")]
 
 
 @pytest.mark.campaign
@@ -244,27 +212,24 @@ class TestNothingIsTouched:
     def test_export_and_directory_stay_as_they_were(self, tmp_path, export):
         os.utime(export, ns=(1_600_000_000_000_000_000, 1_600_000_000_000_000_000))
         before, listing = fingerprint(tmp_path), sorted(os.listdir(tmp_path))
-        session = Session()
-        report = session.add(export)
-        assert session.scalar(sa.select(sa.func.count()).select_from(tables.kernels)) == report.count(tables.kernels)
-        assert fingerprint(tmp_path) == before
-        session.close()
+        with closing(Session()) as session:
+            report = session.add(export)
+            kernels = session.scalar(sa.select(sa.func.count()).select_from(tables.kernels))
+            assert kernels == report.count(tables.kernels)
+            assert fingerprint(tmp_path) == before
         assert fingerprint(tmp_path) == before
         assert sorted(os.listdir(tmp_path)) == listing
 
     def test_a_file_and_directory_that_are_only_readable(self, tmp_path, export, unprivileged):
-        cache = tmp_path / "cache"
         place = tmp_path / "results"
         place.mkdir()
-        export = export.rename(place / "rank0.sqlite")
-        export.chmod(0o400)
+        export.rename(place / "rank0.sqlite").chmod(0o400)
         place.chmod(0o500)
         before = fingerprint(place)
         words = ["-m", "nsystui", "kernels", str(place), "--format", "csv"]
-        environment = {**os.environ, "NSYSTUI_CACHE_DIR": str(cache)}
+        environment = {**os.environ, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
         try:
-            first = unprivileged(*words, env=environment)
-            second = unprivileged(*words, env=environment)
+            first, second = (unprivileged(*words, env=environment) for _ in range(2))
         finally:
             place.chmod(0o700)
         assert first.returncode == 0, first.stderr
@@ -273,32 +238,25 @@ class TestNothingIsTouched:
         assert fingerprint(place) == before
         assert os.listdir(place) == ["rank0.sqlite"]
 
-    def test_another_process_may_hold_every_lock(self, export):
-        holder = sqlite3.connect(export, isolation_level=None)
-        holder.execute("BEGIN EXCLUSIVE")
-        try:
-            with closing(Session()) as session:
-                assert session.add(export).packed.counts["kernels"] == 200
-        finally:
-            holder.close()
+    def test_another_process_may_hold_every_lock(self, export, session):
+        with closing(sqlite3.connect(export, isolation_level=None)) as holder:
+            holder.execute("BEGIN EXCLUSIVE")
+            assert session.add(export).packed.counts["kernels"] == 200
 
 
 class TestDamage:
     """Whatever lies in a file, the user gets one line about it."""
 
-    def flipped(self, data: bytes, seed: int) -> bytes:
-        chance = random.Random(seed)
-        broken = bytearray(data)
-        for _ in range(chance.choice([1, 3, 20, 200])):
-            place, length = chance.randrange(SQLITE_HEADER, len(broken)), chance.choice([1, 8, 100])
-            length = min(length, len(broken) - place)
-            broken[place : place + length] = chance.randbytes(length)
-        return bytes(broken)
-
     @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 24), marks=pytest.mark.campaign)])
     def test_flipped_bytes_are_an_error_or_data(self, export, bytes_of_an_export, seeds):
         for seed in seeds:
-            export.write_bytes(self.flipped(bytes_of_an_export, seed))
+            chance = random.Random(seed)
+            broken = bytearray(bytes_of_an_export)
+            for _ in range(chance.choice([1, 3, 20, 200])):
+                place, length = chance.randrange(SQLITE_HEADER, len(broken)), chance.choice([1, 8, 100])
+                length = min(length, len(broken) - place)
+                broken[place : place + length] = chance.randbytes(length)
+            export.write_bytes(broken)
             with closing(Session()) as session:
                 try:
                     session.add(export)
@@ -308,24 +266,18 @@ class TestDamage:
 
     def test_text_of_the_schema_that_is_no_utf8(self, export, bytes_of_an_export):
         place = bytes_of_an_export.index(b"CREATE TABLE TARGET_INFO_GPU")
-        broken = bytearray(bytes_of_an_export)
-        broken[place : place + 12] = b"\xa9\xff\xfe" * 4
-        export.write_bytes(broken)
+        export.write_bytes(bytes_of_an_export[:place] + b"\xa9\xff\xfe" * 4 + bytes_of_an_export[place + 12 :])
         assert "SQLite cannot read it: malformed database schema" in refusal(export).cause
 
-    def test_a_page_of_zeros_in_the_middle(self, export, bytes_of_an_export):
+    def test_a_page_of_zeros_in_the_middle(self, export, session, bytes_of_an_export):
         (page,) = struct.unpack(">H", bytes_of_an_export[16:18])
-        session = Session()
         failures = []
-        for number in range(1, len(bytes_of_an_export) // page):
-            broken = bytearray(bytes_of_an_export)
-            broken[number * page : (number + 1) * page] = bytes(page)
-            export.write_bytes(broken)
+        for start in range(page, len(bytes_of_an_export) - page + 1, page):
+            export.write_bytes(bytes_of_an_export[:start] + bytes(page) + bytes_of_an_export[start + page :])
             try:
                 session.add(export)
             except ExportError as error:
                 failures.append(error.cause)
-        session.close()
         assert failures
         assert all(cause.startswith(("SQLite cannot read it: ", "a SQLite file, but")) for cause in failures)
 

@@ -137,11 +137,8 @@ def test_a_full_disk_says_so_and_leaves_what_was_there(tmp_path, monkeypatch, en
 
 def test_the_reasons_of_the_system_are_worded(tmp_path, monkeypatch):
     reasons = {
-        errno.ENOSPC: "no space left",
-        errno.EDQUOT: "quota",
-        errno.EACCES: "no permission",
-        errno.EROFS: "read-only",
-    }
+        errno.ENOSPC: "no space left", errno.EDQUOT: "quota", errno.EACCES: "no permission", errno.EROFS: "read-only",
+    }  # fmt: skip
     for code, words in reasons.items():
 
         def fail(descriptor: int, code: int = code) -> None:

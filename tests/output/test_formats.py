@@ -50,15 +50,9 @@ def test_csv_cells_that_a_spreadsheet_would_compute_stay_as_they_are():
 def test_csv_of_nsys_comes_out_byte_for_byte(path):
     frame = pd.read_csv(path, keep_default_na=False)
     decimals = {"Time (%)": 1, "Avg (ns)": 1, "Med (ns)": 1, "StdDev (ns)": 1}
+    units = {name: Unit.TEXT if name == "Name" else Unit.NUMBER for name in frame}
     columns = tuple(
-        Column(
-            name,
-            header=name,
-            label=name,
-            unit=Unit.TEXT if name == "Name" else Unit.NUMBER,
-            decimals=decimals.get(name),
-        )
-        for name in frame
+        Column(name, header=name, label=name, unit=unit, decimals=decimals.get(name)) for name, unit in units.items()
     )
     assert written(TableAnswer.of_frame("kernels", columns, frame), "csv") == path.read_bytes().decode()
 
@@ -76,8 +70,7 @@ def test_megabytes_are_formatted_as_c_does_it(megabytes, shown):
 
 
 def test_whole_numbers_stay_whole_where_pandas_made_floats_of_them():
-    frame = pd.DataFrame({"count": [1, None, 3]})
-    answer = TableAnswer.of_frame("x", (COUNT,), frame)
+    answer = TableAnswer.of_frame("x", (COUNT,), pd.DataFrame({"count": [1, None, 3]}))
     assert written(answer, "csv") == 'Count\n1\n""\n3\n'
     assert json.loads(written(answer, "json")) == [{"count": 1}, {"count": None}, {"count": 3}]
     assert '"count": 3}' in written(answer, "json")
@@ -169,17 +162,12 @@ def test_rows_come_page_by_page_and_once():
 
 
 def test_formats_are_named_by_endings():
-    assert format_for_path("a.CSV") == "csv"
-    assert format_for_path(Path("x/y.parquet")) == "parquet"
-    assert format_for_path("notes.txt") == "table"
-    assert format_for_path("busy.svg") == "svg"
+    named = {"a.CSV": "csv", Path("x/y.parquet"): "parquet", "notes.txt": "table", "busy.svg": "svg"}
+    assert {path: format_for_path(path) for path in named} == named
     for name in ("kernels", "kernels.xlsx", ".csv", "a\x1b.b"):
         with pytest.raises(UsageError, match=r"\.csv, \.json, \.md, \.parquet, \.txt"):
             format_for_path(name)
-
-
-def test_what_a_stream_cannot_take_is_refused():
-    for name in ("parquet", "xml", "svg"):
+    for name in ("parquet", "xml", "svg"):  # what a stream cannot take
         with pytest.raises(UsageError):
             write(FEW, name, io.StringIO())
 
@@ -199,9 +187,8 @@ def test_parquet_has_the_types_and_values_also_of_nothing(tmp_path):
 
 def test_parquet_streams_in_order_and_widens_a_type_that_does_not_fit(tmp_path, monkeypatch):
     monkeypatch.setattr("nsystui.output.parquet._BATCH", 1_000)
-    undeclared = Column(
-        "mean", header="Avg (ns)", label="mean", unit=Unit.DURATION
-    )  # says whole numbers, and will hold quarters
+    # It says whole numbers, and will hold quarters.
+    undeclared = Column("mean", header="Avg (ns)", label="mean", unit=Unit.DURATION)
     answer = Many(length=25_500, columns=(*COLUMNS[:3], undeclared, *COLUMNS[4:]))
     seen, path = [], tmp_path / "many.parquet"
     assert write_parquet(answer, path, seen.append) == 25_500
@@ -212,17 +199,12 @@ def test_parquet_streams_in_order_and_widens_a_type_that_does_not_fit(tmp_path, 
     assert list(tmp_path.iterdir()) == [path]
 
 
+WHOLE = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
+REAL = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
-@given(
-    st.lists(
-        st.tuples(
-            st.one_of(st.none(), TEXT),
-            st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)),
-            st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False)),
-        ),
-        max_size=6,
-    )
-)
+@given(st.lists(st.tuples(st.one_of(st.none(), TEXT), WHOLE, REAL), max_size=6))
 def test_parquet_reads_back_through_duckdb(tmp_path, rows):
     columns = (
         Column("text", header="T", label="t"),

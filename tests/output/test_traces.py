@@ -1,7 +1,5 @@
 """Traces for Perfetto and Paraver: what is in them is what the store has, and their readers take it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -20,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import native, shared
 from synthetic import ExportWriter
+from synthetic.variants import start_gpu_process
 from trace_readers import ChromeTrace, ParaverTrace, read_chrome, read_paraver
 
 from nsystui.base.errors import MissingDataError, UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.exports.demo import PLANTED_SECRET
-from nsystui.exports.writing.target import DEFAULT_STREAM, Thread
+from nsystui.exports.writing.target import DEFAULT_STREAM
 from nsystui.exports.writing.writer import CONTEXT_SYNC
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
 from nsystui.output.files import VIEWS, TargetExistsError, save_trace
@@ -88,13 +87,13 @@ def traces_of(path: Path, directory: Path, contents: Contents = EVERYTHING) -> t
 
 @pytest.fixture
 def one_thread(tmp_path) -> Callable[..., tuple[ChromeTrace, ParaverTrace]]:
-    """The traces of what is written for the only thread of a program."""
+    """The traces of what is written for the only thread of a program: (method of the writer, arguments…)."""
 
-    def traces(*write: Callable[[ExportWriter, Thread], object]) -> tuple[ChromeTrace, ParaverTrace]:
+    def traces(*events: tuple[Any, ...]) -> tuple[ChromeTrace, ParaverTrace]:
         with ExportWriter(tmp_path / "one.sqlite") as export:
             main = export.thread(export.process(5_000, "app"), 5_000, "app")
-            for one in write:
-                one(export, main)
+            for method, *arguments in events:
+                getattr(export, method)(main, *arguments)
         return traces_of(tmp_path / "one.sqlite", tmp_path)
 
     return traces
@@ -200,10 +199,7 @@ class TestParaver:
         assert all(list(names.values())[1:] == sorted(list(names.values())[1:]) for names in own)
 
     def test_a_range_inside_another_gives_way_to_it_again(self, one_thread):
-        _, found = one_thread(
-            lambda export, main: export.nvtx_range(main, 1_000, 9_000, "outer"),
-            lambda export, main: export.nvtx_range(main, 2_000, 3_000, "inner"),
-        )
+        _, found = one_thread(("nvtx_range", 1_000, 9_000, "outer"), ("nvtx_range", 2_000, 3_000, "inner"))
         names = found.values[9600]
         told = [(time, names[value] if value else "") for _, time, _, value in found.events]
         assert told == [(0, "outer"), (1_000, "inner"), (2_000, "outer"), (8_000, "")]
@@ -263,24 +259,16 @@ class TestNumbersOfNsys2prv:
         sent = [value for _, _, number, value in simulated.events if number == 50100001 and value]
         assert sorted(sent) == [8, 8, 4_000_000]
 
-    def test_an_mpi_call_is_of_its_kind(self, tmp_path):
+    def test_an_mpi_call_is_of_its_kind(self, one_thread):
         calls = {
-            "MPI_Iallreduce": (50000002, 155),
-            "MPI_Ireduce_scatter": (50000002, 166),
-            "MPI_File_write_at_all": (50000005, 150),
-            "MPI_Comm_split": (50000003, 23),
-            "MPI_Put": (50000004, 65),
-            "MPI_Win_fence": (50000004, 68),
-            "MPI_Get_count": (50000003, 118),
-            "MPI_File_set_size": (50000005, 219),
+            "MPI_Iallreduce": (50000002, 155), "MPI_Ireduce_scatter": (50000002, 166),
+            "MPI_File_write_at_all": (50000005, 150), "MPI_Comm_split": (50000003, 23), "MPI_Put": (50000004, 65),
+            "MPI_Win_fence": (50000004, 68), "MPI_Get_count": (50000003, 118), "MPI_File_set_size": (50000005, 219),
             "MPI_Something_new": (50000003, 220),
-        }
-        with ExportWriter(tmp_path / "one.sqlite") as export:
-            main = export.thread(export.process(5_000, "app"), 5_000, "app")
-            for time, (name, (number, _)) in enumerate(calls.items()):
-                write = export.mpi_collective if number == 50000002 else export.mpi_other
-                write(main, 1_000 * time, 1_000 * time + 500, name)
-        _, found = traces_of(tmp_path / "one.sqlite", tmp_path)
+        }  # fmt: skip
+        methods = ["mpi_collective" if number == 50000002 else "mpi_other" for number, _ in calls.values()]
+        written = enumerate(zip(methods, calls, strict=True))
+        _, found = one_thread(*((method, 1_000 * time, 1_000 * time + 500, name) for time, (method, name) in written))
         begun = [(kind, value) for _, _, kind, value in found.events if value and kind in range(50000001, 50000006)]
         assert begun == list(calls.values())
         assert [found.values[kind][value] for kind, value in begun] == list(calls)
@@ -298,7 +286,7 @@ class TestNumbersOfNsys2prv:
     def test_openmp_and_ucx_are_events_of_our_own(self, one_thread, simulated):
         # The first region is told again where one task ends and the next begins in it.
         assert simulated.begun(9312) == {"Parallel region": 3, "Implicit task": 2}
-        _, found = one_thread(lambda export, main: export.ucx(main, 1_000, 2_000, "ucp_worker_progress"))
+        _, found = one_thread(("ucx", 1_000, 2_000, "ucp_worker_progress"))
         assert found.begun(9311) == {"ucp_worker_progress": 1}
 
     def test_launch_parameters_and_correlation_ids_are_those_of_the_export(self, demo_job, paraver):
@@ -316,9 +304,7 @@ class TestNumbersOfNsys2prv:
                 kernels.add((place, time))
         assert Counter(tuple(found[one][number] for number in numbers) for one in kernels) == expected
 
-    def test_gpu_metrics_are_numbered_as_nvidia_numbers_them_and_stand_with_the_rank_of_the_gpu(
-        self, demo_job, paraver
-    ):
+    def test_gpu_metrics_are_numbered_as_nvidia_does_with_the_rank_of_the_gpu(self, demo_job, paraver):
         expected, names = Counter(), {}
         for path in demo_job[:2]:
             names |= dict(native(path, "SELECT 9400 + metricId, metricName FROM TARGET_INFO_GPU_METRICS"))
@@ -331,11 +317,9 @@ class TestNumbersOfNsys2prv:
     @pytest.mark.campaign
     def test_of_a_real_export_too(self, shared_export, tmp_path):
         path = shared_export("gpu-metrics")
-        _, found = traces_of(path, tmp_path)
-        expected = native(path, "SELECT 9400 + metricId, max(value, 0) FROM GPU_METRICS")
-        assert Counter((number, value) for _, _, number, value in found.events if number in range(9400, 9500)) == (
-            Counter(expected)
-        )
+        expected = Counter(native(path, "SELECT 9400 + metricId, max(value, 0) FROM GPU_METRICS"))
+        events = traces_of(path, tmp_path)[1].events
+        assert Counter((number, value) for _, _, number, value in events if number in range(9400, 9500)) == expected
 
     def test_domains_are_a_hundred_apart_from_9700(self, tmp_path):
         with ExportWriter(tmp_path / "domains.sqlite") as export:
@@ -351,11 +335,8 @@ class TestNumbersOfNsys2prv:
         assert len(set().union(*values)) == sum(map(len, values))
 
     def test_a_call_ends_and_the_one_around_it_is_told_again_with_its_correlation_id(self, one_thread):
-        _, found = one_thread(
-            lambda export, main: export.api(main, 1_000, 9_000, "cudaLaunchKernel_v7000", 11),
-            lambda export, main: export.api(main, 2_000, 3_000, "cuLaunchKernel", 12),
-        )
-        told = [(time, value) for _, time, number, value in found.events if number == 9200]
+        calls = (("api", 1_000, 9_000, "cudaLaunchKernel_v7000", 11), ("api", 2_000, 3_000, "cuLaunchKernel", 12))
+        told = [(time, value) for _, time, number, value in one_thread(*calls)[1].events if number == 9200]
         assert told == [(0, 11), (1_000, 12), (2_000, 11), (8_000, 0)]
 
 
@@ -404,7 +385,7 @@ class TestViews:
                 assert len(limits) == int(count)
 
     def test_there_is_none_of_what_the_trace_has_not(self, one_thread, tmp_path):
-        one_thread(lambda export, main: export.nvtx_range(main, 1_000, 2_000, 'the "inner" loop'))
+        one_thread(("nvtx_range", 1_000, 2_000, 'the "inner" loop'))
         assert [path.name for path in tmp_path.glob("*.cfg")] == ["one.nvtx.cfg"]
 
 
@@ -446,13 +427,8 @@ class TestSelections:
             ("thread 5001 app: CUDA synchronisation", "Context sync", 2_100, 8_900),
         }
         assert found.types == {9313: "CUDA synchronisation"}
-        values = found.values[9313]
-        assert [(time, values[value]) for _, time, _, value in found.events] == [
-            (0, "Stream sync"),
-            (1_000, "Context sync"),
-            (3_800, "End"),
-            (7_800, "End"),
-        ]
+        told = [(time, found.values[9313][value]) for _, time, _, value in found.events]
+        assert told == [(0, "Stream sync"), (1_000, "Context sync"), (3_800, "End"), (7_800, "End")]
         assert not Contents().among((EventKind.SYNC,))
 
     def test_nothing_makes_no_file_and_no_file_is_overwritten_unasked(self, job, whole, tmp_path):
@@ -487,24 +463,21 @@ def test_in_bands_of_time_it_is_the_same_trace(job, whole, directory, chrome, pa
     assert (tmp_path / "job.prv").read_bytes() == (directory / "job.prv").read_bytes()
     found = read_chrome(tmp_path / "job.json")
     assert found.tracks == chrome.tracks and len(found.arrows) == len(chrome.arrows)
-    for track, slices in chrome.slices.items():
-        assert [(one.start, one.end, one.event["name"]) for one in found.slices[track]] == [
-            (one.start, one.end, one.event["name"]) for one in slices
-        ]
+    in_bands, at_once = (
+        {track: [(one.start, one.end, one.event["name"]) for one in slices] for track, slices in each.slices.items()}
+        for each in (found, chrome)
+    )
+    assert in_bands == at_once
 
 
 class TestOverlaps:
     def test_work_of_one_stream_at_once_goes_to_lanes(self, tmp_path):
         with ExportWriter(tmp_path / "branches.sqlite") as export:
-            export.gpu(0)
-            process = export.process(5_000, "app")
-            main = export.thread(process, 5_000, "app")
-            export.cuda_context(process)
+            process, main = start_gpu_process(export)
             for number, (start, end) in enumerate(((10, 90), (20, 60), (30, 40), (70, 80), (90, 95)), 1):
                 export.api(main, number, number + 1, "cudaLaunchKernel_v7000", number)
-                export.kernel(
-                    process, 0, DEFAULT_STREAM, start * 1000, end * 1000, name="k", short="k", correlation_id=number
-                )
+                times = (start * 1000, end * 1000)
+                export.kernel(process, 0, DEFAULT_STREAM, *times, name="k", short="k", correlation_id=number)
         chrome, paraver = traces_of(tmp_path / "branches.sqlite", tmp_path)
         lanes = {
             chrome.tracks[track]: [(one.start // 1000, one.end // 1000) for one in slices]
@@ -573,10 +546,7 @@ def test_a_range_without_an_end_lasts_as_long_as_the_report(tmp_path):
 
 def test_events_before_the_session_are_moved_to_where_a_viewer_shows_them(tmp_path):
     with ExportWriter(tmp_path / "early.sqlite") as export:
-        export.gpu(0)
-        process = export.process(5_000, "app")
-        export.thread(process, 5_000, "app")
-        export.cuda_context(process)
+        process, _ = start_gpu_process(export)
         export.kernel(process, 0, DEFAULT_STREAM, -75_508, -70_000, name="k", short="k", correlation_id=1)
     chrome, paraver = traces_of(tmp_path / "early.sqlite", tmp_path)
     (early,) = chrome.all_slices()
@@ -584,16 +554,10 @@ def test_events_before_the_session_are_moved_to_where_a_viewer_shows_them(tmp_pa
     assert paraver.duration == 5_508
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "cuda-graphs",
-        *(
-            pytest.param(name, marks=pytest.mark.campaign)
-            for name in ("mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-before", "no-kernel-table")
-        ),
-    ],
-)
+SELDOM = ("mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-before", "no-kernel-table")
+
+
+@pytest.mark.parametrize("name", ["cuda-graphs", *(pytest.param(one, marks=pytest.mark.campaign) for one in SELDOM)])
 def test_traces_of_real_exports_are_read(tmp_path, name):
     (path,) = shared(name)
     chrome, paraver = traces_of(path, tmp_path, Contents(metrics=False))

@@ -6,8 +6,6 @@ time stay as they stand in the file; slices of a track nest, or are dropped; an 
 on the track. Paraver's: "Paraver trace generation" (BSC) and its reader, paraver-kernel.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
