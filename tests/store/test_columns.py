@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from functools import cache as cache_of
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
@@ -249,11 +250,8 @@ class TestKept:
         assert read == []
 
     def test_an_interrupted_reading_leaves_nothing(self, export, cache, ask, monkeypatch):
-        def stop(*_: object) -> int:
-            raise KeyboardInterrupt
-
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Partial, "write", stop)
+            patch.setattr(Partial, "write", Mock(side_effect=KeyboardInterrupt))
             ask(export)
         assert list(cache.directory.iterdir()) == []
         assert len(ask(export)) == 200
@@ -289,9 +287,8 @@ class TestKept:
         said: list[str] = []
         assert len(ask(export, said.append)) == 200
         (line,) = said
-        assert line.startswith(f"the cache {cache.directory} cannot be written (") and line.endswith(
-            "): keeping columns in memory"
-        )
+        assert line.startswith(f"the cache {cache.directory} cannot be written (")
+        assert line.endswith("): keeping columns in memory")
 
 
 class TestDamagedExports:

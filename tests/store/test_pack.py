@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
@@ -494,11 +495,8 @@ class TestStopping:
         assert (report.index, report.packed.counts["kernels"]) == (0, session.count(tables.kernels))
 
     def test_what_happens_in_the_progress_callback_is_the_callers(self, demo_job, session):
-        def fail(progress: Progress) -> None:
-            raise KeyboardInterrupt
-
         with pytest.raises(KeyboardInterrupt):
-            session.add(demo_job[0], fail)
+            session.add(demo_job[0], Mock(side_effect=KeyboardInterrupt))
         assert self.left(session) == []
 
 
