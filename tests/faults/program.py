@@ -72,9 +72,9 @@ class _Terminal(io.TextIOWrapper):
 
 def run(*words: str | Path, is_terminal: bool = False) -> Ran:
     """Runs a command in this process; never raises. ``is_terminal``: stdout says that it is one."""
-    stream = _Terminal if is_terminal else io.TextIOWrapper
-    out = stream(io.BytesIO(), encoding="utf-8", write_through=True)
-    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True)
+    written, told = io.BytesIO(), io.BytesIO()
+    out = (_Terminal if is_terminal else io.TextIOWrapper)(written, encoding="utf-8", write_through=True)
+    err = io.TextIOWrapper(told, encoding="utf-8", errors="backslashreplace", write_through=True)
     texts, status, trouble = tuple(map(str, words)), -1, ""
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -84,19 +84,20 @@ def run(*words: str | Path, is_terminal: bool = False) -> Ran:
             status = int(end.code or 0)
         except BaseException:
             trouble = traceback.format_exc()
-    said = [_text(stream) for stream in (out, err)]
-    if not trouble and status not in _SAID:
-        trouble = f"status {status}"
-    if not trouble and (status == 2) and not said[1].strip():
-        trouble = "status 2 without a word"
-    if not trouble and "Traceback" in said[0] + said[1]:
-        trouble = "a traceback is printed"
-    return Ran(texts, status, *said, trouble)
+    said = [stream.getvalue().decode("utf-8", "replace") for stream in (written, told)]
+    wrong = {
+        f"status {status}": status not in _SAID,
+        "status 2 without a word": status == 2 and not said[1].strip(),
+        "a traceback is printed": "Traceback" in said[0] + said[1],
+    }
+    return Ran(texts, status, *said, trouble or next((what for what, is_so in wrong.items() if is_so), ""))
 
 
-def _text(stream: io.TextIOWrapper) -> str:
-    assert isinstance(stream.buffer, io.BytesIO)
-    return stream.buffer.getvalue().decode("utf-8", "replace")
+def answered(*words: str | Path) -> Ran:
+    """The outcome of a command that must not fail, whatever it says."""
+    ran = run(*words)
+    assert not failures([ran])
+    return ran
 
 
 _PLAIN = [

@@ -163,11 +163,8 @@ class TestOthers:
     def test_what_is_made_is_for_the_user_alone(self, export, tmp_path):
         before = os.umask(0)
         try:
-            done = program.alone(
-                "import program\nfor name in ('kernels', 'nvtx'): program.run(name, sys.argv[1])",
-                export,
-                NSYSTUI_CACHE_DIR=str(tmp_path / "cache"),
-            )
+            lines = "import program\nfor name in ('kernels', 'nvtx'): program.run(name, sys.argv[1])"
+            done = program.alone(lines, export, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
         finally:
             os.umask(before)
         assert done.returncode == 0, done.stderr
@@ -235,13 +232,8 @@ class TestTampered:
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
         asked = [(name, export, "--format", "csv") for name in ("kernels", "overview", "nvtx")]
         right = [program.run(*words).out for words in asked]
-        for what, place in (
-            ("report.json", 0.2),
-            ("report.json", 0.9),
-            ("answers/*.bin", 0.5),
-            ("*.results/result=*", 0.2),
-            ("*.results/result=*", 0.9),
-        ):
+        twice = [(what, place) for what in ("report.json", "*.results/result=*") for place in (0.2, 0.9)]
+        for what, place in (*twice, ("answers/*.bin", 0.5)):
             files = sorted((tmp_path / "cache").rglob(what))
             assert files, what
             for file in files:
