@@ -85,12 +85,13 @@ def run(*words: str | Path, is_terminal: bool = False) -> Ran:
         except BaseException:
             trouble = traceback.format_exc()
     said = [stream.getvalue().decode("utf-8", "replace") for stream in (written, told)]
-    wrong = {
-        f"status {status}": status not in _SAID,
-        "status 2 without a word": status == 2 and not said[1].strip(),
-        "a traceback is printed": "Traceback" in said[0] + said[1],
-    }
-    return Ran(texts, status, *said, trouble or next((what for what, is_so in wrong.items() if is_so), ""))
+    if not trouble and status not in _SAID:
+        trouble = f"status {status}"
+    if not trouble and (status == 2) and not said[1].strip():
+        trouble = "status 2 without a word"
+    if not trouble and "Traceback" in said[0] + said[1]:
+        trouble = "a traceback is printed"
+    return Ran(texts, status, *said, trouble)
 
 
 def answered(*words: str | Path) -> Ran:

@@ -160,8 +160,8 @@ class TestTrimming:
     def make(self, cache: Cache, *names: str) -> None:
         """Packs of 1,000 bytes, the first used longest ago."""
         for age, name in enumerate(reversed(names)):
-            self.put(cache, f"{name}/kernels-00000.parquet", 1_000 - 2, time.time())
             self.put(cache, f"{name}/report.json", 2, 1_000_000 - age)
+            self.put(cache, f"{name}/kernels-00000.parquet", 1_000 - 2, time.time() + age)  # with its directory
 
     def test_what_was_used_longest_ago_goes_first_and_only_over_the_cap(self, cache):
         self.make(cache, "a", "b", "c", "d")

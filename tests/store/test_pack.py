@@ -154,14 +154,9 @@ class TestApiCalls:
         assert len(session.rows(sa.select(calls.process, calls.correlation_id).distinct())) == 40
 
     def test_names_lose_the_version_that_nsys_strips_and_keep_the_rest(self, tmp_path, session):
-        names = {
-            "cudaLaunchKernel_v7000": "cudaLaunchKernel",
-            "cudaGraphLaunch_v10000": "cudaGraphLaunch_v10000",  # five digits, which nsys leaves
-            "cuLaunchKernelEx": "cuLaunchKernelEx",
-            "cudaMalloc_v3020": "cudaMalloc",
-            "_v1": "_v1",
-            "x_v7000_v7000": "x_v7000",
-        }
+        stripped = {"cudaLaunchKernel_v7000": "cudaLaunchKernel", "cudaMalloc_v3020": "cudaMalloc"}
+        whole = ("cudaGraphLaunch_v10000", "cuLaunchKernelEx", "_v1")  # five digits nsys leaves
+        names = {**stripped, "x_v7000_v7000": "x_v7000", **{name: name for name in whole}}
         with ExportWriter(tmp_path / "a.sqlite") as export:
             main = export.thread(export.process(5_000), 5_000, "main")
             for number, name in enumerate(names):
@@ -203,10 +198,9 @@ class TestNvtx:
         table = tables.nvtx_ranges.c
         found = session.rows(sa.select(table.name, table.end, table.event_type).order_by(table.start, table.row))
         assert found == [
-            *(("done 0", 2_000_000, 59), ("done 1", 3_500_000, 59), ("done 2", 5_000_000, 59)),
-            *(("open 0", None, 59), ("open 1", None, 59), ("open start/end", None, 60)),
-            *(("crossing", 9_000_000, 60), ("instant", 7_000_000, 59)),
-        ]
+            ("done 0", 2_000_000, 59), ("done 1", 3_500_000, 59), ("done 2", 5_000_000, 59), ("open 0", None, 59),
+            ("open 1", None, 59), ("open start/end", None, 60), ("crossing", 9_000_000, 60), ("instant", 7_000_000, 59),
+        ]  # fmt: skip
         marks = session.rows(sa.select(tables.nvtx_marks.c.name, tables.nvtx_marks.c.start))
         assert marks == [(f"mark {n}", (7 + n) * 1_000_000) for n in range(4)]
         assert session.reports[0].packed.last_event == 10_000_000
@@ -371,14 +365,10 @@ class TestChunks:
     @pytest.fixture(scope="class")
     def exports(self, tmp_path_factory):
         place = tmp_path_factory.mktemp("chunks")
-        return [
-            *TrainingJob(ranks=1, steps=1, layers=1, gpu_metrics=False).write(place),
-            synthetic.old_schema_export(place / "old.sqlite"),
-            synthetic.payload_export(place / "payload.sqlite", binary=True),
-            synthetic.open_ranges_export(place / "open.sqlite"),
-            synthetic.cpu_only_export(place / "cpu.sqlite"),
-            synthetic.simulation_export(place / "simulation.sqlite"),
-        ]
+        made = TrainingJob(ranks=1, steps=1, layers=1, gpu_metrics=False).write(place)
+        made.append(synthetic.payload_export(place / "payload.sqlite", binary=True))
+        names = ("old_schema", "open_ranges", "cpu_only", "simulation")
+        return [*made, *(getattr(synthetic, f"{name}_export")(place / f"{name}.sqlite") for name in names)]
 
     def everything(self, paths: list[Path], cache: Cache | None = None) -> dict[str, Any]:
         with closing(Session(cache=cache, warn=pytest.fail)) as session:

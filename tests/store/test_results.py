@@ -30,15 +30,11 @@ from nsystui.store.results import Caps, Key, Memory, Results, json_array, json_o
 from nsystui.store.session import Session
 
 ARRAYS = {
-    "times": np.array([-5, 1_780_000_000_000_000_000], np.int64),
-    "small": np.array([0, 200, 3], np.int64),
-    "negative": np.array([-1, 40_000], np.int64),
-    "narrow": np.array([1, 2], np.int32),
-    "flags": np.array([True, False]),
-    "shares": np.array([0.5, np.nan]),
-    "none": np.empty(0, np.int64),
+    "times": np.array([-5, 1_780_000_000_000_000_000], np.int64), "small": np.array([0, 200, 3], np.int64),
+    "negative": np.array([-1, 40_000], np.int64), "narrow": np.array([1, 2], np.int32),
+    "flags": np.array([True, False]), "shares": np.array([0.5, np.nan]), "none": np.empty(0, np.int64),
     "words": json_array(["µ", None, "a\n", [1, 2**60]]),
-}
+}  # fmt: skip
 
 
 class TestTheFile:

@@ -78,14 +78,9 @@ def node_graph_export(path: str | Path, schema: str = "3.25.0") -> Path:
 
 
 PAYLOAD_BYTES: Final = {
-    "ncclAllReduce": 4 * 1024**2,
-    "ncclAllGather": 65_535,
-    "ncclReduceScatter": 65_536,
-    "ncclBroadcast": 1024**2,
-    "ncclReduce": 16 * 1024**2,
-    "ncclSend": 1_048_575,
-    "ncclRecv": 1_048_575,
-}
+    "ncclAllReduce": 4 * 1024**2, "ncclAllGather": 65_535, "ncclReduceScatter": 65_536, "ncclBroadcast": 1024**2,
+    "ncclReduce": 16 * 1024**2, "ncclSend": 1_048_575, "ncclRecv": 1_048_575,
+}  # fmt: skip
 """Message size of each call in `payload_export`: sizes at the edges of the size buckets."""
 PAYLOAD_COMMUNICATOR: Final = 0xFEDC_BA98_7654_3210
 

@@ -170,23 +170,12 @@ def hostile_names_export(path: str | Path, schema: str = "3.25.0") -> Path:
 
 
 HOSTILE_NAMES: Final = (
-    "[bold]x[/foo]",
-    "\x1b[31mred\x1b[0m\x1b]0;title\x07",
-    "tab\there\nnewline\r\x07bell",
-    "f[abi:cxx11](int)",
-    "[@click=app.quit]press[/]",
-    "[link=file:///etc/passwd]",
-    '=HYPERLINK("http://example.com")',
-    "comma, \"quote\"; 'apostrophe'",
-    "| table | cell |",
-    "\\[escaped]",
-    "größe_ядро_内核_🚀",
-    "e\u0301 combining, \u202egnp.exe right-to-left, \u200bzero width",
-    "%s %d {0} {name} ${HOME} $(id)",
-    "'; DROP TABLE StringIds; --",
-    "x" * 5_000,
-    "",
-)
+    "[bold]x[/foo]", "\x1b[31mred\x1b[0m\x1b]0;title\x07", "tab\there\nnewline\r\x07bell", "f[abi:cxx11](int)",
+    "[@click=app.quit]press[/]", "[link=file:///etc/passwd]", '=HYPERLINK("http://example.com")',
+    "comma, \"quote\"; 'apostrophe'", "| table | cell |", "\\[escaped]", "größe_ядро_内核_🚀",
+    "e\u0301 combining, \u202egnp.exe right-to-left, \u200bzero width", "%s %d {0} {name} ${HOME} $(id)",
+    "'; DROP TABLE StringIds; --", "x" * 5_000, "",
+)  # fmt: skip
 """Names that break naive programs: escape sequences, markup, control characters, formulas, quotes, length, nothing."""
 
 
