@@ -136,15 +136,9 @@ def writers(directory: Path, files: Sequence[Path]) -> list[tuple[str, ...]]:
 def alone(lines: str, *words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Python that may use the modules of the tests, in a process of its own."""
     before = f"import sys\nfrom pathlib import Path\nsys.path[:] = {sys.path}\n"
-    return subprocess.run(
-        [sys.executable, "-c", before + lines, *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=10 * SECONDS,
-        env={**os.environ, **environment},
-    )
+    command = [sys.executable, "-c", before + lines, *map(str, words)]
+    limits = {"stdin": subprocess.DEVNULL, "timeout": 10 * SECONDS, "env": {**os.environ, **environment}}
+    return subprocess.run(command, capture_output=True, text=True, check=False, **limits)
 
 
 def outside(*words: str | Path, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
