@@ -17,13 +17,8 @@ from nsystui.questions.job import Job
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.tasks import ranked_tasks
 
-COMM, SIZE, REDUCTION, ROOT, PEER = (
-    "NCCL communicator ID",
-    "Message size [bytes]",
-    "Reduction operation",
-    "Root",
-    "Peer rank",
-)
+COMM, SIZE, REDUCTION = "NCCL communicator ID", "Message size [bytes]", "Reduction operation"
+ROOT, PEER = "Root", "Peer rank"
 RANKS, RANK, DEVICE = "No. of ranks", "Rank", "CUDA device"
 A, B = 0xA0, 0xB0
 

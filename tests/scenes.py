@@ -17,27 +17,15 @@ class Scene:
 
 
 SCENES = (
-    Scene("overview", ()),
-    Scene("finding", ("down", "enter")),
-    Scene("gap", ("down", "enter", "enter")),
-    Scene("kernels", ("2",)),
-    Scene("instances", ("2", "enter")),
-    Scene("nccl", ("3",)),
-    Scene("nccl-calls", ("3", "enter")),
-    Scene("nccl-sizes", ("3", "v", "v", "down", "d")),
-    Scene("gpu", ("4",)),
-    Scene("efficiency", ("4", "v", "v", "v")),
-    Scene("nvtx", ("5", "down", "right", "down", "right")),
-    Scene("events", ("6", "pagedown", "pagedown")),
-    Scene("ranks", ("7",)),
-    Scene("host", ("8",)),
-    Scene("host-calls", ("8", "v", "v")),
-    Scene("host-gaps", ("8", "v", "v", "v")),
-    Scene("rank-map", ("4", "v", "b", "b", "b")),
-    Scene("diff", ("7", "x", "down", "down", "x")),
-    Scene("timeline", ("L", *["plus"] * 4, "right_square_bracket")),
-    Scene("help", ("6", "question_mark")),
-)
+    Scene("overview", ()), Scene("finding", ("down", "enter")), Scene("gap", ("down", "enter", "enter")),
+    Scene("kernels", ("2",)), Scene("instances", ("2", "enter")), Scene("nccl", ("3",)),
+    Scene("nccl-calls", ("3", "enter")), Scene("nccl-sizes", ("3", "v", "v", "down", "d")), Scene("gpu", ("4",)),
+    Scene("efficiency", ("4", "v", "v", "v")), Scene("nvtx", ("5", "down", "right", "down", "right")),
+    Scene("events", ("6", "pagedown", "pagedown")), Scene("ranks", ("7",)), Scene("host", ("8",)),
+    Scene("host-calls", ("8", "v", "v")), Scene("host-gaps", ("8", "v", "v", "v")),
+    Scene("rank-map", ("4", "v", "b", "b", "b")), Scene("diff", ("7", "x", "down", "down", "x")),
+    Scene("timeline", ("L", *["plus"] * 4, "right_square_bracket")), Scene("help", ("6", "question_mark")),
+)  # fmt: skip
 
 
 def cache_in(directory: Path) -> Path:

@@ -69,15 +69,11 @@ def damage_rows(path: Path, table: str) -> None:
 
 def fingerprint(directory: Path) -> Mapping[str, tuple[int, int, str]]:
     """Every file below a directory with its size, time of change and content."""
-    return {
-        str(path.relative_to(directory)): (
-            path.stat().st_size,
-            path.stat().st_mtime_ns,
-            hashlib.sha256(path.read_bytes()).hexdigest(),
-        )
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
+    found = {}
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        status, digest = path.stat(), hashlib.sha256(path.read_bytes()).hexdigest()
+        found[str(path.relative_to(directory))] = (status.st_size, status.st_mtime_ns, digest)
+    return found
 
 
 def shared(*names: str) -> list[Path]:

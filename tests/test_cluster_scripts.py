@@ -55,18 +55,11 @@ def script(word: str) -> str:
 
 
 def run(text: str, job: Path, directory: Path, **environ: str) -> None:
-    found = {
-        **os.environ,
-        "PATH": f"{job}:/usr/bin:/bin",
-        "PYTHON": sys.executable,
-        "PYTHONPATH": str(Path(__file__).parents[1]),
-        "DEMO": str(job / "demo"),
-        "NSYSTUI_CACHE_DIR": str(directory / "cache"),
-        **environ,
-    }
-    done = subprocess.run(
-        ["bash", "-eu", "-o", "pipefail", "-c", text], env=found, cwd=directory, capture_output=True, text=True
-    )
+    ours = {"PYTHON": sys.executable, "PYTHONPATH": str(Path(__file__).parents[1]), "PATH": f"{job}:/usr/bin:/bin"}
+    places = {"DEMO": str(job / "demo"), "NSYSTUI_CACHE_DIR": str(directory / "cache")}
+    found = {**os.environ, **ours, **places, **environ}
+    words = ["bash", "-eu", "-o", "pipefail", "-c", text]
+    done = subprocess.run(words, env=found, cwd=directory, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -58,39 +58,28 @@ def resolves(page: Path, anchor: str) -> bool:
     return page.is_file() and (not anchor or anchor in anchors(page))
 
 
-def citations() -> Iterator[tuple[str, str, str]]:
-    """Where, which page, which heading: ``docs/exports.md#time`` in the code and in the pages."""
-    for path in [*CODE, *PAGES]:
+def lines_of(paths: list[Path]) -> Iterator[tuple[str, str]]:
+    """Every line, and where it stands."""
+    for path in paths:
         for number, line in enumerate(text_of(path).splitlines(), 1):
-            for page, anchor in re.findall(r"\bdocs/([\w-]+)\.md(?:#([\w-]+))?", line):
-                yield f"{path.relative_to(ROOT)}:{number}", page, anchor
+            yield f"{path.relative_to(ROOT)}:{number}", line
 
 
-def test_every_citation_of_a_document_resolves():
-    found = list(citations())
+def test_every_citation_of_a_document_resolves_and_none_is_of_one_that_is_not_here():
+    """``docs/exports.md#time`` in the code and in the pages."""
+    cited = re.compile(r"\bdocs/([\w-]+)\.md(?:#([\w-]+))?")
+    found = [(where, *pair) for where, line in lines_of([*CODE, *PAGES]) for pair in cited.findall(line)]
     assert len(found) > 90
     assert [one for one in found if not resolves(DOCS / f"{one[1]}.md", one[2])] == []
-
-
-def test_no_code_cites_a_document_that_is_not_here():
-    wrong = [
-        f"{path.relative_to(ROOT)}:{number}"
-        for path in CODE
-        for number, line in enumerate(text_of(path).splitlines(), 1)
-        if chr(0xA7) in line
-    ]
-    assert wrong == []
+    assert [where for where, line in lines_of(CODE) if chr(0xA7) in line] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_of_a_page_resolves(page):
-    wrong = []
     for target in re.findall(r"\]\(([^)\s]+)\)", words_of(page)):
         name, _, anchor = target.partition("#")
         place = page.parent / name if name else page
-        if "://" not in target and not (resolves(place, anchor) if place.suffix == ".md" else place.exists()):
-            wrong.append(target)
-    assert wrong == []
+        assert "://" in target or (resolves(place, anchor) if place.suffix == ".md" else place.exists()), target
 
 
 def test_every_topic_that_is_named_exists():
@@ -104,20 +93,14 @@ def test_every_topic_that_is_named_exists():
     assert {topic_of(command) for command in EVERY} <= {"", *topics()}
 
 
-def test_the_readme_names_every_topic():
+def test_the_readme_names_every_topic_and_is_short():
     text = text_of(README)
     assert [topic for topic in topics() if f"](nsystui/docs/{topic}.md)" not in text] == []
+    assert len(text.splitlines()) <= 220
 
 
-def test_the_readme_is_short():
-    assert len(text_of(README).splitlines()) <= 220
-
-
-def test_the_keys_are_those_of_the_program():
+def test_the_keys_and_the_table_of_words_are_those_of_the_program():
     assert text_of(DOCS / "keys.md") == ui_keys.markdown(), "python tests/update_docs.py"
-
-
-def test_the_table_of_words_is_that_of_the_program():
     table = between(DOCS / "glossary.md", "words")
     assert table.strip() == ui_keys.markdown_table(ui_keys.PLACES), "python tests/update_docs.py"
 
@@ -129,11 +112,8 @@ def test_the_reports_that_were_compared_with_nsys_are_those_it_names():
     compared = Counter(table.stem for table in tables)
     rows = between(DOCS / "numbers.md", "compared").splitlines()
     told = {name: int(row.split("|")[2]) for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
-    options = {
-        f"cuda_gpu_kern_sum_{option}": int(count)
-        for count, option in re.findall(r"(\d+) with `:([a-z-]+)`", "\n".join(rows))
-    }
-    assert {**told, **options} == compared
+    options = re.findall(r"(\d+) with `:([a-z-]+)`", "\n".join(rows))
+    assert {**told, **{f"cuda_gpu_kern_sum_{option}": int(count) for count, option in options}} == compared
     text = text_of(DOCS / "numbers.md")
     exports = {table.parent for table in tables}
     assert f"{len(tables)} of {len(tables)} tables are equal" in text
@@ -155,9 +135,8 @@ def test_every_finding_of_the_triage_is_explained():
     named = {name for path in rules for name in re.findall(r'"([a-z]+(?:-[a-z]+)+)"', text_of(path))}
     assert len(named) > 30
     told = text_of(DOCS / "triage.md")
-    others = {path.stem.replace("_", "-") for path in rules} | {
-        view.name for question in questions() for view in question.views
-    }
+    doors = {view.name for question in questions() for view in question.views}
+    others = {path.stem.replace("_", "-") for path in rules} | doors
     assert named - others - set(re.findall("`([a-z-]+)`", told)) == set()
 
 

@@ -20,14 +20,10 @@ HEAVY = ("pandas", "numpy", "sqlalchemy", "duckdb", "duckdb_engine", "adbc_drive
 SCREENS = ("textual", "rich")
 
 ROOMS = {
-    "base": set(),
-    "exports": {"base"},
-    "store": {"base", "exports"},
-    "questions": {"base", "exports", "store"},
-    "output": {"base", "questions"},
-    "commands": {"base", "exports", "store", "questions", "output", "ui"},
+    "base": set(), "exports": {"base"}, "store": {"base", "exports"}, "questions": {"base", "exports", "store"},
+    "output": {"base", "questions"}, "commands": {"base", "exports", "store", "questions", "output", "ui"},
     "ui": {"base", "exports", "store", "questions", "output"},
-}
+}  # fmt: skip
 """The rooms that each room may use besides itself: never those after it."""
 
 
@@ -93,14 +89,12 @@ def own_imports() -> dict[str, set[str]]:
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     """The largest sets of modules of which each imports every other one, in the end."""
     reached = {name: set(wanted) for name, wanted in graph.items()}
-    while True:
-        grown = {name: set().union(wanted, *(reached[one] for one in wanted)) for name, wanted in reached.items()}
-        if grown == reached:
-            break
-        reached = grown
-    found = [
-        {name} | {one for one in wanted if name in reached[one]} for name, wanted in reached.items() if name in wanted
-    ]
+    before = None
+    while reached != before:
+        before = reached
+        reached = {name: set().union(wanted, *(before[one] for one in wanted)) for name, wanted in before.items()}
+    own = [(name, wanted) for name, wanted in reached.items() if name in wanted]
+    found = [{name} | {one for one in wanted if name in reached[one]} for name, wanted in own]
     return [circle for number, circle in enumerate(found) if circle not in found[:number]]
 
 
@@ -127,22 +121,17 @@ def test_only_the_exports_know_nvidias_tables():
     """No screen, command or question names a table of NVIDIA's, but for the first look before packing."""
     names = ("CUPTI_ACTIVITY_KIND", "NVTX_EVENTS", "OSRT_API", "TARGET_INFO_", "META_DATA_", "StringIds")
     allowed = {Path("questions/sample.py"), Path("ui/pictures/overview_lines.py")}
-    wrong = []
-    for room in ("questions", "output", "commands", "ui"):
-        for path in modules(room):
-            source = path.read_text(encoding="utf-8")
-            if any(name in source for name in names) and path.relative_to(ROOT) not in allowed:
-                wrong.append(str(path.relative_to(ROOT)))
-    assert wrong == []
+    others = [path for room in ("questions", "output", "commands", "ui") for path in modules(room)]
+    telling = [path for path in others if any(name in path.read_text(encoding="utf-8") for name in names)]
+    assert [path for path in telling if path.relative_to(ROOT) not in allowed] == []
 
 
 def loaded_after(*steps: str) -> list[set[str]]:
     """The modules that a fresh Python has loaded after each of the steps, which it takes one after the other."""
     report = "print('LOADED', *sys.modules, file=sys.stderr)"
     code = "\n".join(["import sys", *(f"{step}\n{report}" for step in steps)])
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
     return [set(line.split()[1:]) for line in done.stderr.splitlines() if line.startswith("LOADED ")]
 
@@ -177,40 +166,15 @@ def test_the_first_screen_is_there_before_anything_heavy_is():
     assert loaded.isdisjoint({"markdown_it", "pygments", "tree_sitter"})  # Textual has them for widgets not used here
 
 
+# Of most commands no words are needed.
 HEADLESS = {
-    "triage": [],
-    "overview": [],
-    "kernels": ["--by", "rank"],
-    "nccl": [],
-    "gpu": [],
-    "metrics": ["--by", "kernel"],
-    "ranks": [],
-    "steps": [],
-    "efficiency": ["--flops-per-step", "1e13"],
-    "nvtx": [],
-    "events": ["--top", "5"],
-    "diff": ["--ranks-a", "0", "--ranks-b", "0"],
-    "memory": [],
-    "gpu-memory": [],
-    "api": [],
-    "osrt": [],
-    "mpi": [],
-    "libraries": [],
-    "stats": ["-r", "cuda_gpu_kern_sum"],
-    "recipe": ["nccl_gpu_time_util_map"],
-    "budget": [],
-    "network": ["--by", "collective"],
-    "timeline": [],
-    "info": [],
-    "pack": ["-o", "DIRECTORY"],
-    "report": ["-o", "DIRECTORY.html"],
-    "ncu": [],
-    "export": ["--trace", "-"],
-    "threads": [],
-    "functions": [],
-    "calltree": [],
-    "gaps": [],
-}
+    "triage": "", "overview": "", "kernels": "--by rank", "nccl": "", "gpu": "", "metrics": "--by kernel", "ranks": "",
+    "steps": "", "efficiency": "--flops-per-step 1e13", "nvtx": "", "events": "--top 5", "memory": "", "gpu-memory": "",
+    "diff": "--ranks-a 0 --ranks-b 0", "api": "", "osrt": "", "mpi": "", "libraries": "", "budget": "", "info": "",
+    "stats": "-r cuda_gpu_kern_sum", "recipe": "nccl_gpu_time_util_map", "network": "--by collective", "timeline": "",
+    "pack": "-o DIRECTORY", "report": "-o DIRECTORY.html", "ncu": "", "export": "--trace -", "threads": "",
+    "functions": "", "calltree": "", "gaps": "",
+}  # fmt: skip
 
 
 def test_every_command_that_answers_from_exports_without_a_screen_is_tried():
@@ -219,10 +183,8 @@ def test_every_command_that_answers_from_exports_without_a_screen_is_tried():
 
 @pytest.mark.campaign
 def test_no_headless_command_loads_the_screens(demo_job, tmp_path):
-    steps = [MAIN]
-    for command, words in HEADLESS.items():
-        steps.append(run(command, *[word.replace("DIRECTORY", str(tmp_path)) for word in words], demo_job[0]))
-    every = loaded_after(*steps)
+    asked = [(command, *words.replace("DIRECTORY", str(tmp_path)).split()) for command, words in HEADLESS.items()]
+    every = loaded_after(MAIN, *(run(*words, demo_job[0]) for words in asked))
     assert "duckdb" in every[-1]
     (of_pandas,) = loaded_after("import pandas")  # which takes pyarrow where there is one
     for command, loaded in zip(HEADLESS, every[1:], strict=True):
@@ -231,22 +193,11 @@ def test_no_headless_command_loads_the_screens(demo_job, tmp_path):
 
 _QUERIES = {"numpy", "sqlalchemy", "duckdb"}
 LOADS = {
-    "overview": {"numpy"},
-    "gpu": {"numpy"},
-    "ranks": {"numpy", "sqlalchemy"},
-    "steps": {"numpy", "sqlalchemy"},
-    "kernels --by rank": _QUERIES,
-    "api": _QUERIES,
-    "stats -r cuda_api_sum": _QUERIES,
-    "events --top 5": _QUERIES,
-    "timeline": _QUERIES,
-    "efficiency": _QUERIES,
-    "budget": _QUERIES,
-    "gaps": _QUERIES,
-    "info": _QUERIES,
-    "nccl": {*_QUERIES, "pandas"},
-    "triage": {*_QUERIES, "pandas"},
-    "nvtx": {*_QUERIES, "pandas"},
+    **{name: {"numpy"} for name in ("overview", "gpu")},
+    **{name: {"numpy", "sqlalchemy"} for name in ("ranks", "steps")},
+    **dict.fromkeys(("kernels --by rank", "api", "stats -r cuda_api_sum", "events --top 5"), _QUERIES),
+    **dict.fromkeys(("timeline", "efficiency", "budget", "gaps", "info"), _QUERIES),
+    **{name: {*_QUERIES, "pandas"} for name in ("nccl", "triage", "nvtx")},
 }
 """The most that each command loads to answer of a packed rank: SQLAlchemy and DuckDB for a query, pandas for frames.
 

@@ -19,14 +19,9 @@ BIG = 2**62 + 1
 
 @pytest.fixture
 def answer() -> TableAnswer:
-    frame = pd.DataFrame(
-        {
-            "name": ["b", None, "a", "c"],
-            "share": [1.5, float("nan"), -2.0, 1.5],
-            "number": pd.array([3, BIG, None, 1], dtype="Int64"),
-            "hidden": [1, 2, 3, 4],
-        }
-    )
+    numbers = pd.array([3, BIG, None, 1], dtype="Int64")
+    texts, shares = ["b", None, "a", "c"], [1.5, float("nan"), -2.0, 1.5]
+    frame = pd.DataFrame({"name": texts, "share": shares, "number": numbers, "hidden": [1, 2, 3, 4]})
     return TableAnswer.of_frame("things", COLUMNS, frame, 9, ("a note",))
 
 

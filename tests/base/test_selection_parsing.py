@@ -14,14 +14,9 @@ EXTENT = Window(-100, 5_000)
 
 def test_numbers_and_spans():
     numbers = {
-        "0": {0},
-        "0,4-7": {0, 4, 5, 6, 7},
-        " 3 , 1 - 2 ": {1, 2, 3},
-        "5-5": {5},
-        "1,1,0-1": {0, 1},
-        "4294967295": {4294967295},
-        "007": {7},
-    }
+        "0": {0}, "0,4-7": {0, 4, 5, 6, 7}, " 3 , 1 - 2 ": {1, 2, 3}, "5-5": {5}, "1,1,0-1": {0, 1},
+        "4294967295": {4294967295}, "007": {7},
+    }  # fmt: skip
     assert {text: parse_numbers(text, "ranks") for text in numbers} == numbers
 
 
@@ -39,18 +34,13 @@ def test_numbers_come_back(chosen):
 
 
 def test_windows():
+    # What ends the extent lies in it, for a mark may be the last event; to begin beyond it is no mistake.
     windows = {
-        "10:20": Window(10, 20),
-        "1us:2us": Window(1_000, 2_000),
-        " 1.5 us : 2 µs ": Window(1_500, 2_000),
-        "0:0": Window(0, 0),
-        ":20": Window(-100, 20),
-        "20:": Window(20, 5_001),
-        ":": Window(-100, 5_001),  # what ends it lies in it: a mark may be the last event
-        "1s:": Window(10**9, 10**9),
-        "5s:": Window(5 * 10**9, 5 * 10**9),  # beyond the end: nothing is in it, and that is no mistake
+        "10:20": Window(10, 20), "1us:2us": Window(1_000, 2_000), " 1.5 us : 2 µs ": Window(1_500, 2_000),
+        "0:0": Window(0, 0), ":20": Window(-100, 20), "20:": Window(20, 5_001), ":": Window(-100, 5_001),
+        "1s:": Window(10**9, 10**9), "5s:": Window(5 * 10**9, 5 * 10**9),
         "6.412 018 233 s:6.412 018 234 s": Window(6_412_018_233, 6_412_018_234),
-    }
+    }  # fmt: skip
     assert {text: parse_window(text, EXTENT) for text in windows} == windows
 
 

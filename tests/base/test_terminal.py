@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -73,13 +74,10 @@ def test_no_color_and_ssh_are_told_by_values_only():
 @pytest.mark.parametrize(
     ("environ", "few"),
     [
-        ({"TERM": "xterm-256color"}, False),
-        ({"TERM": "xterm-kitty"}, False),
+        *(({"TERM": term}, False) for term in ("xterm-256color", "xterm-kitty")),
         ({"TERM": "xterm", "COLORTERM": "truecolor"}, False),
-        ({"TERM": "xterm", "COLORTERM": "1"}, True),
-        ({"TERM": "xterm"}, True),
-        ({"TERM": "screen"}, True),
-        ({}, True),
+        *(({"TERM": term}, True) for term in ("xterm", "screen")),
+        *(({"TERM": "xterm", "COLORTERM": "1"}, True), ({}, True)),
     ],
 )
 def test_few_colors_agrees_with_what_rich_will_paint(environ, few):
@@ -96,14 +94,9 @@ def test_few_colors_agrees_with_what_rich_will_paint(environ, few):
 )
 def test_text_is_as_wide_as_the_environment_says_within_reason(monkeypatch, told, columns):
     monkeypatch.setattr("sys.__stdout__", None)
-    monkeypatch.setattr(
-        "os.get_terminal_size", lambda *_: pytest.fail("it is told") if columns != 77 else no_terminal()
-    )
+    error = OSError("not a terminal") if columns == 77 else AssertionError("it is told")
+    monkeypatch.setattr("os.get_terminal_size", Mock(side_effect=error))
     assert text_width(77, {"COLUMNS": told}) == columns
-
-
-def no_terminal():
-    raise OSError("not a terminal")
 
 
 def test_a_terminal_that_does_not_tell_its_size_has_what_the_environment_says(monkeypatch):

@@ -76,23 +76,13 @@ def damaged(loose: Path, path: Path, seed: int, only: Sequence[str] = ()) -> lis
 
 
 TEXTS = (
-    "\x1b]0;owned\x07",
-    "\x1b[201~\nrm -rf ~\r\n",
-    "\x1b_Ga=T,f=32;AAAA\x1b\\",
-    "\x1bP+q544e\x1b\\",
-    "\x9b31;45;5m\x9d0;c1\x9c\x90q\x9c",
-    "\x1b[31;45;5m\x0e\x08\x7f\x0c\x0b\x05",
-    "ze\u200bro\u2060\ufeff\u00ad",
-    "a\u2028b\u2029c\x85d",
-    "\u202egnp.exe\u2066\u200f\u061c",
-    "\U0010eeee\ue0b0\u0378\U000e0041",
-    "x\u00a0y\u3000z\u3164\u2800\u115f\u034f",
-    "e" + "\u0301\u0489" * 20 + "\ufe0f\U000e0100",
-    "`|<b>*[x](http://e.x)~_$&",
-    'it\'s \\ "quoted" $(id) `id` !!\x1b',
-    "[bold]x[/foo][@click=app.quit]y[/]",
+    "\x1b]0;owned\x07", "\x1b[201~\nrm -rf ~\r\n", "\x1b_Ga=T,f=32;AAAA\x1b\\", "\x1bP+q544e\x1b\\",
+    "\x9b31;45;5m\x9d0;c1\x9c\x90q\x9c", "\x1b[31;45;5m\x0e\x08\x7f\x0c\x0b\x05", "ze\u200bro\u2060\ufeff\u00ad",
+    "a\u2028b\u2029c\x85d", "\u202egnp.exe\u2066\u200f\u061c", "\U0010eeee\ue0b0\u0378\U000e0041",
+    "x\u00a0y\u3000z\u3164\u2800\u115f\u034f", "e" + "\u0301\u0489" * 20 + "\ufe0f\U000e0100",
+    "`|<b>*[x](http://e.x)~_$&", 'it\'s \\ "quoted" $(id) `id` !!\x1b', "[bold]x[/foo][@click=app.quit]y[/]",
     "tab\there",
-)
+)  # fmt: skip
 """Texts that a terminal obeys, does not show, or that are markup: at most a few cells each, so that none is cut."""
 
 INVISIBLE = frozenset(map(chr, (0x34F, 0x115F, 0x1160, 0x2800, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10), 0xE0100)))

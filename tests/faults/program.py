@@ -72,9 +72,9 @@ class _Terminal(io.TextIOWrapper):
 
 def run(*words: str | Path, is_terminal: bool = False) -> Ran:
     """Runs a command in this process; never raises. ``is_terminal``: stdout says that it is one."""
-    stream = _Terminal if is_terminal else io.TextIOWrapper
-    out = stream(io.BytesIO(), encoding="utf-8", write_through=True)
-    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True)
+    written, told = io.BytesIO(), io.BytesIO()
+    out = (_Terminal if is_terminal else io.TextIOWrapper)(written, encoding="utf-8", write_through=True)
+    err = io.TextIOWrapper(told, encoding="utf-8", errors="backslashreplace", write_through=True)
     texts, status, trouble = tuple(map(str, words)), -1, ""
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -84,7 +84,7 @@ def run(*words: str | Path, is_terminal: bool = False) -> Ran:
             status = int(end.code or 0)
         except BaseException:
             trouble = traceback.format_exc()
-    said = [_text(stream) for stream in (out, err)]
+    said = [stream.getvalue().decode("utf-8", "replace") for stream in (written, told)]
     if not trouble and status not in _SAID:
         trouble = f"status {status}"
     if not trouble and (status == 2) and not said[1].strip():
@@ -94,9 +94,11 @@ def run(*words: str | Path, is_terminal: bool = False) -> Ran:
     return Ran(texts, status, *said, trouble)
 
 
-def _text(stream: io.TextIOWrapper) -> str:
-    assert isinstance(stream.buffer, io.BytesIO)
-    return stream.buffer.getvalue().decode("utf-8", "replace")
+def answered(*words: str | Path) -> Ran:
+    """The outcome of a command that must not fail, whatever it says."""
+    ran = run(*words)
+    assert not failures([ran])
+    return ran
 
 
 _PLAIN = [
@@ -134,15 +136,9 @@ def writers(directory: Path, files: Sequence[Path]) -> list[tuple[str, ...]]:
 def alone(lines: str, *words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Python that may use the modules of the tests, in a process of its own."""
     before = f"import sys\nfrom pathlib import Path\nsys.path[:] = {sys.path}\n"
-    return subprocess.run(
-        [sys.executable, "-c", before + lines, *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=10 * SECONDS,
-        env={**os.environ, **environment},
-    )
+    command = [sys.executable, "-c", before + lines, *map(str, words)]
+    limits = {"stdin": subprocess.DEVNULL, "timeout": 10 * SECONDS, "env": {**os.environ, **environment}}
+    return subprocess.run(command, capture_output=True, text=True, check=False, **limits)
 
 
 def outside(*words: str | Path, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:

@@ -79,22 +79,26 @@ class TestKilled:
         ("command", "step"),
         [
             ("kernels", 6),
-            pytest.param("kernels", campaign.step(1), marks=pytest.mark.campaign),
-            pytest.param("overview", campaign.step(12), marks=pytest.mark.campaign),
-            pytest.param("events", campaign.step(30), marks=pytest.mark.campaign),
+            *(pytest.param(command, campaign.step(step), marks=pytest.mark.campaign)
+              for command, step in (("kernels", 1), ("overview", 12), ("events", 30))),
         ],
-    )
+    )  # fmt: skip
     def test_at_every_stage(self, export, tmp_path, command, step):
         """At every so many of the changes."""
         done = program.alone(KILLS, tmp_path / "cache", str(step), command, export, "--format", "csv")
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) > 8
 
-    def test_what_a_living_process_writes_stays(self, tmp_path):
-        mine = tmp_path / partial_name()
-        mine.mkdir()
+    def test_what_a_living_process_writes_stays_and_what_another_machine_writes_does_for_a_day(self, tmp_path):
+        mine, other = tmp_path / partial_name(), tmp_path / ".partial-00000000-99999999-abc"
+        for path in (mine, other):
+            path.mkdir()
+            assert not is_abandoned(path)
         drop_abandoned(tmp_path)
-        assert mine.exists() and not is_abandoned(mine)
+        assert mine.exists() and other.exists()
+        os.utime(other, (1, 1))
+        drop_abandoned(tmp_path)
+        assert mine.exists() and not other.exists()
 
     @pytest.mark.parametrize("words", ["kernels", "info", "nccl-log", "demo --write-only --ranks 1 --directory"])
     def test_what_a_dead_process_left_goes_with_the_next_command(self, export, tmp_path, monkeypatch, words):
@@ -114,14 +118,6 @@ class TestKilled:
             assert len(left) == 2 and all(map(is_abandoned, left))
             program.run(*words, file)
             assert half_written(cache) == []
-
-    def test_what_another_machine_writes_stays_for_a_day(self, tmp_path):
-        other = tmp_path / ".partial-00000000-99999999-abc"
-        other.mkdir()
-        assert not is_abandoned(other)
-        os.utime(other, (1, 1))
-        drop_abandoned(tmp_path)
-        assert not other.exists()
 
 
 @pytest.mark.parametrize("command", ["kernels", pytest.param("events", marks=pytest.mark.campaign)])
@@ -163,11 +159,8 @@ class TestOthers:
     def test_what_is_made_is_for_the_user_alone(self, export, tmp_path):
         before = os.umask(0)
         try:
-            done = program.alone(
-                "import program\nfor name in ('kernels', 'nvtx'): program.run(name, sys.argv[1])",
-                export,
-                NSYSTUI_CACHE_DIR=str(tmp_path / "cache"),
-            )
+            lines = "import program\nfor name in ('kernels', 'nvtx'): program.run(name, sys.argv[1])"
+            done = program.alone(lines, export, NSYSTUI_CACHE_DIR=str(tmp_path / "cache"))
         finally:
             os.umask(before)
         assert done.returncode == 0, done.stderr
@@ -235,13 +228,8 @@ class TestTampered:
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
         asked = [(name, export, "--format", "csv") for name in ("kernels", "overview", "nvtx")]
         right = [program.run(*words).out for words in asked]
-        for what, place in (
-            ("report.json", 0.2),
-            ("report.json", 0.9),
-            ("answers/*.bin", 0.5),
-            ("*.results/result=*", 0.2),
-            ("*.results/result=*", 0.9),
-        ):
+        twice = [(what, place) for what in ("report.json", "*.results/result=*") for place in (0.2, 0.9)]
+        for what, place in (*twice, ("answers/*.bin", 0.5)):
             files = sorted((tmp_path / "cache").rglob(what))
             assert files, what
             for file in files:

@@ -51,13 +51,8 @@ def job(tmp_path_factory) -> list[Path]:
 def others(tmp_path_factory) -> list[Path]:
     """Exports of what the job has not: managed memory, MPI, graphs, and bare names."""
     directory = tmp_path_factory.mktemp("others")
-    makers = (
-        synthetic.unified_memory_export,
-        synthetic.whole_graph_export,
-        synthetic.two_process_export,
-        synthetic.simulation_export,
-    )
-    made = [hostile.renamed(make(directory / f"{make.__name__}.sqlite")) for make in makers]
+    names = ("unified_memory", "whole_graph", "two_process", "simulation")
+    made = [hostile.renamed(getattr(synthetic, f"{name}_export")(directory / f"{name}.sqlite")) for name in names]
     return [*made, synthetic.hostile_names_export(directory / "names.sqlite")]
 
 
@@ -73,6 +68,12 @@ def trouble(ran: program.Ran) -> str:
     found = hostile.unprintable(ran.out) | hostile.unprintable(ran.err)
     lines = [line for line in (ran.out + ran.err).split("\n") if hostile.unprintable(line)]
     return f"{ran.words[:3]} {ran.words[-2:]}: {sorted(found)}\n{lines[:3]}" if found else ""
+
+
+def expect_printable(ran: Sequence[program.Ran]) -> None:
+    """None has failed or has said anything that a terminal would obey or hide."""
+    assert not program.failures(ran)
+    assert not [found for one in ran if (found := trouble(one))]
 
 
 def asked(words: tuple[str, ...], files: list[Path], formats: Sequence[str] = FORMATS) -> list[program.Ran]:
@@ -95,8 +96,7 @@ def test_commands_print_nothing_that_a_terminal_obeys_or_hides(job, others):
     ran = [one for words in program.FEW for one in asked(words, job[:1], ("table",))]
     ran += [one for words in (("kernels",), ("info",)) for one in asked(words, job, ("csv", "json", "md"))]
     ran += [one for path in others for name in ("memory", "osrt") for one in asked((name,), [path], ("table",))]
-    assert not program.failures(ran)
-    assert not [found for one in ran if (found := trouble(one))]
+    expect_printable(ran)
 
 
 @pytest.mark.campaign
@@ -107,21 +107,15 @@ def test_no_command_prints_in_any_format_what_a_terminal_obeys_or_hides(part, jo
         ran += asked(words, job)
         if words[0] in ("memory", "mpi", "osrt", "events", "stats", "triage", "info"):
             ran += [one for path in others for one in asked(words, [path], ("table", "md"))]
-    assert not program.failures(ran)
-    assert not [found for one in ran if (found := trouble(one))]
-
-
-def writing(job: list[Path], directory: Path) -> list[tuple[str | Path, ...]]:
-    named = [("triage", *job, "-o", directory / name) for name in ("triage.md", "triage.txt")]
-    return [*program.writers(directory, job), *named, ("kernels", *job, "-o", directory / "job\x1b[5m" / "out.csv")]
+    expect_printable(ran)
 
 
 @pytest.mark.parametrize("which", [slice(1, 2), pytest.param(slice(None), marks=pytest.mark.campaign)], ids=str)
 def test_commands_that_write_files_say_so_in_printable_lines(job, tmp_path, which):
     """Data in the files is as it was; what Paraver shows and Markdown, made for people, is not."""
-    ran = [program.run(*words) for words in writing(job, tmp_path)[which]]
-    assert not program.failures(ran)
-    assert not [found for one in ran if (found := trouble(one))]
+    writing = [*program.writers(tmp_path, job), ("kernels", *job, "-o", tmp_path / "job\x1b[5m" / "out.csv")]
+    writing[-1:-1] = [("triage", *job, "-o", tmp_path / name) for name in ("triage.md", "triage.txt")]
+    expect_printable([program.run(*words) for words in writing[which]])
     files = [*tmp_path.glob("*.md"), *tmp_path.glob("*.txt"), *tmp_path.glob("job.*")]
     assert files
     for path in files:
@@ -170,15 +164,13 @@ def test_files_that_are_no_exports_and_words_that_make_no_sense(job, log, tmp_pa
         ("demo", "--write-only", "--ranks", "1", "--steps", "1", "--directory", tmp_path / "de\x1b[5mmo\udcff"),
     ]
     bad.with_suffix(".nsys-rep").write_bytes(b"QUADD")
-    ran = [program.run(*words) for words in asked]
-    assert not program.failures(ran)
-    assert not [found for one in ran if (found := trouble(one))]
+    expect_printable([program.run(*words) for words in asked])
 
 
 def test_logs_of_nccl(log):
-    for ran in asked(("nccl-log",), [log]):
-        assert not ran.trouble and not trouble(ran)
-        assert "n" in ran.out
+    ran = asked(("nccl-log",), [log])
+    expect_printable(ran)
+    assert all("n" in one.out for one in ran)
 
 
 def test_a_command_for_a_shell_is_one_quoted_printable_line(job):
@@ -218,10 +210,13 @@ WALKS = (
 )  # fmt: skip
 
 
-def on_screen(app: NsystuiApp) -> set[str]:
-    """The parts that a terminal would obey or hide: of the screen, and of the clipboard but tabs."""
-    text = "".join(segment.text for strip in app.screen._compositor.render_strips() for segment in strip)
-    return hostile.unprintable(text) | hostile.unprintable(app.clipboard.replace("\t", " "))
+class Found(dict):
+    """The parts that a terminal would obey or hide: of screens, and of the clipboard but tabs."""
+
+    def look(self, app: NsystuiApp, where: object) -> None:
+        text = "".join(segment.text for strip in app.screen._compositor.render_strips() for segment in strip)
+        if bad := hostile.unprintable(text) | hostile.unprintable(app.clipboard.replace("\t", " ")):
+            self[where] = sorted(bad)
 
 
 @pytest.mark.parametrize(
@@ -234,15 +229,14 @@ def on_screen(app: NsystuiApp) -> set[str]:
     ids=["few", "80x24", "160x48"],
 )
 async def test_every_screen_shows_and_copies_printable_text(job, cache_directory, size, walks):
-    found = {}
+    found = Found()
     async with jobs.running(job, cache_directory, size) as (app, pilot):
         for keys in walks:
             for number, key in enumerate(keys, 1):
                 await pilot.press(key)
-                if bad := on_screen(app):
-                    found[keys[:number]] = sorted(bad)
+                found.look(app, keys[:number])
             await back(app, pilot)
-    assert not found
+    assert found == {}
 
 
 async def back(app: NsystuiApp, pilot: object) -> None:
@@ -252,24 +246,21 @@ async def back(app: NsystuiApp, pilot: object) -> None:
 
 @pytest.mark.campaign
 async def test_recipes_have_screens_of_printable_text(job, cache_directory):
-    found = {}
+    found = Found()
     async with jobs.running(job, cache_directory, (160, 48)) as (app, pilot):
         for recipe in all_recipes():
             app.screen.open_question(recipe)
             await pilot.pause()
-            if bad := on_screen(app):
-                found[recipe.name] = sorted(bad)
+            found.look(app, recipe.name)
             await back(app, pilot)
-    assert not found
+    assert found == {}
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    "texts", [hostile.TEXTS[:2], pytest.param(hostile.TEXTS[2:], marks=pytest.mark.campaign)], ids=["few", "others"]
-)
+@pytest.mark.parametrize("texts", [hostile.TEXTS[:2], hostile.TEXTS[2:]], ids=["few", "others"])
 async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, cache_directory, texts):
     """A name is put into a filter by keys, and by hand from another window; what is cut of it is cleaned."""
-    found = {}
+    found = Found()
     async with jobs.running(job[:1], cache_directory) as (app, pilot):
         await pilot.press("2")
         for number, text in enumerate(texts):
@@ -278,35 +269,31 @@ async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, c
             for key in ("f", "e"):
                 await pilot.press(key)
                 assert app.screen.prompt.is_open
-                if bad := on_screen(app):
-                    found[number, key] = sorted(bad)
+                found.look(app, (number, key))
                 if key != "f":
                     app.screen.prompt._input.value = f"/no/{text}/x"
                     await pilot.press("enter")
                     assert app.screen.prompt.is_open
-                    if bad := on_screen(app):
-                        found[number, key, "enter"] = sorted(bad)
+                    found.look(app, (number, key, "enter"))
                 await pilot.press("home", "shift+end", "ctrl+x")
                 assert app.clipboard
-                if bad := on_screen(app):
-                    found[number, key, "copied"] = sorted(bad)
+                found.look(app, (number, key, "copied"))
                 await pilot.press("escape")
-    assert not found
+    assert found == {}
 
 
 async def test_the_screens_of_a_log_show_printable_text(log):
-    found = {}
+    found = Found()
     app = LogApp(Source((), logs=(str(log),)))
     async with app.run_test(size=jobs.WIDE) as pilot:
         jobs.line_with(app, "calls in")
         for key in ("b", "enter", "y", "escape", *"bbbbbb"):
             await pilot.press(key)
-            if bad := on_screen(app):
-                found[key] = sorted(bad)
+            found.look(app, key)
         for key in ("1", "L"):
             await pilot.press("escape", key)
             jobs.line_with(app, "no export is open")
-    assert not found
+    assert found == {}
 
 
 SEQUENCE = re.compile(
@@ -328,9 +315,7 @@ def sent(files: list[Path], cache: Path) -> tuple[set[bytes], set[bytes], str]:
         received = terminal.received
     found = [match.groups() for match in SEQUENCE.finditer(received)]
     colours = {numbers for numbers, end in found if end == b"m"}
-    others = {
-        numbers + end for numbers, end in found if end not in (None, b"m", *(bytes([one]) for one in b"ABCDGHXd"))
-    }
+    others = {numbers + end for numbers, end in found if end is not None and end not in b"mABCDGHXd"}
     return colours, others, SEQUENCE.sub(b"", received).decode()
 
 

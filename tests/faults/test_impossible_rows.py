@@ -24,12 +24,8 @@ from nsystui.store.session import Session
 NO_TIME = [("NULL", '"end"')]
 NO_END = [('"start"', "NULL")]
 NO_TIME_OF_THE_SESSION = [
-    ("9223372036854775807", "9223372036854775807"),
-    ("-9223372036854775808", '"end"'),
-    ("-5000000000", '"end"'),
-    ("'soon'", '"end"'),
-    ('"start"', "9223372036854775807"),
-    ("x'ff'", '"end"'),
+    *(("9223372036854775807", "9223372036854775807"), ('"start"', "9223372036854775807")),
+    *((start, '"end"') for start in ("-9223372036854775808", "-5000000000", "'soon'", "x'ff'")),
 ]
 BACKWARDS = [('"end" + 7', '"start"'), ('"start"', '"start" - 1')]
 MAY_BE_OPEN = re.compile("NVTX_EVENTS|MPI_.*|UCP_.*")
@@ -59,9 +55,8 @@ def with_impossible_rows(original: Path, path: Path) -> dict[str, list[int]]:
             for number, kind in enumerate(kinds):
                 for start, end in kind if has_end else [one for one in kind if one[0].find('"') < 0]:
                     values = [start if one == timed else end if one == "end" else f'"{one}"' for one in columns]
-                    done = connection.execute(
-                        f"INSERT INTO {table} ({names}) SELECT {', '.join(values)} FROM {table} {some} LIMIT 1"
-                    )
+                    row = f"SELECT {', '.join(values)} FROM {table} {some} LIMIT 1"
+                    done = connection.execute(f"INSERT INTO {table} ({names}) {row}")
                     added.setdefault(table, [0, 0, 0])[number] += done.rowcount
         connection.commit()
     return added
@@ -128,11 +123,9 @@ def test_every_command_answers_as_if_they_were_not_there_and_says_how_many_it_le
         assert len(found) <= 2 if ran.words[0] == "diff" else len(found) <= 1, ran.words
         for what, why in numbers(" ".join(found)).items():
             assert said.setdefault(what, why) == why, ran.words
-    if "CUPTI_ACTIVITY_KIND_KERNEL" in exports.added:
-        no_time, beyond, backwards = exports.added["CUPTI_ACTIVITY_KIND_KERNEL"]
-        assert said["GPU kernels"] == (
-            f"{no_time} without a time, {beyond} at no time of the session, {backwards} ending before the start"
-        )
+    if counts := exports.added.get("CUPTI_ACTIVITY_KIND_KERNEL"):
+        reasons = ("without a time", "at no time of the session", "ending before the start")
+        assert said["GPU kernels"] == ", ".join(map("{} {}".format, counts, reasons))
 
 
 def test_packed_every_command_says_all_of_them(exports, tmp_path):

@@ -84,11 +84,9 @@ def _kind(file: Path) -> str:
 
 
 def _filled(place: Path, asked: list[tuple[str, ...]]) -> Filled:
-    jobs = [
-        TrainingJob(ranks=2, steps=3, layers=2).write(place / "one"),
-        TrainingJob(ranks=2, steps=4, layers=1, seed=2).write(place / "two"),
-    ]
-    files, others = (sorted(job for job in made if job.suffix == ".sqlite") for made in jobs)
+    one, two = TrainingJob(ranks=2, steps=3, layers=2), TrainingJob(ranks=2, steps=4, layers=1, seed=2)
+    made = (one.write(place / "one"), two.write(place / "two"))
+    files, others = (sorted(path for path in job if path.suffix == ".sqlite") for job in made)
     for words in asked:
         program.run(*words, *others, *_ANSWERED)
     cache = Filled(place / "cache", files, others, {}, {})
@@ -97,9 +95,9 @@ def _filled(place: Path, asked: list[tuple[str, ...]]) -> Filled:
     assert not program.failures(list(cache.right.values()))
     for words in asked:
         _opened.clear()
-        _is_listening[0] = True
-        again = cache.ask(words)
-        _is_listening[0] = False
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(_is_listening, 0, True)
+            again = cache.ask(words)
         assert again.out == cache.right[words].out
         cache.reads[words] = set(_opened)
     return cache
@@ -159,14 +157,11 @@ TWIN = "another's"
 
 
 def _poison(cache: Filled, file: Path, way: str) -> None:
-    if way == TWIN:
-        twin = cache.twin(file)
-        if twin is not None:
-            _keeping_time(lambda one: one.write_bytes(twin.read_bytes()))(file)
-    elif way in ("gone", "a directory"):
-        WAYS[way](file)
-    else:
-        _keeping_time(WAYS[way])(file)
+    if way != TWIN:
+        change = WAYS[way] if way in ("gone", "a directory") else _keeping_time(WAYS[way])
+        change(file)
+    elif twin := cache.twin(file):
+        _keeping_time(lambda one: one.write_bytes(twin.read_bytes()))(file)
 
 
 def _wrong(cache: Filled, file: Path, way: str, asked: list[tuple[str, ...]]) -> list[str]:
@@ -193,8 +188,7 @@ def test_every_kind_in_some_ways(cache):
     ways = [way for other in WAYS for way in (TWIN, other)]
     kinds = list(cache.kinds().values())
     for number, files in enumerate(kinds[:: 3 if len(cache.right) < len(_FEW) else 1]):
-        read = [file for file in files if file.exists() and cache.readers(file)]
-        if read:
+        if read := [file for file in files if file.exists() and cache.readers(file)]:
             file = chance.choice(read)
             failed += _wrong(cache, file, ways[number % len(ways)], cache.readers(file)[:1])
             done += 1
@@ -235,11 +229,12 @@ class TestPackedJob:
         assert program.run("pack", *demo_job[:2], "-o", place / "packed").status == 0
         return place / "packed"
 
-    def copy(self, packed: Path, place: Path) -> Path:
-        return Path(shutil.copytree(packed, place / "packed"))
+    @pytest.fixture
+    def job(self, packed, tmp_path) -> Path:
+        """A copy of it."""
+        return Path(shutil.copytree(packed, tmp_path / "packed"))
 
-    def test_what_was_computed_is_computed_anew(self, packed, tmp_path):
-        job = self.copy(packed, tmp_path)
+    def test_what_was_computed_is_computed_anew(self, packed, job):
         for command, ways in (("overview", ("empty", "flipped")), ("nvtx", ("half", "garbage"))):
             right = program.run(command, packed, *_ANSWERED)
             for way in ways:
@@ -249,8 +244,7 @@ class TestPackedJob:
                 ran = program.run(command, job, *_ANSWERED)
                 assert (ran.out, ran.err, ran.trouble) == (right.out, right.err, ""), way
 
-    def test_what_was_computed_of_another_rank_is_computed_anew(self, packed, tmp_path):
-        job = self.copy(packed, tmp_path)
+    def test_what_was_computed_of_another_rank_is_computed_anew(self, packed, job):
         for file in job.glob("reports/rank=0/result=*"):
             other = job / "reports" / "rank=1" / file.name
             if other.exists():
@@ -259,8 +253,7 @@ class TestPackedJob:
             assert program.run(*words, job, *_ANSWERED).out == program.run(*words, packed, *_ANSWERED).out
 
     @pytest.mark.parametrize("name", ["report.json", "*.parquet"])
-    def test_a_damaged_file_is_named(self, packed, tmp_path, name):
-        job = self.copy(packed, tmp_path)
+    def test_a_damaged_file_is_named(self, job, name):
         file = next(iter(sorted(job.rglob(f"rank=0/{name}"))))
         whole = file.read_bytes()
         for way in ("empty", "half", "flipped", "garbage"):

@@ -17,12 +17,9 @@ from nsystui.store.session import Session
 DDP, H100 = "ddp-a100-rank0of4", "h100-2rank-moe-before"
 
 DURATIONS = {
-    DDP: 1837074135,
-    H100: 119443348968,
-    "cuda-graphs": 7862748874,
-    "alcf-allgather-rank0": 265059871,
+    DDP: 1837074135, H100: 119443348968, "cuda-graphs": 7862748874, "alcf-allgather-rank0": 265059871,
     "alcf-allgather-rank4": 138899278,
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -12,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
 from disks import fill, half_written, small_disk
-from synthetic import empty_export, two_process_export
+from synthetic import empty_export
 
 from nsystui.cli import main
 from nsystui.exports.opening import check
@@ -27,23 +29,6 @@ from nsystui.store.cache import Cache, PackedFiles, Partial, drop_left
 from nsystui.store.packing import Packer
 from nsystui.store.report import PackedReport
 from nsystui.store.session import Session
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return two_process_export(tmp_path_factory.mktemp("original") / "two.sqlite").read_bytes()
-
-
-@pytest.fixture
-def export(tmp_path: Path, original: bytes) -> Path:
-    path = tmp_path / "rank0.sqlite"
-    path.write_bytes(original)
-    return path
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "cache")
 
 
 @pytest.fixture
@@ -72,6 +57,10 @@ def places(cache: Cache) -> list[Path]:
     return sorted(cache.directory.iterdir())
 
 
+def names(cache: Cache) -> list[str]:
+    return [path.name for path in places(cache)]
+
+
 class TestHitsAndMisses:
     def test_another_name_for_the_same_file_is_the_same(self, export, cache, packs, monkeypatch, tmp_path):
         (tmp_path / "link.sqlite").symlink_to(export)
@@ -89,13 +78,12 @@ class TestHitsAndMisses:
             kernels(cache, export)
             assert len(packs) == number
 
-    def test_files_of_one_name_in_two_directories_do_not_meet(self, tmp_path, cache, original):
-        for folder in ("before", "after"):
-            (tmp_path / folder).mkdir()
-        one, other = tmp_path / "before/rank0.sqlite", tmp_path / "after/rank0.sqlite"
-        one.write_bytes(original)
-        empty_export(other)
-        assert (kernels(cache, one), kernels(cache, other), kernels(cache, one)) == (200, 0, 200)
+    def test_files_of_one_name_in_two_directories_do_not_meet_and_one_without_rows_is_kept(
+        self, tmp_path, cache, original, packs
+    ):
+        other = empty_export(tmp_path / original.name)
+        assert [kernels(cache, path) for path in (original, other, original, other)] == [200, 0, 200, 0]
+        assert packs == [original, other]
 
     def test_another_version_of_the_store_packs_anew(self, export, cache, packs, monkeypatch):
         kernels(cache, export)
@@ -103,19 +91,11 @@ class TestHitsAndMisses:
         kernels(cache, export)
         assert len(packs) == 2
 
-    def test_an_export_without_rows_is_kept_too(self, tmp_path, cache, packs):
-        path = empty_export(tmp_path / "empty.sqlite")
-        assert kernels(cache, path) == kernels(cache, path) == 0
-        assert len(packs) == 1
-
     def test_names_of_places_are_plain(self, tmp_path, cache, original):
-        names = ["it's 100% [*?].sqlite", "größe.sqlite", os.fsdecode(b"latin-\xe9.sqlite"), "-"]
-        for name in names:
-            (tmp_path / name).write_bytes(original)
-            kernels(cache, tmp_path / name)
-        assert len(places(cache)) == len(names)
-        for place in places(cache):
-            assert re.fullmatch("[a-zA-Z0-9-]+", place.name)
+        for name in ("it's 100% [*?].sqlite", "größe.sqlite", os.fsdecode(b"latin-\xe9.sqlite"), "-"):
+            kernels(cache, shutil.copyfile(original, tmp_path / name))
+        assert len(names(cache)) == 4
+        assert all(re.fullmatch("[a-zA-Z0-9-]+", name) for name in names(cache))
 
     def test_the_directory_may_be_called_anything(self, tmp_path, export, packs):
         for number, name in enumerate(["we[ir]d*?", "job=12", "report=7", "a b", "it's", "größe"], 1):
@@ -149,10 +129,8 @@ class TestDamage:
         (directory,) = places(cache)
         for number, (how, spoil) in enumerate(self.SPOILED.items(), 1):
             spoil(directory / "report.json", next(directory.glob("kernels-*.parquet")))
-            assert kernels(cache, export) == 200, how
-            assert len(packs) == 1 + number, how
-            assert kernels(cache, export) == 200, how
-            assert len(packs) == 1 + number, how
+            for _ in range(2):
+                assert (kernels(cache, export), len(packs)) == (200, 1 + number), how
             assert places(cache) == [directory], how
 
     def test_a_part_of_a_table_that_is_missing_is_noticed(self, export, cache, packs, monkeypatch):
@@ -161,8 +139,7 @@ class TestDamage:
         kernels(cache, export)
         (directory,) = places(cache)
         sorted(directory.glob("kernels-*.parquet"))[1].unlink()
-        assert kernels(cache, export) == 200
-        assert len(packs) == 2
+        assert (kernels(cache, export), len(packs)) == (200, 2)
 
     def test_a_file_in_the_place_of_a_pack(self, export, cache):
         cache.directory.mkdir()
@@ -173,50 +150,6 @@ class TestDamage:
 
 
 class TestTrimming:
-    def make(self, cache: Cache, *names: str) -> None:
-        """Packs of 1,000 bytes, the first used longest ago."""
-        for age, name in enumerate(reversed(names)):
-            directory = cache.directory / name
-            directory.mkdir(parents=True)
-            (directory / "kernels-00000.parquet").write_bytes(bytes(1_000 - 2))
-            (directory / "report.json").write_text("{}")
-            os.utime(directory / "report.json", (1_000_000 - age, 1_000_000 - age))
-
-    def test_what_was_used_longest_ago_goes_first_and_only_over_the_cap(self, tmp_path):
-        self.make(Cache(tmp_path / "cache"), "a", "b", "c", "d")
-        for cap, left in ((4_000, ["a", "b", "c", "d"]), (2_500, ["c", "d"])):
-            cache = Cache(tmp_path / "cache", cap=cap)
-            cache.trim()
-            assert [path.name for path in places(cache)] == left
-
-    def test_opening_counts_as_use(self, export, tmp_path, packs):
-        kernels(Cache(tmp_path / "cache"), export)
-        (mine,) = places(Cache(tmp_path / "cache"))
-        cache = Cache(tmp_path / "cache", cap=sum(file.stat().st_size for file in mine.iterdir()) + 1_500)
-        os.utime(mine / "report.json", (1, 1))
-        self.make(cache, "a", "b", "c")
-        kernels(cache, export)
-        cache.trim()
-        assert [path.name for path in places(cache)] == ["c", mine.name]
-        assert len(packs) == 1
-
-    def test_what_a_session_reads_from_stays_even_over_the_cap(self, tmp_path, original):
-        cache = Cache(tmp_path / "cache", cap=1)
-        paths = [tmp_path / f"rank{number}.sqlite" for number in range(3)]
-        for path in paths:
-            path.write_bytes(original)
-        assert kernels(cache, *paths) == 600
-        assert kernels(cache, paths[0]) == 200
-
-    def test_other_things_in_the_directory_stay(self, tmp_path):
-        cache = Cache(tmp_path / "cache", cap=0)
-        self.make(cache, "a")
-        (cache.directory / "notes.txt").write_text("mine")
-        (cache.directory / "exports").mkdir()
-        (cache.directory / "exports/rank0.sqlite").write_text("converted")
-        cache.trim()
-        assert [path.name for path in places(cache)] == ["exports", "notes.txt"]
-
     def put(self, cache: Cache, name: str, size: int, used: float) -> Path:
         """A file in the cache, last used so many seconds after the beginning; its directory too."""
         file = cache.directory / name
@@ -226,26 +159,58 @@ class TestTrimming:
             os.utime(path, (used, used))
         return file
 
+    def make(self, cache: Cache, *names: str) -> None:
+        """Packs of 1,000 bytes, the first used longest ago."""
+        for age, name in enumerate(reversed(names)):
+            self.put(cache, f"{name}/report.json", 2, 1_000_000 - age)
+            self.put(cache, f"{name}/kernels-00000.parquet", 1_000 - 2, time.time() + age)  # with its directory
+
+    def test_what_was_used_longest_ago_goes_first_and_only_over_the_cap(self, cache):
+        self.make(cache, "a", "b", "c", "d")
+        for cap, left in ((4_000, ["a", "b", "c", "d"]), (2_500, ["c", "d"])):
+            Cache(cache.directory, cap=cap).trim()
+            assert names(cache) == left
+
+    def test_opening_counts_as_use(self, export, cache, packs):
+        kernels(cache, export)
+        (mine,) = places(cache)
+        cache = Cache(cache.directory, cap=sum(file.stat().st_size for file in mine.iterdir()) + 1_500)
+        os.utime(mine / "report.json", (1, 1))
+        self.make(cache, "a", "b", "c")
+        kernels(cache, export)
+        cache.trim()
+        assert names(cache) == ["c", mine.name]
+        assert len(packs) == 1
+
+    def test_what_a_session_reads_from_stays_even_over_the_cap(self, tmp_path, original):
+        cache = Cache(tmp_path / "cache", cap=1)
+        paths = [shutil.copyfile(original, tmp_path / f"rank{number}.sqlite") for number in range(3)]
+        assert kernels(cache, *paths) == 600
+        assert kernels(cache, paths[0]) == 200
+
+    def test_other_things_in_the_directory_stay(self, tmp_path):
+        cache = Cache(tmp_path / "cache", cap=0)
+        self.make(cache, "a")
+        for name in ("notes.txt", "exports/rank0.sqlite"):
+            self.put(cache, name, 4, time.time())
+        cache.trim()
+        assert names(cache) == ["exports", "notes.txt"]
+
     def everything(self, cache: Cache) -> list[str]:
-        return sorted(
-            str(path.relative_to(cache.directory)) for path in cache.directory.rglob("*") if not path.is_dir()
-        )
+        files = (path for path in cache.directory.rglob("*") if not path.is_dir())
+        return sorted(str(path.relative_to(cache.directory)) for path in files)
 
     def test_everything_that_is_kept_counts(self, tmp_path):
         self.make(Cache(tmp_path / "cache"), "pack")
         cache = Cache(tmp_path / "cache", cap=5_000)
         self.put(cache, "pack/result=nvtx=1.bin", 1_000, 1)
-        self.put(cache, "answers/0123.bin", 1_000, 2_000_000)
-        self.put(cache, "exports/0123456789abcdef/rank0.sqlite", 1_000, 2_000_001)
-        self.put(cache, ".partial-1-abc/kernels-0.parquet", 1_000, 2_000_002)
+        kept = [".partial-1-abc/kernels-0.parquet", "answers/0123.bin", "exports/0123456789abcdef/rank0.sqlite"]
+        for number, name in enumerate(kept):
+            self.put(cache, name, 1_000, 2_000_002 - number)
         cache.trim()
         assert len(self.everything(cache)) == 6
         Cache(cache.directory, cap=4_999).trim()
-        assert self.everything(cache) == [
-            ".partial-1-abc/kernels-0.parquet",
-            "answers/0123.bin",
-            "exports/0123456789abcdef/rank0.sqlite",
-        ]
+        assert self.everything(cache) == kept
 
     def test_whatever_it_is_the_oldest_goes_first(self, tmp_path):
         files = {
@@ -295,13 +260,10 @@ class TestTrimming:
         looked: list[float] = []
         trim = Cache.trim
         monkeypatch.setattr(Cache, "trim", lambda cache, keep=(): (looked.append(cache.cap), trim(cache, keep))[1])
-        for number in range(4):
-            (tmp_path / f"rank{number}.sqlite").write_bytes(original)
-        paths = [tmp_path / f"rank{number}.sqlite" for number in range(4)]
-        kernels(Cache(tmp_path / "cache"), *paths)
-        assert len(looked) == 1
-        kernels(Cache(tmp_path / "other", cap=1), *paths)
-        assert len(looked) == 5
+        paths = [shutil.copyfile(original, tmp_path / f"rank{number}.sqlite") for number in range(4)]
+        for cache, expected in ((Cache(tmp_path / "cache"), 1), (Cache(tmp_path / "other", cap=1), 5)):
+            kernels(cache, *paths)
+            assert len(looked) == expected
 
     def test_a_pack_that_another_process_removes_meanwhile_is_no_failure(self, export, cache, monkeypatch):
         self.make(cache, "a", "b")
@@ -331,10 +293,8 @@ class TestUnwritable:
     WORDS = """
 import resource, sys
 from pathlib import Path
-from typing import Any
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
-from nsystui.store.cache import drop_left
 from nsystui.store import tables
 import sqlalchemy as sa
 if len(sys.argv) > 3:
@@ -357,7 +317,16 @@ print("KERNELS", session.scalar(sa.select(sa.func.count()).select_from(tables.ke
             assert first.startswith(f"WARNING the cache {directory} cannot be written (Permission denied)"), mode
             assert last == "KERNELS 200", mode
 
-    def test_a_full_pack_in_a_directory_that_is_only_readable_is_used(self, export, tmp_path, cache, unprivileged):
+    def test_a_disk_that_fills_up_half_way(self, export, tmp_path):
+        directory = tmp_path / "cache"
+        words = [sys.executable, "-c", self.WORDS, str(export), str(directory), "3000"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        first, last = done.stdout.splitlines()
+        assert first.startswith(f"WARNING the cache {directory} cannot be written (")
+        assert last == "KERNELS 200"
+        assert list(directory.iterdir()) == []
+
+    def test_a_full_pack_in_a_directory_that_is_only_readable_is_used(self, export, cache, unprivileged):
         kernels(cache, export)
         (mine,) = places(cache)
         for path, mode in ((mine / "report.json", 0o400), (mine, 0o500), (cache.directory, 0o500)):
@@ -373,20 +342,8 @@ os.utime = lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permissio
             mine.chmod(0o700)
         assert done.stdout.splitlines() == ["KERNELS 200"], done.stderr
 
-    def test_a_disk_that_fills_up_half_way(self, export, tmp_path):
-        directory = tmp_path / "cache"
-        words = [sys.executable, "-c", self.WORDS, str(export), str(directory), "3000"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        first, last = done.stdout.splitlines()
-        assert first.startswith(f"WARNING the cache {directory} cannot be written (")
-        assert last == "KERNELS 200"
-        assert list(directory.iterdir()) == []
-
     def test_facts_that_cannot_be_written(self, export, cache, monkeypatch):
-        def full(path: Path, text: str, encoding: str) -> int:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(Path, "write_text", full)
+        monkeypatch.setattr(Path, "write_text", Mock(side_effect=OSError(28, "No space left on device")))
         warnings: list[str] = []
         assert kernels(cache, export, warn=warnings) == 200
         assert "No space left on device" in warnings[0]
@@ -408,9 +365,8 @@ class TestFullDisk:
                 assert session.scalar(counted.select_from(tables.kernels).join(tables.api_calls, sa.true())) > 200
             assert list((disk / "cache").iterdir()) == []
         (warning,) = warnings
-        assert "cannot be written (" in warning
-        assert "No space left on device" in warning
-        assert "keeping columns in memory" in warning
+        for said in ("cannot be written (", "No space left on device", "keeping columns in memory"):
+            assert said in warning
 
     def test_arrays_are_not_kept(self, export, tmp_path):
         with small_disk(tmp_path) as disk, closing(Session(Cache(disk / "cache"), warn=pytest.fail)) as session:
@@ -437,7 +393,7 @@ class TestSideBySide:
         """Both pack, one wins, both work, one pack remains."""
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(lambda _: kernels(cache, export), range(4))) == [200] * 4
-        assert [path.name[0] for path in places(cache)] == ["r"]
+        assert [name[0] for name in names(cache)] == ["r"]
 
     def test_another_process_was_faster(self, export, cache, monkeypatch):
         finish = Partial.finish
@@ -461,5 +417,4 @@ class TestPlace:
 
     def test_only_the_user_may_look_into_a_new_cache(self, export, cache):
         kernels(cache, export)
-        assert cache.directory.stat().st_mode & 0o077 == 0
-        assert places(cache)[0].stat().st_mode & 0o077 == 0
+        assert [path.stat().st_mode & 0o077 for path in (cache.directory, places(cache)[0])] == [0, 0]

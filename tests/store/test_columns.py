@@ -7,24 +7,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import cache as cache_of
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
+import synthetic
 from support import damage_rows, edit, real_exports
-from synthetic import (
-    all_tables_export,
-    cpu_only_export,
-    empty_export,
-    hostile_names_export,
-    instrumented_nccl_export,
-    old_schema_export,
-    open_ranges_export,
-    payload_export,
-    simulation_export,
-    two_process_export,
-    unified_memory_export,
-)
 
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
@@ -42,18 +32,9 @@ from nsystui.store.views import used_columns
 
 KERNELS, CALLS = tables.kernels, tables.api_calls
 NATIVE = "CUPTI_ACTIVITY_KIND_KERNEL"
-MAKERS: tuple[Callable[[Path], Path], ...] = (
-    all_tables_export,
-    cpu_only_export,
-    empty_export,
-    hostile_names_export,
-    instrumented_nccl_export,
-    old_schema_export,
-    open_ranges_export,
-    payload_export,
-    simulation_export,
-    two_process_export,
-    unified_memory_export,
+MADE = (
+    *("all_tables", "cpu_only", "empty", "hostile_names", "instrumented_nccl", "old_schema", "open_ranges"),
+    *("payload", "simulation", "two_process", "unified_memory"),
 )
 
 
@@ -61,7 +42,7 @@ MAKERS: tuple[Callable[[Path], Path], ...] = (
 def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     directory = tmp_path_factory.mktemp("exports")
     job = TrainingJob(ranks=1, steps=2, layers=2).write(directory)
-    return [*job, *(maker(directory / f"{maker.__name__}.sqlite") for maker in MAKERS)]
+    return [*job, *(getattr(synthetic, f"{name}_export")(directory / f"{name}.sqlite") for name in MADE)]
 
 
 @pytest.fixture(scope="module")
@@ -91,16 +72,6 @@ def of_packs(packed: Callable[[Path], Session]) -> Callable[[Path], dict[str, ob
 
 
 @pytest.fixture
-def export(tmp_path: Path) -> Path:
-    return two_process_export(tmp_path / "rank0.sqlite")
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "cache")
-
-
-@pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The queries that went to SQLite by the reader."""
     queries: list[str] = []
@@ -114,21 +85,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return queries
 
 
-@pytest.fixture(params=["memory", "cache"])
-def partly(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Session]]:
+@pytest.fixture
+def partly(both: Callable[..., Session]) -> Callable[..., Session]:
     """Opens exports without packing them."""
-    opened: list[Session] = []
-
-    def add(*paths: Path) -> Session:
-        cache = Cache(tmp_path / "cache") if request.param == "cache" else None
-        opened.append(Session(cache=cache, warn=pytest.fail))
-        for path in paths:
-            opened[-1].add(path, whole=False)
-        return opened[-1]
-
-    yield add
-    for session in opened:
-        session.close()
+    return partial(both, whole=False)
 
 
 def names(session: Session) -> list[str]:
@@ -142,26 +102,18 @@ def answered(session: Session, report: Question) -> object:
 
 
 cached_in_campaign = pytest.mark.parametrize(
-    "partly", ["memory", pytest.param("cache", marks=pytest.mark.campaign)], indirect=True
+    "both", ["memory", pytest.param("cache", marks=pytest.mark.campaign)], indirect=True
 )
 """What takes long: always in memory, through a cache in campaigns."""
 
 
 class TestSameAsPacked:
     @pytest.mark.campaign
-    @cached_in_campaign
-    def test_one_report_after_the_other(self, exports, partly, of_packs):
-        """Of one export: that the columns of every export are the same is told row by row below."""
-        self.ask_all(partly, of_packs, exports[0])
-
-    @pytest.mark.campaign
-    @pytest.mark.parametrize("partly", ["memory"], indirect=True)
-    def test_of_more_exports_too(self, exports, partly, of_packs):
-        self.ask_all(partly, of_packs, exports[1], *sorted(real_exports(), key=lambda real: real.stat().st_size)[:2])
-
-    @staticmethod
-    def ask_all(partly, of_packs, *paths: Path) -> None:
-        for path in paths:
+    @pytest.mark.parametrize(("both", "few"), [("memory", True), ("cache", True), ("memory", False)], indirect=["both"])
+    def test_one_report_after_the_other(self, exports, partly, of_packs, few):
+        """Of few exports: that the columns of every export are the same is told row by row below."""
+        others = [exports[1], *sorted(real_exports(), key=lambda real: real.stat().st_size)[:2]]
+        for path in exports[:1] if few else others:
             with closing(partly(path)) as session:
                 for report in all_reports():
                     assert answered(session, report) == of_packs(path)[report.name], (path.name, report.name)
@@ -186,13 +138,11 @@ class TestSameAsPacked:
                 assert found.metadata == expected.metadata, one.name
                 assert dict(found.counts) == expected.counts, one.name
 
-    def test_chunks_of_any_size(self, export, partly, monkeypatch):
-        query = sa.select(CALLS.c.row, CALLS.c.name, CALLS.c.start)
-        with closing(Session()) as whole:
-            whole.add(export)
-            expected = whole.rows(query.order_by(CALLS.c.row))
+    def test_chunks_of_any_size(self, original, partly, packed, monkeypatch):
+        query = sa.select(CALLS.c.row, CALLS.c.name, CALLS.c.start).order_by(CALLS.c.row)
+        expected = packed(original).rows(query)
         monkeypatch.setattr(on_demand, "CHUNK_ROWS", 7)
-        assert partly(export).rows(query.order_by(CALLS.c.row)) == expected
+        assert partly(original).rows(query) == expected
 
     @pytest.mark.parametrize(
         "change",
@@ -202,18 +152,16 @@ class TestSameAsPacked:
             "SET rowid = rowid + 3000000000 WHERE rowid > 50",  # a gap
         ],
     )
-    def test_unusual_rows(self, export, partly, change):
+    def test_unusual_rows(self, export, partly, session, change):
         edit(export, f"UPDATE {NATIVE} {change}")
         query = sa.select(KERNELS.c.start, KERNELS.c.name)
-        with closing(Session()) as whole:
-            whole.add(export)
-            assert sorted(partly(export).rows(query)) == sorted(whole.rows(query))
-            assert whole.count(KERNELS) == 200
+        session.add(export)
+        assert sorted(partly(export).rows(query)) == sorted(session.rows(query))
+        assert session.count(KERNELS) == 200
 
-    def test_beside_reports_that_are_packed(self, tmp_path, partly):
-        first, second = (two_process_export(tmp_path / f"{name}.sqlite") for name in "ab")
-        session = partly(first)
-        session.add(second, whole=True)
+    def test_beside_reports_that_are_packed(self, original, export, partly):
+        session = partly(original)
+        session.add(export, whole=True)
         query = sa.select(KERNELS.c.report, sa.func.count()).group_by(KERNELS.c.report).order_by(KERNELS.c.report)
         assert session.rows(query) == [(0, 200), (1, 200)]
         assert len(session.rows(sa.select(KERNELS))) == 400
@@ -235,38 +183,36 @@ class TestOnlyWhatIsAsked:
         session.rows(sa.select(KERNELS.c.name))
         assert read == []
 
-    def test_no_column_that_the_export_does_not_have_is_fetched(self, tmp_path, partly, read):
-        old = old_schema_export(tmp_path / "old.sqlite")
+    def test_no_column_that_the_export_does_not_have_is_fetched(self, exports, partly, read):
+        (old,) = [path for path in exports if path.stem == "old_schema"]
         partly(old).rows(sa.select(KERNELS.c.green_context, KERNELS.c.start))
         assert not any("CAST(NULL" in query for query in read if NATIVE in query)
 
-    def test_a_count_reads_no_more_than_it_must(self, export, partly, read):
-        assert partly(export).scalar(sa.select(sa.func.count()).select_from(KERNELS)) == 200
+    def test_a_count_reads_no_more_than_it_must(self, original, partly, read):
+        assert partly(original).scalar(sa.select(sa.func.count()).select_from(KERNELS)) == 200
         assert not any("demangledName" in query for query in read)
 
-    def test_a_summary_reads_its_rows_once(self, export, partly, monkeypatch):
+    def test_a_summary_reads_its_rows_once(self, original, partly, monkeypatch):
         monkeypatch.setattr(on_demand, "count", lambda *_: pytest.fail("the rows are counted before they are read"))
-        assert len(kernel_summary(partly(export), Selection()))
+        assert len(kernel_summary(partly(original), Selection()))
 
-    def test_more_columns_come_to_those_that_are_there(self, export, partly):
-        session = partly(export)
+    def test_more_columns_come_to_those_that_are_there(self, original, partly, packed):
+        session = partly(original)
         session.rows(sa.select(KERNELS.c.name))
         both = sa.select(KERNELS.c.name, KERNELS.c.device).order_by(KERNELS.c.name, KERNELS.c.device)
-        with closing(Session()) as whole:
-            whole.add(export)
-            assert session.rows(both) == whole.rows(both)
+        assert session.rows(both) == packed(original).rows(both)
         assert len(names(session)) == 200
 
-    def test_what_python_makes_is_made_without_packing(self, export, partly, monkeypatch):
+    def test_what_python_makes_is_made_without_packing(self, original, partly, monkeypatch):
         monkeypatch.setattr(Packer, "run", lambda _: pytest.fail("packed"))
-        session = partly(export)
+        session = partly(original)
         assert len(names(session)) == 200
         assert len(session.rows(sa.select(tables.devices))) == 2
         assert session.reports[0].count(tables.devices) == 2
         assert session.rows(sa.select(tables.nccl_calls)) == []
 
     def test_of_nccl_calls_only_ranges_that_may_be_some(self, tmp_path, partly, read):
-        session = partly(payload_export(tmp_path / "payload.sqlite"))
+        session = partly(synthetic.payload_export(tmp_path / "payload.sqlite"))
         calls = session.scalar(sa.select(sa.func.count()).select_from(tables.nccl_calls))
         assert calls == session.reports[0].count(tables.nccl_calls) > 0
         (scan,) = [query for query in read if "blob" in query]
@@ -304,13 +250,9 @@ class TestKept:
         assert read == []
 
     def test_an_interrupted_reading_leaves_nothing(self, export, cache, ask, monkeypatch):
-        def stop(*_: object) -> int:
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Partial, "write", stop)
-            with pytest.raises(KeyboardInterrupt):
-                ask(export)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Partial, "write", Mock(side_effect=KeyboardInterrupt))
+            ask(export)
         assert list(cache.directory.iterdir()) == []
         assert len(ask(export)) == 200
 
@@ -333,11 +275,11 @@ class TestKept:
         Cache(cache.directory, cap=0).trim()
         assert list(cache.directory.iterdir()) == []
 
-    def test_what_a_session_reads_from_stays(self, export, cache):
+    def test_what_a_session_reads_from_stays(self, export, original, cache):
         with closing(Session(cache=Cache(cache.directory, cap=0))) as session:
             session.add(export, whole=False)
             names(session)
-            session.add(two_process_export(export.with_name("other.sqlite")))
+            session.add(original)
             assert len(names(session)) == 400
 
     def test_a_cache_that_cannot_be_written_is_a_warning_and_memory(self, export, cache, ask):
@@ -350,20 +292,17 @@ class TestKept:
 
 
 class TestDamagedExports:
-    def test_what_is_no_export_is_told_at_once(self, tmp_path, partly):
-        (tmp_path / "no.sqlite").write_bytes(b"no export")
-        with pytest.raises(ExportError, match="not a SQLite file"):
-            partly(tmp_path / "no.sqlite")
-
     @pytest.fixture
     def damaged(self, exports: list[Path], tmp_path: Path) -> Path:
         """An export whose schema is whole, and whose rows are not."""
-        path = tmp_path / "damaged.sqlite"
-        shutil.copy(exports[0], path)
+        path = Path(shutil.copy(exports[0], tmp_path / "damaged.sqlite"))
         damage_rows(path, NATIVE)
         return path
 
-    def test_pages_that_cannot_be_read_are_an_error_of_the_export(self, damaged, partly):
+    def test_what_is_no_export_is_told_at_once_and_damaged_pages_when_they_are_read(self, tmp_path, damaged, partly):
+        (tmp_path / "no.sqlite").write_bytes(b"no export")
+        with pytest.raises(ExportError, match="not a SQLite file"):
+            partly(tmp_path / "no.sqlite")
         session = partly(damaged)
         with pytest.raises(ExportError, match="SQLite cannot read it"):
             names(session)
@@ -382,21 +321,16 @@ class TestDamagedExports:
 
 def test_the_columns_that_a_query_uses_are_found_anywhere_in_it():
     inner = sa.select(KERNELS.c.name.label("text"), (KERNELS.c.end - KERNELS.c.start).label("length")).subquery()
-    exists = sa.exists().where(CALLS.c.correlation_id == 7)
+    nested = sa.select(inner.c.text, sa.func.sum(inner.c.length)).where(sa.exists().where(CALLS.c.correlation_id == 7))
     other = KERNELS.alias("other")
     window = sa.func.row_number().over(partition_by=other.c.device, order_by=other.c.row)
+    union = sa.union_all(sa.select(KERNELS.c.start), sa.select(CALLS.c.end))
     cases = [
-        (
-            sa.select(inner.c.text, sa.func.sum(inner.c.length)).where(exists),
-            {"kernels": {"name", "start", "end"}, "api_calls": {"correlation_id"}},
-        ),
+        (nested, {"kernels": {"name", "start", "end"}, "api_calls": {"correlation_id"}}),
         (sa.select(KERNELS), {"kernels": set(KERNELS.c.keys())}),
         (sa.select(sa.func.count()).select_from(KERNELS), {"kernels": set()}),
         (sa.select(window), {"kernels": {"device", "row"}}),
-        (
-            sa.union_all(sa.select(KERNELS.c.start), sa.select(CALLS.c.end)),
-            {"kernels": {"start"}, "api_calls": {"end"}},
-        ),
+        (union, {"kernels": {"start"}, "api_calls": {"end"}}),
     ]
     for query, expected in cases:
         assert used_columns(query) == expected, query

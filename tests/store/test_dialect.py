@@ -76,6 +76,16 @@ def test_an_expression_has_its_value(engine, kind):
     assert type(found) is type(value)
 
 
+COUNT, HALF = sa.func.count(), END.op("//")(2)
+OWN, MORE = (sa.select(given(*pairs)).subquery("own") for pairs in ((("a", 5), ("b", 6)), (("b", 6),)))
+NAMED = sa.select(given(("a", 5), ("b", 6))).cte("own")
+GROUPS = sa.select(sa.func.coalesce(NAME, "").label("name"), sa.func.sum(VALUE), COUNT).group_by(sa.text("name"))
+AGGREGATES = (sa.func.median(VALUE), sa.func.arg_max(NAME, SHARE), sa.func.quantile_disc(VALUE, 0.5))
+PLACE = sa.func.row_number().over(partition_by=NAME, order_by=END.desc())
+PAIRWISE = sa.func.sum(END).over(order_by=END, rows=(-1, 0))
+LETTERS = sa.func.unnest(sa.literal(["x", "y"], sa.ARRAY(sa.Text)), type_=sa.Text).label("name")
+LATER = sa.tuple_(NAME, END) > sa.tuple_(sa.literal("a"), sa.literal(1))
+JOINED, OUTER = (sa.select(of.c.number, END).order_by(END) for of in (OWN, MORE))
 QUERIES = {
     "columns with reserved words and capitals": (
         sa.select(END, VALUE.label("Total Time (ns)")).order_by(END.desc()).limit(2),
@@ -83,44 +93,20 @@ QUERIES = {
     ),
     "a page": (sa.select(END).order_by(END).limit(2).offset(1), [(2,), (3,)]),
     "missing values last": (sa.select(VALUE).order_by(VALUE.desc().nulls_last()), [(30,), (20,), (10,), (None,)]),
-    "groups": (
-        sa.select(sa.func.coalesce(NAME, "").label("name"), sa.func.sum(VALUE), sa.func.count())
-        .group_by(sa.text("name"))
-        .having(sa.func.count() < 3)
-        .order_by(sa.text("name")),
-        [("", None, 1), ("a", 30, 2), ("b", 30, 1)],
-    ),
+    "groups": (GROUPS.having(COUNT < 3).order_by(sa.text("name")), [("", None, 1), ("a", 30, 2), ("b", 30, 1)]),
     "the same parameter selected and grouped": (
-        (lambda part: sa.select(part, sa.func.count()).group_by(part).order_by(part))(END.op("//")(2)),
+        sa.select(HALF, COUNT).group_by(HALF).order_by(HALF),
         [(0, 1), (1, 2), (2, 1)],
     ),
-    "aggregates of DuckDB": (
-        sa.select(sa.func.median(VALUE), sa.func.arg_max(NAME, SHARE), sa.func.quantile_disc(VALUE, 0.5)),
-        [(20.0, "b", 20)],
-    ),
-    "an aggregate of some rows": (
-        sa.select(sa.func.count().filter(NAME == "a"), sa.func.count(NAME.distinct())),
-        [(2, 2)],
-    ),
+    "aggregates of DuckDB": (sa.select(*AGGREGATES), [(20.0, "b", 20)]),
+    "an aggregate of some rows": (sa.select(COUNT.filter(NAME == "a"), sa.func.count(NAME.distinct())), [(2, 2)]),
     "different rows": (sa.select(NAME).where(NAME.is_not(None)).distinct().order_by(NAME), [("a",), ("b",)]),
     "windows of rows": (
-        sa.select(
-            END,
-            sa.func.row_number().over(partition_by=NAME, order_by=END.desc()),
-            sa.func.sum(END).over(order_by=END, rows=(-1, 0)),
-        ).order_by(END),
+        sa.select(END, PLACE, PAIRWISE).order_by(END),
         [(1, 2, 1), (2, 1, 3), (3, 1, 5), (4, 1, 7)],
     ),
-    "a list of values, joined": (
-        (lambda of: sa.select(of.c.number, END).join_from(TABLE, of, of.c.name == NAME).order_by(END))(
-            sa.select(given(("a", 5), ("b", 6))).subquery("own")
-        ),
-        [(5, 1), (5, 2), (6, 3)],
-    ),
-    "a list of values, named": (
-        (lambda of: sa.select(sa.func.max(of.c.number)))(sa.select(given(("a", 5), ("b", 6))).cte("own")),
-        [(6,)],
-    ),
+    "a list of values, joined": (JOINED.join_from(TABLE, OWN, OWN.c.name == NAME), [(5, 1), (5, 2), (6, 3)]),
+    "a list of values, named": (sa.select(sa.func.max(NAMED.c.number)), [(6,)]),
     "rows for which there are others": (
         sa.select(END).where(sa.exists().where(given(("b", 1)).c.name == NAME)),
         [(3,)],
@@ -129,22 +115,9 @@ QUERIES = {
         sa.union_all(sa.select(END).where(END < 2), sa.select(END).where(END > 3)).order_by(sa.text('"end"')),
         [(1,), (4,)],
     ),
-    "the elements of a list": (
-        sa.select(sa.func.unnest(sa.literal(["x", "y"], sa.ARRAY(sa.Text)), type_=sa.Text).label("name")),
-        [("x",), ("y",)],
-    ),
-    "compared as one": (
-        sa.select(END)
-        .where(NAME.is_not(None), sa.tuple_(NAME, END) > sa.tuple_(sa.literal("a"), sa.literal(1)))
-        .order_by(END),
-        [(2,), (3,)],
-    ),
-    "outer": (
-        (lambda of: sa.select(END, of.c.number).outerjoin_from(TABLE, of, of.c.name == NAME).order_by(END))(
-            sa.select(given(("b", 6))).subquery("own")
-        ),
-        [(1, None), (2, None), (3, 6), (4, None)],
-    ),
+    "the elements of a list": (sa.select(LETTERS), [("x",), ("y",)]),
+    "compared as one": (sa.select(END).where(NAME.is_not(None), LATER).order_by(END), [(2,), (3,)]),
+    "outer": (OUTER.outerjoin_from(TABLE, MORE, MORE.c.name == NAME), [(None, 1), (None, 2), (6, 3), (None, 4)]),
 }
 
 

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from itertools import product
+from itertools import accumulate, product
 from pathlib import Path
+from unittest.mock import Mock
 
 import duckdb
 import pytest
 import sqlalchemy as sa
-from synthetic import benchmark_export, two_process_export
+from synthetic import benchmark_export
 
 from nsystui.base import resources
 from nsystui.base.errors import ExportError, UsageError
 from nsystui.base.resources import NICE
 from nsystui.base.units import parse_size, size_words
 from nsystui.store import tables
-from nsystui.store.cache import Cache, Partial
+from nsystui.store.cache import Partial
 from nsystui.store.database import SMALLEST_MEMORY, Limits
 from nsystui.store.on_demand import OnDemand
 from nsystui.store.packing import Packer, Progress
@@ -33,11 +35,6 @@ NAMES = sa.select(tables.kernels.c.name)
 
 
 @pytest.fixture(scope="module")
-def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return two_process_export(tmp_path_factory.mktemp("export") / "rank0.sqlite")
-
-
-@pytest.fixture(scope="module")
 def larger_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return benchmark_export(tmp_path_factory.mktemp("export") / "larger.sqlite", kernels=20_000)
 
@@ -46,29 +43,15 @@ def larger_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def on_packing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Packer], object]], None]:
     """Calls a function with each packer before it runs."""
     run = Packer.run
-
-    def call(function: Callable[[Packer], object]) -> None:
-        monkeypatch.setattr(Packer, "run", lambda packer: (function(packer), run(packer))[1])
-
-    return call
+    return lambda call: monkeypatch.setattr(Packer, "run", lambda packer: (call(packer), run(packer))[1])
 
 
 class TestSizes:
     def test_are_read_as_people_write_them(self):
         sizes = {
-            "512M": 512 * MB,
-            "1.5G": 1536 * MB,
-            "2GiB": 2048 * MB,
-            "2 gib": 2048 * MB,
-            "2 gb": 2_000_000_000,
-            "160 kB": 160_000,
-            ".5g": 512 * MB,
-            "1T": 1 << 40,
-            "64k": 65_536,
-            "1048576": MB,
-            "0": 0,
-            "100B": 100,
-        }
+            "512M": 512 * MB, "1.5G": 1536 * MB, "2GiB": 2048 * MB, "2 gib": 2048 * MB, "2 gb": 2_000_000_000,
+            "160 kB": 160_000, ".5g": 512 * MB, "1T": 1 << 40, "64k": 65_536, "1048576": MB, "0": 0, "100B": 100,
+        }  # fmt: skip
         assert {text: parse_size(text) for text in sizes} == sizes
 
     @pytest.mark.parametrize("text", ["", "M", "lots", "-1G", "1,5G", "1.5.2G", "1e9", "512 M B", "2P", "½G", "nan"])
@@ -93,24 +76,22 @@ class TestShares:
             limits = Limits(threads)
             assert (limits.packs, limits.chunks) == (threads, threads)
 
-    def test_the_session_has_the_rest_while_something_is_packed_and_all_of_it_before_and_after(
-        self, export, tmp_path, on_packing
+    def test_the_session_has_the_rest_while_something_is_packed_and_all_of_it_otherwise(
+        self, export, cache, on_packing
     ):
         seen: list[tuple[int, int]] = []
         on_packing(lambda packer: seen.append((memory_of(packer.connection), memory_of(session.database))))
         limits = Limits(memory=300 * MB)
-        with closing(Session(Cache(tmp_path / "cache"), limits)) as session:
+        with closing(Session(cache, limits)) as session:
             before = memory_of(session.database)
             session.add(export)
             after = memory_of(session.database)
         assert before == after == limits.memory
         assert seen == [(150 * MB, 150 * MB)]
 
-    def test_where_the_session_cannot_spare_the_memory_packing_takes_place_in_its_own(
-        self, export, tmp_path, on_packing
-    ):
+    def test_where_the_session_cannot_spare_the_memory_packing_takes_place_in_its_own(self, export, cache, on_packing):
         seen: list[int] = []
-        with closing(Session(Cache(tmp_path / "cache"), Limits(memory=200 * MB))) as session:
+        with closing(Session(cache, Limits(memory=200 * MB))) as session:
             session.database.execute("CREATE TABLE large AS SELECT hash(range) AS x FROM range(15000000)")
             on_packing(lambda packer: seen.append(memory_of(packer.connection)))
             session.add(export)
@@ -119,41 +100,29 @@ class TestShares:
 
     @pytest.mark.parametrize(("limits", "most"), [(Limits(1), 1), (Limits(2), 2), (Limits(4, SMALLEST_MEMORY), 1)])
     def test_no_more_exports_are_packed_at_once_than_there_are_threads_and_memory_for(
-        self, tmp_path, export, monkeypatch, limits, most
+        self, tmp_path, original, cache, monkeypatch, limits, most
     ):
-        assert at_once(tmp_path, export, monkeypatch, limits) <= most
+        """Of four that four threads add."""
+        run, changes = Packer.run, []  # appending is one step for threads
+
+        def counted(packer: Packer) -> PackedReport:
+            changes.append(1)
+            try:
+                return run(packer)
+            finally:
+                changes.append(-1)
+
+        monkeypatch.setattr(Packer, "run", counted)
+        paths = [shutil.copyfile(original, tmp_path / f"rank{number}.sqlite") for number in range(4)]
+        with closing(Session(cache, limits)) as session, ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda item: session.add(item[1], index=item[0]), enumerate(paths)))
+            assert len(session.rows(NAMES)) == 800
+        assert max(accumulate(changes)) <= most
 
 
 def memory_of(connection) -> int:
     ((text,),) = connection.cursor().sql("SELECT current_setting('memory_limit')").fetchall()
     return parse_size(text)
-
-
-def at_once(directory: Path, export: Path, monkeypatch: pytest.MonkeyPatch, limits: Limits) -> int:
-    """How many exports were packed at once at most, of four that four threads add."""
-    lock = threading.Lock()
-    now, most = 0, 0
-    run = Packer.run
-
-    def counted(packer: Packer) -> PackedReport:
-        nonlocal now, most
-        with lock:
-            now += 1
-            most = max(most, now)
-        try:
-            return run(packer)
-        finally:
-            with lock:
-                now -= 1
-
-    monkeypatch.setattr(Packer, "run", counted)
-    paths = [directory / f"rank{number}.sqlite" for number in range(4)]
-    for path in paths:
-        path.write_bytes(export.read_bytes())
-    with closing(Session(Cache(directory / "cache"), limits)) as session, ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda item: session.add(item[1], index=item[0]), enumerate(paths)))
-        assert len(session.rows(NAMES)) == 800
-    return most
 
 
 class TestTooLittleMemory:
@@ -168,61 +137,48 @@ class TestTooLittleMemory:
         assert "--memory-limit 48MiB" in error.value.advice
         return error.value
 
-    def test_for_packing_into_the_cache(self, larger_export, tmp_path):
-        warnings: list[str] = []
-        with closing(Session(Cache(tmp_path / "cache"), self.FEW, warnings.append)) as session:
-            error = self.expect(larger_export, lambda: session.add(larger_export))
-        assert "--no-cache" not in error.advice
-        assert warnings == []
-        assert list((tmp_path / "cache").iterdir()) == []
-
-    def test_for_packing_into_memory(self, larger_export):
-        with closing(Session(limits=self.FEW)) as session:
+    @pytest.mark.parametrize("is_kept", [True, False])
+    def test_for_packing(self, larger_export, cache, is_kept):
+        with closing(Session(cache if is_kept else None, self.FEW, pytest.fail)) as session:
             error = self.expect(larger_export, lambda: session.add(larger_export))
             assert session.database.sql("SELECT * FROM duckdb_tables()").fetchall() == []
-        assert "--no-cache" in error.advice
+        assert ("--no-cache" in error.advice) == (not is_kept)
+        assert list(cache.directory.glob("*")) == []
 
     @pytest.mark.parametrize("is_kept", [True, False])
-    def test_for_single_columns(self, tmp_path, larger_export, is_kept):
+    def test_for_single_columns(self, cache, larger_export, is_kept):
         columns = [column for column in tables.kernels.c if column.name not in ("report", "clock_offset")]
-        cache = Cache(tmp_path / "cache") if is_kept else None
-        warnings: list[str] = []
-        limits = Limits(memory=6 * MB)
-        with closing(Session(cache, limits, warnings.append)) as session:
+        with closing(Session(cache if is_kept else None, Limits(memory=6 * MB), pytest.fail)) as session:
             session.add(larger_export, whole=False)
             with pytest.raises(ExportError, match="may take, 6MiB") as error:
                 session.rows(sa.select(*columns))
         assert error.value.path == str(larger_export)
-        assert warnings == []
-        assert not is_kept or list((tmp_path / "cache").iterdir()) == []
+        assert list(cache.directory.glob("*")) == []
 
-    def test_for_writing_them(self, tmp_path, export, monkeypatch):
-        def fail(*_: object) -> None:
-            raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
-
-        monkeypatch.setattr(Partial, "write", fail)
-        with closing(Session(Cache(tmp_path / "cache"), warn=pytest.fail)) as session:
+    def test_for_writing_them(self, cache, export, monkeypatch):
+        error = duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
+        monkeypatch.setattr(Partial, "write", Mock(side_effect=error))
+        with closing(Session(cache, warn=pytest.fail)) as session:
             session.add(export, whole=False)
             with pytest.raises(ExportError, match="memory") as error:
                 session.rows(NAMES)
         assert error.value.path == str(export)
-        assert list((tmp_path / "cache").iterdir()) == []
+        assert list(cache.directory.iterdir()) == []
 
-    def test_for_a_query(self, larger_export, tmp_path):
-        with closing(Session(Cache(tmp_path / "cache"))) as session:
+    def test_for_a_query(self, larger_export, cache):
+        with closing(Session(cache)) as session:
             session.add(larger_export)
         one, other = tables.kernels.alias("one"), tables.kernels.alias("other")
         pairs = sa.select(one.c.start, other.c.end).where(one.c.start < other.c.end).order_by(other.c.end - one.c.start)
-        with closing(Session(Cache(tmp_path / "cache"), self.FEW)) as session:
+        with closing(Session(cache, self.FEW)) as session:
             session.add(larger_export)
             for ask in (session.rows, session.frame, session.arrays, lambda query: list(session.batches(query, 10))):
                 self.expect(larger_export, lambda ask=ask: ask(pairs))
 
-    def test_several_files_are_counted(self, tmp_path, export):
-        paths = [tmp_path / f"rank{number}.sqlite" for number in range(3)]
-        with closing(Session(Cache(tmp_path / "cache"))) as session:
+    def test_several_files_are_counted(self, tmp_path, original, cache):
+        paths = [shutil.copyfile(original, tmp_path / f"rank{number}.sqlite") for number in range(3)]
+        with closing(Session(cache)) as session:
             for path in paths:
-                path.write_bytes(export.read_bytes())
                 session.add(path)
             session.database.execute("SET memory_limit = '1MB'")
             one, other = tables.kernels.alias("one"), tables.kernels.alias("other")
@@ -247,27 +203,18 @@ class TestPriority:
     def nice(self) -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
-    @pytest.mark.parametrize("is_kept", [True, False])
-    def test_packing_steps_back_and_its_caller_does_not(self, export, tmp_path, is_kept):
-        before = self.nice()
-        seen: set[int] = set()
-        with closing(Session(Cache(tmp_path / "cache") if is_kept else None)) as session:
-            session.add(export, lambda _: seen.add(self.nice()))
-        assert seen == {max(before, NICE)}
-        assert self.nice() == before
-
-    def test_reading_columns_on_demand_does_too(self, export, monkeypatch):
-        seen: list[int] = []
-        load = OnDemand.load
+    def test_packing_and_reading_on_demand_step_back_and_their_caller_does_not(self, export, both, monkeypatch):
+        before, load, seen = self.nice(), OnDemand.load, []
+        both().add(export, lambda _: seen.append(self.nice()))
+        assert (set(seen), self.nice()) == ({max(before, NICE)}, before)
+        seen.clear()
         monkeypatch.setattr(OnDemand, "load", lambda *words: (seen.append(self.nice()), load(*words)))
-        before = self.nice()
         with closing(Session()) as session:
             session.add(export, whole=False)
             assert len(session.rows(NAMES)) == 200
-        assert set(seen) == {max(before, NICE)}
-        assert self.nice() == before
+        assert (set(seen), self.nice()) == ({max(before, NICE)}, before)
 
-    def test_packing_into_the_cache_brings_no_threads_of_duckdbs(self, larger_export, tmp_path):
+    def test_packing_into_the_cache_brings_no_threads_of_duckdbs(self, larger_export, cache):
         """They would have the priority of the user interface. One is there for input, and has nothing to do."""
         ticks: dict[int, int] = {}
 
@@ -282,7 +229,7 @@ class TestPriority:
             words = Path(f"/proc/self/task/{task}/stat").read_text().rpartition(")")[2].split()
             return int(words[11]) + int(words[12])
 
-        with closing(Session(Cache(tmp_path / "cache"), Limits(threads=4))) as session:
+        with closing(Session(cache, Limits(threads=4))) as session:
             session.database.execute("SELECT 1")  # the threads of queries, which are there before
             before = tasks()
             session.add(larger_export, look)
@@ -304,10 +251,7 @@ class TestPriority:
         assert set(seen) == {NICE + 5}
 
     def test_where_it_cannot_be_lowered_nothing_happens(self, export, monkeypatch):
-        def refuse(*_: int) -> None:
-            raise PermissionError(1, "Operation not permitted")
-
-        monkeypatch.setattr(os, "setpriority", refuse)
+        monkeypatch.setattr(os, "setpriority", Mock(side_effect=PermissionError(1, "Operation not permitted")))
         with closing(Session()) as session:
             session.add(export)
             assert len(session.rows(NAMES)) == 200
@@ -326,11 +270,12 @@ class TestMachine:
     MEMINFO = {"proc/meminfo": "MemTotal:  16000000 kB\nMemAvailable:    8000000 kB\nSwapFree: 5 kB"}
     V2 = "sys/fs/cgroup/user.slice/user-1000.slice"
     USER = {"proc/self/cgroup": "0::/user.slice/user-1000.slice"}
+    V1 = "sys/fs/cgroup/memory/memory.limit_in_bytes"
     JOB = {
         "proc/self/cgroup": "4:memory:/job\n3:cpu,cpuacct:/other\n1:name=systemd:/x",
         "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "5000",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
         "sys/fs/cgroup/memory/other/memory.limit_in_bytes": "1",
+        V1: "9223372036854771712",
     }
 
     @pytest.mark.parametrize(
@@ -347,13 +292,7 @@ class TestMachine:
             ({"proc/self/cgroup": "0::/../../other", "sys/fs/cgroup/memory.max": "70"}, 70),
             ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/unified/memory.max": "71"}, 71),
             ({**MEMINFO, **JOB}, 5000),
-            (
-                {
-                    "proc/self/cgroup": "4:memory:/docker/of-the-host",
-                    "sys/fs/cgroup/memory/memory.limit_in_bytes": "600",
-                },
-                600,
-            ),
+            ({"proc/self/cgroup": "4:memory:/docker/of-the-host", V1: "600"}, 600),
             ({"proc/self/cgroup": "nonsense\n\n::", **MEMINFO}, 8_192_000_000),
         ],
     )
@@ -363,14 +302,11 @@ class TestMachine:
     def test_cpus_are_those_of_the_affinity_within_the_quota(self, tmp_path, monkeypatch):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
         assert resources.cpus(tmp_path) == 16
-        quotas = {"400000": 4, "150000": 1, "50000": 1, "max": 16, "9900000": 16}
-        for quota, expected in quotas.items():
+        for quota, expected in {"400000": 4, "150000": 1, "50000": 1, "max": 16, "9900000": 16}.items():
             files = {"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": f"{quota} 100000"}
             assert resources.cpus(self.write(tmp_path / quota, files)) == expected, quota
         for kind, quota, expected in (("cpu,cpuacct", 300_000, 3), ("cpu", -1, 16)):
-            files = {
-                "proc/self/cgroup": f"2:{kind}:/a",
-                f"sys/fs/cgroup/{kind}/a/cpu.cfs_quota_us": str(quota),
-                f"sys/fs/cgroup/{kind}/a/cpu.cfs_period_us": "100000",
-            }
+            place = f"sys/fs/cgroup/{kind}/a/cpu.cfs"
+            files = {f"{place}_quota_us": str(quota), f"{place}_period_us": "100000"}
+            files["proc/self/cgroup"] = f"2:{kind}:/a"
             assert resources.cpus(self.write(tmp_path / kind, files)) == expected, kind

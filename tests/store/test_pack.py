@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
@@ -60,23 +60,6 @@ def rows_of(session: Session, table: sa.Table) -> list[tuple[Any, ...]]:
 
 def column(session: Session, name: sa.ColumnElement[Any], *order: sa.ColumnElement[Any]) -> list[Any]:
     return [value for (value,) in session.rows(sa.select(name).order_by(*order))]
-
-
-@pytest.fixture(scope="module", params=["memory", "cache"])
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Opens exports in memory, or through a cache: what is told of one must hold for the other."""
-    opened: list[Session] = []
-
-    def add(*paths: Path) -> Session:
-        cache = Cache(tmp_path_factory.mktemp("cache")) if request.param == "cache" else None
-        opened.append(Session(cache=cache, warn=pytest.fail))
-        for path in paths:
-            opened[-1].add(path)
-        return opened[-1]
-
-    yield add
-    for session in opened:
-        session.close()
 
 
 class TestCounts:
@@ -144,14 +127,9 @@ class TestCounts:
         session = both(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
         table = tables.mpi_calls.c
         found = session.rows(sa.select(table.call_type, table.name, table.send_bytes, table.remote_rank))
-        assert Counter(found) == {
-            ("collective", "MPI_Allreduce", 4_096, None): 6,
-            ("p2p", "MPI_Send", 65_536, 1): 1,
-            ("p2p", "MPI_Send", 65_536, 2): 1,
-            ("p2p", "MPI_Send", 65_536, 3): 1,
-            ("p2p", "MPI_Send", 65_536, 0): 1,
-            ("other", "MPI_Init", None, None): 1,
-        }
+        sends = {("p2p", "MPI_Send", 65_536, peer): 1 for peer in range(4)}
+        others = {("collective", "MPI_Allreduce", 4_096, None): 6, ("other", "MPI_Init", None, None): 1}
+        assert Counter(found) == {**sends, **others}
 
     def test_an_empty_table_is_told_from_one_that_is_not_there(self, tmp_path, both):
         paths = (synthetic.all_tables_export(tmp_path / "a.sqlite"), synthetic.empty_export(tmp_path / "e.sqlite"))
@@ -171,23 +149,14 @@ class TestApiCalls:
     def test_the_second_rows_of_cudabacktrace_are_kept_apart(self, tmp_path, both):
         path = synthetic.old_schema_export(tmp_path / "old.sqlite")
         assert native_count(path, "CUPTI_ACTIVITY_KIND_RUNTIME") == 80
-        session = both(path)
-        calls, doubles = tables.api_calls.c, tables.api_backtraces.c
-        names = column(session, calls.versioned_name)
-        assert len(names) == 40
-        assert len(column(session, doubles.name)) == 40
-        pairs = session.rows(sa.select(calls.process, calls.correlation_id).distinct())
-        assert len(pairs) == 40
+        session, calls = both(path), tables.api_calls.c
+        assert len(column(session, calls.versioned_name)) == len(column(session, tables.api_backtraces.c.name)) == 40
+        assert len(session.rows(sa.select(calls.process, calls.correlation_id).distinct())) == 40
 
     def test_names_lose_the_version_that_nsys_strips_and_keep_the_rest(self, tmp_path, session):
-        names = {
-            "cudaLaunchKernel_v7000": "cudaLaunchKernel",
-            "cudaGraphLaunch_v10000": "cudaGraphLaunch_v10000",  # five digits, which nsys leaves
-            "cuLaunchKernelEx": "cuLaunchKernelEx",
-            "cudaMalloc_v3020": "cudaMalloc",
-            "_v1": "_v1",
-            "x_v7000_v7000": "x_v7000",
-        }
+        stripped = {"cudaLaunchKernel_v7000": "cudaLaunchKernel", "cudaMalloc_v3020": "cudaMalloc"}
+        whole = ("cudaGraphLaunch_v10000", "cuLaunchKernelEx", "_v1")  # five digits nsys leaves
+        names = {**stripped, "x_v7000_v7000": "x_v7000", **{name: name for name in whole}}
         with ExportWriter(tmp_path / "a.sqlite") as export:
             main = export.thread(export.process(5_000), 5_000, "main")
             for number, name in enumerate(names):
@@ -197,20 +166,14 @@ class TestApiCalls:
         found = session.rows(sa.select(table.versioned_name, table.name, table.is_driver).order_by(table.start))
         assert found == [(name, bare, number % 2) for number, (name, bare) in enumerate(names.items())]
 
-    def test_two_processes_may_share_correlation_ids(self, tmp_path, both):
-        session = both(synthetic.two_process_export(tmp_path / "two.sqlite"))
-        kernels, calls = tables.kernels, tables.api_calls
-        by_id = kernels.join(calls, kernels.c.correlation_id == calls.c.correlation_id)
-        by_both = kernels.join(
-            calls, sa.and_(kernels.c.correlation_id == calls.c.correlation_id, kernels.c.process == calls.c.process)
-        )
-        assert session.scalar(sa.select(sa.func.count()).select_from(by_id)) == 200 + 2 * 78
-        assert session.scalar(sa.select(sa.func.count()).select_from(by_both)) == 200
-        assert session.rows(
-            sa.select(tables.devices.c.process, tables.devices.c.device, tables.devices.c.gpu).order_by(
-                tables.devices.c.process
-            )
-        ) == [((1 << 48) | (5_000 << 24), 0, 0), ((1 << 48) | (5_001 << 24), 1, 1)]
+    def test_two_processes_may_share_correlation_ids(self, original, both):
+        session = both(original)
+        kernels, calls, devices = tables.kernels, tables.api_calls, tables.devices.c
+        same_id, same_process = kernels.c.correlation_id == calls.c.correlation_id, kernels.c.process == calls.c.process
+        for condition, expected in ((same_id, 200 + 2 * 78), (sa.and_(same_id, same_process), 200)):
+            assert session.scalar(sa.select(sa.func.count()).select_from(kernels.join(calls, condition))) == expected
+        places = sa.select(devices.process, devices.device, devices.gpu).order_by(devices.process)
+        assert session.rows(places) == [((1 << 48) | (pid << 24), pid - 5_000, pid - 5_000) for pid in (5_000, 5_001)]
 
 
 class TestGraphs:
@@ -235,19 +198,11 @@ class TestNvtx:
         table = tables.nvtx_ranges.c
         found = session.rows(sa.select(table.name, table.end, table.event_type).order_by(table.start, table.row))
         assert found == [
-            ("done 0", 2_000_000, 59),
-            ("done 1", 3_500_000, 59),
-            ("done 2", 5_000_000, 59),
-            ("open 0", None, 59),
-            ("open 1", None, 59),
-            ("open start/end", None, 60),
-            ("crossing", 9_000_000, 60),
-            ("instant", 7_000_000, 59),
-        ]
-        marks = tables.nvtx_marks.c
-        assert session.rows(sa.select(marks.name, marks.start)) == [
-            (f"mark {n}", (7 + n) * 1_000_000) for n in range(4)
-        ]
+            ("done 0", 2_000_000, 59), ("done 1", 3_500_000, 59), ("done 2", 5_000_000, 59), ("open 0", None, 59),
+            ("open 1", None, 59), ("open start/end", None, 60), ("crossing", 9_000_000, 60), ("instant", 7_000_000, 59),
+        ]  # fmt: skip
+        marks = session.rows(sa.select(tables.nvtx_marks.c.name, tables.nvtx_marks.c.start))
+        assert marks == [(f"mark {n}", (7 + n) * 1_000_000) for n in range(4)]
         assert session.reports[0].packed.last_event == 10_000_000
 
     @pytest.mark.parametrize("end", [None, 2_000])
@@ -275,12 +230,8 @@ class TestNvtx:
         session = both(tmp_path / "d.sqlite")
         table = tables.nvtx_ranges.c
         assert session.rows(sa.select(table.domain, table.name).order_by(table.start)) == [
-            ("NCCL", "ncclAllReduce"),
-            ("DALI", "ncclAllReduce"),
-            (None, "inline"),
-            ("NCCL", "inline"),
-            ("", "default"),
-            ("", "default"),
+            *(("NCCL", "ncclAllReduce"), ("DALI", "ncclAllReduce")),
+            *((None, "inline"), ("NCCL", "inline"), ("", "default"), ("", "default")),
         ]
         assert column(session, tables.nccl_calls.c.name) == ["ncclAllReduce", "inline"]
 
@@ -289,9 +240,8 @@ class TestNccl:
     @pytest.mark.parametrize("layout", NcclPayloads)
     @pytest.mark.parametrize("schema", ["3.16.1", "3.25.0"])
     def test_payloads_of_both_forms_and_layouts_say_the_same(self, tmp_path, session, layout, schema):
-        forms = [(True, False), (False, True), (True, True)]
         table = tables.nccl_calls.c
-        for number, (json, binary) in enumerate(forms):
+        for number, (json, binary) in enumerate([(True, False), (False, True), (True, True)]):
             path = tmp_path / f"{number}.sqlite"
             session.add(synthetic.payload_export(path, json=json, binary=binary, layout=layout, schema=schema))
             columns = (table.name, table.collective, table.message_size, table.size_source, table.communicator)
@@ -302,14 +252,10 @@ class TestNccl:
             ], (json, binary)
             words = sa.select(table.name, table.reduction, table.peer, table.root).where(table.report == number)
             told = {name: tuple(rest) for name, *rest in session.rows(words)}
-            assert told["ncclAllReduce"] == ("Avg", None, None), (json, binary)
-            assert told["ncclReduce"] == ("Sum", None, 0), (json, binary)
-            assert told["ncclSend"] == (None, 2, None), (json, binary)
-            rank = sa.select(table.rank, table.ranks, table.cuda_device)
-            assert session.rows(rank.where(table.rank.is_not(None), table.report == number)) == [(1, 4, 0)], (
-                json,
-                binary,
-            )
+            expected = {"ncclAllReduce": ("Avg", None, None), "ncclReduce": ("Sum", None, 0)}
+            assert told == {**told, **expected, "ncclSend": (None, 2, None)}, (json, binary)
+            rank = sa.select(table.rank, table.ranks, table.cuda_device).where(table.report == number)
+            assert session.rows(rank.where(table.rank.is_not(None))) == [(1, 4, 0)], (json, binary)
 
     def test_without_payload_calls_are_there_and_sizes_are_not(self, tmp_path, both):
         session = both(synthetic.payload_export(tmp_path / "p.sqlite", json=False))
@@ -352,16 +298,19 @@ class TestHostileNames:
     def test_they_survive_unchanged(self, tmp_path, both):
         session = both(synthetic.hostile_names_export(tmp_path / "hostile.sqlite"))
         kernels, ranges = tables.kernels.c, tables.nvtx_ranges.c
-        assert column(session, kernels.name, kernels.start) == list(HOSTILE_NAMES)
-        assert column(session, kernels.short_name, kernels.start) == list(HOSTILE_NAMES)
-        assert column(session, ranges.name, ranges.start) == list(HOSTILE_NAMES)
-        assert column(session, tables.processes.c.name) == [HOSTILE_NAMES[0]]
-        assert column(session, tables.threads.c.name) == [HOSTILE_NAMES[2]]
-        assert column(session, tables.diagnostics.c.text) == [HOSTILE_NAMES[1]]
+        for name, start in (
+            (kernels.name, kernels.start),
+            (kernels.short_name, kernels.start),
+            (ranges.name, ranges.start),
+        ):
+            assert column(session, name, start) == list(HOSTILE_NAMES)
+        for number, name in enumerate((tables.processes.c.name, tables.diagnostics.c.text, tables.threads.c.name)):
+            assert column(session, name) == [HOSTILE_NAMES[number]]
         assert session.reports[0].metadata.host == HOSTILE_NAMES[1]
 
     def test_text_that_is_no_utf8_keeps_its_readable_part(self, tmp_path, both):
-        with ExportWriter(tmp_path / "l.sqlite") as export:
+        path = tmp_path / "l.sqlite"
+        with ExportWriter(path) as export:
             process = export.process(5_000, "process")
             main = export.thread(process, 5_000, "main")
             export.kernel(process, 0, 7, 1, 2, name="kernel(a)", short="kernel", correlation_id=1)
@@ -376,7 +325,7 @@ class TestHostileNames:
             "UPDATE DIAGNOSTIC_EVENT SET text = CAST(x'74c3' AS TEXT)",
             "UPDATE TARGET_INFO_SYSTEM_ENV SET value = CAST(x'6eff' AS TEXT) WHERE name = 'Hostname'",
         )
-        session = both(tmp_path / "l.sqlite")
+        session = both(path)
         assert column(session, tables.kernels.c.short_name, tables.kernels.c.start) == [r"k\xFF", "größe"]
         assert column(session, tables.nvtx_ranges.c.name) == [r"r\xE4"]
         assert column(session, tables.processes.c.name) == [r"\xF0"]
@@ -390,30 +339,23 @@ class TestHostileNames:
         edit(tmp_path / "z.sqlite", "UPDATE NVTX_EVENTS SET text = CAST(x'610062' AS TEXT)")
         assert column(both(tmp_path / "z.sqlite"), tables.nvtx_ranges.c.name) == ["a\0b"]
 
-    def test_ids_of_another_machine_are_negative_numbers(self, tmp_path, both):
+    def test_ids_of_another_machine_are_negative_numbers(self, export, both):
         """The highest byte of NVIDIA's ids is a hardware id; SQLite's integers are signed."""
-        path = synthetic.two_process_export(tmp_path / "two.sqlite")
-        high = -(1 << 56)
-        edit(
-            path,
-            f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = globalPid | {high}",
-            f"UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET globalTid = globalTid | {high}",
-            f"UPDATE PROCESSES SET globalPid = globalPid | {high}",
-        )
-        session = both(path)
+        places = {"CUPTI_ACTIVITY_KIND_KERNEL": "globalPid", "CUPTI_ACTIVITY_KIND_RUNTIME": "globalTid"}
+        for table, place in {**places, "PROCESSES": "globalPid"}.items():
+            edit(export, f"UPDATE {table} SET {place} = {place} | {-(1 << 56)}")
+        session = both(export)
         tasks = ranked_tasks(session)
         assert [(item.pid, item.process_name) for item in tasks] == [(5_000, "python"), (5_001, "python")]
         events = EventList.build(session, Selection(), tasks)
-        pids = {(row[4], row[9]) for row in events.page(0, len(events))}
-        assert pids == {(0, 5_000), (1, 5_001)}
+        assert {(row[4], row[9]) for row in events.page(0, len(events))} == {(0, 5_000), (1, 5_001)}
 
-    def test_names_that_are_not_there_are_none(self, tmp_path, session):
-        path = synthetic.two_process_export(tmp_path / "two.sqlite")
-        edit(path, "DELETE FROM StringIds")
-        session.add(path)
-        assert set(column(session, tables.kernels.c.name)) == {None}
-        assert set(column(session, tables.kernels.c.is_nccl)) == {0}
-        assert set(column(session, tables.api_calls.c.name)) == {None}
+    def test_names_that_are_not_there_are_none(self, export, session):
+        edit(export, "DELETE FROM StringIds")
+        session.add(export)
+        kernels = tables.kernels.c
+        for name, missing in ((kernels.name, None), (kernels.is_nccl, 0), (tables.api_calls.c.name, None)):
+            assert set(column(session, name)) == {missing}
 
 
 INTERNED = ("call_chains", "stack_frames", "stack_names")
@@ -423,14 +365,10 @@ class TestChunks:
     @pytest.fixture(scope="class")
     def exports(self, tmp_path_factory):
         place = tmp_path_factory.mktemp("chunks")
-        return [
-            *TrainingJob(ranks=1, steps=1, layers=1, gpu_metrics=False).write(place),
-            synthetic.old_schema_export(place / "old.sqlite"),
-            synthetic.payload_export(place / "payload.sqlite", binary=True),
-            synthetic.open_ranges_export(place / "open.sqlite"),
-            synthetic.cpu_only_export(place / "cpu.sqlite"),
-            synthetic.simulation_export(place / "simulation.sqlite"),
-        ]
+        made = TrainingJob(ranks=1, steps=1, layers=1, gpu_metrics=False).write(place)
+        made.append(synthetic.payload_export(place / "payload.sqlite", binary=True))
+        names = ("old_schema", "open_ranges", "cpu_only", "simulation")
+        return [*made, *(getattr(synthetic, f"{name}_export")(place / f"{name}.sqlite") for name in names)]
 
     def everything(self, paths: list[Path], cache: Cache | None = None) -> dict[str, Any]:
         with closing(Session(cache=cache, warn=pytest.fail)) as session:
@@ -461,10 +399,7 @@ class TestChunks:
         [
             {"CHUNK_ROWS": 7},
             {"_BATCH_ROWS": 3},  # the driver settles the type of a column on the first, which may be NULLs only
-            {
-                "_FEW_STRINGS": -1,
-                "CHUNK_ROWS": 16,
-            },  # where an export has many strings, those of each chunk are looked up
+            {"_FEW_STRINGS": -1, "CHUNK_ROWS": 16},  # of many strings those of each chunk are looked up
         ],
         ids=str,
     )
@@ -481,26 +416,19 @@ class TestChunks:
     @pytest.mark.campaign
     @pytest.mark.parametrize(
         "settings",
-        [
-            {"CHUNK_ROWS": 16, "_BATCH_ROWS": 3, "_FEW_STRINGS": -1},
-            pytest.param({"CHUNK_ROWS": 1 << 18}, marks=pytest.mark.campaign),
-        ],
+        [{"CHUNK_ROWS": 16, "_BATCH_ROWS": 3, "_FEW_STRINGS": -1}, {"CHUNK_ROWS": 1 << 18}],
         ids=str,
     )
-    def test_a_cache_gives_what_memory_gives_in_pieces_of_any_size(
-        self, exports, whole, monkeypatch, tmp_path, settings
-    ):
+    def test_a_cache_gives_what_memory_gives_in_pieces_of_any_size(self, exports, whole, monkeypatch, cache, settings):
         self.set_sizes(monkeypatch, **settings)
-        cache = Cache(tmp_path / "cache")
         assert self.everything(exports, cache) == whole
         monkeypatch.setattr(packing.Packer, "run", lambda packer: pytest.fail("packed again"))
         assert self.everything(exports, cache) == whole
 
-    def test_rows_with_gaps_between_them(self, tmp_path, session, monkeypatch):
+    def test_rows_with_gaps_between_them(self, export, session, monkeypatch):
         monkeypatch.setattr(packing, "CHUNK_ROWS", 10)
-        path = synthetic.two_process_export(tmp_path / "two.sqlite")
-        edit(path, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid BETWEEN 5 AND 150")
-        assert session.add(path).packed.counts["kernels"] == 54
+        edit(export, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid BETWEEN 5 AND 150")
+        assert session.add(export).packed.counts["kernels"] == 54
 
     def test_rows_whose_keys_are_far_apart_do_not_take_for_ever(self, tmp_path, session):
         with ExportWriter(tmp_path / "far.sqlite", "3.28.1") as export:
@@ -519,37 +447,24 @@ class TestChunks:
         session.add(exports[0], steps.append)
         done = [step.rows for step in steps]
         assert done == sorted(done)
-        assert done[-1] == steps[-1].total
-        assert {step.total for step in steps} == {steps[0].total}
-        assert {step.path for step in steps} == {exports[0]}
+        assert {(step.total, step.path) for step in steps} == {(done[-1], exports[0])}
         assert "CUPTI_ACTIVITY_KIND_KERNEL" in {step.table for step in steps}
 
 
-ALL_OF_DUCKDB = "SELECT table_name FROM duckdb_tables()"
-
-
 class TestStopping:
-    def cancel_after(self, steps: int) -> Any:
-        """``is_cancelled`` that says no ``steps`` times."""
-        left = iter(range(steps))
-        return lambda: next(left, None) is None
+    def left(self, session: Session) -> list[tuple[str]]:
+        """The tables of a session in memory."""
+        return session.database.sql("SELECT table_name FROM duckdb_tables()").fetchall()
 
-    def test_cancelling_leaves_nothing_in_the_cache(self, demo_job, tmp_path):
-        cache = Cache(tmp_path / "cache")
-        with closing(Session(cache=cache, warn=pytest.fail)) as session:
-            for steps in (0, 1, 5, 9):
-                with pytest.raises(PackingCancelled):
-                    session.add(demo_job[0], is_cancelled=self.cancel_after(steps))
-                assert list(cache.directory.iterdir()) == [], steps
-                assert session.reports == (), steps
-            assert session.add(demo_job[0]).index == 0
-
-    def test_cancelling_leaves_nothing_in_memory(self, demo_job, session):
+    def test_cancelling_leaves_nothing(self, demo_job, both, cache):
+        session = both()
         for steps in (0, 1, 5, 9):
+            refusals = iter(range(steps))
             with pytest.raises(PackingCancelled):
-                session.add(demo_job[0], is_cancelled=self.cancel_after(steps))
-            assert session.database.sql(ALL_OF_DUCKDB).fetchall() == [], steps
-        assert session.add(demo_job[0]).packed.counts["kernels"] > 0
+                session.add(demo_job[0], is_cancelled=lambda refusals=refusals: next(refusals, None) is None)
+            assert (self.left(session), session.reports, list(cache.directory.glob("*"))) == ([], (), []), steps
+        report = session.add(demo_job[0])
+        assert report.index == 0 and report.packed.counts["kernels"] > 0
 
     def damaged(self, source: Path, target: Path) -> Path:
         """An export that reads well up to its OS runtime calls, which come late."""
@@ -560,29 +475,19 @@ class TestStopping:
             file.write(b"\xff" * 4096)
         return target
 
-    def test_a_failure_half_way_leaves_in_the_cache_only_that_it_is_damaged(self, demo_job, tmp_path):
-        cache = Cache(tmp_path / "cache")
-        path = self.damaged(demo_job[0], tmp_path / "rank0.sqlite")
-        with closing(Session(cache=cache, warn=pytest.fail)) as session:
-            with pytest.raises(ExportError, match="malformed"):
-                session.add(path)
-            assert [file.name for file in cache.directory.rglob("*") if file.is_file()] == ["result=damage.bin"]
-            assert session.add(demo_job[1]).index == 0
-
-    def test_a_failure_half_way_leaves_nothing_in_memory(self, demo_job, tmp_path, session):
-        path = self.damaged(demo_job[0], tmp_path / "rank0.sqlite")
+    def test_a_failure_half_way_leaves_only_in_the_cache_that_it_is_damaged(self, demo_job, tmp_path, both, cache):
+        session, path = both(), self.damaged(demo_job[0], tmp_path / "rank0.sqlite")
         with pytest.raises(ExportError, match="malformed"):
             session.add(path)
-        assert session.database.sql(ALL_OF_DUCKDB).fetchall() == []
-        assert session.add(demo_job[1]).packed.counts["kernels"] == session.count(tables.kernels)
+        files = [file.name for file in cache.directory.rglob("*") if file.is_file()]
+        assert (self.left(session), files) == ([], ["result=damage.bin"] if cache.directory.exists() else [])
+        report = session.add(demo_job[1])
+        assert (report.index, report.packed.counts["kernels"]) == (0, session.count(tables.kernels))
 
     def test_what_happens_in_the_progress_callback_is_the_callers(self, demo_job, session):
-        def fail(progress: Progress) -> None:
-            raise KeyboardInterrupt
-
         with pytest.raises(KeyboardInterrupt):
-            session.add(demo_job[0], fail)
-        assert session.database.sql(ALL_OF_DUCKDB).fetchall() == []
+            session.add(demo_job[0], Mock(side_effect=KeyboardInterrupt))
+        assert self.left(session) == []
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.campaign)])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
 import duckdb
-from synthetic import two_process_export
 
 from nsystui.exports.opening import check
 from nsystui.store import parquet_files
@@ -38,14 +38,18 @@ def names(directory: Path) -> list[str]:
     return sorted(file.name for file in directory.iterdir())
 
 
+def joined(directory: Path, places: Iterable[int], rows: int = 100) -> str:
+    """Writes as many rows at each of these places; the name of the first file."""
+    files = PackFiles(directory)
+    for place in places:
+        write(files, place, rows)
+    files.finish()
+    return str(directory / "kernels-000000.parquet")
+
+
 class TestJoining:
     def test_the_rows_are_those_that_were_written_in_the_order_of_their_places(self, tmp_path):
-        files = PackFiles(tmp_path)
-        places = list(range(0, 3000, 100))
-        random.Random(4).shuffle(places)
-        for place in places:
-            write(files, place, 100)
-        files.finish()
+        joined(tmp_path, random.Random(4).sample(range(0, 3000, 100), 30))
         assert names(tmp_path) == ["kernels-000000.parquet"]
         assert read(tmp_path) == [(number,) for number in range(3000)]
         assert read(tmp_path, "count(*) FILTER (flag), count(DISTINCT name), sum(time), max(part)") == [
@@ -53,31 +57,20 @@ class TestJoining:
         ]
 
     def test_row_groups_stay_as_they_are_so_that_a_query_skips_those_it_has_no_rows_in(self, tmp_path):
-        files = PackFiles(tmp_path)
-        for place in (0, 100, 200):
-            write(files, place, 100)
-        files.finish()
         query = """SELECT row_group_id, row_group_num_rows, stats_min_value, stats_max_value
             FROM parquet_metadata($1) WHERE path_in_schema = 'number' ORDER BY 1"""
-        found = duckdb.connect().execute(query, [str(tmp_path / "kernels-000000.parquet")]).fetchall()
+        found = duckdb.connect().execute(query, [joined(tmp_path, (0, 100, 200))]).fetchall()
         assert found == [(0, 100, "0", "99"), (1, 100, "100", "199"), (2, 100, "200", "299")]
 
     def test_bloom_filters_are_found_at_their_new_place(self, tmp_path):
-        files = PackFiles(tmp_path)
-        for place in (0, 5000):
-            write(files, place, 5000)
-        files.finish()
+        file = joined(tmp_path, (0, 5000), rows=5000)
         query = "SELECT count(*), count(*) FILTER (bloom_filter_excludes) FROM parquet_bloom_probe($1, 'name', $2)"
-        file = str(tmp_path / "kernels-000000.parquet")
         for name, excluded in (("a longer name of 3", 0), ("no such name", 2)):
             assert duckdb.connect().execute(query, [file, name]).fetchall() == [(2, excluded)]
 
     def test_a_file_has_about_a_million_rows_of_the_native_table(self, tmp_path, monkeypatch):
         monkeypatch.setattr("nsystui.store.parquet_files.ROWS_PER_FILE", 250)
-        files = PackFiles(tmp_path)
-        for place in range(0, 1000, 100):
-            write(files, place, 100)
-        files.finish()
+        joined(tmp_path, range(0, 1000, 100))
         assert names(tmp_path) == [f"kernels-{number:06d}.parquet" for number in range(4)]
         assert read(tmp_path) == [(number,) for number in range(1000)]
 
@@ -98,9 +91,8 @@ class TestJoining:
         assert names(tmp_path) == ["kernels-000000.parquet", "syncs-000000.parquet"]
 
     def test_what_is_not_known_stays_a_file_of_its_own(self, tmp_path):
-        for number, tail in enumerate(
-            [b"", b"PAR1", b"no footer at all", b"\xff\xff\xff\x7fPAR1", b"\x16\xff\2\0\0\0PAR1"]
-        ):
+        tails = (b"", b"PAR1", b"no footer at all", b"\xff\xff\xff\x7fPAR1", b"\x16\xff\2\0\0\0PAR1")
+        for number, tail in enumerate(tails):
             directory = tmp_path / str(number)
             directory.mkdir()
             files = PackFiles(directory)
@@ -115,11 +107,10 @@ class TestJoining:
 
 
 class TestPacks:
-    def test_a_pack_has_one_file_for_each_table_however_many_chunks_there_were(self, tmp_path, monkeypatch):
-        export = two_process_export(tmp_path / "two.sqlite")
-        whole = self.packed(export, Cache(tmp_path / "whole"))
+    def test_a_pack_has_one_file_for_each_table_however_many_chunks_there_were(self, tmp_path, original, monkeypatch):
+        whole = self.packed(original, Cache(tmp_path / "whole"))
         monkeypatch.setattr("nsystui.store.packing.CHUNK_ROWS", 16)
-        chunked = self.packed(export, Cache(tmp_path / "chunked"))
+        chunked = self.packed(original, Cache(tmp_path / "chunked"))
         assert chunked.files.keys() == whole.files.keys()
         assert {name: len(files) for name, files in chunked.files.items() if len(files) > 1} == {}
         for name in whole.files:

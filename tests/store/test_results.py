@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -29,15 +30,11 @@ from nsystui.store.results import Caps, Key, Memory, Results, json_array, json_o
 from nsystui.store.session import Session
 
 ARRAYS = {
-    "times": np.array([-5, 1_780_000_000_000_000_000], np.int64),
-    "small": np.array([0, 200, 3], np.int64),
-    "negative": np.array([-1, 40_000], np.int64),
-    "narrow": np.array([1, 2], np.int32),
-    "flags": np.array([True, False]),
-    "shares": np.array([0.5, np.nan]),
-    "none": np.empty(0, np.int64),
+    "times": np.array([-5, 1_780_000_000_000_000_000], np.int64), "small": np.array([0, 200, 3], np.int64),
+    "negative": np.array([-1, 40_000], np.int64), "narrow": np.array([1, 2], np.int32),
+    "flags": np.array([True, False]), "shares": np.array([0.5, np.nan]), "none": np.empty(0, np.int64),
     "words": json_array(["µ", None, "a\n", [1, 2**60]]),
-}
+}  # fmt: skip
 
 
 class TestTheFile:
@@ -76,10 +73,7 @@ class TestTheFile:
             assert results.load("some", "1") is None
 
     def test_a_full_disk_leaves_nothing_behind(self, tmp_path, monkeypatch):
-        def full(*paths: object) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(os, "replace", full)
+        monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
         Results(("rank0",), tmp_path).save("some", ARRAYS, "1")
         assert list(tmp_path.iterdir()) == []
 
@@ -160,8 +154,7 @@ class TestTheVersion:
 
 def printed(code: str, directory: Path) -> str:
     """The output of another Python that runs ``code`` in ``directory``."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    return subprocess.check_output([sys.executable, "-c", code], cwd=directory, text=True).strip()
 
 
 @pytest.fixture(scope="module")
@@ -174,9 +167,8 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def packs(exports: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache that has the packs of ``exports`` and nothing kept."""
     directory = tmp_path_factory.mktemp("packs")
-    with opened(exports, directory) as job:
-        assert job.session.reports
-    assert result_files(directory) == []
+    with opened(exports, directory):
+        assert result_files(directory) == []
     return directory
 
 
@@ -269,16 +261,9 @@ class TestWhatIsMadeOfThem:
         with opened(exports, cache) as job:
             assert everything(job, Selection()) == whole
 
-        def refused(*arguments: object, **rest: object) -> None:
-            raise AssertionError("computed again")
-
-        for name in (
-            "nvtx.columns.range_parts",
-            "nvtx.columns.launch_parts",
-            "gpu.device_time._merged",
-            "overview._counted",
-        ):
-            monkeypatch.setattr(f"nsystui.questions.{name}", refused)
+        parts = ("nvtx.columns.range_parts", "nvtx.columns.launch_parts", "gpu.device_time._merged")
+        for name in (*parts, "overview._counted"):
+            monkeypatch.setattr(f"nsystui.questions.{name}", lambda *_, **__: pytest.fail("computed again"))
         with opened(exports, cache) as job:
             assert everything(job, Selection()) == whole
 
@@ -315,10 +300,7 @@ class TestWhatIsMadeOfThem:
                 assert everything(kept, Selection()) == everything(plain, Selection())
 
     def test_a_cache_that_cannot_be_written_serves(self, exports, cache, whole, monkeypatch):
-        def refused(*arguments: object) -> None:
-            raise OSError(errno.EROFS, "Read-only file system")
-
-        monkeypatch.setattr(os, "replace", refused)
+        monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
         with opened(exports, cache) as job:
             assert everything(job, Selection()) == whole
         assert result_files(cache) == []

@@ -13,12 +13,11 @@ import pandas as pd
 import pytest
 import sqlalchemy as sa
 from support import edit
-from synthetic import ExportWriter, empty_export, two_process_export
+from synthetic import ExportWriter, empty_export
 
 from nsystui.base.errors import ExportError
 from nsystui.exports.demo import Session as Capture
 from nsystui.store import tables
-from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
 from nsystui.store.session import Computation, Session
 
@@ -61,16 +60,14 @@ class TestOrder:
             session.add(tmp_path / "missing.sqlite")
         assert session.add(export(tmp_path / "a.sqlite")).index == 0
 
-    @pytest.mark.parametrize("cached", [False, True])
-    def test_reports_added_by_threads_without_numbers_get_one_each(self, tmp_path, cached):
+    def test_reports_added_by_threads_without_numbers_get_one_each(self, tmp_path, both):
         paths = [export(tmp_path / f"rank{number}.sqlite", kernels=number + 1) for number in range(6)]
-        cache = Cache(tmp_path / "cache") if cached else None
-        with closing(Session(cache=cache, warn=pytest.fail)) as session, ThreadPoolExecutor(6) as pool:
+        session, table = both(), tables.kernels.c
+        with ThreadPoolExecutor(6) as pool:
             list(pool.map(session.add, paths))
-            assert [report.index for report in session.reports] == list(range(6))
-            table = tables.kernels.c
-            found = session.rows(sa.select(table.report, sa.func.count()).group_by(table.report))
-            assert dict(found) == {report.index: int(report.name[4:]) + 1 for report in session.reports}
+        assert [report.index for report in session.reports] == list(range(6))
+        found = session.rows(sa.select(table.report, sa.func.count()).group_by(table.report))
+        assert dict(found) == {report.index: int(report.name[4:]) + 1 for report in session.reports}
 
 
 class TestViews:
@@ -91,15 +88,15 @@ class TestViews:
             assert session.count(table) == 0
 
     @pytest.mark.campaign
-    def test_hundreds_of_reports_do_not_nest_too_deep(self, tmp_path):
+    def test_hundreds_of_reports_do_not_nest_too_deep(self, tmp_path, cache):
         path = export(tmp_path / "a.sqlite")
-        with closing(Session(cache=Cache(tmp_path / "cache"))) as session:
+        with closing(Session(cache=cache)) as session:
             for number in range(130):
                 session.add(path, index=number)
             assert session.scalar(COUNT) == 390
 
-    def test_tables_inside_of_subqueries_are_found(self, tmp_path, session):
-        session.add(two_process_export(tmp_path / "two.sqlite"))
+    def test_tables_inside_of_subqueries_are_found(self, original, session):
+        session.add(original)
         kernels, calls = tables.kernels, tables.api_calls
         inner = sa.select(calls.c.correlation_id).where(calls.c.process == kernels.c.process).scalar_subquery()
         exists = sa.select(sa.func.count()).select_from(kernels).where(kernels.c.correlation_id.in_(inner))
@@ -197,20 +194,16 @@ class TestFrames:
             assert len(asked.frame(query)) == len(asked.rows(query))
 
 
-def test_a_session_touches_neither_network_nor_working_directory(tmp_path, monkeypatch):
+def test_a_session_touches_neither_network_nor_working_directory(tmp_path, original, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    place = tmp_path / "elsewhere"
-    place.mkdir()
-    path = export(place / "a.sqlite")
     with closing(Session(limits=Limits(threads=1, memory=256 << 20))) as session:
-        session.add(path)
-        settings = "temp_directory, autoinstall_known_extensions, autoload_known_extensions, threads"
-        (found,) = session.database.sql(
-            "SELECT " + ", ".join(f"current_setting('{name}')" for name in settings.split(", "))
-        ).fetchall()
-    assert found[1:] == (False, False, 1)
-    assert not found[0]
-    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+        session.add(original)
+        settings = ("temp_directory", "autoinstall_known_extensions", "autoload_known_extensions", "threads")
+        asked = ", ".join(f"current_setting('{name}')" for name in settings)
+        ((directory, *found),) = session.database.sql(f"SELECT {asked}").fetchall()
+    assert found == [False, False, 1]
+    assert not directory
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_query_finds_the_metadata_of_files_that_another_has_read(session):
@@ -222,9 +215,8 @@ class TestPart:
     """Questions about some of many reports."""
 
     @pytest.fixture(params=["in memory", "packed", "columns"])
-    def session(self, request, tmp_path) -> Iterator[Session]:
-        cache = None if request.param == "in memory" else Cache(tmp_path / "cache")
-        with closing(Session(cache=cache)) as session:
+    def session(self, request, tmp_path, cache) -> Iterator[Session]:
+        with closing(Session(cache=None if request.param == "in memory" else cache)) as session:
             for number in range(5):
                 path = export(tmp_path / f"rank{number}.sqlite", START + number * SECOND, kernels=number + 1)
                 session.add(path, whole=request.param != "columns")
@@ -250,12 +242,10 @@ class TestPart:
         again = session.part([1, 3])
         assert again is session or again is not part
 
-    def test_it_may_have_parts_itself_whether_or_not_the_session_was_asked_before(self, tmp_path):
-        paths = [
-            export(tmp_path / f"{number}.sqlite", START + number * SECOND, kernels=number + 1) for number in range(10)
-        ]
+    def test_it_may_have_parts_itself_whether_or_not_the_session_was_asked_before(self, tmp_path, cache):
+        paths = [export(tmp_path / f"{count}.sqlite", START + count * SECOND, kernels=count) for count in range(1, 11)]
         for _ in range(2):  # the second time they are packed
-            with closing(Session(cache=Cache(tmp_path / "cache"), warn=pytest.fail)) as session:
+            with closing(Session(cache=cache, warn=pytest.fail)) as session:
                 for path in paths:
                     session.add(path)
                 assert session.part([3]).scalar(COUNT) == 4

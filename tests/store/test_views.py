@@ -27,13 +27,10 @@ def test_files_of_several_reports_are_one_reading(tmp_path):
         for number, file in enumerate(files):
             database.execute(f"COPY (SELECT {number} AS start, 'a' AS here) TO $1 (FORMAT parquet)", [file])
         first, second, third, last = files
-        rows = [
-            Rows(0, 10, (first, second), renamed=("name", "here")),
-            Rows(2, -5, (third,), renamed=("name", "here")),
-            Rows(3, 7, (last,), renamed=("name", "here")),
-            Rows(4, 1 << 40, (first,), renamed=("name", "here")),  # the same export once more
-            Rows(5, 0, (last,), columns=frozenset({"start", "here"})),
-        ]
+        # The fourth is the same export once more.
+        some = ((0, 10, (first, second)), (2, -5, (third,)), (3, 7, (last,)), (4, 1 << 40, (first,)))
+        rows = [Rows(*one, renamed=("name", "here")) for one in some]
+        rows.append(Rows(5, 0, (last,), columns=frozenset({"start", "here"})))
         make_view(database, canonical.KERNELS, rows[:-1])
         found = database.execute("SELECT * FROM kernels").fetchall()
         assert found == [(0, 10, 0, "a"), (0, 10, 1, "a"), (2, -5, 2, "a"), (3, 7, 3, "a"), (4, 1 << 40, 0, "a")]

@@ -1,6 +1,6 @@
 """Exports for tests and benchmarks alone: illnesses, odd shapes, every table, millions of rows."""
 
-# ruff: noqa: F401
+# ruff: noqa: F401, F403
 
 from __future__ import annotations
 
@@ -10,29 +10,9 @@ from typing import Any
 from nsystui.exports.demo import TrainingJob
 
 from .benchmark import benchmark_export
-from .shapes import (
-    PAYLOAD_BYTES,
-    PAYLOAD_COMMUNICATOR,
-    instrumented_nccl_export,
-    nccl_without_nvtx_export,
-    node_graph_export,
-    payload_export,
-    two_process_export,
-    whole_graph_export,
-)
+from .shapes import *
 from .simulation import SWITCH_GUID, simulation_export
-from .variants import (
-    HOSTILE_NAMES,
-    all_tables_export,
-    cpu_only_export,
-    deep_nvtx_export,
-    delayed_capture_export,
-    empty_export,
-    hostile_names_export,
-    old_schema_export,
-    open_ranges_export,
-    unified_memory_export,
-)
+from .variants import *
 from .writer import ExportWriter
 
 

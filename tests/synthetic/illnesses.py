@@ -13,7 +13,7 @@ from typing import Final
 
 from nsystui.exports.demo.timeline import nccl_kernel
 from nsystui.exports.writing.host import RUNNING, Frame
-from nsystui.exports.writing.target import H100, GpuModel, Process, Session, Thread
+from nsystui.exports.writing.target import H100, GpuModel, Session, Thread
 from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED
 
 from .variants import start_gpu_process
@@ -39,8 +39,6 @@ class OneGpu:
     def __init__(self, export: ExportWriter, gpu: int = 0, model: GpuModel = H100) -> None:
         export.gpu(gpu, model)
         self.export = export
-        self.process: Process
-        self.main: Thread
         self.process, self.main = start_gpu_process(export)
         export.cuda_device(self.process, 0, gpu)
         self.correlation = 0
@@ -108,10 +106,7 @@ def synchronous_memsets(path: Path) -> Ill:
     return Ill((path,), 50 * 400_000)
 
 
-PIN = (
-    Frame("at::native::direct_copy_kernel(int)", "/x/libtorch.so"),
-    Frame("THPVariable_pin_memory", "/x/libtorch.so"),
-)
+PIN = tuple(Frame(name, "/x/libtorch.so") for name in ("at::native::direct_copy_kernel(int)", "THPVariable_pin_memory"))
 """The stack of the thread that pins memory."""
 
 
@@ -467,9 +462,7 @@ def gil_held(path: Path, *, while_busy: bool = False) -> Ill:
 
 
 def file_reads(path: Path, *, while_busy: bool = False) -> Ill:
-    """40 gaps of 4 ms: the main thread reads a file for 2 ms, then waits 1 ms for a thread that does; or beside
-    kernels.
-    """
+    """40 gaps of 4 ms: the main thread reads a file for 2 ms, then waits 1 ms for a thread that does; or when busy."""
 
     def do(gpu: OneGpu, loader: Thread, time: int) -> None:
         start = time - 5 * MS if while_busy else time

@@ -6,26 +6,12 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.demo.nccl import (
-    COMMUNICATOR,
-    CUDA_DEVICE,
-    MESSAGE_SIZE,
-    NCCL_DOMAIN,
-    PEER,
-    RANK,
-    RANKS,
-    REDUCTION,
-    REDUCTIONS,
-    ROOT,
-    NcclPayloads,
-    encode_payload,
-    payload_schema,
-)
+from nsystui.exports.demo import nccl
 from nsystui.exports.demo.timeline import LAYER_FORWARD, nccl_kernel
 from nsystui.exports.demo.training import WORLD_STREAM
 from nsystui.exports.writing.target import DEFAULT_STREAM, Session
 
-from .variants import launch_kernels, start_gpu_process
+from .variants import launch_kernels, one_process, start_gpu_process
 from .writer import ExportWriter
 
 
@@ -52,9 +38,7 @@ def whole_graph_export(path: str | Path, schema: str = "3.16.1") -> Path:
     Graph n starts at 100 ms + n · 81 ms, has correlation id 101 + n, graphId 4 and graphExecId 5; its
     ``cudaGraphLaunch_v10000`` call lasts 100 µs and starts at 90 ms + n · 150 µs: the CPU is far ahead.
     """
-    with ExportWriter(path, schema) as export:
-        export.gpu(0)
-        process, main = start_gpu_process(export)
+    with one_process(path, schema) as (export, process, main):
         launch_kernels(export, process, main, 30)
         for number in range(10):
             call = 90_000_000 + 150_000 * number
@@ -74,9 +58,7 @@ def node_graph_export(path: str | Path, schema: str = "3.25.0") -> Path:
     10 (<< 32); the launch lies in the NVTX range ``replay n``, the capture in the range ``capture``. No kernel lies
     outside a graph.
     """
-    with ExportWriter(path, schema, session=Session(graph_mode="Node")) as export:
-        export.gpu(0)
-        process, main = start_gpu_process(export)
+    with one_process(path, schema, session=Session(graph_mode="Node")) as (export, process, main):
         export.nvtx_range(main, 1_000_000, 1_900_000, "capture")
         for node, spec in enumerate(LAYER_FORWARD, start=1):
             moment = 1_000_000 + 80_000 * node
@@ -96,26 +78,17 @@ def node_graph_export(path: str | Path, schema: str = "3.25.0") -> Path:
 
 
 PAYLOAD_BYTES: Final = {
-    "ncclAllReduce": 4 * 1024**2,
-    "ncclAllGather": 65_535,
-    "ncclReduceScatter": 65_536,
-    "ncclBroadcast": 1024**2,
-    "ncclReduce": 16 * 1024**2,
-    "ncclSend": 1_048_575,
-    "ncclRecv": 1_048_575,
-}
+    "ncclAllReduce": 4 * 1024**2, "ncclAllGather": 65_535, "ncclReduceScatter": 65_536, "ncclBroadcast": 1024**2,
+    "ncclReduce": 16 * 1024**2, "ncclSend": 1_048_575, "ncclRecv": 1_048_575,
+}  # fmt: skip
 """Message size of each call in `payload_export`: sizes at the edges of the size buckets."""
 PAYLOAD_COMMUNICATOR: Final = 0xFEDC_BA98_7654_3210
 
 
 def payload_export(
-    path: str | Path,
-    *,
-    json: bool = True,
-    binary: bool = False,
-    layout: NcclPayloads = NcclPayloads.SINCE_2_25,
-    schema: str = "3.25.0",
-) -> Path:
+    path: str | Path, *, json: bool = True, binary: bool = False,
+    layout: nccl.NcclPayloads = nccl.NcclPayloads.SINCE_2_25, schema: str = "3.25.0",
+) -> Path:  # fmt: skip
     """Rank 1 of 4 calls every function of `PAYLOAD_BYTES` once, ungrouped but for Send and Recv, which form one group.
 
     First comes ncclCommInitRankConfig (rank 1, 4 ranks, CUDA device 0), then the calls from 10 ms on, 1 ms apart: 6
@@ -124,40 +97,38 @@ def payload_export(
     if `binary` is asked of a schema before 3.16.
     """
     session = Session(include_json=json, include_blobs=binary)
-    with ExportWriter(path, schema, session=session) as export:
-        export.gpu(0)
-        process, main = start_gpu_process(export)
+    with one_process(path, schema, session=session) as (export, process, main):
         export.cuda_stream(process, WORLD_STREAM)
-        export.nvtx_domain(main, 500_000, 1, NCCL_DOMAIN)
+        export.nvtx_domain(main, 500_000, 1, nccl.NCCL_DOMAIN)
         functions = ("ncclCommInitRankConfig", *PAYLOAD_BYTES)
-        export.payload_schemas(1, [payload_schema(function, layout) for function in functions])
-        export.payload_enum(1, layout.reduction_enum, REDUCTION, REDUCTIONS)
+        export.payload_schemas(1, [nccl.payload_schema(function, layout) for function in functions])
+        export.payload_enum(1, layout.reduction_enum, nccl.REDUCTION, nccl.REDUCTIONS)
         correlations = count(1)
 
         def call(function: str, start: int, end: int, **values: int) -> None:
-            told = {COMMUNICATOR: PAYLOAD_COMMUNICATOR, PEER: 2, ROOT: 0, REDUCTION: REDUCTIONS["Sum"], **values}
-            payload = encode_payload(function, layout, told, domain_id=1)
+            usual = {nccl.COMMUNICATOR: PAYLOAD_COMMUNICATOR, nccl.PEER: 2, nccl.ROOT: 0}
+            told = {**usual, nccl.REDUCTION: nccl.REDUCTIONS["Sum"], **values}
+            payload = nccl.encode_payload(function, layout, told, domain_id=1)
             export.nvtx_range(main, start, end, function, domain_id=1, registered=True, payload=payload)
 
         def launch(operation: str, start: int) -> None:
             spec, correlation = nccl_kernel(operation), next(correlations)
             export.api(main, start, start + 8_000, spec.launch[0], correlation)
-            export.kernel(
-                process, 0, WORLD_STREAM, start + 20_000, start + 520_000, name=spec.name, correlation_id=correlation
-            )
+            begin, end = start + 20_000, start + 520_000
+            export.kernel(process, 0, WORLD_STREAM, begin, end, name=spec.name, correlation_id=correlation)
 
-        call("ncclCommInitRankConfig", 1_000_000, 9_000_000, **{RANK: 1, RANKS: 4, CUDA_DEVICE: 0})
+        call("ncclCommInitRankConfig", 1_000_000, 9_000_000, **{nccl.RANK: 1, nccl.RANKS: 4, nccl.CUDA_DEVICE: 0})
         start = 10_000_000
         for function, size in PAYLOAD_BYTES.items():
             if function in ("ncclSend", "ncclRecv"):
                 continue
-            reduction = REDUCTIONS["Avg" if function == "ncclAllReduce" else "Sum"]
-            call(function, start, start + 30_000, **{MESSAGE_SIZE: size, REDUCTION: reduction})
+            reduction = nccl.REDUCTIONS["Avg" if function == "ncclAllReduce" else "Sum"]
+            call(function, start, start + 30_000, **{nccl.MESSAGE_SIZE: size, nccl.REDUCTION: reduction})
             launch(function.removeprefix("nccl"), start + 10_000)
             start += 1_000_000
         export.nvtx_range(main, start, start + 1_000, "ncclGroupStart", domain_id=1, registered=True)
-        call("ncclSend", start + 2_000, start + 4_000, **{MESSAGE_SIZE: PAYLOAD_BYTES["ncclSend"]})
-        call("ncclRecv", start + 5_000, start + 7_000, **{MESSAGE_SIZE: PAYLOAD_BYTES["ncclRecv"]})
+        call("ncclSend", start + 2_000, start + 4_000, **{nccl.MESSAGE_SIZE: PAYLOAD_BYTES["ncclSend"]})
+        call("ncclRecv", start + 5_000, start + 7_000, **{nccl.MESSAGE_SIZE: PAYLOAD_BYTES["ncclRecv"]})
         export.nvtx_range(main, start + 8_000, start + 30_000, "ncclGroupEnd", domain_id=1, registered=True)
         launch("SendRecv", start + 12_000)
     return Path(path)
@@ -169,9 +140,7 @@ def instrumented_nccl_export(path: str | Path, schema: str = "3.7.2") -> Path:
     ``data_size`` (65,536 for AllReduce, 2,097,152 for AllGather) is in bytes already, ``type_size`` is 4. Each call
     lasts 40 µs, contains its launch, and its kernel lasts 300 µs; calls are 1 ms apart from 1 ms on.
     """
-    with ExportWriter(path, schema) as export:
-        export.gpu(0)
-        process, main = start_gpu_process(export)
+    with one_process(path, schema) as (export, process, main):
         for number in range(12):
             start = 1_000_000 * (number + 1)
             operation, size, tail = "AllReduce", 65_536, ", red_op 0"
@@ -196,9 +165,7 @@ def nccl_without_nvtx_export(path: str | Path, schema: str = "3.25.0") -> Path:
     The NCCL kernels start 1 ms apart from 10 ms on, on stream 28, with launch calls 10 µs earlier. There is no
     NVTX_EVENTS table.
     """
-    with ExportWriter(path, schema) as export:
-        export.gpu(0)
-        process, main = start_gpu_process(export)
+    with one_process(path, schema) as (export, process, main):
         launch_kernels(export, process, main, 20)
         for number, operation in enumerate(["AllReduce"] * 6 + ["AllGather"] * 3 + ["SendRecv"]):
             start = 1_000_000 * (number + 10)

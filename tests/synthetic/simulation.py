@@ -85,10 +85,8 @@ def _migrate(export: ExportWriter, process: Process) -> None:
             source=MANAGED, destination=MANAGED, migration_cause=2, address=_MEMORY + _PAGE * page,
         )  # fmt: skip
     faults = ((4_500_000, 0, "fill_grid", 17), (4_510_000, 1, "fill_grid", 17), (6_190_000, 0, "write_grid", 80))
-    for start, page, instruction, line in faults:
-        export.cpu_page_fault(
-            process, start, _MEMORY + _PAGE * page, instruction=instruction, file="src/grid.f90", line=line
-        )
+    for start, page, name, line in faults:
+        export.cpu_page_fault(process, start, _MEMORY + _PAGE * page, instruction=name, file="src/grid.f90", line=line)
     for start, page, count in ((6_055_000, 0, 12), (6_072_000, 1, 5)):
         export.gpu_page_fault(process, 0, start, start + 3_000, address=_MEMORY + _PAGE * page, count=count)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,16 +25,20 @@ def start_gpu_process(export: ExportWriter, pid: int = 5_000, *, device: int = 0
     return process, main
 
 
+@contextmanager
+def one_process(
+    path: str | Path, schema: str, session: Session | None = None
+) -> Iterator[tuple[ExportWriter, Process, Thread]]:
+    """An export of a process on one GPU, the process and its main thread."""
+    with ExportWriter(path, schema, session=session) as export:
+        export.gpu(0)
+        yield export, *start_gpu_process(export)
+
+
 def launch_kernels(
-    export: ExportWriter,
-    process: Process,
-    main: Thread,
-    count: int,
-    *,
-    device: int = 0,
-    first_correlation: int = 1,
-    backtrace: bool = False,
-) -> None:
+    export: ExportWriter, process: Process, main: Thread, count: int, *,
+    device: int = 0, first_correlation: int = 1, backtrace: bool = False,
+) -> None:  # fmt: skip
     """Launch `count` kernels: kernel n starts at 1 ms + n · 100 µs and lasts 50 µs; its API call is 20 µs earlier.
 
     Correlation ids count up from `first_correlation`; kernel n is number n modulo 10 of `LAYER_FORWARD`.
@@ -58,9 +64,7 @@ def old_schema_export(path: str | Path, schema: str = "2.9.1", *, backtrace: boo
     With `backtrace` each call has a second row with ``eventClass`` 67 and the same correlation id (80 rows in all).
     Schema ``"2021"`` has no metadata table, and the null stream is told by ``TARGET_INFO_CUDA_NULL_STREAM``.
     """
-    with ExportWriter(path, schema) as export:
-        export.gpu(0)
-        process, main = start_gpu_process(export)
+    with one_process(path, schema) as (export, process, main):
         launch_kernels(export, process, main, OLD_KERNELS, backtrace=backtrace)
         for step in range(4):
             begin = 1_000_000 + 1_000_000 * step - 50_000
@@ -86,26 +90,23 @@ def cpu_only_export(path: str | Path, schema: str = "3.7.2") -> Path:
             export.nvtx_range(main, start, start + 1_000_000, f"iteration {number}")
             export.osrt(main, start + 10_000, start + 60_000, "read")
             export.osrt(main, start + 70_000, start + 95_000, "pthread_cond_wait")
+            called = start + 500_000
             if number < 6:
-                export.mpi_collective(
-                    main, start + 500_000, start + 700_000, "MPI_Allreduce", size=4_096, receive_size=4_096
-                )
+                export.mpi_collective(main, called, called + 200_000, "MPI_Allreduce", size=4_096, receive_size=4_096)
             else:
-                export.mpi_p2p(main, start + 500_000, start + 650_000, "MPI_Send", peer=(number - 5) % 4, size=65_536)
+                export.mpi_p2p(main, called, called + 150_000, "MPI_Send", peer=(number - 5) % 4, size=65_536)
     return Path(path)
 
 
 def empty_export(path: str | Path, schema: str = "3.25.0") -> Path:
     """A lazy export in which nothing happened: metadata and session only, no process, no event, duration 0."""
-    with ExportWriter(path, schema):
-        pass
+    ExportWriter(path, schema).close()
     return Path(path)
 
 
 def all_tables_export(path: str | Path, schema: str = "3.25.0") -> Path:
     """Every table of the schema version exists (``--lazy=false``), all event tables are empty."""
-    with ExportWriter(path, schema, lazy=False):
-        pass
+    ExportWriter(path, schema, lazy=False).close()
     return Path(path)
 
 
@@ -115,9 +116,7 @@ def delayed_capture_export(path: str | Path, schema: str = "3.25.0") -> Path:
     The NVTX domains ``NCCL`` (1) and ``DALI`` (2) and two thread names were created about five minutes earlier; the
     first GPU metric sample is at -376,735 ns; the last event ends 400 ms after the session's duration of 3 ms.
     """
-    with ExportWriter(path, schema, session=Session(duration=3_000_000)) as export:
-        export.gpu(0)
-        process, main = start_gpu_process(export)
+    with one_process(path, schema, session=Session(duration=3_000_000)) as (export, process, main):
         worker = export.thread(process, 5_009, "python")
         export.nvtx_domain(main, -351_429_369_363, 1, "NCCL")
         export.nvtx_domain(main, -346_050_393_894, 2, "DALI")
@@ -136,9 +135,7 @@ def delayed_capture_export(path: str | Path, schema: str = "3.25.0") -> Path:
 
 def unified_memory_export(path: str | Path, schema: str = "3.7.2") -> Path:
     """Unified memory: 4 kernels, 8 migrations to and 3 from the device, 5 CPU page faults, 6 GPU fault groups."""
-    with ExportWriter(path, schema) as export:
-        export.gpu(0)
-        process, main = start_gpu_process(export)
+    with one_process(path, schema) as (export, process, main):
         launch_kernels(export, process, main, 4)
         address = 0x7F0000000000
         for number in range(11):
@@ -164,34 +161,21 @@ def hostile_names_export(path: str | Path, schema: str = "3.25.0") -> Path:
         main = export.thread(process, 5_000, HOSTILE_NAMES[2])
         export.cuda_context(process)
         for number, name in enumerate(HOSTILE_NAMES):
-            start = 1_000_000 * (number + 1)
+            start, end = 1_000_000 * (number + 1), 1_000_000 * (number + 1) + 50_000
             export.nvtx_range(main, start - 40_000, start - 5_000, name)
             export.api(main, start - 30_000, start - 10_000, name or "cudaLaunchKernel_v7000", number + 1)
-            export.kernel(
-                process, 0, DEFAULT_STREAM, start, start + 50_000, name=name, short=name, correlation_id=number + 1
-            )
+            export.kernel(process, 0, DEFAULT_STREAM, start, end, name=name, short=name, correlation_id=number + 1)
         export.diagnostic(500, HOSTILE_NAMES[1], severity=2, process=process)
     return Path(path)
 
 
 HOSTILE_NAMES: Final = (
-    "[bold]x[/foo]",
-    "\x1b[31mred\x1b[0m\x1b]0;title\x07",
-    "tab\there\nnewline\r\x07bell",
-    "f[abi:cxx11](int)",
-    "[@click=app.quit]press[/]",
-    "[link=file:///etc/passwd]",
-    '=HYPERLINK("http://example.com")',
-    "comma, \"quote\"; 'apostrophe'",
-    "| table | cell |",
-    "\\[escaped]",
-    "größe_ядро_内核_🚀",
-    "e\u0301 combining, \u202egnp.exe right-to-left, \u200bzero width",
-    "%s %d {0} {name} ${HOME} $(id)",
-    "'; DROP TABLE StringIds; --",
-    "x" * 5_000,
-    "",
-)
+    "[bold]x[/foo]", "\x1b[31mred\x1b[0m\x1b]0;title\x07", "tab\there\nnewline\r\x07bell", "f[abi:cxx11](int)",
+    "[@click=app.quit]press[/]", "[link=file:///etc/passwd]", '=HYPERLINK("http://example.com")',
+    "comma, \"quote\"; 'apostrophe'", "| table | cell |", "\\[escaped]", "größe_ядро_内核_🚀",
+    "e\u0301 combining, \u202egnp.exe right-to-left, \u200bzero width", "%s %d {0} {name} ${HOME} $(id)",
+    "'; DROP TABLE StringIds; --", "x" * 5_000, "",
+)  # fmt: skip
 """Names that break naive programs: escape sequences, markup, control characters, formulas, quotes, length, nothing."""
 
 
@@ -221,15 +205,12 @@ def open_ranges_export(path: str | Path, schema: str = "3.25.0") -> Path:
 
 def deep_nvtx_export(path: str | Path, depth: int = 3_000, schema: str = "3.25.0") -> Path:
     """`depth` NVTX ranges (``level 0`` outermost) nested in each other, 1 kernel launched inside the innermost."""
-    with ExportWriter(path, schema) as export:
-        export.gpu(0)
-        process, main = start_gpu_process(export)
+    with one_process(path, schema) as (export, process, main):
         middle = 10_000 * depth
         for level in range(depth):
             reach = 1_000 * (depth - level)
             export.nvtx_range(main, middle - reach, middle + reach, f"level {level}")
         export.api(main, middle - 300, middle + 300, "cudaLaunchKernel_v7000", 1)
-        export.kernel(
-            process, 0, DEFAULT_STREAM, middle + 2_000, middle + 52_000, name="deep(float *)", correlation_id=1
-        )
+        start = middle + 2_000
+        export.kernel(process, 0, DEFAULT_STREAM, start, start + 50_000, name="deep(float *)", correlation_id=1)
     return Path(path)

@@ -84,18 +84,9 @@ class ExportWriter(DemoWriter):
     _files: Mapping[str, int] = MappingProxyType({})
 
     def graph_launch(
-        self,
-        process: Process,
-        device: int,
-        stream: int,
-        start: int,
-        end: int,
-        *,
-        graph_id: int,
-        graph_exec_id: int,
-        correlation_id: int | None,
-        context: int = 1,
-    ) -> None:
+        self, process: Process, device: int, stream: int, start: int, end: int, *,
+        graph_id: int, graph_exec_id: int, correlation_id: int | None, context: int = 1,
+    ) -> None:  # fmt: skip
         """The execution of a whole CUDA graph: all that is known of its kernels in graph-level tracing."""
         self.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE").append(
             (start, end, device, context, 0, stream, correlation_id, process.global_id, graph_id, graph_exec_id)
@@ -112,15 +103,9 @@ class ExportWriter(DemoWriter):
             self.rows("CUDA_GRAPH_EVENTS").append((*node, None, None, None))
 
     def cpu_page_fault(
-        self,
-        process: Process,
-        start: int,
-        address: int,
-        *,
-        instruction: str = "0x7f0000000000",
-        file: str = "",
-        line: int | None = None,
-    ) -> None:
+        self, process: Process, start: int, address: int, *,
+        instruction: str = "0x7f0000000000", file: str = "", line: int | None = None,
+    ) -> None:  # fmt: skip
         """A CPU page fault of unified memory, at a line of a source file where the schema can tell it (3.28)."""
         names = self.intern(instruction), self.intern("libc.so.6")
         place = self.intern(file) if file else None, line
@@ -131,9 +116,8 @@ class ExportWriter(DemoWriter):
         self, process: Process, device: int, start: int, end: int, *, address: int, count: int, access: int = 1
     ) -> None:
         """A group of GPU page faults of unified memory; `access` 1 read, 2 write, 3 atomic, 4 prefetch."""
-        self.rows("CUDA_UM_GPU_PAGE_FAULT_EVENTS").append(
-            (start, end, process.global_id, device, address, count, access)
-        )
+        row = (start, end, process.global_id, device, address, count, access)
+        self.rows("CUDA_UM_GPU_PAGE_FAULT_EVENTS").append(row)
 
     def memory_pool(
         self, process: Process, device: int, time: int, pool: Pool, *, operation: int = 1, keep: int | None = None
@@ -173,10 +157,8 @@ class ExportWriter(DemoWriter):
         if path not in self._files:
             self._files = {**self._files, path: len(self._files) + 1}
             self.rows("OSRT_FILE_ACCESS_DESCRIPTORS").append((self._files[path], thread.process.pid, 0, 0, path))
-        number = self._files[path]
-        self.rows("OSRT_FILE_ACCESS_EVENTS").append(
-            (number, thread.tid, start, end, _READ, self.intern(name), size, "")
-        )
+        row = (self._files[path], thread.tid, start, end, _READ, self.intern(name), size, "")
+        self.rows("OSRT_FILE_ACCESS_EVENTS").append(row)
 
     def nvtx_category(self, thread: Thread, time: int, category: int, name: str, *, domain_id: int = 0) -> None:
         """The program names a category of a domain."""
@@ -194,21 +176,12 @@ class ExportWriter(DemoWriter):
         self.rows("MPI_P2P_EVENTS").append((start, end, thread.global_id, text, 0, tag, peer, size, None))
 
     def mpi_collective(
-        self,
-        thread: Thread,
-        start: int,
-        end: int | None,
-        name: str,
-        *,
-        size: int = 0,
-        receive_size: int = 0,
-        root: int | None = None,
-    ) -> None:
+        self, thread: Thread, start: int, end: int | None, name: str, *,
+        size: int = 0, receive_size: int = 0, root: int | None = None,
+    ) -> None:  # fmt: skip
         """A collective call (``MPI_Allreduce``); sizes in bytes."""
-        text = self.intern(name)
-        self.rows("MPI_COLLECTIVES_EVENTS").append(
-            (start, end, thread.global_id, text, 0, root, size, receive_size, None)
-        )
+        row = (start, end, thread.global_id, self.intern(name), 0, root, size, receive_size, None)
+        self.rows("MPI_COLLECTIVES_EVENTS").append(row)
 
     def mpi_wait(self, thread: Thread, start: int, end: int | None, name: str) -> None:
         """A call that starts, tests or awaits requests (``MPI_Waitall``)."""
@@ -235,19 +208,9 @@ class ExportWriter(DemoWriter):
         )  # fmt: skip
 
     def openacc(
-        self,
-        thread: Thread,
-        start: int,
-        end: int,
-        name: str,
-        *,
-        kind: str = "LAUNCH",
-        file: str = "",
-        line: int = 0,
-        event_kind: int = 0,
-        function: str = "",
-        size: int | None = None,
-    ) -> None:
+        self, thread: Thread, start: int, end: int, name: str, *, kind: str = "LAUNCH", file: str = "", line: int = 0,
+        event_kind: int = 0, function: str = "", size: int | None = None,
+    ) -> None:  # fmt: skip
         """An OpenACC event at a line of a source file, if one is given; `kind` is the end of its table's name.
 
         `event_kind` is CUPTI's number, and `size` the bytes of one of the kind ``DATA``.
@@ -300,10 +263,8 @@ class ExportWriter(DemoWriter):
         self._generic_events += 1
         event, data = self._generic_events, as_json if with_json else None
         self.rows("GENERIC_EVENTS").append((event, time, time, type_id, None, data))
+        numbers = [(index, value) for index, value in enumerate(values.values()) if not isinstance(value, str)]
         self.rows("GENERIC_EVENT_DATA").extend(
-            (event, index, None, value, None, None)
-            if isinstance(value, int)
-            else (event, index, None, None, None, value)
-            for index, value in enumerate(values.values())
-            if not isinstance(value, str)
+            (event, index, None, *((value, None, None) if isinstance(value, int) else (None, None, value)))
+            for index, value in numbers
         )

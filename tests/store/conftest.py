@@ -1,0 +1,46 @@
+"""Shared by the tests of the store: an export, a cache, and sessions in memory or through a cache."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from synthetic import two_process_export
+
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session
+
+
+@pytest.fixture(scope="package")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export of two processes with 100 kernels each. Not to be written."""
+    return two_process_export(tmp_path_factory.mktemp("original") / "rank0.sqlite")
+
+
+@pytest.fixture
+def export(tmp_path: Path, original: Path) -> Path:
+    """A copy of it."""
+    return shutil.copyfile(original, tmp_path / "rank0.sqlite")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture(params=["memory", "cache"])
+def both(request: pytest.FixtureRequest, cache: Cache) -> Iterator[Callable[..., Session]]:
+    """Opens exports in memory, or through a cache: what is told of one must hold for the other."""
+    with ExitStack() as sessions:
+
+        def add(*paths: Path, whole: bool = True) -> Session:
+            session = Session(cache=cache if request.param == "cache" else None, warn=pytest.fail)
+            sessions.enter_context(closing(session))
+            for path in paths:
+                session.add(path, whole=whole)
+            return session
+
+        yield add
