@@ -91,8 +91,7 @@ def modes_left(received: bytes) -> set[str]:
 def assert_ends_well(terminal: Terminal) -> None:
     """It obeys ``q``, and leaves the terminal as a shell has it, without a traceback."""
     terminal.press("q")
-    assert terminal.wait_exit() == 0
-    assert modes_left(terminal.received) == set()
+    assert terminal.wait_exit() == 0 and modes_left(terminal.received) == set()
     assert b"Traceback" not in terminal.received
 
 

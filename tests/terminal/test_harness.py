@@ -15,10 +15,8 @@ def shell(script: str, **options: object) -> Terminal:
 def test_it_shows_the_screen_counts_bytes_and_knows_the_exit_status():
     with shell("printf 'one\\ntwo'; exit 3") as terminal:
         terminal.wait_for("two")
-        assert terminal.wait_exit() == 3
-        assert terminal.screen[:2] == ["one", "two"]
-        assert terminal.received == b"one\r\ntwo"
-        assert terminal.bytes_since_mark == 8
+        assert terminal.wait_exit() == 3 and terminal.screen[:2] == ["one", "two"]
+        assert terminal.received == b"one\r\ntwo" and terminal.bytes_since_mark == 8
 
 
 def test_a_mark_begins_a_new_count():
@@ -70,8 +68,7 @@ def test_the_child_does_not_outlive_the_test():
 
 def test_a_program_that_does_not_exist():
     with Terminal(["/no/such/program"]) as terminal:
-        assert terminal.wait_exit() == 127
-        assert "cannot run /no/such/program" in terminal.text
+        assert terminal.wait_exit() == 127 and "cannot run /no/such/program" in terminal.text
 
 
 def test_unknown_keys_are_refused():

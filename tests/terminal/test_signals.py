@@ -60,10 +60,8 @@ def test_an_end_leaves_the_terminal_as_it_was(job, environment, unpacked, number
             terminal.kill(number)
         terminal.wait_for("gone")
         before, after = settings_told(terminal)
-        assert before == after
-        assert f"status {status}" in terminal.text
-        assert modes_left(terminal.received) == set()
-        assert "Traceback" not in terminal.text
+        assert before == after and f"status {status}" in terminal.text
+        assert modes_left(terminal.received) == set() and "Traceback" not in terminal.text
     assert not list(Path(environment["TMPDIR"]).iterdir())
 
 
@@ -143,8 +141,7 @@ def test_stopped_from_outside_it_leaves_the_terminal_as_it_was(job, environment)
         terminal.press("q")
         terminal.wait_for("gone")
         before, after = settings_told(terminal)
-        assert before == after
-        assert modes_left(terminal.received) == set()
+        assert before == after and modes_left(terminal.received) == set()
 
 
 @pytest.mark.campaign
@@ -258,8 +255,7 @@ def test_many_starts_and_stops_leave_nothing(job, unpacked, tmp_path):
                 terminal.press("q")  # again: what is typed before it has the terminal is thrown away
                 terminal.listen(0.3)
             assert terminal.wait_exit() == 0, terminal.text
-            assert modes_left(terminal.received) == set()
-            assert "Traceback" not in terminal.text
+            assert modes_left(terminal.received) == set() and "Traceback" not in terminal.text
             with pytest.raises(ProcessLookupError):
                 os.killpg(terminal.pid, 0)
     assert not list(Path(unpacked["TMPDIR"]).iterdir())
@@ -286,8 +282,7 @@ def assert_clean(terminal: Terminal, statuses: set[int]) -> None:
     """The shell has its terminal back, and was told one of these statuses."""
     terminal.wait_for("gone")
     settings = settings_told(terminal)
-    assert len(settings) >= 2 and len(set(settings)) == 1
-    assert modes_left(terminal.received) == set()
+    assert len(settings) >= 2 and len(set(settings)) == 1 and modes_left(terminal.received) == set()
     assert re.findall(r"status (\d+)", terminal.received.decode(errors="replace"))[-1:] in [[str(s)] for s in statuses]
     for word in (b"Traceback", b"Exception ignored"):
         assert word not in terminal.received, terminal.received.rpartition(ALTERNATE_OFF)[2].decode()

@@ -110,8 +110,7 @@ def test_keys_and_sizes_go_through_and_the_mouse_is_left_alone(server):
         terminal.wait_until(lambda: len(terminal.screen[0]) > 100 and terminal.screen[-1], "screen of the new size")
         assert b"\x1b[?1003h" not in terminal.received
         terminal.press("q")
-        assert terminal.wait_exit() == 0
-        assert modes_left(terminal.received) == set()
+        assert terminal.wait_exit() == 0 and modes_left(terminal.received) == set()
 
 
 @pytest.mark.parametrize(
@@ -129,8 +128,7 @@ def test_the_terminal_of_the_other_end_decides(server, env, is_ascii, colours):
         terminal.press("2")
         terminal.wait_for(" names")
         terminal.press("q")
-        assert terminal.wait_exit() == 0
-        assert terminal.received.isascii() is is_ascii
+        assert terminal.wait_exit() == 0 and terminal.received.isascii() is is_ascii
         assert colours in terminal.received
         if "NO_COLOR" in env:
             assert b"38;5;" not in terminal.received and b"38;2;" not in terminal.received
@@ -138,8 +136,7 @@ def test_the_terminal_of_the_other_end_decides(server, env, is_ascii, colours):
 
 def test_a_dumb_terminal_is_told_what_works(server):
     with server.login(server.program, {"TERM": "dumb"}) as terminal:
-        assert terminal.wait_exit() == 2
-        assert b"cannot place a cursor" in terminal.received
+        assert terminal.wait_exit() == 2 and b"cannot place a cursor" in terminal.received
 
 
 def test_a_connection_that_drops_ends_the_program(server):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import product
 
+from jobs import press, resize, shown
 from textual.app import App, ComposeResult
 from textual.message import Message
 
@@ -24,18 +25,15 @@ def test_blocks_stand_for_shares_and_a_dot_for_no_data():
 
 
 def test_more_bins_than_columns_keep_their_peaks_and_fewer_repeat():
-    assert blocks([0.0, 1.0, 0.0, 0.0, math.nan, math.nan], 3) == "█ ·"
-    assert blocks([math.nan, 0.0], 1) == " "
-    assert blocks([0.0, 1.0], 6) == "   ███"
-    assert blocks([], 3) == "   "
+    assert blocks([0.0, 1.0, 0.0, 0.0, math.nan, math.nan], 3) == "█ ·" and blocks([math.nan, 0.0], 1) == " "
+    assert blocks([0.0, 1.0], 6) == "   ███" and blocks([], 3) == "   "
 
 
 def test_an_axis_has_round_times_in_their_columns():
     assert time_axis(6 * S, 7 * S, 50) == "│6.0 s    │6.2 s    │6.4 s    │6.6 s    │6.8 s    "
     assert time_axis(0, 800_000, 40) == "│0 µs     │200 µs   │400 µs   │600 µs   "
     axis = time_axis(6_412_018_000, 6_412_020_000, 80)
-    assert axis.startswith("│6.412 018 0 s")
-    assert "│6.412 019 0 s" in axis
+    assert axis.startswith("│6.412 018 0 s") and "│6.412 019 0 s" in axis
 
 
 def test_an_axis_is_as_wide_as_asked_and_its_labels_do_not_touch():
@@ -44,8 +42,7 @@ def test_an_axis_is_as_wide_as_asked_and_its_labels_do_not_touch():
         axis = time_axis(low, high, width)
         assert len(axis) == width
         assert all(label == "" or label.endswith(" ") for label in axis.split("│")[1:-1]), (axis, width)
-    assert time_axis(5, 5, 10) == " " * 10
-    assert time_axis(0, 5, 0) == ""
+    assert time_axis(5, 5, 10) == " " * 10 and time_axis(0, 5, 0) == ""
 
 
 def test_histogram_bars_share_one_scale():
@@ -60,8 +57,7 @@ def test_histogram_bars_share_one_scale():
 def test_a_histogram_too_narrow_for_bars_keeps_labels_and_counts():
     assert histogram_lines(["320 µs", "400 µs"], [14, 6110], 13) == [" 320 µs    14", " 400 µs 6,110"]
     assert [width_of(line) for line in histogram_lines(["<64KiB", "a\x1b[31m"], [1, 2], 5)] == [5, 5]
-    assert histogram_lines([], [], 20) == []
-    assert histogram_lines(["all"], [0], 20) == ["all" + " " * 16 + "0"]
+    assert histogram_lines([], [], 20) == [] and histogram_lines(["all"], [0], 20) == ["all" + " " * 16 + "0"]
 
 
 def test_marks_of_a_plot_grow_with_the_points_and_its_ends_have_labels():
@@ -125,44 +121,34 @@ class ChartApp(App[None]):
 
 
 async def test_a_chart_draws_a_bin_in_each_column():
-    app = ChartApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(ChartApp()) as (app, pilot):
         assert app.chart.chart_width == 59
         lines = app.lines()
-        assert lines[0].startswith("▸ rank 0      ▁▁▁")
-        assert lines[15].endswith("█    15 %")
+        assert lines[0].startswith("▸ rank 0      ▁▁▁") and lines[15].endswith("█    15 %")
         assert lines[16].startswith("             │6.0 s ")
         assert all(width_of(app.chart.render_line(y).text) == 80 for y in range(24))
-        await pilot.resize_terminal(100, 24)
-        await pilot.pause()
-        assert app.chart.chart_width == 79
-        assert app.lines()[0].count("█") > 5
+        assert (await resize(pilot, 100, 24)).chart.chart_width == 79 and app.lines()[0].count("█") > 5
 
 
 async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
-    app = ChartApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(ChartApp()) as (app, pilot):
         columns = []
         keys = "right greater_than_sign shift+right left less_than_sign shift+left end right home left l G h g"
         for key in keys.split():
             await pilot.press(key)
             columns.append(app.chart.cursor_column)
         assert columns == [1, 11, 21, 20, 10, 0, 58, 58, 0, 0, 1, 58, 57, 0]
-        await pilot.press("right", "down", "down")
-        assert app.reversed_cells() == [(2, 14), (16, 14)]
+        assert (await press(pilot, "right", "down", "down")).reversed_cells() == [(2, 14), (16, 14)]
         assert (app.chart.cursor_lane, app.chart.cursor_column) == (2, 1)
         assert app.lines()[16].startswith("             │6.0 s "), "the cursor took the place of a label"
         assert app.heard[-1] == StripChart.CursorMoved(app.chart)
         assert app.chart.cursor_times == (6 * S + S // 59, 6 * S + 2 * S // 59)
         assert app.chart.time_column(6 * S + S // 2) == 29
-        await pilot.press("enter")
-        assert app.heard[-1] == StripChart.Selected(app.chart)
+        assert (await press(pilot, "enter")).heard[-1] == StripChart.Selected(app.chart)
         await pilot.press("home", *["right"] * 4)
         assert app.lines()[16].startswith("             │6.0 s "), "the blank before the unit is the label's"
-        await pilot.press("right", "right")
-        assert app.lines()[16].startswith("             │6.0 s▲")
-    app = ChartApp(lanes=3)
-    async with app.run_test(size=(80, 24)) as pilot:
+        assert (await press(pilot, "right", "right")).lines()[16].startswith("             │6.0 s▲")
+    async with shown(ChartApp(lanes=3)) as (app, pilot):
         await pilot.press("right")  # through all lanes, where there are few
         assert app.reversed_cells() == [(0, 14), (1, 14), (2, 14), (3, 14)]
 
@@ -209,62 +195,49 @@ def test_a_tick_label_without_room_is_left_out():
 
 
 async def test_a_high_lane_is_one_lane_to_the_cursor():
-    app = ChartApp(lanes=0)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(ChartApp(lanes=0)) as (app, pilot):
         bins = [0.5] * app.chart.chart_width
         notes = (("compute", "50.0"),)
         lanes = [Lane(f"rank {n}", bins, stack=(("compute", bins),), height=4, notes=notes) for n in range(9)]
         app.chart.set_lanes(lanes, 0, S, ticks=[(S // 2, "7")])
-        await pilot.press("down")
-        lines = app.lines()
+        lines = (await press(pilot, "down")).lines()
         assert lines[4].startswith("▸ rank 1") and lines[5].startswith("   █ 50.0")
         assert lines[23].startswith("  step") and "│7" in lines[23] and "0.0 s" in lines[22]
         await pilot.press(*["down"] * 7)
-        assert app.chart.cursor_lane == 8
-        assert any(line.startswith("▸ rank 8") for line in app.lines())
+        assert app.chart.cursor_lane == 8 and any(line.startswith("▸ rank 8") for line in app.lines())
 
 
 async def test_the_lanes_of_a_half_row_have_the_cursor_one_after_the_other():
-    app = ChartApp(lanes=0)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(ChartApp(lanes=0)) as (app, pilot):
         bins = [1.0] * app.chart.chart_width
         lanes = [Lane(f"r{n}", bins, f"{n}", "nccl") for n in range(40)]
         app.chart.set_lanes(lanes, 0, S, halves=True)
         assert app.lines()[1].startswith("  r2 r3 ") and app.lines()[1].endswith("2 3")
         await pilot.press("down", "down", "down")
-        assert app.chart.cursor_lane == 3
-        assert app.lines()[1].startswith("▸ r3 ")
-        assert app.lines()[1][13] == "▄"
+        assert app.chart.cursor_lane == 3 and app.lines()[1].startswith("▸ r3 ") and app.lines()[1][13] == "▄"
 
 
 async def test_many_lanes_scroll():
-    app = ChartApp(lanes=64)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(ChartApp(lanes=64)) as (app, pilot):
         await pilot.press(*["down"] * 23)
-        assert app.chart.cursor_lane == 23
-        assert any(line.startswith("▸ rank 23") for line in app.lines())
+        assert app.chart.cursor_lane == 23 and any(line.startswith("▸ rank 23") for line in app.lines())
         assert "6.0 s" in app.lines()[23]
-        await pilot.press("pagedown", "pagedown", "pagedown")
-        assert app.lines()[22].startswith("▸ rank 63")
-        await pilot.press(*["pageup"] * 3)
-        assert app.lines()[0].startswith("▸ rank 0")
+        assert (await press(pilot, "pagedown", "pagedown", "pagedown")).lines()[22].startswith("▸ rank 63")
+        assert (await press(pilot, *["pageup"] * 3)).lines()[0].startswith("▸ rank 0")
 
 
 async def test_a_span_is_marked_between_two_presses():
-    app = ChartApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(ChartApp()) as (app, pilot):
         await pilot.press("greater_than_sign", "space", "right", "right", "space", "right")
         assert app.chart.span == (10, 12)
         assert app.chart.span_times == (app.chart.column_times(10)[0], app.chart.column_times(12)[1])
         assert app.lines()[16][23:26] == "━━━"
-        await pilot.press("space")
-        assert app.chart.span is None
+        assert (await press(pilot, "space")).chart.span is None
         app.chart.mark_span(3, 5)
         assert app.chart.span == (3, 5)
         await pilot.press("home", "greater_than_sign", "greater_than_sign", "greater_than_sign")
         before = app.chart.cursor_times
-        await pilot.resize_terminal(138, 24)
-        await pilot.pause()
+        await resize(pilot, 138, 24)
         assert before[0] <= app.chart.cursor_times[0] <= before[1]
         app.chart.mark_span(3, 5)
         app.chart.set_lanes(app.chart.lanes, 0, S)
@@ -272,10 +245,8 @@ async def test_a_span_is_marked_between_two_presses():
 
 
 async def test_labels_are_safe_and_an_empty_chart_draws():
-    app = ChartApp(lanes=0)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("down", "right", "enter", "space", "pagedown", "end")
-        assert "".join(app.lines()) == ""
+    async with shown(ChartApp(lanes=0)) as (app, pilot):
+        assert "".join((await press(pilot, "down", "right", "enter", "space", "pagedown", "end")).lines()) == ""
         app.chart.set_lanes([Lane("a\x1b[31m[b]", [1.0], "\x07")], 0, 10)
         await pilot.pause()
         assert app.lines()[0].startswith("▸ a␛[31m[b]")

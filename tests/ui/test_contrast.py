@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import painted
+from jobs import WIDE, painted, press, shown
 from rich.terminal_theme import TerminalTheme
 
 from nsystui.base.colours import CATEGORIES
@@ -94,10 +94,8 @@ async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, te
 
 @pytest.mark.parametrize(("look", "terminal"), [(Look(), DARK), (Look(light=True), LIGHT)], ids=["dark", "light"])
 async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_directory, look, terminal):
-    app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.press("4")
-        chart = app.screen.query_one("#chart")
+    async with shown(NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look), WIDE) as (_, pilot):
+        chart = (await press(pilot, "4")).screen.query_one("#chart")
         names = [name for name in CATEGORIES if name not in ("better", "worse", "idle", "nvtx")]
         fills = {name: chart.get_component_rich_style(fill_class(name)).color.get_truecolor(terminal) for name in names}
         page = chart.rich_style.bgcolor.get_truecolor(terminal, foreground=False)

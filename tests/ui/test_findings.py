@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, line_with, running, screen_text
+from jobs import NARROW, WIDE, line_with, name_of_screen, press, resize, running, screen_text
 from synthetic import empty_export, illnesses
 
 from nsystui.base.selection import NameFilter
@@ -12,11 +12,7 @@ from nsystui.questions.catalogue import views_of
 from nsystui.questions.question import SCREENS
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, Severity
 from nsystui.ui.doors import show_finding
-from nsystui.ui.screens.findings import FindingScreen, NotCheckedScreen
 from nsystui.ui.screens.overview import OverviewScreen
-from nsystui.ui.screens.ranks import RanksScreen
-from nsystui.ui.screens.table import ViewsScreen
-from nsystui.ui.screens.timeline import TimelineScreen
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +29,7 @@ def healthy(written_once):
 
 
 def overview(app) -> OverviewScreen:
-    assert isinstance(app.screen, OverviewScreen)
+    assert name_of_screen(app) == "OverviewScreen"
     return app.screen
 
 
@@ -64,9 +60,7 @@ class TestFound:
             keys = [column.key for column in overview(app).answer_to_export().columns]
             assert {"id", "suggestion", "start", "command"} <= set(keys)
             for size in ((60, 15), WIDE, NARROW):
-                await pilot.resize_terminal(*size)
-                await pilot.pause()
-                screen = overview(app)
+                screen = overview(await resize(pilot, *size))
                 parts = (screen.findings, screen.ranks, screen.kernels)
                 words = len(screen.head.texts) + len(screen.looking.texts)
                 lines = sum(part.size.height for part in parts) + words
@@ -74,37 +68,28 @@ class TestFound:
                 assert any("GPUs busy" in text for text in screen.looking.texts) == (size[1] >= 24)
                 assert min(part.size.height for part in parts) >= (2 if size[1] >= 24 else 1)
 
-            await pilot.press("enter")  # the findings have the focus
-            assert isinstance(app.screen, FindingScreen)
+            assert name_of_screen(await press(pilot, "enter")) == "FindingScreen"  # the findings have the focus
             first = app.screen.finding
             assert first.id == "straggler"
             for word in ("why", "how to fix", "cost", "doors"):
                 assert line_with(app, f"{word}  ")
             assert first.advice.text[:20] in line_with(app, "how to fix")
-            assert app.screen.table.row_count == len(first.evidence)
-            assert "1 of " in screen_text(app)[1]
-            await pilot.press("right_square_bracket")
-            assert app.screen.finding is not first
-            await pilot.press("left_square_bracket", "left_square_bracket")
-            assert app.screen.finding is first
-            await pilot.press("enter")
-            assert isinstance(app.screen, RanksScreen)
+            assert app.screen.table.row_count == len(first.evidence) and "1 of " in screen_text(app)[1]
+            assert (await press(pilot, "right_square_bracket")).screen.finding is not first
+            assert (await press(pilot, "left_square_bracket", "left_square_bracket")).screen.finding is first
+            assert name_of_screen(await press(pilot, "enter")) == "RanksScreen"
             assert app.screen.view.name == "collectives"
-            await pilot.press("escape", "L")
-            assert isinstance(app.screen, TimelineScreen)
+            assert name_of_screen(await press(pilot, "escape", "L")) == "TimelineScreen"
             await pilot.press("escape", "escape")
 
             await to_finding(app, pilot, "idle-gaps")
             gap = overview(app).findings.current
-            await pilot.press("enter", "enter")
-            assert isinstance(app.screen, TimelineScreen)
+            assert name_of_screen(await press(pilot, "enter", "enter")) == "TimelineScreen"
             window = app.selection.window
             assert window.start < gap.window.start and window.end > gap.window.end
-            await pilot.press("escape", "escape")
-            assert app.selection.is_everything
+            assert (await press(pilot, "escape", "escape")).selection.is_everything
 
-            await pilot.press("end", "enter")
-            assert isinstance(app.screen, NotCheckedScreen)
+            assert name_of_screen(await press(pilot, "end", "enter")) == "NotCheckedScreen"
             assert "needs" in line_with(app, "tensor-activity")
 
     @pytest.mark.campaign
@@ -132,28 +117,24 @@ class TestFound:
                 }
                 expected = own.get(view, door.screen.lower())
                 assert name == f"{expected}screen", view
-                assert not isinstance(app.screen, ViewsScreen) or app.screen.view.name == view
+                assert name_of_screen(app) != "ViewsScreen" or app.screen.view.name == view
                 assert app.selection.name == (NameFilter("x") if door.filter else None)
                 await pilot.press("escape")
 
     @pytest.mark.campaign
     async def test_one_without_evidence_has_its_door_too(self, tmp_path, cache_directory):
         paths = illnesses.synchronous_memsets(tmp_path / "no-nvtx.sqlite").paths
-        async with running(paths, cache_directory, NARROW) as (app, pilot):
-            await pilot.press("enter")
+        async with running(paths, cache_directory, NARROW, "enter") as (app, pilot):
             place = [one.evidence is None for one in app.screen.found.findings].index(True)
-            await pilot.press(*["right_square_bracket"] * place)
-            assert app.screen.finding.evidence is None
-            await pilot.press("enter")
-            assert not isinstance(app.screen, FindingScreen)
+            assert (await press(pilot, *["right_square_bracket"] * place)).screen.finding.evidence is None
+            assert name_of_screen(await press(pilot, "enter")) != "FindingScreen"
 
     @pytest.mark.campaign
     async def test_a_healthy_job_is_said_to_be_healthy(self, healthy, cache_directory):
         async with running(healthy, cache_directory, NARROW) as (app, pilot):
             line_with(app, "no issues found")
             overview(app).findings.focus()
-            await pilot.press("enter")
-            assert "no issues found" in screen_text(app)[-1]
+            assert "no issues found" in screen_text(await press(pilot, "enter"))[-1]
 
     async def test_without_gpu_work_there_are_findings_too(self, tmp_path, cache_directory):
         path = empty_export(tmp_path / "empty.sqlite")
@@ -167,12 +148,9 @@ class TestHugeJobs:
     @pytest.mark.campaign
     async def test_nothing_is_looked_for_until_a_key_asks(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            assert "! checks" in line_with(app, "Findings")
-            assert overview(app).findings.found is None
-            await pilot.press("exclamation_mark")
-            assert rows(app)
-            await pilot.press("r", *"1", "enter")  # asked for once is asked for
-            assert rows(app)
+            assert "! checks" in line_with(app, "Findings") and overview(app).findings.found is None
+            assert rows(await press(pilot, "exclamation_mark"))
+            assert rows(await press(pilot, "r", *"1", "enter"))  # asked for once is asked for
 
 
 @pytest.mark.findings
@@ -183,5 +161,4 @@ async def test_what_fails_is_said_and_the_screen_lives_on(healthy, cache_directo
     monkeypatch.setattr("nsystui.questions.triage.run.triage", broken)
     async with running(healthy, cache_directory, NARROW) as (app, pilot):
         assert "could not be checked" in line_with(app, "Findings")
-        await pilot.press("tab", "enter")
-        assert not isinstance(app.screen, OverviewScreen)
+        assert name_of_screen(await press(pilot, "tab", "enter")) != "OverviewScreen"

@@ -106,11 +106,9 @@ async def test_from_the_findings_to_the_cause_and_its_evidence(job, cache, tmp_p
 
         await user.start_again()
         await user.press(*["down"] * user.place_of_finding("idle-gaps"), "enter")
-        assert "cudaMalloc" in user.text and "data loading" in user.text
-        assert user.keys <= 4
+        assert "cudaMalloc" in user.text and "data loading" in user.text and user.keys <= 4
         await user.press("L")
-        assert user.app.current_mode == "timeline" and "cudaMalloc" in user.text
-        assert user.keys <= 5
+        assert user.app.current_mode == "timeline" and "cudaMalloc" in user.text and user.keys <= 5
 
 
 async def test_from_the_most_expensive_kernel_to_the_range_of_its_longest_launch_and_back(job, cache):
@@ -138,8 +136,7 @@ async def test_from_the_most_expensive_kernel_to_the_range_of_its_longest_launch
             (call, call, thread),
         )
         assert node.rank == rank or node.rank is None
-        assert node.window.end - node.window.start == end - start
-        assert user.keys <= 7
+        assert node.window.end - node.window.start == end - start and user.keys <= 7
         await user.press(*["escape"] * 5)  # back is one key a step
         assert user.app.current_mode == "overview" and user.app.selection.is_everything
 
@@ -147,8 +144,7 @@ async def test_from_the_most_expensive_kernel_to_the_range_of_its_longest_launch
         await user.press("2", "enter", "L")
         assert user.app.current_mode == "timeline"
         _, row = user.app.screen.row_to_copy()
-        assert (row[2], row[3]) == (name, longest)
-        assert user.keys <= 4
+        assert (row[2], row[3]) == (name, longest) and user.keys <= 4
         await user.press("slash", *"cudaMalloc", "enter", "n")  # the next match is one key
         assert "cudaMalloc" in str(user.app.screen.row_to_copy()[1][2])
 
@@ -162,8 +158,7 @@ async def test_layers_sizes_ranks_and_steps(job, cache):
         await user.press("5")
         assert "layer_* backward (24)" in line_with(user.app, "layer_")
         await user.press("d")
-        assert max(totals, key=totals.__getitem__) in line_with(user.app, "layer_")
-        assert user.keys <= 2
+        assert max(totals, key=totals.__getitem__) in line_with(user.app, "layer_") and user.keys <= 2
 
         await user.start_again()
         await user.press("3", "v", "v")

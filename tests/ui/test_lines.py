@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from types import SimpleNamespace
 
+from jobs import press, resize, shown
 from textual.app import App, ComposeResult
 from textual.widgets import Input
 
@@ -62,8 +63,7 @@ def line(widget: TextLine) -> str:
 
 
 async def test_a_narrower_title_gives_up_the_job_the_length_of_names_and_then_the_status():
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(LinesApp()) as (app, pilot):
         app.title_line.set_status("● loaded")
         app.title_line.update("demo-job")
         for width, left, right in (
@@ -74,12 +74,8 @@ async def test_a_narrower_title_gives_up_the_job_the_length_of_names_and_then_th
             (20, "1 Ovw│2 Krn│3 NCCL", ""),
             (6, "1│2│3", ""),
         ):
-            await pilot.resize_terminal(width, 24)
-            await pilot.pause()
-            assert line(app.title_line) == (left + right.rjust(width - len(left))).rstrip()
-        await pilot.resize_terminal(100, 24)
-        await pilot.pause()
-        app.title_line.update("f[bold]\x1b]0;x\x07")
+            assert line((await resize(pilot, width, 24)).title_line) == (left + right.rjust(width - len(left))).rstrip()
+        (await resize(pilot, 100, 24)).title_line.update("f[bold]\x1b]0;x\x07")
         assert "f[bold]␛]0;x␇" in line(app.title_line)
         app.selection_line.update("all time")
         app.selection_line.show_count("9,600 of 9,600 instances")
@@ -87,8 +83,7 @@ async def test_a_narrower_title_gives_up_the_job_the_length_of_names_and_then_th
 
 
 async def test_choices_show_as_many_options_as_fit_and_keep_what_is_chosen():
-    app = LinesApp()
-    async with app.run_test(size=(34, 24)) as pilot:
+    async with shown(LinesApp(), (34, 24)) as (app, pilot):
         names = ("time", "rank", "device", "stream", "grid")
         app.choices.show_choices((), (Choice("by", names, 3, int),))
         await pilot.pause()
@@ -103,8 +98,7 @@ async def test_choices_show_as_many_options_as_fit_and_keep_what_is_chosen():
 
 
 async def test_what_says_nothing_new_is_not_drawn_again(monkeypatch):
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)):
+    async with shown(LinesApp()) as (app, _):
         app.selection_line.update("ranks 0-63")
         drawn = []
         monkeypatch.setattr(app.selection_line, "refresh", lambda *regions, **options: drawn.append(regions))
@@ -117,8 +111,7 @@ async def test_what_says_nothing_new_is_not_drawn_again(monkeypatch):
 async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(lines, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)):
+    async with shown(LinesApp()) as (app, _):
         status = app.status_line
         now[0] += 1
         status.set_status("1 %")
@@ -136,8 +129,7 @@ async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
 
 async def test_the_last_progress_is_shown_even_if_nothing_follows(monkeypatch):
     monkeypatch.setattr(lines, "UPDATE_INTERVAL", 0.05)
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(LinesApp()) as (app, pilot):
         app.status_line.set_status("1 %")
         app.status_line.set_status("2 %")
         await pilot.pause()
@@ -154,8 +146,7 @@ async def test_in_ascii_the_enter_key_has_a_name():
 
 async def test_progress_leaves_words_away_before_it_cuts_the_bar_and_keys_are_cut_to_whole_ones(monkeypatch):
     monkeypatch.setattr(lines, "UPDATE_INTERVAL", 0.0)
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(LinesApp()) as (app, pilot):
         app.status_line.set_status("loading 0 of 1  ▓░░░░░░░░░ 10 %  344,062 rows")
         for width, status, keys in (
             (80, "loading 0 of 1  ▓░░░░░░░░░ 10 %  344,062 rows", "⏎ open  / find  t time window  ? help  q quit"),
@@ -164,21 +155,18 @@ async def test_progress_leaves_words_away_before_it_cuts_the_bar_and_keys_are_cu
             (24, "▓░░░░░░░░░ 10 %", None),
             (8, None, "? help"),
         ):
-            await pilot.resize_terminal(width, 24)
-            await pilot.pause()
+            await resize(pilot, width, 24)
             assert status is None or line(app.status_line) == status.rjust(width)
             assert keys is None or line(app.key_line) == keys
 
 
 def test_a_full_bar_means_done():
-    assert progress_bar(0.71) == "▓▓▓▓▓▓▓░░░ 71 %"
-    assert progress_bar(0.999) == "▓▓▓▓▓▓▓▓▓░ 99 %"
+    assert progress_bar(0.71) == "▓▓▓▓▓▓▓░░░ 71 %" and progress_bar(0.999) == "▓▓▓▓▓▓▓▓▓░ 99 %"
     assert [progress_bar(value, 2) for value in (-1, 2)] == ["░░ 0 %", "▓▓ 100 %"]
 
 
 async def test_a_notice_stands_in_place_of_the_keys_for_a_while():
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(LinesApp()) as (app, pilot):
         app.key_line.say("c: this row has no API call", seconds=0.05)
         assert line(app.key_line) == "c: this row has no API call"
         await pilot.pause()
@@ -192,8 +180,7 @@ def time_of(text):
 
 
 async def test_a_prompt_takes_a_text_that_will_do_or_is_cancelled():
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(LinesApp()) as (app, pilot):
         table, height = app.focused, app.query_one(WindowTable).size.height
         assert table is not None and not app.prompt.is_open
         await pilot.press("tab", "tab")
@@ -203,30 +190,20 @@ async def test_a_prompt_takes_a_text_that_will_do_or_is_cancelled():
         app.prompt.ask("/", "nvj", str.upper, app.answers.append)
         await pilot.pause()
         await pilot.press("e", "t")
-        assert app.prompt.value == "nvjet"
-        assert app.query_one(WindowTable).size.height == height == 20
+        assert app.prompt.value == "nvjet" and app.query_one(WindowTable).size.height == height == 20
         assert app.query_one(Input).cursor_blink is False
-        await pilot.press("enter")
-        assert app.answers == ["NVJET"]
-        assert not app.prompt.is_open
-        assert app.focused is table
+        assert (await press(pilot, "enter")).answers == ["NVJET"] and not app.prompt.is_open and app.focused is table
 
         app.prompt.ask("go to", "", time_of, app.answers.append)
         await pilot.pause()
-        await pilot.press("x", "enter")
-        assert app.prompt.is_open
-        assert app.prompt.has_class("-failed")
+        assert (await press(pilot, "x", "enter")).prompt.is_open and app.prompt.has_class("-failed")
         assert "not a time: [x]" in str(app.prompt.query_one(".line-prompt--message").render())
-        await pilot.press("backspace", "1")
-        assert not app.prompt.has_class("-failed")
-        await pilot.press("enter")
-        assert app.answers == ["NVJET", 1]
+        assert not (await press(pilot, "backspace", "1")).prompt.has_class("-failed")
+        assert (await press(pilot, "enter")).answers == ["NVJET", 1]
 
         app.prompt.ask("export to", "kernels.csv", str, app.answers.append)
         await pilot.pause()
-        await pilot.press("escape")
-        assert app.answers == ["NVJET", 1]
-        assert app.focused is table
+        assert (await press(pilot, "escape")).answers == ["NVJET", 1] and app.focused is table
 
 
 async def test_details_go_on_below_while_there_is_room():

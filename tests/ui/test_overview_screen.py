@@ -21,6 +21,9 @@ from jobs import (
     kept_at_work,
     last_line,
     line_with,
+    name_of_screen,
+    press,
+    resize,
     running,
     screen_text,
     tap,
@@ -35,15 +38,13 @@ from nsystui.ui.app import FileState, NsystuiApp
 from nsystui.ui.pictures import overview_lines
 from nsystui.ui.pictures.overview_lines import failure_lines, files_answer, stacked
 from nsystui.ui.screens.capture import ContentsScreen, DiagnosticsScreen, FilesScreen
-from nsystui.ui.screens.instances import KernelInstancesScreen
-from nsystui.ui.screens.kernels import KernelsScreen
 from nsystui.ui.screens.overview import OverviewScreen
 
 HEAVY = (*("pandas", "numpy", "sqlalchemy", "duckdb", "adbc_driver_sqlite"),)
 
 
 def overview(app: NsystuiApp) -> OverviewScreen:
-    assert isinstance(app.screen, OverviewScreen)
+    assert name_of_screen(app) == "OverviewScreen"
     return app.screen
 
 
@@ -51,11 +52,7 @@ def test_nothing_heavy_is_imported_before_the_first_window():
     code = "import sys, nsystui.ui.app, nsystui.ui.screens.overview; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
-    assert "nsystui.ui.screens.overview" in imported
-    assert imported.isdisjoint(HEAVY)
-
-
-# What it says
+    assert "nsystui.ui.screens.overview" in imported and imported.isdisjoint(HEAVY)
 
 
 async def test_it_tells_what_ran_where_the_time_went_and_which_kernels(demo_job, cache_directory):
@@ -67,8 +64,7 @@ async def test_it_tells_what_ran_where_the_time_went_and_which_kernels(demo_job,
         assert all(word in parts for word in ("▒ exposed NCCL", "▄ memory", "░ idle"))
         assert "2 Krn" in screen_text(app)[0]  # the other screens and their keys
         assert line_with(app, "! ranks 1, 3") and "d shows" in line_with(app, "1 more remark")
-        assert overview(app).ranks.row_count == 4
-        assert sum("gpu-a0" in line for line in screen_text(app)) == 4
+        assert overview(app).ranks.row_count == 4 and sum("gpu-a0" in line for line in screen_text(app)) == 4
         assert line_with(app, "nccl")
         picture = overview(app).picture
         shown = float(line_with(app, "over time").split()[-2])
@@ -76,9 +72,7 @@ async def test_it_tells_what_ran_where_the_time_went_and_which_kernels(demo_job,
         assert shown == pytest.approx(sum(row[place] for row in picture.tasks.rows) / 4, abs=0.06)
         assert picture.spent.time == 4 * (picture.facts.events.end - picture.facts.events.start)
 
-        await pilot.resize_terminal(*WIDE)
-        await pilot.pause()
-        spent, line = overview(app).picture.spent, line_with(app, "GPU time")
+        spent, line = overview(await resize(pilot, *WIDE)).picture.spent, line_with(app, "GPU time")
         width = sum(line.count(glyph) for glyph in "█▒▄▆░")
         for part, glyph in (
             (spent.kernels, "█"),
@@ -88,8 +82,7 @@ async def test_it_tells_what_ran_where_the_time_went_and_which_kernels(demo_job,
         ):
             assert line.count(glyph) == pytest.approx(width * part / spent.time, abs=1)
 
-        await pilot.resize_terminal(180, 36)
-        await pilot.pause()
+        await resize(pilot, 180, 36)
         shares = [float(one) for one in re.findall(r"([0-9.]+) %", line_with(app, "idle      "))]
         assert sum(shares) == pytest.approx(float(line_with(app, "░ idle").split("░ idle")[1].split()[0]), abs=0.2)
         title = screen_text(app)[0]
@@ -101,8 +94,7 @@ def test_a_stack_is_as_high_as_the_sum_of_its_parts(rows):
     strips = ((0.5, 0.25, 0.001, math.nan), (0.5, 0.25, 0.0, math.nan), (0.0,) * 4, (0.0,) * 4)
     lines = ["".join(text for text, _ in line) for line in stacked(strips, 4, rows, coloured=False)]
     heights = [sum(" ▁▂▃▄▅▆▇█·".index(line[column]) for line in lines) for column in range(3)]
-    assert heights == [8 * rows, 4 * rows, 1]
-    assert [line[3] for line in lines] == [" "] * (rows - 1) + ["·"]
+    assert heights == [8 * rows, 4 * rows, 1] and [line[3] for line in lines] == [" "] * (rows - 1) + ["·"]
 
 
 def test_a_cell_that_two_parts_share_shows_both():
@@ -125,37 +117,22 @@ async def test_many_ranks_scroll_and_the_kernels_keep_their_lines(many_ranks, ca
             assert any(line.startswith("▸") and " 15 " in line for line in screen_text(app))
 
 
-# Keys
-
-
 async def test_enter_opens_a_rank_for_every_screen_or_a_kernel(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("S")  # start-up is left out and comes back
-        assert app.selection.window is not None
-        assert "start-up 0.0 %" in line_with(app, "idle   ")
-        await pilot.press("S")
-        assert "no start-up in the selected time" in last_line(app)
-        await pilot.press("escape")
-        assert app.selection.is_everything
+    async with running(demo_job, cache_directory, WIDE, "S") as (app, pilot):  # start-up is left out and comes back
+        assert app.selection.window is not None and "start-up 0.0 %" in line_with(app, "idle   ")
+        assert "no start-up in the selected time" in last_line(await press(pilot, "S"))
+        assert (await press(pilot, "escape")).selection.is_everything
 
-        await pilot.press("down", "down", "enter")
-        assert isinstance(app.screen, KernelsScreen)
+        assert name_of_screen(await press(pilot, "down", "down", "enter")) == "KernelsScreen"
         assert screen_text(app)[1].startswith("rank 2 ")
-        await pilot.press("1")
-        assert overview(app).ranks.row_count == 1
-        await pilot.press("escape")
-        assert isinstance(app.screen, KernelsScreen)
-        await pilot.press("escape")
-        assert app.selection.is_everything
-        assert overview(app).ranks.row_count == 4
+        assert overview(await press(pilot, "1")).ranks.row_count == 1
+        assert name_of_screen(await press(pilot, "escape")) == "KernelsScreen"
+        assert (await press(pilot, "escape")).selection.is_everything and overview(app).ranks.row_count == 4
 
-        await pilot.press("tab", "down")
-        name = overview(app).kernels.current_values["name"]
-        await pilot.press("enter")
-        assert isinstance(app.screen, KernelInstancesScreen)
+        name = overview(await press(pilot, "tab", "down")).kernels.current_values["name"]
+        assert name_of_screen(await press(pilot, "enter")) == "KernelInstancesScreen"
         assert app.screen.kernel == name
-        await pilot.press("escape", "tab")
-        assert overview(app).table is overview(app).ranks
+        assert overview(await press(pilot, "escape", "tab")).table is overview(app).ranks
 
 
 async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_directory):
@@ -173,20 +150,16 @@ async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_d
         screen.ranks.sort_by("nccl_percent")
         await pilot.pause()
         first = screen.ranks.current_values["rank"]
-        await pilot.resize_terminal(110, 36)
-        await pilot.pause()
+        await resize(pilot, 110, 36)
         assert len(screen.picture.strips[0]) == before - 10, "the strip is binned anew"
-        assert screen.ranks.sorted_by == ("nccl_percent", True)
-        assert screen.ranks.current_values["rank"] == first
+        assert screen.ranks.sorted_by == ("nccl_percent", True) and screen.ranks.current_values["rank"] == first
 
 
 @pytest.mark.campaign
 async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         for key, kind in (("d", DiagnosticsScreen), ("i", ContentsScreen), ("F", FilesScreen)):
-            await pilot.press(key)
-            assert isinstance(app.screen, kind)
-            assert app.screen.table.row_count >= 3
+            assert isinstance((await press(pilot, key)).screen, kind) and app.screen.table.row_count >= 3
             await pilot.press("down", "enter", "escape")
             while app.screen.is_drilled:
                 await pilot.press("escape")
@@ -194,15 +167,10 @@ async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_dir
         await pilot.press("i")  # the screen that shows a content, or what to record
         tables = cells(app, app.screen.table.answer.columns[0].key)
         app.screen.table.move_to(tables.index("mpi_calls"))
-        await pilot.press("enter")
-        assert "nsys profile -t mpi" in last_line(app)
+        assert "nsys profile -t mpi" in last_line(await press(pilot, "enter"))
         app.screen.table.move_to(tables.index("os_calls"))
-        await pilot.press("enter")
-        assert isinstance(app.screen, KernelsScreen)
+        assert name_of_screen(await press(pilot, "enter")) == "KernelsScreen"
         assert "[OS runtime]" in screen_text(app)[2]
-
-
-# What is missing
 
 
 async def test_without_gpu_work_it_says_so_and_leads_to_what_there_is(tmp_path):
@@ -214,8 +182,7 @@ async def test_without_gpu_work_it_says_so_and_leads_to_what_there_is(tmp_path):
         assert "–" in row and "0.0 %" not in row
         held = [row[2] for row in overview(app).kernels.answer.page(0, 20)]
         assert held
-        await pilot.press("tab", "enter")
-        assert not isinstance(app.screen, OverviewScreen)
+        assert name_of_screen(await press(pilot, "tab", "enter")) != "OverviewScreen"
 
 
 async def test_whole_graphs_have_their_part_of_the_time(tmp_path):
@@ -231,10 +198,8 @@ async def test_a_packed_job_without_its_exports_and_a_report_that_is_not_whole(d
     assert main(["pack", *map(str, demo_job), "-o", str(job)]) == 0
     (job / "reports/rank=1/report.json").unlink()
     async with running([job], tmp_path / "cache") as (app, pilot):
-        assert line_with(app, "3 ranks")
-        assert "not a whole packed report" in line_with(app, "rank=1 is left out")
-        await pilot.press("F")
-        assert " 100.0 " in line_with(app, "rank2 ")
+        assert line_with(app, "3 ranks") and "not a whole packed report" in line_with(app, "rank=1 is left out")
+        assert " 100.0 " in line_with(await press(pilot, "F"), "rank2 ")
         for screen in "234567":
             await pilot.press(screen)
         assert line_with(app, "rank numbers from: packed job")
@@ -245,18 +210,13 @@ async def test_a_file_that_cannot_be_opened_is_named_with_its_reason(demo_job, t
     (tmp_path / "rank1.sqlite").write_bytes(demo_job[1].read_bytes()[:50_000])
     async with running([tmp_path], tmp_path / "cache") as (app, pilot):
         assert "cut short" in line_with(app, "rank1.sqlite is left out")
-        await pilot.press("F", "down")
-        assert "cut short" in line_with(app, "  rank1: left out")
+        assert "cut short" in line_with(await press(pilot, "F", "down"), "  rank1: left out")
 
 
 async def test_names_from_a_program_reach_the_screen_as_they_are_but_never_obeyed(tmp_path):
     path = hostile_names_export(tmp_path / "hostile.sqlite")
     async with running([path], tmp_path / "cache", WIDE) as (app, _):
-        assert HOSTILE_NAMES
-        assert not any("\x1b" in line for line in screen_text(app))
-
-
-# Before a report is ready
+        assert HOSTILE_NAMES and not any("\x1b" in line for line in screen_text(app))
 
 
 @pytest.fixture
@@ -295,8 +255,7 @@ async def test_the_table_of_many_files_is_not_made_for_each(tmp_path, monkeypatc
     app = NsystuiApp(Source((str(tmp_path),), tmp_path / "cache"))
     async with kept_at_work(app):
         assert await becomes(lambda: len(app.files) == 40 and all(one.opened for one in app.files.values()))
-        assert await becomes_text(app, "H100")
-        assert len(made) < 20
+        assert await becomes_text(app, "H100") and len(made) < 20
         app.exit(return_code=0)
         held_up.set()
 
@@ -338,9 +297,6 @@ async def test_while_reports_join_what_is_there_is_said_to_be_so_far(demo_job, t
         assert all("–" not in line for line in screen_text(app) if "gpu-a0" in line)
 
 
-# Real exports
-
-
 @pytest.mark.campaign
 async def test_two_tasks_in_one_report_are_two_ranks(shared_export, cache_directory):
     async with running([shared_export("h100-2rank-moe-before")], cache_directory) as (app, _):
@@ -352,8 +308,7 @@ async def test_two_tasks_in_one_report_are_two_ranks(shared_export, cache_direct
 async def test_runs_without_a_common_clock_are_measured_each_over_its_own_events(shared_export, cache_directory):
     paths = [shared_export(f"h100-2rank-moe-{when}") for when in ("before", "after")]
     async with running(paths, cache_directory) as (app, _):
-        assert line_with(app, "clocks not aligned")
-        assert line_with(app, "share no clock")
+        assert line_with(app, "clocks not aligned") and line_with(app, "share no clock")
         assert not any("over time" in line for line in screen_text(app))
 
 
@@ -362,16 +317,14 @@ async def test_an_export_without_a_kernel_table_says_what_is_missing(shared_expo
     async with running([shared_export("no-kernel-table")], cache_directory) as (app, pilot):
         assert "nsys profile -t cuda" in line_with(app, "no GPU work")
         assert "37,392" in line_with(app, "OS runtime")
-        await pilot.press("tab", "enter")
-        assert "[OS runtime]" in screen_text(app)[2]
+        assert "[OS runtime]" in screen_text(await press(pilot, "tab", "enter"))[2]
 
 
 @pytest.mark.campaign
 async def test_whole_graphs_are_nearly_all_of_the_time_of_a_real_run(shared_export, cache_directory):
     async with running([shared_export("cuda-graphs")], cache_directory) as (app, _):
         spent = overview(app).picture.spent
-        assert spent.graph / spent.busy > 0.99
-        assert spent.percent(spent.busy) > 99
+        assert spent.graph / spent.busy > 0.99 and spent.percent(spent.busy) > 99
 
 
 @pytest.mark.findings
@@ -381,9 +334,7 @@ async def test_ranks_show_their_steps_and_how_often_they_were_late(written_once,
     async with running(job, cache_directory) as (app, pilot):
         expected = app.job.rank_facts(app.selection)
         for size in ((80, 24), (120, 36), (200, 60)):
-            await pilot.resize_terminal(*size)
-            await pilot.pause()
-            heading = line_with(app, "busy %")
+            heading = line_with(await resize(pilot, *size), "busy %")
             assert all(word in heading for word in ("compute", "exposed", "idle", "step", "late")), size
         values = app.screen.ranks.answer.records()
         for row in values:

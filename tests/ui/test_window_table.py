@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jobs import becomes, kept_at_work
+from jobs import becomes, kept_at_work, press, resize, shown
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.message import Message
@@ -59,9 +59,6 @@ class Numbered:
 
 def heading(layout: TableLayout, width: int, sorted_by: tuple[str, bool] | None) -> str:
     return "".join(text for text, _ in layout.heading_pieces(width, sorted_by))
-
-
-# -- columns --------------------------------------------------------------------------------------------------------
 
 
 def laid_out(
@@ -139,8 +136,7 @@ def test_long_text_beside_the_name_is_limited_until_there_is_room():
     layout.place(100, None)
     assert [placed.width for placed in layout.placed] == [40, 58]
     layout.place(20, None)
-    assert sum(placed.width for placed in layout.placed) == 18
-    assert place_columns([], 80, None, None) == ()
+    assert sum(placed.width for placed in layout.placed) == 18 and place_columns([], 80, None, None) == ()
 
 
 def test_columns_for_files_never_show():
@@ -148,8 +144,7 @@ def test_columns_for_files_never_show():
     layout = TableLayout(columns)
     layout.format((1, 2, "g", 3.0, "name", "r1"))
     layout.place(200, "row")
-    assert heading(layout, 200, None).rstrip().endswith("name")
-    assert layout.elastic == 4
+    assert heading(layout, 200, None).rstrip().endswith("name") and layout.elastic == 4
 
 
 def test_a_name_in_front_takes_no_more_than_it_needs():
@@ -183,10 +178,8 @@ def test_a_share_has_a_bar_beside_it_that_leaves_before_the_name_is_cut():
 
 
 def test_text_is_cut_at_its_end_or_seen_from_where_the_reader_moved():
-    assert set_text("abcdefghij", 7) == "abcdef…"
-    assert set_text("abcdefghij", 7, pan=2) == "…defgh…"
-    assert set_text("abcdefghij", 7, pan=4) == "…fghij "
-    assert set_text("abc", 5, pan=4) == "abc  "
+    assert set_text("abcdefghij", 7) == "abcdef…" and set_text("abcdefghij", 7, pan=2) == "…defgh…"
+    assert set_text("abcdefghij", 7, pan=4) == "…fghij " and set_text("abc", 5, pan=4) == "abc  "
     # Indentation and marks of a tree stay.
     assert set_text("abcdefghij", 11, prefix="  ▶ ") == "  ▶ abcdef…"
     assert set_text("  ▶ abcdefghij", 11) == "  ▶ abcdef…"
@@ -203,16 +196,10 @@ def test_headings_mark_the_sorted_column_even_when_cut():
     assert [layout.column_at(x) for x in (0, first, first + 2, 149, 500)] == ["total", "total", "count", "name", None]
 
 
-# -- the window and its pages ---------------------------------------------------------------------------------------
-
-
 def test_a_step_over_the_edge_scrolls_by_a_third():
     window = Window(count=1000, height=30)
-    assert not window.reveal(29)
-    assert window.reveal(30)
-    assert window.top == 11
-    assert [window.reveal(row) for row in range(31, 41)] == [False] * 10
-    assert window.reveal(10)
+    assert not window.reveal(29) and window.reveal(30) and window.top == 11
+    assert [window.reveal(row) for row in range(31, 41)] == [False] * 10 and window.reveal(10)
     assert window.top == 0
 
 
@@ -228,12 +215,10 @@ def test_a_jump_lands_in_the_middle_and_the_ends_are_full():
 
 def test_a_window_is_never_scrolled_past_its_end():
     window = Window(count=5, height=30)
-    assert window.scroll(3) == 0
-    assert window.rows() == range(5)
+    assert window.scroll(3) == 0 and window.rows() == range(5)
     window = Window(count=100, height=30, top=90)
     window.reveal(95)
-    assert window.top == 70
-    assert Window(count=0).clamp(5) == 0
+    assert window.top == 70 and Window(count=0).clamp(5) == 0
 
 
 def test_pages_are_asked_for_once_and_given_up_when_many():
@@ -242,20 +227,14 @@ def test_pages_are_asked_for_once_and_given_up_when_many():
     assert cache.missing(150, 60) == [1, 2]
     for number in (1, 2, 3):
         cache.put(number, cache.fetch(number))
-    assert cache.row(150) is not None
-    assert cache.missing(150, 200) == []
+    assert cache.row(150) is not None and cache.missing(150, 200) == []
     cache.put(4, cache.fetch(4))
     assert cache.row(250) is None, "the page that was not looked at for longest leaves"
-    assert cache.row(150) is not None
-    assert answer.asked == [(100, 100), (200, 100), (300, 100), (400, 100)]
+    assert cache.row(150) is not None and answer.asked == [(100, 100), (200, 100), (300, 100), (400, 100)]
     # Nothing is missing beyond the end.
     cache = PageCache(Numbered(rows=150), page_rows=100)
-    assert cache.missing(140, 500) == [1]
-    assert cache.missing(150, 10) == []
+    assert cache.missing(140, 500) == [1] and cache.missing(150, 10) == []
     assert PageCache(Numbered(rows=0)).missing(0, 10) == []
-
-
-# -- the widget -----------------------------------------------------------------------------------------------------
 
 
 class TableApp(App[None]):
@@ -295,21 +274,16 @@ class TableApp(App[None]):
 
 async def test_ten_million_rows_open_by_asking_for_one_page():
     answer = Numbered(rows=10_000_000)
-    app = TableApp(WindowTable(answer))
-    async with app.run_test(size=(80, 24)) as pilot:
-        assert answer.asked == [(0, 200)]
-        assert "total" in app.lines()[0]
-        assert app.lines()[1].startswith("▸")
+    async with shown(TableApp(WindowTable(answer))) as (app, pilot):
+        assert answer.asked == [(0, 200)] and "total" in app.lines()[0] and app.lines()[1].startswith("▸")
         await pilot.press("end")
-        assert answer.asked == [(0, 200), (9_999_800, 200)]
-        assert app.table.cursor_row == 9_999_999
+        assert answer.asked == [(0, 200), (9_999_800, 200)] and app.table.cursor_row == 9_999_999
         assert (app.table.cursor_row, app.table.row_count) == (9_999_999, 10_000_000)
         assert app.lines()[-1].startswith("▸")
 
 
 async def test_keys_move_the_cursor_and_enter_selects():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
         visited = []
         keys = ("down", "j", "j", "k", "up", "pagedown", "ctrl+f", "pageup", "ctrl+b", "G", "home", "end", "g", "up")
         for key in keys:
@@ -318,34 +292,28 @@ async def test_keys_move_the_cursor_and_enter_selects():
         assert visited == [1, 2, 3, 2, 1, 24, 47, 24, 1, 999, 0, 999, 0, 0]
         await pilot.press("down", "enter")
         assert app.of(WindowTable.RowSelected) == [WindowTable.RowSelected(app.table, 1)]
-        assert app.of(WindowTable.RowHighlighted)[-1].row == 1
-        assert app.table.current_row[1] == 1
+        assert app.of(WindowTable.RowHighlighted)[-1].row == 1 and app.table.current_row[1] == 1
         app.table.set_answer(Numbered(rows=30))
-        await pilot.press("pagedown", "pagedown")
-        assert app.table.cursor_row == 29
-        await pilot.press("pageup", "pageup")
-        assert app.table.cursor_row == 0
+        assert (await press(pilot, "pagedown", "pagedown")).table.cursor_row == 29
+        assert (await press(pilot, "pageup", "pageup")).table.cursor_row == 0
     first, second = WindowTable.RowHighlighted(app.table, 1), WindowTable.RowHighlighted(app.table, 2)
     assert second.can_replace(first), "messages of a held key collapse"
     assert not second.can_replace(WindowTable.RowHighlighted(WindowTable(), 1))
 
 
 async def test_a_new_answer_starts_at_the_top_or_keeps_the_place():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
         await pilot.press(*["pagedown"] * 3, "down")
         row, line = app.table.cursor_row, next(y for y, text in enumerate(app.lines()) if text.startswith("▸"))
         app.table.set_answer(Numbered(), keep_cursor=True)
         await pilot.pause()
-        assert app.table.cursor_row == row
-        assert app.lines()[line].startswith("▸")
+        assert app.table.cursor_row == row and app.lines()[line].startswith("▸")
         app.table.set_answer(Numbered(rows=3), keep_cursor=True)
         await pilot.pause()
         assert app.table.cursor_row == 2
         app.table.set_answer(Numbered())
         await pilot.pause()
-        assert app.table.cursor_row == 0
-        assert app.of(WindowTable.RowHighlighted)[-1].row == 0
+        assert app.table.cursor_row == 0 and app.of(WindowTable.RowHighlighted)[-1].row == 0
 
 
 async def test_an_empty_answer_says_why():
@@ -353,22 +321,17 @@ async def test_an_empty_answer_says_why():
         WindowTable(Numbered(rows=0), empty_text="No NVTX ranges: record with -t nvtx, which " + "costs " * 20)
     )
     async with app.run_test(size=(80, 24)) as pilot:
-        assert app.lines()[1].startswith("  No NVTX ranges")
-        assert app.lines()[2].startswith("  costs")
+        assert app.lines()[1].startswith("  No NVTX ranges") and app.lines()[2].startswith("  costs")
         await pilot.press("down", "end", "enter", "pagedown", "right")
-        assert app.heard == []
-        assert app.table.current_row is None
-        assert app.table.row_count == 0
+        assert app.heard == [] and app.table.current_row is None and app.table.row_count == 0
     app = TableApp(WindowTable())  # without an answer nothing breaks
     async with app.run_test(size=(80, 24)) as pilot:
         app.table.sort_next_column()
-        await pilot.press("down", "enter", "end")
-        assert app.heard == []
+        assert (await press(pilot, "down", "enter", "end")).heard == []
 
 
 async def test_sorting_is_asked_of_the_screen():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
         table = app.table
         table.sort_next_column()
         table.mark_sorted("total", True)
@@ -400,8 +363,7 @@ async def test_a_tree_prefix_and_categories():
         prefix=lambda row: "  " * row + "▶ ",
         row_style=lambda values: "nccl" if values["count"] % 2 else None,
     )
-    app = TableApp(table)
-    async with app.run_test(size=(80, 24)):
+    async with shown(TableApp(table)) as (app, _):
         assert "  ▶ g" in app.lines()[2]
         strip = table.render_line(2)
         assert [segment.text.strip() for segment in strip][1] == "ncclDevKernel1"
@@ -409,45 +371,31 @@ async def test_a_tree_prefix_and_categories():
 
 
 async def test_keys_can_be_left_to_the_screen():
-    app = TableApp(WindowTable(Numbered(), free_keys={"g", "left"}))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(TableApp(WindowTable(Numbered(), free_keys={"g", "left"}))) as (app, pilot):
         await pilot.press("down", "g", "left", "right", "home")
-        assert app.keys == ["g", "left"]
-        assert app.table.cursor_row == 0
+        assert app.keys == ["g", "left"] and app.table.cursor_row == 0
 
 
 async def test_long_names_can_be_moved_along():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(60, 24)) as pilot:
+    async with shown(TableApp(WindowTable(Numbered())), (60, 24)) as (app, pilot):
         before = app.lines()[1]
         assert before.endswith("vectorize…")
-        await pilot.press("greater_than_sign", ">")
-        assert "…" in app.lines()[1]
-        assert app.lines()[1] != before
-        await pilot.press(*["right"] * 10)
-        assert app.lines()[1].endswith("(int)")
-        await pilot.press(*["left"] * 10)
-        assert app.lines()[1] == before
+        assert "…" in (await press(pilot, "greater_than_sign", ">")).lines()[1] and app.lines()[1] != before
+        assert (await press(pilot, *["right"] * 10)).lines()[1].endswith("(int)")
+        assert (await press(pilot, *["left"] * 10)).lines()[1] == before
 
 
 async def test_a_smaller_terminal_drops_columns_and_keeps_the_cursor_in_sight():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(120, 30)) as pilot:
-        await pilot.press(*["down"] * 25)
-        assert "grid" in app.lines()[0]
-        await pilot.resize_terminal(50, 12)
-        await pilot.pause()
-        assert "grid" not in app.lines()[0]
-        assert len(app.lines()) == 12
+    async with shown(TableApp(WindowTable(Numbered())), (120, 30)) as (app, pilot):
+        assert "grid" in (await press(pilot, *["down"] * 25)).lines()[0]
+        assert "grid" not in (await resize(pilot, 50, 12)).lines()[0] and len(app.lines()) == 12
         assert any(line.startswith("▸") for line in app.lines())
 
 
 async def test_a_click_moves_selects_and_sorts():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
         await pilot.click(WindowTable, offset=(5, 4))
-        assert app.table.cursor_row == 3
-        assert app.of(WindowTable.RowSelected) == []
+        assert app.table.cursor_row == 3 and app.of(WindowTable.RowSelected) == []
         await pilot.click(WindowTable, offset=(5, 4))
         assert app.of(WindowTable.RowSelected) == [WindowTable.RowSelected(app.table, 3)]
         await pilot.click(WindowTable, offset=(4, 0))
@@ -459,15 +407,12 @@ async def test_a_page_that_fails_is_said_and_survived():
         raise OSError("disk I/O error")
 
     for background in (False, True):
-        app = TableApp(WindowTable(Numbered(make=broken), background=background))
-        async with app.run_test(size=(80, 24)) as pilot:
+        async with shown(TableApp(WindowTable(Numbered(make=broken), background=background))) as (app, pilot):
             assert "could not be read: disk I/O error" in app.lines()[1]
-            assert len(app.of(WindowTable.PageFailed)) == 1
-            assert app.table.current_row is None
+            assert len(app.of(WindowTable.PageFailed)) == 1 and app.table.current_row is None
             app.table.set_answer(Numbered())
             await pilot.pause()
-            assert "▸" in app.lines()[1]
-            assert "could" not in app.lines()[1]
+            assert "▸" in app.lines()[1] and "could" not in app.lines()[1]
 
 
 @dataclass
@@ -485,12 +430,10 @@ async def test_in_the_background_placeholders_stand_until_rows_arrive():
     answer = Slow(rows=10_000)
     app = TableApp(WindowTable(answer, background=True))
     async with kept_at_work(app) as rest:
-        assert await becomes(lambda: app.lines()[1:2] == ["▸ …"])
-        assert app.table.current_row is None
+        assert await becomes(lambda: app.lines()[1:2] == ["▸ …"]) and app.table.current_row is None
         answer.gate.set()
         await rest()
-        assert "0 void" in app.lines()[1]
-        assert app.table.current_row is not None
+        assert "0 void" in app.lines()[1] and app.table.current_row is not None
 
         answer.gate.clear()
         answer.asked.clear()
@@ -501,8 +444,7 @@ async def test_in_the_background_placeholders_stand_until_rows_arrive():
         await rest()
         pages = [offset for offset, _ in answer.asked]
         assert 4_000 not in pages and 6_000 not in pages and 8_000 in pages
-        assert app.of(WindowTable.RowHighlighted)[-1].row == 8_000
-        assert app.table.current_row[1] == 8_000
+        assert app.of(WindowTable.RowHighlighted)[-1].row == 8_000 and app.table.current_row[1] == 8_000
 
 
 async def test_an_answer_that_was_replaced_while_its_page_was_on_the_way():
@@ -517,13 +459,11 @@ async def test_an_answer_that_was_replaced_while_its_page_was_on_the_way():
 
 
 async def test_the_cursor_shows_whether_the_table_has_the_focus():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
         focused = app.table.render_line(1)
         assert app.table.has_focus
         app.screen.set_focus(None)
         await pilot.pause()
         assert not app.table.has_focus
         blurred = app.table.render_line(1)
-        assert blurred.text == focused.text
-        assert [s.style for s in blurred] != [s.style for s in focused]
+        assert blurred.text == focused.text and [s.style for s in blurred] != [s.style for s in focused]
