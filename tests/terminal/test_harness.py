@@ -13,26 +13,22 @@ def shell(script: str, **options: object) -> Terminal:
 
 
 def test_it_shows_the_screen_counts_bytes_and_knows_the_exit_status():
-    with shell("printf 'one\\ntwo'; exit 3") as terminal:
-        terminal.wait_for("two")
+    with shell("printf 'one\\ntwo'; exit 3", ready="two") as terminal:
         assert terminal.wait_exit() == 3 and terminal.screen[:2] == ["one", "two"]
         assert terminal.received == b"one\r\ntwo" and terminal.bytes_since_mark == 8
 
 
 def test_a_mark_begins_a_new_count():
-    with shell("stty -echo; printf ready; read -r line; printf 'got %s' \"$line\"") as terminal:
-        terminal.wait_for("ready")
+    with shell("stty -echo; printf ready; read -r line; printf 'got %s' \"$line\"", ready="ready") as terminal:
         terminal.mark()
         assert terminal.bytes_since_mark == 0
-        terminal.press("h", "i", "enter")
-        terminal.wait_for("got hi")
+        terminal.press("h", "i", "enter", until="got hi")
         assert terminal.since_mark == b"got hi"
 
 
 def test_the_child_gets_the_size_and_is_told_of_another():
     script = "trap 'stty size; exit' WINCH; stty size; printf 'ready\\n'; while :; do sleep 0.05; done"
-    with shell(script, columns=93, lines=31) as terminal:
-        terminal.wait_for("ready")
+    with shell(script, columns=93, lines=31, ready="ready") as terminal:
         assert terminal.screen[0] == "31 93"
         terminal.resize(70, 20)
         terminal.wait_for("20 70")
@@ -61,8 +57,8 @@ def test_an_end_before_the_text_is_said():
 
 
 def test_the_child_does_not_outlive_the_test():
-    with shell("trap '' TERM; echo ready; while :; do sleep 0.1; done") as terminal:
-        terminal.wait_for("ready")
+    with shell("trap '' TERM; echo ready; while :; do sleep 0.1; done", ready="ready") as terminal:
+        assert terminal.exit_code is None
     assert terminal.exit_code == -signal.SIGKILL
 
 
@@ -77,9 +73,7 @@ def test_unknown_keys_are_refused():
 
 
 def test_what_is_sent_is_heard_and_silence_is_zero():
-    with shell("echo ready; read -r line; echo more; sleep 600") as terminal:
-        terminal.wait_for("ready")
+    with shell("echo ready; read -r line; echo more; sleep 600", ready="ready") as terminal:
         terminal.settle(0.1)
         assert terminal.listen(0.1) == 0
-        terminal.press("enter")
-        terminal.wait_for("more")
+        terminal.press("enter", until="more")

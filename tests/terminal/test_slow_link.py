@@ -17,11 +17,9 @@ BEHIND = 4 * RATE
 @pytest.fixture(scope="module")
 def terminal(job) -> Iterator[Terminal]:
     env = {"NSYSTUI_CACHE_DIR": str(Path(job[0]).parent / "cache"), "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}
-    with Terminal([*WITHOUT_FINDINGS, *job], env, rate=RATE) as running:
-        running.wait_for("? help")
+    with Terminal([*WITHOUT_FINDINGS, *job], env, rate=RATE, ready="? help") as running:
         for key, title in {"2": "│2 Krn│", "3": "│3 NCCL│", "6": "│6 Evt│"}.items():
-            running.press(key)
-            running.wait_for(title)
+            running.press(key, until=title)
             running.settle(quiet=1.0)
         yield running
 
@@ -51,8 +49,6 @@ def test_every_single_key_answers(terminal):
     """Nothing is pressed before the last answer is seen."""
     answers = {"2": " names", "?": "╭─────", "escape": "? help", "/": "\nfind", "n": "\nfind n"}
     for key, words in answers.items():
-        terminal.mark()
-        terminal.press(key)
-        terminal.answer(quiet=1.0)
+        terminal.cost(key, quiet=1.0)
         assert words in terminal.text, key
     terminal.press("escape")

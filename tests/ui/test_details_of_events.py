@@ -10,11 +10,6 @@ from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
 
 
-@pytest.fixture
-def job(two_ranks):
-    return two_ranks
-
-
 def details(app) -> str:
     return "\n".join(app.screen.pane.lines)
 

@@ -34,11 +34,6 @@ HOST_TABLES = (
 )
 
 
-@pytest.fixture
-def job(two_ranks):
-    return two_ranks
-
-
 def printed(capsys, *words) -> list[list[str]]:
     assert main([*map(str, words), "--format", "csv"]) == 0
     return list(csv.reader(io.StringIO(capsys.readouterr().out)))

@@ -9,11 +9,6 @@ from nsystui.ui.screens.dialogs import HelpScreen
 from nsystui.ui.screens.instances import KernelInstancesScreen
 
 
-@pytest.fixture
-def job(two_ranks):
-    return two_ranks
-
-
 @pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.campaign)])
 async def test_every_screen_shows_every_tab_and_a_help_that_fits(job, cache, size):
     async with running(job, cache, size) as (app, pilot):

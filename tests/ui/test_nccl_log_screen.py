@@ -328,12 +328,9 @@ def test_a_slow_line_gets_little(tmp_path):
         terminal.wait_for("300 calls", timeout=30)
         terminal.press("b", "b")
         terminal.settle(quiet=0.8)
-
-        def cost(key: str) -> int:
-            terminal.mark()
-            terminal.press(key)
-            terminal.answer(0.3)
-            return terminal.bytes_since_mark
-
-        cost("down")
-        assert cost("down") <= 600 and cost("pagedown") <= 8 * 1024 and cost("b") <= 15 * 1024
+        terminal.cost("down", 0.3)
+        assert (
+            terminal.cost("down", 0.3) <= 600
+            and terminal.cost("pagedown", 0.3) <= 8 * 1024
+            and terminal.cost("b", 0.3) <= 15 * 1024
+        )

@@ -10,11 +10,6 @@ from synthetic import training_job
 from nsystui.ui.screens import nvtx as nvtx_screen
 
 
-@pytest.fixture
-def job(two_ranks):
-    return two_ranks
-
-
 def deepest_range(path, correlation_id: int) -> tuple[str, int]:
     """Name and length of the range that began last of those around a launching call, as SQLite finds it."""
     ((start, thread),) = native(

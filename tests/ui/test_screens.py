@@ -40,11 +40,6 @@ from nsystui.ui.widgets.window_table import WindowTable
 REAL = real_exports()
 
 
-@pytest.fixture
-def job(two_ranks):
-    return two_ranks
-
-
 def of_selection(app: NsystuiApp) -> str:
     return screen_text(app)[1]
 
