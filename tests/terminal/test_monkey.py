@@ -63,8 +63,7 @@ def test_a_monkey_breaks_nothing(job, tmp_path):
         "HOME": str(home),
         "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22",  # no mouse
     }
-    args = [sys.executable, str(WATCHED), *map(str, words)]
-    with Terminal(args, env, cwd=home, ready="? help") as terminal:
+    with Terminal([sys.executable, str(WATCHED), *map(str, words)], env, cwd=home, ready="? help") as terminal:
         terminal.settle()
         monkey = Monkey(terminal, errors, campaign.SEED)
         monkey.play(SECONDS)

@@ -40,8 +40,7 @@ def test_a_file_that_is_no_export_is_told_after_the_screen_is_gone(environment, 
     broken = tmp_path / "rank0.sqlite"
     broken.write_bytes(b"hello")
     with Terminal([*PROGRAM, str(broken)], environment) as terminal:
-        assert terminal.wait_exit() == 2
-        assert b"not a SQLite file" in terminal.received.rpartition(ALTERNATE_OFF)[2]
+        assert terminal.wait_exit() == 2 and b"not a SQLite file" in terminal.received.rpartition(ALTERNATE_OFF)[2]
 
 
 @pytest.mark.campaign

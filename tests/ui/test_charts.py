@@ -20,20 +20,27 @@ MS = 1_000_000
 S = 1_000_000_000
 
 
-def test_blocks_stand_for_shares_and_a_dot_for_no_data():
-    assert blocks([0.0, 0.124, 0.125, 0.5, 0.99, 1.0, math.nan, -1, 7], 9) == " ▁▂▅██· █"
-
-
-def test_more_bins_than_columns_keep_their_peaks_and_fewer_repeat():
-    assert blocks([0.0, 1.0, 0.0, 0.0, math.nan, math.nan], 3) == "█ ·" and blocks([math.nan, 0.0], 1) == " "
-    assert blocks([0.0, 1.0], 6) == "   ███" and blocks([], 3) == "   "
+def test_blocks_stand_for_shares_a_dot_for_no_data_and_the_peaks_of_many_bins_are_kept():
+    nan = math.nan
+    for bins, width, text in (
+        ([0.0, 0.124, 0.125, 0.5, 0.99, 1.0, nan, -1, 7], 9, " ▁▂▅██· █"),
+        ([0.0, 1.0, 0.0, 0.0, nan, nan], 3, "█ ·"),
+        ([nan, 0.0], 1, " "),
+        ([0.0, 1.0], 6, "   ███"),
+        ([], 3, "   "),
+    ):
+        assert blocks(bins, width) == text
 
 
 def test_an_axis_has_round_times_in_their_columns():
-    assert time_axis(6 * S, 7 * S, 50) == "│6.0 s    │6.2 s    │6.4 s    │6.6 s    │6.8 s    "
-    assert time_axis(0, 800_000, 40) == "│0 µs     │200 µs   │400 µs   │600 µs   "
-    axis = time_axis(6_412_018_000, 6_412_020_000, 80)
-    assert axis.startswith("│6.412 018 0 s") and "│6.412 019 0 s" in axis
+    for low, high, width, start in (
+        (6 * S, 7 * S, 50, "│6.0 s    │6.2 s    │6.4 s    │6.6 s    │6.8 s    "),
+        (0, 800_000, 40, "│0 µs     │200 µs   │400 µs   │600 µs   "),
+        (6_412_018_000, 6_412_020_000, 80, "│6.412 018 0 s"),
+    ):
+        assert time_axis(low, high, width).startswith(start)
+    assert "│6.412 019 0 s" in time_axis(6_412_018_000, 6_412_020_000, 80)
+    assert tick_line([(0, "10"), (2, "11"), (6, "12")], 10) == "│ │11 │12 ", "a label without room is left out"
 
 
 def test_an_axis_is_as_wide_as_asked_and_its_labels_do_not_touch():
@@ -45,19 +52,16 @@ def test_an_axis_is_as_wide_as_asked_and_its_labels_do_not_touch():
     assert time_axis(5, 5, 10) == " " * 10 and time_axis(0, 5, 0) == ""
 
 
-def test_histogram_bars_share_one_scale():
-    assert histogram_lines(["320 µs", "400 µs", "1 ms", ">2 ms"], [14, 6110, 3055, 0], 24) == [
-        "320 µs ▁              14",
-        "400 µs ▇▇▇▇▇▇▇▇▇▇▇ 6,110",
-        "  1 ms ▇▇▇▇▇▇      3,055",
-        " >2 ms                 0",
-    ]
-
-
-def test_a_histogram_too_narrow_for_bars_keeps_labels_and_counts():
-    assert histogram_lines(["320 µs", "400 µs"], [14, 6110], 13) == [" 320 µs    14", " 400 µs 6,110"]
+def test_histogram_bars_share_one_scale_and_leave_where_there_is_only_room_for_labels_and_counts():
+    lines = ["320 µs ▁              14", "400 µs ▇▇▇▇▇▇▇▇▇▇▇ 6,110", "  1 ms ▇▇▇▇▇▇      3,055", " >2 ms                 0"]
+    assert histogram_lines(["320 µs", "400 µs", "1 ms", ">2 ms"], [14, 6110, 3055, 0], 24) == lines
+    for labels, counts, width, lines in (
+        (["320 µs", "400 µs"], [14, 6110], 13, [" 320 µs    14", " 400 µs 6,110"]),
+        ([], [], 20, []),
+        (["all"], [0], 20, ["all" + " " * 16 + "0"]),
+    ):
+        assert histogram_lines(labels, counts, width) == lines
     assert [width_of(line) for line in histogram_lines(["<64KiB", "a\x1b[31m"], [1, 2], 5)] == [5, 5]
-    assert histogram_lines([], [], 20) == [] and histogram_lines(["all"], [0], 20) == ["all" + " " * 16 + "0"]
 
 
 def test_marks_of_a_plot_grow_with_the_points_and_its_ends_have_labels():
@@ -158,40 +162,21 @@ def glyphs(rows: list[list[Cell]]) -> list[str]:
 
 
 def test_a_stack_fills_its_rows_from_below_and_idle_time_stays_blank():
-    stack = (("compute", [0.5, 0.25, 1.0, 0.0]), ("nccl", [0.25, 0.25, 0.0, 0.0]))
-    rows = stack_cells(stack, 4, 2)
-    assert glyphs(rows) == ["▄ █ ", "█▄█ "]
-    assert rows[0][0] == ("▄", "nccl", "") and rows[1][0] == ("█", "compute", "")
+    rows = stack_cells((("compute", [0.5, 0.25, 1.0, 0.0]), ("nccl", [0.25, 0.25, 0.0, 0.0])), 4, 2)
+    assert glyphs(rows) == ["▄ █ ", "█▄█ "] and rows[0][0] == ("▄", "nccl", "") and rows[1][0] == ("█", "compute", "")
     assert rows[1][1] == ("▄", "compute", "nccl"), "both colours of a cell that is full"
+    little = glyphs(stack_cells((("compute", [0.001, math.nan, 0.0]),), 3, 2))
+    assert little == ["   ", "▁· "], "a little work is seen, and no data is not idle"
+    plain = glyphs(stack_cells((("compute", [0.5]), ("nccl", [0.5])), 1, 2, is_plain=True))
+    assert plain == ["╱", "█"], "without colours shading tells the parts"
 
 
-def test_a_little_work_is_seen_and_no_data_is_not_idle():
-    rows = stack_cells((("compute", [0.001, math.nan, 0.0]),), 3, 2)
-    assert glyphs(rows) == ["   ", "▁· "]
-
-
-def test_without_colours_shading_tells_the_parts_of_a_stack():
-    stack = (("compute", [0.5]), ("nccl", [0.5]))
-    assert glyphs(stack_cells(stack, 1, 2, is_plain=True)) == ["╱", "█"]
-
-
-def test_two_lanes_share_a_row_by_halves():
-    assert half_cells(["compute", "", "nccl", ""], ["compute", "nccl", "", ""]) == [
-        ("█", "compute", ""),
-        ("▄", "nccl", ""),
-        ("▀", "nccl", ""),
-        (" ", "", ""),
-    ]
+def test_two_lanes_share_a_row_by_halves_and_shades_are_darker_for_more():
+    halves = [("█", "compute", ""), ("▄", "nccl", ""), ("▀", "nccl", ""), (" ", "", "")]
+    assert half_cells(["compute", "", "nccl", ""], ["compute", "nccl", "", ""]) == halves
     assert dominant((("compute", [0.3, 0.2]), ("nccl", [0.4, 0.2])), 2) == ["nccl", ""]
-
-
-def test_shades_are_darker_for_more_and_nothing_for_nothing():
     assert shades([0.0, 0.01, 0.5, 1.0, math.nan], 5, "nccl") == ["", "nccl:1", "nccl:4", "nccl:7", "·"]
     assert shade_blocks([0.0, 0.01, 0.5, 1.0, math.nan], 5) == " ░▒█·"
-
-
-def test_a_tick_label_without_room_is_left_out():
-    assert tick_line([(0, "10"), (2, "11"), (6, "12")], 10) == "│ │11 │12 "
 
 
 async def test_a_high_lane_is_one_lane_to_the_cursor():

@@ -83,8 +83,7 @@ async def test_of_one_rank_alone_nobody_came_last(job, cache):
 
 @pytest.mark.campaign
 async def test_events_show_smart_names_and_keep_full_ones(shared_export, cache):
-    path = shared_export("ddp-a100-rank0of4")
-    async with running([path], cache, WIDE, "2") as (app, pilot):
+    async with running([shared_export("ddp-a100-rank0of4")], cache, WIDE, "2") as (app, pilot):
         full = str(app.screen.values()["name"])
         smart = app.job.smart_names()[full]
         assert smart != full

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from jobs import NARROW, WIDE, cells, line_with, name_of_screen, press, resize, running, screen_text
-from synthetic import cpu_only_export
 
 from nsystui.exports.demo import TrainingJob
 
@@ -52,15 +51,3 @@ async def test_rows_open_the_screen_that_explains_them_and_esc_goes_back(job, ca
         assert name_of_screen(await press(pilot, "4", "down", "enter")) == "GpuScreen"
         assert name_of_screen(await press(pilot, "4", "v", "v", "v", "B", "down", "down", "enter")) == "GpuScreen"
         line_with(app, "rank 1")
-
-
-async def test_without_gpu_work_it_says_so(tmp_path):
-    async with running([cpu_only_export(tmp_path / "cpu.sqlite")], None, NARROW, "4", "v", "v", "v") as (app, _):
-        line_with(app, "no GPU work in this export")
-
-
-@pytest.mark.campaign
-async def test_runs_without_a_common_clock_ask_for_a_choice(shared_export, cache_directory):
-    paths = [shared_export(f"h100-2rank-moe-{when}") for when in ("before", "after")]
-    async with running(paths, cache_directory, NARROW, "4", "v", "v", "v") as (app, _):
-        line_with(app, "share no clock")

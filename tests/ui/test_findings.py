@@ -63,8 +63,7 @@ class TestFound:
                 screen = overview(await resize(pilot, *size))
                 parts = (screen.findings, screen.ranks, screen.kernels)
                 words = len(screen.head.texts) + len(screen.looking.texts)
-                lines = sum(part.size.height for part in parts) + words
-                assert lines + 4 == size[1]
+                assert (sum(part.size.height for part in parts) + words) + 4 == size[1]
                 assert any("GPUs busy" in text for text in screen.looking.texts) == (size[1] >= 24)
                 assert min(part.size.height for part in parts) >= (2 if size[1] >= 24 else 1)
 
@@ -137,8 +136,7 @@ class TestFound:
             assert "no issues found" in screen_text(await press(pilot, "enter"))[-1]
 
     async def test_without_gpu_work_there_are_findings_too(self, tmp_path, cache_directory):
-        path = empty_export(tmp_path / "empty.sqlite")
-        async with running([path], cache_directory, NARROW) as (app, _):
+        async with running([empty_export(tmp_path / "empty.sqlite")], cache_directory, NARROW) as (app, _):
             assert any(text.startswith("no-gpu-work") for text in rows(app))
 
 

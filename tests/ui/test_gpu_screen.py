@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from jobs import NARROW, WIDE, last_line, line_with, name_of_screen, press, resize, running, screen_text
-from synthetic import cpu_only_export, whole_graph_export
+from synthetic import whole_graph_export
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import TrainingJob
@@ -179,13 +179,6 @@ async def test_e_exports_the_lanes_as_they_are_shown(demo_job, cache_directory, 
     assert {int(row["End (ns)"]) for row in rows} >= {view.end}
 
 
-async def test_without_gpu_work_it_says_what_to_record(tmp_path):
-    path = cpu_only_export(tmp_path / "cpu.sqlite")
-    async with running([path], tmp_path / "cache", NARROW, "4") as (app, pilot):
-        assert line_with(app, "nsys profile -t cuda")
-        assert (await press(pilot, "+", "m", "space", "enter", "o", "e", "y", "left")).is_running
-
-
 async def test_whole_graphs_are_busy(tmp_path):
     path = whole_graph_export(tmp_path / "graph.sqlite")
     async with running([path], tmp_path / "cache", NARROW, "4") as (app, pilot):
@@ -265,20 +258,20 @@ async def test_m_says_what_to_record_where_there_are_no_metrics(many_ranks, cach
 
 def test_a_view_stays_inside_its_base():
     base = Window(1000, 2000)
-    assert zoomed(base, base, 1250, True, 50) == Window(1125, 1625)
-    assert zoomed(base, base, 1000, True, 50) == Window(1000, 1500)
-    assert zoomed(Window(1900, 2000), base, 2000, False, 50) == Window(1800, 2000)
-    assert zoomed(Window(1100, 1700), base, 1400, False, 50) is None
-    assert zoomed(Window(1500, 1560), base, 1530, True, 50) == Window(1505, 1555)
+    for view, time, is_closer, expected in (
+        ((1000, 2000), 1250, True, (1125, 1625)),
+        ((1000, 2000), 1000, True, (1000, 1500)),
+        ((1900, 2000), 2000, False, (1800, 2000)),
+        ((1100, 1700), 1400, False, None),
+        ((1500, 1560), 1530, True, (1505, 1555)),
+    ):
+        assert zoomed(Window(*view), base, time, is_closer, 50) == (expected and Window(*expected))
     assert inside(Window(900, 1100), base) == Window(1000, 1200) and inside(Window(0, 5000), base) is None
 
 
-def test_samples_fill_the_bins_before_them_but_no_longer_gap():
-    assert held_back((0.5, NAN, 0.7, NAN, 0.1)) == (0.5, 0.7, 0.7, 0.1, 0.1)
+def test_samples_fill_the_bins_before_them_but_no_longer_gap_and_the_mean_leaves_out_what_was_not_recorded():
+    assert held_back((0.5, NAN, 0.7, NAN, 0.1)) == (0.5, 0.7, 0.7, 0.1, 0.1) and held_back(()) == ()
     gap = held_back((0.5, 0.5, 0.5, NAN, NAN, NAN, NAN, 0.5, 0.5))
     assert [math.isnan(value) for value in gap] == [False] * 3 + [True] * 4 + [False] * 2
-    assert math.isnan(held_back((NAN, 0.5))[0]) and held_back(()) == ()
-
-
-def test_the_mean_leaves_out_what_was_not_recorded():
+    assert math.isnan(held_back((NAN, 0.5))[0])
     assert mean((0.2, NAN, 0.4), (0, 2)) == pytest.approx(0.3) and mean((NAN, NAN), (0, 1)) is None

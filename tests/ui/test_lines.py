@@ -84,8 +84,7 @@ async def test_a_narrower_title_gives_up_the_job_the_length_of_names_and_then_th
 
 async def test_choices_show_as_many_options_as_fit_and_keep_what_is_chosen():
     async with shown(LinesApp(), (34, 24)) as (app, pilot):
-        names = ("time", "rank", "device", "stream", "grid")
-        app.choices.show_choices((), (Choice("by", names, 3, int),))
+        app.choices.show_choices((), (Choice("by", ("time", "rank", "device", "stream", "grid"), 3, int),))
         await pilot.pause()
         assert line(app.choices).split() == ["by", "time", "rank", "[stream]", "grid", "…"], "the next ones first"
         choices = (Choice("view", ("kernels", "memory", "API"), 0, int), Choice("by", ("name", "rank"), 0, int))
@@ -218,5 +217,4 @@ async def test_details_go_on_below_while_there_is_room():
         pane.show([["name"], facts], "⏎ open")
         await pilot.pause()
         assert pane.lines[0].strip() == "name" and pane.lines[-1].strip() == "⏎ open"
-        assert all(any(fact in line for line in pane.lines) for fact in facts)
-        assert max(map(len, pane.lines)) <= 60
+        assert all(any(fact in line for line in pane.lines) for fact in facts) and max(map(len, pane.lines)) <= 60

@@ -7,9 +7,10 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from harness import Terminal
+from harness import PROGRAM, Terminal
 from jobs import (
     NARROW,
     WIDE,
@@ -118,7 +119,7 @@ class TestTables:
                 await pilot.press("b")
             line_with(await press(pilot, "enter"), "a log tells no more of this row")
 
-    async def test_steps_choose_what_is_counted_and_stand_above_the_tables(self, tmp_path):
+    async def test_steps_choose_what_is_counted_or_are_told_with_those_that_are_there(self, tmp_path):
         path = tmp_path / "train.log"
         text = [INIT.format(rank=0, pid=1)]
         for number in (4, 5, 6):
@@ -130,9 +131,6 @@ class TestTables:
             assert app.nccl_log.calls == 11
             (said,) = [note for note in app.nccl_log.tables["ops"].notes if note.startswith("--steps")]
             assert said.startswith("--steps chose 2 training lines, 4 calls left out")
-
-    async def test_steps_that_no_log_has_are_told_with_those_that_are_there(self, tmp_path):
-        path = tmp_path / "train.log"
         path.write_text("Training epoch 0, iteration 4/9 | x\n" + log_text())
         async with open_logs(path, steps="7:8") as (app, _pilot):
             line_with(app, "none of the iterations is in these logs: they have 4 to 4")
@@ -158,7 +156,8 @@ class TestTables:
 
     async def test_keys_while_the_log_is_read_anew_wait_for_it(self, log):
         async with open_logs(log) as (app, pilot):
-            read, (await answer(app, pilot, "Reduce", "slash")).nccl_log = app.nccl_log, LogState(app.source.logs)
+            await answer(app, pilot, "Reduce", "slash")
+            read, app.nccl_log = app.nccl_log, LogState(app.source.logs)
             line_with(await press(pilot, "escape"), "reading")
             line_with(await press(pilot, "b"), "cannot be grouped otherwise")
             app.nccl_log = read
@@ -200,39 +199,30 @@ class TestKeys:
                 assert not has(app, absent)
 
 
-class Gate:
-    """Lets the reading of logs go on after the first piece of each only when it is opened."""
-
-    def __init__(self, monkeypatch):
-        self.event = threading.Event()
-        read, event = OpenLog.read, self.event
-
-        def gated(log: OpenLog, size: int) -> bytes:
-            if log.position:
-                event.wait(20)
-            return read(log, size)
-
-        monkeypatch.setattr(OpenLog, "read", gated)
-        monkeypatch.setattr(loading, "FIRST_TABLES", 0.0)
-        monkeypatch.setattr(loading, "LINES_AT_ONCE", 10)
-
-
 class TestReading:
     @pytest.fixture
-    def long_log(self, tmp_path) -> Path:
+    def gate(self, monkeypatch) -> threading.Event:
+        """Lets the reading of logs go on after the first piece of each only when it is set."""
+        gate, read = threading.Event(), OpenLog.read
+        monkeypatch.setattr(OpenLog, "read", lambda log, size: (log.position and gate.wait(20), read(log, size))[1])
+        monkeypatch.setattr(loading, "FIRST_TABLES", 0.0)
+        monkeypatch.setattr(loading, "LINES_AT_ONCE", 10)
+        return gate
+
+    @pytest.fixture
+    def app(self, tmp_path) -> LogApp:
+        """The program on a long log."""
         path = tmp_path / "long.log"
         path.write_text(log_text(calls=3000))
-        return path
+        return LogApp(Source((), logs=(str(path),)))
 
-    async def test_tables_grow_stop_and_are_read_again(self, long_log, monkeypatch):
-        gate = Gate(monkeypatch)
-        app = LogApp(Source((), logs=(str(long_log),)))
+    async def test_tables_grow_stop_and_are_read_again(self, app, gate):
         async with kept_at_work(app, WIDE) as rest:
             assert await becomes_text(app, "reading log") and await becomes_text(app, "AllReduce")
             assert 0 < app.nccl_log.calls < 6001
             tap(app, "b", "escape")
             assert await becomes_text(app, "stopping…")
-            gate.event.set()
+            gate.set()
             await rest()
             line_with(app, "R resumes reading")
             assert app.nccl_log.is_stopped and app.nccl_log.calls < 6001 and app.screen.name_of_table == "sizes"
@@ -241,33 +231,27 @@ class TestReading:
             line_with(app, "6,001 calls")
             assert not has(app, "R resumes reading") and not has(app, "reading log")
 
-    async def test_it_ends_at_once_when_the_program_is_left(self, long_log, monkeypatch):
-        gate = Gate(monkeypatch)
-        app = LogApp(Source((), logs=(str(long_log),)))
+    async def test_it_ends_at_once_when_the_program_is_left(self, app, gate):
         async with kept_at_work(app, WIDE):
             assert await becomes_text(app, "reading log")
             tap(app, "q")
             assert await becomes(lambda: app.return_code is not None)
-            gate.event.set()
+            gate.set()
         assert app.return_code == 0
         assert not app.nccl_log.is_over or app.nccl_log.is_stopped
 
-    async def test_without_any_log_the_program_ends_with_the_reasons(self, tmp_path):
+    async def test_without_any_log_it_ends_with_the_reasons_and_without_calls_says_what_to_record(self, tmp_path):
         async with open_logs(tmp_path / "gone.log") as (app, _pilot):
             pass
         assert app.return_code == 2 and "no such file" in app.reasons[0]
-
-    async def test_a_log_without_calls_says_what_to_record(self, tmp_path):
         path = tmp_path / "bare.log"
         path.write_text("n0:1:7 [0] NCCL INFO NET/IB : No device found.\n")
         async with open_logs(path) as (app, _pilot):
             line_with(app, "no calls of NCCL in 1 lines: record with NCCL_DEBUG=INFO")
 
     def test_an_error_that_nobody_thought_of_ends_the_reading(self, log, monkeypatch):
-        def fail(*_):
-            raise RuntimeError("a bug")
-
-        monkeypatch.setattr("nsystui.exports.nccl_log.lines.LogReader.read", fail)
+        failing = Mock(side_effect=RuntimeError("a bug"))
+        monkeypatch.setattr("nsystui.exports.nccl_log.lines.LogReader.read", failing)
         loading = LogLoading([str(log)], lambda _: None)
         loading.start()
         assert loading.state.is_over and loading.state.failed == "not read: a bug"
@@ -302,18 +286,17 @@ class TestBesideExports:
 
 
 def test_the_log_view_imports_no_data_frames(log):
-    program = (
-        "import asyncio, sys\n"
-        "from nsystui.questions.opening import Source\n"
-        "from nsystui.ui.app import LogApp\n"
-        "async def run():\n"
-        f"    app = LogApp(Source((), logs=({str(log)!r},)))\n"
-        "    async with app.run_test() as pilot:\n"
-        "        while not app.nccl_log.is_over: await pilot.pause()\n"
-        "        await pilot.press(*'oooooooo', 'enter', 's', 'y')\n"
-        "asyncio.run(run())\n"
-        "print(*sys.modules)\n"
-    )
+    program = f"""
+import asyncio, sys
+from nsystui.questions.opening import Source
+from nsystui.ui.app import LogApp
+async def run():
+    app = LogApp(Source((), logs=({str(log)!r},)))
+    async with app.run_test() as pilot:
+        while not app.nccl_log.is_over: await pilot.pause()
+        await pilot.press(*"oooooooo", "enter", "s", "y")
+asyncio.run(run())
+print(*sys.modules)"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert HEAVY.isdisjoint(done.stdout.split())
 
@@ -324,13 +307,9 @@ def test_a_slow_line_gets_little(tmp_path):
     path = tmp_path / "sizes.log"
     calls = (CALL.format(rank=0, pid=1, op="AllReduce", n=n, count=n + 1) for n in range(300))
     path.write_text(INIT.format(rank=0, pid=1) + "".join(calls))
-    with Terminal([sys.executable, "-m", "nsystui", str(path)], {}, columns=120, lines=36) as terminal:
-        terminal.wait_for("300 calls", timeout=30)
+    with Terminal([*PROGRAM, str(path)], {}, columns=120, lines=36, ready="300 calls") as terminal:
         terminal.press("b", "b")
         terminal.settle(quiet=0.8)
         terminal.cost("down", 0.3)
-        assert (
-            terminal.cost("down", 0.3) <= 600
-            and terminal.cost("pagedown", 0.3) <= 8 * 1024
-            and terminal.cost("b", 0.3) <= 15 * 1024
-        )
+        for key, most in {"down": 600, "pagedown": 8 * 1024, "b": 15 * 1024}.items():
+            assert terminal.cost(key, 0.3) <= most, key

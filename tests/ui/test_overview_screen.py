@@ -40,7 +40,7 @@ from nsystui.ui.pictures.overview_lines import failure_lines, files_answer, stac
 from nsystui.ui.screens.capture import ContentsScreen, DiagnosticsScreen, FilesScreen
 from nsystui.ui.screens.overview import OverviewScreen
 
-HEAVY = (*("pandas", "numpy", "sqlalchemy", "duckdb", "adbc_driver_sqlite"),)
+HEAVY = ("pandas", "numpy", "sqlalchemy", "duckdb", "adbc_driver_sqlite")
 
 
 def overview(app: NsystuiApp) -> OverviewScreen:
@@ -74,12 +74,8 @@ async def test_it_tells_what_ran_where_the_time_went_and_which_kernels(demo_job,
 
         spent, line = overview(await resize(pilot, *WIDE)).picture.spent, line_with(app, "GPU time")
         width = sum(line.count(glyph) for glyph in "█▒▄▆░")
-        for part, glyph in (
-            (spent.kernels, "█"),
-            (spent.exposed_nccl, "▒"),
-            (spent.memory_only, "▄"),
-            (spent.idle, "░"),
-        ):
+        parts = (spent.kernels, spent.exposed_nccl, spent.memory_only, spent.idle)
+        for part, glyph in zip(parts, "█▒▄░", strict=True):
             assert line.count(glyph) == pytest.approx(width * part / spent.time, abs=1)
 
         await resize(pilot, 180, 36)
@@ -89,17 +85,14 @@ async def test_it_tells_what_ran_where_the_time_went_and_which_kernels(demo_job,
         assert "4 ranks" in title and "nsys 2026.2.1" in title and "6 Events" in title
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_a_stack_is_as_high_as_the_sum_of_its_parts(rows):
+def test_a_stack_is_as_high_as_the_sum_of_its_parts():
     strips = ((0.5, 0.25, 0.001, math.nan), (0.5, 0.25, 0.0, math.nan), (0.0,) * 4, (0.0,) * 4)
-    lines = ["".join(text for text, _ in line) for line in stacked(strips, 4, rows, coloured=False)]
-    heights = [sum(" ▁▂▃▄▅▆▇█·".index(line[column]) for line in lines) for column in range(3)]
-    assert heights == [8 * rows, 4 * rows, 1] and [line[3] for line in lines] == [" "] * (rows - 1) + ["·"]
-
-
-def test_a_cell_that_two_parts_share_shows_both():
+    for rows in (1, 3):
+        lines = ["".join(text for text, _ in line) for line in stacked(strips, 4, rows, coloured=False)]
+        heights = [sum(" ▁▂▃▄▅▆▇█·".index(line[column]) for line in lines) for column in range(3)]
+        assert heights == [8 * rows, 4 * rows, 1] and [line[3] for line in lines] == [" "] * (rows - 1) + ["·"]
     ((piece,),) = stacked(((0.5,), (0.5,), (0.0,), (0.0,)), 1, 1, coloured=True)
-    assert piece == ("▄", "compute/nccl")
+    assert piece == ("▄", "compute/nccl"), "a cell that two parts share shows both"
 
 
 @pytest.mark.campaign
@@ -130,8 +123,7 @@ async def test_enter_opens_a_rank_for_every_screen_or_a_kernel(demo_job, cache_d
         assert (await press(pilot, "escape")).selection.is_everything and overview(app).ranks.row_count == 4
 
         name = overview(await press(pilot, "tab", "down")).kernels.current_values["name"]
-        assert name_of_screen(await press(pilot, "enter")) == "KernelInstancesScreen"
-        assert app.screen.kernel == name
+        assert name_of_screen(await press(pilot, "enter")) == "KernelInstancesScreen" and app.screen.kernel == name
         assert overview(await press(pilot, "escape", "tab")).table is overview(app).ranks
 
 
@@ -169,25 +161,26 @@ async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_dir
         app.screen.table.move_to(tables.index("mpi_calls"))
         assert "nsys profile -t mpi" in last_line(await press(pilot, "enter"))
         app.screen.table.move_to(tables.index("os_calls"))
-        assert name_of_screen(await press(pilot, "enter")) == "KernelsScreen"
-        assert "[OS runtime]" in screen_text(app)[2]
+        assert name_of_screen(await press(pilot, "enter")) == "KernelsScreen" and "[OS runtime]" in screen_text(app)[2]
 
 
 async def test_without_gpu_work_it_says_so_and_leads_to_what_there_is(tmp_path):
-    path = cpu_only_export(tmp_path / "cpu.sqlite")
-    async with running([path], tmp_path / "cache") as (app, pilot):
+    async with running([cpu_only_export(tmp_path / "cpu.sqlite")], tmp_path / "cache") as (app, pilot):
         assert "nsys profile -t cuda" in line_with(app, "no GPU work in this export")
         assert line_with(app, "No GPU work was recorded; there is:")
         row = line_with(app, "▸     3  node001")
-        assert "–" in row and "0.0 %" not in row
-        held = [row[2] for row in overview(app).kernels.answer.page(0, 20)]
-        assert held
+        assert "–" in row and "0.0 %" not in row and [row[2] for row in overview(app).kernels.answer.page(0, 20)]
         assert name_of_screen(await press(pilot, "tab", "enter")) != "OverviewScreen"
+
+        line_with(await press(pilot, "4"), "nsys profile -t cuda")
+        assert (await press(pilot, "+", "m", "space", "enter", "o", "e", "y", "left")).is_running
+        await pilot.press("escape", "1")
+        for keys in ("4v", "4vvv"):  # the map of ranks, efficiency
+            line_with(await press(pilot, "4", *keys), "no GPU work in this export")
 
 
 async def test_whole_graphs_have_their_part_of_the_time(tmp_path):
-    path = whole_graph_export(tmp_path / "graph.sqlite")
-    async with running([path], tmp_path / "cache") as (app, _):
+    async with running([whole_graph_export(tmp_path / "graph.sqlite")], tmp_path / "cache") as (app, _):
         assert "▆ graphs" in line_with(app, "█ compute") and "▆" in line_with(app, "GPU time")
         assert line_with(app, "count as busy")
 
@@ -214,8 +207,7 @@ async def test_a_file_that_cannot_be_opened_is_named_with_its_reason(demo_job, t
 
 
 async def test_names_from_a_program_reach_the_screen_as_they_are_but_never_obeyed(tmp_path):
-    path = hostile_names_export(tmp_path / "hostile.sqlite")
-    async with running([path], tmp_path / "cache", WIDE) as (app, _):
+    async with running([hostile_names_export(tmp_path / "hostile.sqlite")], tmp_path / "cache", WIDE) as (app, _):
         assert HOSTILE_NAMES and not any("\x1b" in line for line in screen_text(app))
 
 
@@ -260,7 +252,7 @@ async def test_the_table_of_many_files_is_not_made_for_each(tmp_path, monkeypatc
         held_up.set()
 
 
-def test_the_states_of_files_in_words(tmp_path):
+def test_the_states_of_files_in_words_and_many_failures_in_two_lines(tmp_path):
     states = [
         FileState(tmp_path / "a.sqlite"),
         FileState(tmp_path / "b.sqlite", rows=25, total=100),
@@ -268,22 +260,12 @@ def test_the_states_of_files_in_words(tmp_path):
         FileState(tmp_path / "d.sqlite", failure="empty"),
     ]
     answer = files_answer(states)
-    assert [(row[0], row[2], row[-1]) for row in answer.rows] == [
-        ("a", None, "waiting"),
-        ("b", 25.0, "reading"),
-        ("c", 100.0, "ready"),
-        ("d", None, "left out: empty"),
-    ]
+    told = [("a", None, "waiting"), ("b", 25.0, "reading"), ("c", 100.0, "ready"), ("d", None, "left out: empty")]
+    assert [(row[0], row[2], row[-1]) for row in answer.rows] == told
     assert [row[2] for row in answer.sorted_by("read", descending=True).rows] == [100.0, 25.0, None, None]
-
-
-@pytest.mark.parametrize(("count", "lines"), [(0, 0), (1, 1), (2, 2), (3, 2), (40, 2)])
-def test_many_failures_take_two_lines(tmp_path, count, lines):
-    states = [FileState(tmp_path / f"rank{number}.sqlite", failure="empty") for number in range(count)]
-    found = failure_lines(states, 80)
-    assert len(found) == lines
-    if count > 2:
-        assert f"{count - 1} more files" in found[1][1][0]
+    for count, lines in ((0, 0), (1, 1), (2, 2), (3, 2), (40, 2)):
+        found = failure_lines([FileState(tmp_path / f"{n}.sqlite", failure="empty") for n in range(count)], 80)
+        assert len(found) == lines and (count < 3 or f"{count - 1} more files" in found[1][1][0])
 
 
 @pytest.mark.campaign
@@ -307,21 +289,19 @@ async def test_two_tasks_in_one_report_are_two_ranks(shared_export, cache_direct
 @pytest.mark.campaign
 async def test_runs_without_a_common_clock_are_measured_each_over_its_own_events(shared_export, cache_directory):
     paths = [shared_export(f"h100-2rank-moe-{when}") for when in ("before", "after")]
-    async with running(paths, cache_directory) as (app, _):
+    async with running(paths, cache_directory) as (app, pilot):
         assert line_with(app, "clocks not aligned") and line_with(app, "share no clock")
         assert not any("over time" in line for line in screen_text(app))
+        line_with(await press(pilot, "4", "v", "v", "v"), "share no clock")
 
 
 @pytest.mark.campaign
-async def test_an_export_without_a_kernel_table_says_what_is_missing(shared_export, cache_directory):
+async def test_real_runs_say_that_there_is_no_kernel_table_or_that_graphs_take_nearly_all_of_the_time(
+    shared_export, cache_directory
+):
     async with running([shared_export("no-kernel-table")], cache_directory) as (app, pilot):
-        assert "nsys profile -t cuda" in line_with(app, "no GPU work")
-        assert "37,392" in line_with(app, "OS runtime")
+        assert "nsys profile -t cuda" in line_with(app, "no GPU work") and "37,392" in line_with(app, "OS runtime")
         assert "[OS runtime]" in screen_text(await press(pilot, "tab", "enter"))[2]
-
-
-@pytest.mark.campaign
-async def test_whole_graphs_are_nearly_all_of_the_time_of_a_real_run(shared_export, cache_directory):
     async with running([shared_export("cuda-graphs")], cache_directory) as (app, _):
         spent = overview(app).picture.spent
         assert spent.graph / spent.busy > 0.99 and spent.percent(spent.busy) > 99
@@ -330,8 +310,7 @@ async def test_whole_graphs_are_nearly_all_of_the_time_of_a_real_run(shared_expo
 @pytest.mark.findings
 @pytest.mark.campaign
 async def test_ranks_show_their_steps_and_how_often_they_were_late(written_once, cache_directory):
-    job = written_once("paces", TrainingJob(layers=8).write)
-    async with running(job, cache_directory) as (app, pilot):
+    async with running(written_once("paces", TrainingJob(layers=8).write), cache_directory) as (app, pilot):
         expected = app.job.rank_facts(app.selection)
         for size in ((80, 24), (120, 36), (200, 60)):
             heading = line_with(await resize(pilot, *size), "busy %")

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 from jobs import NARROW, WIDE, becomes_text, cells, kept_at_work, line_with, press, resize, running, screen_text, tap
-from synthetic import cpu_only_export
 
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.alignment import ClockMode
@@ -28,8 +27,7 @@ async def test_rows_open_what_they_are_of(demo_job, cache_directory):
         values = (await press(pilot, "down")).screen.values()  # the figures in which a rank is odd are coloured
         assert values["odd"].startswith("late ▲, wait caused ▲")
         assert {"rank", "odd", "late", "wait_caused"} <= set(app.screen.table.cell_styles(values))
-        shares = sorted(zip(cells(app, "compute_percent"), range(4), strict=True))
-        _, median = shares[1]
+        _, median = sorted(zip(cells(app, "compute_percent"), range(4), strict=True))[1]
         assert [lane.label for lane in app.screen.lanes.lanes] == ["rank 2", f"rank {median}, median"]
         line_with(app, f"rank {median}, median")
         assert not (await press(pilot, "down")).screen.table.cell_styles(app.screen.values())
@@ -87,11 +85,6 @@ async def test_the_map_marks_the_rank_that_is_unlike_the_others(tmp_path):
     job = TrainingJob(ranks=6, steps=6, layers=8, gpu_metrics=False).write(tmp_path)
     async with running(job, None, WIDE, "4", "v") as (app, _):
         assert [number for number, lane in enumerate(app.screen.chart.lanes) if "◂" in lane.value] == [2]
-
-
-async def test_without_gpu_work_the_map_says_why(tmp_path):
-    async with running([cpu_only_export(tmp_path / "cpu.sqlite")], None, NARROW, "4", "v") as (app, _):
-        line_with(app, "no GPU work in this export")
 
 
 async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, cache_directory, monkeypatch):

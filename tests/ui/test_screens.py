@@ -50,8 +50,7 @@ async def test_enter_leads_from_a_kernel_to_its_launches_to_the_event_and_c_to_t
         assert name_of_screen(await press(pilot, "enter")) == "KernelInstancesScreen"
         kernel, launch = app.screen.kernel, app.screen.values()
         panel = app.screen.query_one(SidePanel)
-        assert panel.region.x > 0 and panel.region.right <= 120
-        assert any("median" in line for line in panel.lines)
+        assert panel.region.x > 0 and panel.region.right <= 120 and any("median" in line for line in panel.lines)
         lines = app.screen.pane.lines
         assert "launched by cu" in lines[1] and "NVTX " in lines[2] and "stream" in lines[3] and "⏎ event" in lines[4]
         assert name_of_screen(await press(pilot, "enter")) == "EventsScreen"
@@ -59,8 +58,7 @@ async def test_enter_leads_from_a_kernel_to_its_launches_to_the_event_and_c_to_t
         assert [event[key] for key in ("start", "duration", "row")] == [
             launch[key] for key in ("start", "duration", "row")
         ]
-        assert "NVTX " in app.screen.pane.lines[2]
-        assert not any("is driver" in line for line in app.screen.pane.lines)
+        assert "NVTX " in app.screen.pane.lines[2] and not any("is driver" in line for line in app.screen.pane.lines)
         call = (await press(pilot, "c")).screen.values()
         assert call["kind"] == "api" and call["correlation_id"] == launch["correlation_id"]
         assert (await press(pilot, "c")).screen.values()["row"] == launch["row"]

@@ -247,8 +247,7 @@ async def test_e_exports_the_operations_in_sight(demo_job, cache_directory, tmp_
 
 @pytest.mark.parametrize("make", [cpu_only_export, empty_export])
 async def test_without_lanes_it_says_what_to_record_and_keys_say_so(make, tmp_path):
-    path = make(tmp_path / "none.sqlite")
-    async with running([path], tmp_path / "cache", NARROW, "L") as (app, pilot):
+    async with running([make(tmp_path / "none.sqlite")], tmp_path / "cache", NARROW, "L") as (app, pilot):
         if not timeline(app).picture.lanes:
             assert line_with(app, "nsys profile -t cuda")
         await pilot.press("plus", "n", "N", "c", "tab", "right_square_bracket", "space", "enter", "m", "t", "e", "y")
