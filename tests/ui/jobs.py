@@ -106,6 +106,12 @@ def last_line(app: NsystuiApp) -> str:
     return screen_text(app)[-1]
 
 
+def shows(app: NsystuiApp, *texts: str) -> None:
+    """Each of these texts stands on the screen; fails for one that does not."""
+    for text in texts:
+        line_with(app, text)
+
+
 def view_bar(app: NsystuiApp) -> str:
     """The line of the views and groupings to choose from."""
     return app.screen.query_one(ChoiceLine).render_line(0).text.rstrip()
@@ -121,6 +127,12 @@ def cells(app: NsystuiApp, key: str) -> list[Any]:
 async def press(pilot: Any, *keys: str) -> Any:
     """Presses keys and gives the program, for a line that says what is to be seen after them."""
     await pilot.press(*keys)
+    return pilot.app
+
+
+async def rested(pilot: Any) -> Any:
+    """The program when it has nothing left to do."""
+    await pilot.pause()
     return pilot.app
 
 

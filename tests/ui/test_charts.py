@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import product
 
-from jobs import press, resize, shown
+from jobs import press, resize, rested, shown
 from textual.app import App, ComposeResult
 from textual.message import Message
 
@@ -53,7 +53,12 @@ def test_an_axis_is_as_wide_as_asked_and_its_labels_do_not_touch():
 
 
 def test_histogram_bars_share_one_scale_and_leave_where_there_is_only_room_for_labels_and_counts():
-    lines = ["320 µs ▁              14", "400 µs ▇▇▇▇▇▇▇▇▇▇▇ 6,110", "  1 ms ▇▇▇▇▇▇      3,055", " >2 ms                 0"]
+    lines = [
+        "320 µs ▁              14",
+        "400 µs ▇▇▇▇▇▇▇▇▇▇▇ 6,110",
+        "  1 ms ▇▇▇▇▇▇      3,055",
+        " >2 ms                 0",
+    ]
     assert histogram_lines(["320 µs", "400 µs", "1 ms", ">2 ms"], [14, 6110, 3055, 0], 24) == lines
     for labels, counts, width, lines in (
         (["320 µs", "400 µs"], [14, 6110], 13, [" 320 µs    14", " 400 µs 6,110"]),
@@ -233,5 +238,4 @@ async def test_labels_are_safe_and_an_empty_chart_draws():
     async with shown(ChartApp(lanes=0)) as (app, pilot):
         assert "".join((await press(pilot, "down", "right", "enter", "space", "pagedown", "end")).lines()) == ""
         app.chart.set_lanes([Lane("a\x1b[31m[b]", [1.0], "\x07")], 0, 10)
-        await pilot.pause()
-        assert app.lines()[0].startswith("▸ a␛[31m[b]")
+        assert (await rested(pilot)).lines()[0].startswith("▸ a␛[31m[b]")

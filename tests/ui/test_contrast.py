@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from jobs import WIDE, painted, press, shown
 from rich.terminal_theme import TerminalTheme
@@ -14,18 +16,18 @@ from nsystui.questions.opening import Source
 from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.widgets.categories import fill_class
 
-XTERM = (
-    [(0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205), (229, 229, 229)],
-    [
-        *((127, 127, 127), (255, 0, 0), (0, 255, 0), (255, 255, 0)),
-        *((92, 92, 255), (255, 0, 255), (0, 255, 255), (255, 255, 255)),
-    ],
-)
+GREYS = [(0, 0, 0), (229, 229, 229), (127, 127, 127), (255, 255, 255)]
+DIM = [(205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205)]
+BRIGHT = [(255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255), (255, 0, 255), (0, 255, 255)]
+XTERM = ([GREYS[0], *DIM, GREYS[1]], [GREYS[2], *BRIGHT, GREYS[3]])
 DARK = TerminalTheme((0, 0, 0), (229, 229, 229), *XTERM)
 LIGHT = TerminalTheme((255, 255, 255), (0, 0, 0), *XTERM)
 
 TABLES = (("1",), ("2",), ("3",), ("5",), ("6",), ("7",), ("question_mark",), ("ctrl+p",))
 CHARTS = (("4",), ("7", "h"), ("L",))
+
+
+in_campaign = partial(pytest.param, marks=pytest.mark.campaign)
 
 
 def luminance(colour: tuple[int, int, int]) -> float:
@@ -69,12 +71,10 @@ def weak(app: NsystuiApp, terminal: TerminalTheme) -> dict[tuple[object, ...], s
     ("look", "theme", "terminals", "screens"),
     [
         pytest.param(Look(), "textual-dark", (DARK,), (*TABLES, *CHARTS), id="dark"),
-        pytest.param(Look(light=True), None, (LIGHT,), (*TABLES, *CHARTS), id="light", marks=pytest.mark.campaign),
-        pytest.param(
-            Look(few_colors=True, light=True), None, (LIGHT,), TABLES, id="16 on light", marks=pytest.mark.campaign
-        ),
+        in_campaign(Look(light=True), None, (LIGHT,), (*TABLES, *CHARTS), id="light"),
         # The blocks of charts have the palette of the terminal's user.
-        pytest.param(Look(few_colors=True), None, (DARK, LIGHT), TABLES, id="16 colours", marks=pytest.mark.campaign),
+        in_campaign(Look(few_colors=True, light=True), None, (LIGHT,), TABLES, id="16 on light"),
+        in_campaign(Look(few_colors=True), None, (DARK, LIGHT), TABLES, id="16 colours"),
     ],
 )
 async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, terminals, screens):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import WIDE, name_of_screen, press, running, screen_text
+from jobs import WIDE, name_of_screen, press, rested, running, screen_text
 from support import native
 
 from nsystui.base.columns import Unit
@@ -35,8 +35,7 @@ async def test_an_nccl_kernel_says_its_step_message_and_who_came_last(job, cache
         rows = app.screen.table.answer.records()
         here = next(number for number, row in enumerate(rows) if row["collective"] == "AllReduce")
         app.screen.table.move_to(here)
-        await pilot.pause()
-        seen = [details(app)]
+        seen = [details(await rested(pilot))]
         assert name_of_screen(await press(pilot, "enter")) == "EventsScreen"
         values = app.screen.values()
         rank = int(values["rank"])

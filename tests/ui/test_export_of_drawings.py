@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 import pytest
-from jobs import WIDE, line_with, press, running, screen_text
+from jobs import WIDE, line_with, press, rested, running, screen_text
 
 from nsystui.questions.recipes import recipe_named
 
@@ -52,8 +52,7 @@ async def test_what_is_drawn_on_the_screens_is_drawn_in_the_file(demo_job, cache
                 assert any(text.startswith(word) for text in texts(target)), (number, word, texts(target))
             await pilot.press("1")
         app.screen.open_question(recipe_named("nccl_gpu_time_util_map"))
-        await pilot.pause()
-        line_with(app, "of 3 metrics")
+        line_with(await rested(pilot), "of 3 metrics")
         await export_as(app, pilot, tmp_path / "map.svg")
     assert {"rank 0", "rank 3"} <= set(texts(tmp_path / "map.svg"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, line_with, name_of_screen, press, resize, running, screen_text
+from jobs import NARROW, WIDE, line_with, name_of_screen, press, resize, rested, running, screen_text
 from synthetic import empty_export, illnesses
 
 from nsystui.base.selection import NameFilter
@@ -109,8 +109,7 @@ class TestFound:
                 door = Door(view, filter="x" if view == "api" else "")
                 advice = Advice("do", "because")
                 await show_finding(app, Finding("it", Severity.INFO, "it is so", advice, door))
-                await pilot.pause()
-                name = type(app.screen).__name__.lower()
+                name = type((await rested(pilot)).screen).__name__.lower()
                 own = {DIAGNOSTICS: "diagnostics", "call tree": "calltree"} | {
                     name: name for name in ("metrics", "network")
                 }

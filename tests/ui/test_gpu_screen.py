@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import NARROW, WIDE, last_line, line_with, name_of_screen, press, resize, running, screen_text
+from jobs import NARROW, WIDE, last_line, line_with, name_of_screen, press, resize, rested, running, screen_text
 from synthetic import whole_graph_export
 
 from nsystui.base.selection import Selection, Window
@@ -81,8 +81,7 @@ async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_jo
             assert line[left + chart.time_column(start) :].startswith(f"│{number}")
         late = next(n for n, lane in enumerate(chart.lanes) if math.isnan(lane.bins[0]))
         chart.cursor_lane = late
-        await pilot.pause()
-        assert line_with(app, "not recorded here")
+        assert line_with(await rested(pilot), "not recorded here")
         await pilot.press("m")
         assert [lane.height for lane in chart.lanes] == [4] * 4
 

@@ -5,21 +5,9 @@ from __future__ import annotations
 import csv
 import io
 
+import jobs
 import pytest
-from jobs import (
-    NARROW,
-    WIDE,
-    answer,
-    cells,
-    last_line,
-    line_with,
-    name_of_screen,
-    press,
-    resize,
-    running,
-    screen_text,
-    view_bar,
-)
+from jobs import NARROW, WIDE, answer, cells, line_with, name_of_screen, press, rested, running, screen_text, view_bar
 from support import edit
 from synthetic import ExportWriter, training_job
 
@@ -49,7 +37,7 @@ async def test_the_host_has_a_tab_whose_views_are_those_of_the_commands(job, cac
             await show_view(app, view)
             await pilot.pause()
             seen[view] = cells(app, key)
-            offered[view] = "c call tree" in last_line(app)
+            offered[view] = "c call tree" in jobs.last_line(app)
         assert offered == {"threads": True, "functions": True, "gaps": False, "GPU memory": False}
         assert "the call tree of a thread" not in "\n".join(screen_text(await press(pilot, "question_mark")))
     for view, command, heading, read in (
@@ -90,11 +78,8 @@ async def test_the_call_tree_has_its_hot_path_opened_and_opens_and_closes_as_ran
         assert closed < opened
         assert (await press(pilot, "right")).screen.table.row_count > closed
         assert "[bottom-up]" in view_bar(await press(pilot, "b")) and app.screen.values()["total"] <= whole
-        assert all(
-            own is None or own <= total
-            for own, total in zip(cells(app, "own"), cells(app, "total"), strict=True)
-            if total
-        )
+        both = zip(cells(app, "own"), cells(app, "total"), strict=True)
+        assert all(own is None or own <= total for own, total in both if total)
         await answer(app, pilot, str(target), "e")
         name = (await press(pilot, "V")).screen.values()["function"]
         await answer(app, pilot, name, "v", "slash")
@@ -117,8 +102,7 @@ async def test_a_cause_opens_the_gaps_and_a_gap_is_shown_on_the_timeline(job, ca
         assert (await press(pilot, "escape")).screen.values()["start"] == gap["start"]
         assert "by [cause]" in view_bar(await press(pilot, "escape"))
         app.screen._group_by(2)
-        await pilot.pause()
-        assert sum(cells(app, "percent")) == pytest.approx(100)
+        assert sum(cells(await rested(pilot), "percent")) == pytest.approx(100)
         line_with(app, "causes: ")
 
 
@@ -151,15 +135,11 @@ async def test_an_export_without_host_tables_says_what_to_record(tmp_path):
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, *(f"DROP TABLE IF EXISTS {name}" for name in HOST_TABLES))
     async with running([path], tmp_path / "cache", NARROW, "8") as (_, pilot):
-        for keys, words in (
-            ((), "--cpuctxsw=process-tree"),
-            (("v",), "--sample=process-tree"),
-            (("v",), "--backtrace=dwarf"),
-            (("v", "v"), "--cuda-memory-usage=true"),
-        ):
+        flags = ("--cpuctxsw=process-tree", "--sample=process-tree", "--backtrace=dwarf", "--cuda-memory-usage=true")
+        for keys, words in zip(("", "v", "v", "vv"), flags, strict=True):
             await pilot.press(*keys)
             for size in (WIDE, NARROW):
-                assert words in " ".join(screen_text(await resize(pilot, *size))), (words, size)
+                assert words in " ".join(screen_text(await jobs.resize(pilot, *size))), (words, size)
 
 
 @pytest.mark.campaign
@@ -178,6 +158,5 @@ async def test_the_details_of_a_launch_say_what_its_thread_did_while_the_gpu_was
             row = events.page(number, 1)[0]
         assert row[keys.index("start")] == after
         app.screen.table.move_to(number)
-        await pilot.pause()
-        _, said = " ".join(app.screen.query_one(DetailPane).lines).split("the GPU was idle for")
+        _, said = " ".join((await rested(pilot)).screen.query_one(DetailPane).lines).split("the GPU was idle for")
         assert str(gap[place["what"]] or gap[place["cause"]])[:12] in said

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
-from jobs import press, resize, shown
+from jobs import press, resize, rested, shown
 from textual.app import App, ComposeResult
 from textual.widgets import Input
 
@@ -37,25 +38,16 @@ class LinesApp(App[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.title_line = TitleLine(TABS, "2")
-        self.selection_line = SelectionLine()
-        self.status_line = StatusText()
-        self.choices = ChoiceLine()
-        self.key_line = KeyLine(KEYS)
-        self.prompt = LinePrompt()
+        self.title_line, self.selection_line, self.status_line = TitleLine(TABS, "2"), SelectionLine(), StatusText()
+        self.choices, self.key_line, self.prompt = ChoiceLine(), KeyLine(KEYS), LinePrompt()
         self.answers: list[object] = []
 
     def get_default_screen(self) -> ThrottledScreen[None]:
         return ThrottledScreen(id="_default")
 
     def compose(self) -> ComposeResult:
-        yield self.title_line
-        yield self.selection_line
-        yield self.status_line
-        yield self.choices
-        yield WindowTable()
-        yield self.prompt
-        yield self.key_line
+        yield from (self.title_line, self.selection_line, self.status_line, self.choices)
+        yield from (WindowTable(), self.prompt, self.key_line)
 
 
 def line(widget: TextLine) -> str:
@@ -99,12 +91,11 @@ async def test_choices_show_as_many_options_as_fit_and_keep_what_is_chosen():
 async def test_what_says_nothing_new_is_not_drawn_again(monkeypatch):
     async with shown(LinesApp()) as (app, _):
         app.selection_line.update("ranks 0-63")
-        drawn = []
-        monkeypatch.setattr(app.selection_line, "refresh", lambda *regions, **options: drawn.append(regions))
-        app.selection_line.update("ranks 0-63")
-        assert drawn == []
-        app.selection_line.update("rank 37")
-        assert len(drawn) == 1
+        drawn = Mock()
+        monkeypatch.setattr(app.selection_line, "refresh", drawn)
+        for text, count in (("ranks 0-63", 0), ("rank 37", 1)):
+            app.selection_line.update(text)
+            assert drawn.call_count == count
 
 
 async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
@@ -112,27 +103,20 @@ async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
     monkeypatch.setattr(lines, "time", SimpleNamespace(monotonic=lambda: now[0]))
     async with shown(LinesApp()) as (app, _):
         status = app.status_line
-        now[0] += 1
-        status.set_status("1 %")
-        assert line(status).endswith("1 %")
-        now[0] += 0.1
-        status.set_status("2 %")
-        assert line(status).endswith("1 %"), "too soon"
-        assert status.status == "2 %"
-        now[0] += 0.5
-        status.set_status("3 %")
-        assert line(status).endswith("3 %")
-        status.set_status("")
-        assert line(status) == "", "the end is shown at once"
+        for seconds, text, drawn in ((1, "1 %", "1 %"), (0.1, "2 %", "1 %"), (0.5, "3 %", "3 %"), (0, "", "")):
+            now[0] += seconds  # 0.1 s is too soon, and the end is shown at once
+            status.set_status(text)
+            assert line(status).strip() == drawn and status.status == text
 
 
-async def test_the_last_progress_is_shown_even_if_nothing_follows(monkeypatch):
+async def test_the_last_progress_is_shown_even_if_nothing_follows_and_a_notice_for_a_while(monkeypatch):
     monkeypatch.setattr(lines, "UPDATE_INTERVAL", 0.05)
     async with shown(LinesApp()) as (app, pilot):
         app.status_line.set_status("1 %")
         app.status_line.set_status("2 %")
-        await pilot.pause()
-        assert line(app.status_line).endswith("2 %")
+        app.key_line.say("c: this row has no API call", seconds=0.05)
+        assert line(app.key_line) == "c: this row has no API call"
+        assert line((await rested(pilot)).status_line).endswith("2 %") and line(app.key_line).startswith("⏎ open")
 
 
 async def test_in_ascii_the_enter_key_has_a_name():
@@ -164,14 +148,6 @@ def test_a_full_bar_means_done():
     assert [progress_bar(value, 2) for value in (-1, 2)] == ["░░ 0 %", "▓▓ 100 %"]
 
 
-async def test_a_notice_stands_in_place_of_the_keys_for_a_while():
-    async with shown(LinesApp()) as (app, pilot):
-        app.key_line.say("c: this row has no API call", seconds=0.05)
-        assert line(app.key_line) == "c: this row has no API call"
-        await pilot.pause()
-        assert line(app.key_line).startswith("⏎ open")
-
-
 def time_of(text):
     if text == "x":
         raise UsageError("not a time: [x]")
@@ -185,11 +161,11 @@ async def test_a_prompt_takes_a_text_that_will_do_or_is_cancelled():
         await pilot.press("tab", "tab")
         assert not isinstance(app.focused, Input), "a closed prompt takes no focus and no room"
         table.focus()
+        (await rested(pilot)).prompt.ask("/", "nvj", str.upper, app.answers.append)
         await pilot.pause()
-        app.prompt.ask("/", "nvj", str.upper, app.answers.append)
-        await pilot.pause()
-        await pilot.press("e", "t")
-        assert app.prompt.value == "nvjet" and app.query_one(WindowTable).size.height == height == 20
+        assert (await press(pilot, "e", "t")).prompt.value == "nvjet" and app.query_one(
+            WindowTable
+        ).size.height == height == 20
         assert app.query_one(Input).cursor_blink is False
         assert (await press(pilot, "enter")).answers == ["NVJET"] and not app.prompt.is_open and app.focused is table
 

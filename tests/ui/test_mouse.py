@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, line_with, press, running, screen_text
+from jobs import NARROW, WIDE, line_with, press, rested, running, screen_text
 from textual import events
 
 from nsystui.ui.widgets.charts import LaneChart
@@ -92,6 +92,5 @@ async def test_a_span_is_drawn_and_selected_and_the_wheel_zooms(demo_job, cache_
         assert window is not None and window != app.job.extent()
         assert (await press(pilot, "escape")).selection.is_everything
         await pilot._post_mouse_events([events.MouseScrollUp], chart, offset=(60, y), button=0)
-        await pilot.pause()
-        view = app.screen.view
+        view = (await rested(pilot)).screen.view
         assert view is not None and view.end - view.start < app.job.extent().end - app.job.extent().start

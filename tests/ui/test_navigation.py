@@ -6,7 +6,6 @@ import pytest
 from jobs import NARROW, WIDE, answer, cells, line_with, name_of_screen, press, running, screen_text, view_bar
 
 from nsystui.ui.screens.dialogs import HelpScreen
-from nsystui.ui.screens.instances import KernelInstancesScreen
 
 
 @pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.campaign)])
@@ -30,8 +29,7 @@ def check_help(screen: HelpScreen, size: tuple[int, int]) -> None:
     first = [line.partition("Words")[0] for line in lines[2 : lines.index("Program")] if line.startswith("  ")]
     continued = [line for line in first if line.startswith(" " * 12)]
     assert all(line[2] != " " or line.startswith(" " * 12) for line in first)
-    if size == WIDE:
-        assert not continued
+    assert size != WIDE or not continued
 
 
 @pytest.mark.parametrize("columns", [1, 5, 8])
@@ -43,7 +41,7 @@ async def test_help_opens_on_a_terminal_of_any_width(demo_job, cache, columns):
 async def test_a_digit_returns_to_its_tab_and_pressed_again_to_the_tabs_first_view(job, cache):
     async with running(job, cache, WIDE, "2", "down", "enter") as (app, pilot):
         launches = app.screen
-        assert isinstance(launches, KernelInstancesScreen)
+        assert name_of_screen(app) == "KernelInstancesScreen"
         assert len((await press(pilot, "down", "down", "2")).screen_stack) == 1
         await pilot.press("escape")  # reopens what a digit closed, with its cursor
         assert app.screen is launches and launches.table.cursor_row == 2
@@ -91,12 +89,8 @@ async def test_from_what_a_finding_shows_esc_leads_back_to_the_finding(job, cach
 async def test_views_and_groupings_are_named_and_keys_go_through_them(job, cache):
     async with running(job, cache, WIDE, "2") as (app, pilot):
         assert view_bar(app).startswith("view [kernels]")
-        seen = []
-        for _ in range(3):
-            await pilot.press("v")
-            seen.append(app.screen.view.name)
-        await pilot.press("V", "V", "V")
-        assert app.screen.view.name == "kernels" and seen[:2] == ["memory", "memory sizes"]
+        seen = [(await press(pilot, key)).screen.view.name for key in "vvvVVV"]
+        assert seen[:2] == ["memory", "memory sizes"] and seen[-1] == "kernels"
         assert "[rank]" in view_bar(await press(pilot, "b"))
         assert "by [name]" in view_bar(await press(pilot, "B"))
 

@@ -9,23 +9,10 @@ import threading
 from pathlib import Path
 from unittest.mock import Mock
 
+import jobs
 import pytest
 from harness import PROGRAM, Terminal
-from jobs import (
-    NARROW,
-    WIDE,
-    answer,
-    becomes,
-    becomes_text,
-    cells,
-    kept_at_work,
-    line_with,
-    name_of_screen,
-    press,
-    screen_text,
-    shown,
-    tap,
-)
+from jobs import NARROW, WIDE, answer, becomes_text, line_with, name_of_screen, press, screen_text, shown, tap
 
 from nsystui.cli import main
 from nsystui.exports.nccl_log.files import OpenLog
@@ -91,7 +78,7 @@ class TestTables:
             assert app.screen.name_of_table == "ops"
             line_with(await press(pilot, "B"), "[lines]")
             assert (await press(pilot, "tab")).screen.table.sorted_by == ("total_bytes", True)
-            assert cells(await press(pilot, "s", "s"), "op") == ["AllReduce", "Reduce"]
+            assert jobs.cells(await press(pilot, "s", "s"), "op") == ["AllReduce", "Reduce"]
             line_with(await press(pilot, "tab"), "[sizes]")
             assert app.screen.table.sorted_by is None, "each table has its own order"
 
@@ -99,7 +86,7 @@ class TestTables:
         async with open_logs(log) as (app, pilot):
             assert app.screen.values()["op"] == "Reduce"
             line_with(await press(pilot, "enter"), "Reduce calls")
-            assert set(cells(app, "op")) == {"Reduce"}, "not those whose names it is a part of"
+            assert set(jobs.cells(app, "op")) == {"Reduce"}, "not those whose names it is a part of"
             await pilot.press("escape")
             for table, way, crumb, rows in (
                 ("ops", ("down",), "AllReduce calls", 1),
@@ -162,8 +149,7 @@ class TestTables:
             line_with(await press(pilot, "b"), "cannot be grouped otherwise")
             app.nccl_log = read
             app.screen.log_changed()
-            await pilot.pause()
-            line_with(app, "[ops]")
+            line_with(await jobs.rested(pilot), "[ops]")
 
 
 class TestKeys:
@@ -217,7 +203,7 @@ class TestReading:
         return LogApp(Source((), logs=(str(path),)))
 
     async def test_tables_grow_stop_and_are_read_again(self, app, gate):
-        async with kept_at_work(app, WIDE) as rest:
+        async with jobs.kept_at_work(app, WIDE) as rest:
             assert await becomes_text(app, "reading log") and await becomes_text(app, "AllReduce")
             assert 0 < app.nccl_log.calls < 6001
             tap(app, "b", "escape")
@@ -232,10 +218,10 @@ class TestReading:
             assert not has(app, "R resumes reading") and not has(app, "reading log")
 
     async def test_it_ends_at_once_when_the_program_is_left(self, app, gate):
-        async with kept_at_work(app, WIDE):
+        async with jobs.kept_at_work(app, WIDE):
             assert await becomes_text(app, "reading log")
             tap(app, "q")
-            assert await becomes(lambda: app.return_code is not None)
+            assert await jobs.becomes(lambda: app.return_code is not None)
             gate.set()
         assert app.return_code == 0
         assert not app.nccl_log.is_over or app.nccl_log.is_stopped

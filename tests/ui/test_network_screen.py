@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from jobs import NARROW, WIDE, line_with, press, resize, running, screen_text
+from jobs import NARROW, WIDE, line_with, press, resize, rested, running, screen_text, shows
 from support import edit, native
 from synthetic import training_job
 
@@ -14,11 +14,9 @@ async def test_adapters_and_collectives_are_views_beside_the_lanes(demo_job, cac
     async with running(demo_job, cache_directory, WIDE, "4") as (app, pilot):
         line_with(app, "network")
         app.screen.show_view("network")
-        await pilot.pause()
-        assert "mlx5_0" in line_with(app, "gpu-a02")
+        assert "mlx5_0" in line_with(await rested(pilot), "gpu-a02")
         line_with(app, "2 of 2 rows")
-        line_with(await press(pilot, "b"), "AllReduce")
-        line_with(app, "a sample is the mean of")
+        shows(await press(pilot, "b"), "AllReduce", "a sample is the mean of")
         await pilot.press("B")
         await resize(pilot, *NARROW)
         assert all(word in line_with(app, "peak sent") for word in ("sent", "received"))
@@ -40,8 +38,7 @@ async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_vie
         lanes = {metric.label: metric for metric in host.metrics}
         assert [label for label in lanes if label != "slow NCCL"] == ["sent mlx5_0", "recv mlx5_0", "wait mlx5_0"]
         assert not gpu.metrics and host.title == app.job.session.reports[0].metadata.host
-        line_with(app, host.title)
-        line_with(app, "1 GPU ")
+        shows(app, host.title, "1 GPU ")
         window, offset = app.screen.picture.window, app.job.session.reports[0].clock_offset
         samples = native(
             path,
@@ -65,8 +62,7 @@ async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_vie
 async def test_send_waits_stand_below_the_slow_collectives_of_their_host(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "4") as (app, pilot):
         app.screen.choose("metrics", 4)
-        await pilot.pause()
-        hosts = [gpu for gpu in app.screen.picture.gpus if gpu.is_host]
+        hosts = [gpu for gpu in (await rested(pilot)).screen.picture.gpus if gpu.is_host]
         assert len(hosts) == len({one.metadata.host for one in app.job.session.reports})
         line_with(app, "slow NCCL")
         assert all(host.metrics[-1].label == "wait mlx5_0" for host in hosts)

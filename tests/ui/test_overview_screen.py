@@ -11,23 +11,9 @@ import sys
 import threading
 from collections.abc import Iterator
 
+import jobs
 import pytest
-from jobs import (
-    NARROW,
-    WIDE,
-    becomes,
-    becomes_text,
-    cells,
-    kept_at_work,
-    last_line,
-    line_with,
-    name_of_screen,
-    press,
-    resize,
-    running,
-    screen_text,
-    tap,
-)
+from jobs import NARROW, WIDE, becomes_text, line_with, name_of_screen, press, resize, running, screen_text
 from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
 
 from nsystui.cli import main
@@ -113,7 +99,7 @@ async def test_many_ranks_scroll_and_the_kernels_keep_their_lines(many_ranks, ca
 async def test_enter_opens_a_rank_for_every_screen_or_a_kernel(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "S") as (app, pilot):  # start-up is left out and comes back
         assert app.selection.window is not None and "start-up 0.0 %" in line_with(app, "idle   ")
-        assert "no start-up in the selected time" in last_line(await press(pilot, "S"))
+        assert "no start-up in the selected time" in jobs.last_line(await press(pilot, "S"))
         assert (await press(pilot, "escape")).selection.is_everything
 
         assert name_of_screen(await press(pilot, "down", "down", "enter")) == "KernelsScreen"
@@ -157,9 +143,9 @@ async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_dir
                 await pilot.press("escape")
             await pilot.press("1")
         await pilot.press("i")  # the screen that shows a content, or what to record
-        tables = cells(app, app.screen.table.answer.columns[0].key)
+        tables = jobs.cells(app, app.screen.table.answer.columns[0].key)
         app.screen.table.move_to(tables.index("mpi_calls"))
-        assert "nsys profile -t mpi" in last_line(await press(pilot, "enter"))
+        assert "nsys profile -t mpi" in jobs.last_line(await press(pilot, "enter"))
         app.screen.table.move_to(tables.index("os_calls"))
         assert name_of_screen(await press(pilot, "enter")) == "KernelsScreen" and "[OS runtime]" in screen_text(app)[2]
 
@@ -227,12 +213,12 @@ def held_up(monkeypatch) -> Iterator[threading.Event]:
 
 async def test_while_loading_there_are_the_files_and_a_sample(demo_job, tmp_path, held_up):
     app = NsystuiApp(Source(tuple(map(str, demo_job[1:])), tmp_path / "cache"))
-    async with kept_at_work(app) as rest:
+    async with jobs.kept_at_work(app) as rest:
         assert await becomes_text(app, "sample: ") and await becomes_text(app, "H100")
         row = line_with(app, "rank1")
         assert "H100" in row and "279" in row and "ready" not in row
         assert "exact numbers follow" in line_with(app, "sample: ")
-        tap(app, "enter")
+        jobs.tap(app, "enter")
         assert await becomes_text(app, "nothing is loaded yet")
         held_up.set()
         await rest()
@@ -245,8 +231,8 @@ async def test_the_table_of_many_files_is_not_made_for_each(tmp_path, monkeypatc
     for number in range(40):
         shutil.copyfile(demo_job[0], tmp_path / f"rank{number + 100}.sqlite")
     app = NsystuiApp(Source((str(tmp_path),), tmp_path / "cache"))
-    async with kept_at_work(app):
-        assert await becomes(lambda: len(app.files) == 40 and all(one.opened for one in app.files.values()))
+    async with jobs.kept_at_work(app):
+        assert await jobs.becomes(lambda: len(app.files) == 40 and all(one.opened for one in app.files.values()))
         assert await becomes_text(app, "H100") and len(made) < 20
         app.exit(return_code=0)
         held_up.set()
@@ -271,7 +257,7 @@ def test_the_states_of_files_in_words_and_many_failures_in_two_lines(tmp_path):
 @pytest.mark.campaign
 async def test_while_reports_join_what_is_there_is_said_to_be_so_far(demo_job, tmp_path, held_up):
     app = NsystuiApp(Source(tuple(map(str, demo_job)), tmp_path / "cache"))
-    async with kept_at_work(app) as rest:
+    async with jobs.kept_at_work(app) as rest:
         assert await becomes_text(app, "1 rank so far")
         held_up.set()
         await rest()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 
+import jobs
 import pytest
-from jobs import NARROW, WIDE, becomes_text, cells, kept_at_work, line_with, press, resize, running, screen_text, tap
+from jobs import NARROW, WIDE, becomes_text, kept_at_work, line_with, press, resize, running, screen_text, shows, tap
 
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.alignment import ClockMode
@@ -18,8 +19,7 @@ from nsystui.ui.screens.ranks import RanksScreen
 
 async def test_rows_open_what_they_are_of(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "7") as (app, pilot):
-        line_with(app, "4 of 4 ranks")
-        line_with(app, "clock: UTC, then")
+        shows(app, "4 of 4 ranks", "clock: UTC, then")
         line_with(await press(pilot, "down", "enter"), "4 GPU")
         assert app.selection.tasks == frozenset({app.job.ranks[1].task})
         assert (await press(pilot, "escape")).selection.tasks is None
@@ -27,7 +27,7 @@ async def test_rows_open_what_they_are_of(demo_job, cache_directory):
         values = (await press(pilot, "down")).screen.values()  # the figures in which a rank is odd are coloured
         assert values["odd"].startswith("late ▲, wait caused ▲")
         assert {"rank", "odd", "late", "wait_caused"} <= set(app.screen.table.cell_styles(values))
-        _, median = sorted(zip(cells(app, "compute_percent"), range(4), strict=True))[1]
+        _, median = sorted(zip(jobs.cells(app, "compute_percent"), range(4), strict=True))[1]
         assert [lane.label for lane in app.screen.lanes.lanes] == ["rank 2", f"rank {median}, median"]
         line_with(app, f"rank {median}, median")
         assert not (await press(pilot, "down")).screen.table.cell_styles(app.screen.values())
@@ -50,17 +50,17 @@ async def test_the_clock_can_be_changed(demo_job, cache_directory):
             assert app.job.alignment.mode is mode
 
 
-async def test_one_report_has_one_clock(demo_job, cache_directory):
-    async with running(demo_job[:1], cache_directory, NARROW, "7", "C") as (app, _):
-        line_with(app, "one report has one clock")
+async def test_one_report_has_one_clock_and_nothing_to_compare_with(demo_job, cache_directory):
+    async with running(demo_job[:1], cache_directory, NARROW, "x") as (app, pilot):
+        line_with(app, "there is one rank only")
+        line_with(await press(pilot, "7", "C"), "one report has one clock")
 
 
 async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "4", "v") as (app, pilot):
         line_with(app, "exposed NCCL % · ")
         line_with(await press(pilot, "b"), "memory % · ")
-        line_with(await press(pilot, "v"), "median step · ")
-        line_with(app, "│1")
+        shows(await press(pilot, "v"), "median step · ", "│1")
         assert (await press(pilot, "right", "t")).selection.window is not None
         assert (await press(pilot, "escape")).selection.window is None
         line_with(app, "[map of steps]")
@@ -72,8 +72,7 @@ async def test_the_map_of_many_ranks_has_half_a_row_for_each_or_a_line_for_two(m
         line_with(app, "  14 15 ")
         line_with(await press(pilot, *["down"] * 3), "▸ 3 ")
         await pilot.press("home")
-        line_with(await resize(pilot, 80, 12), "mean of 2 ranks a line")
-        line_with(app, "12-13")
+        shows(await resize(pilot, 80, 12), "mean of 2 ranks a line", "12-13")
         line_with(await press(pilot, "a"), "minimum of 2 ranks a line")
         line_with(await press(pilot, "down", "enter"), "% · 2 ranks")
         assert not any("14-15" in line for line in screen_text(app))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from jobs import WIDE, line_with, name_of_screen, press, running, screen_text
+from jobs import WIDE, line_with, name_of_screen, press, rested, running, screen_text, shows
 
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.recipes import all_recipes, recipe_named
@@ -22,10 +23,10 @@ def offered(app) -> list[str]:
     return [option.hit.text for option in app.screen.query_one("CommandList").options if option.hit]
 
 
-async def open_recipe(app, pilot, name: str) -> None:
-    """The action of the palette for a recipe."""
-    app.screen.open_question(recipe_named(name))
-    await pilot.pause()
+async def open_recipe(app, pilot, name: str, *keys: str) -> Any:
+    """The action of the palette for a recipe, after these keys."""
+    (await press(pilot, *keys)).screen.open_question(recipe_named(name))
+    return await rested(pilot)
 
 
 @pytest.mark.campaign
@@ -36,9 +37,7 @@ async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_d
         assert name_of_screen(await press(pilot, "ctrl+p")) != "Palette"
         await pilot.press("ctrl+p", *"gaps")
         assert words_of(recipe_named("gpu_gaps")) in offered(app)
-        await pilot.press("escape")
-        await open_recipe(app, pilot, "gpu_gaps")
-        line_with(app, "recipe › gpu_gaps")
+        line_with(await open_recipe(app, pilot, "gpu_gaps", "escape"), "recipe › gpu_gaps")
         line_with(app, "none here: when a GPU was idle for long")
         await pilot.resize_terminal(5, 2)
         assert name_of_screen(await press(pilot, "ctrl+p", "pagedown", "pageup", "pagedown", "escape")) != "Palette"
@@ -54,18 +53,15 @@ async def test_a_question_in_a_new_file_is_in_the_palette_and_its_views_on_a_scr
         assert line_with(app, "one").split() == ["▸", "2", "one"]
         line_with(await press(pilot, "7", *"v" * 6), "[first")
         assert line_with(app, "one").split() == ["▸", "2", "one"]
-        line_with(await press(pilot, "v"), "[second")
-        line_with(app, "1 of 1 words")
+        shows(await press(pilot, "v"), "[second", "1 of 1 words")
         assert line_with(app, "two").split() == ["▸", "2", "two"]
 
 
 @pytest.mark.campaign
 async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_directory, tmp_path):
     async with running(job, cache_directory) as (app, pilot):
-        await open_recipe(app, pilot, "cuda_gpu_kern_sum")
-        assert name_of_screen(app) == "RecipeScreen"
-        line_with(app, "recipe › cuda_gpu_kern_sum")
-        line_with(app, "NVIDIA's statistics over ranks")
+        assert name_of_screen(await open_recipe(app, pilot, "cuda_gpu_kern_sum")) == "RecipeScreen"
+        shows(app, "recipe › cuda_gpu_kern_sum", "NVIDIA's statistics over ranks")
         every = len(app.screen.table.answer)
         assert 0 < len((await press(pilot, "slash", *"nccl", "enter")).screen.table.answer) < every
         await pilot.press("b")
@@ -83,8 +79,7 @@ async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_director
 @pytest.mark.campaign
 async def test_a_map_is_drawn_figure_by_figure_and_is_a_table_too(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await open_recipe(app, pilot, "nccl_gpu_time_util_map")
-        assert name_of_screen(app) == "RecipeMapScreen"
+        assert name_of_screen(await open_recipe(app, pilot, "nccl_gpu_time_util_map")) == "RecipeMapScreen"
         line_with(app, "All Kernels (%) · 1 of 3 metrics")
         assert sum("rank " in line and "%" in line for line in screen_text(app)) == 2
         line_with(await press(pilot, "b"), "NCCL (%) · 2 of 3")
@@ -98,12 +93,8 @@ async def test_a_map_is_drawn_figure_by_figure_and_is_a_table_too(job, cache_dir
 @pytest.mark.campaign
 async def test_keys_that_cannot_act_say_why_and_what_is_missing_is_said(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
-        await open_recipe(app, pilot, "ucx_gpu_time_util_map")
-        line_with(app, "record with `nsys profile -t ucx`")
-        await pilot.press("escape")
-        await open_recipe(app, pilot, "cuda_api_sync")
+        line_with(await open_recipe(app, pilot, "ucx_gpu_time_util_map"), "record with `nsys profile -t ucx`")
+        await open_recipe(app, pilot, "cuda_api_sync", "escape")
         line_with(await press(pilot, "b"), "cannot be grouped otherwise")
         line_with(await press(pilot, "n"), "no kernel names here")
-        await pilot.press("escape")
-        await open_recipe(app, pilot, "diff")
-        line_with(app, "compare with a path")
+        line_with(await open_recipe(app, pilot, "diff", "escape"), "compare with a path")

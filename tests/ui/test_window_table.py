@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jobs import becomes, kept_at_work, press, resize, shown
+from jobs import becomes, kept_at_work, press, resize, rested, shown
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.message import Message
@@ -289,8 +289,7 @@ async def test_a_new_answer_starts_at_the_top_or_keeps_the_place():
         row, line = app.table.cursor_row, next(y for y, text in enumerate(app.lines()) if text.startswith("▸"))
         for rows, is_kept, place, shown_at in ((1000, True, row, line), (3, True, 2, 3), (1000, False, 0, 1)):
             app.table.set_answer(Numbered(rows), keep_cursor=is_kept)
-            await pilot.pause()
-            assert app.table.cursor_row == place and app.lines()[shown_at].startswith("▸")
+            assert (await rested(pilot)).table.cursor_row == place and app.lines()[shown_at].startswith("▸")
         assert app.of(WindowTable.RowHighlighted)[-1].row == 0
 
 
@@ -318,8 +317,7 @@ async def test_sorting_is_asked_of_the_screen():
         assert table.sorted_by == ("total", True), "until the screen has sorted, the heading stays"
         for mark, is_marked in ((("grid", False), True), ((None,), False)):
             table.mark_sorted(*mark)
-            await pilot.pause()
-            assert ("grid↑" in app.lines()[0]) == ("↑" in app.lines()[0]) == is_marked
+            assert ("grid↑" in (await rested(pilot)).lines()[0]) == ("↑" in app.lines()[0]) == is_marked
 
 
 async def test_text_from_a_file_is_neither_markup_nor_escape_sequence():
@@ -373,8 +371,7 @@ async def test_a_click_moves_selects_and_sorts_and_the_cursor_shows_whether_the_
         focused = app.table.render_line(4)
         assert app.table.has_focus
         app.screen.set_focus(None)
-        await pilot.pause()
-        blurred = app.table.render_line(4)
+        blurred = (await rested(pilot)).table.render_line(4)
         assert not app.table.has_focus and blurred.text == focused.text
         assert [s.style for s in blurred] != [s.style for s in focused]
 
@@ -388,8 +385,7 @@ async def test_a_page_that_fails_is_said_and_survived():
             assert "could not be read: disk I/O error" in app.lines()[1]
             assert len(app.of(WindowTable.PageFailed)) == 1 and app.table.current_row is None
             app.table.set_answer(Numbered())
-            await pilot.pause()
-            assert "▸" in app.lines()[1] and "could" not in app.lines()[1]
+            assert "▸" in (await rested(pilot)).lines()[1] and "could" not in app.lines()[1]
 
 
 @dataclass
