@@ -38,13 +38,8 @@ def log_alone(directory: Path) -> list[Path]:
 
 
 def two_jobs(directory: Path) -> list[Path]:
-    return [
-        Path("diff"),
-        Path("--screen"),
-        *training_job(directory / "a", ranks=2, steps=3),
-        Path("--"),
-        *demo(directory / "b"),
-    ]
+    mine = training_job(directory / "a", ranks=2, steps=3)
+    return [Path("diff"), Path("--screen"), *mine, Path("--"), *demo(directory / "b")]
 
 
 @pytest.mark.campaign

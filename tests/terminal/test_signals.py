@@ -286,8 +286,7 @@ def test_a_signal_at_any_instant_leaves_the_terminal_as_it_was(job, unpacked, nu
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(campaign.cases(4)))
 def test_a_storm_of_signals_leaves_the_terminal_as_it_was(job, unpacked, seed):
-    chance = random.Random(seed)
-    ending = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+    chance, ending = random.Random(seed), [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
     others = [signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP]
     with begun(job, unpacked) as terminal:
         if chance.random() < 0.5:

@@ -59,8 +59,7 @@ class Server:
     @property
     def program(self) -> str:
         """The command that opens the job, noting its process."""
-        cache = self.directory / "cache"
-        words = [*PROGRAM, *self.paths]
+        cache, words = self.directory / "cache", [*PROGRAM, *self.paths]
         return f"echo $$ > {self.directory}/shell; NSYSTUI_CACHE_DIR={cache} exec {shlex.join(words)}"
 
     @property

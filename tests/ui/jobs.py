@@ -11,15 +11,41 @@ from typing import Any
 
 import pytest
 from idle import until_idle  # pilots wait until the program rests
+from textual.app import App, ComposeResult
 from textual.events import Key
+from textual.message import Message
 from textual.pilot import Pilot
 from textual.strip import Strip
 
 from nsystui.questions.opening import Source
 from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.widgets.lines import ChoiceLine
+from nsystui.ui.widgets.repainting import ThrottledScreen
 
 NARROW, WIDE = (80, 24), (120, 36)
+
+
+class WidgetApp(App[None]):
+    """Widgets alone, the lines of the first one, and what they said."""
+
+    def __init__(self, *widgets: Any) -> None:
+        super().__init__()
+        self.widgets = widgets
+        self.heard: list[Message] = []
+
+    def get_default_screen(self) -> ThrottledScreen[None]:
+        return ThrottledScreen(id="_default")
+
+    def compose(self) -> ComposeResult:
+        yield from self.widgets
+
+    def hear(self, message: Message) -> None:
+        self.heard.append(message)
+
+    def lines(self) -> list[str]:
+        """The lines that the first widget draws, without blanks at the right."""
+        widget = self.widgets[0]
+        return [widget.render_line(y).text.rstrip() for y in range(widget.size.height)]
 
 
 @contextlib.asynccontextmanager

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from itertools import product
 
-from jobs import press, resize, rested, shown
-from textual.app import App, ComposeResult
-from textual.message import Message
+from jobs import WidgetApp, press, resize, rested, shown
 
 from nsystui.base.text import width_of
 from nsystui.questions.algebra.distributions import Density
 from nsystui.ui.widgets.charts import Lane, StripChart
 from nsystui.ui.widgets.plots import blocks, histogram_lines, plot_lines, tick_line, time_axis
-from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.stacks import Cell, dominant, half_cells, shade_blocks, shades, stack_cells
 
 MS = 1_000_000
@@ -95,27 +92,14 @@ class SizedChart(StripChart):
         self.set_lanes(lanes, 6 * S, 7 * S)
 
 
-class ChartApp(App[None]):
+class ChartApp(WidgetApp):
     """A chart, and its messages."""
 
     def __init__(self, lanes: int = 16) -> None:
-        super().__init__()
         self.chart = SizedChart(lanes)
-        self.heard: list[Message] = []
+        super().__init__(self.chart)
 
-    def get_default_screen(self) -> ThrottledScreen[None]:
-        return ThrottledScreen(id="_default")
-
-    def compose(self) -> ComposeResult:
-        yield self.chart
-
-    def on_strip_chart_cursor_moved(self, message: StripChart.CursorMoved) -> None:
-        self.heard.append(message)
-
-    on_strip_chart_selected = on_strip_chart_cursor_moved
-
-    def lines(self) -> list[str]:
-        return [self.chart.render_line(y).text.rstrip() for y in range(self.chart.size.height)]
+    on_strip_chart_cursor_moved = on_strip_chart_selected = WidgetApp.hear
 
     def reversed_cells(self) -> list[tuple[int, int]]:
         """Where the cursor is drawn in lanes: line and column."""

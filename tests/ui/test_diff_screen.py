@@ -219,18 +219,19 @@ async def test_the_palettes_diff_compares_with_another_job_or_groups_of_ranks(
 
         await ask_for_other()
         line_with(app, "compare with a path, or ranks A -- B")
-        assert name_of_screen(await press(pilot, *keys_of(str(other_job[0].parent)), "enter")) == "DiffScreen"
+        assert name_of_screen(await press(pilot, *keys_of(str(other_job[0].parent)), "enter")) == "OtherJobScreen"
         a, b = app.screen.sides
         assert (a.job, len(b.job.ranks)) == (app.job, 2)
         line_with(app, "[A] ")
         line_with(await press(pilot, "2"), "esc goes back to them")
         assert name_of_screen(await press(pilot, "escape")) == "OverviewScreen" and len(app.job.ranks) == 4
 
-        for text, complaint in (
-            ("nowhere.sqlite", "nowhere.sqlite"),
-            ("", "name the exports of the other job"),
-            ('"a', "no closing quotation"),
-        ):
+        names = {
+            "nowhere.sqlite": "nowhere.sqlite",
+            "": "name the exports of the other job",
+            '"a': "no closing quotation",
+        }
+        for text, complaint in names.items():
             await ask_for_other()
             line_with(await answer(app, pilot, text), complaint)
             assert app.screen.prompt.is_open

@@ -18,8 +18,8 @@ from nsystui.ui.screens.overview import OverviewScreen
 @pytest.fixture(scope="module")
 def stalled(written_once):
     """A slow rank and a stall."""
-    job = TrainingJob(ranks=2, steps=8, layers=4, straggler=1, straggler_factor=1.4, stall_ms=40, gpu_metrics=False)
-    return written_once("stalled", job.write)
+    shape = {"ranks": 2, "steps": 8, "layers": 4, "gpu_metrics": False}
+    return written_once("stalled", TrainingJob(**shape, straggler=1, straggler_factor=1.4, stall_ms=40).write)
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +106,7 @@ class TestFound:
     async def test_every_view_of_a_finding_is_on_the_screen_that_it_names(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             for view in (DIAGNOSTICS, *(view.name for home in SCREENS for view in views_of(home))):
-                door = Door(view, filter="x" if view == "api" else "")
-                advice = Advice("do", "because")
+                door, advice = Door(view, filter="x" if view == "api" else ""), Advice("do", "because")
                 await show_finding(app, Finding("it", Severity.INFO, "it is so", advice, door))
                 name = type((await rested(pilot)).screen).__name__.lower()
                 own = {DIAGNOSTICS: "diagnostics", "call tree": "calltree"} | {

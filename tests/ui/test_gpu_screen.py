@@ -9,7 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import NARROW, WIDE, last_line, line_with, name_of_screen, press, resize, rested, running, screen_text
+from jobs import (
+    NARROW,
+    WIDE,
+    last_line,
+    line_with,
+    name_of_screen,
+    press,
+    resize,
+    rested,
+    running,
+    screen_text,
+    shows,
+)
 from synthetic import whole_graph_export
 
 from nsystui.base.selection import Selection, Window
@@ -103,8 +115,7 @@ async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cach
         for key, reason in (("minus", "all of the selection"), ("0", "in view"), ("left_square_bracket", "zooms in")):
             assert reason in last_line(await press(pilot, key))
         screen = gpu(await press(pilot, "greater_than_sign", "greater_than_sign", "right"))
-        base = screen.picture.base
-        middle = sum(screen.chart.cursor_times) // 2
+        base, middle = screen.picture.base, sum(screen.chart.cursor_times) // 2
         await pilot.press("+")
         window = screen.picture.window
         assert abs(window.end - window.start - (base.end - base.start) // 2) <= 1
@@ -195,17 +206,12 @@ async def test_real_graphs_keep_their_gpu_busy(shared_export, cache_directory):
 
 
 @pytest.mark.campaign
-async def test_real_metrics_are_lanes_below_their_gpu(shared_export, cache_directory):
+async def test_real_metrics_are_lanes_and_any_can_be_chosen_and_exported_with_its_unit(shared_export, cache_directory):
     async with running([shared_export("gpu-metrics")], cache_directory, NARROW, "4") as (app, pilot):
-        assert labels(app) == [
-            *("rank 0", "GR active", "SM active", "SM issue", "tensor active"),
-            *("DRAM read", "DRAM write", "PCIe TX", "PCIe RX"),
-        ]
-        assert "SM active" in line_with(await press(pilot, "end"), "GR active ") or line_with(app, "SM active")
-
-
-@pytest.mark.campaign
-async def test_any_metric_can_be_chosen_as_a_lane_and_exported_with_its_unit(shared_export, cache_directory):
+        few = ["GR active", "SM active", "SM issue", "tensor active", "DRAM read", "DRAM write", "PCIe TX", "PCIe RX"]
+        assert labels(app) == ["rank 0", *few]
+        await pilot.press("end")
+        assert "SM active" in line_with(app, "GR active ") or line_with(app, "SM active")
     async with running([shared_export("gpu-metrics")], cache_directory, WIDE, "4") as (app, pilot):
         assert line_with(app, "as room")
         assert len(labels(await press(pilot, "m", "m", "m"))) == 15 and "GPC Clock Frequency" in labels(app)
@@ -215,10 +221,9 @@ async def test_any_metric_can_be_chosen_as_a_lane_and_exported_with_its_unit(sha
         lane = gpu(app).chart.lanes[1]
         assert lane.value == "955MHz" and max(value for value in lane.bins if not math.isnan(value)) == 1
         assert line_with(app, "GPC Clock Frequency 210 MHz")
-        answer = gpu(app).answer_to_export()
-        clocks = [row[-3:] for row in answer.rows if row[2] == "GPC Clock Frequency"]
-        values = [value for _, value, _ in clocks if value is not None]
-        assert {(share, unit) for share, _, unit in clocks} == {(None, "Hz")} and 1.3e9 < max(values) < 1.42e9
+        clocks = [row[-3:] for row in gpu(app).answer_to_export().rows if row[2] == "GPC Clock Frequency"]
+        assert {(share, unit) for share, _, unit in clocks} == {(None, "Hz")}
+        assert 1.3e9 < max(value for _, value, _ in clocks if value is not None) < 1.42e9
 
 
 async def test_a_clock_in_mhz_is_worded_in_ghz(demo_job, cache_directory):
@@ -229,23 +234,16 @@ async def test_a_clock_in_mhz_is_worded_in_ghz(demo_job, cache_directory):
 
 
 @pytest.mark.campaign
-async def test_the_metrics_of_kernels_and_steps_are_a_view_beside_the_lanes(demo_job, cache_directory):
+async def test_metrics_of_kernels_and_steps_are_a_view_where_m_leads_from_a_table_and_esc_back(
+    demo_job, cache_directory
+):
     async with running(demo_job, cache_directory, WIDE, "4", "V", "V") as (app, pilot):
-        assert line_with(app, "GR Active [Throughput %]")
-        assert line_with(await press(pilot, "b"), "nvjet") and line_with(app, "busiest")
-        assert line_with(await press(pilot, "b", "b", "b"), "step") and line_with(app, "busiest")
-
-
-@pytest.mark.campaign
-async def test_m_leads_from_a_table_to_the_metrics_of_its_rows_and_esc_back(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        for tab, mode, by in (
-            ("2", "kernels", "kernel"),
-            ("3", "nccl", "collective"),
-            ("5", "nvtx", "range"),
-            ("7", "ranks", "step"),
-        ):
-            assert (await press(pilot, tab, "m")).screen.options == {"by": by} and line_with(app, "busiest")
+        line_with(app, "GR Active [Throughput %]")
+        shows(await press(pilot, "b"), "nvjet", "busiest")
+        shows(await press(pilot, "b", "b", "b"), "step", "busiest")
+        for tab, by in (("2", "kernel"), ("3", "collective"), ("5", "range"), ("7", "step")):
+            mode = (await press(pilot, tab, tab)).current_mode
+            assert (await press(pilot, "m")).screen.options == {"by": by} and line_with(app, "busiest")
             assert (await press(pilot, "escape")).current_mode == mode
 
 

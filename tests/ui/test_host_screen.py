@@ -57,7 +57,7 @@ async def test_a_thread_opens_its_functions_and_a_function_its_callers(job, cach
         assert str(thread["tid"]) in view_bar(app)
         function = app.screen.values()
         assert sum(cells(app, "own")) == thread["samples"]
-        assert name_of_screen(await press(pilot, "enter")) == "CallTreeScreen" and "[callers]" in view_bar(app)
+        assert name_of_screen(await press(pilot, "enter")) == "PartialCallTreeScreen" and "[callers]" in view_bar(app)
         first = app.screen.values()
         assert (first["call"].strip(), first["total"]) == (function["function"], function["total"])
         assert (await press(pilot, "escape")).screen.values()["full_name"] == function["full_name"]
@@ -150,8 +150,7 @@ async def test_the_details_of_a_launch_say_what_its_thread_did_while_the_gpu_was
         gap = next(row for row in gaps.page(0, len(gaps)) if row[place["part"]] == "gap")
         after = gap[place["start"]] + gap[place["duration"]]
         events = (await press(pilot, "6")).screen.table.answer
-        keys = [one.key for one in events.columns]
-        number = events.at_time(after)
+        keys, number = [one.key for one in events.columns], events.at_time(after)
         row = events.page(number, 1)[0]
         while row[keys.index("device")] is None:
             number += 1

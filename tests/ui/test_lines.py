@@ -6,8 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-from jobs import press, resize, rested, shown
-from textual.app import App, ComposeResult
+from jobs import WidgetApp, press, resize, rested, shown
 from textual.widgets import Input
 
 from nsystui.base.errors import UsageError
@@ -26,28 +25,21 @@ from nsystui.ui.widgets.lines import (
     progress_bar,
 )
 from nsystui.ui.widgets.prompt import LinePrompt
-from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.window_table import WindowTable
 
 TABS = (("1", "Overview", "Ovw"), ("2", "Kernels", "Krn"), ("3", "NCCL", "NCCL"))
 KEYS = (("⏎", "open"), ("/", "find"), ("t", "time window"), ("?", "help"), ("q", "quit"))
 
 
-class LinesApp(App[None]):
+class LinesApp(WidgetApp):
     """Everything that stands around a table."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.title_line, self.selection_line, self.status_line = TitleLine(TABS, "2"), SelectionLine(), StatusText()
         self.choices, self.key_line, self.prompt = ChoiceLine(), KeyLine(KEYS), LinePrompt()
         self.answers: list[object] = []
-
-    def get_default_screen(self) -> ThrottledScreen[None]:
-        return ThrottledScreen(id="_default")
-
-    def compose(self) -> ComposeResult:
-        yield from (self.title_line, self.selection_line, self.status_line, self.choices)
-        yield from (WindowTable(), self.prompt, self.key_line)
+        above = (self.title_line, self.selection_line, self.status_line, self.choices)
+        super().__init__(*above, WindowTable(), self.prompt, self.key_line)
 
 
 def line(widget: TextLine) -> str:
@@ -182,14 +174,9 @@ async def test_a_prompt_takes_a_text_that_will_do_or_is_cancelled():
 
 
 async def test_details_go_on_below_while_there_is_room():
-    facts = [f"fact {number} of the row" for number in range(8)]
-    pane = DetailPane()
+    facts, pane = [f"fact {number} of the row" for number in range(8)], DetailPane()
 
-    class PaneApp(App[None]):
-        def compose(self) -> ComposeResult:
-            yield pane
-
-    async with PaneApp().run_test(size=(60, 12)) as pilot:
+    async with shown(WidgetApp(pane), (60, 12)) as (_, pilot):
         pane.show([["name"], facts], "⏎ open")
         await pilot.pause()
         assert pane.lines[0].strip() == "name" and pane.lines[-1].strip() == "⏎ open"

@@ -107,8 +107,7 @@ class TestTables:
             line_with(await press(pilot, "enter"), "a log tells no more of this row")
 
     async def test_steps_choose_what_is_counted_or_are_told_with_those_that_are_there(self, tmp_path):
-        path = tmp_path / "train.log"
-        text = [INIT.format(rank=0, pid=1)]
+        path, text = tmp_path / "train.log", [INIT.format(rank=0, pid=1)]
         for number in (4, 5, 6):
             text += [f"Training epoch 0, iteration {number}/9 | x\n"]
             text += [CALL.format(rank=0, pid=1, op="AllReduce", n=number, count=1024)] * number

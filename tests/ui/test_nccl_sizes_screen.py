@@ -23,8 +23,7 @@ async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_dir
         line_with(app, "rows of kernels")
         keys = [column.key for column in app.screen.table.answer.columns]
         assert {"bytes", "busbw"} <= set(keys) and "what" not in keys
-        headings = []
-        totals = set()
+        headings, totals = [], set()
         for _ in range(6):
             headings.append(app.screen.table.answer.columns[1].key)
             totals.add(tuple(sum(cells(app, key)) for key in ("count", "total", "exposed")))
@@ -49,8 +48,7 @@ async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_dir
 async def test_all_collectives_are_in_one_chart_of_bandwidth_and_sizes_have_drawings(job, cache_directory):
     async with running(job, cache_directory, WIDE, "3", "v", "v") as (app, pilot):
         line_with(app, "w/o wait (where known) against message size")
-        title = line_with(app, "  ○ ")
-        collectives = set(app.screen.table.answer.cells("collective"))
+        title, collectives = line_with(app, "  ○ "), set(app.screen.table.answer.cells("collective"))
         shown = {name for name in collectives if f" {name}" in title}
         assert shown == collectives
         marks = [title[title.index(f" {name}") - 1] for name in shown]

@@ -22,14 +22,6 @@ async def test_adapters_and_collectives_are_views_beside_the_lanes(demo_job, cac
         assert all(word in line_with(app, "peak sent") for word in ("sent", "received"))
 
 
-@pytest.mark.campaign
-async def test_without_samples_the_view_is_not_offered(tmp_path, cache_directory):
-    (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
-    edit(path, "DELETE FROM NET_NIC_METRIC")
-    async with running([path], cache_directory, WIDE, "4") as (app, _):
-        assert not any("network" in line for line in screen_text(app))
-
-
 async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_view(demo_job, cache_directory):
     path = demo_job[0]
     async with running([path], cache_directory, WIDE, "4", *["m"] * 4) as (app, pilot):
@@ -76,10 +68,13 @@ async def test_send_waits_stand_below_the_slow_collectives_of_their_host(demo_jo
 
 
 @pytest.mark.campaign
-async def test_without_gpu_metrics_the_network_may_be_chosen_all_the_same(tmp_path, cache_directory):
-    (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
-    edit(path, "DELETE FROM GPU_METRICS")
-    async with running([path], cache_directory, WIDE, "4", "m") as (app, _):
-        assert "sent mlx5_0" in [lane.label.strip() for lane in app.screen.chart.lanes] + [
-            words for lane in app.screen.chart.lanes for _, words in lane.notes
-        ]
+async def test_without_samples_the_view_is_not_offered_and_without_gpu_metrics_it_is(tmp_path, cache_directory):
+    paths = {}
+    for table in ("NET_NIC_METRIC", "GPU_METRICS"):
+        (paths[table],) = training_job(tmp_path / table, ranks=1, steps=2, layers=2)
+        edit(paths[table], f"DELETE FROM {table}")
+    async with running([paths["NET_NIC_METRIC"]], cache_directory, WIDE, "4") as (app, _):
+        assert not any("network" in line for line in screen_text(app))
+    async with running([paths["GPU_METRICS"]], cache_directory, WIDE, "4", "m") as (app, _):
+        lanes = app.screen.chart.lanes
+        assert "sent mlx5_0" in {one.label.strip() for one in lanes} | {text for one in lanes for _, text in one.notes}

@@ -13,7 +13,17 @@ from collections.abc import Iterator
 
 import jobs
 import pytest
-from jobs import NARROW, WIDE, becomes_text, line_with, name_of_screen, press, resize, running, screen_text
+from jobs import (
+    NARROW,
+    WIDE,
+    becomes_text,
+    line_with,
+    name_of_screen,
+    press,
+    resize,
+    running,
+    screen_text,
+)
 from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
 
 from nsystui.cli import main
@@ -52,8 +62,7 @@ async def test_it_tells_what_ran_where_the_time_went_and_which_kernels(demo_job,
         assert line_with(app, "! ranks 1, 3") and "d shows" in line_with(app, "1 more remark")
         assert overview(app).ranks.row_count == 4 and sum("gpu-a0" in line for line in screen_text(app)) == 4
         assert line_with(app, "nccl")
-        picture = overview(app).picture
-        shown = float(line_with(app, "over time").split()[-2])
+        picture, shown = overview(app).picture, float(line_with(app, "over time").split()[-2])
         place = [column.key for column in picture.tasks.columns].index("busy_percent")
         assert shown == pytest.approx(sum(row[place] for row in picture.tasks.rows) / 4, abs=0.06)
         assert picture.spent.time == 4 * (picture.facts.events.end - picture.facts.events.start)

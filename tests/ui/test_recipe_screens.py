@@ -13,6 +13,8 @@ from nsystui.exports.demo import TrainingJob
 from nsystui.questions.recipes import all_recipes, recipe_named
 from nsystui.ui.palette import words_of
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.fixture(scope="module")
 def job(written_once: Callable[..., list[Path]]) -> list[Path]:
@@ -29,7 +31,6 @@ async def open_recipe(app, pilot, name: str, *keys: str) -> Any:
     return await rested(pilot)
 
 
-@pytest.mark.campaign
 async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_directory):
     async with running(job, cache_directory, WIDE, "ctrl+p") as (app, pilot):
         assert name_of_screen(app) == "Palette"
@@ -43,7 +44,6 @@ async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_d
         assert name_of_screen(await press(pilot, "ctrl+p", "pagedown", "pageup", "pagedown", "escape")) != "Palette"
 
 
-@pytest.mark.campaign
 async def test_a_question_in_a_new_file_is_in_the_palette_and_its_views_on_a_screen(
     dummy_question, job, cache_directory
 ):
@@ -57,7 +57,6 @@ async def test_a_question_in_a_new_file_is_in_the_palette_and_its_views_on_a_scr
         assert line_with(app, "two").split() == ["▸", "2", "two"]
 
 
-@pytest.mark.campaign
 async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_directory, tmp_path):
     async with running(job, cache_directory) as (app, pilot):
         assert name_of_screen(await open_recipe(app, pilot, "cuda_gpu_kern_sum")) == "RecipeScreen"
@@ -76,7 +75,6 @@ async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_director
         line_with(await press(pilot, "escape"), "recipe › cuda_gpu_kern_sum")
 
 
-@pytest.mark.campaign
 async def test_a_map_is_drawn_figure_by_figure_and_is_a_table_too(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
         assert name_of_screen(await open_recipe(app, pilot, "nccl_gpu_time_util_map")) == "RecipeMapScreen"
@@ -90,7 +88,6 @@ async def test_a_map_is_drawn_figure_by_figure_and_is_a_table_too(job, cache_dir
         assert (await press(pilot, "right", "t")).selection.window is not None
 
 
-@pytest.mark.campaign
 async def test_keys_that_cannot_act_say_why_and_what_is_missing_is_said(job, cache_directory):
     async with running(job, cache_directory) as (app, pilot):
         line_with(await open_recipe(app, pilot, "ucx_gpu_time_util_map"), "record with `nsys profile -t ucx`")

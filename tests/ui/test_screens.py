@@ -171,8 +171,7 @@ async def test_e_writes_the_opened_rows_of_the_nvtx_tree(job, cache, tmp_path):
     async with running(job, cache, WIDE, "5", "down", "right", "down", "right", "e") as (app, pilot):
         assert "rows" in app.screen.prompt.value
         outline = (await answer(app, pilot, str(tmp_path / "rows.csv"), "enter")).screen.outline
-        shown = outline.page(0, len(outline))
-        lines = [one for one in outline.lines if not one.rest]
+        shown, lines = outline.page(0, len(outline)), [one for one in outline.lines if not one.rest]
     rows = records((tmp_path / "rows.csv").read_text(encoding="utf-8"))
     names = [row[0] for row in shown if not str(row[0]).startswith("…")]
     assert [row["Path"].rpartition(" › ")[2] for row in rows] == names

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jobs import becomes, kept_at_work, press, resize, rested, shown
-from textual.app import App, ComposeResult
+from jobs import WidgetApp, becomes, kept_at_work, press, resize, rested, shown
 from textual.binding import Binding
 from textual.message import Message
 
@@ -16,7 +15,6 @@ from nsystui.base.answer import Row
 from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
 from nsystui.base.text import width_of
 from nsystui.base.units import Wording
-from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.table_layout import ColumnMeasure, PieceKind, TableLayout, place_columns, set_text
 from nsystui.ui.widgets.window import Window
 from nsystui.ui.widgets.window_table import PageCache, WindowTable
@@ -219,36 +217,20 @@ def test_pages_are_asked_for_once_and_given_up_when_many():
     assert PageCache(Numbered(rows=0)).missing(0, 10) == []
 
 
-class TableApp(App[None]):
+class TableApp(WidgetApp):
     """A table and a note of what it said."""
 
     BINDINGS = [Binding("g", "note('g')"), Binding("left", "note('left')")]
 
     def __init__(self, table: WindowTable) -> None:
-        super().__init__()
-        self.table = table
-        self.heard: list[Message] = []
-        self.keys: list[str] = []
-
-    def get_default_screen(self) -> ThrottledScreen[None]:
-        return ThrottledScreen(id="_default")
-
-    def compose(self) -> ComposeResult:
-        yield self.table
+        super().__init__(table)
+        self.table, self.keys = table, []
 
     def action_note(self, key: str) -> None:
         self.keys.append(key)
 
-    def on_window_table_row_highlighted(self, message: WindowTable.RowHighlighted) -> None:
-        self.heard.append(message)
-
-    on_window_table_row_selected = on_window_table_row_highlighted
-    on_window_table_sort_requested = on_window_table_row_highlighted
-    on_window_table_page_failed = on_window_table_row_highlighted
-
-    def lines(self) -> list[str]:
-        """The lines that the table draws, without blanks at the right."""
-        return [self.table.render_line(y).text.rstrip() for y in range(self.table.size.height)]
+    on_window_table_row_highlighted = on_window_table_row_selected = WidgetApp.hear
+    on_window_table_sort_requested = on_window_table_page_failed = WidgetApp.hear
 
     def of(self, kind: type[Message]) -> list[Message]:
         return [message for message in self.heard if isinstance(message, kind)]
