@@ -62,11 +62,6 @@ def assert_nothing_left(terminal: Terminal, environment: dict[str, str]) -> None
     assert not list(Path(environment["TMPDIR"]).iterdir())
 
 
-def settings_told(terminal: Terminal) -> list[str]:
-    """The settings of the terminal, each time that ``stty -g`` told them."""
-    return re.findall(r"(?:[0-9a-f]+:){20,}[0-9a-f]+", terminal.received.decode(errors="replace"))
-
-
 @pytest.mark.parametrize(
     ("number", "status", "moment"),
     [
@@ -188,13 +183,6 @@ def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, envir
 
 
 @pytest.mark.campaign
-def test_it_ends_with_its_terminal_even_where_it_must_not_be_told(job, environment):
-    with in_sh([*WITHOUT_FINDINGS, *job], environment, "trap '' HUP; exec ", ready="? help") as terminal:
-        terminal.hang_up()
-        terminal.wait_exit()
-
-
-@pytest.mark.campaign
 @pytest.mark.parametrize("words", [["JOB"], ["demo", "--ranks", "2", "--steps", "3"]])
 def test_a_dropped_connection_ends_it_and_leaves_nothing(job, environment, words):
     with Terminal([*PROGRAM, *(job if words == ["JOB"] else words)], environment, ready="? help") as terminal:
@@ -266,7 +254,7 @@ def begun(job: list[str], environment: dict[str, str]) -> Terminal:
 def assert_clean(terminal: Terminal, statuses: set[int]) -> None:
     """The shell has its terminal back, and was told one of these statuses."""
     terminal.wait_for("gone")
-    settings = settings_told(terminal)
+    settings = re.findall(r"(?:[0-9a-f]+:){20,}[0-9a-f]+", terminal.received.decode(errors="replace"))  # by stty -g
     assert len(settings) >= 2 and len(set(settings)) == 1 and modes_left(terminal.received) == set()
     assert re.findall(r"status (\d+)", terminal.received.decode(errors="replace"))[-1:] in [[str(s)] for s in statuses]
     for word in (b"Traceback", b"Exception ignored"):
@@ -315,13 +303,15 @@ def test_an_interrupt_in_the_midst_of_an_import_is_no_traceback(job, environment
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("instant", [50, *range(0, 2000, campaign.step(650))])
-def test_a_terminal_that_goes_early_ends_it_even_where_it_must_not_be_told(job, unpacked, instant):
-    """So many milliseconds after it begins to draw, or to start."""
-    with in_sh([*PROGRAM, *job], unpacked, "trap '' HUP; exec ") as terminal:
-        while instant < 500 and ALTERNATE_ON not in terminal.received:
+@pytest.mark.parametrize("instant", [50, *range(0, 2000, campaign.step(650)), None])
+def test_it_ends_with_its_terminal_even_where_it_must_not_be_told(job, unpacked, instant):
+    """So many milliseconds after it begins to draw, or to start, or when it has loaded."""
+    with in_sh(
+        [*PROGRAM, *job], unpacked, "trap '' HUP; exec ", ready="" if instant is not None else "? help"
+    ) as terminal:
+        while instant is not None and instant < 500 and ALTERNATE_ON not in terminal.received:
             terminal.listen(0.001)
-        terminal.listen(instant / 1000)
+        terminal.listen((instant or 0) / 1000)
         terminal.hang_up()
         terminal.wait_exit()
 

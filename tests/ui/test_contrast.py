@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from jobs import WIDE, painted, press, shown
+from jobs import WIDE, painted, press, running, shown
 from rich.terminal_theme import TerminalTheme
 
 from nsystui.base.colours import CATEGORIES
@@ -104,9 +104,7 @@ async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_d
 
 
 async def test_sixteen_colours_are_enough_for_the_gpu(demo_job, cache_directory):
-    app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), Look(few_colors=True))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.press("4")
+    async with running(demo_job, cache_directory, WIDE, "4", look=Look(few_colors=True)) as (app, _):
         segments = [segment for strip in painted(app) for segment in strip if segment.style and segment.style.color]
         colours = {style.color.number for text, style, _ in segments if "█" in text}
         assert {2, 3, 14} <= colours, "compute, NCCL, metrics"

@@ -22,7 +22,6 @@ from jobs import (
     screen_text,
     shows,
 )
-from synthetic import whole_graph_export
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import TrainingJob
@@ -187,13 +186,6 @@ async def test_e_exports_the_lanes_as_they_are_shown(demo_job, cache_directory, 
             assert all(part == "" for part in parts) or sum(map(float, parts)) == pytest.approx(100, abs=0.01)
     assert {int(row["Start (ns)"]) for row in rows} >= {view.start}
     assert {int(row["End (ns)"]) for row in rows} >= {view.end}
-
-
-async def test_whole_graphs_are_busy(tmp_path):
-    path = whole_graph_export(tmp_path / "graph.sqlite")
-    async with running([path], tmp_path / "cache", NARROW, "4") as (app, pilot):
-        assert "graph" in stacked(app) and line_with(app, "count as busy")
-        assert "gpu-metrics-devices" in last_line(await press(pilot, "m"))
 
 
 @pytest.mark.campaign

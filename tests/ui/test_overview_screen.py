@@ -174,10 +174,15 @@ async def test_without_gpu_work_it_says_so_and_leads_to_what_there_is(tmp_path):
             line_with(await press(pilot, "4", *keys), "no GPU work in this export")
 
 
-async def test_whole_graphs_have_their_part_of_the_time(tmp_path):
-    async with running([whole_graph_export(tmp_path / "graph.sqlite")], tmp_path / "cache") as (app, _):
+async def test_whole_graphs_have_their_part_of_the_time_are_busy_and_have_names(tmp_path):
+    async with running([whole_graph_export(tmp_path / "graph.sqlite")], tmp_path / "cache") as (app, pilot):
         assert "▆ graphs" in line_with(app, "█ compute") and "▆" in line_with(app, "GPU time")
-        assert line_with(app, "count as busy")
+        line_with(app, "count as busy")
+        assert "graph" in dict((await press(pilot, "4")).screen.chart.lanes[0].stack)
+        line_with(app, "count as busy")
+        assert "gpu-metrics-devices" in jobs.last_line(await press(pilot, "m"))
+        assert (await press(pilot, "L")).screen.chart.line(0).letters.endswith("│CUDG│CUDG")
+        assert line_with(await press(pilot, *["plus"] * 3), "CUDA graph") and "GG" not in "".join(screen_text(app))
 
 
 @pytest.mark.campaign

@@ -43,14 +43,11 @@ async def test_rows_open_what_they_are_of(demo_job, cache_directory):
         assert app.selection.window is not None
 
 
-async def test_the_clock_can_be_changed(demo_job, cache_directory):
+async def test_the_clock_of_several_reports_can_be_changed(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "7") as (app, pilot):
         for words, mode in (("clock: UTC of the hosts", ClockMode.UTC), ("clock: not aligned", ClockMode.OWN)):
             line_with(await press(pilot, "C"), words)
             assert app.job.alignment.mode is mode
-
-
-async def test_one_report_has_one_clock_and_nothing_to_compare_with(demo_job, cache_directory):
     async with running(demo_job[:1], cache_directory, NARROW, "x") as (app, pilot):
         line_with(app, "there is one rank only")
         line_with(await press(pilot, "7", "C"), "one report has one clock")

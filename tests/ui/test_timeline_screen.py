@@ -7,12 +7,11 @@ from itertools import pairwise
 import pytest
 from jobs import NARROW, WIDE, last_line, line_with, name_of_screen, press, resize, running, screen_text
 from support import native
-from synthetic import cpu_only_export, empty_export, training_job, whole_graph_export
+from synthetic import cpu_only_export, empty_export, training_job
 
 from nsystui.base.selection import Window
 from nsystui.exports.identifiers import tid_of
 from nsystui.questions.events.listing import key_of
-from nsystui.questions.opening import Source
 from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.screens.timeline import TimelineScreen
 from nsystui.ui.widgets.charts import LaneChart, LaneLine
@@ -255,18 +254,9 @@ async def test_without_lanes_it_says_what_to_record_and_keys_say_so(make, tmp_pa
 
 
 @pytest.mark.campaign
-async def test_whole_graphs_have_names(tmp_path):
-    path = whole_graph_export(tmp_path / "graph.sqlite")
-    async with running([path], tmp_path / "cache", NARROW, "L") as (app, pilot):
-        assert timeline(app).chart.line(0).letters.endswith("│CUDG│CUDG")
-        assert line_with(await press(pilot, *["plus"] * 3), "CUDA graph") and "GG" not in "".join(screen_text(app))
-
-
-@pytest.mark.campaign
 async def test_without_colours_letters_say_what_a_column_holds(demo_job, cache_directory):
-    app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), Look(no_color=True))
-    async with app.run_test(size=NARROW) as pilot:
-        await pilot.press("L", "space")
+    look = Look(no_color=True)
+    async with running(demo_job, cache_directory, NARROW, "L", "space", look=look) as (app, _):
         assert "kKKK" in line_with(app, "rank 1 GPU") and "MM" in line_with(app, "rank 0 GPU")
 
 
