@@ -125,11 +125,8 @@ async def test_a_chart_draws_a_bin_in_each_column():
 
 async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
     async with shown(ChartApp()) as (app, pilot):
-        columns = []
         keys = "right greater_than_sign shift+right left less_than_sign shift+left end right home left l G h g"
-        for key in keys.split():
-            await pilot.press(key)
-            columns.append(app.chart.cursor_column)
+        columns = [(await press(pilot, key)).chart.cursor_column for key in keys.split()]
         assert columns == [1, 11, 21, 20, 10, 0, 58, 58, 0, 0, 1, 58, 57, 0]
         assert (await press(pilot, "right", "down", "down")).reversed_cells() == [(2, 14), (16, 14)]
         assert (app.chart.cursor_lane, app.chart.cursor_column) == (2, 1)

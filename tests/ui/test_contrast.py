@@ -8,11 +8,10 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from jobs import WIDE, painted, press, running, shown
+from jobs import WIDE, painted, running
 from rich.terminal_theme import TerminalTheme
 
 from nsystui.base.colours import CATEGORIES
-from nsystui.questions.opening import Source
 from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.widgets.categories import fill_class
 
@@ -78,11 +77,9 @@ def weak(app: NsystuiApp, terminal: TerminalTheme) -> dict[tuple[object, ...], s
     ],
 )
 async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, terminals, screens):
-    app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look)
-    if theme is not None:
-        app.theme = theme
     hard = {}
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with running(demo_job, cache_directory, WIDE, look=look) as (app, pilot):
+        app.theme = theme or app.theme
         for keys in screens:
             await pilot.press(*keys)
             for terminal in terminals:
@@ -94,8 +91,8 @@ async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, te
 
 @pytest.mark.parametrize(("look", "terminal"), [(Look(), DARK), (Look(light=True), LIGHT)], ids=["dark", "light"])
 async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_directory, look, terminal):
-    async with shown(NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look), WIDE) as (_, pilot):
-        chart = (await press(pilot, "4")).screen.query_one("#chart")
+    async with running(demo_job, cache_directory, WIDE, "4", look=look) as (app, _):
+        chart = app.screen.query_one("#chart")
         names = [name for name in CATEGORIES if name not in ("better", "worse", "idle", "nvtx")]
         fills = {name: chart.get_component_rich_style(fill_class(name)).color.get_truecolor(terminal) for name in names}
         page = chart.rich_style.bgcolor.get_truecolor(terminal, foreground=False)

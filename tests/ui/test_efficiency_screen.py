@@ -26,11 +26,8 @@ async def test_v_shows_factors_and_the_breakdown_of_each_gpu(job, cache_director
         assert cells(app, app.screen.table.answer.columns[0].key) == ["all", "0", "1"]
         for label in ("C only", "N only", "M only", "C+N", "all 3", "idle"):
             assert label in line_with(app, "C only")
-        names = []
-        for _ in range(4):
-            names.append(app.screen.answer_to_export().name)
-            await pilot.press("b")
-        assert names == ["breakdown", "device", "host", "processes"]
+        names = [(await press(pilot, "b")).screen.answer_to_export().name for _ in range(4)]
+        assert names == ["device", "host", "processes", "breakdown"]
         before = line_with(app, "device parallel efficiency")
         assert line_with(await press(pilot, "U"), "device parallel efficiency") != before
         line_with(app, "useful (talp)")

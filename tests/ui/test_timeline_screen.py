@@ -144,11 +144,9 @@ async def test_brackets_go_from_event_to_event_and_enter_opens_it(demo_job, cach
         first = screen.position.event
         assert screen.time == first[0] and line_with(app, str(first[2]))
         assert line_with(app, "rank 0  device 0  stream") and line_with(app, "launched ")
-        await pilot.press("right_square_bracket")
-        second = screen.position.event
+        second = timeline(await press(pilot, "right_square_bracket")).position.event
         assert second[0] > first[0]
-        await pilot.press("left_square_bracket")
-        assert screen.position.event == first
+        assert timeline(await press(pilot, "left_square_bracket")).position.event == first
         await pilot.press("right_square_bracket", "right_square_bracket", "right_square_bracket", "left_square_bracket")
         assert screen.position.event[0] > second[0]
         assert name_of_screen(await press(pilot, "left_square_bracket", "enter")) == "EventsScreen"
@@ -297,11 +295,7 @@ async def test_threads_have_lanes_of_what_they_ran_on_cpus(written_once, cache_d
         own = picture.timeline.events(lane)
         starts = sorted({*own.start.tolist(), *(start for start, _ in switches[:-1])})
         screen.look_at(None, starts[0])
-        seen = [screen.time]
-        for _ in range(12):
-            await pilot.press("n")
-            seen.append(screen.time)
-        assert seen == starts[:13]
+        assert [screen.time, *[timeline(await press(pilot, "n")).time for _ in range(12)]] == starts[:13]
         await pilot.press("N")
         assert screen.time == starts[11]
         name = own.names[int(own.name[-1])]  # a function that is looked for

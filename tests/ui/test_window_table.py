@@ -248,11 +248,8 @@ async def test_ten_million_rows_open_by_asking_for_one_page():
 
 async def test_keys_move_the_cursor_and_enter_selects():
     async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
-        visited = []
         keys = ("down", "j", "j", "k", "up", "pagedown", "ctrl+f", "pageup", "ctrl+b", "G", "home", "end", "g", "up")
-        for key in keys:
-            await pilot.press(key)
-            visited.append(app.table.cursor_row)
+        visited = [(await press(pilot, key)).table.cursor_row for key in keys]
         assert visited == [1, 2, 3, 2, 1, 24, 47, 24, 1, 999, 0, 999, 0, 0]
         await pilot.press("down", "enter")
         assert app.of(WindowTable.RowSelected) == [WindowTable.RowSelected(app.table, 1)]
