@@ -2,12 +2,9 @@
 
 A pseudo terminal stands in for the user's, pyte (a terminal in memory) keeps the screen, and the test is the user::
 
-    with Terminal([sys.executable, "-m", "nsystui", "job.sqlite"], columns=80, lines=24) as terminal:
-        terminal.wait_for("Overview")
-        terminal.mark()
-        terminal.press("down")
-        terminal.settle()
-        assert terminal.bytes_since_mark < 600
+    with Terminal([*PROGRAM, "job.sqlite"], columns=80, lines=24, ready="Overview") as terminal:
+        terminal.press("2", until="Kernels")
+        assert terminal.cost("down") < 600
 
 What the program writes to stdout goes to the terminal too. Not for Windows.
 """
@@ -27,7 +24,6 @@ import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import pyte
 
@@ -42,12 +38,12 @@ KEYS = {
     "pagedown": b"\x1b[6~",
     "delete": b"\x1b[3~",
     "backspace": b"\x7f",
-    "enter": b"\r",
-    "tab": b"\t",
+    "escape": b"\x1b",
     "shift+tab": b"\x1b[Z",
     "shift+left": b"\x1b[1;2D",
     "shift+right": b"\x1b[1;2C",
-    "escape": b"\x1b",
+    "enter": b"\r",
+    "tab": b"\t",
     "space": b" ",
     **{f"ctrl+{letter}": bytes([index]) for index, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=1)},
 }
@@ -56,15 +52,14 @@ KEYS = {
 CLEAN = ("PATH", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 """The variables that a child inherits; the rest (TERM, NO_COLOR, SSH_CONNECTION …) must not decide a test."""
 
+PROGRAM = [sys.executable, "-m", "nsystui"]
+"""As users start it, for what happens before it has loaded."""
 
-WITHOUT_FINDINGS = [
-    sys.executable,
-    "-c",
-    "import sys; from nsystui.cli import main; from nsystui.ui.screens import findings; "
-    "findings.MOST_KERNELS = -1; sys.exit(main())",
-]
+SEEKS_NOTHING = "import sys; from nsystui.cli import main; from nsystui.ui.screens import findings"
+WITHOUT_FINDINGS = [sys.executable, "-c", f"{SEEKS_NOTHING}; findings.MOST_KERNELS = -1; sys.exit(main())"]
 """The program, which looks for findings when asked alone: a triage is more work than most tests of terminals."""
 
+ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
 
 PATIENCE = 600.0
 """Seconds after which what a test waits for will not come: far more than the slowest takes on a slow, busy machine."""
@@ -91,8 +86,7 @@ def modes_left(received: bytes) -> set[str]:
 def assert_ends_well(terminal: Terminal) -> None:
     """It obeys ``q``, and leaves the terminal as a shell has it, without a traceback."""
     terminal.press("q")
-    assert terminal.wait_exit() == 0
-    assert modes_left(terminal.received) == set()
+    assert terminal.wait_exit() == 0 and modes_left(terminal.received) == set()
     assert b"Traceback" not in terminal.received
 
 
@@ -105,6 +99,7 @@ class Terminal:
             ``None`` as a value removes one.
         cwd: Where the child runs.
         rate: Bytes a second that the line takes from the child; ``None`` for all that come.
+        ready: What is waited for at the start.
     """
 
     def __init__(
@@ -115,20 +110,18 @@ class Terminal:
         lines: int = 24,
         cwd: str | os.PathLike[str] | None = None,
         rate: int | None = None,
+        ready: str = "",
     ) -> None:
         self._args = [os.fspath(arg) for arg in args]
         inherited: dict[str, str | None] = {name: os.environ.get(name) for name in CLEAN}
         chosen = {**inherited, "TERM": "xterm-256color", "LANG": "C.UTF-8", **(env or {})}
         self._env = {name: value for name, value in chosen.items() if value is not None}
-        self._cwd = cwd
-        self._rate = rate
+        self._cwd, self._rate, self._ready = cwd, rate, ready
         self._carried = (time.monotonic(), 0.0)  # until when, and what the line may carry since
         self._emulator = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._emulator)
         self._received = bytearray()
-        self._mark = 0
-        self._fd = -1
-        self._pid = 0
+        self._mark, self._fd, self._pid = 0, -1, 0
         self._status: int | None = None
 
     # -- the child's life -----------------------------------------------------------------------------------------
@@ -139,6 +132,11 @@ class Terminal:
         if self._pid == 0:
             self._become_child(size)
         os.set_blocking(self._fd, False)
+        try:
+            self.wait_for(self._ready)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def _become_child(self, size: tuple[int, int]) -> None:
@@ -156,13 +154,11 @@ class Terminal:
         finally:
             os._exit(127)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the child if it still runs, politely first, with the job of a shell, and close the terminal."""
         job = self._job()
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
-            if self._wait_exit(2.0 if self._signal(signal_number) else 0.0):
+            if self._wait_exit(2.0 if self.kill(signal_number) else 0.0):
                 break
         if job:
             with contextlib.suppress(ProcessLookupError):
@@ -183,8 +179,8 @@ class Terminal:
             os.close(self._fd)
         self._fd = -1
 
-    def _signal(self, number: int) -> bool:
-        """Send signal ``number`` to the child's process group; whether there was anyone to get it."""
+    def kill(self, number: int = signal.SIGTERM) -> bool:
+        """Send the child's process group a signal; whether there was anyone to get it."""
         if self._status is not None:
             return False
         try:
@@ -192,10 +188,6 @@ class Terminal:
         except ProcessLookupError:
             return False
         return True
-
-    def kill(self, number: int = signal.SIGTERM) -> None:
-        """Send the child a signal."""
-        self._signal(number)
 
     @property
     def pid(self) -> int:
@@ -253,12 +245,14 @@ class Terminal:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the program reads no keys:\n{self.text}")
 
-    def press(self, *keys: str) -> None:
-        """Press keys by name (``"down"``, ``"ctrl+f"``, see ``KEYS``) or by character (``"G"``, ``"é"``)."""
+    def press(self, *keys: str, until: str = "") -> None:
+        """Press keys by name (``"down"``, see ``KEYS``) or by character (``"é"``), and wait for what they bring."""
         for key in keys:
             if key not in KEYS and len(key) != 1:
                 raise ValueError(f"no key is called {key!r}")
             self.send(KEYS.get(key) or key.encode())
+        if until:
+            self.wait_for(until)
 
     def resize(self, columns: int, lines: int) -> None:
         """Give the terminal another size, as dragging a window's corner does."""
@@ -321,6 +315,13 @@ class Terminal:
         self.wait_until(lambda: self.bytes_since_mark > 0, "answer")
         self.settle(quiet)
 
+    def cost(self, key: str, quiet: float = 0.5) -> int:
+        """The bytes that come for a key that changes something."""
+        self.mark()
+        self.press(key)
+        self.answer(quiet)
+        return self.bytes_since_mark
+
     def listen(self, seconds: float) -> int:
         """Read for ``seconds``, whatever comes; how many bytes came. For "an idle program sends nothing"."""
         before, deadline = len(self._received), time.monotonic() + seconds
@@ -367,9 +368,7 @@ class Terminal:
             return 0
         try:
             data = os.read(self._fd, allowed)
-        except BlockingIOError:
-            return 0
-        except OSError:  # EIO: the child closed its end
+        except OSError:  # nothing has come, or the child closed its end
             return 0
         self._received += data
         until, left = self._carried

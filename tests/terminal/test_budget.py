@@ -41,23 +41,13 @@ def resting(job) -> Iterator[Terminal]:
 
 def running_program(words: Sequence[str]) -> Iterator[Terminal]:
     env = {"NSYSTUI_CACHE_DIR": str(Path(words[-1]).parent / "cache"), "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}
-    with Terminal(words, env, columns=120, lines=36) as running:
-        running.wait_for("? help")
+    with Terminal(words, env, columns=120, lines=36, ready="? help") as running:
         yield running
 
 
 def show(terminal: Terminal, mode: str) -> None:
-    terminal.press(mode)
-    terminal.wait_for(MODES[mode])
+    terminal.press(mode, until=MODES[mode])
     terminal.settle(quiet=0.5)
-
-
-def cost(terminal: Terminal, key: str) -> int:
-    """Bytes that the terminal is sent for a key that changes something."""
-    terminal.mark()
-    terminal.press(key)
-    terminal.answer(quiet=0.5)
-    return terminal.bytes_since_mark
 
 
 OTHERS = [pytest.param(mode, marks=pytest.mark.campaign) for mode in "13568"]
@@ -67,52 +57,35 @@ OTHERS = [pytest.param(mode, marks=pytest.mark.campaign) for mode in "13568"]
 def test_a_step_of_the_cursor_and_a_page_send_little_and_nothing_is_sent_without_a_key(restless, mode):
     show(restless, mode)
     for key in ("down", "up"):
-        assert cost(restless, key) <= CURSOR, key
+        assert restless.cost(key) <= CURSOR, key
     if mode in "26":
-        assert PAGE / 10 <= cost(restless, "pagedown") <= PAGE
-        cost(restless, "home")
+        assert PAGE / 10 <= restless.cost("pagedown") <= PAGE
+        restless.cost("home")
     assert restless.listen(1.0) == 0
 
 
 @pytest.mark.campaign
-def test_a_page_of_functions_sends_less_than_8_kib(restless):
+def test_functions_a_step_along_time_and_a_prompt_whose_cursor_does_not_blink_send_little(restless):
     show(restless, "8")
     restless.press("v")
     restless.settle(quiet=0.5)
-    assert PAGE / 10 <= cost(restless, "pagedown") <= PAGE
-    cost(restless, "home")
-
-
-@pytest.mark.campaign
-def test_a_step_along_time_sends_little(restless):
+    assert PAGE / 10 <= restless.cost("pagedown") <= PAGE
+    restless.cost("home")
     show(restless, "4")
     for key in ("right", "down", ">", "end", "left", "up"):
-        assert cost(restless, key) <= CURSOR, key
-
-
-@pytest.mark.campaign
-def test_a_prompt_sends_a_line_or_two_and_its_cursor_does_not_blink(restless):
+        assert restless.cost(key) <= CURSOR, key
     show(restless, "2")
-    assert cost(restless, "/") <= LINES
-    assert cost(restless, "n") <= CURSOR
+    assert restless.cost("/") <= LINES and restless.cost("n") <= CURSOR
     assert restless.listen(1.0) == 0
-    assert cost(restless, "escape") <= LINES
+    assert restless.cost("escape") <= LINES
 
 
 @pytest.mark.campaign
-def test_the_details_of_an_event_are_a_few_lines(resting):
+def test_details_are_a_few_lines_another_screen_sends_less_than_15_kib_and_nothing_comes_by_itself(resting):
     show(resting, "6")
-    assert cost(resting, "down") <= CURSOR + DETAILS
-
-
-@pytest.mark.campaign
-def test_another_screen_sends_less_than_15_kib(resting):
+    assert resting.cost("down") <= CURSOR + DETAILS
     show(resting, "8")
     for mode in MODES:
-        assert cost(resting, mode) <= SWITCH, mode
-
-
-@pytest.mark.campaign
-def test_nothing_is_sent_while_nothing_happens(resting):
+        assert resting.cost(mode) <= SWITCH, mode
     show(resting, "1")
     assert resting.listen(2.0) == 0

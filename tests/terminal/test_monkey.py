@@ -38,13 +38,8 @@ def log_alone(directory: Path) -> list[Path]:
 
 
 def two_jobs(directory: Path) -> list[Path]:
-    return [
-        Path("diff"),
-        Path("--screen"),
-        *training_job(directory / "a", ranks=2, steps=3),
-        Path("--"),
-        *demo(directory / "b"),
-    ]
+    mine = training_job(directory / "a", ranks=2, steps=3)
+    return [Path("diff"), Path("--screen"), *mine, Path("--"), *demo(directory / "b")]
 
 
 @pytest.mark.campaign
@@ -63,9 +58,7 @@ def test_a_monkey_breaks_nothing(job, tmp_path):
         "HOME": str(home),
         "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22",  # no mouse
     }
-    args = [sys.executable, str(WATCHED), *map(str, words)]
-    with Terminal(args, env, cwd=home) as terminal:
-        terminal.wait_for("? help")
+    with Terminal([sys.executable, str(WATCHED), *map(str, words)], env, cwd=home, ready="? help") as terminal:
         terminal.settle()
         monkey = Monkey(terminal, errors, campaign.SEED)
         monkey.play(SECONDS)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 
 import pytest
-from harness import Terminal
+from harness import PROGRAM, Terminal
 from synthetic import training_job
 
 
@@ -15,7 +14,7 @@ from synthetic import training_job
 def program(tmp_path_factory) -> str:
     directory = tmp_path_factory.mktemp("multiplexers")
     paths = [str(path) for path in training_job(directory / "job", ranks=2, steps=3)]
-    words = [sys.executable, "-m", "nsystui", *paths]
+    words = [*PROGRAM, *paths]
     return f"NSYSTUI_CACHE_DIR={directory / 'cache'} {shlex.join(words)}; echo ended; sleep 20"
 
 
@@ -40,19 +39,15 @@ def test_it_runs_in(name, program, tmp_path):
     with Terminal(first, env) as terminal:
         try:
             terminal.wait_for("? help")
-            terminal.press("2")
-            terminal.wait_for(" names")
+            terminal.press("2", until=" names")
             terminal.resize(120, 36)
             terminal.wait_until(lambda: len(terminal.screen[0]) > 100, "line as wide as the terminal")
             detach = ("ctrl+b", "d") if name == "tmux" else ("ctrl+a", "d")
             terminal.press(*detach)
             assert terminal.wait_exit() == 0
-            with Terminal(again, env, columns=100, lines=30) as other:
-                other.wait_for(" names")
-                other.press("6")
-                other.wait_for("6 Ev")
-                other.press("q")
-                other.wait_for("ended")
+            with Terminal(again, env, columns=100, lines=30, ready=" names") as other:
+                other.press("6", until="6 Ev")
+                other.press("q", until="ended")
                 other.settle()
                 assert not any("6 Ev" in line for line in other.screen[1:]), "the window is the shell's again"
         finally:

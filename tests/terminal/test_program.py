@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
-from harness import Terminal, assert_ends_well
-
-ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
-PROGRAM = [sys.executable, "-m", "nsystui"]
+from harness import ALTERNATE_OFF, ALTERNATE_ON, PROGRAM, Terminal, assert_ends_well
 
 
 def test_it_takes_the_terminal_once_draws_each_new_size_and_gives_it_back(running):
     with running(SSH_CONNECTION="10.0.0.1 1 10.0.0.2 22") as terminal:
-        terminal.press("2")
-        terminal.wait_for(" names")
+        terminal.press("2", until=" names")
         terminal.resize(120, 36)
         terminal.wait_until(lambda: any(len(line) > 80 for line in terminal.screen), "wide line")
         terminal.wait_for("max")
@@ -31,15 +26,12 @@ def test_without_a_terminal_it_says_so_and_ends_with_2(job, environment):
     done = subprocess.run(
         [*PROGRAM, *job], stdin=subprocess.DEVNULL, capture_output=True, text=True, env={**os.environ, **environment}
     )
-    assert done.returncode == 2
-    assert "not a terminal" in done.stderr
-    assert "\x1b" not in done.stderr
+    assert done.returncode == 2 and "not a terminal" in done.stderr and "\x1b" not in done.stderr
 
 
 def test_a_dumb_terminal_gets_a_message(job, environment):
     with Terminal([*PROGRAM, *job], {**environment, "TERM": "dumb"}) as terminal:
-        assert terminal.wait_exit() == 2
-        assert b"cannot place a cursor" in terminal.received
+        assert terminal.wait_exit() == 2 and b"cannot place a cursor" in terminal.received
         assert ALTERNATE_ON not in terminal.received
 
 
@@ -48,8 +40,7 @@ def test_a_file_that_is_no_export_is_told_after_the_screen_is_gone(environment, 
     broken = tmp_path / "rank0.sqlite"
     broken.write_bytes(b"hello")
     with Terminal([*PROGRAM, str(broken)], environment) as terminal:
-        assert terminal.wait_exit() == 2
-        assert b"not a SQLite file" in terminal.received.rpartition(ALTERNATE_OFF)[2]
+        assert terminal.wait_exit() == 2 and b"not a SQLite file" in terminal.received.rpartition(ALTERNATE_OFF)[2]
 
 
 @pytest.mark.campaign
@@ -66,9 +57,7 @@ def test_a_file_that_is_no_export_is_told_after_the_screen_is_gone(environment, 
 def test_a_terminal_gets_the_characters_and_colours_that_it_has(running, env, keys, unsent):
     with running(**env) as terminal:
         for key in keys:
-            terminal.mark()
-            terminal.press(key)
-            terminal.answer(quiet=0.5)
+            terminal.cost(key)
         if "NO_COLOR" in env:
             cursors = [line for line in terminal.cells.values() if all(line[x].reverse for x in range(80))]
             assert cursors, "without colours the cursor is reversed"

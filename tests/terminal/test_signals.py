@@ -11,32 +11,55 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import campaign
 import pytest
-from harness import PATIENCE, WITHOUT_FINDINGS, Terminal, modes_left
+from harness import ALTERNATE_OFF, ALTERNATE_ON, PATIENCE, PROGRAM, WITHOUT_FINDINGS, Terminal, modes_left
 
-ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
 BASH = "?2004h"
 """Bash itself asks for pasted text in brackets, at its prompt."""
 
-PROGRAM = [sys.executable, "-m", "nsystui"]
-"""As users start it, for what happens before it has loaded."""
+in_campaign = partial(pytest.param, marks=pytest.mark.campaign)
 
 
-def in_a_shell(words: list[str], environment: dict[str, str]) -> Terminal:
+@contextlib.contextmanager
+def in_bash(words: list[str], environment: dict[str, str], ready: str = "? help") -> Iterator[Terminal]:
+    """The program as a job of a shell that has jobs."""
+    with Terminal(["bash", "--norc", "-i"], environment, ready="shell$") as terminal:
+        terminal.send(f"{shlex.join(words)}\n".encode())
+        terminal.wait_for(ready)
+        yield terminal
+
+
+def in_a_shell(words: list[str], environment: dict[str, str], ready: str = "") -> Terminal:
     """The program between two reports of the terminal's settings, and its status after.
 
     What is left of a storm may end ``stty``, too, which then is asked again.
     """
     script = f"trap : TERM HUP INT; stty -g; {shlex.join(words)}; echo status $?; until stty -g; do :; done; echo gone"
-    return Terminal(["sh", "-c", script], environment)
+    return Terminal(["sh", "-c", script], environment, ready=ready)
 
 
-def settings_told(terminal: Terminal) -> list[str]:
-    """The settings of the terminal, each time that ``stty -g`` told them."""
-    return re.findall(r"(?:[0-9a-f]+:){20,}[0-9a-f]+", terminal.received.decode(errors="replace"))
+def in_sh(words: list[str], environment: dict[str, str], before: str = "", after: str = "", **options) -> Terminal:
+    """The program in a shell without jobs."""
+    return Terminal(["sh", "-c", f"{before}{shlex.join(words)}{after}"], environment, **options)
+
+
+def assert_obeys(terminal: Terminal) -> None:
+    """It shows another screen, and ends without an error."""
+    terminal.press("2", until=" names")
+    terminal.press("q")
+    assert terminal.wait_exit() == 0
+
+
+def assert_nothing_left(terminal: Terminal, environment: dict[str, str]) -> None:
+    """No process of it, and no temporary file."""
+    with pytest.raises(ProcessLookupError):
+        os.killpg(terminal.pid, 0)
+    assert not list(Path(environment["TMPDIR"]).iterdir())
 
 
 @pytest.mark.parametrize(
@@ -44,35 +67,26 @@ def settings_told(terminal: Terminal) -> list[str]:
     [
         (signal.SIGTERM, 143, "? help"),
         (None, 0, "? help"),
-        pytest.param(signal.SIGTERM, 143, "nsystui", marks=pytest.mark.campaign),
-        pytest.param(signal.SIGHUP, 129, "? help", marks=pytest.mark.campaign),
-        pytest.param(signal.SIGINT, 130, "nsystui", marks=pytest.mark.campaign),
-        pytest.param(None, 0, "nsystui", marks=pytest.mark.campaign),
+        in_campaign(signal.SIGTERM, 143, "nsystui"),
+        in_campaign(signal.SIGHUP, 129, "? help"),
+        in_campaign(signal.SIGINT, 130, "nsystui"),
+        in_campaign(None, 0, "nsystui"),
     ],
 )
 def test_an_end_leaves_the_terminal_as_it_was(job, environment, unpacked, number, status, moment):
     """As soon as it is drawn, while it reads, and later."""
-    with in_a_shell([*PROGRAM, *job], unpacked if moment == "nsystui" else environment) as terminal:
-        terminal.wait_for(moment)
+    with in_a_shell([*PROGRAM, *job], unpacked if moment == "nsystui" else environment, moment) as terminal:
         if number is None:
             terminal.press("q")
         else:
             terminal.kill(number)
-        terminal.wait_for("gone")
-        before, after = settings_told(terminal)
-        assert before == after
-        assert f"status {status}" in terminal.text
-        assert modes_left(terminal.received) == set()
-        assert "Traceback" not in terminal.text
+        assert_clean(terminal, {status})
     assert not list(Path(environment["TMPDIR"]).iterdir())
 
 
 @pytest.mark.campaign
 def test_it_stops_and_comes_back(job, environment):
-    with Terminal(["bash", "--norc", "-i"], environment) as terminal:
-        terminal.wait_for("shell$")
-        terminal.send(f"{shlex.join([*WITHOUT_FINDINGS, *job])}\n".encode())
-        terminal.wait_for("? help")
+    with in_bash([*WITHOUT_FINDINGS, *job], environment) as terminal:
         os.killpg(terminal.foreground, signal.SIGTSTP)
         terminal.wait_for("Stopped")
         assert modes_left(terminal.received) <= {BASH}
@@ -84,8 +98,7 @@ def test_it_stops_and_comes_back(job, environment):
         terminal.wait_for_bytes(ALTERNATE_ON)
         terminal.press("2")
         terminal.wait_until(lambda: len(terminal.screen[-1]) > 80, "line as long as the new size")
-        terminal.press("q")
-        terminal.wait_for("shell$")
+        terminal.press("q", until="shell$")
         assert modes_left(terminal.received) <= {BASH}
 
 
@@ -110,11 +123,8 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.campaign
 def test_a_stop_while_it_writes_does_not_wait_for_itself(job, environment, tmp_path):
-    script = tmp_path / "writing.py"
-    script.write_text(STOPPED_WHILE_IT_WRITES)
-    with Terminal(["bash", "--norc", "-i"], environment) as terminal:
-        terminal.wait_for("shell$")
-        terminal.send(f"{shlex.join([sys.executable, str(script), *job])}\n".encode())
+    (tmp_path / "writing.py").write_text(STOPPED_WHILE_IT_WRITES)
+    with in_bash([sys.executable, str(tmp_path / "writing.py"), *job], environment, "") as terminal:
 
         def is_stopped() -> bool:
             terminal.press("j", "k")
@@ -125,14 +135,12 @@ def test_a_stop_while_it_writes_does_not_wait_for_itself(job, environment, tmp_p
         assert modes_left(terminal.received) <= {BASH}
         terminal.send(b"fg\n")
         terminal.wait_for("? help")
-        terminal.press("q")
-        terminal.wait_for("shell$")
+        terminal.press("q", until="shell$")
 
 
 @pytest.mark.campaign
 def test_stopped_from_outside_it_leaves_the_terminal_as_it_was(job, environment):
-    with in_a_shell([*WITHOUT_FINDINGS, *job], environment) as terminal:
-        terminal.wait_for("? help")
+    with in_a_shell([*WITHOUT_FINDINGS, *job], environment, "? help") as terminal:
         program = int(subprocess.run(["pgrep", "-P", str(terminal.pid)], capture_output=True, check=True).stdout)
         os.kill(program, signal.SIGSTOP)
         terminal.listen(0.3)
@@ -141,33 +149,23 @@ def test_stopped_from_outside_it_leaves_the_terminal_as_it_was(job, environment)
         terminal.wait_for_bytes(ALTERNATE_ON)
         terminal.wait_for("? help")
         terminal.press("q")
-        terminal.wait_for("gone")
-        before, after = settings_told(terminal)
-        assert before == after
-        assert modes_left(terminal.received) == set()
+        assert_clean(terminal, {0})
 
 
 @pytest.mark.campaign
 def test_without_a_shell_to_go_back_to_it_does_not_stop(job, environment):
-    with Terminal([*WITHOUT_FINDINGS, *job], environment) as terminal:
-        terminal.wait_for("? help")
+    with Terminal([*WITHOUT_FINDINGS, *job], environment, ready="? help") as terminal:
         terminal.mark()
         terminal.kill(signal.SIGTSTP)
         terminal.wait_for_bytes(ALTERNATE_ON)
-        terminal.press("2")
-        terminal.wait_for(" names")
-        terminal.press("q")
-        assert terminal.wait_exit() == 0
+        assert_obeys(terminal)
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("before", [(), (signal.SIGTSTP,), (signal.SIGTSTP, signal.SIGCONT)])
 def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, environment, before):
     """Then the system sends SIGHUP and SIGCONT."""
-    with Terminal(["bash", "--norc", "-i"], environment) as terminal:
-        terminal.wait_for("shell$")
-        terminal.send(f"{shlex.join([*WITHOUT_FINDINGS, *job])}\n".encode())
-        terminal.wait_for("? help")
+    with in_bash([*WITHOUT_FINDINGS, *job], environment) as terminal:
         program = terminal.foreground
         for number in before:
             os.killpg(program, number)
@@ -185,27 +183,14 @@ def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, envir
 
 
 @pytest.mark.campaign
-def test_it_ends_with_its_terminal_even_where_it_must_not_be_told(job, environment):
-    ignoring = "trap '' HUP; exec " + shlex.join([*WITHOUT_FINDINGS, *job])
-    with Terminal(["sh", "-c", ignoring], environment) as terminal:
-        terminal.wait_for("? help")
-        terminal.hang_up()
-        terminal.wait_exit()
-
-
-@pytest.mark.campaign
 @pytest.mark.parametrize("words", [["JOB"], ["demo", "--ranks", "2", "--steps", "3"]])
-def test_a_dropped_connection_ends_it_and_leaves_nothing(job, environment, words, tmp_path):
-    words = job if words == ["JOB"] else words
-    with Terminal([*PROGRAM, *words], environment) as terminal:
-        terminal.wait_for("? help")
+def test_a_dropped_connection_ends_it_and_leaves_nothing(job, environment, words):
+    with Terminal([*PROGRAM, *(job if words == ["JOB"] else words)], environment, ready="? help") as terminal:
         terminal.press("2")
         terminal.listen(0.2)
         terminal.hang_up()
         terminal.wait_exit()
-        with pytest.raises(ProcessLookupError):
-            os.killpg(terminal.pid, 0)
-    assert not list(Path(environment["TMPDIR"]).iterdir())
+        assert_nothing_left(terminal, environment)
 
 
 @pytest.mark.campaign
@@ -216,36 +201,23 @@ def test_keys_and_sizes_while_it_loads(job, unpacked):
             terminal.resize(columns, lines)
             terminal.press("12345678L"[number % 9])
             terminal.listen(0.1)
-        terminal.press("2")
-        terminal.wait_for(" names")
-        terminal.press("q")
-        assert terminal.wait_exit() == 0
+        assert_obeys(terminal)
 
 
 def test_without_one_of_its_streams_it_ends_with_2(job, environment):
-    for redirection, reason in (
-        ("</dev/null", "standard input"),
-        ("<&-", "standard input"),
-        ("2>/dev/null", ""),
-        ("2>&-", ""),
-    ):
-        script = f"{shlex.join([*PROGRAM, *job])} {redirection}; echo status $?"
-        with Terminal(["sh", "-c", script], environment) as terminal:
+    reasons = {"</dev/null": "standard input", "<&-": "standard input", "2>/dev/null": "", "2>&-": ""}
+    for redirection, reason in reasons.items():
+        with in_sh([*PROGRAM, *job], environment, after=f" {redirection}; echo status $?") as terminal:
             terminal.wait_exit()
-            assert "status 2" in terminal.text, redirection
-            assert reason in terminal.text, redirection
+            assert "status 2" in terminal.text and reason in terminal.text, redirection
             assert modes_left(terminal.received) == set(), redirection
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("redirection", [">/dev/null", ">&-", "| cat"])
 def test_stdout_is_not_needed_for_the_screens(job, environment, redirection):
-    with Terminal(["sh", "-c", f"{shlex.join([*WITHOUT_FINDINGS, *job])} {redirection}"], environment) as terminal:
-        terminal.wait_for("? help")
-        terminal.press("2")
-        terminal.wait_for(" names")
-        terminal.press("q")
-        assert terminal.wait_exit() == 0
+    with in_sh([*WITHOUT_FINDINGS, *job], environment, after=f" {redirection}", ready="? help") as terminal:
+        assert_obeys(terminal)
 
 
 @pytest.mark.campaign
@@ -258,11 +230,8 @@ def test_many_starts_and_stops_leave_nothing(job, unpacked, tmp_path):
                 terminal.press("q")  # again: what is typed before it has the terminal is thrown away
                 terminal.listen(0.3)
             assert terminal.wait_exit() == 0, terminal.text
-            assert modes_left(terminal.received) == set()
-            assert "Traceback" not in terminal.text
-            with pytest.raises(ProcessLookupError):
-                os.killpg(terminal.pid, 0)
-    assert not list(Path(unpacked["TMPDIR"]).iterdir())
+            assert modes_left(terminal.received) == set() and "Traceback" not in terminal.text
+            assert_nothing_left(terminal, unpacked)
     kept = {path.name for path in (tmp_path / "cache").rglob("*")}
     assert not [name for name in kept if "tmp" in name or name.endswith(".part")]
 
@@ -279,15 +248,14 @@ INSTANTS = [*range(0, 600, campaign.step(120)), *range(600, 2000, campaign.step(
 
 
 def begun(job: list[str], environment: dict[str, str]) -> Terminal:
-    return in_a_shell([sys.executable, "-c", BEGUN, *job], environment)
+    return in_a_shell([sys.executable, "-c", BEGUN, *job], environment, "begun")
 
 
 def assert_clean(terminal: Terminal, statuses: set[int]) -> None:
     """The shell has its terminal back, and was told one of these statuses."""
     terminal.wait_for("gone")
-    settings = settings_told(terminal)
-    assert len(settings) >= 2 and len(set(settings)) == 1
-    assert modes_left(terminal.received) == set()
+    settings = re.findall(r"(?:[0-9a-f]+:){20,}[0-9a-f]+", terminal.received.decode(errors="replace"))  # by stty -g
+    assert len(settings) >= 2 and len(set(settings)) == 1 and modes_left(terminal.received) == set()
     assert re.findall(r"status (\d+)", terminal.received.decode(errors="replace"))[-1:] in [[str(s)] for s in statuses]
     for word in (b"Traceback", b"Exception ignored"):
         assert word not in terminal.received, terminal.received.rpartition(ALTERNATE_OFF)[2].decode()
@@ -298,7 +266,6 @@ def assert_clean(terminal: Terminal, statuses: set[int]) -> None:
 def test_a_signal_at_any_instant_leaves_the_terminal_as_it_was(job, unpacked, number):
     for instant in INSTANTS:
         with begun(job, unpacked) as terminal:
-            terminal.wait_for("begun")
             terminal.listen(instant / 1000)
             terminal.kill(number)
             assert_clean(terminal, {128 + number})
@@ -307,11 +274,9 @@ def test_a_signal_at_any_instant_leaves_the_terminal_as_it_was(job, unpacked, nu
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(campaign.cases(4)))
 def test_a_storm_of_signals_leaves_the_terminal_as_it_was(job, unpacked, seed):
-    chance = random.Random(seed)
-    ending = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+    chance, ending = random.Random(seed), [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
     others = [signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP]
     with begun(job, unpacked) as terminal:
-        terminal.wait_for("begun")
         if chance.random() < 0.5:
             terminal.wait_for("1 Ovw")
         terminal.listen(chance.random() / 2)
@@ -326,8 +291,8 @@ def test_a_storm_of_signals_leaves_the_terminal_as_it_was(job, unpacked, seed):
     [
         ("nsystui", "textual"),
         ("nsystui kernels", "argparse"),
-        pytest.param("nsystui", "argparse", marks=pytest.mark.campaign),
-        pytest.param("nsystui", "asyncio", marks=pytest.mark.campaign),
+        in_campaign("nsystui", "argparse"),
+        in_campaign("nsystui", "asyncio"),
     ],
 )
 def test_an_interrupt_in_the_midst_of_an_import_is_no_traceback(job, environment, module, words, tmp_path):
@@ -338,14 +303,15 @@ def test_an_interrupt_in_the_midst_of_an_import_is_no_traceback(job, environment
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("instant", [50, *range(0, 2000, campaign.step(650))])
-def test_a_terminal_that_goes_early_ends_it_even_where_it_must_not_be_told(job, unpacked, instant):
-    """So many milliseconds after it begins to draw, or to start."""
-    ignoring = "trap '' HUP; exec " + shlex.join([*PROGRAM, *job])
-    with Terminal(["sh", "-c", ignoring], unpacked) as terminal:
-        while instant < 500 and ALTERNATE_ON not in terminal.received:
+@pytest.mark.parametrize("instant", [50, *range(0, 2000, campaign.step(650)), None])
+def test_it_ends_with_its_terminal_even_where_it_must_not_be_told(job, unpacked, instant):
+    """So many milliseconds after it begins to draw, or to start, or when it has loaded."""
+    with in_sh(
+        [*PROGRAM, *job], unpacked, "trap '' HUP; exec ", ready="" if instant is not None else "? help"
+    ) as terminal:
+        while instant is not None and instant < 500 and ALTERNATE_ON not in terminal.received:
             terminal.listen(0.001)
-        terminal.listen(instant / 1000)
+        terminal.listen((instant or 0) / 1000)
         terminal.hang_up()
         terminal.wait_exit()
 
@@ -366,22 +332,16 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.campaign
 @pytest.mark.parametrize("where", ["on_unmount", "stop_loading", "exit", "_load"])
 def test_a_signal_ends_it_whatever_it_waits_for(job, environment, tmp_path, where):
-    script = tmp_path / "never.py"
-    script.write_text(NEVER_ENDING.format(where=where))
-    with in_a_shell([sys.executable, str(script), *job], environment) as terminal:
-        terminal.wait_for("1 Ovw")
+    (tmp_path / "never.py").write_text(NEVER_ENDING.format(where=where))
+    with in_a_shell([sys.executable, str(tmp_path / "never.py"), *job], environment, "1 Ovw") as terminal:
         terminal.kill(signal.SIGTERM)
         assert_clean(terminal, {143})
 
 
 @pytest.mark.campaign
 def test_a_stopped_job_that_the_shell_kills_is_gone(job, environment):
-    with Terminal(["bash", "--norc", "-i"], environment) as terminal:
-        terminal.wait_for("shell$")
-        terminal.send(f"{shlex.join([*WITHOUT_FINDINGS, *job])}\n".encode())
-        terminal.wait_for("? help")
-        terminal.press("ctrl+z")
-        terminal.wait_for("Stopped")
+    with in_bash([*WITHOUT_FINDINGS, *job], environment) as terminal:
+        terminal.press("ctrl+z", until="Stopped")
         # Bash's wait returns at once for a job that it still counts as stopped;
         # continuing the job through bash makes it wait for the end.
         terminal.send(b"kill %1; kill -CONT %1; wait %1; echo status $?\n")

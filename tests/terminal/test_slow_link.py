@@ -17,11 +17,9 @@ BEHIND = 4 * RATE
 @pytest.fixture(scope="module")
 def terminal(job) -> Iterator[Terminal]:
     env = {"NSYSTUI_CACHE_DIR": str(Path(job[0]).parent / "cache"), "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}
-    with Terminal([*WITHOUT_FINDINGS, *job], env, rate=RATE) as running:
-        running.wait_for("? help")
+    with Terminal([*WITHOUT_FINDINGS, *job], env, rate=RATE, ready="? help") as running:
         for key, title in {"2": "│2 Krn│", "3": "│3 NCCL│", "6": "│6 Evt│"}.items():
-            running.press(key)
-            running.wait_for(title)
+            running.press(key, until=title)
             running.settle(quiet=1.0)
         yield running
 
@@ -36,25 +34,20 @@ def hold(terminal: Terminal, *keys: str, times: int, every: float) -> int:
     return terminal.bytes_since_mark
 
 
-def test_a_page_key_held_down_stops_where_it_is_let_go(terminal):
+def test_a_page_key_held_down_stops_where_it_is_let_go_and_screens_in_a_hurry_end_at_the_last(terminal):
     terminal.press("6")
     terminal.settle(quiet=1.0)
     before = terminal.text
-    assert hold(terminal, "pagedown", times=90, every=1 / 30) <= BEHIND
-    assert terminal.text != before
+    assert hold(terminal, "pagedown", times=90, every=1 / 30) <= BEHIND and terminal.text != before
 
-
-def test_screens_in_a_hurry_end_at_the_last(terminal):
     assert hold(terminal, "2", "3", "6", times=45, every=0.1) <= BEHIND
-    assert "│6 Evt│" in terminal.screen[0]
+    assert "│6 Evt│" in terminal.screen[0], "the last of many screens"
 
 
 def test_every_single_key_answers(terminal):
     """Nothing is pressed before the last answer is seen."""
     answers = {"2": " names", "?": "╭─────", "escape": "? help", "/": "\nfind", "n": "\nfind n"}
     for key, words in answers.items():
-        terminal.mark()
-        terminal.press(key)
-        terminal.answer(quiet=1.0)
+        terminal.cost(key, quiet=1.0)
         assert words in terminal.text, key
     terminal.press("escape")

@@ -8,14 +8,14 @@ import shlex
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from harness import Terminal, modes_left
+from harness import PROGRAM, Terminal, assert_ends_well
 from synthetic import training_job
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
@@ -47,20 +47,19 @@ class Server:
     port: int
     paths: Sequence[str]
 
-    def login(self, command: str, env: dict[str, str | None] | None = None, **size: int) -> Terminal:
+    def login(self, command: str, env: dict[str, str | None] | None = None, **options: Any) -> Terminal:
         """``ssh -tt`` that runs a command."""
-        options = [
+        flags = [
             *("-F", "none", "-tt", "-p", str(self.port), "-i", str(self.directory / "user")),
             *("-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={self.directory}/known"),
             *("-o", "SendEnv=LANG LC_* COLORTERM NO_COLOR", "-o", "LogLevel=ERROR", "-o", "EscapeChar=none"),
         ]
-        return Terminal(["ssh", *options, f"{getpass.getuser()}@127.0.0.1", command], env, **size)
+        return Terminal(["ssh", *flags, f"{getpass.getuser()}@127.0.0.1", command], env, **options)
 
     @property
     def program(self) -> str:
         """The command that opens the job, noting its process."""
-        cache = self.directory / "cache"
-        words = [sys.executable, "-m", "nsystui", *self.paths]
+        cache, words = self.directory / "cache", [*PROGRAM, *self.paths]
         return f"echo $$ > {self.directory}/shell; NSYSTUI_CACHE_DIR={cache} exec {shlex.join(words)}"
 
     @property
@@ -102,16 +101,12 @@ def server(tmp_path_factory) -> Iterator[Server]:
 
 
 def test_keys_and_sizes_go_through_and_the_mouse_is_left_alone(server):
-    with server.login(server.program) as terminal:
-        terminal.wait_for("? help")
-        terminal.press("2")
-        terminal.wait_for(" names")
+    with server.login(server.program, ready="? help") as terminal:
+        terminal.press("2", until=" names")
         terminal.resize(120, 36)
         terminal.wait_until(lambda: len(terminal.screen[0]) > 100 and terminal.screen[-1], "screen of the new size")
         assert b"\x1b[?1003h" not in terminal.received
-        terminal.press("q")
-        assert terminal.wait_exit() == 0
-        assert modes_left(terminal.received) == set()
+        assert_ends_well(terminal)
 
 
 @pytest.mark.parametrize(
@@ -124,27 +119,20 @@ def test_keys_and_sizes_go_through_and_the_mouse_is_left_alone(server):
     ],
 )
 def test_the_terminal_of_the_other_end_decides(server, env, is_ascii, colours):
-    with server.login(server.program, env) as terminal:
-        terminal.wait_for("? help")
-        terminal.press("2")
-        terminal.wait_for(" names")
-        terminal.press("q")
-        assert terminal.wait_exit() == 0
-        assert terminal.received.isascii() is is_ascii
-        assert colours in terminal.received
-        if "NO_COLOR" in env:
-            assert b"38;5;" not in terminal.received and b"38;2;" not in terminal.received
+    with server.login(server.program, env, ready="? help") as terminal:
+        terminal.press("2", until=" names")
+        assert_ends_well(terminal)
+        assert terminal.received.isascii() is is_ascii and colours in terminal.received
+        assert "NO_COLOR" not in env or not any(one in terminal.received for one in (b"38;5;", b"38;2;"))
 
 
 def test_a_dumb_terminal_is_told_what_works(server):
     with server.login(server.program, {"TERM": "dumb"}) as terminal:
-        assert terminal.wait_exit() == 2
-        assert b"cannot place a cursor" in terminal.received
+        assert terminal.wait_exit() == 2 and b"cannot place a cursor" in terminal.received
 
 
 def test_a_connection_that_drops_ends_the_program(server):
-    with server.login(server.program) as terminal:
-        terminal.wait_for("? help")
+    with server.login(server.program, ready="? help") as terminal:
         terminal.press("2")
         terminal.kill(9)  # the client: the server sees a broken connection
         terminal.wait_exit()

@@ -35,6 +35,12 @@ def two_ranks(written_once: Callable[..., list[Path]]) -> list[Path]:
 
 
 @pytest.fixture(scope="session")
+def job(two_ranks: list[Path]) -> list[Path]:
+    """The job of most tests of keys."""
+    return two_ranks
+
+
+@pytest.fixture(scope="session")
 def cache(cache_directory: Path) -> Path:
     """Where the screens keep columns: what one test has read the next one finds."""
     return cache_directory

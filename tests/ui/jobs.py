@@ -11,25 +11,58 @@ from typing import Any
 
 import pytest
 from idle import until_idle  # pilots wait until the program rests
+from textual.app import App, ComposeResult
 from textual.events import Key
+from textual.message import Message
 from textual.pilot import Pilot
 from textual.strip import Strip
 
 from nsystui.questions.opening import Source
-from nsystui.ui.app import NsystuiApp
+from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.widgets.lines import ChoiceLine
+from nsystui.ui.widgets.repainting import ThrottledScreen
 
 NARROW, WIDE = (80, 24), (120, 36)
 
 
+class WidgetApp(App[None]):
+    """Widgets alone, the lines of the first one, and what they said."""
+
+    def __init__(self, *widgets: Any) -> None:
+        super().__init__()
+        self.widgets = widgets
+        self.heard: list[Message] = []
+
+    def get_default_screen(self) -> ThrottledScreen[None]:
+        return ThrottledScreen(id="_default")
+
+    def compose(self) -> ComposeResult:
+        yield from self.widgets
+
+    def hear(self, message: Message) -> None:
+        self.heard.append(message)
+
+    def lines(self) -> list[str]:
+        """The lines that the first widget draws, without blanks at the right."""
+        widget = self.widgets[0]
+        return [widget.render_line(y).text.rstrip() for y in range(widget.size.height)]
+
+
+@contextlib.asynccontextmanager
+async def shown(app: Any, size: tuple[int, int] = NARROW) -> AsyncIterator[tuple[Any, Pilot[Any]]]:
+    """An application in Textual's test driver, with the one who presses its keys."""
+    async with app.run_test(size=size) as pilot:
+        yield app, pilot
+
+
 @contextlib.asynccontextmanager
 async def running(
-    files: Iterable[Path], cache: Path | None, size: tuple[int, int] = NARROW
+    files: Iterable[Path], cache: Path | None, size: tuple[int, int] = NARROW, *keys: str, look: Look | None = None
 ) -> AsyncIterator[tuple[NsystuiApp, Any]]:
-    """The program on these files, with everything loaded and shown."""
-    app = NsystuiApp(Source(tuple(map(str, files)), cache))
-    async with app.run_test(size=size) as pilot:
+    """The program on these files, with everything loaded and shown, and then these keys pressed."""
+    async with shown(NsystuiApp(Source(tuple(map(str, files)), cache), look or Look()), size) as (app, pilot):
         await pilot.pause()
+        await pilot.press(*keys)
         yield app, pilot
 
 
@@ -89,9 +122,20 @@ def line_with(app: NsystuiApp, words: str) -> str:
     return found
 
 
+def name_of_screen(app: NsystuiApp) -> str:
+    """The name of the class of the screen that is shown."""
+    return type(app.screen).__name__
+
+
 def last_line(app: NsystuiApp) -> str:
     """The keys, or what a key said."""
     return screen_text(app)[-1]
+
+
+def shows(app: NsystuiApp, *texts: str) -> None:
+    """Each of these texts stands on the screen; fails for one that does not."""
+    for text in texts:
+        line_with(app, text)
 
 
 def view_bar(app: NsystuiApp) -> str:
@@ -106,7 +150,29 @@ def cells(app: NsystuiApp, key: str) -> list[Any]:
     return [row[place] for row in answer.page(0, len(answer))]
 
 
-async def answer(app: NsystuiApp, pilot: Any, text: str) -> None:
-    """Puts ``text`` into the open prompt and submits it."""
+async def press(pilot: Any, *keys: str) -> Any:
+    """Presses keys and gives the program, for a line that says what is to be seen after them."""
+    await pilot.press(*keys)
+    return pilot.app
+
+
+async def rested(pilot: Any) -> Any:
+    """The program when it has nothing left to do."""
+    await pilot.pause()
+    return pilot.app
+
+
+async def resize(pilot: Any, columns: int, lines: int) -> Any:
+    """Gives the terminal another size, and the program when everything is drawn in it."""
+    await pilot.resize_terminal(columns, lines)
+    await pilot.pause()
+    return pilot.app
+
+
+async def answer(app: NsystuiApp, pilot: Any, text: str, *keys: str) -> NsystuiApp:
+    """Puts ``text`` into the prompt, the open one or that which ``keys`` open, submits it, and gives the program."""
+    if keys:
+        await pilot.press(*keys)
     app.screen.prompt.value = text
     await pilot.press("enter")
+    return app

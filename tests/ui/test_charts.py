@@ -5,37 +5,39 @@ from __future__ import annotations
 import math
 from itertools import product
 
-from textual.app import App, ComposeResult
-from textual.message import Message
+from jobs import WidgetApp, press, resize, rested, shown
 
 from nsystui.base.text import width_of
 from nsystui.questions.algebra.distributions import Density
 from nsystui.ui.widgets.charts import Lane, StripChart
 from nsystui.ui.widgets.plots import blocks, histogram_lines, plot_lines, tick_line, time_axis
-from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.stacks import Cell, dominant, half_cells, shade_blocks, shades, stack_cells
 
 MS = 1_000_000
 S = 1_000_000_000
 
 
-def test_blocks_stand_for_shares_and_a_dot_for_no_data():
-    assert blocks([0.0, 0.124, 0.125, 0.5, 0.99, 1.0, math.nan, -1, 7], 9) == " ▁▂▅██· █"
-
-
-def test_more_bins_than_columns_keep_their_peaks_and_fewer_repeat():
-    assert blocks([0.0, 1.0, 0.0, 0.0, math.nan, math.nan], 3) == "█ ·"
-    assert blocks([math.nan, 0.0], 1) == " "
-    assert blocks([0.0, 1.0], 6) == "   ███"
-    assert blocks([], 3) == "   "
+def test_blocks_stand_for_shares_a_dot_for_no_data_and_the_peaks_of_many_bins_are_kept():
+    nan = math.nan
+    for bins, width, text in (
+        ([0.0, 0.124, 0.125, 0.5, 0.99, 1.0, nan, -1, 7], 9, " ▁▂▅██· █"),
+        ([0.0, 1.0, 0.0, 0.0, nan, nan], 3, "█ ·"),
+        ([nan, 0.0], 1, " "),
+        ([0.0, 1.0], 6, "   ███"),
+        ([], 3, "   "),
+    ):
+        assert blocks(bins, width) == text
 
 
 def test_an_axis_has_round_times_in_their_columns():
-    assert time_axis(6 * S, 7 * S, 50) == "│6.0 s    │6.2 s    │6.4 s    │6.6 s    │6.8 s    "
-    assert time_axis(0, 800_000, 40) == "│0 µs     │200 µs   │400 µs   │600 µs   "
-    axis = time_axis(6_412_018_000, 6_412_020_000, 80)
-    assert axis.startswith("│6.412 018 0 s")
-    assert "│6.412 019 0 s" in axis
+    for low, high, width, start in (
+        (6 * S, 7 * S, 50, "│6.0 s    │6.2 s    │6.4 s    │6.6 s    │6.8 s    "),
+        (0, 800_000, 40, "│0 µs     │200 µs   │400 µs   │600 µs   "),
+        (6_412_018_000, 6_412_020_000, 80, "│6.412 018 0 s"),
+    ):
+        assert time_axis(low, high, width).startswith(start)
+    assert "│6.412 019 0 s" in time_axis(6_412_018_000, 6_412_020_000, 80)
+    assert tick_line([(0, "10"), (2, "11"), (6, "12")], 10) == "│ │11 │12 ", "a label without room is left out"
 
 
 def test_an_axis_is_as_wide_as_asked_and_its_labels_do_not_touch():
@@ -44,24 +46,24 @@ def test_an_axis_is_as_wide_as_asked_and_its_labels_do_not_touch():
         axis = time_axis(low, high, width)
         assert len(axis) == width
         assert all(label == "" or label.endswith(" ") for label in axis.split("│")[1:-1]), (axis, width)
-    assert time_axis(5, 5, 10) == " " * 10
-    assert time_axis(0, 5, 0) == ""
+    assert time_axis(5, 5, 10) == " " * 10 and time_axis(0, 5, 0) == ""
 
 
-def test_histogram_bars_share_one_scale():
-    assert histogram_lines(["320 µs", "400 µs", "1 ms", ">2 ms"], [14, 6110, 3055, 0], 24) == [
+def test_histogram_bars_share_one_scale_and_leave_where_there_is_only_room_for_labels_and_counts():
+    lines = [
         "320 µs ▁              14",
         "400 µs ▇▇▇▇▇▇▇▇▇▇▇ 6,110",
         "  1 ms ▇▇▇▇▇▇      3,055",
         " >2 ms                 0",
     ]
-
-
-def test_a_histogram_too_narrow_for_bars_keeps_labels_and_counts():
-    assert histogram_lines(["320 µs", "400 µs"], [14, 6110], 13) == [" 320 µs    14", " 400 µs 6,110"]
+    assert histogram_lines(["320 µs", "400 µs", "1 ms", ">2 ms"], [14, 6110, 3055, 0], 24) == lines
+    for labels, counts, width, lines in (
+        (["320 µs", "400 µs"], [14, 6110], 13, [" 320 µs    14", " 400 µs 6,110"]),
+        ([], [], 20, []),
+        (["all"], [0], 20, ["all" + " " * 16 + "0"]),
+    ):
+        assert histogram_lines(labels, counts, width) == lines
     assert [width_of(line) for line in histogram_lines(["<64KiB", "a\x1b[31m"], [1, 2], 5)] == [5, 5]
-    assert histogram_lines([], [], 20) == []
-    assert histogram_lines(["all"], [0], 20) == ["all" + " " * 16 + "0"]
 
 
 def test_marks_of_a_plot_grow_with_the_points_and_its_ends_have_labels():
@@ -90,27 +92,14 @@ class SizedChart(StripChart):
         self.set_lanes(lanes, 6 * S, 7 * S)
 
 
-class ChartApp(App[None]):
+class ChartApp(WidgetApp):
     """A chart, and its messages."""
 
     def __init__(self, lanes: int = 16) -> None:
-        super().__init__()
         self.chart = SizedChart(lanes)
-        self.heard: list[Message] = []
+        super().__init__(self.chart)
 
-    def get_default_screen(self) -> ThrottledScreen[None]:
-        return ThrottledScreen(id="_default")
-
-    def compose(self) -> ComposeResult:
-        yield self.chart
-
-    def on_strip_chart_cursor_moved(self, message: StripChart.CursorMoved) -> None:
-        self.heard.append(message)
-
-    on_strip_chart_selected = on_strip_chart_cursor_moved
-
-    def lines(self) -> list[str]:
-        return [self.chart.render_line(y).text.rstrip() for y in range(self.chart.size.height)]
+    on_strip_chart_cursor_moved = on_strip_chart_selected = WidgetApp.hear
 
     def reversed_cells(self) -> list[tuple[int, int]]:
         """Where the cursor is drawn in lanes: line and column."""
@@ -125,44 +114,31 @@ class ChartApp(App[None]):
 
 
 async def test_a_chart_draws_a_bin_in_each_column():
-    app = ChartApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(ChartApp()) as (app, pilot):
         assert app.chart.chart_width == 59
         lines = app.lines()
-        assert lines[0].startswith("▸ rank 0      ▁▁▁")
-        assert lines[15].endswith("█    15 %")
+        assert lines[0].startswith("▸ rank 0      ▁▁▁") and lines[15].endswith("█    15 %")
         assert lines[16].startswith("             │6.0 s ")
         assert all(width_of(app.chart.render_line(y).text) == 80 for y in range(24))
-        await pilot.resize_terminal(100, 24)
-        await pilot.pause()
-        assert app.chart.chart_width == 79
-        assert app.lines()[0].count("█") > 5
+        assert (await resize(pilot, 100, 24)).chart.chart_width == 79 and app.lines()[0].count("█") > 5
 
 
 async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
-    app = ChartApp()
-    async with app.run_test(size=(80, 24)) as pilot:
-        columns = []
+    async with shown(ChartApp()) as (app, pilot):
         keys = "right greater_than_sign shift+right left less_than_sign shift+left end right home left l G h g"
-        for key in keys.split():
-            await pilot.press(key)
-            columns.append(app.chart.cursor_column)
+        columns = [(await press(pilot, key)).chart.cursor_column for key in keys.split()]
         assert columns == [1, 11, 21, 20, 10, 0, 58, 58, 0, 0, 1, 58, 57, 0]
-        await pilot.press("right", "down", "down")
-        assert app.reversed_cells() == [(2, 14), (16, 14)]
+        assert (await press(pilot, "right", "down", "down")).reversed_cells() == [(2, 14), (16, 14)]
         assert (app.chart.cursor_lane, app.chart.cursor_column) == (2, 1)
         assert app.lines()[16].startswith("             │6.0 s "), "the cursor took the place of a label"
         assert app.heard[-1] == StripChart.CursorMoved(app.chart)
         assert app.chart.cursor_times == (6 * S + S // 59, 6 * S + 2 * S // 59)
         assert app.chart.time_column(6 * S + S // 2) == 29
-        await pilot.press("enter")
-        assert app.heard[-1] == StripChart.Selected(app.chart)
+        assert (await press(pilot, "enter")).heard[-1] == StripChart.Selected(app.chart)
         await pilot.press("home", *["right"] * 4)
         assert app.lines()[16].startswith("             │6.0 s "), "the blank before the unit is the label's"
-        await pilot.press("right", "right")
-        assert app.lines()[16].startswith("             │6.0 s▲")
-    app = ChartApp(lanes=3)
-    async with app.run_test(size=(80, 24)) as pilot:
+        assert (await press(pilot, "right", "right")).lines()[16].startswith("             │6.0 s▲")
+    async with shown(ChartApp(lanes=3)) as (app, pilot):
         await pilot.press("right")  # through all lanes, where there are few
         assert app.reversed_cells() == [(0, 14), (1, 14), (2, 14), (3, 14)]
 
@@ -172,99 +148,67 @@ def glyphs(rows: list[list[Cell]]) -> list[str]:
 
 
 def test_a_stack_fills_its_rows_from_below_and_idle_time_stays_blank():
-    stack = (("compute", [0.5, 0.25, 1.0, 0.0]), ("nccl", [0.25, 0.25, 0.0, 0.0]))
-    rows = stack_cells(stack, 4, 2)
-    assert glyphs(rows) == ["▄ █ ", "█▄█ "]
-    assert rows[0][0] == ("▄", "nccl", "") and rows[1][0] == ("█", "compute", "")
+    rows = stack_cells((("compute", [0.5, 0.25, 1.0, 0.0]), ("nccl", [0.25, 0.25, 0.0, 0.0])), 4, 2)
+    assert glyphs(rows) == ["▄ █ ", "█▄█ "] and rows[0][0] == ("▄", "nccl", "") and rows[1][0] == ("█", "compute", "")
     assert rows[1][1] == ("▄", "compute", "nccl"), "both colours of a cell that is full"
+    little = glyphs(stack_cells((("compute", [0.001, math.nan, 0.0]),), 3, 2))
+    assert little == ["   ", "▁· "], "a little work is seen, and no data is not idle"
+    plain = glyphs(stack_cells((("compute", [0.5]), ("nccl", [0.5])), 1, 2, is_plain=True))
+    assert plain == ["╱", "█"], "without colours shading tells the parts"
 
 
-def test_a_little_work_is_seen_and_no_data_is_not_idle():
-    rows = stack_cells((("compute", [0.001, math.nan, 0.0]),), 3, 2)
-    assert glyphs(rows) == ["   ", "▁· "]
-
-
-def test_without_colours_shading_tells_the_parts_of_a_stack():
-    stack = (("compute", [0.5]), ("nccl", [0.5]))
-    assert glyphs(stack_cells(stack, 1, 2, is_plain=True)) == ["╱", "█"]
-
-
-def test_two_lanes_share_a_row_by_halves():
-    assert half_cells(["compute", "", "nccl", ""], ["compute", "nccl", "", ""]) == [
-        ("█", "compute", ""),
-        ("▄", "nccl", ""),
-        ("▀", "nccl", ""),
-        (" ", "", ""),
-    ]
+def test_two_lanes_share_a_row_by_halves_and_shades_are_darker_for_more():
+    halves = [("█", "compute", ""), ("▄", "nccl", ""), ("▀", "nccl", ""), (" ", "", "")]
+    assert half_cells(["compute", "", "nccl", ""], ["compute", "nccl", "", ""]) == halves
     assert dominant((("compute", [0.3, 0.2]), ("nccl", [0.4, 0.2])), 2) == ["nccl", ""]
-
-
-def test_shades_are_darker_for_more_and_nothing_for_nothing():
     assert shades([0.0, 0.01, 0.5, 1.0, math.nan], 5, "nccl") == ["", "nccl:1", "nccl:4", "nccl:7", "·"]
     assert shade_blocks([0.0, 0.01, 0.5, 1.0, math.nan], 5) == " ░▒█·"
 
 
-def test_a_tick_label_without_room_is_left_out():
-    assert tick_line([(0, "10"), (2, "11"), (6, "12")], 10) == "│ │11 │12 "
-
-
 async def test_a_high_lane_is_one_lane_to_the_cursor():
-    app = ChartApp(lanes=0)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(ChartApp(lanes=0)) as (app, pilot):
         bins = [0.5] * app.chart.chart_width
         notes = (("compute", "50.0"),)
         lanes = [Lane(f"rank {n}", bins, stack=(("compute", bins),), height=4, notes=notes) for n in range(9)]
         app.chart.set_lanes(lanes, 0, S, ticks=[(S // 2, "7")])
-        await pilot.press("down")
-        lines = app.lines()
+        lines = (await press(pilot, "down")).lines()
         assert lines[4].startswith("▸ rank 1") and lines[5].startswith("   █ 50.0")
         assert lines[23].startswith("  step") and "│7" in lines[23] and "0.0 s" in lines[22]
         await pilot.press(*["down"] * 7)
-        assert app.chart.cursor_lane == 8
-        assert any(line.startswith("▸ rank 8") for line in app.lines())
+        assert app.chart.cursor_lane == 8 and any(line.startswith("▸ rank 8") for line in app.lines())
 
 
 async def test_the_lanes_of_a_half_row_have_the_cursor_one_after_the_other():
-    app = ChartApp(lanes=0)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(ChartApp(lanes=0)) as (app, pilot):
         bins = [1.0] * app.chart.chart_width
         lanes = [Lane(f"r{n}", bins, f"{n}", "nccl") for n in range(40)]
         app.chart.set_lanes(lanes, 0, S, halves=True)
         assert app.lines()[1].startswith("  r2 r3 ") and app.lines()[1].endswith("2 3")
         await pilot.press("down", "down", "down")
-        assert app.chart.cursor_lane == 3
-        assert app.lines()[1].startswith("▸ r3 ")
-        assert app.lines()[1][13] == "▄"
+        assert app.chart.cursor_lane == 3 and app.lines()[1].startswith("▸ r3 ") and app.lines()[1][13] == "▄"
 
 
 async def test_many_lanes_scroll():
-    app = ChartApp(lanes=64)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(ChartApp(lanes=64)) as (app, pilot):
         await pilot.press(*["down"] * 23)
-        assert app.chart.cursor_lane == 23
-        assert any(line.startswith("▸ rank 23") for line in app.lines())
+        assert app.chart.cursor_lane == 23 and any(line.startswith("▸ rank 23") for line in app.lines())
         assert "6.0 s" in app.lines()[23]
-        await pilot.press("pagedown", "pagedown", "pagedown")
-        assert app.lines()[22].startswith("▸ rank 63")
-        await pilot.press(*["pageup"] * 3)
-        assert app.lines()[0].startswith("▸ rank 0")
+        assert (await press(pilot, "pagedown", "pagedown", "pagedown")).lines()[22].startswith("▸ rank 63")
+        assert (await press(pilot, *["pageup"] * 3)).lines()[0].startswith("▸ rank 0")
 
 
 async def test_a_span_is_marked_between_two_presses():
-    app = ChartApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(ChartApp()) as (app, pilot):
         await pilot.press("greater_than_sign", "space", "right", "right", "space", "right")
         assert app.chart.span == (10, 12)
         assert app.chart.span_times == (app.chart.column_times(10)[0], app.chart.column_times(12)[1])
         assert app.lines()[16][23:26] == "━━━"
-        await pilot.press("space")
-        assert app.chart.span is None
+        assert (await press(pilot, "space")).chart.span is None
         app.chart.mark_span(3, 5)
         assert app.chart.span == (3, 5)
         await pilot.press("home", "greater_than_sign", "greater_than_sign", "greater_than_sign")
         before = app.chart.cursor_times
-        await pilot.resize_terminal(138, 24)
-        await pilot.pause()
+        await resize(pilot, 138, 24)
         assert before[0] <= app.chart.cursor_times[0] <= before[1]
         app.chart.mark_span(3, 5)
         app.chart.set_lanes(app.chart.lanes, 0, S)
@@ -272,10 +216,7 @@ async def test_a_span_is_marked_between_two_presses():
 
 
 async def test_labels_are_safe_and_an_empty_chart_draws():
-    app = ChartApp(lanes=0)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("down", "right", "enter", "space", "pagedown", "end")
-        assert "".join(app.lines()) == ""
+    async with shown(ChartApp(lanes=0)) as (app, pilot):
+        assert "".join((await press(pilot, "down", "right", "enter", "space", "pagedown", "end")).lines()) == ""
         app.chart.set_lanes([Lane("a\x1b[31m[b]", [1.0], "\x07")], 0, 10)
-        await pilot.pause()
-        assert app.lines()[0].startswith("▸ a␛[31m[b]")
+        assert (await rested(pilot)).lines()[0].startswith("▸ a␛[31m[b]")

@@ -5,27 +5,28 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
-from jobs import painted
+from jobs import WIDE, painted, running
 from rich.terminal_theme import TerminalTheme
 
 from nsystui.base.colours import CATEGORIES
-from nsystui.questions.opening import Source
 from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.widgets.categories import fill_class
 
-XTERM = (
-    [(0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205), (229, 229, 229)],
-    [
-        *((127, 127, 127), (255, 0, 0), (0, 255, 0), (255, 255, 0)),
-        *((92, 92, 255), (255, 0, 255), (0, 255, 255), (255, 255, 255)),
-    ],
-)
+GREYS = [(0, 0, 0), (229, 229, 229), (127, 127, 127), (255, 255, 255)]
+DIM = [(205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205)]
+BRIGHT = [(255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255), (255, 0, 255), (0, 255, 255)]
+XTERM = ([GREYS[0], *DIM, GREYS[1]], [GREYS[2], *BRIGHT, GREYS[3]])
 DARK = TerminalTheme((0, 0, 0), (229, 229, 229), *XTERM)
 LIGHT = TerminalTheme((255, 255, 255), (0, 0, 0), *XTERM)
 
 TABLES = (("1",), ("2",), ("3",), ("5",), ("6",), ("7",), ("question_mark",), ("ctrl+p",))
 CHARTS = (("4",), ("7", "h"), ("L",))
+
+
+in_campaign = partial(pytest.param, marks=pytest.mark.campaign)
 
 
 def luminance(colour: tuple[int, int, int]) -> float:
@@ -69,20 +70,16 @@ def weak(app: NsystuiApp, terminal: TerminalTheme) -> dict[tuple[object, ...], s
     ("look", "theme", "terminals", "screens"),
     [
         pytest.param(Look(), "textual-dark", (DARK,), (*TABLES, *CHARTS), id="dark"),
-        pytest.param(Look(light=True), None, (LIGHT,), (*TABLES, *CHARTS), id="light", marks=pytest.mark.campaign),
-        pytest.param(
-            Look(few_colors=True, light=True), None, (LIGHT,), TABLES, id="16 on light", marks=pytest.mark.campaign
-        ),
+        in_campaign(Look(light=True), None, (LIGHT,), (*TABLES, *CHARTS), id="light"),
         # The blocks of charts have the palette of the terminal's user.
-        pytest.param(Look(few_colors=True), None, (DARK, LIGHT), TABLES, id="16 colours", marks=pytest.mark.campaign),
+        in_campaign(Look(few_colors=True, light=True), None, (LIGHT,), TABLES, id="16 on light"),
+        in_campaign(Look(few_colors=True), None, (DARK, LIGHT), TABLES, id="16 colours"),
     ],
 )
 async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, terminals, screens):
-    app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look)
-    if theme is not None:
-        app.theme = theme
     hard = {}
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with running(demo_job, cache_directory, WIDE, look=look) as (app, pilot):
+        app.theme = theme or app.theme
         for keys in screens:
             await pilot.press(*keys)
             for terminal in terminals:
@@ -94,9 +91,7 @@ async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, te
 
 @pytest.mark.parametrize(("look", "terminal"), [(Look(), DARK), (Look(light=True), LIGHT)], ids=["dark", "light"])
 async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_directory, look, terminal):
-    app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), look)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.press("4")
+    async with running(demo_job, cache_directory, WIDE, "4", look=look) as (app, _):
         chart = app.screen.query_one("#chart")
         names = [name for name in CATEGORIES if name not in ("better", "worse", "idle", "nvtx")]
         fills = {name: chart.get_component_rich_style(fill_class(name)).color.get_truecolor(terminal) for name in names}
@@ -106,9 +101,7 @@ async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_d
 
 
 async def test_sixteen_colours_are_enough_for_the_gpu(demo_job, cache_directory):
-    app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), Look(few_colors=True))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.press("4")
+    async with running(demo_job, cache_directory, WIDE, "4", look=Look(few_colors=True)) as (app, _):
         segments = [segment for strip in painted(app) for segment in strip if segment.style and segment.style.color]
         colours = {style.color.number for text, style, _ in segments if "█" in text}
         assert {2, 3, 14} <= colours, "compute, NCCL, metrics"

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from jobs import WIDE, running, screen_text
+from jobs import WIDE, name_of_screen, press, rested, running, screen_text
 from support import native
 
 from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
-from nsystui.ui.screens.events import EventsScreen
-
-
-@pytest.fixture
-def job(two_ranks):
-    return two_ranks
 
 
 def details(app) -> str:
@@ -37,15 +31,12 @@ def kernel(path, row: int) -> tuple[int, int]:
 
 
 async def test_an_nccl_kernel_says_its_step_message_and_who_came_last(job, cache):
-    async with running(job, cache, WIDE) as (app, pilot):
-        await pilot.press("3", "enter")
+    async with running(job, cache, WIDE, "3", "enter") as (app, pilot):
         rows = app.screen.table.answer.records()
         here = next(number for number, row in enumerate(rows) if row["collective"] == "AllReduce")
         app.screen.table.move_to(here)
-        await pilot.pause()
-        seen = [details(app)]
-        await pilot.press("enter")
-        assert isinstance(app.screen, EventsScreen)
+        seen = [details(await rested(pilot))]
+        assert name_of_screen(await press(pilot, "enter")) == "EventsScreen"
         values = app.screen.values()
         rank = int(values["rank"])
         assert values["kind"] == "nccl"
@@ -72,38 +63,31 @@ async def test_an_nccl_kernel_says_its_step_message_and_who_came_last(job, cache
 
 
 async def test_a_launch_says_its_step_and_a_kernel_its_full_name(job, cache):
-    async with running(job, cache, WIDE) as (app, pilot):
-        await pilot.press("2")
+    async with running(job, cache, WIDE, "2") as (app, pilot):
         table = app.screen.table
         rows = table.answer.records()
         here = next(number for number, row in enumerate(rows) if row["smart"] != row["name"])
         table.move_to(here)
         await pilot.pause()
         assert "".join(rows[here]["name"].split()) in "".join(details(app).split())
-        await pilot.press("home", "enter", "enter")
-        values = app.screen.values()
+        values = (await press(pilot, "home", "enter", "enter")).screen.values()
         assert f"step {step_of(job[int(values['rank'])], int(values['correlation_id']))} " in details(app)
 
 
 @pytest.mark.campaign
 async def test_of_one_rank_alone_nobody_came_last(job, cache):
-    async with running(job[:1], cache, WIDE) as (app, pilot):
-        await pilot.press("3", "enter")
+    async with running(job[:1], cache, WIDE, "3", "enter") as (app, _):
         assert "comm " in details(app) and "transfer" not in details(app) and "last" not in details(app)
 
 
 @pytest.mark.campaign
 async def test_events_show_smart_names_and_keep_full_ones(shared_export, cache):
-    path = shared_export("ddp-a100-rank0of4")
-    async with running([path], cache, WIDE) as (app, pilot):
-        await pilot.press("2")
+    async with running([shared_export("ddp-a100-rank0of4")], cache, WIDE, "2") as (app, pilot):
         full = str(app.screen.values()["name"])
         smart = app.job.smart_names()[full]
         assert smart != full
-        await pilot.press("enter")
-        assert any(smart in line for line in screen_text(app)[:4])  # the way here
-        await pilot.press("enter")
-        assert app.screen.values()["name"] == full
+        assert any(smart in line for line in screen_text(await press(pilot, "enter"))[:4])  # the way here
+        assert (await press(pilot, "enter")).screen.values()["name"] == full
         row = next(line for line in screen_text(app) if line.startswith("▸"))
         assert smart[:20] in row and "void " not in row
         columns = [column.header for column in app.screen.answer_to_export().columns]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import WIDE, answer, cells, line_with, running, screen_text
+from jobs import NARROW, WIDE, answer, cells, line_with, name_of_screen, press, rested, running, screen_text, shown
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import NAME, Column, Unit
@@ -22,10 +22,7 @@ from nsystui.questions.opening import Source
 from nsystui.questions.recipes import recipe_named
 from nsystui.ui.app import DiffApp, Look
 from nsystui.ui.pictures.diff import change_styles, with_bars, without_bars
-from nsystui.ui.screens.diff import DiffScreen, OtherJobScreen
-from nsystui.ui.screens.host import HostScreen
-from nsystui.ui.screens.kernels import KernelsScreen
-from nsystui.ui.screens.overview import OverviewScreen
+from nsystui.ui.screens.diff import OtherJobScreen
 
 
 @pytest.fixture(scope="session")
@@ -42,8 +39,7 @@ async def comparing(
     files: Sequence[Sequence[Path]], cache: Path, size: tuple[int, int] = WIDE, sides: Any = whole
 ) -> AsyncIterator[tuple[DiffApp, Any]]:
     sources = [Source(tuple(map(str, own)), cache) for own in files]
-    app = DiffApp(sources, sides, Options(), Look())
-    async with app.run_test(size=size) as pilot:
+    async with shown(DiffApp(sources, sides, Options(), Look()), size) as (app, pilot):
         yield app, pilot
 
 
@@ -53,26 +49,16 @@ def keys_of(text: str) -> list[str]:
     return [named.get(character, character) for character in text]
 
 
-# Two ranks of the open job
-
-
 @pytest.mark.campaign
 async def test_two_ranks_that_are_marked_are_compared(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("x")
+    async with running(demo_job, cache_directory, NARROW, "x") as (app, pilot):
         line_with(app, "A = rank 0: x on another rank compares")
-        await pilot.press("x")
-        line_with(app, "mark cleared: rank 0")
-        await pilot.press("x", "down", "down", "x")
-        assert isinstance(app.screen, DiffScreen)
-        assert line_with(app, "[A] rank 0   [B] rank 2")
-        assert line_with(app, "[summary]")
-        await pilot.press("escape")
-        assert isinstance(app.screen, OverviewScreen)
-        await pilot.press("7")
-        ranks = cells(app, "rank")
-        await pilot.press("x", "down", "x")
-        assert line_with(app, f"[A] rank {ranks[0]}   [B] rank {ranks[1]}")
+        line_with(await press(pilot, "x"), "mark cleared: rank 0")
+        assert name_of_screen(await press(pilot, "x", "down", "down", "x")) == "DiffScreen"
+        assert line_with(app, "[A] rank 0   [B] rank 2") and line_with(app, "[summary]")
+        assert name_of_screen(await press(pilot, "escape")) == "OverviewScreen"
+        ranks = cells(await press(pilot, "7"), "rank")
+        assert line_with(await press(pilot, "x", "down", "x"), f"[A] rank {ranks[0]}   [B] rank {ranks[1]}")
 
 
 @pytest.mark.campaign
@@ -85,56 +71,39 @@ async def test_groups_of_ranks_are_typed(demo_job, cache_directory):
             ("a", "write numbers and spans"),
         ):
             await pilot.press("X", "end", *["backspace"] * 5, *keys_of(text), "enter")
-            assert isinstance(app.screen, OverviewScreen), text
+            assert name_of_screen(app) == "OverviewScreen", text
             assert line_with(app, complaint)
             await pilot.press("escape")
         await pilot.press("X", "enter")  # a group without another is compared with all others
         assert line_with(app, "[A] rank 0   [B] ranks 1-3")
         for key in "17":
             await pilot.press(key, "X", "end", *["backspace"] * 5, *keys_of("0,1 -- 2-3"), "enter")
-            assert isinstance(app.screen, DiffScreen)
-            assert line_with(app, "[A] ranks 0-1   [B] ranks 2-3")
-
-
-async def test_one_rank_alone_cannot_be_compared(demo_job, cache_directory):
-    async with running(demo_job[:1], cache_directory) as (app, pilot):
-        await pilot.press("x")
-        line_with(app, "there is one rank only")
+            assert name_of_screen(app) == "DiffScreen" and line_with(app, "[A] ranks 0-1   [B] ranks 2-3")
 
 
 @pytest.mark.campaign
 async def test_enter_goes_from_the_summary_to_a_table_and_to_the_name_on_its_screen(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("x", "down", "x")
+    async with running(demo_job, cache_directory, WIDE, "x", "down", "x") as (app, pilot):
         place = [text.strip() for text in cells(app, "what")].index("kernels")
-        await pilot.press(*["down"] * place, "enter")
-        assert app.screen.name_of_table == "kernels"
+        assert (await press(pilot, *["down"] * place, "enter")).screen.name_of_table == "kernels"
         full = next(name for name in cells(app, "name") if name.startswith("void "))
         smart = app.screen.table.names[full]
         assert line_with(app, smart[:30]) and not any(full[:20] in line for line in screen_text(app)[:-7])
         assert any(full in row for row in app.screen.answer_to_export().rows), "files have full names"
-        await pilot.press("n")
-        assert line_with(app, full[:20]) and app.screen.table.names == {}
+        assert line_with(await press(pilot, "n"), full[:20]) and app.screen.table.names == {}
         name = cells(app, "name")[0]
-        await pilot.press("enter")
-        assert line_with(app, "in A or B? B")
-        await pilot.press("backspace", "a", "enter")
-        assert isinstance(app.screen, KernelsScreen)
+        assert line_with(await press(pilot, "enter"), "in A or B? B")
+        assert name_of_screen(await press(pilot, "backspace", "a", "enter")) == "KernelsScreen"
         assert cells(app, "name") == [name]
         assert [item.rank for item in app.job.ranks if item.task in app.selection.tasks] == [0]
 
 
 @pytest.mark.campaign
 async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("x", "down", "x", "v", "v", "v")
+    async with running(demo_job, cache_directory, NARROW, "x", "down", "x", "v", "v", "v") as (app, pilot):
         place = next(n for n, name in enumerate(cells(app, "name")) if name.endswith("step *"))
-        await pilot.press(*["down"] * place, "enter", "enter")
-        assert app.current_mode == "nvtx"
+        assert (await press(pilot, *["down"] * place, "enter", "enter")).current_mode == "nvtx"
         assert app.selection.name.matches("step 17") and not app.selection.name.matches("data step 17")
-
-
-# Tables
 
 
 async def test_the_tables_of_two_jobs(demo_job, other_job, cache_directory, tmp_path):
@@ -144,46 +113,33 @@ async def test_the_tables_of_two_jobs(demo_job, other_job, cache_directory, tmp_
         assert "GPU operation time per rank" in cells(app, "what"), "the sides have other numbers of ranks"
         assert app.screen.row_details()[0] == [cells(app, "what")[0].strip()]
         target = tmp_path / "out.json"
-        await pilot.press("e")
-        await answer(app, pilot, str(target))
+        await answer(app, pilot, str(target), "e")
         found = {row["what"].strip(): row for row in json.loads(target.read_text())}
         assert found["GPU busy"]["unit"] == "%" and isinstance(found["GPU busy"]["a"], float)
 
         for name in ("kernels", "families", "nvtx", "nccl", "memory", "functions", "calltree", "steps", "summary"):
-            await pilot.press("v")
-            assert line_with(app, f"[{name}]")
-            assert len(app.screen.table.answer)
+            assert line_with(await press(pilot, "v"), f"[{name}]") and len(app.screen.table.answer)
             assert any("B is " in line for line in screen_text(app)) == (name == "summary"), name
-        await pilot.press("V")
-        assert app.screen.name_of_table == "steps"
-        await pilot.press("d")
-        assert app.screen.name_of_table == "nvtx" and "step 0" in " ".join(cells(app, "name"))
-        await pilot.press("d")
-        assert "step *" in " ".join(cells(app, "name"))
+        assert (await press(pilot, "V")).screen.name_of_table == "steps"
+        assert (await press(pilot, "d")).screen.name_of_table == "nvtx" and "step 0" in " ".join(cells(app, "name"))
+        assert "step *" in " ".join(cells(await press(pilot, "d"), "name"))
 
-        await pilot.press("V", "V")
-        assert app.screen.name_of_table == "kernels" and line_with(app, "A/rank")
+        assert (await press(pilot, "V", "V")).screen.name_of_table == "kernels" and line_with(app, "A/rank")
         assert not any("█" in fact or "more ▲" in fact for facts in app.screen.row_details() for fact in facts)
         count = len(app.screen.table.answer)
-        await pilot.press("/", *"nccl", "enter")
-        assert 0 < len(app.screen.table.answer) < count
-        assert line_with(app, 'filter "nccl"')
-        assert all("nccl" in name for name in cells(app, "name"))
-        await pilot.press("escape")
-        assert len(app.screen.table.answer) == count
+        assert 0 < len((await press(pilot, "/", *"nccl", "enter")).screen.table.answer) < count
+        assert line_with(app, 'filter "nccl"') and all("nccl" in name for name in cells(app, "name"))
+        assert len((await press(pilot, "escape")).screen.table.answer) == count
 
         before = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
-        await pilot.press("x")
-        assert line_with(app, "[A] after   [B] before")
+        assert line_with(await press(pilot, "x"), "[A] after   [B] before")
         after = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
         assert after == pytest.approx({name: -change for name, change in before.items()})
 
-        await pilot.press("ctrl+p")
-        text = "\n".join(screen_text(app))
+        text = "\n".join(screen_text(await press(pilot, "ctrl+p")))
         assert "swap A and B" in text and "– view" not in text
         await pilot.press(*"swap")
-        await pilot.press("enter")
-        assert isinstance(app.screen, DiffScreen) and app.screen.sides[0].label == "before"
+        assert name_of_screen(await press(pilot, "enter")) == "DiffScreen" and app.screen.sides[0].label == "before"
 
 
 @pytest.mark.campaign
@@ -191,40 +147,29 @@ async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(
     demo_job, other_job, cache_directory, tmp_path
 ):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        await pilot.press("r")
-        line_with(app, "A and B are fixed here")
-        await pilot.press("v")
-        name = cells(app, "name")[0]
+        line_with(await press(pilot, "r"), "A and B are fixed here")
+        name = cells(await press(pilot, "v"), "name")[0]
         totals = {side: cells(app, f"sum_{side}")[0] for side in "ab"}
         for side in ("b", "a", "b"):
             await pilot.press("enter", "backspace", side, "enter")
-            assert isinstance(app.screen, KernelsScreen) and cells(app, "name") == [name]
+            assert name_of_screen(app) == "KernelsScreen" and cells(app, "name") == [name]
             assert cells(app, "total") == [totals[side]]
             assert f"{side.upper()}: {'after' if side == 'b' else 'before'}" in screen_text(app)[0]
-            await pilot.press("escape")
-            assert isinstance(app.screen, DiffScreen)
+            assert name_of_screen(await press(pilot, "escape")) == "DiffScreen"
 
-        await pilot.press(*["tab"] * 5)
-        assert line_with(app, "[functions]")
+        assert line_with(await press(pilot, *["tab"] * 5), "[functions]")
         sizes = [abs(change) for change in cells(app, "difference")]
         assert sizes == sorted(sizes, reverse=True) and sizes[0]
         name, samples = cells(app, "full_name")[0], cells(app, "own_samples_b")[0]
         await pilot.press("enter", "backspace", "b", "enter")
-        assert isinstance(app.screen, HostScreen) and cells(app, "full_name") == [name]
+        assert name_of_screen(app) == "HostScreen" and cells(app, "full_name") == [name]
         assert cells(app, "own")[0] >= samples  # in the table, those between the first step and the last
-        await pilot.press("escape", "tab")
-        assert line_with(app, "[calltree]")
-        assert cells(app, "parent")[0] == 0
+        assert line_with(await press(pilot, "escape", "tab"), "[calltree]") and cells(app, "parent")[0] == 0
         target = tmp_path / "tree.csv"
-        await pilot.press("e")
-        await answer(app, pilot, str(target))
+        await answer(app, pilot, str(target), "e")
         assert "Total Difference per Step (ns)" in target.read_text().splitlines()[0]
 
-        await pilot.press("1")
-        assert isinstance(app.screen, OverviewScreen) and app.job is app.sides[0].job
-
-
-# Drawing
+        assert name_of_screen(await press(pilot, "1")) == "OverviewScreen" and app.job is app.sides[0].job
 
 
 def test_bars_go_to_both_sides_and_are_as_long_as_the_difference():
@@ -237,22 +182,16 @@ def test_bars_go_to_both_sides_and_are_as_long_as_the_difference():
     assert styles == ["better", "worse", "worse", None, None]
 
 
-@pytest.mark.parametrize(
-    ("what", "difference", "expected"),
-    [
+def test_less_time_is_better_and_a_count_is_neither():
+    for what, difference, expected in (
         ("step time, median", "-13.5 µs", "better"),
         ("time span", "+2.82 s", "worse"),
         ("  kernels", "0 ns", None),
         ("GPU idle", "+0.6 pp", "worse"),
         ("GPU busy", "+0.6 pp", None),
         ("kernels launched", "+12", None),
-    ],
-)
-def test_less_time_is_better_and_a_count_is_neither(what, difference, expected):
-    assert change_styles({"what": what, "difference": difference}).get("difference") == expected
-
-
-# What cannot be compared, and another job from the palette
+    ):
+        assert change_styles({"what": what, "difference": difference}).get("difference") == expected, what
 
 
 @pytest.mark.campaign
@@ -280,25 +219,21 @@ async def test_the_palettes_diff_compares_with_another_job_or_groups_of_ranks(
 
         await ask_for_other()
         line_with(app, "compare with a path, or ranks A -- B")
-        await pilot.press(*keys_of(str(other_job[0].parent)), "enter")
-        assert isinstance(app.screen, DiffScreen)
+        assert name_of_screen(await press(pilot, *keys_of(str(other_job[0].parent)), "enter")) == "OtherJobScreen"
         a, b = app.screen.sides
         assert (a.job, len(b.job.ranks)) == (app.job, 2)
         line_with(app, "[A] ")
-        await pilot.press("2")
-        line_with(app, "esc goes back to them")
-        await pilot.press("escape")
-        assert isinstance(app.screen, OverviewScreen)
-        assert len(app.job.ranks) == 4
+        line_with(await press(pilot, "2"), "esc goes back to them")
+        assert name_of_screen(await press(pilot, "escape")) == "OverviewScreen" and len(app.job.ranks) == 4
 
-        for text, complaint in (
-            ("nowhere.sqlite", "nowhere.sqlite"),
-            ("", "name the exports of the other job"),
-            ('"a', "no closing quotation"),
-        ):
+        names = {
+            "nowhere.sqlite": "nowhere.sqlite",
+            "": "name the exports of the other job",
+            '"a': "no closing quotation",
+        }
+        for text, complaint in names.items():
             await ask_for_other()
-            await answer(app, pilot, text)
-            line_with(app, complaint)
+            line_with(await answer(app, pilot, text), complaint)
             assert app.screen.prompt.is_open
             await pilot.press("escape")
 
@@ -307,9 +242,8 @@ async def test_the_palettes_diff_compares_with_another_job_or_groups_of_ranks(
         screen = OtherJobScreen(app.job, app.source, (str(torn),))
         torn.write_bytes(demo_job[0].read_bytes()[:100_000])
         app.open_screen(screen)
-        await pilot.pause()
-        line_with(app, "nothing to compare with:")
-        assert isinstance(app.screen, OverviewScreen)
+        line_with(await rested(pilot), "nothing to compare with:")
+        assert name_of_screen(app) == "OverviewScreen"
 
         await ask_for_other()
         await pilot.press(*keys_of("0-1 -- 2,3"), "enter")

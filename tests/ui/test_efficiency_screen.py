@@ -6,13 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import WIDE, cells, line_with, running, screen_text
-from synthetic import cpu_only_export
+from jobs import NARROW, WIDE, cells, line_with, name_of_screen, press, resize, running, screen_text
 
 from nsystui.exports.demo import TrainingJob
-from nsystui.ui.screens.efficiency import EfficiencyScreen
-from nsystui.ui.screens.gpu import GpuScreen
-from nsystui.ui.screens.ranks import RanksScreen
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +18,7 @@ def job(written_once: Callable[..., list[Path]]) -> list[Path]:
 
 @pytest.mark.campaign
 async def test_v_shows_factors_and_the_breakdown_of_each_gpu(job, cache_directory):
-    async with running(job, cache_directory) as (app, pilot):
-        await pilot.press("4", "v", "v", "v")
+    async with running(job, cache_directory, NARROW, "4", "v", "v", "v") as (app, pilot):
         for name in ("device parallel efficiency", "├ load balance", "├ communication", "└ orchestration"):
             assert "%" in line_with(app, name)
         assert "unknown: record with `nsys profile -t mpi`" in line_with(app, "MPI parallel")
@@ -31,52 +26,25 @@ async def test_v_shows_factors_and_the_breakdown_of_each_gpu(job, cache_director
         assert cells(app, app.screen.table.answer.columns[0].key) == ["all", "0", "1"]
         for label in ("C only", "N only", "M only", "C+N", "all 3", "idle"):
             assert label in line_with(app, "C only")
-        names = []
-        for _ in range(4):
-            names.append(app.screen.answer_to_export().name)
-            await pilot.press("b")
-        assert names == ["breakdown", "device", "host", "processes"]
+        names = [(await press(pilot, "b")).screen.answer_to_export().name for _ in range(4)]
+        assert names == ["device", "host", "processes", "breakdown"]
         before = line_with(app, "device parallel efficiency")
-        await pilot.press("U")
-        assert line_with(app, "device parallel efficiency") != before
+        assert line_with(await press(pilot, "U"), "device parallel efficiency") != before
         line_with(app, "useful (talp)")
-        await pilot.resize_terminal(*WIDE)
-        await pilot.pause()
-        line_with(app, "= load balance × communication × orchestration")
+        line_with(await resize(pilot, *WIDE), "= load balance × communication × orchestration")
         await pilot.press("4", "enter", "v", "v", "v")  # a time in the selection is the whole
-        assert isinstance(app.screen, EfficiencyScreen)
+        assert name_of_screen(app) == "EfficiencyScreen"
         line_with(app, "100 % is the selected time")
 
 
 @pytest.mark.campaign
 async def test_rows_open_the_screen_that_explains_them_and_esc_goes_back(job, cache_directory):
-    async with running(job, cache_directory) as (app, pilot):
-        await pilot.press("4", "v", "v", "v", "enter")
+    async with running(job, cache_directory, NARROW, "4", "v", "v", "v", "enter") as (app, pilot):
         line_with(app, "the sum over all GPUs")
-        await pilot.press("b", "enter")
-        line_with(app, "the product of the factors below")
-        await pilot.press("down", "enter")
-        assert isinstance(app.screen, RanksScreen)
-        await pilot.press("escape")
-        assert isinstance(app.screen, EfficiencyScreen)
-        await pilot.press("down", "enter")
-        assert app.current_mode == "nccl"
-        await pilot.press("4", "down", "enter")
-        assert isinstance(app.screen, GpuScreen)
-        await pilot.press("4", "v", "v", "v", "B", "down", "down", "enter")
-        assert isinstance(app.screen, GpuScreen)
+        line_with(await press(pilot, "b", "enter"), "the product of the factors below")
+        assert name_of_screen(await press(pilot, "down", "enter")) == "RanksScreen"
+        assert name_of_screen(await press(pilot, "escape")) == "EfficiencyScreen"
+        assert (await press(pilot, "down", "enter")).current_mode == "nccl"
+        assert name_of_screen(await press(pilot, "4", "down", "enter")) == "GpuScreen"
+        assert name_of_screen(await press(pilot, "4", "v", "v", "v", "B", "down", "down", "enter")) == "GpuScreen"
         line_with(app, "rank 1")
-
-
-async def test_without_gpu_work_it_says_so(tmp_path):
-    async with running([cpu_only_export(tmp_path / "cpu.sqlite")], None) as (app, pilot):
-        await pilot.press("4", "v", "v", "v")
-        line_with(app, "no GPU work in this export")
-
-
-@pytest.mark.campaign
-async def test_runs_without_a_common_clock_ask_for_a_choice(shared_export, cache_directory):
-    paths = [shared_export(f"h100-2rank-moe-{when}") for when in ("before", "after")]
-    async with running(paths, cache_directory) as (app, pilot):
-        await pilot.press("4", "v", "v", "v")
-        line_with(app, "share no clock")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 import pytest
-from jobs import WIDE, line_with, running, screen_text
+from jobs import WIDE, line_with, press, rested, running, screen_text
 
 from nsystui.questions.recipes import recipe_named
 
@@ -13,10 +13,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 async def export_as(app, pilot, target, *before: str) -> None:
-    await pilot.press("e", *before)
-    assert line_with(app, "export (.svg: the drawing) to")
-    await pilot.press("ctrl+u", *str(target), "enter")
-    line_with(app, "wrote the drawing to")
+    assert line_with(await press(pilot, "e", *before), "export (.svg: the drawing) to")
+    line_with(await press(pilot, "ctrl+u", *str(target), "enter"), "wrote the drawing to")
 
 
 def texts(target) -> list[str]:
@@ -54,8 +52,7 @@ async def test_what_is_drawn_on_the_screens_is_drawn_in_the_file(demo_job, cache
                 assert any(text.startswith(word) for text in texts(target)), (number, word, texts(target))
             await pilot.press("1")
         app.screen.open_question(recipe_named("nccl_gpu_time_util_map"))
-        await pilot.pause()
-        line_with(app, "of 3 metrics")
+        line_with(await rested(pilot), "of 3 metrics")
         await export_as(app, pilot, tmp_path / "map.svg")
     assert {"rank 0", "rank 3"} <= set(texts(tmp_path / "map.svg"))
 
@@ -65,14 +62,12 @@ async def test_a_table_without_a_drawing_says_so_and_a_file_is_never_replaced_un
     demo_job, cache_directory, tmp_path
 ):
     target = tmp_path / "x.svg"
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("2", "e", "ctrl+u", *str(target), "enter")
+    async with running(demo_job, cache_directory, WIDE, "2", "e", "ctrl+u", *str(target), "enter") as (app, pilot):
         line_with(app, "SVG is for drawings")
         await pilot.press("escape")
         assert not target.exists()
         target.write_text("mine")
-        await pilot.press("4", "e", "ctrl+u", *str(target), "enter")
-        line_with(app, "overwrite?")
+        line_with(await press(pilot, "4", "e", "ctrl+u", *str(target), "enter"), "overwrite?")
         await pilot.press("n", "enter")
         assert target.read_text() == "mine"
         line_with(app, "not written")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, line_with, running, screen_text
+from jobs import NARROW, WIDE, line_with, name_of_screen, press, resize, rested, running, screen_text
 from synthetic import empty_export, illnesses
 
 from nsystui.base.selection import NameFilter
@@ -12,18 +12,14 @@ from nsystui.questions.catalogue import views_of
 from nsystui.questions.question import SCREENS
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, Severity
 from nsystui.ui.doors import show_finding
-from nsystui.ui.screens.findings import FindingScreen, NotCheckedScreen
 from nsystui.ui.screens.overview import OverviewScreen
-from nsystui.ui.screens.ranks import RanksScreen
-from nsystui.ui.screens.table import ViewsScreen
-from nsystui.ui.screens.timeline import TimelineScreen
 
 
 @pytest.fixture(scope="module")
 def stalled(written_once):
     """A slow rank and a stall."""
-    job = TrainingJob(ranks=2, steps=8, layers=4, straggler=1, straggler_factor=1.4, stall_ms=40, gpu_metrics=False)
-    return written_once("stalled", job.write)
+    shape = {"ranks": 2, "steps": 8, "layers": 4, "gpu_metrics": False}
+    return written_once("stalled", TrainingJob(**shape, straggler=1, straggler_factor=1.4, stall_ms=40).write)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +29,7 @@ def healthy(written_once):
 
 
 def overview(app) -> OverviewScreen:
-    assert isinstance(app.screen, OverviewScreen)
+    assert name_of_screen(app) == "OverviewScreen"
     return app.screen
 
 
@@ -41,16 +37,6 @@ def rows(app) -> list[str]:
     """The findings by name, as the table has them."""
     answer = overview(app).findings.answer
     return [str(row[1]) for row in answer.page(0, len(answer))]
-
-
-def place_of(app, name: str) -> int:
-    return next(number for number, text in enumerate(rows(app)) if text.startswith(name))
-
-
-async def to_finding(app, pilot, name: str) -> None:
-    overview(app).findings.focus()
-    overview(app).findings.move_to(place_of(app, name))
-    await pilot.pause()
 
 
 @pytest.mark.findings
@@ -64,47 +50,37 @@ class TestFound:
             keys = [column.key for column in overview(app).answer_to_export().columns]
             assert {"id", "suggestion", "start", "command"} <= set(keys)
             for size in ((60, 15), WIDE, NARROW):
-                await pilot.resize_terminal(*size)
-                await pilot.pause()
-                screen = overview(app)
+                screen = overview(await resize(pilot, *size))
                 parts = (screen.findings, screen.ranks, screen.kernels)
                 words = len(screen.head.texts) + len(screen.looking.texts)
-                lines = sum(part.size.height for part in parts) + words
-                assert lines + 4 == size[1]
+                assert (sum(part.size.height for part in parts) + words) + 4 == size[1]
                 assert any("GPUs busy" in text for text in screen.looking.texts) == (size[1] >= 24)
                 assert min(part.size.height for part in parts) >= (2 if size[1] >= 24 else 1)
 
-            await pilot.press("enter")  # the findings have the focus
-            assert isinstance(app.screen, FindingScreen)
+            assert name_of_screen(await press(pilot, "enter")) == "FindingScreen"  # the findings have the focus
             first = app.screen.finding
             assert first.id == "straggler"
             for word in ("why", "how to fix", "cost", "doors"):
                 assert line_with(app, f"{word}  ")
             assert first.advice.text[:20] in line_with(app, "how to fix")
-            assert app.screen.table.row_count == len(first.evidence)
-            assert "1 of " in screen_text(app)[1]
-            await pilot.press("right_square_bracket")
-            assert app.screen.finding is not first
-            await pilot.press("left_square_bracket", "left_square_bracket")
-            assert app.screen.finding is first
-            await pilot.press("enter")
-            assert isinstance(app.screen, RanksScreen)
+            assert app.screen.table.row_count == len(first.evidence) and "1 of " in screen_text(app)[1]
+            assert (await press(pilot, "right_square_bracket")).screen.finding is not first
+            assert (await press(pilot, "left_square_bracket", "left_square_bracket")).screen.finding is first
+            assert name_of_screen(await press(pilot, "enter")) == "RanksScreen"
             assert app.screen.view.name == "collectives"
-            await pilot.press("escape", "L")
-            assert isinstance(app.screen, TimelineScreen)
+            assert name_of_screen(await press(pilot, "escape", "L")) == "TimelineScreen"
             await pilot.press("escape", "escape")
 
-            await to_finding(app, pilot, "idle-gaps")
+            overview(app).findings.focus()
+            overview(app).findings.move_to([text.startswith("idle-gaps") for text in rows(app)].index(True))
+            await pilot.pause()
             gap = overview(app).findings.current
-            await pilot.press("enter", "enter")
-            assert isinstance(app.screen, TimelineScreen)
+            assert name_of_screen(await press(pilot, "enter", "enter")) == "TimelineScreen"
             window = app.selection.window
             assert window.start < gap.window.start and window.end > gap.window.end
-            await pilot.press("escape", "escape")
-            assert app.selection.is_everything
+            assert (await press(pilot, "escape", "escape")).selection.is_everything
 
-            await pilot.press("end", "enter")
-            assert isinstance(app.screen, NotCheckedScreen)
+            assert name_of_screen(await press(pilot, "end", "enter")) == "NotCheckedScreen"
             assert "needs" in line_with(app, "tensor-activity")
 
     @pytest.mark.campaign
@@ -122,42 +98,35 @@ class TestFound:
     async def test_every_view_of_a_finding_is_on_the_screen_that_it_names(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             for view in (DIAGNOSTICS, *(view.name for home in SCREENS for view in views_of(home))):
-                door = Door(view, filter="x" if view == "api" else "")
-                advice = Advice("do", "because")
+                door, advice = Door(view, filter="x" if view == "api" else ""), Advice("do", "because")
                 await show_finding(app, Finding("it", Severity.INFO, "it is so", advice, door))
-                await pilot.pause()
-                name = type(app.screen).__name__.lower()
+                name = type((await rested(pilot)).screen).__name__.lower()
                 own = {DIAGNOSTICS: "diagnostics", "call tree": "calltree"} | {
                     name: name for name in ("metrics", "network")
                 }
                 expected = own.get(view, door.screen.lower())
                 assert name == f"{expected}screen", view
-                assert not isinstance(app.screen, ViewsScreen) or app.screen.view.name == view
+                assert name_of_screen(app) != "ViewsScreen" or app.screen.view.name == view
                 assert app.selection.name == (NameFilter("x") if door.filter else None)
                 await pilot.press("escape")
 
     @pytest.mark.campaign
     async def test_one_without_evidence_has_its_door_too(self, tmp_path, cache_directory):
         paths = illnesses.synchronous_memsets(tmp_path / "no-nvtx.sqlite").paths
-        async with running(paths, cache_directory, NARROW) as (app, pilot):
-            await pilot.press("enter")
+        async with running(paths, cache_directory, NARROW, "enter") as (app, pilot):
             place = [one.evidence is None for one in app.screen.found.findings].index(True)
-            await pilot.press(*["right_square_bracket"] * place)
-            assert app.screen.finding.evidence is None
-            await pilot.press("enter")
-            assert not isinstance(app.screen, FindingScreen)
+            assert (await press(pilot, *["right_square_bracket"] * place)).screen.finding.evidence is None
+            assert name_of_screen(await press(pilot, "enter")) != "FindingScreen"
 
     @pytest.mark.campaign
     async def test_a_healthy_job_is_said_to_be_healthy(self, healthy, cache_directory):
         async with running(healthy, cache_directory, NARROW) as (app, pilot):
             line_with(app, "no issues found")
             overview(app).findings.focus()
-            await pilot.press("enter")
-            assert "no issues found" in screen_text(app)[-1]
+            assert "no issues found" in screen_text(await press(pilot, "enter"))[-1]
 
     async def test_without_gpu_work_there_are_findings_too(self, tmp_path, cache_directory):
-        path = empty_export(tmp_path / "empty.sqlite")
-        async with running([path], cache_directory, NARROW) as (app, _):
+        async with running([empty_export(tmp_path / "empty.sqlite")], cache_directory, NARROW) as (app, _):
             assert any(text.startswith("no-gpu-work") for text in rows(app))
 
 
@@ -167,12 +136,9 @@ class TestHugeJobs:
     @pytest.mark.campaign
     async def test_nothing_is_looked_for_until_a_key_asks(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
-            assert "! checks" in line_with(app, "Findings")
-            assert overview(app).findings.found is None
-            await pilot.press("exclamation_mark")
-            assert rows(app)
-            await pilot.press("r", *"1", "enter")  # asked for once is asked for
-            assert rows(app)
+            assert "! checks" in line_with(app, "Findings") and overview(app).findings.found is None
+            assert rows(await press(pilot, "exclamation_mark"))
+            assert rows(await press(pilot, "r", *"1", "enter"))  # asked for once is asked for
 
 
 @pytest.mark.findings
@@ -183,5 +149,4 @@ async def test_what_fails_is_said_and_the_screen_lives_on(healthy, cache_directo
     monkeypatch.setattr("nsystui.questions.triage.run.triage", broken)
     async with running(healthy, cache_directory, NARROW) as (app, pilot):
         assert "could not be checked" in line_with(app, "Findings")
-        await pilot.press("tab", "enter")
-        assert not isinstance(app.screen, OverviewScreen)
+        assert name_of_screen(await press(pilot, "tab", "enter")) != "OverviewScreen"

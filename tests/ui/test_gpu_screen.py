@@ -9,8 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import NARROW, WIDE, last_line, line_with, running, screen_text
-from synthetic import cpu_only_export, whole_graph_export
+from jobs import (
+    NARROW,
+    WIDE,
+    last_line,
+    line_with,
+    name_of_screen,
+    press,
+    resize,
+    rested,
+    running,
+    screen_text,
+    shows,
+)
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import TrainingJob
@@ -30,7 +41,7 @@ def one_rank(written_once: Callable[..., list[Path]]) -> list[Path]:
 
 
 def gpu(app: NsystuiApp) -> GpuScreen:
-    assert isinstance(app.screen, GpuScreen)
+    assert name_of_screen(app) == "GpuScreen"
     return app.screen
 
 
@@ -43,26 +54,18 @@ def stacked(app: NsystuiApp, lane: int = 0) -> list[str]:
     return [category for category, _ in gpu(app).chart.lanes[lane].stack]
 
 
-# Lanes
-
-
 async def test_one_gpu_is_a_stack_with_a_lane_for_each_metric(one_rank, cache_directory):
-    async with running(one_rank, cache_directory) as (app, pilot):
-        await pilot.press("4")
+    async with running(one_rank, cache_directory, NARROW, "4") as (app, pilot):
         assert labels(app)[0] == "rank 0"
         assert stacked(app) == ["compute", "memory"]  # no NCCL in a job of one
         assert {"SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX"} <= set(labels(app))
         assert stacked(app, 1) == ["metric"]
-        await pilot.press("m")
-        assert labels(app) == ["rank 0"]
-        assert gpu(app).chart.lanes[0].height >= 4
-        await pilot.press("m")
-        assert "SM active" in labels(app)
+        assert labels(await press(pilot, "m")) == ["rank 0"] and gpu(app).chart.lanes[0].height >= 4
+        assert "SM active" in labels(await press(pilot, "m"))
 
 
 async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("4")
+    async with running(demo_job, cache_directory, NARROW, "4") as (app, pilot):
         assert labels(app) == [f"rank {rank}" for rank in range(4)]
         assert [lane.height for lane in gpu(app).chart.lanes] == [3] * 4, "as high as there is room"
         for lane in gpu(app).chart.lanes:
@@ -81,9 +84,7 @@ async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_jo
         assert float(shown.split()[1]) == pytest.approx(100 * spent.busy / spent.time, abs=0.06)
 
         await pilot.press("space", "home")
-        await pilot.resize_terminal(*WIDE)
-        await pilot.pause()
-        assert labels(app)[:3] == ["rank 0", "SM active", "tensor active"]
+        assert labels(await resize(pilot, *WIDE))[:3] == ["rank 0", "SM active", "tensor active"]
         line, chart = line_with(app, "  step "), screen.chart  # steps stand below the axis where they begin
         times = step_times(app.job.steps(), None)[app.job.ranks[0].task]
         left = len(line) - len(line[line.index("│") :]) - chart.time_column(int(times.start[0]))
@@ -91,8 +92,7 @@ async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_jo
             assert line[left + chart.time_column(start) :].startswith(f"│{number}")
         late = next(n for n, lane in enumerate(chart.lanes) if math.isnan(lane.bins[0]))
         chart.cursor_lane = late
-        await pilot.pause()
-        assert line_with(app, "not recorded here")
+        assert line_with(await rested(pilot), "not recorded here")
         await pilot.press("m")
         assert [lane.height for lane in chart.lanes] == [4] * 4
 
@@ -101,36 +101,26 @@ async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_jo
 async def test_many_gpus_have_half_a_line_and_the_cursor_tells_the_parts(many_ranks, cache_directory):
     async with running(many_ranks, cache_directory, NARROW) as (app, pilot):
         await pilot.press("4", "down", "greater_than_sign", "greater_than_sign")
-        assert labels(app) == [f"rank {rank}" for rank in range(16)]
-        assert line_with(app, "rank 2 rank 3")
+        assert labels(app) == [f"rank {rank}" for rank in range(16)] and line_with(app, "rank 2 rank 3")
         assert line_with(app, "rank 1 · device 0")
         detail = next(line for line in screen_text(app) if line.startswith("busy "))
         assert all(word in detail for word in ("compute", "NCCL", "memory"))
-        await pilot.press("end", "pagedown", "pagedown")
-        assert line_with(app, "rank 15 · device 0")
-
-
-# The view
+        assert line_with(await press(pilot, "end", "pagedown", "pagedown"), "rank 15 · device 0")
 
 
 @pytest.mark.campaign
 async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("4")
+    async with running(demo_job, cache_directory, NARROW, "4") as (app, pilot):
         for key, reason in (("minus", "all of the selection"), ("0", "in view"), ("left_square_bracket", "zooms in")):
-            await pilot.press(key)
-            assert reason in last_line(app)
-        await pilot.press("greater_than_sign", "greater_than_sign", "right")
-        screen = gpu(app)
-        base = screen.picture.base
-        middle = sum(screen.chart.cursor_times) // 2
+            assert reason in last_line(await press(pilot, key))
+        screen = gpu(await press(pilot, "greater_than_sign", "greater_than_sign", "right"))
+        base, middle = screen.picture.base, sum(screen.chart.cursor_times) // 2
         await pilot.press("+")
         window = screen.picture.window
         assert abs(window.end - window.start - (base.end - base.start) // 2) <= 1
         assert window.start <= middle < window.end
         low, high = screen.chart.cursor_times
-        assert low <= middle < high
-        assert "of" in screen_text(app)[1]
+        assert low <= middle < high and "of" in screen_text(app)[1]
         await pilot.press("right_square_bracket")
         assert screen.picture.window.start > window.start
         await pilot.press("left_square_bracket", "minus")
@@ -138,59 +128,45 @@ async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cach
         await pilot.press("+", "+", "0")
         assert screen.picture.window == base
 
-        await pilot.press(*["+"] * 26)
-        assert "1 ns already" in last_line(app)
+        assert "1 ns already" in last_line(await press(pilot, *["+"] * 26))
         window = screen.picture.window
         assert window.end - window.start == screen.chart.chart_width
-        await pilot.press("enter")
-        assert app.selection.window.end - app.selection.window.start == 1
+        assert (await press(pilot, "enter")).selection.window.end - app.selection.window.start == 1
         assert screen.chart.lanes and len(screen.chart.lanes[0].bins) == 1
         await pilot.press("+", "enter", "left", "space", "right", "space", "m")
 
 
 async def test_a_marked_span_or_the_column_becomes_the_selection_of_every_screen(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("4")
+    async with running(demo_job, cache_directory, NARROW, "4") as (app, pilot):
         for key in ("enter", "t"):
             await pilot.press("greater_than_sign", "space", "greater_than_sign", "space")
             low, high = gpu(app).chart.span_times
             assert line_with(app, "marked ")
-            await pilot.press(key)
-            assert app.selection.window == Window(low, high)
+            assert (await press(pilot, key)).selection.window == Window(low, high)
             assert gpu(app).picture.window == Window(low, high)
             await pilot.press("escape")
         times = gpu(app).chart.cursor_times
-        await pilot.press("enter")
-        assert app.selection.window == Window(*times)
-        await pilot.press("2")
-        assert " + " in screen_text(app)[1]
+        assert (await press(pilot, "enter")).selection.window == Window(*times)
+        assert " + " in screen_text(await press(pilot, "2"))[1]
 
 
 async def test_esc_and_o_keep_the_view_and_the_time_where_the_eye_was(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("4", "down", "down", "greater_than_sign", "greater_than_sign", "+", "+")
         before, column = gpu(app).picture.window, gpu(app).chart.cursor_column
-        await pilot.press("enter", "greater_than_sign", "+", "escape")
-        assert app.selection.is_everything
-        assert gpu(app).picture.window == before
-        assert gpu(app).chart.cursor_column == column
+        assert (await press(pilot, "enter", "greater_than_sign", "+", "escape")).selection.is_everything
+        assert gpu(app).picture.window == before and gpu(app).chart.cursor_column == column
 
         time = sum(gpu(app).chart.cursor_times) // 2
-        await pilot.press("o")
-        assert screen_text(app)[1].startswith("rank 2 ")
+        assert screen_text(await press(pilot, "o"))[1].startswith("rank 2 ")
         assert labels(app)[0] == "rank 2" and gpu(app).chart.cursor_lane == 0
         low, high = gpu(app).chart.cursor_times
         assert low <= time <= high
-        await pilot.press("o")
-        assert "the only one" in last_line(app)
-
-
-# Files and metrics
+        assert "the only one" in last_line(await press(pilot, "o"))
 
 
 async def test_e_exports_the_lanes_as_they_are_shown(demo_job, cache_directory, tmp_path):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("4", "+", "down")
+    async with running(demo_job, cache_directory, NARROW, "4", "+", "down") as (app, _):
         screen = gpu(app)
         save(screen.answer_to_export(), tmp_path / "screen.csv", overwrite=False)
         view, columns = screen.picture.window, screen.chart.chart_width
@@ -212,35 +188,9 @@ async def test_e_exports_the_lanes_as_they_are_shown(demo_job, cache_directory, 
     assert {int(row["End (ns)"]) for row in rows} >= {view.end}
 
 
-# What is missing
-
-
-async def test_without_gpu_work_it_says_what_to_record(tmp_path):
-    path = cpu_only_export(tmp_path / "cpu.sqlite")
-    async with running([path], tmp_path / "cache") as (app, pilot):
-        await pilot.press("4")
-        assert line_with(app, "nsys profile -t cuda")
-        await pilot.press("+", "m", "space", "enter", "o", "e", "y", "left")
-        assert app.is_running
-
-
-async def test_whole_graphs_are_busy(tmp_path):
-    path = whole_graph_export(tmp_path / "graph.sqlite")
-    async with running([path], tmp_path / "cache") as (app, pilot):
-        await pilot.press("4")
-        assert "graph" in stacked(app)
-        assert line_with(app, "count as busy")
-        await pilot.press("m")
-        assert "gpu-metrics-devices" in last_line(app)
-
-
-# Real exports
-
-
 @pytest.mark.campaign
 async def test_real_graphs_keep_their_gpu_busy(shared_export, cache_directory):
-    async with running([shared_export("cuda-graphs")], cache_directory) as (app, pilot):
-        await pilot.press("4")
+    async with running([shared_export("cuda-graphs")], cache_directory, NARROW, "4") as (app, _):
         lane = gpu(app).chart.lanes[0]
         assert lane.value == "99.9 %"
         bins = dict(lane.stack)["graph"]
@@ -248,103 +198,69 @@ async def test_real_graphs_keep_their_gpu_busy(shared_export, cache_directory):
 
 
 @pytest.mark.campaign
-async def test_real_metrics_are_lanes_below_their_gpu(shared_export, cache_directory):
-    async with running([shared_export("gpu-metrics")], cache_directory) as (app, pilot):
-        await pilot.press("4")
-        assert labels(app) == [
-            *("rank 0", "GR active", "SM active", "SM issue", "tensor active"),
-            *("DRAM read", "DRAM write", "PCIe TX", "PCIe RX"),
-        ]
+async def test_real_metrics_are_lanes_and_any_can_be_chosen_and_exported_with_its_unit(shared_export, cache_directory):
+    async with running([shared_export("gpu-metrics")], cache_directory, NARROW, "4") as (app, pilot):
+        few = ["GR active", "SM active", "SM issue", "tensor active", "DRAM read", "DRAM write", "PCIe TX", "PCIe RX"]
+        assert labels(app) == ["rank 0", *few]
         await pilot.press("end")
         assert "SM active" in line_with(app, "GR active ") or line_with(app, "SM active")
-
-
-@pytest.mark.campaign
-async def test_any_metric_can_be_chosen_as_a_lane_and_exported_with_its_unit(shared_export, cache_directory):
-    async with running([shared_export("gpu-metrics")], cache_directory, WIDE) as (app, pilot):
-        await pilot.press("4")
+    async with running([shared_export("gpu-metrics")], cache_directory, WIDE, "4") as (app, pilot):
         assert line_with(app, "as room")
-        await pilot.press("m", "m", "m")
-        assert len(labels(app)) == 15 and "GPC Clock Frequency" in labels(app)
-        await pilot.press("M", "M", "M", "M")
-        assert labels(app) == ["rank 0", "Vertex/Tess/Geometry Warps in Flight"]
+        assert len(labels(await press(pilot, "m", "m", "m"))) == 15 and "GPC Clock Frequency" in labels(app)
+        assert labels(await press(pilot, "M", "M", "M", "M")) == ["rank 0", "Vertex/Tess/Geometry Warps in Flight"]
         while "GPC Clock Frequency" not in labels(app):
             await pilot.press("M")
         lane = gpu(app).chart.lanes[1]
         assert lane.value == "955MHz" and max(value for value in lane.bins if not math.isnan(value)) == 1
         assert line_with(app, "GPC Clock Frequency 210 MHz")
-        answer = gpu(app).answer_to_export()
-        clocks = [row[-3:] for row in answer.rows if row[2] == "GPC Clock Frequency"]
-        values = [value for _, value, _ in clocks if value is not None]
+        clocks = [row[-3:] for row in gpu(app).answer_to_export().rows if row[2] == "GPC Clock Frequency"]
         assert {(share, unit) for share, _, unit in clocks} == {(None, "Hz")}
-        assert 1.3e9 < max(values) < 1.42e9
+        assert 1.3e9 < max(value for _, value, _ in clocks if value is not None) < 1.42e9
 
 
 async def test_a_clock_in_mhz_is_worded_in_ghz(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("4", "m", "m", "m")
+    async with running(demo_job, cache_directory, WIDE, "4", "m", "m", "m") as (app, _):
         clocks = [lane.value for lane in gpu(app).chart.lanes if lane.label.strip().startswith("GPC Clock")]
         assert clocks and all(re.fullmatch(r"1\.[0-9]+GHz", value) for value in clocks)
         assert re.search(r"GPC Clock Frequency 1\.[0-9]+ GHz", line_with(app, "GPC Clock Frequency 1"))
 
 
 @pytest.mark.campaign
-async def test_the_metrics_of_kernels_and_steps_are_a_view_beside_the_lanes(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("4", "V", "V")
-        assert line_with(app, "GR Active [Throughput %]")
-        await pilot.press("b")
-        assert line_with(app, "nvjet") and line_with(app, "busiest")
-        await pilot.press("b", "b", "b")
-        assert line_with(app, "step") and line_with(app, "busiest")
-
-
-@pytest.mark.campaign
-async def test_m_leads_from_a_table_to_the_metrics_of_its_rows_and_esc_back(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        for tab, mode, by in (
-            ("2", "kernels", "kernel"),
-            ("3", "nccl", "collective"),
-            ("5", "nvtx", "range"),
-            ("7", "ranks", "step"),
-        ):
-            await pilot.press(tab, "m")
-            assert app.screen.options == {"by": by}
-            assert line_with(app, "busiest")
-            await pilot.press("escape")
-            assert app.current_mode == mode
+async def test_metrics_of_kernels_and_steps_are_a_view_where_m_leads_from_a_table_and_esc_back(
+    demo_job, cache_directory
+):
+    async with running(demo_job, cache_directory, WIDE, "4", "V", "V") as (app, pilot):
+        line_with(app, "GR Active [Throughput %]")
+        shows(await press(pilot, "b"), "nvjet", "busiest")
+        shows(await press(pilot, "b", "b", "b"), "step", "busiest")
+        for tab, by in (("2", "kernel"), ("3", "collective"), ("5", "range"), ("7", "step")):
+            mode = (await press(pilot, tab, tab)).current_mode
+            assert (await press(pilot, "m")).screen.options == {"by": by} and line_with(app, "busiest")
+            assert (await press(pilot, "escape")).current_mode == mode
 
 
 @pytest.mark.campaign
 async def test_m_says_what_to_record_where_there_are_no_metrics(many_ranks, cache_directory):
-    async with running(many_ranks[:1], cache_directory, WIDE) as (app, pilot):
-        await pilot.press("2", "m")
-        assert app.current_mode == "kernels"
-        assert "--gpu-metrics-devices=all" in last_line(app)
-
-
-# Arithmetic
+    async with running(many_ranks[:1], cache_directory, WIDE, "2", "m") as (app, _):
+        assert app.current_mode == "kernels" and "--gpu-metrics-devices=all" in last_line(app)
 
 
 def test_a_view_stays_inside_its_base():
     base = Window(1000, 2000)
-    assert zoomed(base, base, 1250, True, 50) == Window(1125, 1625)
-    assert zoomed(base, base, 1000, True, 50) == Window(1000, 1500)
-    assert zoomed(Window(1900, 2000), base, 2000, False, 50) == Window(1800, 2000)
-    assert zoomed(Window(1100, 1700), base, 1400, False, 50) is None
-    assert zoomed(Window(1500, 1560), base, 1530, True, 50) == Window(1505, 1555)
-    assert inside(Window(900, 1100), base) == Window(1000, 1200)
-    assert inside(Window(0, 5000), base) is None
+    for view, time, is_closer, expected in (
+        ((1000, 2000), 1250, True, (1125, 1625)),
+        ((1000, 2000), 1000, True, (1000, 1500)),
+        ((1900, 2000), 2000, False, (1800, 2000)),
+        ((1100, 1700), 1400, False, None),
+        ((1500, 1560), 1530, True, (1505, 1555)),
+    ):
+        assert zoomed(Window(*view), base, time, is_closer, 50) == (expected and Window(*expected))
+    assert inside(Window(900, 1100), base) == Window(1000, 1200) and inside(Window(0, 5000), base) is None
 
 
-def test_samples_fill_the_bins_before_them_but_no_longer_gap():
-    assert held_back((0.5, NAN, 0.7, NAN, 0.1)) == (0.5, 0.7, 0.7, 0.1, 0.1)
+def test_samples_fill_the_bins_before_them_but_no_longer_gap_and_the_mean_leaves_out_what_was_not_recorded():
+    assert held_back((0.5, NAN, 0.7, NAN, 0.1)) == (0.5, 0.7, 0.7, 0.1, 0.1) and held_back(()) == ()
     gap = held_back((0.5, 0.5, 0.5, NAN, NAN, NAN, NAN, 0.5, 0.5))
     assert [math.isnan(value) for value in gap] == [False] * 3 + [True] * 4 + [False] * 2
     assert math.isnan(held_back((NAN, 0.5))[0])
-    assert held_back(()) == ()
-
-
-def test_the_mean_leaves_out_what_was_not_recorded():
-    assert mean((0.2, NAN, 0.4), (0, 2)) == pytest.approx(0.3)
-    assert mean((NAN, NAN), (0, 1)) is None
+    assert mean((0.2, NAN, 0.4), (0, 2)) == pytest.approx(0.3) and mean((NAN, NAN), (0, 1)) is None

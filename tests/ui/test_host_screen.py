@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import io
 
+import jobs
 import pytest
-from jobs import NARROW, WIDE, answer, cells, last_line, line_with, running, screen_text, view_bar
+from jobs import NARROW, WIDE, answer, cells, line_with, name_of_screen, press, rested, running, screen_text, view_bar
 from support import edit
 from synthetic import ExportWriter, training_job
 
 from nsystui.cli import main
 from nsystui.exports.writing.host import Frame
 from nsystui.ui.doors import show_view
-from nsystui.ui.screens.host import CallTreeScreen, ThreadFunctionsScreen
 from nsystui.ui.widgets.lines import DetailPane
 
 HOST_TABLES = (
@@ -22,32 +22,24 @@ HOST_TABLES = (
 )
 
 
-@pytest.fixture
-def job(two_ranks):
-    return two_ranks
-
-
 def printed(capsys, *words) -> list[list[str]]:
     assert main([*map(str, words), "--format", "csv"]) == 0
     return list(csv.reader(io.StringIO(capsys.readouterr().out)))
 
 
 async def test_the_host_has_a_tab_whose_views_are_those_of_the_commands(job, cache, capsys):
-    async with running(job, cache, NARROW) as (app, pilot):
-        await pilot.press("8")
+    async with running(job, cache, NARROW, "8") as (app, pilot):
         assert "│8 Hst│" in screen_text(app)[0]
-        assert view_bar(app).startswith("view [threads] functions  call tree")
-        assert "GPU memory" in view_bar(app)
+        assert view_bar(app).startswith("view [threads] functions  call tree") and "GPU memory" in view_bar(app)
         assert "every" in screen_text(app)[1], "the sampling period"
         seen, offered = {}, {}
         for view, key in (("threads", "thread"), ("functions", "full_name"), ("gaps", "time"), ("GPU memory", "peak")):
             await show_view(app, view)
             await pilot.pause()
             seen[view] = cells(app, key)
-            offered[view] = "c call tree" in last_line(app)
+            offered[view] = "c call tree" in jobs.last_line(app)
         assert offered == {"threads": True, "functions": True, "gaps": False, "GPU memory": False}
-        await pilot.press("question_mark")
-        assert "the call tree of a thread" not in "\n".join(screen_text(app))
+        assert "the call tree of a thread" not in "\n".join(screen_text(await press(pilot, "question_mark")))
     for view, command, heading, read in (
         ("threads", "threads", "Thread", str),
         ("functions", "functions", "Full Name", str),
@@ -59,57 +51,38 @@ async def test_the_host_has_a_tab_whose_views_are_those_of_the_commands(job, cac
 
 
 async def test_a_thread_opens_its_functions_and_a_function_its_callers(job, cache):
-    async with running(job, cache, WIDE) as (app, pilot):
-        await pilot.press("8")
+    async with running(job, cache, WIDE, "8") as (app, pilot):
         thread = app.screen.values()
-        await pilot.press("enter")
-        assert isinstance(app.screen, ThreadFunctionsScreen)
+        assert name_of_screen(await press(pilot, "enter")) == "ThreadFunctionsScreen"
         assert str(thread["tid"]) in view_bar(app)
         function = app.screen.values()
         assert sum(cells(app, "own")) == thread["samples"]
-        await pilot.press("enter")
-        assert isinstance(app.screen, CallTreeScreen) and "[callers]" in view_bar(app)
+        assert name_of_screen(await press(pilot, "enter")) == "PartialCallTreeScreen" and "[callers]" in view_bar(app)
         first = app.screen.values()
         assert (first["call"].strip(), first["total"]) == (function["function"], function["total"])
-        await pilot.press("escape")
-        assert app.screen.values()["full_name"] == function["full_name"]
-        await pilot.press("escape")
-        assert app.screen.values()["tid"] == thread["tid"]
-        await pilot.press("v")
-        assert "by [all] rank  thread" in view_bar(app)
-        await pilot.press("b")
-        assert set(cells(app, "rank")) == {0, 1}
-        await pilot.press("b")
-        assert cells(app, "thread")
+        assert (await press(pilot, "escape")).screen.values()["full_name"] == function["full_name"]
+        assert (await press(pilot, "escape")).screen.values()["tid"] == thread["tid"]
+        assert "by [all] rank  thread" in view_bar(await press(pilot, "v"))
+        assert set(cells(await press(pilot, "b"), "rank")) == {0, 1}
+        assert cells(await press(pilot, "b"), "thread")
 
 
 async def test_the_call_tree_has_its_hot_path_opened_and_opens_and_closes_as_ranges_do(job, cache, capsys, tmp_path):
     target = tmp_path / "tree.csv"
-    async with running(job, cache, WIDE) as (app, pilot):
-        await pilot.press("8", "v", "v")
-        assert isinstance(app.screen, CallTreeScreen) and "[top-down]" in view_bar(app)
+    async with running(job, cache, WIDE, "8", "v", "v") as (app, pilot):
+        assert name_of_screen(app) == "CallTreeScreen" and "[top-down]" in view_bar(app)
         opened = app.screen.table.row_count
         assert "◂" in cells(app, "hot")
         whole = app.screen.values()["total"]
-        await pilot.press("left")
-        closed = app.screen.table.row_count
+        closed = (await press(pilot, "left")).screen.table.row_count
         assert closed < opened
-        await pilot.press("right")
-        assert app.screen.table.row_count > closed
-        await pilot.press("b")
-        assert "[bottom-up]" in view_bar(app)
-        assert app.screen.values()["total"] <= whole
-        assert all(
-            own is None or own <= total
-            for own, total in zip(cells(app, "own"), cells(app, "total"), strict=True)
-            if total
-        )
-        await pilot.press("e")
-        await answer(app, pilot, str(target))
-        await pilot.press("V")
-        name = app.screen.values()["function"]
-        await pilot.press("v", "slash")
-        await answer(app, pilot, name)
+        assert (await press(pilot, "right")).screen.table.row_count > closed
+        assert "[bottom-up]" in view_bar(await press(pilot, "b")) and app.screen.values()["total"] <= whole
+        both = zip(cells(app, "own"), cells(app, "total"), strict=True)
+        assert all(own is None or own <= total for own, total in both if total)
+        await answer(app, pilot, str(target), "e")
+        name = (await press(pilot, "V")).screen.values()["function"]
+        await answer(app, pilot, name, "v", "slash")
         assert name in app.screen.values()["call"], "a filter begins the tree at functions of that name"
     assert main(["calltree", *map(str, job), "--bottom-up", "--format", "csv"]) == 0
     assert target.read_text() == capsys.readouterr().out
@@ -117,41 +90,31 @@ async def test_the_call_tree_has_its_hot_path_opened_and_opens_and_closes_as_ran
 
 @pytest.mark.campaign
 async def test_a_cause_opens_the_gaps_and_a_gap_is_shown_on_the_timeline(job, cache):
-    async with running(job, cache, WIDE) as (app, pilot):
-        await pilot.press("8", "v", "v", "v")
+    async with running(job, cache, WIDE, "8", "v", "v", "v") as (app, pilot):
         assert "by [cause]" in view_bar(app)
         line_with(app, "NVTX ranges: ")
-        await pilot.press("enter")
-        gap = app.screen.values()
+        gap = (await press(pilot, "enter")).screen.values()
         assert "[gap]" in view_bar(app) and gap["duration"] >= 1_000_000
-        await pilot.press("enter")
-        assert app.current_mode == "timeline"
+        assert (await press(pilot, "enter")).current_mode == "timeline"
         view = app.screen.picture.window
         assert view.start <= gap["start"] and gap["start"] + gap["duration"] <= view.end
         assert app.screen.lane.rank == gap["rank"]
-        await pilot.press("escape")
-        assert app.screen.values()["start"] == gap["start"]
-        await pilot.press("escape")
-        assert "by [cause]" in view_bar(app)
+        assert (await press(pilot, "escape")).screen.values()["start"] == gap["start"]
+        assert "by [cause]" in view_bar(await press(pilot, "escape"))
         app.screen._group_by(2)
-        await pilot.pause()
-        assert sum(cells(app, "percent")) == pytest.approx(100)
+        assert sum(cells(await rested(pilot), "percent")) == pytest.approx(100)
         line_with(app, "causes: ")
 
 
 @pytest.mark.campaign
 async def test_the_details_of_memory_have_its_curve_and_its_row_opens_the_allocations(job, cache):
-    async with running(job, cache, WIDE) as (app, pilot):
-        await pilot.press("8", "V")
+    async with running(job, cache, WIDE, "8", "V") as (app, pilot):
         assert any("█" in text for text in app.screen.query_one(DetailPane).lines)
-        await pilot.press("enter")
-        assert cells(app, "bytes")
-        await pilot.press("1", "p")
-        assert "what the application printed" in view_bar(app)
+        assert cells(await press(pilot, "enter"), "bytes")
+        assert "what the application printed" in view_bar(await press(pilot, "1", "p"))
         assert [step for step in cells(app, "step") if step is not None]
         assert all("training" in text or "step" in text for text in cells(app, "text"))
-        await pilot.press("G", "enter")
-        assert app.current_mode == "timeline"
+        assert (await press(pilot, "G", "enter")).current_mode == "timeline"
 
 
 async def test_the_details_of_an_allocation_have_its_call_stack(tmp_path):
@@ -163,8 +126,7 @@ async def test_the_details_of_an_allocation_have_its_call_stack(tmp_path):
         export.nvtx_range(main_thread, 0, 100, "load data")
         export.api(main_thread, 10, 60, "cudaMalloc_v3020", 1, stack=stack)
         export.gpu_memory(process, 0, 50, 64, address=64, correlation_id=1)
-    async with running([tmp_path / "x.sqlite"], tmp_path / "cache", NARROW) as (app, pilot):
-        await pilot.press("8", "V", "enter")
+    async with running([tmp_path / "x.sqlite"], tmp_path / "cache", NARROW, "8", "V", "enter") as (app, _):
         assert "stack Pool::grow ‹ main" in " ".join(app.screen.query_one(DetailPane).lines)
 
 
@@ -172,39 +134,28 @@ async def test_the_details_of_an_allocation_have_its_call_stack(tmp_path):
 async def test_an_export_without_host_tables_says_what_to_record(tmp_path):
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, *(f"DROP TABLE IF EXISTS {name}" for name in HOST_TABLES))
-    async with running([path], tmp_path / "cache") as (app, pilot):
-        await pilot.press("8")
-        for keys, words in (
-            ((), "--cpuctxsw=process-tree"),
-            (("v",), "--sample=process-tree"),
-            (("v",), "--backtrace=dwarf"),
-            (("v", "v"), "--cuda-memory-usage=true"),
-        ):
+    async with running([path], tmp_path / "cache", NARROW, "8") as (_, pilot):
+        flags = ("--cpuctxsw=process-tree", "--sample=process-tree", "--backtrace=dwarf", "--cuda-memory-usage=true")
+        for keys, words in zip(("", "v", "v", "vv"), flags, strict=True):
             await pilot.press(*keys)
             for size in (WIDE, NARROW):
-                await pilot.resize_terminal(*size)
-                await pilot.pause()
-                assert words in " ".join(screen_text(app)), (words, size)
+                assert words in " ".join(screen_text(await jobs.resize(pilot, *size))), (words, size)
 
 
 @pytest.mark.campaign
 async def test_the_details_of_a_launch_say_what_its_thread_did_while_the_gpu_was_idle(job, cache):
-    async with running(job[:1], cache, WIDE) as (app, pilot):
-        await pilot.press("8", "v", "v", "v", "B")
+    async with running(job[:1], cache, WIDE, "8", "v", "v", "v", "B") as (app, pilot):
         gaps = app.screen.table.answer
         place = {one.key: number for number, one in enumerate(gaps.columns)}
         gap = next(row for row in gaps.page(0, len(gaps)) if row[place["part"]] == "gap")
         after = gap[place["start"]] + gap[place["duration"]]
-        await pilot.press("6")
-        events = app.screen.table.answer
-        keys = [one.key for one in events.columns]
-        number = events.at_time(after)
+        events = (await press(pilot, "6")).screen.table.answer
+        keys, number = [one.key for one in events.columns], events.at_time(after)
         row = events.page(number, 1)[0]
         while row[keys.index("device")] is None:
             number += 1
             row = events.page(number, 1)[0]
         assert row[keys.index("start")] == after
         app.screen.table.move_to(number)
-        await pilot.pause()
-        _, said = " ".join(app.screen.query_one(DetailPane).lines).split("the GPU was idle for")
+        _, said = " ".join((await rested(pilot)).screen.query_one(DetailPane).lines).split("the GPU was idle for")
         assert str(gap[place["what"]] or gap[place["cause"]])[:12] in said

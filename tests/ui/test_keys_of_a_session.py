@@ -7,15 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from jobs import WIDE, line_with, running, screen_text
+from jobs import WIDE, line_with, name_of_screen, running, screen_text
 from support import native
 
 from nsystui.base.selection import Selection
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.stats import report_of
-from nsystui.ui.screens.findings import FindingScreen
-from nsystui.ui.screens.instances import KernelInstancesScreen
-from nsystui.ui.screens.overview import OverviewScreen
 
 pytestmark = [pytest.mark.findings, pytest.mark.campaign]
 
@@ -31,9 +28,7 @@ class Session:
     """Presses keys and counts them."""
 
     def __init__(self, app, pilot) -> None:
-        self.app = app
-        self._pilot = pilot
-        self.keys = 0
+        self.app, self._pilot, self.keys = app, pilot, 0
 
     async def press(self, *keys: str) -> None:
         await self._pilot.press(*keys)
@@ -41,7 +36,7 @@ class Session:
 
     async def start_again(self) -> None:
         """Back to the overview, at its first finding."""
-        while not (isinstance(self.app.screen, OverviewScreen) and self.app.selection.is_everything):
+        while name_of_screen(self.app) != "OverviewScreen" or not self.app.selection.is_everything:
             await self._pilot.press("escape")
         self.app.screen.findings.move_to(0)
         self.keys = 0
@@ -85,7 +80,7 @@ async def test_from_the_findings_to_the_cause_and_its_evidence(job, cache, tmp_p
     async with session(job, cache) as user:
         line_with(user.app, "rank 2 ")
         await user.press("enter")  # the slowest rank
-        assert isinstance(user.app.screen, FindingScreen) and "rank 2" in user.text
+        assert name_of_screen(user.app) == "FindingScreen" and "rank 2" in user.text
         assert user.values["rank"] == 2 and user.values["late"] > 0
         await user.press("e", "enter")
         (written,) = tmp_path.iterdir()
@@ -106,18 +101,16 @@ async def test_from_the_findings_to_the_cause_and_its_evidence(job, cache, tmp_p
 
         await user.start_again()
         await user.press(*["down"] * user.place_of_finding("idle-gaps"), "enter")
-        assert "cudaMalloc" in user.text and "data loading" in user.text
-        assert user.keys <= 4
+        assert "cudaMalloc" in user.text and "data loading" in user.text and user.keys <= 4
         await user.press("L")
-        assert user.app.current_mode == "timeline" and "cudaMalloc" in user.text
-        assert user.keys <= 5
+        assert user.app.current_mode == "timeline" and "cudaMalloc" in user.text and user.keys <= 5
 
 
 async def test_from_the_most_expensive_kernel_to_the_range_of_its_longest_launch_and_back(job, cache):
     async with session(job, cache) as user:
         name, longest = longest_of_most_expensive(job)
         await user.press("2", "enter")
-        assert isinstance(user.app.screen, KernelInstancesScreen) and user.app.screen.kernel == name
+        assert name_of_screen(user.app) == "KernelInstancesScreen" and user.app.screen.kernel == name
         assert user.values["duration"] == longest
         await user.press("enter")
         assert (user.values["name"], user.values["duration"]) == (name, longest)
@@ -138,8 +131,7 @@ async def test_from_the_most_expensive_kernel_to_the_range_of_its_longest_launch
             (call, call, thread),
         )
         assert node.rank == rank or node.rank is None
-        assert node.window.end - node.window.start == end - start
-        assert user.keys <= 7
+        assert node.window.end - node.window.start == end - start and user.keys <= 7
         await user.press(*["escape"] * 5)  # back is one key a step
         assert user.app.current_mode == "overview" and user.app.selection.is_everything
 
@@ -147,8 +139,7 @@ async def test_from_the_most_expensive_kernel_to_the_range_of_its_longest_launch
         await user.press("2", "enter", "L")
         assert user.app.current_mode == "timeline"
         _, row = user.app.screen.row_to_copy()
-        assert (row[2], row[3]) == (name, longest)
-        assert user.keys <= 4
+        assert (row[2], row[3]) == (name, longest) and user.keys <= 4
         await user.press("slash", *"cudaMalloc", "enter", "n")  # the next match is one key
         assert "cudaMalloc" in str(user.app.screen.row_to_copy()[1][2])
 
@@ -162,8 +153,7 @@ async def test_layers_sizes_ranks_and_steps(job, cache):
         await user.press("5")
         assert "layer_* backward (24)" in line_with(user.app, "layer_")
         await user.press("d")
-        assert max(totals, key=totals.__getitem__) in line_with(user.app, "layer_")
-        assert user.keys <= 2
+        assert max(totals, key=totals.__getitem__) in line_with(user.app, "layer_") and user.keys <= 2
 
         await user.start_again()
         await user.press("3", "v", "v")

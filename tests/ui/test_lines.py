@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
-from textual.app import App, ComposeResult
+from jobs import WidgetApp, press, resize, rested, shown
 from textual.widgets import Input
 
 from nsystui.base.errors import UsageError
@@ -24,37 +25,21 @@ from nsystui.ui.widgets.lines import (
     progress_bar,
 )
 from nsystui.ui.widgets.prompt import LinePrompt
-from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.window_table import WindowTable
 
 TABS = (("1", "Overview", "Ovw"), ("2", "Kernels", "Krn"), ("3", "NCCL", "NCCL"))
 KEYS = (("⏎", "open"), ("/", "find"), ("t", "time window"), ("?", "help"), ("q", "quit"))
 
 
-class LinesApp(App[None]):
+class LinesApp(WidgetApp):
     """Everything that stands around a table."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.title_line = TitleLine(TABS, "2")
-        self.selection_line = SelectionLine()
-        self.status_line = StatusText()
-        self.choices = ChoiceLine()
-        self.key_line = KeyLine(KEYS)
-        self.prompt = LinePrompt()
+        self.title_line, self.selection_line, self.status_line = TitleLine(TABS, "2"), SelectionLine(), StatusText()
+        self.choices, self.key_line, self.prompt = ChoiceLine(), KeyLine(KEYS), LinePrompt()
         self.answers: list[object] = []
-
-    def get_default_screen(self) -> ThrottledScreen[None]:
-        return ThrottledScreen(id="_default")
-
-    def compose(self) -> ComposeResult:
-        yield self.title_line
-        yield self.selection_line
-        yield self.status_line
-        yield self.choices
-        yield WindowTable()
-        yield self.prompt
-        yield self.key_line
+        above = (self.title_line, self.selection_line, self.status_line, self.choices)
+        super().__init__(*above, WindowTable(), self.prompt, self.key_line)
 
 
 def line(widget: TextLine) -> str:
@@ -62,8 +47,7 @@ def line(widget: TextLine) -> str:
 
 
 async def test_a_narrower_title_gives_up_the_job_the_length_of_names_and_then_the_status():
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(LinesApp()) as (app, pilot):
         app.title_line.set_status("● loaded")
         app.title_line.update("demo-job")
         for width, left, right in (
@@ -74,12 +58,8 @@ async def test_a_narrower_title_gives_up_the_job_the_length_of_names_and_then_th
             (20, "1 Ovw│2 Krn│3 NCCL", ""),
             (6, "1│2│3", ""),
         ):
-            await pilot.resize_terminal(width, 24)
-            await pilot.pause()
-            assert line(app.title_line) == (left + right.rjust(width - len(left))).rstrip()
-        await pilot.resize_terminal(100, 24)
-        await pilot.pause()
-        app.title_line.update("f[bold]\x1b]0;x\x07")
+            assert line((await resize(pilot, width, 24)).title_line) == (left + right.rjust(width - len(left))).rstrip()
+        (await resize(pilot, 100, 24)).title_line.update("f[bold]\x1b]0;x\x07")
         assert "f[bold]␛]0;x␇" in line(app.title_line)
         app.selection_line.update("all time")
         app.selection_line.show_count("9,600 of 9,600 instances")
@@ -87,10 +67,8 @@ async def test_a_narrower_title_gives_up_the_job_the_length_of_names_and_then_th
 
 
 async def test_choices_show_as_many_options_as_fit_and_keep_what_is_chosen():
-    app = LinesApp()
-    async with app.run_test(size=(34, 24)) as pilot:
-        names = ("time", "rank", "device", "stream", "grid")
-        app.choices.show_choices((), (Choice("by", names, 3, int),))
+    async with shown(LinesApp(), (34, 24)) as (app, pilot):
+        app.choices.show_choices((), (Choice("by", ("time", "rank", "device", "stream", "grid"), 3, int),))
         await pilot.pause()
         assert line(app.choices).split() == ["by", "time", "rank", "[stream]", "grid", "…"], "the next ones first"
         choices = (Choice("view", ("kernels", "memory", "API"), 0, int), Choice("by", ("name", "rank"), 0, int))
@@ -103,45 +81,34 @@ async def test_choices_show_as_many_options_as_fit_and_keep_what_is_chosen():
 
 
 async def test_what_says_nothing_new_is_not_drawn_again(monkeypatch):
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)):
+    async with shown(LinesApp()) as (app, _):
         app.selection_line.update("ranks 0-63")
-        drawn = []
-        monkeypatch.setattr(app.selection_line, "refresh", lambda *regions, **options: drawn.append(regions))
-        app.selection_line.update("ranks 0-63")
-        assert drawn == []
-        app.selection_line.update("rank 37")
-        assert len(drawn) == 1
+        drawn = Mock()
+        monkeypatch.setattr(app.selection_line, "refresh", drawn)
+        for text, count in (("ranks 0-63", 0), ("rank 37", 1)):
+            app.selection_line.update(text)
+            assert drawn.call_count == count
 
 
 async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(lines, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)):
+    async with shown(LinesApp()) as (app, _):
         status = app.status_line
-        now[0] += 1
-        status.set_status("1 %")
-        assert line(status).endswith("1 %")
-        now[0] += 0.1
-        status.set_status("2 %")
-        assert line(status).endswith("1 %"), "too soon"
-        assert status.status == "2 %"
-        now[0] += 0.5
-        status.set_status("3 %")
-        assert line(status).endswith("3 %")
-        status.set_status("")
-        assert line(status) == "", "the end is shown at once"
+        for seconds, text, drawn in ((1, "1 %", "1 %"), (0.1, "2 %", "1 %"), (0.5, "3 %", "3 %"), (0, "", "")):
+            now[0] += seconds  # 0.1 s is too soon, and the end is shown at once
+            status.set_status(text)
+            assert line(status).strip() == drawn and status.status == text
 
 
-async def test_the_last_progress_is_shown_even_if_nothing_follows(monkeypatch):
+async def test_the_last_progress_is_shown_even_if_nothing_follows_and_a_notice_for_a_while(monkeypatch):
     monkeypatch.setattr(lines, "UPDATE_INTERVAL", 0.05)
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(LinesApp()) as (app, pilot):
         app.status_line.set_status("1 %")
         app.status_line.set_status("2 %")
-        await pilot.pause()
-        assert line(app.status_line).endswith("2 %")
+        app.key_line.say("c: this row has no API call", seconds=0.05)
+        assert line(app.key_line) == "c: this row has no API call"
+        assert line((await rested(pilot)).status_line).endswith("2 %") and line(app.key_line).startswith("⏎ open")
 
 
 async def test_in_ascii_the_enter_key_has_a_name():
@@ -154,8 +121,7 @@ async def test_in_ascii_the_enter_key_has_a_name():
 
 async def test_progress_leaves_words_away_before_it_cuts_the_bar_and_keys_are_cut_to_whole_ones(monkeypatch):
     monkeypatch.setattr(lines, "UPDATE_INTERVAL", 0.0)
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(LinesApp()) as (app, pilot):
         app.status_line.set_status("loading 0 of 1  ▓░░░░░░░░░ 10 %  344,062 rows")
         for width, status, keys in (
             (80, "loading 0 of 1  ▓░░░░░░░░░ 10 %  344,062 rows", "⏎ open  / find  t time window  ? help  q quit"),
@@ -164,25 +130,14 @@ async def test_progress_leaves_words_away_before_it_cuts_the_bar_and_keys_are_cu
             (24, "▓░░░░░░░░░ 10 %", None),
             (8, None, "? help"),
         ):
-            await pilot.resize_terminal(width, 24)
-            await pilot.pause()
+            await resize(pilot, width, 24)
             assert status is None or line(app.status_line) == status.rjust(width)
             assert keys is None or line(app.key_line) == keys
 
 
 def test_a_full_bar_means_done():
-    assert progress_bar(0.71) == "▓▓▓▓▓▓▓░░░ 71 %"
-    assert progress_bar(0.999) == "▓▓▓▓▓▓▓▓▓░ 99 %"
+    assert progress_bar(0.71) == "▓▓▓▓▓▓▓░░░ 71 %" and progress_bar(0.999) == "▓▓▓▓▓▓▓▓▓░ 99 %"
     assert [progress_bar(value, 2) for value in (-1, 2)] == ["░░ 0 %", "▓▓ 100 %"]
-
-
-async def test_a_notice_stands_in_place_of_the_keys_for_a_while():
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.key_line.say("c: this row has no API call", seconds=0.05)
-        assert line(app.key_line) == "c: this row has no API call"
-        await pilot.pause()
-        assert line(app.key_line).startswith("⏎ open")
 
 
 def time_of(text):
@@ -192,54 +147,37 @@ def time_of(text):
 
 
 async def test_a_prompt_takes_a_text_that_will_do_or_is_cancelled():
-    app = LinesApp()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(LinesApp()) as (app, pilot):
         table, height = app.focused, app.query_one(WindowTable).size.height
         assert table is not None and not app.prompt.is_open
         await pilot.press("tab", "tab")
         assert not isinstance(app.focused, Input), "a closed prompt takes no focus and no room"
         table.focus()
+        (await rested(pilot)).prompt.ask("/", "nvj", str.upper, app.answers.append)
         await pilot.pause()
-        app.prompt.ask("/", "nvj", str.upper, app.answers.append)
-        await pilot.pause()
-        await pilot.press("e", "t")
-        assert app.prompt.value == "nvjet"
-        assert app.query_one(WindowTable).size.height == height == 20
+        assert (await press(pilot, "e", "t")).prompt.value == "nvjet" and app.query_one(
+            WindowTable
+        ).size.height == height == 20
         assert app.query_one(Input).cursor_blink is False
-        await pilot.press("enter")
-        assert app.answers == ["NVJET"]
-        assert not app.prompt.is_open
-        assert app.focused is table
+        assert (await press(pilot, "enter")).answers == ["NVJET"] and not app.prompt.is_open and app.focused is table
 
         app.prompt.ask("go to", "", time_of, app.answers.append)
         await pilot.pause()
-        await pilot.press("x", "enter")
-        assert app.prompt.is_open
-        assert app.prompt.has_class("-failed")
+        assert (await press(pilot, "x", "enter")).prompt.is_open and app.prompt.has_class("-failed")
         assert "not a time: [x]" in str(app.prompt.query_one(".line-prompt--message").render())
-        await pilot.press("backspace", "1")
-        assert not app.prompt.has_class("-failed")
-        await pilot.press("enter")
-        assert app.answers == ["NVJET", 1]
+        assert not (await press(pilot, "backspace", "1")).prompt.has_class("-failed")
+        assert (await press(pilot, "enter")).answers == ["NVJET", 1]
 
         app.prompt.ask("export to", "kernels.csv", str, app.answers.append)
         await pilot.pause()
-        await pilot.press("escape")
-        assert app.answers == ["NVJET", 1]
-        assert app.focused is table
+        assert (await press(pilot, "escape")).answers == ["NVJET", 1] and app.focused is table
 
 
 async def test_details_go_on_below_while_there_is_room():
-    facts = [f"fact {number} of the row" for number in range(8)]
-    pane = DetailPane()
+    facts, pane = [f"fact {number} of the row" for number in range(8)], DetailPane()
 
-    class PaneApp(App[None]):
-        def compose(self) -> ComposeResult:
-            yield pane
-
-    async with PaneApp().run_test(size=(60, 12)) as pilot:
+    async with shown(WidgetApp(pane), (60, 12)) as (_, pilot):
         pane.show([["name"], facts], "⏎ open")
         await pilot.pause()
         assert pane.lines[0].strip() == "name" and pane.lines[-1].strip() == "⏎ open"
-        assert all(any(fact in line for line in pane.lines) for fact in facts)
-        assert max(map(len, pane.lines)) <= 60
+        assert all(any(fact in line for line in pane.lines) for fact in facts) and max(map(len, pane.lines)) <= 60

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, line_with, running, screen_text
+from jobs import NARROW, WIDE, line_with, press, rested, running, screen_text
 from textual import events
 
 from nsystui.ui.widgets.charts import LaneChart
@@ -19,10 +19,7 @@ async def click(app, pilot, words: str, line: int | None = None, part: int = 0) 
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     ("size", "names"),
-    [
-        (NARROW, ("2 Krn", "3 NCCL", "L Time")),
-        pytest.param(WIDE, ("2 Kernels", "7 Ranks"), marks=pytest.mark.campaign),
-    ],
+    [(NARROW, ("2 Krn", "3 NCCL", "L Time")), pytest.param(WIDE, ("2 Kernels", "7 Ranks"), marks=pytest.mark.campaign)],
 )
 async def test_tabs(demo_job, cache_directory, size, names):
     async with running(demo_job, cache_directory, size) as (app, pilot):
@@ -32,8 +29,7 @@ async def test_tabs(demo_job, cache_directory, size, names):
 
 
 async def test_keys_crumbs_views_and_headings(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("2")
+    async with running(demo_job, cache_directory, WIDE, "2") as (app, pilot):
         await click(app, pilot, "/ filter", line=35)
         assert app.screen.prompt.is_open
         await pilot.press("escape")
@@ -45,15 +41,13 @@ async def test_keys_crumbs_views_and_headings(demo_job, cache_directory):
         await click(app, pilot, "esc back", line=35)
         assert len(app.screen_stack) == 1
 
-        await pilot.press("slash", *"nccl", "enter", "r", "0", "enter")
-        selection = app.selection
+        selection = (await press(pilot, "slash", *"nccl", "enter", "r", "0", "enter")).selection
         assert selection.name is not None and selection.tasks is not None
         await click(app, pilot, "rank 0", line=1)
         assert app.selection.tasks is None and app.selection.name is not None
         await click(app, pilot, "nccl", line=1)
         assert app.selection.is_everything
-        await pilot.press("escape", "escape")
-        assert app.selection == selection
+        assert (await press(pilot, "escape", "escape")).selection == selection
 
         await click(app, pilot, "memory", line=2)
         assert app.screen.view.name == "memory"
@@ -67,8 +61,7 @@ async def test_keys_crumbs_views_and_headings(demo_job, cache_directory):
 
 
 async def test_rows_are_chosen_then_opened_and_the_wheel_moves_along(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("6")
+    async with running(demo_job, cache_directory, WIDE, "6") as (app, pilot):
         table = app.screen.table
         await pilot.click(table, offset=(20, 6))
         assert table.cursor_row == 5
@@ -83,8 +76,7 @@ async def test_rows_are_chosen_then_opened_and_the_wheel_moves_along(demo_job, c
 @pytest.mark.campaign
 @pytest.mark.parametrize("key", ["4", "L"])
 async def test_a_span_is_drawn_and_selected_and_the_wheel_zooms(demo_job, cache_directory, key):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press(key)
+    async with running(demo_job, cache_directory, WIDE, key) as (app, pilot):
         chart = app.screen.chart
         y = 5 if isinstance(chart, LaneChart) else 2
         await pilot.mouse_down(chart, offset=(50, y))
@@ -96,12 +88,9 @@ async def test_a_span_is_drawn_and_selected_and_the_wheel_zooms(demo_job, cache_
             assert chart.cursor_column == 70 - left and line_with(app, "from the mark")
         else:
             assert chart.span[1] - chart.span[0] == 20
-        await pilot.press("t")
-        window = app.selection.window
+        window = (await press(pilot, "t")).selection.window
         assert window is not None and window != app.job.extent()
-        await pilot.press("escape")
-        assert app.selection.is_everything
+        assert (await press(pilot, "escape")).selection.is_everything
         await pilot._post_mouse_events([events.MouseScrollUp], chart, offset=(60, y), button=0)
-        await pilot.pause()
-        view = app.screen.view
+        view = (await rested(pilot)).screen.view
         assert view is not None and view.end - view.start < app.job.extent().end - app.job.extent().start

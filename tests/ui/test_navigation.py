@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, answer, cells, line_with, running, screen_text, view_bar
+from jobs import NARROW, WIDE, answer, cells, line_with, name_of_screen, press, running, screen_text, view_bar
 
 from nsystui.ui.screens.dialogs import HelpScreen
-from nsystui.ui.screens.events import EventsScreen
-from nsystui.ui.screens.findings import FindingScreen
-from nsystui.ui.screens.instances import KernelInstancesScreen
-from nsystui.ui.screens.overview import OverviewScreen
-
-
-@pytest.fixture
-def job(two_ranks):
-    return two_ranks
 
 
 @pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.campaign)])
 async def test_every_screen_shows_every_tab_and_a_help_that_fits(job, cache, size):
     async with running(job, cache, size) as (app, pilot):
         for key in "2345678L1":
-            await pilot.press(key)
-            first, *_, last = screen_text(app)
+            first, *_, last = screen_text(await press(pilot, key))
             assert all(f"{one} " in first for one in "12345678L"), key
             assert f"│{key} " in first and first.count("│") == 2
             assert "ctrl+p all commands  ? help" in last, key
-            await pilot.press("question_mark")
-            assert isinstance(app.screen, HelpScreen), key
+            assert name_of_screen(await press(pilot, "question_mark")) == "HelpScreen", key
             check_help(app.screen, size)
             await pilot.press("escape")
 
@@ -36,117 +25,81 @@ def check_help(screen: HelpScreen, size: tuple[int, int]) -> None:
     room, lines = screen.query_one("Static").size.width, screen._lines
     assert max(map(len, lines)) <= room
     headings = [line for line in lines[1:-2] if line and not line.startswith(" ")]
-    assert headings[:6] == ["Move", "Go", "View", "Select", "Export", "Program"]
-    assert headings[6:] in ([], ["Words"])
+    assert headings[:6] == ["Move", "Go", "View", "Select", "Export", "Program"] and headings[6:] in ([], ["Words"])
     first = [line.partition("Words")[0] for line in lines[2 : lines.index("Program")] if line.startswith("  ")]
     continued = [line for line in first if line.startswith(" " * 12)]
     assert all(line[2] != " " or line.startswith(" " * 12) for line in first)
-    if size == WIDE:
-        assert not continued
+    assert size != WIDE or not continued
 
 
 @pytest.mark.parametrize("columns", [1, 5, 8])
 async def test_help_opens_on_a_terminal_of_any_width(demo_job, cache, columns):
-    async with running(demo_job[:1], cache, (columns, 24)) as (app, pilot):
-        await pilot.press("question_mark", "down", "escape")
+    async with running(demo_job[:1], cache, (columns, 24), "question_mark", "down", "escape") as (app, _):
         assert app.return_code is None
 
 
 async def test_a_digit_returns_to_its_tab_and_pressed_again_to_the_tabs_first_view(job, cache):
-    async with running(job, cache, WIDE) as (app, pilot):
-        await pilot.press("2", "down", "enter")
+    async with running(job, cache, WIDE, "2", "down", "enter") as (app, pilot):
         launches = app.screen
-        assert isinstance(launches, KernelInstancesScreen)
-        await pilot.press("down", "down", "2")
-        assert len(app.screen_stack) == 1
+        assert name_of_screen(app) == "KernelInstancesScreen"
+        assert len((await press(pilot, "down", "down", "2")).screen_stack) == 1
         await pilot.press("escape")  # reopens what a digit closed, with its cursor
         assert app.screen is launches and launches.table.cursor_row == 2
-        await pilot.press("enter")
-        assert isinstance(app.screen, EventsScreen) and "│6 " in screen_text(app)[0]
-        await pilot.press("1", "2")
-        first, second = screen_text(app)[:2]
-        assert "│2 " in first and "L Timeline" in first
-        assert second.startswith("all ranks · all time")
-        await pilot.press("2")
-        assert len(app.screen_stack) == 1 and app.screen.view.name == "kernels"
+        assert name_of_screen(await press(pilot, "enter")) == "EventsScreen" and "│6 " in screen_text(app)[0]
+        first, second = screen_text(await press(pilot, "1", "2"))[:2]
+        assert "│2 " in first and "L Timeline" in first and second.startswith("all ranks · all time")
+        assert len((await press(pilot, "2")).screen_stack) == 1 and app.screen.view.name == "kernels"
         assert screen_text(app)[1].endswith("names")
 
 
 async def test_esc_undoes_one_jump_after_the_other(job, cache):
-    async with running(job, cache) as (app, pilot):
-        await pilot.press("2", "v", "v", "down")
+    async with running(job, cache, NARROW, "2", "v", "v", "down") as (app, pilot):
         view, row = app.screen.view.name, app.screen.table.cursor_row
-        await pilot.press("5", "6", "escape")
-        assert app.current_mode == "nvtx"
-        await pilot.press("escape")
-        assert app.current_mode == "kernels"
+        assert (await press(pilot, "5", "6", "escape")).current_mode == "nvtx"
+        assert (await press(pilot, "escape")).current_mode == "kernels"
         assert (app.screen.view.name, app.screen.table.cursor_row) == (view, row)
 
-        await pilot.press("7", "v", "v", "v")
-        view = app.screen.view.name
+        view = (await press(pilot, "7", "v", "v", "v")).screen.view.name
         await pilot.press("enter")  # opening a rank is one step with its selection and view
         assert app.current_mode == "gpu" and not app.selection.is_everything
-        await pilot.press("escape")
-        assert app.current_mode == "ranks" and app.selection.is_everything
+        assert (await press(pilot, "escape")).current_mode == "ranks" and app.selection.is_everything
         assert app.screen.view.name == view
 
-        await pilot.press("2", "2", "down", "down", "down", "slash")
-        await answer(app, pilot, "nccl")
-        assert app.selection.name is not None
+        assert (await answer(app, pilot, "nccl", "2", "2", "down", "down", "down", "slash")).selection.name is not None
         await pilot.press("escape")  # undoing a selection restores the cursor
         assert app.selection.is_everything and app.screen.table.cursor_row == 3
 
-        await pilot.press("enter", "enter")
-        first = app.screen.values()["row"], app.screen.values()["start"]
-        await pilot.press("c")
-        assert app.screen.values()["kind"] == "api"
-        await pilot.press("escape")
-        assert (app.screen.values()["row"], app.screen.values()["start"]) == first
-        await pilot.press("escape", "down", "enter")
-        assert app.screen.values()["start"] != first[1]
+        first = (await press(pilot, "enter", "enter")).screen.values()["row"], app.screen.values()["start"]
+        assert (await press(pilot, "c")).screen.values()["kind"] == "api"
+        assert ((await press(pilot, "escape")).screen.values()["row"], app.screen.values()["start"]) == first
+        assert (await press(pilot, "escape", "down", "enter")).screen.values()["start"] != first[1]
 
 
 @pytest.mark.findings
 @pytest.mark.campaign
 async def test_from_what_a_finding_shows_esc_leads_back_to_the_finding(job, cache):
-    async with running(job, cache) as (app, pilot):
-        await pilot.press("enter")
-        assert isinstance(app.screen, FindingScreen)
-        await pilot.press("enter")
-        assert not isinstance(app.screen, FindingScreen)
-        await pilot.press("escape")
-        assert isinstance(app.screen, FindingScreen) and app.selection.is_everything
-        await pilot.press("escape")
-        assert isinstance(app.screen, OverviewScreen)
+    async with running(job, cache, NARROW, "enter") as (app, pilot):
+        assert name_of_screen(app) == "FindingScreen"
+        assert name_of_screen(await press(pilot, "enter")) != "FindingScreen"
+        assert name_of_screen(await press(pilot, "escape")) == "FindingScreen" and app.selection.is_everything
+        assert name_of_screen(await press(pilot, "escape")) == "OverviewScreen"
 
 
 @pytest.mark.campaign
 async def test_views_and_groupings_are_named_and_keys_go_through_them(job, cache):
-    async with running(job, cache, WIDE) as (app, pilot):
-        await pilot.press("2")
+    async with running(job, cache, WIDE, "2") as (app, pilot):
         assert view_bar(app).startswith("view [kernels]")
-        seen = []
-        for _ in range(3):
-            await pilot.press("v")
-            seen.append(app.screen.view.name)
-        await pilot.press("V", "V", "V")
-        assert app.screen.view.name == "kernels" and seen[:2] == ["memory", "memory sizes"]
-        await pilot.press("b")
-        assert "[rank]" in view_bar(app)
-        await pilot.press("B")
-        assert "by [name]" in view_bar(app)
+        seen = [(await press(pilot, key)).screen.view.name for key in "vvvVVV"]
+        assert seen[:2] == ["memory", "memory sizes"] and seen[-1] == "kernels"
+        assert "[rank]" in view_bar(await press(pilot, "b"))
+        assert "by [name]" in view_bar(await press(pilot, "B"))
 
-        await pilot.press("b", "b", "b", "b", "b", "end")
-        assert "[family]" in view_bar(app)
+        assert "[family]" in view_bar(await press(pilot, "b", "b", "b", "b", "b", "end"))
         families = cells(app, "family")
-        await pilot.press("home", "enter")
-        assert "[name]" in view_bar(app)
-        assert set(cells(app, "family")) == {families[0]}
+        assert "[name]" in view_bar(await press(pilot, "home", "enter")) and set(cells(app, "family")) == {families[0]}
         assert screen_text(app)[1].endswith(f"names of {families[0]}")
-        await pilot.press("escape")
-        assert cells(app, "family") == families
-        await pilot.press("B", "B", "B", "B", "B")
-        assert len(set(cells(app, "family"))) > 2
+        assert cells(await press(pilot, "escape"), "family") == families
+        assert len(set(cells(await press(pilot, "B", "B", "B", "B", "B"), "family"))) > 2
 
         for key, first, other in (("3", "kernels", "sizes"), ("4", "lanes", "efficiency"), ("5", "tree", "by name")):
             await pilot.press(key)
@@ -155,8 +108,7 @@ async def test_views_and_groupings_are_named_and_keys_go_through_them(job, cache
                     break
                 await pilot.press("v")
             assert f"│{key} " in screen_text(app)[0] and f"[{other}]" in view_bar(app)
-            await pilot.press(key)
-            assert f"[{first}]" in view_bar(app) and len(app.screen_stack) == 1
+            assert f"[{first}]" in view_bar(await press(pilot, key)) and len(app.screen_stack) == 1
 
 
 @pytest.mark.campaign
@@ -168,22 +120,18 @@ async def test_the_palette_opens_views_and_kernels_by_a_part_of_their_names(job,
             assert app.current_mode == mode and f"[{typed.removeprefix('Kernels: ')}]" in view_bar(app)
         await pilot.press("ctrl+p", *"flash_bwd_dq")
         await pilot.press("enter")
-        assert isinstance(app.screen, KernelInstancesScreen) and "flash_bwd_dq" in app.screen.kernel
+        assert name_of_screen(app) == "KernelInstancesScreen" and "flash_bwd_dq" in app.screen.kernel
 
 
 async def test_prompts_say_what_they_understand_and_refuse_a_selection_of_nothing(job, cache):
-    async with running(job, cache) as (app, pilot):
-        await pilot.press("2")
+    async with running(job, cache, NARROW, "2") as (app, pilot):
         for keys, said in ((("T", *"50s:60s"), "the events are"), (("D", "7"), "the devices are 0")):
-            await pilot.press(*keys, "enter")
-            assert app.screen.prompt.is_open and app.selection.is_everything
+            assert (await press(pilot, *keys, "enter")).screen.prompt.is_open and app.selection.is_everything
             line_with(app, said)
             await pilot.press("escape")
-        await pilot.press("T", *"0.5:0.6")
-        line_with(app, "from 0.500 s to 0.600 s")
+        line_with(await press(pilot, "T", *"0.5:0.6"), "from 0.500 s to 0.600 s")
         await pilot.press("enter")
         assert (app.selection.window.start, app.selection.window.end) == (500_000_000, 600_000_000)
-        await pilot.press("T")
-        line_with(app, "0.5s:0.6s")
+        line_with(await press(pilot, "T"), "0.5s:0.6s")
         await pilot.press(*"0.1:0.2", "enter")
         assert (app.selection.window.start, app.selection.window.end) == (100_000_000, 200_000_000)

@@ -7,21 +7,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
+import jobs
 import pytest
-from harness import Terminal
-from jobs import (
-    NARROW,
-    WIDE,
-    answer,
-    becomes,
-    becomes_text,
-    cells,
-    kept_at_work,
-    line_with,
-    screen_text,
-    tap,
-)
+from harness import PROGRAM, Terminal
+from jobs import NARROW, WIDE, answer, becomes_text, line_with, name_of_screen, press, screen_text, shown, tap
 
 from nsystui.cli import main
 from nsystui.exports.nccl_log.files import OpenLog
@@ -30,8 +21,6 @@ from nsystui.questions.opening import Source
 from nsystui.ui import loading
 from nsystui.ui.app import LogApp, NsystuiApp
 from nsystui.ui.loading import LogLoading, LogState
-from nsystui.ui.screens.nccl import NcclScreen
-from nsystui.ui.screens.nccl_log import NcclLogScreen
 
 SHARED = Path(__file__).parents[3] / "shared/data/nccl-logs"
 HEAVY = {"pandas", "numpy", "sqlalchemy", "duckdb", "pyarrow"}
@@ -50,9 +39,8 @@ TUNING = "n0:1:7 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL128 ch
 def log_text(calls: int = 3) -> str:
     """Two ranks on two hosts: AllReduces of 4 KiB, and one Reduce of 4 MiB on rank 0 alone."""
     lines = [INIT.format(rank=rank, pid=rank + 1) for rank in (0, 1)]
-    lines += [
-        CALL.format(rank=rank, pid=rank + 1, op="AllReduce", n=n, count=1024) for n in range(calls) for rank in (0, 1)
-    ]
+    turns = [(n, rank) for n in range(calls) for rank in (0, 1)]
+    lines += [CALL.format(rank=rank, pid=rank + 1, op="AllReduce", n=n, count=1024) for n, rank in turns]
     return "".join([*lines, CALL.format(rank=0, pid=1, op="Reduce", n=calls, count=2**20), TUNING])
 
 
@@ -66,8 +54,7 @@ def log(tmp_path) -> Path:
 @contextlib.asynccontextmanager
 async def open_logs(*logs: Path, size=NARROW, steps: str | None = None):
     log_steps = None if steps is None else steps_of(steps)
-    app = LogApp(Source((), logs=tuple(map(str, logs)), log_steps=log_steps))
-    async with app.run_test(size=size) as pilot:
+    async with shown(LogApp(Source((), logs=tuple(map(str, logs)), log_steps=log_steps)), size) as (app, pilot):
         yield app, pilot
 
 
@@ -78,34 +65,24 @@ def has(app, words: str) -> bool:
 class TestTables:
     async def test_it_opens_with_the_ops_and_b_goes_through_the_tables_and_back(self, log):
         async with open_logs(log) as (app, pilot):
-            assert screen_text(app)[0].startswith("nsystui")
-            assert "nccl.0.log · " in screen_text(app)[1]
+            assert screen_text(app)[0].startswith("nsystui") and "nccl.0.log · " in screen_text(app)[1]
             assert screen_text(app)[2].startswith("by [ops] sizes  calls  communicators  ranks  gpus  tuning  lines")
-            assert line_with(app, "no steps in it")
-            assert "AllReduce" in line_with(app, " 24")
+            assert line_with(app, "no steps in it") and "AllReduce" in line_with(app, " 24")
             assert "7 calls in 10 lines; 0 more could not be read" in line_with(app, "calls in")
-            seen = []
-            for _ in range(8):
-                seen.append(app.screen.name_of_table)
-                await pilot.press("b")
-            assert seen == ["ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "lines"]
             assert app.screen.name_of_table == "ops"
-            await pilot.press("B")
-            line_with(app, "[lines]")
-            await pilot.press("tab")
-            assert app.screen.table.sorted_by == ("total_bytes", True)
-            await pilot.press("s", "s")
-            assert cells(app, "op") == ["AllReduce", "Reduce"]
-            await pilot.press("tab")
-            line_with(app, "[sizes]")
+            seen = [(await press(pilot, "b")).screen.name_of_table for _ in range(8)]
+            assert seen == ["sizes", "calls", "communicators", "ranks", "gpus", "tuning", "lines", "ops"]
+            line_with(await press(pilot, "B"), "[lines]")
+            assert (await press(pilot, "tab")).screen.table.sorted_by == ("total_bytes", True)
+            assert jobs.cells(await press(pilot, "s", "s"), "op") == ["AllReduce", "Reduce"]
+            line_with(await press(pilot, "tab"), "[sizes]")
             assert app.screen.table.sorted_by is None, "each table has its own order"
 
     async def test_enter_opens_what_a_row_is_made_of(self, log):
         async with open_logs(log) as (app, pilot):
             assert app.screen.values()["op"] == "Reduce"
-            await pilot.press("enter")
-            line_with(app, "Reduce calls")
-            assert set(cells(app, "op")) == {"Reduce"}, "not those whose names it is a part of"
+            line_with(await press(pilot, "enter"), "Reduce calls")
+            assert set(jobs.cells(app, "op")) == {"Reduce"}, "not those whose names it is a part of"
             await pilot.press("escape")
             for table, way, crumb, rows in (
                 ("ops", ("down",), "AllReduce calls", 1),
@@ -115,23 +92,18 @@ class TestTables:
             ):
                 while app.screen.name_of_table != table:
                     await pilot.press("b")
-                await pilot.press(*way)
-                row = app.screen.table.cursor_row
-                await pilot.press("enter")
-                line_with(app, crumb)
+                row = (await press(pilot, *way)).screen.table.cursor_row
+                line_with(await press(pilot, "enter"), crumb)
                 assert len(app.screen.table.answer) == rows
-                await pilot.press("b")
-                line_with(app, "cannot be grouped otherwise")
+                line_with(await press(pilot, "b"), "cannot be grouped otherwise")
                 await pilot.press("escape")
                 assert len(app.screen_stack) == 1 and app.screen.table.cursor_row == row, table
             while app.screen.name_of_table != "calls":
                 await pilot.press("b")
-            await pilot.press("enter")
-            line_with(app, "a log tells no more of this row")
+            line_with(await press(pilot, "enter"), "a log tells no more of this row")
 
-    async def test_steps_choose_what_is_counted_and_stand_above_the_tables(self, tmp_path):
-        path = tmp_path / "train.log"
-        text = [INIT.format(rank=0, pid=1)]
+    async def test_steps_choose_what_is_counted_or_are_told_with_those_that_are_there(self, tmp_path):
+        path, text = tmp_path / "train.log", [INIT.format(rank=0, pid=1)]
         for number in (4, 5, 6):
             text += [f"Training epoch 0, iteration {number}/9 | x\n"]
             text += [CALL.format(rank=0, pid=1, op="AllReduce", n=number, count=1024)] * number
@@ -141,9 +113,6 @@ class TestTables:
             assert app.nccl_log.calls == 11
             (said,) = [note for note in app.nccl_log.tables["ops"].notes if note.startswith("--steps")]
             assert said.startswith("--steps chose 2 training lines, 4 calls left out")
-
-    async def test_steps_that_no_log_has_are_told_with_those_that_are_there(self, tmp_path):
-        path = tmp_path / "train.log"
         path.write_text("Training epoch 0, iteration 4/9 | x\n" + log_text())
         async with open_logs(path, steps="7:8") as (app, _pilot):
             line_with(app, "none of the iterations is in these logs: they have 4 to 4")
@@ -152,54 +121,39 @@ class TestTables:
         path = tmp_path / "calls.log"
         path.write_text("".join(line for line in log_text().splitlines(True) if "COMPLETE" not in line))
         async with open_logs(path) as (app, pilot):
-            await pilot.press("b", "b", "b", "enter")
-            line_with(app, "2 without a name ranks")
+            line_with(await press(pilot, "b", "b", "b", "enter"), "2 without a name ranks")
             assert len(app.screen.table.answer) == 2
 
     async def test_a_filter_is_for_all_tables_and_esc_takes_it_away(self, log):
         async with open_logs(log) as (app, pilot):
-            await pilot.press("slash")
-            await answer(app, pilot, "/(/")
-            assert app.screen.prompt.is_open and app.screen.words is None
-            await answer(app, pilot, "allr")
-            line_with(app, "1 of 2 rows")
+            assert (await answer(app, pilot, "/(/", "slash")).screen.prompt.is_open and app.screen.words is None
+            line_with(await answer(app, pilot, "allr"), "1 of 2 rows")
             assert 'filter "allr"' in screen_text(app)[1]
-            await pilot.press("b")
-            line_with(app, "1 of 2 rows")
-            await pilot.press("escape")
-            line_with(app, "2 of 2 rows")
+            line_with(await press(pilot, "b"), "1 of 2 rows")
+            line_with(await press(pilot, "escape"), "2 of 2 rows")
             assert "filter" not in screen_text(app)[1]
-            await pilot.press("escape")
-            line_with(app, "nothing to go back to")
-            await pilot.press("f")
-            await answer(app, pilot, "/^AllG/")
+            line_with(await press(pilot, "escape"), "nothing to go back to")
+            await answer(app, pilot, "/^AllG/", "f")
             line_with(app, 'none of the 2 rows has the words "/^AllG/": Esc takes the filter away')
 
     async def test_keys_while_the_log_is_read_anew_wait_for_it(self, log):
         async with open_logs(log) as (app, pilot):
-            await pilot.press("slash")
-            await answer(app, pilot, "Reduce")
+            await answer(app, pilot, "Reduce", "slash")
             read, app.nccl_log = app.nccl_log, LogState(app.source.logs)
-            await pilot.press("escape")
-            line_with(app, "reading")
-            await pilot.press("b")
-            line_with(app, "cannot be grouped otherwise")
+            line_with(await press(pilot, "escape"), "reading")
+            line_with(await press(pilot, "b"), "cannot be grouped otherwise")
             app.nccl_log = read
             app.screen.log_changed()
-            await pilot.pause()
-            line_with(app, "[ops]")
+            line_with(await jobs.rested(pilot), "[ops]")
 
 
 class TestKeys:
     async def test_e_writes_what_the_command_prints_byte_for_byte(self, log, tmp_path, capsys):
         async with open_logs(log) as (app, pilot):
-            await pilot.press("y")
-            assert app.clipboard.startswith("Reduce\t1\t")
+            assert (await press(pilot, "y")).clipboard.startswith("Reduce\t1\t")
             for name in ("ops", "sizes", "calls"):
-                await pilot.press("e")
-                assert app.screen.prompt.value == f"nccl.0-nccl-log-{name}.csv"
-                await answer(app, pilot, str(tmp_path / f"{name}.csv"))
-                line_with(app, "wrote ")
+                assert (await press(pilot, "e")).screen.prompt.value == f"nccl.0-nccl-log-{name}.csv"
+                line_with(await answer(app, pilot, str(tmp_path / f"{name}.csv")), "wrote ")
                 await pilot.press("b")
         for name in ("ops", "sizes", "calls"):
             assert main(["nccl-log", str(log), "--tables", name, "--format", "csv"]) == 0
@@ -211,96 +165,74 @@ class TestKeys:
         async with open_logs(log, other, tmp_path / "gone.log") as (app, pilot):
             assert screen_text(app)[1].startswith("3 logs · ")
             line_with(app, "not read: ")
-            assert "gone.log: no such file" in " ".join(screen_text(app))
-            assert app.nccl_log.calls == 14
-            await pilot.press("e")
-            assert app.screen.prompt.value == "nccl-log-ops.csv"
+            assert "gone.log: no such file" in " ".join(screen_text(app)) and app.nccl_log.calls == 14
+            assert (await press(pilot, "e")).screen.prompt.value == "nccl-log-ops.csv"
 
     async def test_keys_that_cannot_act_say_so_and_are_not_in_the_help(self, log):
         async with open_logs(log, size=WIDE) as (app, pilot):
             for key in "trDT":
                 app.screen.say("")
-                await pilot.press(key)
-                line_with(app, "the selection is of exports")
-            await pilot.press("2")
-            line_with(app, "--nccl-log")
-            assert isinstance(app.screen, NcclLogScreen)
-            await pilot.press("question_mark")
-            line_with(app, "next and previous grouping")
+                line_with(await press(pilot, key), "the selection is of exports")
+            line_with(await press(pilot, "2"), "--nccl-log")
+            assert name_of_screen(app) == "NcclLogScreen"
+            line_with(await press(pilot, "question_mark"), "next and previous grouping")
             for absent in ("NVTX tree", "select ranks", "time window"):
                 assert not has(app, absent)
 
 
-class Gate:
-    """Lets the reading of logs go on after the first piece of each only when it is opened."""
-
-    def __init__(self, monkeypatch):
-        self.event = threading.Event()
-        read, event = OpenLog.read, self.event
-
-        def gated(log: OpenLog, size: int) -> bytes:
-            if log.position:
-                event.wait(20)
-            return read(log, size)
-
-        monkeypatch.setattr(OpenLog, "read", gated)
-        monkeypatch.setattr(loading, "FIRST_TABLES", 0.0)
-        monkeypatch.setattr(loading, "LINES_AT_ONCE", 10)
-
-
 class TestReading:
     @pytest.fixture
-    def long_log(self, tmp_path) -> Path:
+    def gate(self, monkeypatch) -> threading.Event:
+        """Lets the reading of logs go on after the first piece of each only when it is set."""
+        gate, read = threading.Event(), OpenLog.read
+        monkeypatch.setattr(OpenLog, "read", lambda log, size: (log.position and gate.wait(20), read(log, size))[1])
+        monkeypatch.setattr(loading, "FIRST_TABLES", 0.0)
+        monkeypatch.setattr(loading, "LINES_AT_ONCE", 10)
+        return gate
+
+    @pytest.fixture
+    def app(self, tmp_path) -> LogApp:
+        """The program on a long log."""
         path = tmp_path / "long.log"
         path.write_text(log_text(calls=3000))
-        return path
+        return LogApp(Source((), logs=(str(path),)))
 
-    async def test_tables_grow_stop_and_are_read_again(self, long_log, monkeypatch):
-        gate = Gate(monkeypatch)
-        app = LogApp(Source((), logs=(str(long_log),)))
-        async with kept_at_work(app, WIDE) as rest:
+    async def test_tables_grow_stop_and_are_read_again(self, app, gate):
+        async with jobs.kept_at_work(app, WIDE) as rest:
             assert await becomes_text(app, "reading log") and await becomes_text(app, "AllReduce")
             assert 0 < app.nccl_log.calls < 6001
             tap(app, "b", "escape")
             assert await becomes_text(app, "stopping…")
-            gate.event.set()
+            gate.set()
             await rest()
             line_with(app, "R resumes reading")
-            assert app.nccl_log.is_stopped and app.nccl_log.calls < 6001
-            assert app.screen.name_of_table == "sizes"
+            assert app.nccl_log.is_stopped and app.nccl_log.calls < 6001 and app.screen.name_of_table == "sizes"
             tap(app, "R")
             await rest()
             line_with(app, "6,001 calls")
             assert not has(app, "R resumes reading") and not has(app, "reading log")
 
-    async def test_it_ends_at_once_when_the_program_is_left(self, long_log, monkeypatch):
-        gate = Gate(monkeypatch)
-        app = LogApp(Source((), logs=(str(long_log),)))
-        async with kept_at_work(app, WIDE):
+    async def test_it_ends_at_once_when_the_program_is_left(self, app, gate):
+        async with jobs.kept_at_work(app, WIDE):
             assert await becomes_text(app, "reading log")
             tap(app, "q")
-            assert await becomes(lambda: app.return_code is not None)
-            gate.event.set()
+            assert await jobs.becomes(lambda: app.return_code is not None)
+            gate.set()
         assert app.return_code == 0
         assert not app.nccl_log.is_over or app.nccl_log.is_stopped
 
-    async def test_without_any_log_the_program_ends_with_the_reasons(self, tmp_path):
+    async def test_without_any_log_it_ends_with_the_reasons_and_without_calls_says_what_to_record(self, tmp_path):
         async with open_logs(tmp_path / "gone.log") as (app, _pilot):
             pass
-        assert app.return_code == 2
-        assert "no such file" in app.reasons[0]
-
-    async def test_a_log_without_calls_says_what_to_record(self, tmp_path):
+        assert app.return_code == 2 and "no such file" in app.reasons[0]
         path = tmp_path / "bare.log"
         path.write_text("n0:1:7 [0] NCCL INFO NET/IB : No device found.\n")
         async with open_logs(path) as (app, _pilot):
             line_with(app, "no calls of NCCL in 1 lines: record with NCCL_DEBUG=INFO")
 
     def test_an_error_that_nobody_thought_of_ends_the_reading(self, log, monkeypatch):
-        def fail(*_):
-            raise RuntimeError("a bug")
-
-        monkeypatch.setattr("nsystui.exports.nccl_log.lines.LogReader.read", fail)
+        failing = Mock(side_effect=RuntimeError("a bug"))
+        monkeypatch.setattr("nsystui.exports.nccl_log.lines.LogReader.read", failing)
         loading = LogLoading([str(log)], lambda _: None)
         loading.start()
         assert loading.state.is_over and loading.state.failed == "not read: a bug"
@@ -320,38 +252,31 @@ class TestBesideExports:
     @pytest.mark.parametrize("kind", ["none", "gone", "read"])
     async def test_the_log_is_a_view_beside_the_exports(self, two_ranks, cache, log, tmp_path, kind):
         logs = {"none": (), "gone": (str(tmp_path / "gone.log"),), "read": (str(log),)}[kind]
-        app = NsystuiApp(Source(tuple(map(str, two_ranks)), cache, logs=logs))
-        async with app.run_test(size=WIDE) as pilot:
-            await pilot.press("3")
-            line_with(app, "[kernels]")
+        async with shown(NsystuiApp(Source(tuple(map(str, two_ranks)), cache, logs=logs)), WIDE) as (app, pilot):
+            line_with(await press(pilot, "3"), "[kernels]")
             assert app.return_code is None
-            if kind == "none":
-                assert "log" not in screen_text(app)[2] and not has(app, "NCCL log")
+            assert kind != "none" or ("log" not in screen_text(app)[2] and not has(app, "NCCL log"))
             if kind == "gone":
                 line_with(app, "NCCL log: not read: ")
             if kind == "read":
                 line_with(app, "7 calls of 2 ranks, 4.023 MiB")
-                await pilot.press("V")
-                line_with(app, "[log]")
-                await pilot.press("2")
-                line_with(app, "2 Kernels")
-                await pilot.press("3", "3")
-                assert isinstance(app.screen, NcclScreen) and has(app, "kernel")
+                line_with(await press(pilot, "V"), "[log]")
+                line_with(await press(pilot, "2"), "2 Kernels")
+                assert name_of_screen(await press(pilot, "3", "3")) == "NcclScreen" and has(app, "kernel")
 
 
 def test_the_log_view_imports_no_data_frames(log):
-    program = (
-        "import asyncio, sys\n"
-        "from nsystui.questions.opening import Source\n"
-        "from nsystui.ui.app import LogApp\n"
-        "async def run():\n"
-        f"    app = LogApp(Source((), logs=({str(log)!r},)))\n"
-        "    async with app.run_test() as pilot:\n"
-        "        while not app.nccl_log.is_over: await pilot.pause()\n"
-        "        await pilot.press(*'oooooooo', 'enter', 's', 'y')\n"
-        "asyncio.run(run())\n"
-        "print(*sys.modules)\n"
-    )
+    program = f"""
+import asyncio, sys
+from nsystui.questions.opening import Source
+from nsystui.ui.app import LogApp
+async def run():
+    app = LogApp(Source((), logs=({str(log)!r},)))
+    async with app.run_test() as pilot:
+        while not app.nccl_log.is_over: await pilot.pause()
+        await pilot.press(*"oooooooo", "enter", "s", "y")
+asyncio.run(run())
+print(*sys.modules)"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert HEAVY.isdisjoint(done.stdout.split())
 
@@ -362,18 +287,9 @@ def test_a_slow_line_gets_little(tmp_path):
     path = tmp_path / "sizes.log"
     calls = (CALL.format(rank=0, pid=1, op="AllReduce", n=n, count=n + 1) for n in range(300))
     path.write_text(INIT.format(rank=0, pid=1) + "".join(calls))
-    with Terminal([sys.executable, "-m", "nsystui", str(path)], {}, columns=120, lines=36) as terminal:
-        terminal.wait_for("300 calls", timeout=30)
+    with Terminal([*PROGRAM, str(path)], {}, columns=120, lines=36, ready="300 calls") as terminal:
         terminal.press("b", "b")
         terminal.settle(quiet=0.8)
-
-        def cost(key: str) -> int:
-            terminal.mark()
-            terminal.press(key)
-            terminal.answer(0.3)
-            return terminal.bytes_since_mark
-
-        cost("down")
-        assert cost("down") <= 600
-        assert cost("pagedown") <= 8 * 1024
-        assert cost("b") <= 15 * 1024
+        terminal.cost("down", 0.3)
+        for key, most in {"down": 600, "pagedown": 8 * 1024, "b": 15 * 1024}.items():
+            assert terminal.cost(key, 0.3) <= most, key

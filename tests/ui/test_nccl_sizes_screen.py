@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import NARROW, WIDE, cells, line_with, running, screen_text
+from jobs import NARROW, WIDE, cells, line_with, press, resize, running, screen_text
 from synthetic import two_process_export
 
 from nsystui.exports.demo import TrainingJob
@@ -19,47 +19,36 @@ def job(written_once: Callable[..., list[Path]]) -> list[Path]:
 
 @pytest.mark.campaign
 async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_directory):
-    async with running(job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("3")
+    async with running(job, cache_directory, WIDE, "3") as (app, pilot):
         line_with(app, "rows of kernels")
         keys = [column.key for column in app.screen.table.answer.columns]
         assert {"bytes", "busbw"} <= set(keys) and "what" not in keys
-        headings = []
-        totals = set()
+        headings, totals = [], set()
         for _ in range(6):
             headings.append(app.screen.table.answer.columns[1].key)
             totals.add(tuple(sum(cells(app, key)) for key in ("count", "total", "exposed")))
             if headings[-1] == "rank":
                 values = app.screen.values()
-                await pilot.press("enter")
-                line_with(app, f"{values['collective']} rank {values['rank']} kernels")
-                assert len(app.screen.table.answer) == values["count"]
-                assert set(cells(app, "rank")) == {values["rank"]}
+                line_with(await press(pilot, "enter"), f"{values['collective']} rank {values['rank']} kernels")
+                assert len(app.screen.table.answer) == values["count"] and set(cells(app, "rank")) == {values["rank"]}
                 await pilot.press("escape")
             await pilot.press("b")
-        assert headings[0] == "bucket"
-        assert {"communicator", "stream", "rank", "step"} <= set(headings)
+        assert headings[0] == "bucket" and {"communicator", "stream", "rank", "step"} <= set(headings)
         assert len(totals) == 1
         await pilot.resize_terminal(*NARROW)
-        await pilot.press("3")
-        line = line_with(app, "busbw")
+        line = line_with(await press(pilot, "3"), "busbw")
         assert "bytes" in line and "busbw" in line, "both stay at 80 columns"
-        await pilot.press("v")
-        line_with(app, "[CPU calls]")
+        line_with(await press(pilot, "v"), "[CPU calls]")
         assert "ncclGroupEnd" in cells(app, "collective")
-        await pilot.press("enter")
-        line_with(app, "calls")
-        await pilot.press("escape", "V")
-        line_with(app, "rows of kernels")
+        line_with(await press(pilot, "enter"), "calls")
+        line_with(await press(pilot, "escape", "V"), "rows of kernels")
 
 
 @pytest.mark.campaign
 async def test_all_collectives_are_in_one_chart_of_bandwidth_and_sizes_have_drawings(job, cache_directory):
-    async with running(job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("3", "v", "v")
+    async with running(job, cache_directory, WIDE, "3", "v", "v") as (app, pilot):
         line_with(app, "w/o wait (where known) against message size")
-        title = line_with(app, "  ○ ")
-        collectives = set(app.screen.table.answer.cells("collective"))
+        title, collectives = line_with(app, "  ○ "), set(app.screen.table.answer.cells("collective"))
         shown = {name for name in collectives if f" {name}" in title}
         assert shown == collectives
         marks = [title[title.index(f" {name}") - 1] for name in shown]
@@ -70,29 +59,22 @@ async def test_all_collectives_are_in_one_chart_of_bandwidth_and_sizes_have_draw
         await pilot.press("enter")  # the kernels of a size, and then the event
         assert len(app.screen.table.answer) == values["count"]
         assert {row[2] for row in app.screen.table.answer.page(0, 1000)} == {values["message_size"]}
-        await pilot.press("enter")
-        line_with(app, "│6 Events│")
+        line_with(await press(pilot, "enter"), "│6 Events│")
         await pilot.press("escape", "escape")
-        await pilot.resize_terminal(*NARROW)
-        await pilot.pause()
-        line_with(app, "against message size")
+        line_with(await resize(pilot, *NARROW), "against message size")
         assert app.screen.values()["busbw"] > 0
-        await pilot.press("d")
-        line_with(app, "durations against message size")
+        line_with(await press(pilot, "d"), "durations against message size")
         await pilot.press("d")
         for _ in range(3):  # by exact size, power of two and bucket
             line_with(app, "kernels by duration")
             assert line_with(app, "by duration") and line_with(app, "by equal steps")
             assert len([line for line in screen_text(app) if "▇" in line]) >= 2
             await pilot.press("b")
-        await pilot.press("b", "d")
-        line_with(app, "calls by message size")
+        line_with(await press(pilot, "b", "d"), "calls by message size")
         assert "size_from" in [column.key for column in app.screen.table.answer.columns]
 
 
 async def test_without_sizes_it_says_how_to_get_them(tmp_path):
-    async with running([two_process_export(tmp_path / "plain.sqlite")], None) as (app, pilot):
-        await pilot.press("3")
+    async with running([two_process_export(tmp_path / "plain.sqlite")], None, NARROW, "3") as (app, pilot):
         line_with(app, "[kernels]")
-        await pilot.press("v", "v")
-        line_with(app, "no kernel here has a known message size")
+        line_with(await press(pilot, "v", "v"), "no kernel here has a known message size")

@@ -4,50 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from jobs import NARROW, WIDE, line_with, running, screen_text
+from jobs import NARROW, WIDE, line_with, press, resize, rested, running, screen_text, shows
 from support import edit, native
 from synthetic import training_job
 
 
 @pytest.mark.campaign
 async def test_adapters_and_collectives_are_views_beside_the_lanes(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("4")
+    async with running(demo_job, cache_directory, WIDE, "4") as (app, pilot):
         line_with(app, "network")
         app.screen.show_view("network")
-        await pilot.pause()
-        assert "mlx5_0" in line_with(app, "gpu-a02")
+        assert "mlx5_0" in line_with(await rested(pilot), "gpu-a02")
         line_with(app, "2 of 2 rows")
-        await pilot.press("b")
-        line_with(app, "AllReduce")
-        line_with(app, "a sample is the mean of")
+        shows(await press(pilot, "b"), "AllReduce", "a sample is the mean of")
         await pilot.press("B")
-        await pilot.resize_terminal(*NARROW)
-        await pilot.pause()
+        await resize(pilot, *NARROW)
         assert all(word in line_with(app, "peak sent") for word in ("sent", "received"))
-
-
-@pytest.mark.campaign
-async def test_without_samples_the_view_is_not_offered(tmp_path, cache_directory):
-    (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
-    edit(path, "DELETE FROM NET_NIC_METRIC")
-    async with running([path], cache_directory, WIDE) as (app, pilot):
-        await pilot.press("4")
-        assert not any("network" in line for line in screen_text(app))
 
 
 async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_view(demo_job, cache_directory):
     path = demo_job[0]
-    async with running([path], cache_directory, WIDE) as (app, pilot):
-        await pilot.press("4", *["m"] * 4)
+    async with running([path], cache_directory, WIDE, "4", *["m"] * 4) as (app, pilot):
         line_with(app, "[network]")
         gpu, host = app.screen.picture.gpus
         lanes = {metric.label: metric for metric in host.metrics}
         assert [label for label in lanes if label != "slow NCCL"] == ["sent mlx5_0", "recv mlx5_0", "wait mlx5_0"]
-        assert not gpu.metrics
-        assert host.title == app.job.session.reports[0].metadata.host
-        line_with(app, host.title)
-        line_with(app, "1 GPU ")
+        assert not gpu.metrics and host.title == app.job.session.reports[0].metadata.host
+        shows(app, host.title, "1 GPU ")
         window, offset = app.screen.picture.window, app.job.session.reports[0].clock_offset
         samples = native(
             path,
@@ -64,18 +47,14 @@ async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_vie
             shown = None if np.isnan(sent.bins[number]) else sent.bins[number] * sent.top
             assert shown == (None if rate is None else pytest.approx(rate, rel=1e-6, abs=1e3))
         assert max(np.nanmax(one.bins) for one in host.metrics if one.unit == "B/s") == 1
-        await pilot.press(*["down"] * 9)
-        line_with(app, "network adapters")
-        await pilot.press("o")
-        assert "of a host" in screen_text(app)[-1]
+        line_with(await press(pilot, *["down"] * 9), "network adapters")
+        assert "of a host" in screen_text(await press(pilot, "o"))[-1]
 
 
 async def test_send_waits_stand_below_the_slow_collectives_of_their_host(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("4")
+    async with running(demo_job, cache_directory, WIDE, "4") as (app, pilot):
         app.screen.choose("metrics", 4)
-        await pilot.pause()
-        hosts = [gpu for gpu in app.screen.picture.gpus if gpu.is_host]
+        hosts = [gpu for gpu in (await rested(pilot)).screen.picture.gpus if gpu.is_host]
         assert len(hosts) == len({one.metadata.host for one in app.job.session.reports})
         line_with(app, "slow NCCL")
         assert all(host.metrics[-1].label == "wait mlx5_0" for host in hosts)
@@ -89,11 +68,13 @@ async def test_send_waits_stand_below_the_slow_collectives_of_their_host(demo_jo
 
 
 @pytest.mark.campaign
-async def test_without_gpu_metrics_the_network_may_be_chosen_all_the_same(tmp_path, cache_directory):
-    (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
-    edit(path, "DELETE FROM GPU_METRICS")
-    async with running([path], cache_directory, WIDE) as (app, pilot):
-        await pilot.press("4", "m")
-        assert "sent mlx5_0" in [lane.label.strip() for lane in app.screen.chart.lanes] + [
-            words for lane in app.screen.chart.lanes for _, words in lane.notes
-        ]
+async def test_without_samples_the_view_is_not_offered_and_without_gpu_metrics_it_is(tmp_path, cache_directory):
+    paths = {}
+    for table in ("NET_NIC_METRIC", "GPU_METRICS"):
+        (paths[table],) = training_job(tmp_path / table, ranks=1, steps=2, layers=2)
+        edit(paths[table], f"DELETE FROM {table}")
+    async with running([paths["NET_NIC_METRIC"]], cache_directory, WIDE, "4") as (app, _):
+        assert not any("network" in line for line in screen_text(app))
+    async with running([paths["GPU_METRICS"]], cache_directory, WIDE, "4", "m") as (app, _):
+        lanes = app.screen.chart.lanes
+        assert "sent mlx5_0" in {one.label.strip() for one in lanes} | {text for one in lanes for _, text in one.notes}

@@ -6,25 +6,23 @@ import json
 import threading
 
 import pytest
-from jobs import answer, becomes_text, kept_at_work, last_line, running, screen_text, tap
+from jobs import NARROW, answer, becomes_text, kept_at_work, last_line, name_of_screen, running, screen_text, tap
 
 from nsystui.questions.opening import Source
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens.kernels import KernelsScreen
-from nsystui.ui.screens.other_tools import NcuScreen
 
 
 async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_directory):
-    async with running(demo_job[:1], cache_directory) as (app, pilot):
-        await pilot.press("2", "u")
-        assert isinstance(app.screen, NcuScreen)
+    async with running(demo_job[:1], cache_directory, NARROW, "2", "u") as (app, pilot):
+        assert name_of_screen(app) == "NcuScreen"
         shown = app.screen.commands[0]
         assert shown.count is None and app.clipboard == f"{shown.command}\n"
         await pilot.press("escape", "enter")
         starts = [int(row[0]) for row in app.screen.table.answer.sorted_by("start", False).page(0, 100)]
         await pilot.press("down", "u")
         place = starts.index(app.screen_stack[-2].values()["start"])
-        assert isinstance(app.screen, NcuScreen) and place
+        assert name_of_screen(app) == "NcuScreen" and place
         assert "--launch-count 1" in app.clipboard and f"--launch-skip {place} " in app.clipboard
 
 
@@ -47,15 +45,11 @@ async def test_capital_e_writes_a_trace_of_the_selection_and_asks_before_it_over
     demo_job, cache_directory, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    async with running(demo_job[:1], cache_directory) as (app, pilot):
-        await pilot.press("6", "u")
+    async with running(demo_job[:1], cache_directory, NARROW, "6", "u") as (app, pilot):
         assert "ncu profiles kernels" in last_line(app)
-        await pilot.press("E")
-        await answer(app, pilot, "job.json")
+        await answer(app, pilot, "job.json", "E")
         assert json.loads((tmp_path / "job.json").read_bytes())["traceEvents"]
         (tmp_path / "job.json").write_text("mine")
-        await pilot.press("E")
-        await answer(app, pilot, "job.json")
-        assert "overwrite? y/n" in "\n".join(screen_text(app))
+        assert "overwrite? y/n" in "\n".join(screen_text(await answer(app, pilot, "job.json", "E")))
         await pilot.press("n", "enter")
         assert (tmp_path / "job.json").read_text() == "mine"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from jobs import running
+from jobs import NARROW, press, running
 
 from nsystui.base.answer import Answer
 from nsystui.base.selection import Selection
@@ -50,18 +50,14 @@ async def test_every_table_is_that_of_its_report(demo_job, shared_export, cache_
 @pytest.mark.campaign
 async def test_os_runtime_calls_of_a_real_export(shared_export, cache_directory, opened):
     path = shared_export("no-kernel-table")
-    async with running([path], cache_directory) as (app, pilot):
-        await pilot.press("2", "v", "v")
+    async with running([path], cache_directory, NARROW, "2", "v", "v") as (app, _):
         assert as_csv(app.screen.table.answer) == printed(opened(path), "osrt_sum")
 
 
 async def test_from_a_name_to_its_ranges_to_the_event(demo_job, cache_directory):
-    async with running([demo_job[0]], cache_directory) as (app, pilot):
-        await pilot.press("5", "v")
+    async with running([demo_job[0]], cache_directory, NARROW, "5", "v") as (app, pilot):
         name, count = app.screen.values()["name"], app.screen.values()["count"]
-        await pilot.press("enter")
-        assert len(app.screen.table.answer) == count
+        assert len((await press(pilot, "enter")).screen.table.answer) == count
         start = app.screen.values()["start"]
-        await pilot.press("enter")
-        values = app.screen.values()
+        values = (await press(pilot, "enter")).screen.values()
         assert (values["kind"], values["name"], values["start"]) == ("nvtx", name, start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs import NARROW, line_with, screen_text
+from jobs import line_with, press, screen_text, shown
 from synthetic import training_job
 
 from nsystui.exports.demo.kineto import ENDING, write_trace
@@ -26,9 +26,7 @@ def traces(written_once, tmp_path_factory) -> list[Path]:
 @pytest.mark.campaign
 async def test_the_screens_show_traces_and_say_what_they_are(traces, tmp_path):
     source = Source(tuple(map(str, traces)), tmp_path / "columns", conversion_directory=tmp_path / "exports")
-    app = NsystuiApp(source)
-    async with app.run_test(size=NARROW) as pilot:
+    async with shown(NsystuiApp(source)) as (app, pilot):
         assert "PyTorch profiler trace" in line_with(app, "2 ranks")
         for key, words in (("2", "nvjet"), ("3", "AllReduce"), ("5", "ProfilerStep#"), ("7", "rank")):
-            await pilot.press(key)
-            assert any(words in line for line in screen_text(app)), words
+            assert any(words in line for line in screen_text(await press(pilot, key))), words

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from jobs import WIDE, line_with, running, screen_text
+from jobs import NARROW, WIDE, line_with, name_of_screen, press, running, screen_text
 from support import edit, native
 from synthetic import training_job
 
 from nsystui.ui.screens import nvtx as nvtx_screen
-from nsystui.ui.screens.events import EventsScreen
-
-
-@pytest.fixture
-def job(two_ranks):
-    return two_ranks
 
 
 def deepest_range(path, correlation_id: int) -> tuple[str, int]:
     """Name and length of the range that began last of those around a launching call, as SQLite finds it."""
     ((start, thread),) = native(
-        path,
-        "SELECT start, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId = ?",
-        (correlation_id,),
+        path, "SELECT start, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId = ?", (correlation_id,)
     )
     found = native(
         path,
@@ -41,43 +33,30 @@ def shown_range(app) -> tuple[str, int]:
 
 @pytest.mark.campaign
 async def test_from_a_kernel_its_call_a_launch_and_the_timeline_to_the_same_range(job, cache):
-    async with running(job, cache, WIDE) as (app, pilot):
-        await pilot.press("2")
+    async with running(job, cache, WIDE, "2") as (app, pilot):
         assert not any("w its range" in line for line in screen_text(app))
-        await pilot.press("enter")
-        line_with(app, "w its range")
-        await pilot.press("w")
-        launched_in = shown_range(app)
-        await pilot.press("escape", "L", "w")
-        assert shown_range(app) == launched_in
-        await pilot.press("escape", "escape", "enter")
-        line_with(app, "w its range")
-        assert isinstance(app.screen, EventsScreen) and app.screen.values()["kind"] in ("kernel", "nccl")
+        line_with(await press(pilot, "enter"), "w its range")
+        launched_in = shown_range(await press(pilot, "w"))
+        assert shown_range(await press(pilot, "escape", "L", "w")) == launched_in
+        line_with(await press(pilot, "escape", "escape", "enter"), "w its range")
+        assert name_of_screen(app) == "EventsScreen" and app.screen.values()["kind"] in ("kernel", "nccl")
         wanted = deepest_range(job[int(app.screen.values()["rank"])], int(app.screen.values()["correlation_id"]))
         row = app.screen.table.cursor_row
-        await pilot.press("w")
-        assert shown_range(app) == wanted == launched_in
+        assert shown_range(await press(pilot, "w")) == wanted == launched_in
         await pilot.press("escape")  # the way to a range is one step
-        assert isinstance(app.screen, EventsScreen) and app.screen.table.cursor_row == row
-        await pilot.press("c", "w")
-        assert shown_range(app) == wanted
-        await pilot.press("3", "enter")
-        line_with(app, "w its range")
-        await pilot.press("w")
-        assert shown_range(app)[0]
+        assert name_of_screen(app) == "EventsScreen" and app.screen.table.cursor_row == row
+        assert shown_range(await press(pilot, "c", "w")) == wanted
+        line_with(await press(pilot, "3", "enter"), "w its range")
+        assert shown_range(await press(pilot, "w"))[0]
 
 
 async def test_a_range_of_a_list_is_shown_itself_also_beyond_the_first_page_of_its_siblings(job, cache, monkeypatch):
     monkeypatch.setattr(nvtx_screen, "PAGE", 3)
-    async with running(job, cache) as (app, pilot):
-        await pilot.press("5", "v", "enter", "down")
+    async with running(job, cache, NARROW, "5", "v", "enter", "down") as (app, pilot):
         length = app.screen.values()["duration"]
-        await pilot.press("w")
-        assert shown_range(app)[1] == length
-        await pilot.press("escape", "end")
-        length, start = app.screen.values()["duration"], app.screen.values()["start"]
-        await pilot.press("w")
-        assert shown_range(app)[1] == length and app.screen.node().window.start == start
+        assert shown_range(await press(pilot, "w"))[1] == length
+        length, start = (await press(pilot, "escape", "end")).screen.values()["duration"], app.screen.values()["start"]
+        assert shown_range(await press(pilot, "w"))[1] == length and app.screen.node().window.start == start
         outline = app.screen.outline
         seen = [line.node.id for line in outline.lines if not line.rest]
         assert len(set(seen)) == len(seen)
@@ -97,9 +76,7 @@ async def test_a_range_of_a_list_is_shown_itself_also_beyond_the_first_page_of_i
 async def test_rows_that_are_sums_and_events_in_no_range_say_so(written_once, tmp_path):
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, "UPDATE NVTX_EVENTS SET end = start WHERE end IS NOT NULL")
-    async with running([path], None) as (app, pilot):
-        await pilot.press("2", "w")
+    async with running([path], None, NARROW, "2", "w") as (app, pilot):
         line_with(app, "w goes from a single event to the NVTX range around it")
-        await pilot.press("enter", "enter", "w")
-        line_with(app, "no NVTX range is around it")
-        assert isinstance(app.screen, EventsScreen)
+        line_with(await press(pilot, "enter", "enter", "w"), "no NVTX range is around it")
+        assert name_of_screen(app) == "EventsScreen"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
+import jobs
 import pytest
-from jobs import NARROW, WIDE, becomes_text, cells, kept_at_work, line_with, running, screen_text, tap
-from synthetic import cpu_only_export
+from jobs import NARROW, WIDE, becomes_text, kept_at_work, line_with, press, resize, running, screen_text, shows, tap
 
 from nsystui.exports.demo import TrainingJob
 from nsystui.questions.alignment import ClockMode
@@ -18,107 +18,69 @@ from nsystui.ui.screens.ranks import RanksScreen
 
 
 async def test_rows_open_what_they_are_of(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("7")
-        line_with(app, "4 of 4 ranks")
-        line_with(app, "clock: UTC, then")
-        await pilot.press("down", "enter")
-        line_with(app, "4 GPU")
+    async with running(demo_job, cache_directory, WIDE, "7") as (app, pilot):
+        shows(app, "4 of 4 ranks", "clock: UTC, then")
+        line_with(await press(pilot, "down", "enter"), "4 GPU")
         assert app.selection.tasks == frozenset({app.job.ranks[1].task})
-        await pilot.press("escape")
-        assert app.selection.tasks is None
+        assert (await press(pilot, "escape")).selection.tasks is None
 
-        await pilot.press("down")
-        values = app.screen.values()  # the figures in which a rank is odd are coloured
+        values = (await press(pilot, "down")).screen.values()  # the figures in which a rank is odd are coloured
         assert values["odd"].startswith("late ▲, wait caused ▲")
         assert {"rank", "odd", "late", "wait_caused"} <= set(app.screen.table.cell_styles(values))
-        shares = sorted(zip(cells(app, "compute_percent"), range(4), strict=True))
-        _, median = shares[1]
+        _, median = sorted(zip(jobs.cells(app, "compute_percent"), range(4), strict=True))[1]
         assert [lane.label for lane in app.screen.lanes.lanes] == ["rank 2", f"rank {median}, median"]
         line_with(app, f"rank {median}, median")
-        await pilot.press("down")
-        assert not app.screen.table.cell_styles(app.screen.values())
+        assert not (await press(pilot, "down")).screen.table.cell_styles(app.screen.values())
 
         for crumb in ("steps", "across", "every step", "kinds", "collectives"):
-            await pilot.press("v")
-            line_with(app, f"[{crumb}]")
+            line_with(await press(pilot, "v"), f"[{crumb}]")
             assert not app.screen.lanes.display
-        await pilot.press("v")
-        line_with(app, "4 of 4 ranks")
-        await pilot.press("v", "v", "v", "down", "t")  # a step is a selection
-        assert app.selection.window is not None
+        line_with(await press(pilot, "v"), "4 of 4 ranks")
+        assert (await press(pilot, "v", "v", "v", "down", "t")).selection.window is not None  # a step is a selection
         assert app.screen.values()["step"] == 1
-        await pilot.press("escape", "v", "enter")
-        line_with(app, "[collectives]")
-        await pilot.press("enter")
-        line_with(app, "│6 Events│")
+        line_with(await press(pilot, "escape", "v", "enter"), "[collectives]")
+        line_with(await press(pilot, "enter"), "│6 Events│")
         assert app.selection.window is not None
 
 
-async def test_the_clock_can_be_changed(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("7")
+async def test_the_clock_of_several_reports_can_be_changed(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE, "7") as (app, pilot):
         for words, mode in (("clock: UTC of the hosts", ClockMode.UTC), ("clock: not aligned", ClockMode.OWN)):
-            await pilot.press("C")
-            line_with(app, words)
+            line_with(await press(pilot, "C"), words)
             assert app.job.alignment.mode is mode
-
-
-async def test_one_report_has_one_clock(demo_job, cache_directory):
-    async with running(demo_job[:1], cache_directory) as (app, pilot):
-        await pilot.press("7", "C")
-        line_with(app, "one report has one clock")
+    async with running(demo_job[:1], cache_directory, NARROW, "x") as (app, pilot):
+        line_with(app, "there is one rank only")
+        line_with(await press(pilot, "7", "C"), "one report has one clock")
 
 
 async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("4", "v")
+    async with running(demo_job, cache_directory, WIDE, "4", "v") as (app, pilot):
         line_with(app, "exposed NCCL % · ")
-        await pilot.press("b")
-        line_with(app, "memory % · ")
-        await pilot.press("v")
-        line_with(app, "median step · ")
-        line_with(app, "│1")
-        await pilot.press("right", "t")
-        assert app.selection.window is not None
-        await pilot.press("escape")
-        assert app.selection.window is None
+        line_with(await press(pilot, "b"), "memory % · ")
+        shows(await press(pilot, "v"), "median step · ", "│1")
+        assert (await press(pilot, "right", "t")).selection.window is not None
+        assert (await press(pilot, "escape")).selection.window is None
         line_with(app, "[map of steps]")
 
 
 @pytest.mark.campaign
 async def test_the_map_of_many_ranks_has_half_a_row_for_each_or_a_line_for_two(many_ranks, cache_directory):
-    async with running(many_ranks, cache_directory, (80, 16)) as (app, pilot):
-        await pilot.press("4", "v")
+    async with running(many_ranks, cache_directory, (80, 16), "4", "v") as (app, pilot):
         line_with(app, "  14 15 ")
-        await pilot.press(*["down"] * 3)
-        line_with(app, "▸ 3 ")
+        line_with(await press(pilot, *["down"] * 3), "▸ 3 ")
         await pilot.press("home")
-        await pilot.resize_terminal(80, 12)
-        await pilot.pause()
-        line_with(app, "mean of 2 ranks a line")
-        line_with(app, "12-13")
-        await pilot.press("a")
-        line_with(app, "minimum of 2 ranks a line")
-        await pilot.press("down", "enter")
-        line_with(app, "% · 2 ranks")
+        shows(await resize(pilot, 80, 12), "mean of 2 ranks a line", "12-13")
+        line_with(await press(pilot, "a"), "minimum of 2 ranks a line")
+        line_with(await press(pilot, "down", "enter"), "% · 2 ranks")
         assert not any("14-15" in line for line in screen_text(app))
-        await pilot.press("escape")
-        line_with(app, "minimum of 2 ranks a line")
+        line_with(await press(pilot, "escape"), "minimum of 2 ranks a line")
 
 
 @pytest.mark.campaign
 async def test_the_map_marks_the_rank_that_is_unlike_the_others(tmp_path):
     job = TrainingJob(ranks=6, steps=6, layers=8, gpu_metrics=False).write(tmp_path)
-    async with running(job, None, WIDE) as (app, pilot):
-        await pilot.press("4", "v")
+    async with running(job, None, WIDE, "4", "v") as (app, _):
         assert [number for number, lane in enumerate(app.screen.chart.lanes) if "◂" in lane.value] == [2]
-
-
-async def test_without_gpu_work_the_map_says_why(tmp_path):
-    async with running([cpu_only_export(tmp_path / "cpu.sqlite")], None, NARROW) as (app, pilot):
-        await pilot.press("4", "v")
-        line_with(app, "no GPU work in this export")
 
 
 async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, cache_directory, monkeypatch):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from jobs import running
+from jobs import name_of_screen, running
 from pytest_textual_snapshot import normalize_svg
 from scenes import NARROW, SCENES, WIDE, Scene, cache_in
 from synthetic import training_job
@@ -16,7 +16,6 @@ from synthetic import training_job
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 from nsystui.ui.screens import findings
-from nsystui.ui.screens.overview import OverviewScreen
 from screenshots import snapshot_path
 
 
@@ -49,7 +48,7 @@ async def pictures(demo, scenes: list[Scene], size: tuple[int, int]) -> dict[str
                 await pilot.press("escape")
             if scene.keys and scene.keys[0].isdigit():
                 await pilot.press(scene.keys[0], "1")  # the tab's first view
-            while not isinstance(app.screen, OverviewScreen):
+            while name_of_screen(app) != "OverviewScreen":
                 await pilot.press("escape")
             await pilot.press("home")
     return made

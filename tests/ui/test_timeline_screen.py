@@ -5,23 +5,20 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from jobs import NARROW, WIDE, last_line, line_with, running, screen_text
+from jobs import NARROW, WIDE, last_line, line_with, name_of_screen, press, resize, running, screen_text
 from support import native
-from synthetic import cpu_only_export, empty_export, training_job, whole_graph_export
+from synthetic import cpu_only_export, empty_export, training_job
 
 from nsystui.base.selection import Window
 from nsystui.exports.identifiers import tid_of
 from nsystui.questions.events.listing import key_of
-from nsystui.questions.opening import Source
 from nsystui.ui.app import Look, NsystuiApp
-from nsystui.ui.screens.events import EventsScreen
-from nsystui.ui.screens.host import CallTreeScreen
 from nsystui.ui.screens.timeline import TimelineScreen
 from nsystui.ui.widgets.charts import LaneChart, LaneLine
 
 
 def timeline(app: NsystuiApp) -> TimelineScreen:
-    assert isinstance(app.screen, TimelineScreen)
+    assert name_of_screen(app) == "TimelineScreen"
     return app.screen
 
 
@@ -49,61 +46,44 @@ def length(window: Window) -> int:
 async def test_l_opens_it_everywhere_on_the_selection_and_esc_goes_back(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         for mode in "356":
-            await pilot.press(mode)
-            before = type(app.screen)
+            before = type((await press(pilot, mode)).screen)
             await pilot.press("L")
             assert [label[2:] for label in ranks(app)] == [f"rank {rank} GPU" for rank in range(4)]
             assert sum(label.startswith("▾") for label in ranks(app)) == 1
-            await pilot.press("L")
-            assert "this is the timeline" in last_line(app)
-            await pilot.press("escape")
-            assert type(app.screen) is before
-        await pilot.press("1", "enter", "L")  # the kernels of the first rank, and their timeline
-        chosen = app.selection
-        assert line_with(app, "rank 0") and chosen.tasks is not None
-        assert ranks(app) == ["▾ rank 0 GPU"]
-        await pilot.press("plus", "t")
-        assert app.selection.window == view(app) and view(app) != app.job.extent()
+            assert "this is the timeline" in last_line(await press(pilot, "L"))
+            assert type((await press(pilot, "escape")).screen) is before
+        chosen = (await press(pilot, "1", "enter", "L")).selection  # the kernels of the first rank, and their timeline
+        assert line_with(app, "rank 0") and chosen.tasks is not None and ranks(app) == ["▾ rank 0 GPU"]
+        assert (await press(pilot, "plus", "t")).selection.window == view(app) and view(app) != app.job.extent()
         await pilot.press("escape")  # what was selected here is undone first
-        assert app.selection == chosen and isinstance(app.screen, TimelineScreen)
-        await pilot.press("escape")
-        assert app.current_mode == "kernels" and app.selection == chosen
-
-
-# Lanes
+        assert app.selection == chosen and name_of_screen(app) == "TimelineScreen"
+        assert (await press(pilot, "escape")).current_mode == "kernels" and app.selection == chosen
 
 
 @pytest.mark.campaign
 async def test_ranks_open_and_close_and_one_is_selected(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("L")
+    async with running(demo_job, cache_directory, WIDE, "L") as (app, pilot):
         own = labels(app)[: labels(app).index("▸ rank 1 GPU")]
         assert own[:2] == ["▾ rank 0 GPU", "NVTX python"] and {"API", "OS", "stream 7"} <= set(own)
         assert label_here(app) == "▾ rank 0 GPU"
-        await pilot.press("space")
-        assert labels(app) == ["▸ rank 0 GPU", "▸ rank 1 GPU", "▸ rank 2 GPU", "▸ rank 3 GPU"]
+        assert labels(await press(pilot, "space")) == ["▸ rank 0 GPU", "▸ rank 1 GPU", "▸ rank 2 GPU", "▸ rank 3 GPU"]
         await pilot.press("down", "space")
         assert ranks(app) == ["▸ rank 0 GPU", "▾ rank 1 GPU", "▸ rank 2 GPU", "▸ rank 3 GPU"]
         assert line_with(app, "step 1")
-        await pilot.press("down", "space")
-        assert label_here(app) == "▸ rank 1 GPU"
-        await pilot.press("enter")
-        assert "stream 7" in labels(app)
+        assert label_here(await press(pilot, "down", "space")) == "▸ rank 1 GPU"
+        assert "stream 7" in labels(await press(pilot, "enter"))
         await pilot.press("tab")  # the next rank in place of this one
         assert ranks(app) == ["▸ rank 0 GPU", "▸ rank 1 GPU", "▾ rank 2 GPU", "▸ rank 3 GPU"]
         assert label_here(app) == "▾ rank 2 GPU"
-        await pilot.press(*["shift+tab"] * 3)
-        assert "first rank" in last_line(app) and ranks(app)[0] == "▾ rank 0 GPU"
+        assert "first rank" in last_line(await press(pilot, *["shift+tab"] * 3)) and ranks(app)[0] == "▾ rank 0 GPU"
         await pilot.press("tab", "tab", "o")
         assert screen_text(app)[1].startswith("rank 2  ") and "▾ rank 2 GPU" in labels(app)
-        await pilot.press("o")
-        assert "the only one" in last_line(app)
+        assert "the only one" in last_line(await press(pilot, "o"))
 
 
 @pytest.mark.campaign
 async def test_lanes_fill_the_height(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, (200, 60)) as (app, pilot):
-        await pilot.press("L")
+    async with running(demo_job, cache_directory, (200, 60), "L") as (app, pilot):
         chart = timeline(app).chart
         rows = chart.size.height - 1
         assert sum(last - first + 1 for first, last in map(chart.rows_of, chart.in_sight)) == rows
@@ -111,19 +91,16 @@ async def test_lanes_fill_the_height(demo_job, cache_directory):
         # A label stands once, however high its lane is, and lanes with next to nothing stay low.
         assert sum("rank 0 GPU" in line for line in screen_text(app)) == 1
         assert {last - first for first, last in [chart.rows_of(labels(app).index("stream 24"))]} == {0}
-        await pilot.press("down")  # a lane, however many lines it has
-        assert label_here(app) == "NVTX python"
+        assert label_here(await press(pilot, "down")) == "NVTX python"  # a lane, however many lines it has
         await pilot.press("end")
         for size in ((5, 2), (40, 10), (1, 1), (80, 24)):  # what was asked for before is drawn in the new width
-            await pilot.resize_terminal(*size)
-            await pilot.pause()
+            await resize(pilot, *size)
         assert line_with(app, "▸")
 
 
 @pytest.mark.campaign
 async def test_only_the_lanes_in_sight_are_computed(many_ranks, cache_directory):
-    async with running(many_ranks, cache_directory, (80, 14)) as (app, pilot):
-        await pilot.press("L", "space")
+    async with running(many_ranks, cache_directory, (80, 14), "L", "space") as (app, pilot):
         chart = timeline(app).chart
         assert chart.lane_count == 16 and len(chart.in_sight) == 5
         assert sorted(timeline(app).picture.pictures) == list(chart.in_sight)
@@ -135,143 +112,100 @@ async def test_only_the_lanes_in_sight_are_computed(many_ranks, cache_directory)
         assert chart.cursor_lane == 0 and all(chart.line(lane) is not None for lane in chart.in_sight)
 
 
-# The view
-
-
 @pytest.mark.campaign
 async def test_the_view_zooms_around_the_cursor_and_stays_inside_the_selection(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("L", "t")
+    async with running(demo_job, cache_directory, NARROW, "L", "t") as (app, pilot):
         assert "all of the selection" in last_line(app) and app.selection.is_everything
         for key, words in (("minus", "all of the selection"), ("0", "in view"), ("less_than_sign", "zooms in")):
-            await pilot.press(key)
-            assert words in last_line(app)
-        await pilot.press("plus", "plus")
-        before = view(app)
-        await pilot.press("greater_than_sign")
-        assert view(app).start == before.start + length(before) // 2
-        await pilot.press(*["greater_than_sign"] * 8)
-        extent = app.job.extent()
+            assert words in last_line(await press(pilot, key))
+        before = view(await press(pilot, "plus", "plus"))
+        assert view(await press(pilot, "greater_than_sign")).start == before.start + length(before) // 2
+        extent = (await press(pilot, *["greater_than_sign"] * 8)).job.extent()
         assert view(app).end == extent.end and "ends here" in last_line(app)
-        await pilot.press("ctrl+left")
-        assert view(app).end < extent.end
+        assert view(await press(pilot, "ctrl+left")).end < extent.end
 
         time = extent.start + length(extent) // 3
-        await pilot.press("plus", "plus", "plus", "colon", *str(time), "enter")
-        assert timeline(app).time == time
+        assert timeline(await press(pilot, "plus", "plus", "plus", "colon", *str(time), "enter")).time == time
         assert abs((view(app).start + view(app).end) // 2 - time) <= 1
-        await pilot.press("colon", *"9999s", "enter")
-        assert "does not reach" in last_line(app)
+        assert "does not reach" in last_line(await press(pilot, "colon", *"9999s", "enter"))
 
-        await pilot.press("0", "home", "right_square_bracket")
-        screen, time = timeline(app), timeline(app).time
+        screen, time = timeline(await press(pilot, "0", "home", "right_square_bracket")), timeline(app).time
         while length(view(app)) > screen.chart.chart_width:
             await pilot.press(*["plus"] * 4)
             first, last = screen.times_of(screen.chart.cursor_column)
             assert first <= time < max(last, first + 1)
-        await pilot.press("z")
-        assert "1 ns already" in last_line(app)
-        await pilot.press("0")
-        assert view(app) == extent and screen.time == time
-
-
-# From event to event
+        assert "1 ns already" in last_line(await press(pilot, "z"))
+        assert view(await press(pilot, "0")) == extent and screen.time == time
 
 
 async def test_brackets_go_from_event_to_event_and_enter_opens_it(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("L", "right_square_bracket")
+    async with running(demo_job, cache_directory, NARROW, "L", "right_square_bracket") as (app, pilot):
         screen = timeline(app)
         first = screen.position.event
         assert screen.time == first[0] and line_with(app, str(first[2]))
         assert line_with(app, "rank 0  device 0  stream") and line_with(app, "launched ")
-        await pilot.press("right_square_bracket")
-        second = screen.position.event
+        second = timeline(await press(pilot, "right_square_bracket")).position.event
         assert second[0] > first[0]
-        await pilot.press("left_square_bracket")
-        assert screen.position.event == first
+        assert timeline(await press(pilot, "left_square_bracket")).position.event == first
         await pilot.press("right_square_bracket", "right_square_bracket", "right_square_bracket", "left_square_bracket")
         assert screen.position.event[0] > second[0]
-        await pilot.press("left_square_bracket", "enter")
-        assert isinstance(app.screen, EventsScreen)
+        assert name_of_screen(await press(pilot, "left_square_bracket", "enter")) == "EventsScreen"
         assert key_of(app.screen.table.current_row) == key_of(second)
-        await pilot.press("escape")
-        assert timeline(app).position.event == second
+        assert timeline(await press(pilot, "escape")).position.event == second
 
         await pilot.press("left")
         await pilot.press("right")  # the event of a column is its longest
         assert "the longest of " in line_with(app, " in this column")
         facts = screen.facts
-        await pilot.press("enter")
-        assert key_of(app.screen.table.current_row) == key_of(facts.row)
+        assert key_of((await press(pilot, "enter")).screen.table.current_row) == key_of(facts.row)
         await pilot.press("escape")
 
-        await pilot.press("0", "home", "right_square_bracket", *["plus"] * 16)
-        before = view(app)
+        before = view(await press(pilot, "0", "home", "right_square_bracket", *["plus"] * 16))
         await pilot.press(*["right_square_bracket"] * 3)
         assert screen.time >= before.end
         assert view(app).start <= screen.time < view(app).end, "the view follows an event out of sight"
-        await pilot.press("0", "home", *["left_square_bracket"] * 3)
-        assert "no more events" in last_line(app)
+        assert "no more events" in last_line(await press(pilot, "0", "home", *["left_square_bracket"] * 3))
 
         await pilot.press("home", "right_square_bracket", "c")  # from a kernel to its call and back
         assert screen.lane.calls is not None and screen.position.event[1] == "api"
         assert line_with(app, "launched ") and screen.facts is not None
         await pilot.press("c")
-        assert screen.lane.stream is not None
-        assert line_with(app, "launched ")
+        assert screen.lane.stream is not None and line_with(app, "launched ")
 
         await pilot.press(*["up"] * 9, "down", "home", "right_square_bracket")  # ranges are events of their lanes
-        assert screen.lane.is_host
-        assert line_with(app, "rank 0  thread ")
-        await pilot.press("enter")
-        assert app.screen.values()["kind"] == "nvtx"
+        assert screen.lane.is_host and line_with(app, "rank 0  thread ")
+        assert (await press(pilot, "enter")).screen.values()["kind"] == "nvtx"
 
 
 @pytest.mark.campaign
 async def test_l_on_an_event_centres_on_it_in_its_lane(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         for keys in (("6", *["pagedown"] * 30), ("2", "enter", "down", "down")):
-            await pilot.press(*keys)
-            key = app.screen.event_here()
-            await pilot.press("L")
-            screen = timeline(app)
+            key = (await press(pilot, *keys)).screen.event_here()
+            screen = timeline(await press(pilot, "L"))
             assert screen.time == key.start and key_of(screen.position.event) == key
-            assert view(app).start <= key.start < view(app).end
-            assert length(view(app)) < length(app.job.extent())
+            assert view(app).start <= key.start < view(app).end and length(view(app)) < length(app.job.extent())
             assert screen.lane in screen.picture.lanes
             await pilot.press("escape")
 
 
-# Marks, names, the selection
-
-
 @pytest.mark.campaign
 async def test_the_mark_measures_to_the_cursor_and_t_takes_what_lies_between(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("L", "plus", "m")
+    async with running(demo_job, cache_directory, NARROW, "L", "plus", "m") as (app, pilot):
         mark = timeline(app).time
-        await pilot.press("shift+right")
-        time = timeline(app).time
-        assert line_with(app, "from the mark").startswith("◆")
-        assert "◆" in screen_text(app)[2]
-        await pilot.press("t")
-        assert app.selection.window == Window(mark, time) == view(app)
-        await pilot.press("2")
-        assert " + " in screen_text(app)[1]
-        await pilot.press("L", "m", "m")
-        assert timeline(app).position.mark is None
+        time = timeline(await press(pilot, "shift+right")).time
+        assert line_with(app, "from the mark").startswith("◆") and "◆" in screen_text(app)[2]
+        assert (await press(pilot, "t")).selection.window == Window(mark, time) == view(app)
+        assert " + " in screen_text(await press(pilot, "2"))[1]
+        assert timeline(await press(pilot, "L", "m", "m")).position.mark is None
 
 
 @pytest.mark.campaign
 async def test_found_names_are_marked_and_counted_and_n_goes_from_one_to_the_next(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        await pilot.press("L", "space")
+    async with running(demo_job, cache_directory, NARROW, "L", "space") as (app, pilot):
         before = [timeline(app).chart.line(lane).letters for lane in range(4)]
-        await pilot.press("n")
-        assert "find a name with / first" in last_line(app)
-        await pilot.press("slash", *"allreduce", "enter")
-        count = timeline(app).match_count
+        assert "find a name with / first" in last_line(await press(pilot, "n"))
+        count = timeline(await press(pilot, "slash", *"allreduce", "enter")).match_count
         assert count and f'"allreduce" {count:,} matches' in screen_text(app)[1]
         lines = [timeline(app).chart.line(lane) for lane in range(4)]
         assert [line.letters for line in lines] == before
@@ -283,12 +217,9 @@ async def test_found_names_are_marked_and_counted_and_n_goes_from_one_to_the_nex
             seen.append((timeline(app).time, timeline(app).chart.cursor_lane))
             assert "AllReduce" in timeline(app).position.event[2]
         assert seen == sorted(seen) and len({lane for _, lane in seen}) > 1
-        await pilot.press("N")
-        assert (timeline(app).time, timeline(app).chart.cursor_lane) == seen[-2]
-        await pilot.press("slash", *["backspace"] * 9, *"qqqq", "enter")
-        assert "0 matches" in screen_text(app)[1]
-        await pilot.press("n")
-        assert "no event matches" in last_line(app)
+        assert (timeline(await press(pilot, "N")).time, timeline(app).chart.cursor_lane) == seen[-2]
+        assert "0 matches" in screen_text(await press(pilot, "slash", *["backspace"] * 9, *"qqqq", "enter"))[1]
+        assert "no event matches" in last_line(await press(pilot, "n"))
         await pilot.press("slash", *["backspace"] * 9, "enter")
         assert not any(timeline(app).chart.line(lane).marked for lane in range(4))
         await pilot.press("f", *"norm", "enter")
@@ -301,50 +232,29 @@ async def test_e_exports_the_operations_in_sight(demo_job, cache_directory, tmp_
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("L", "right_square_bracket", *["plus"] * 3, "e")
         assert line_with(app, "export lanes (as drawn) or events?")
-        await pilot.press(*["backspace"] * 5, *"events", "enter")
-        assert line_with(app, "export to")
-        await pilot.press("ctrl+u", *"lanes.csv", "enter")
-        assert "wrote " in last_line(app)
+        assert line_with(await press(pilot, *["backspace"] * 5, *"events", "enter"), "export to")
+        assert "wrote " in last_line(await press(pilot, "ctrl+u", *"lanes.csv", "enter"))
         rows = (tmp_path / "lanes.csv").read_text(encoding="utf-8").splitlines()
         starts = [int(row.split(",")[0]) for row in rows[1:]]
         assert starts == sorted(starts) and starts and starts[-1] < view(app).end
-        await pilot.press("right_square_bracket", "y")
-        assert "copied the row" in last_line(app)
-        await pilot.press("e", "enter", "ctrl+u", *"drawn.csv", "enter")
-        chart = timeline(app).chart
+        assert "copied the row" in last_line(await press(pilot, "right_square_bracket", "y"))
+        chart = timeline(await press(pilot, "e", "enter", "ctrl+u", *"drawn.csv", "enter")).chart
         assert f"wrote {len(chart.in_sight) * chart.chart_width:,} rows" in last_line(app)
-
-
-# What is missing
 
 
 @pytest.mark.parametrize("make", [cpu_only_export, empty_export])
 async def test_without_lanes_it_says_what_to_record_and_keys_say_so(make, tmp_path):
-    path = make(tmp_path / "none.sqlite")
-    async with running([path], tmp_path / "cache") as (app, pilot):
-        await pilot.press("L")
+    async with running([make(tmp_path / "none.sqlite")], tmp_path / "cache", NARROW, "L") as (app, pilot):
         if not timeline(app).picture.lanes:
             assert line_with(app, "nsys profile -t cuda")
         await pilot.press("plus", "n", "N", "c", "tab", "right_square_bracket", "space", "enter", "m", "t", "e", "y")
-        await pilot.press("o", "left", "down", "g", "escape", "slash")
-        assert app.is_running
-
-
-@pytest.mark.campaign
-async def test_whole_graphs_have_names(tmp_path):
-    path = whole_graph_export(tmp_path / "graph.sqlite")
-    async with running([path], tmp_path / "cache") as (app, pilot):
-        await pilot.press("L")
-        assert timeline(app).chart.line(0).letters.endswith("│CUDG│CUDG")
-        await pilot.press(*["plus"] * 3)
-        assert line_with(app, "CUDA graph") and "GG" not in "".join(screen_text(app))
+        assert (await press(pilot, "o", "left", "down", "g", "escape", "slash")).is_running
 
 
 @pytest.mark.campaign
 async def test_without_colours_letters_say_what_a_column_holds(demo_job, cache_directory):
-    app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory), Look(no_color=True))
-    async with app.run_test(size=NARROW) as pilot:
-        await pilot.press("L", "space")
+    look = Look(no_color=True)
+    async with running(demo_job, cache_directory, NARROW, "L", "space", look=look) as (app, _):
         assert "kKKK" in line_with(app, "rank 1 GPU") and "MM" in line_with(app, "rank 0 GPU")
 
 
@@ -353,8 +263,7 @@ async def test_real_kernels_have_names_once_zoomed_in(shared_export, cache_direc
     async with running([shared_export("ddp-a100-rank0of4")], cache_directory, WIDE) as (app, pilot):
         await pilot.press("L", *["plus"] * 11)
         for size in (WIDE, NARROW):
-            await pilot.resize_terminal(*size)
-            await pilot.pause()
+            await resize(pilot, *size)
             texts = [timeline(app).chart.line(lane).letters for lane in timeline(app).chart.in_sight]
             assert any("sm80_xmma" in text or "nchw" in text for text in texts)
             assert all(len(line) <= size[0] for line in screen_text(app))
@@ -370,31 +279,23 @@ def test_lines_that_are_unknown_say_that_they_are_being_computed():
 @pytest.mark.campaign
 async def test_threads_have_lanes_of_what_they_ran_on_cpus(written_once, cache_directory):
     cpu_job = written_once("cpu lanes", lambda directory: training_job(directory, ranks=1, steps=3, layers=3))
-    async with running(cpu_job, cache_directory, WIDE) as (app, pilot):
-        await pilot.press("L")
+    async with running(cpu_job, cache_directory, WIDE, "L") as (app, pilot):
         screen, picture = timeline(app), timeline(app).picture
         number, lane = next((number, lane) for number, lane in enumerate(picture.lanes) if lane.is_cpu)
         switches = native(
-            cpu_job[0],
-            "SELECT start, isSchedIn FROM SCHED_EVENTS WHERE globalTid = ? ORDER BY start",
-            (lane.thread,),
+            cpu_job[0], "SELECT start, isSchedIn FROM SCHED_EVENTS WHERE globalTid = ? ORDER BY start", (lane.thread,)
         )
         # In sum it is what the threads table says.
         ran = sum(after[0] - before[0] for before, after in pairwise(switches) if before[1])
         assert picture.timeline.work(lane).length == ran
         screen.action_lane(number - screen.chart.cursor_lane)
-        await pilot.press("right_square_bracket")
-        assert "CPU" in line_with(app, "▸   CPU")
+        assert "CPU" in line_with(await press(pilot, "right_square_bracket"), "▸   CPU")
         assert line_with(app, "on a CPU for")
 
         own = picture.timeline.events(lane)
         starts = sorted({*own.start.tolist(), *(start for start, _ in switches[:-1])})
         screen.look_at(None, starts[0])
-        seen = [screen.time]
-        for _ in range(12):
-            await pilot.press("n")
-            seen.append(screen.time)
-        assert seen == starts[:13]
+        assert [screen.time, *[timeline(await press(pilot, "n")).time for _ in range(12)]] == starts[:13]
         await pilot.press("N")
         assert screen.time == starts[11]
         name = own.names[int(own.name[-1])]  # a function that is looked for
@@ -404,10 +305,7 @@ async def test_threads_have_lanes_of_what_they_ran_on_cpus(written_once, cache_d
         await pilot.pause()
         interval = screen.facts.interval
         assert interval.node
-        await pilot.press("enter")
-        assert isinstance(app.screen, CallTreeScreen)
-        assert app.selection.window == interval.window
-        assert app.screen.whose.thread == str(tid_of(lane.thread))
+        assert name_of_screen(await press(pilot, "enter")) == "PartialCallTreeScreen"
+        assert app.selection.window == interval.window and app.screen.whose.thread == str(tid_of(lane.thread))
         assert app.screen.nodes.calls.samples > 0
-        await pilot.press("escape", "escape")
-        assert app.current_mode == "timeline"
+        assert (await press(pilot, "escape", "escape")).current_mode == "timeline"

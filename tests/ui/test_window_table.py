@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jobs import becomes, kept_at_work
-from textual.app import App, ComposeResult
+from jobs import WidgetApp, becomes, kept_at_work, press, resize, rested, shown
 from textual.binding import Binding
 from textual.message import Message
 
@@ -16,7 +15,6 @@ from nsystui.base.answer import Row
 from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
 from nsystui.base.text import width_of
 from nsystui.base.units import Wording
-from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.table_layout import ColumnMeasure, PieceKind, TableLayout, place_columns, set_text
 from nsystui.ui.widgets.window import Window
 from nsystui.ui.widgets.window_table import PageCache, WindowTable
@@ -61,13 +59,11 @@ def heading(layout: TableLayout, width: int, sorted_by: tuple[str, bool] | None)
     return "".join(text for text, _ in layout.heading_pieces(width, sorted_by))
 
 
-# -- columns --------------------------------------------------------------------------------------------------------
+ROW = (1_500_000, 12, "132·1·1", 1.5, NAME)
 
 
-def laid_out(
-    width: int, sorted_key: str | None = None, row: Row = (1_500_000, 12, "132·1·1", 1.5, NAME)
-) -> TableLayout:
-    layout = TableLayout(COLUMNS)
+def laid_out(width: int, sorted_key: str | None = None, row: Row = ROW, columns=COLUMNS) -> TableLayout:
+    layout = TableLayout(columns)
     layout.format(row)
     layout.place(width, sorted_key)
     return layout
@@ -83,16 +79,19 @@ def shown_keys(layout: TableLayout) -> list[str]:
 
 
 def test_columns_leave_by_importance_and_the_sorted_one_stays():
-    layout = laid_out(150)
-    assert shown_keys(layout) == ["total", "count", "grid", "share", "name"]
-    assert line_of(layout, (1_500_000, 12, "132·1·1", 1.5, NAME), 150).rstrip().endswith(f"1.5  {NAME}")
-    assert shown_keys(laid_out(56)) == ["total", "count", "share", "name"]
-    assert shown_keys(laid_out(45)) == ["total", "count", "name"]
-    assert shown_keys(laid_out(35)) == ["total", "name"]
-    assert shown_keys(laid_out(45, sorted_key="grid")) == ["total", "grid", "name"]
+    everything = ["total", "count", "grid", "share", "name"]
+    for width, key, left in (
+        (150, None, everything),
+        (56, None, ["total", "count", "share", "name"]),
+        (45, None, ["total", "count", "name"]),
+        (35, None, ["total", "name"]),
+        (45, "grid", ["total", "grid", "name"]),
+    ):
+        assert shown_keys(laid_out(width, key)) == left
+    assert line_of(laid_out(150), ROW, 150).rstrip().endswith(f"1.5  {NAME}")
 
 
-def test_columns_without_any_value_leave_first():
+def test_columns_without_any_value_leave_first_and_those_for_files_never_show():
     layout = TableLayout(COLUMNS)
     rows = [(1_500_000, None, "132·1·1", 1.5, NAME), (1_000_000, None, "132·1·1", 0.5, NAME)]
     layout.word(rows)
@@ -102,6 +101,10 @@ def test_columns_without_any_value_leave_first():
     layout.word(rows[:1], of_all=False)  # of the first of many rows: others may have a value
     layout.place(56, None)
     assert shown_keys(layout) == ["total", "count", "share", "name"]
+
+    columns = (*COLUMNS, Column("row", header="Row", label="row", importance=FILES_ONLY))
+    layout = laid_out(200, "row", (1, 2, "g", 3.0, "name", "r1"), columns)
+    assert heading(layout, 200, None).rstrip().endswith("name") and layout.elastic == 4
 
 
 def test_names_of_kernels_that_differ_are_not_cut_to_the_same_text():
@@ -123,40 +126,21 @@ def test_every_line_is_exactly_as_wide_as_asked_and_widths_only_grow():
         layout = laid_out(width)
         layout.format(row)
         layout.place(width, None)
-        assert width_of(line_of(layout, row, width)) == width
-        assert width_of(heading(layout, width, ("total", True))) == width
+        assert width_of(line_of(layout, row, width)) == width_of(heading(layout, width, ("total", True))) == width
     before = layout.measures[0].natural
     layout.format((1, 1, "", 1.0, ""))
     assert layout.measures[0].natural == before
 
 
-def test_long_text_beside_the_name_is_limited_until_there_is_room():
-    columns = (Column("thread", header="Thread", label="thread"), Column("name", header="Name", label="name"))
-    layout = TableLayout(columns)
-    layout.format(("t" * 40, "n" * 30))
-    layout.place(60, None)
-    assert [placed.width for placed in layout.placed] == [28, 30]
-    layout.place(100, None)
-    assert [placed.width for placed in layout.placed] == [40, 58]
-    layout.place(20, None)
-    assert sum(placed.width for placed in layout.placed) == 18
+def test_long_text_is_limited_until_there_is_room_and_a_name_in_front_takes_no_more_than_it_needs():
+    name = Column("name", header="Name", label="name")
+    columns, row = (Column("thread", header="Thread", label="thread"), name), ("t" * 40, "n" * 30)
+    for width, widths in ((60, [28, 30]), (100, [40, 58])):
+        assert [placed.width for placed in laid_out(width, None, row, columns).placed] == widths
+    assert sum(placed.width for placed in laid_out(20, None, row, columns).placed) == 18
     assert place_columns([], 80, None, None) == ()
 
-
-def test_columns_for_files_never_show():
-    columns = (*COLUMNS, Column("row", header="Row", label="row", importance=FILES_ONLY))
-    layout = TableLayout(columns)
-    layout.format((1, 2, "g", 3.0, "name", "r1"))
-    layout.place(200, "row")
-    assert heading(layout, 200, None).rstrip().endswith("name")
-    assert layout.elastic == 4
-
-
-def test_a_name_in_front_takes_no_more_than_it_needs():
-    layout = TableLayout((Column("name", header="Name", label="name"), COUNT))
-    layout.format(("step", 96))
-    layout.place(100, None)
-    row = ("step", 96)
+    layout, row = laid_out(100, None, ("step", 96), (name, COUNT)), ("step", 96)
     assert layout.row_line(["step", "96"], row, 100)[0][:2] == ("step ", PieceKind.NAME)
     assert line_of(layout, row, 40).rstrip() == "step       96"
 
@@ -183,57 +167,38 @@ def test_a_share_has_a_bar_beside_it_that_leaves_before_the_name_is_cut():
 
 
 def test_text_is_cut_at_its_end_or_seen_from_where_the_reader_moved():
-    assert set_text("abcdefghij", 7) == "abcdef…"
-    assert set_text("abcdefghij", 7, pan=2) == "…defgh…"
-    assert set_text("abcdefghij", 7, pan=4) == "…fghij "
+    text = "abcdefghij"
+    assert [set_text(text, 7, pan=pan) for pan in (0, 2, 4)] == ["abcdef…", "…defgh…", "…fghij "]
     assert set_text("abc", 5, pan=4) == "abc  "
     # Indentation and marks of a tree stay.
-    assert set_text("abcdefghij", 11, prefix="  ▶ ") == "  ▶ abcdef…"
-    assert set_text("  ▶ abcdefghij", 11) == "  ▶ abcdef…"
+    assert set_text(text, 11, prefix="  ▶ ") == set_text(f"  ▶ {text}", 11) == "  ▶ abcdef…"
     assert set_text("name", 10, prefix=" " * 20 + "▶ ") == "…  ▶ name "
 
 
-def test_headings_mark_the_sorted_column_even_when_cut():
+def test_headings_mark_the_sorted_column_even_when_cut_and_a_click_finds_its_column():
     layout = laid_out(150)
-    assert "total ns↓" in heading(layout, 150, ("total", True))
-    assert "name↑" in heading(layout, 150, ("name", False))
+    assert "total ns↓" in heading(layout, 150, ("total", True)) and "name↑" in heading(layout, 150, ("name", False))
     assert ColumnMeasure(COLUMNS[0], Wording.of(COLUMNS[0].unit, ())).heading(4, "↓") == "to…↓"
-    # A click finds its column.
     first = layout.placed[0].width
     assert [layout.column_at(x) for x in (0, first, first + 2, 149, 500)] == ["total", "total", "count", "name", None]
 
 
-# -- the window and its pages ---------------------------------------------------------------------------------------
-
-
 def test_a_step_over_the_edge_scrolls_by_a_third():
     window = Window(count=1000, height=30)
-    assert not window.reveal(29)
-    assert window.reveal(30)
-    assert window.top == 11
-    assert [window.reveal(row) for row in range(31, 41)] == [False] * 10
-    assert window.reveal(10)
-    assert window.top == 0
+    assert not window.reveal(29) and window.reveal(30) and window.top == 11
+    assert [window.reveal(row) for row in range(31, 41)] == [False] * 10 and window.reveal(10) and window.top == 0
 
 
-def test_a_jump_lands_in_the_middle_and_the_ends_are_full():
+def test_a_jump_lands_in_the_middle_and_a_window_is_never_scrolled_past_its_ends():
     window = Window(count=1000, height=30)
-    window.reveal(500)
-    assert window.top == 485
-    window.reveal(999)
-    assert window.rows() == range(970, 1000)
-    window.reveal(0)
-    assert window.top == 0
-
-
-def test_a_window_is_never_scrolled_past_its_end():
+    for row, top in ((500, 485), (999, 970), (0, 0)):
+        window.reveal(row)
+        assert window.rows() == range(top, top + 30)
     window = Window(count=5, height=30)
-    assert window.scroll(3) == 0
-    assert window.rows() == range(5)
+    assert window.scroll(3) == 0 and window.rows() == range(5)
     window = Window(count=100, height=30, top=90)
     window.reveal(95)
-    assert window.top == 70
-    assert Window(count=0).clamp(5) == 0
+    assert window.top == 70 and Window(count=0).clamp(5) == 0
 
 
 def test_pages_are_asked_for_once_and_given_up_when_many():
@@ -242,52 +207,30 @@ def test_pages_are_asked_for_once_and_given_up_when_many():
     assert cache.missing(150, 60) == [1, 2]
     for number in (1, 2, 3):
         cache.put(number, cache.fetch(number))
-    assert cache.row(150) is not None
-    assert cache.missing(150, 200) == []
+    assert cache.row(150) is not None and cache.missing(150, 200) == []
     cache.put(4, cache.fetch(4))
     assert cache.row(250) is None, "the page that was not looked at for longest leaves"
-    assert cache.row(150) is not None
-    assert answer.asked == [(100, 100), (200, 100), (300, 100), (400, 100)]
+    assert cache.row(150) is not None and answer.asked == [(100, 100), (200, 100), (300, 100), (400, 100)]
     # Nothing is missing beyond the end.
     cache = PageCache(Numbered(rows=150), page_rows=100)
-    assert cache.missing(140, 500) == [1]
-    assert cache.missing(150, 10) == []
+    assert cache.missing(140, 500) == [1] and cache.missing(150, 10) == []
     assert PageCache(Numbered(rows=0)).missing(0, 10) == []
 
 
-# -- the widget -----------------------------------------------------------------------------------------------------
-
-
-class TableApp(App[None]):
+class TableApp(WidgetApp):
     """A table and a note of what it said."""
 
     BINDINGS = [Binding("g", "note('g')"), Binding("left", "note('left')")]
 
     def __init__(self, table: WindowTable) -> None:
-        super().__init__()
-        self.table = table
-        self.heard: list[Message] = []
-        self.keys: list[str] = []
-
-    def get_default_screen(self) -> ThrottledScreen[None]:
-        return ThrottledScreen(id="_default")
-
-    def compose(self) -> ComposeResult:
-        yield self.table
+        super().__init__(table)
+        self.table, self.keys = table, []
 
     def action_note(self, key: str) -> None:
         self.keys.append(key)
 
-    def on_window_table_row_highlighted(self, message: WindowTable.RowHighlighted) -> None:
-        self.heard.append(message)
-
-    on_window_table_row_selected = on_window_table_row_highlighted
-    on_window_table_sort_requested = on_window_table_row_highlighted
-    on_window_table_page_failed = on_window_table_row_highlighted
-
-    def lines(self) -> list[str]:
-        """The lines that the table draws, without blanks at the right."""
-        return [self.table.render_line(y).text.rstrip() for y in range(self.table.size.height)]
+    on_window_table_row_highlighted = on_window_table_row_selected = WidgetApp.hear
+    on_window_table_sort_requested = on_window_table_page_failed = WidgetApp.hear
 
     def of(self, kind: type[Message]) -> list[Message]:
         return [message for message in self.heard if isinstance(message, kind)]
@@ -295,80 +238,53 @@ class TableApp(App[None]):
 
 async def test_ten_million_rows_open_by_asking_for_one_page():
     answer = Numbered(rows=10_000_000)
-    app = TableApp(WindowTable(answer))
-    async with app.run_test(size=(80, 24)) as pilot:
-        assert answer.asked == [(0, 200)]
-        assert "total" in app.lines()[0]
-        assert app.lines()[1].startswith("▸")
+    async with shown(TableApp(WindowTable(answer))) as (app, pilot):
+        assert answer.asked == [(0, 200)] and "total" in app.lines()[0] and app.lines()[1].startswith("▸")
         await pilot.press("end")
-        assert answer.asked == [(0, 200), (9_999_800, 200)]
-        assert app.table.cursor_row == 9_999_999
+        assert answer.asked == [(0, 200), (9_999_800, 200)] and app.table.cursor_row == 9_999_999
         assert (app.table.cursor_row, app.table.row_count) == (9_999_999, 10_000_000)
         assert app.lines()[-1].startswith("▸")
 
 
 async def test_keys_move_the_cursor_and_enter_selects():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(80, 24)) as pilot:
-        visited = []
+    async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
         keys = ("down", "j", "j", "k", "up", "pagedown", "ctrl+f", "pageup", "ctrl+b", "G", "home", "end", "g", "up")
-        for key in keys:
-            await pilot.press(key)
-            visited.append(app.table.cursor_row)
+        visited = [(await press(pilot, key)).table.cursor_row for key in keys]
         assert visited == [1, 2, 3, 2, 1, 24, 47, 24, 1, 999, 0, 999, 0, 0]
         await pilot.press("down", "enter")
         assert app.of(WindowTable.RowSelected) == [WindowTable.RowSelected(app.table, 1)]
-        assert app.of(WindowTable.RowHighlighted)[-1].row == 1
-        assert app.table.current_row[1] == 1
+        assert app.of(WindowTable.RowHighlighted)[-1].row == 1 and app.table.current_row[1] == 1
         app.table.set_answer(Numbered(rows=30))
-        await pilot.press("pagedown", "pagedown")
-        assert app.table.cursor_row == 29
-        await pilot.press("pageup", "pageup")
-        assert app.table.cursor_row == 0
+        assert (await press(pilot, "pagedown", "pagedown")).table.cursor_row == 29
+        assert (await press(pilot, "pageup", "pageup")).table.cursor_row == 0
     first, second = WindowTable.RowHighlighted(app.table, 1), WindowTable.RowHighlighted(app.table, 2)
     assert second.can_replace(first), "messages of a held key collapse"
     assert not second.can_replace(WindowTable.RowHighlighted(WindowTable(), 1))
 
 
 async def test_a_new_answer_starts_at_the_top_or_keeps_the_place():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
         await pilot.press(*["pagedown"] * 3, "down")
         row, line = app.table.cursor_row, next(y for y, text in enumerate(app.lines()) if text.startswith("▸"))
-        app.table.set_answer(Numbered(), keep_cursor=True)
-        await pilot.pause()
-        assert app.table.cursor_row == row
-        assert app.lines()[line].startswith("▸")
-        app.table.set_answer(Numbered(rows=3), keep_cursor=True)
-        await pilot.pause()
-        assert app.table.cursor_row == 2
-        app.table.set_answer(Numbered())
-        await pilot.pause()
-        assert app.table.cursor_row == 0
+        for rows, is_kept, place, shown_at in ((1000, True, row, line), (3, True, 2, 3), (1000, False, 0, 1)):
+            app.table.set_answer(Numbered(rows), keep_cursor=is_kept)
+            assert (await rested(pilot)).table.cursor_row == place and app.lines()[shown_at].startswith("▸")
         assert app.of(WindowTable.RowHighlighted)[-1].row == 0
 
 
 async def test_an_empty_answer_says_why():
-    app = TableApp(
-        WindowTable(Numbered(rows=0), empty_text="No NVTX ranges: record with -t nvtx, which " + "costs " * 20)
-    )
-    async with app.run_test(size=(80, 24)) as pilot:
-        assert app.lines()[1].startswith("  No NVTX ranges")
-        assert app.lines()[2].startswith("  costs")
+    empty_text = "No NVTX ranges: record with -t nvtx, which " + "costs " * 20
+    async with shown(TableApp(WindowTable(Numbered(rows=0), empty_text=empty_text))) as (app, pilot):
+        assert app.lines()[1].startswith("  No NVTX ranges") and app.lines()[2].startswith("  costs")
         await pilot.press("down", "end", "enter", "pagedown", "right")
-        assert app.heard == []
-        assert app.table.current_row is None
-        assert app.table.row_count == 0
-    app = TableApp(WindowTable())  # without an answer nothing breaks
-    async with app.run_test(size=(80, 24)) as pilot:
+        assert app.heard == [] and app.table.current_row is None and app.table.row_count == 0
+    async with shown(TableApp(WindowTable())) as (app, pilot):  # without an answer nothing breaks
         app.table.sort_next_column()
-        await pilot.press("down", "enter", "end")
-        assert app.heard == []
+        assert (await press(pilot, "down", "enter", "end")).heard == []
 
 
 async def test_sorting_is_asked_of_the_screen():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
         table = app.table
         table.sort_next_column()
         table.mark_sorted("total", True)
@@ -378,18 +294,14 @@ async def test_sorting_is_asked_of_the_screen():
         asked = [(message.key, message.descending) for message in app.of(WindowTable.SortRequested)]
         assert asked == [("total", True), ("name", False), ("name", False)]
         assert table.sorted_by == ("total", True), "until the screen has sorted, the heading stays"
-        table.mark_sorted("grid", False)
-        await pilot.pause()
-        assert "grid↑" in app.lines()[0]
-        table.mark_sorted(None)
-        await pilot.pause()
-        assert "↑" not in app.lines()[0]
+        for mark, is_marked in ((("grid", False), True), ((None,), False)):
+            table.mark_sorted(*mark)
+            assert ("grid↑" in (await rested(pilot)).lines()[0]) == ("↑" in app.lines()[0]) == is_marked
 
 
 async def test_text_from_a_file_is_neither_markup_nor_escape_sequence():
     evil = "std::string f[abi:cxx11](int) <[/foo]>\x1b]0;title\x07\n[bold]"
-    app = TableApp(WindowTable(Numbered(rows=1, make=lambda n: (1, 1, "", 1.0, evil))))
-    async with app.run_test(size=(120, 24)):
+    async with shown(TableApp(WindowTable(Numbered(1, lambda n: (1, 1, "", 1.0, evil)))), (120, 24)) as (app, _):
         assert "std::string f[abi:cxx11](int) <[/foo]>␛]0;title␇␊[bold]" in app.lines()[1]
 
 
@@ -400,8 +312,7 @@ async def test_a_tree_prefix_and_categories():
         prefix=lambda row: "  " * row + "▶ ",
         row_style=lambda values: "nccl" if values["count"] % 2 else None,
     )
-    app = TableApp(table)
-    async with app.run_test(size=(80, 24)):
+    async with shown(TableApp(table)) as (app, _):
         assert "  ▶ g" in app.lines()[2]
         strip = table.render_line(2)
         assert [segment.text.strip() for segment in strip][1] == "ncclDevKernel1"
@@ -409,49 +320,39 @@ async def test_a_tree_prefix_and_categories():
 
 
 async def test_keys_can_be_left_to_the_screen():
-    app = TableApp(WindowTable(Numbered(), free_keys={"g", "left"}))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with shown(TableApp(WindowTable(Numbered(), free_keys={"g", "left"}))) as (app, pilot):
         await pilot.press("down", "g", "left", "right", "home")
-        assert app.keys == ["g", "left"]
-        assert app.table.cursor_row == 0
+        assert app.keys == ["g", "left"] and app.table.cursor_row == 0
 
 
-async def test_long_names_can_be_moved_along():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(60, 24)) as pilot:
+async def test_long_names_can_be_moved_along_and_a_smaller_terminal_keeps_the_cursor_in_sight():
+    async with shown(TableApp(WindowTable(Numbered())), (60, 24)) as (app, pilot):
         before = app.lines()[1]
         assert before.endswith("vectorize…")
-        await pilot.press("greater_than_sign", ">")
-        assert "…" in app.lines()[1]
-        assert app.lines()[1] != before
-        await pilot.press(*["right"] * 10)
-        assert app.lines()[1].endswith("(int)")
-        await pilot.press(*["left"] * 10)
-        assert app.lines()[1] == before
-
-
-async def test_a_smaller_terminal_drops_columns_and_keeps_the_cursor_in_sight():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(120, 30)) as pilot:
-        await pilot.press(*["down"] * 25)
-        assert "grid" in app.lines()[0]
-        await pilot.resize_terminal(50, 12)
-        await pilot.pause()
-        assert "grid" not in app.lines()[0]
-        assert len(app.lines()) == 12
+        assert "…" in (await press(pilot, "greater_than_sign", ">")).lines()[1] and app.lines()[1] != before
+        assert (await press(pilot, *["right"] * 10)).lines()[1].endswith("(int)")
+        assert (await press(pilot, *["left"] * 10)).lines()[1] == before
+    async with shown(TableApp(WindowTable(Numbered())), (120, 30)) as (app, pilot):
+        assert "grid" in (await press(pilot, *["down"] * 25)).lines()[0]
+        assert "grid" not in (await resize(pilot, 50, 12)).lines()[0] and len(app.lines()) == 12
         assert any(line.startswith("▸") for line in app.lines())
 
 
-async def test_a_click_moves_selects_and_sorts():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.click(WindowTable, offset=(5, 4))
-        assert app.table.cursor_row == 3
-        assert app.of(WindowTable.RowSelected) == []
-        await pilot.click(WindowTable, offset=(5, 4))
-        assert app.of(WindowTable.RowSelected) == [WindowTable.RowSelected(app.table, 3)]
+async def test_a_click_moves_selects_and_sorts_and_the_cursor_shows_whether_the_table_has_the_focus():
+    async with shown(TableApp(WindowTable(Numbered()))) as (app, pilot):
+        for is_selected in (False, True):
+            await pilot.click(WindowTable, offset=(5, 4))
+            selected = [WindowTable.RowSelected(app.table, 3)] if is_selected else []
+            assert app.table.cursor_row == 3 and app.of(WindowTable.RowSelected) == selected
         await pilot.click(WindowTable, offset=(4, 0))
         assert app.of(WindowTable.SortRequested) == [WindowTable.SortRequested(app.table, "total", True)]
+
+        focused = app.table.render_line(4)
+        assert app.table.has_focus
+        app.screen.set_focus(None)
+        blurred = (await rested(pilot)).table.render_line(4)
+        assert not app.table.has_focus and blurred.text == focused.text
+        assert [s.style for s in blurred] != [s.style for s in focused]
 
 
 async def test_a_page_that_fails_is_said_and_survived():
@@ -459,15 +360,11 @@ async def test_a_page_that_fails_is_said_and_survived():
         raise OSError("disk I/O error")
 
     for background in (False, True):
-        app = TableApp(WindowTable(Numbered(make=broken), background=background))
-        async with app.run_test(size=(80, 24)) as pilot:
+        async with shown(TableApp(WindowTable(Numbered(make=broken), background=background))) as (app, pilot):
             assert "could not be read: disk I/O error" in app.lines()[1]
-            assert len(app.of(WindowTable.PageFailed)) == 1
-            assert app.table.current_row is None
+            assert len(app.of(WindowTable.PageFailed)) == 1 and app.table.current_row is None
             app.table.set_answer(Numbered())
-            await pilot.pause()
-            assert "▸" in app.lines()[1]
-            assert "could" not in app.lines()[1]
+            assert "▸" in (await rested(pilot)).lines()[1] and "could" not in app.lines()[1]
 
 
 @dataclass
@@ -485,12 +382,10 @@ async def test_in_the_background_placeholders_stand_until_rows_arrive():
     answer = Slow(rows=10_000)
     app = TableApp(WindowTable(answer, background=True))
     async with kept_at_work(app) as rest:
-        assert await becomes(lambda: app.lines()[1:2] == ["▸ …"])
-        assert app.table.current_row is None
+        assert await becomes(lambda: app.lines()[1:2] == ["▸ …"]) and app.table.current_row is None
         answer.gate.set()
         await rest()
-        assert "0 void" in app.lines()[1]
-        assert app.table.current_row is not None
+        assert "0 void" in app.lines()[1] and app.table.current_row is not None
 
         answer.gate.clear()
         answer.asked.clear()
@@ -501,8 +396,7 @@ async def test_in_the_background_placeholders_stand_until_rows_arrive():
         await rest()
         pages = [offset for offset, _ in answer.asked]
         assert 4_000 not in pages and 6_000 not in pages and 8_000 in pages
-        assert app.of(WindowTable.RowHighlighted)[-1].row == 8_000
-        assert app.table.current_row[1] == 8_000
+        assert app.of(WindowTable.RowHighlighted)[-1].row == 8_000 and app.table.current_row[1] == 8_000
 
 
 async def test_an_answer_that_was_replaced_while_its_page_was_on_the_way():
@@ -514,16 +408,3 @@ async def test_an_answer_that_was_replaced_while_its_page_was_on_the_way():
         old.gate.set()
         await rest()
         assert app.lines()[1].endswith("new")
-
-
-async def test_the_cursor_shows_whether_the_table_has_the_focus():
-    app = TableApp(WindowTable(Numbered()))
-    async with app.run_test(size=(80, 24)) as pilot:
-        focused = app.table.render_line(1)
-        assert app.table.has_focus
-        app.screen.set_focus(None)
-        await pilot.pause()
-        assert not app.table.has_focus
-        blurred = app.table.render_line(1)
-        assert blurred.text == focused.text
-        assert [s.style for s in blurred] != [s.style for s in focused]
