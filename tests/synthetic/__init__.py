@@ -13,6 +13,7 @@ from .benchmark import benchmark_export
 from .shapes import (
     PAYLOAD_BYTES,
     PAYLOAD_COMMUNICATOR,
+    crowded_export,
     instrumented_nccl_export,
     nccl_without_nvtx_export,
     node_graph_export,
