@@ -109,6 +109,8 @@ class IntervalBlocks:
 
     def length_within(self, lo: int, hi: int) -> int:
         """The time covered in ``[lo, hi)``, ns; 0 where ``hi <= lo``."""
+        if not len(self.firsts):
+            return 0
         covered, _ = self.before(as_times([lo, max(lo, hi)]))
         return int(covered[1] - covered[0])
 

@@ -21,7 +21,8 @@ next to the columns of a report, on its own clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,7 +146,7 @@ class Breakdown:
         return 100.0 * self.overlap / self.nccl if self.nccl else None
 
     def __add__(self, other: Breakdown) -> Breakdown:
-        return Breakdown(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Breakdown(*map(add, vars(self).values(), vars(other).values()))
 
 
 NOTHING = Breakdown(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
