@@ -67,7 +67,8 @@ def stacks(indices: Sequence[int], parent: Ints, row: Ints) -> list[str]:
     """
     known: dict[int, str] = {}
     for index in indices:
-        chain, at = [], index
+        chain: list[int] = []
+        at = index
         while at >= 0 and at not in known and len(chain) <= MOST_AROUND:
             chain.append(at)
             at = int(parent[at])
