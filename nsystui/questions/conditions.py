@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -64,6 +64,16 @@ def of_tasks(table: sa.FromClause, tasks: frozenset[Task]) -> Condition:
     reports = sorted({task.report for task in chosen})
     pairs = [(task.report, task.process) for task in chosen]
     return sa.and_(report.in_(reports), sa.tuple_(report, process).in_(pairs))
+
+
+def given(columns: Mapping[str, Sequence[int | str | None]]) -> sa.Select[Any]:
+    """Values as rows to join with. A column is one value of the query: any number of rows makes it no longer."""
+    return sa.select(*(_unnested(values).label(name) for name, values in columns.items()))
+
+
+def _unnested(values: Sequence[int | str | None]) -> sa.ColumnElement[Any]:
+    kind = sa.BigInteger() if any(isinstance(value, int) for value in values) else sa.Text()
+    return sa.cast(sa.func.unnest(sa.literal(list(values), sa.ARRAY(kind)), type_=kind), kind)
 
 
 def matches(name: sa.ColumnElement[Any], wanted: NameFilter) -> Condition:

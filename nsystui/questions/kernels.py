@@ -31,7 +31,7 @@ from nsystui.base.kernel_families import FAMILIES, PRECISIONS, Rules, family_of,
 from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra import statistics
-from nsystui.questions.conditions import by_report, duration, job_start, where
+from nsystui.questions.conditions import by_report, duration, given, job_start, where
 from nsystui.questions.data_notes import missing_note
 from nsystui.questions.derived import of_all_reports, of_each_report
 from nsystui.questions.events.paged import PagedAnswer
@@ -188,9 +188,9 @@ def smart_kernel_names(session: Session) -> Mapping[str, str]:
 
 def _kinds(session: Session, families: Rules) -> sa.Subquery:
     """The family and the precision of every kernel of the session, by its full name."""
-    rows = [(name, family_of(name, families), precision_of(name)) for name in _full_names(session)] or [("", "", None)]
-    columns = (sa.column(key, sa.String) for key in ("name", "family", "precision"))
-    return sa.select(sa.values(*columns, name="given").data(rows)).subquery("kinds")
+    names = _full_names(session)
+    families_of, precisions = [family_of(name, families) for name in names], list(map(precision_of, names))
+    return given({"name": names, "family": families_of, "precision": precisions}).subquery("kinds")
 
 
 def _full_names(session: Session) -> list[str]:

@@ -16,8 +16,6 @@ import synthetic
 from support import edit
 
 from nsystui.exports import demo
-from nsystui.questions.nvtx import listing
-from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -141,22 +139,6 @@ def test_a_name_of_megabytes(tmp_path, length):
     ran = [program.answered(name, path, "--no-cache") for name in ("kernels", "nvtx", "events")]
     # A table on a terminal does not print it whole.
     assert max(len(line) for one in ran for line in one.out.splitlines()) < 2 * length
-
-
-@pytest.mark.parametrize(
-    ("deepest", "shown"),
-    [(200, 100), pytest.param(10_000, 1_000, marks=pytest.mark.campaign)],
-    ids=["few", "as the program is"],
-)
-def test_ranges_nested_deeper_than_anyone_reads_are_cut_with_a_note(tmp_path, monkeypatch, deepest, shown):
-    if deepest < 10_000:
-        monkeypatch.setattr(NvtxRanges.no_deeper, "__defaults__", (deepest,))
-        monkeypatch.setattr(listing, "MOST_LEVELS", shown)
-    path = synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=deepest + 20)
-    ran = program.answered("nvtx", path, "--no-cache", "--format", "csv")
-    assert len(ran.out.splitlines()) == 1 + shown and len(ran.out) < 100 * shown**2
-    assert f"20 ranges are left out that lie in more than {deepest - 1:,} others" in ran.err
-    assert f"{deepest - shown:,} paths more than {shown:,} levels deep are left out: --depth shows more" in ran.err
 
 
 @pytest.mark.campaign

@@ -175,3 +175,26 @@ def nccl_without_nvtx_export(path: str | Path, schema: str = "3.25.0") -> Path:
                 correlation_id=101 + number,
             )  # fmt: skip
     return Path(path)
+
+
+def crowded_export(
+    path: str | Path, kernels: int, *, processes: int = 1, gpus: int = 1, streams: int = 1, names: int = 1
+) -> Path:
+    """So many kernels of 50 µs, 1 µs apart, each launched in a range: kernel n is on GPU n modulo ``gpus``, and so on.
+
+    Processes are 5000, 5001, …, streams 100, 101, …, kernels ``work_0()``, ``work_1()``, …, ranges ``range 0`` ….
+    """
+    with ExportWriter(path, "3.25.0") as export:
+        for gpu in range(gpus):
+            export.gpu(gpu)
+        threads = [start_gpu_process(export, 5_000 + number) for number in range(processes)]
+        for number in range(kernels):
+            process, main = threads[number % processes]
+            start, correlation = 1_000_000 + 1_000 * number, number + 1
+            export.nvtx_range(main, start - 10, start + 510, f"range {number % names}")
+            export.api(main, start, start + 500, "cudaLaunchKernel_v7000", correlation)
+            export.kernel(
+                process, number % gpus, 100 + number % streams, start + 600, start + 50_600,
+                name=f"work_{number % names}()", correlation_id=correlation,
+            )  # fmt: skip
+    return Path(path)

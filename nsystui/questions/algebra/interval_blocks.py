@@ -83,7 +83,7 @@ class IntervalBlocks:
 
     def shifted(self, offset: int) -> IntervalBlocks:
         """The same ``offset`` ns later."""
-        return replace(self, firsts=self.firsts + offset)
+        return replace(self, firsts=self.firsts + offset) if offset and len(self.firsts) else self
 
     @cached_property
     def _covered_before(self) -> Times:
@@ -109,6 +109,8 @@ class IntervalBlocks:
 
     def length_within(self, lo: int, hi: int) -> int:
         """The time covered in ``[lo, hi)``, ns; 0 where ``hi <= lo``."""
+        if not len(self.firsts):
+            return 0
         covered, _ = self.before(as_times([lo, max(lo, hi)]))
         return int(covered[1] - covered[0])
 
@@ -331,21 +333,26 @@ def _in_pieces(starts: Times, ends: Times) -> tuple[Times, Times]:
     return begin, np.minimum(begin + _LONGEST, ends[which])
 
 
-def put_blocks(arrays: dict[str, NDArray[Any]], key: str, blocks: IntervalBlocks) -> None:
-    """Adds a set of intervals to ``arrays``, under names that begin with ``key``; ``blocks_at`` is the inverse."""
-    arrays[f"{key}.firsts"], arrays[f"{key}.covered"] = blocks.firsts, blocks.covered
+def put_blocks(arrays: dict[str, NDArray[Any]], key: str, *sets: IntervalBlocks) -> None:
+    """Adds sets of intervals to ``arrays``, under names that begin with ``key``; ``blocks_at`` is the inverse."""
+    steps = [own for one in sets for own in one.steps]
+    arrays[f"{key}.sizes"] = np.array([len(one.firsts) for one in sets], np.int64)
+    for name in ("firsts", "covered"):
+        arrays[f"{key}.{name}"] = np.concatenate([getattr(one, name) for one in (NO_BLOCKS, *sets)])
     for name in Steps._fields:
-        parts = [getattr(steps, name) for steps in blocks.steps]
+        parts = [getattr(own, name) for own in steps]
         arrays[f"{key}.{name}"] = np.concatenate([np.empty(0, np.uint16), *parts])
         arrays[f"{key}.{name}.sizes"] = np.array([len(part) for part in parts], np.int64)
 
 
-def blocks_at(arrays: Mapping[str, NDArray[Any]], key: str) -> IntervalBlocks:
-    """The set of intervals that ``put_blocks`` added."""
+def blocks_at(arrays: Mapping[str, NDArray[Any]], key: str) -> Iterator[IntervalBlocks]:
+    """The sets of intervals that ``put_blocks`` added, in their order."""
     parts = [_split(arrays[f"{key}.{name}"], arrays[f"{key}.{name}.sizes"]) for name in Steps._fields]
-    return IntervalBlocks(
-        arrays[f"{key}.firsts"], arrays[f"{key}.covered"], tuple(map(Steps._make, zip(*parts, strict=True)))
-    )
+    steps = tuple(map(Steps._make, zip(*parts, strict=True)))
+    firsts, covered, end = arrays[f"{key}.firsts"], arrays[f"{key}.covered"], 0
+    for size in arrays[f"{key}.sizes"].tolist():
+        here, end = slice(end, end + size), end + size
+        yield IntervalBlocks(firsts[here], covered[here], steps[here]) if size else NO_BLOCKS
 
 
 def _split(joined: NDArray[Any], sizes: NDArray[Any]) -> list[NDArray[Any]]:

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.questions.algebra.distributions import class_of, middle, middle_classes
+from nsystui.questions.conditions import given
 from nsystui.questions.derived import on_workers, pickled, query_of, task_runs
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -164,29 +165,21 @@ def _values(query: bytes, chosen: Mapping[Key, Sequence[int]], session: Session,
     rows = query_of(query).subquery("rows")
     groups = list(chosen)
     places = [(number, klass) for number, key in enumerate(groups) for klass in chosen[key]]
-    lists = [[groups[number][at] for number, _ in places] for at in range(len(groups[0]))]
-    names = list(rows.c.keys())[: len(lists)]
-    given = sa.select(
-        _unnested([number for number, _ in places]).label("group"),
-        _unnested([klass for _, klass in places]).label("class"),
-        *(_unnested(values).label(f"key_{at}") for at, values in enumerate(lists)),
-    ).subquery("chosen")
-    is_same = [rows.c[name].is_not_distinct_from(given.c[f"key_{at}"]) for at, name in enumerate(names)]
+    keys = [f"key_{at}" for at in range(len(groups[0]))]
+    names = list(rows.c.keys())[: len(keys)]
+    lists = {key: [groups[number][at] for number, _ in places] for at, key in enumerate(keys)}
+    chosen_rows = given({"group": [number for number, _ in places], "class": [klass for _, klass in places], **lists})
+    own = chosen_rows.subquery("chosen")
+    is_same = [rows.c[name].is_not_distinct_from(own.c[key]) for name, key in zip(names, keys, strict=True)]
     inside = (
-        sa.select(given.c.group, rows.c.value, sa.func.count())
-        .join_from(rows, given, sa.and_(rows.c["class"] == given.c["class"], *is_same))
+        sa.select(own.c.group, rows.c.value, sa.func.count())
+        .join_from(rows, own, sa.and_(rows.c["class"] == own.c["class"], *is_same))
         .where(rows.c.value.is_not(None))
-        .group_by(given.c.group, rows.c.value)
+        .group_by(own.c.group, rows.c.value)
     )
     return [
         (groups[group], value, number) for batch in session.batches(inside, _AT_ONCE) for group, value, number in batch
     ]
-
-
-def _unnested(values: Sequence[int | str | None]) -> sa.ColumnElement[Any]:
-    """A column of these values."""
-    kind = sa.BigInteger() if any(isinstance(value, int) for value in values) else sa.Text()
-    return sa.func.unnest(sa.literal(list(values), sa.ARRAY(kind)), type_=kind)
 
 
 def _add(groups: dict[Key, Measures], key: Key, more: Measures) -> None:

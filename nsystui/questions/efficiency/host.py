@@ -84,7 +84,7 @@ def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTas
 def _calls_of(task: RankedTask, arrays: Arrays, offset: int) -> HostCalls:
     def part(name: str) -> IntervalBlocks | None:
         key = f"{task.task.process}.{name}"
-        return blocks_at(arrays, key).shifted(offset) if f"{key}.firsts" in arrays else None
+        return next(blocks_at(arrays, key)).shifted(offset) if f"{key}.firsts" in arrays else None
 
     return HostCalls(task, part("mpi"), part("cuda"), part("ucx"))
 

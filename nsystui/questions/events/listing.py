@@ -24,7 +24,7 @@ from nsystui.base.columns import DEVICE, DURATION, PROCESS_ID, RANK, REPORT_ID, 
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.identifiers import pid_column, tid_column
-from nsystui.questions.conditions import matches
+from nsystui.questions.conditions import given, matches
 from nsystui.questions.derived import of_each_report
 from nsystui.questions.events.index import count_all, event_index
 from nsystui.questions.events.kinds import DEFAULT_KINDS, GPU_KINDS, KIND_TABLES, EventKind, events_query
@@ -295,8 +295,7 @@ def _names(session: Session, kind: EventKind) -> frozenset[str]:
 
 def _passing(session: Session, names: Sequence[str], wanted: NameFilter) -> frozenset[str]:
     """The ``names`` that pass the filter, by the same SQL that searches the events."""
-    name = sa.func.unnest(sa.literal(list(names), sa.ARRAY(sa.Text)), type_=sa.Text).label("name")
-    rows = sa.select(name).subquery()
+    rows = given({"name": names}).subquery()
     return frozenset(found for (found,) in session.rows(sa.select(rows.c.name).where(matches(rows.c.name, wanted))))
 
 

@@ -21,13 +21,14 @@ next to the columns of a report, on its own clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.selection import Selection, Window
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.questions.algebra.interval_blocks import (
     NO_BLOCKS,
@@ -43,8 +44,6 @@ from nsystui.questions.tasks import RankedTask
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
     from nsystui.store.results import Arrays
 
 
@@ -147,7 +146,7 @@ class Breakdown:
         return 100.0 * self.overlap / self.nccl if self.nccl else None
 
     def __add__(self, other: Breakdown) -> Breakdown:
-        return Breakdown(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Breakdown(*map(add, vars(self).values(), vars(other).values()))
 
 
 NOTHING = Breakdown(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -362,21 +361,23 @@ def _merged(
     if places and session.count(table):
         import sqlalchemy as sa
 
-        from nsystui.questions.conditions import where
+        from nsystui.questions.conditions import given, where
         from nsystui.store import tables
 
         rows = tables.of(table)
         columns = rows.c
-        given = _given(keys, places)
+        of_place = dict(zip(keys, zip(*places, strict=True), strict=True))
+        own = given({**of_place, "place": range(len(places))}).subquery("places")
         is_nccl = columns.is_nccl if "is_nccl" in columns else sa.literal(0)
-        lane = sa.cast(2 * given.c.place + is_nccl, sa.Integer).label("lane")
-        is_same = [columns[key] == given.c[key] for key in keys]
-        chosen = Selection(tasks=frozenset(Task(place[0], place[1]) for place in places), streams=streams)
+        lane = sa.cast(2 * own.c.place + is_nccl, sa.Integer).label("lane")
+        is_same = [columns[key] == own.c[key] for key in keys]
+        # The reports by themselves say which files need not be opened.
+        of_reports = columns.report.in_(sorted({place[0] for place in places}))
         is_whole = (columns.start.is_not(None), columns.end.is_not(None))
         query = (
             sa.select(lane, columns.start, columns.end)
-            .join_from(rows, given, sa.and_(*is_same))
-            .where(*where(rows, chosen), *is_whole)
+            .join_from(rows, own, sa.and_(*is_same))
+            .where(*where(rows, Selection(streams=streams)), of_reports, *is_whole)
         )
         for batch in session.array_batches(query):
             _add(builders, batch["lane"], batch["start"], batch["end"])
@@ -391,33 +392,21 @@ def _add(builders: Sequence[UnionBuilder], lane: NDArray[np.int32], starts: Time
         builders[number].add(starts[of_lane], ends[of_lane])
 
 
-def _given(keys: Sequence[str], places: Sequence[tuple[int, ...]]) -> sa.Subquery:
-    """The index of each place, as a table to join with."""
-    import sqlalchemy as sa
-
-    columns = [sa.column(key, sa.BigInteger) for key in (*keys, "place")]
-    rows = [(*place, number) for number, place in enumerate(places)]
-    return sa.select(sa.values(*columns, name="given").data(rows)).subquery("places")
-
-
 _PARTS = tuple(item.name for item in fields(BusyParts))
 
 
 def to_arrays(found: Mapping[Place, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
-    """The places, and for each part of each place its blocks, their steps in a row; `of_arrays` is the inverse."""
+    """The places, and for each part the blocks of all places in a row; `of_arrays` is the inverse."""
     arrays: dict[str, NDArray[Any]] = {
         key: np.array([place[number] for place in found], np.int64) for number, key in enumerate(keys)
     }
-    for number, parts in enumerate(found.values()):
-        for part in _PARTS:
-            put_blocks(arrays, f"{number}.{part}", getattr(parts, part))
+    for part in _PARTS:
+        put_blocks(arrays, part, *(getattr(parts, part) for parts in found.values()))
     return arrays
 
 
 def of_arrays(arrays: Arrays, clock_offset: int, keys: Sequence[str] = DEVICE_KEYS) -> dict[Place, BusyParts]:
     """The intervals of each place in job time: ``clock_offset`` (ns) is added to the report's own."""
     places = zip(*(arrays[key].tolist() for key in keys), strict=True)
-    return {
-        place: BusyParts(**{part: blocks_at(arrays, f"{number}.{part}").shifted(clock_offset) for part in _PARTS})
-        for number, place in enumerate(places)
-    }
+    parts = zip(*(blocks_at(arrays, part) for part in _PARTS), strict=True)
+    return {place: shifted(BusyParts(*own), clock_offset) for place, own in zip(places, parts, strict=True)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers, which_of
 from nsystui.exports import canonical
 from nsystui.questions.data_notes import recording_advice
-from nsystui.questions.derived import in_runs, of_each_report
+from nsystui.questions.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.gpu.device_time import (
     DEVICE_KEYS,
     NOTHING,
@@ -101,8 +102,14 @@ class BusyIntervals:
 
     def gpu_numbers(self, task: Task) -> str | None:
         """The machine's numbers of the GPUs of a task; ``None`` where one is not recorded, or it used none."""
-        numbers = [item.device.gpu for item in self.devices if item.device.task.task == task]
-        return " ".join(map(str, numbers)) if numbers and None not in numbers else None
+        return self._gpu_numbers.get(task)
+
+    @cached_property
+    def _gpu_numbers(self) -> Mapping[Task, str | None]:
+        found: dict[Task, list[int | None]] = {}
+        for item in self.devices:
+            found.setdefault(item.device.task.task, []).append(item.device.gpu)
+        return {task: None if None in numbers else " ".join(map(str, numbers)) for task, numbers in found.items()}
 
 
 def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
@@ -150,13 +157,17 @@ def _place(device: Device) -> tuple[Task, int]:
 def _read(
     session: Session, selection: Selection, by_index: Mapping[int, Report], devices: Sequence[Device]
 ) -> Iterator[DeviceIntervals]:
-    for batch in [devices] if session.workers is not None else _batches(by_index, devices):
-        reports = [by_index[index] for index in dict.fromkeys(item.task.task.report for item in batch)]
-        found = _parts(session, selection, reports)
-        for item in batch:
-            report = by_index[item.task.task.report]
-            parts = found[report.index].get((item.task.task.process, item.device)) or BusyParts()
-            yield DeviceIntervals(item, recorded(report), parts, report.clock_offset)
+    of_report: dict[int, list[Device]] = {}
+    for item in devices:
+        of_report.setdefault(item.task.task.report, []).append(item)
+    reports = [by_index[index] for index in of_report]
+    most = len(reports) if session.workers is not None else _REPORTS_AT_ONCE
+    for run in runs_of(reports, canonical.KERNELS, most):
+        for index, found in _parts(session, selection, run).items():
+            report = by_index[index]
+            for item in of_report[index]:
+                parts = found.get((item.task.task.process, item.device)) or BusyParts()
+                yield DeviceIntervals(item, recorded(report), parts, report.clock_offset)
 
 
 def _parts(session: Session, selection: Selection, reports: Sequence[Report]) -> dict[int, dict[Place, BusyParts]]:
@@ -174,26 +185,9 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
     return {report.index: of_arrays(found[report.index], report.clock_offset) for report in reports}
 
 
-# A query plans for every open report, so one for each device would take seconds for hundreds of ranks; one for all
-# of them at once, more memory than a login node gives.
-_BATCH_ROWS = 1 << 21
-_BATCH_DEVICES = 64
-
-
-def _batches(reports: Mapping[int, Report], devices: Sequence[Device]) -> Iterator[list[Device]]:
-    """The devices in runs whose reports hold no more than ``_BATCH_ROWS`` operations together, or are alone."""
-    batch: list[Device] = []
-    rows: dict[int, int] = {}
-    for device in devices:
-        index = device.task.task.report
-        more = sum(reports[index].count(table) for table in GPU_TABLES)
-        if batch and (len(batch) == _BATCH_DEVICES or sum((rows | {index: more}).values()) > _BATCH_ROWS):
-            yield batch
-            batch, rows = [], {}
-        batch.append(device)
-        rows[index] = more
-    if batch:
-        yield batch
+# A query plans for every open report, so one for each would take seconds for hundreds of ranks; one for all of them at
+# once, more memory than a login node gives.
+_REPORTS_AT_ONCE = 64
 
 
 def _computed(session: Session, streams: frozenset[int] | None, reports: Sequence[Report]) -> dict[int, Arrays]:

@@ -70,8 +70,8 @@ def nvtx_summary(
     return TableAnswer.of_frame("nvtx-summary", _SUMMARY_COLUMNS, frame, total, (note,) if note else ())
 
 
-MOST_LEVELS = 1_000
-"""The number of levels of paths that are listed by default: each path has the names of all around it."""
+_MOST_NAMES, _SHOWN = 32, 8
+"""The names that a path has at most, and how many there are of the outermost and of the innermost of a deeper one."""
 TREE_COLUMNS = (
     Column("path", header="Path", label="range"),
     Column("level", header="Level", label="level", unit=Unit.NUMBER, importance=4),
@@ -92,40 +92,41 @@ TREE_COLUMNS = (
 def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str | None = None) -> TableAnswer:
     """The paths of ``tree``, each below the one around it, siblings in ``order``; only the outermost ``depth`` levels.
 
-    Without an order it is the tree's natural one; without a depth there are ``MOST_LEVELS``, and a note tells of paths
-    that are deeper. ``Path`` joins the names with ``›``, ``Level`` is 0 for an outermost range. Ranks and threads are
-    columns here, not rows; they are missing where ranges of several are merged. Sums are over the ranges of the path:
-    the time of ranges that overlap counts for each.
+    Without an order it is the tree's natural one. ``Path`` joins the names with ``›``; one of more than 32 has the
+    8 outermost and the 8 innermost, and says how deep it is. ``Level`` is 0 for an outermost range. Ranks and threads
+    are columns here, not rows; they are missing where ranges of several are merged. Sums are over the ranges of the
+    path: the time of ranges that overlap counts for each.
     """
     import pandas as pd
 
-    levels = MOST_LEVELS if depth is None else depth
-    rows = list(_rows(tree, levels, tree.natural_order if order is None else Order(order)))
-    total, notes = len(tree) - tree.maker.paths.groups, tree.ranges.notes
-    if depth is None and len(rows) < total:
-        deeper = f"{total - len(rows):,} paths more than {MOST_LEVELS:,} levels deep are left out: --depth shows more"
-        notes = (*notes, deeper)
+    rows = list(_rows(tree, depth, tree.natural_order if order is None else Order(order)))
+    total = len(tree) - tree.maker.paths.groups
     frame = pd.DataFrame(rows, columns=[column.key for column in TREE_COLUMNS])
     for column in TREE_COLUMNS:
         if column.unit is not Unit.TEXT:
             frame[column.key] = frame[column.key].astype("Int64" if column.decimals is None else "Float64")
-    return TableAnswer.of_frame("nvtx", TREE_COLUMNS, frame, total, notes)
+    return TableAnswer.of_frame("nvtx", TREE_COLUMNS, frame, total, tree.ranges.notes)
 
 
-def _rows(tree: NvtxTree, depth: int, order: Order) -> Iterator[tuple[Any, ...]]:
+def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any, ...]]:
     maker, groups = tree.maker, tree.maker.paths.groups
-    waiting = [(number, "", 0) for number in maker.sorted_paths(NO_NODE, order)[::-1].tolist()]
+    nothing: tuple[str, ...] = ()
+    waiting = [(number, nothing, 0) for number in maker.sorted_paths(NO_NODE, order)[::-1].tolist()]
     while waiting:
-        number, above, level = waiting.pop()
-        path, inner = "", 0
+        number, names, level = waiting.pop()
+        inner = 0
         if number >= groups:
             node = maker.path_node(number)
-            path, inner = f"{above} › {node.label}" if above else node.label, level + 1
+            inner = level + 1
+            names = (*(names if inner <= _MOST_NAMES else (*names[:_SHOWN], *names[_SHOWN + 1 :])), node.label)
+            path = " › ".join(names)
+            if inner > _MOST_NAMES:
+                path = " › ".join((*names[:_SHOWN], "…", *names[-_SHOWN:])) + f" ({inner:,} levels)"
             tid = None if node.thread is None else tid_of(node.thread)
             gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
             yield (path, level, node.count, node.total, node.average, node.self_total, *gpu, node.rank, tid)
-        if inner < depth:
-            waiting += [(child, path, inner) for child in maker.sorted_paths(number, order)[::-1].tolist()]
+        if depth is None or inner < depth:
+            waiting += [(child, names, inner) for child in maker.sorted_paths(number, order)[::-1].tolist()]
 
 
 INSTANCE_COLUMNS = (

@@ -26,9 +26,6 @@ from nsystui.questions.time_window import report_at, selected_reports
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-DEEPEST = 10_000
-"""The maximum nesting depth of ranges: no program needs more, and each level takes time."""
-
 
 @dataclass(frozen=True)
 class Lane:
@@ -197,7 +194,7 @@ class NvtxRanges:
         the columns, 45 bytes a range, are read when single ranges are looked at.
         """
         ranges = _loaded(session, selection, {item.task: item.rank for item in ranks})
-        return ranges.of_tasks().no_deeper().narrowed(selection)
+        return ranges.of_tasks().narrowed(selection)
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -364,15 +361,6 @@ class NvtxRanges:
             names=tuple(self.names[number] for number in names.tolist()),
             columns=_Chosen(columns),
         )
-
-    def no_deeper(self, deepest: int = DEEPEST) -> NvtxRanges:
-        """The ranges with less than ``deepest`` others around them, and a note about those that are left out."""
-        if int(self.columns.chains.level.max(initial=0)) < deepest:
-            return self
-        chosen = self.columns["level"] < deepest
-        left = len(chosen) - int(np.count_nonzero(chosen))
-        note = f"{left:,} ranges are left out that lie in more than {deepest - 1:,} others"
-        return replace(self._only(chosen), notes=(*self.notes, note))
 
     def narrowed(self, selection: Selection) -> NvtxRanges:
         """The ranges of ``selection``, from those that were loaded without its window and name filter."""

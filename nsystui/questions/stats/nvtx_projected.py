@@ -26,7 +26,7 @@ from nsystui.questions.nvtx.loading import (
     ranges_as_nsys,
 )
 from nsystui.questions.stats.nvtx_kernels import Groups, kernels_by_range
-from nsystui.questions.stats.nvtx_ranges import Trace, by_start, parent_rows, pids, stacks, style, tids
+from nsystui.questions.stats.nvtx_ranges import Trace, by_start, depth_note, parent_rows, pids, stacks, style, tids
 from nsystui.questions.stats.report import Ask, Options
 from nsystui.questions.time_window import selected_reports
 from nsystui.store import tables
@@ -275,9 +275,8 @@ def projected_trace(session: Session, selection: Selection, _: Options) -> Trace
     order = order[matching(texts, selection)[every.name[order]]]
     order = np.concatenate((-1 - np.arange(len(outside)), order))
     total = len(order) if selection.is_everything else None
-    return Trace(
-        "nvtx-gpu-proj-trace", _TRACE_COLUMNS, order, _Rows(texts.texts, every, outside), _notes(session), total
-    )
+    notes = tuple(filter(None, (*_notes(session), depth_note(every.level))))
+    return Trace("nvtx-gpu-proj-trace", _TRACE_COLUMNS, order, _Rows(texts.texts, every, outside), notes, total)
 
 
 def _outside(ranges: Ranges, launches: Launches) -> list[Row]:

@@ -56,19 +56,41 @@ class Trace:
         return replace(self, order=self.order[known + unknown])
 
 
+MOST_AROUND = 100
+"""The levels that a text shows of a range: chains of thousands would be gigabytes, with all of them for each range."""
+
+
 def stacks(indices: Sequence[int], parent: Ints, row: Ints) -> list[str]:
-    """``:35:37:38`` for each of the ranges: the rows of those around it from the outermost on, then its own."""
+    """``:35:37:38`` for each of the ranges: the rows of those around it from the outermost on, then its own.
+
+    Of more than `MOST_AROUND` the innermost, after ``:…``.
+    """
     known: dict[int, str] = {}
     for index in indices:
-        chain, at = [], index
-        while at >= 0 and at not in known:
+        chain: list[int] = []
+        at = index
+        while at >= 0 and at not in known and len(chain) <= MOST_AROUND:
             chain.append(at)
             at = int(parent[at])
+        if len(chain) > MOST_AROUND:
+            known[index] = ":…" + "".join(f":{row[inner]}" for inner in chain[MOST_AROUND - 1 :: -1])
+            continue
         text = known.get(at, "")
         for inner in reversed(chain):
             text = f"{text}:{row[inner]}"
+            if (deeper := text.count(":") - MOST_AROUND) > 0:
+                text = ":…:" + text.split(":", deeper + 1)[-1]
             known[inner] = text
     return [known[index] for index in indices]
+
+
+def depth_note(level: Ints) -> str:
+    """What is to be said of ranges on these levels; empty where nothing is."""
+    levels = int(level.max(initial=0)) + 1
+    note = (
+        f"ranges are nested {levels:,} levels deep: RangeStack has the {MOST_AROUND} innermost, ParentId leads to all"
+    )
+    return note if levels > MOST_AROUND else ""
 
 
 def parent_rows(indices: Sequence[int], parent: Ints, row: Ints) -> list[int | None]:
@@ -180,7 +202,7 @@ class _Nested(Ranges):
             self.row[chosen].tolist(),
             parent_rows(indices, self.parent, self.row),
             stacks(indices, self.parent, self.row),
-            ["--" * level + name for level, name in zip(levels, names, strict=True)],
+            ["--" * min(level, MOST_AROUND) + name for level, name in zip(levels, names, strict=True)],
         )
         return list(zip(*columns, strict=True))
 
@@ -196,10 +218,10 @@ def _push_pop_trace(session: Session, selection: Selection, _: Options) -> Trace
     nested = joined(parts)
     order = by_start(nested.start, nested.end, nested.row)
     chosen = order[matching(texts, selection)[nested.name[order]]]
-    note = missing_note(session, tables.nvtx_ranges)
+    notes = (missing_note(session, tables.nvtx_ranges), depth_note(nested.level))
     rows = partial(nested.rows, texts.texts)
     total = len(order) if selection.is_everything else None
-    return Trace("nvtx-pushpop-trace", _TRACE_COLUMNS, chosen, rows, (note,) if note else (), total)
+    return Trace("nvtx-pushpop-trace", _TRACE_COLUMNS, chosen, rows, tuple(filter(None, notes)), total)
 
 
 ASK: dict[str, Ask] = {

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import Answer, Row, record
 from nsystui.base.selection import NameFilter, Window
-from nsystui.questions.conditions import Condition, job_start, matches
+from nsystui.questions.conditions import Condition, given, job_start, matches
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, columns_of, event_row, key_of
+from nsystui.questions.gpu.device_time import STREAM_KEYS
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nccl.names import collective_of_kernel
 from nsystui.questions.tasks import GPU_TABLES
@@ -74,7 +75,7 @@ def _of_table(table: sa.Table, name: sa.ColumnElement[Any], lanes: Sequence[Lane
         columns.stream,
         columns.correlation_id,
         columns.row,
-    ).where(sa.or_(*[_on_lane(table, lane) for lane in lanes]), columns.end.is_not(None))
+    ).where(_on_lanes(table, lanes), columns.end.is_not(None))
 
 
 def _kind_of(table: sa.Table) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
@@ -88,12 +89,18 @@ def _kind_of(table: sa.Table) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[A
     return sa.case((is_nccl, nccl), else_=kernel), sa.case((is_nccl, nccl_order), else_=kernel_order)
 
 
-def _on_lane(table: sa.Table, lane: Lane) -> Condition:
-    columns = table.c
-    same = [columns.report == lane.task.report, columns.process == lane.task.process, columns.device == lane.device]
-    if lane.stream is not None:
-        same.append(columns.stream == lane.stream)
-    return sa.and_(*same)
+def _on_lanes(table: sa.Table, lanes: Sequence[Lane]) -> Condition:
+    """Whether an operation is on one of the lanes; what is on a lane of its device is not looked for on its streams."""
+    places = _by_place(lanes)
+    devices = [place for place in places if place[-1] is None]
+    streams = [place for place in places if place[-1] is not None and (*place[:-1], None) not in places]
+    keys = ("report", *STREAM_KEYS)
+    chosen: list[Condition] = []
+    for own, some in ((keys[:-1], devices), (keys, streams)):
+        if some:
+            values = given({key: [place[number] for place in some] for number, key in enumerate(own)})
+            chosen.append(sa.tuple_(*(table.c[key] for key in own)).in_(values))
+    return sa.or_(*chosen)
 
 
 def _offsets(timeline: Timeline, lanes: Sequence[Lane]) -> tuple[int, int]:
@@ -134,7 +141,7 @@ def long_events(timeline: Timeline, lanes: Sequence[Lane], window: Window, least
     found: dict[Lane, list[Span]] = {lane: [] for lane in lanes}
     if not lanes:
         return found
-    inside, places = _overlapping(timeline, lanes, window), _by_device(lanes)
+    inside, places = _overlapping(timeline, lanes, window), _by_place(lanes)
     rows = _operations(
         timeline,
         lanes,
@@ -147,9 +154,8 @@ def long_events(timeline: Timeline, lanes: Sequence[Lane], window: Window, least
         if kind == EventKind.NCCL.value:  # in a few cells the collective says more than how the name begins
             shown = collective_of_kernel(shown) or shown
         span = Span(start, start + duration, shown, _CATEGORY[kind])
-        for lane in places.get((report, process, device), ()):
-            if lane.stream in (None, stream):
-                found[lane].append(span)
+        for place in {(report, process, device, stream), (report, process, device, None)} & places.keys():
+            found[places[place]].append(span)
     return {lane: sorted(spans, key=lambda span: span.start) for lane, spans in found.items()}
 
 
@@ -160,7 +166,7 @@ def matching_columns(
     found: dict[Lane, set[int]] = {lane: set() for lane in lanes}
     if not lanes:
         return found
-    inside, places = _overlapping(timeline, lanes, window), _by_device(lanes)
+    inside, places = _overlapping(timeline, lanes, window), _by_place(lanes)
     rows = _operations(timeline, lanes, lambda table, name: [*inside(table, name), matches(name, wanted)]).subquery()
     width = max(window.end - window.start, 1)
 
@@ -172,18 +178,14 @@ def matching_columns(
     last = rows.c.start + sa.func.greatest(rows.c.duration, 1) - 1
     query = sa.select(*keys, column(rows.c.start), column(last)).distinct()
     for report, process, device, stream, first, final in _part(timeline, lanes).rows(query):
-        for lane in places.get((report, process, device), ()):
-            if lane.stream in (None, stream):
-                found[lane].update(range(int(first), int(final) + 1))
+        for place in {(report, process, device, stream), (report, process, device, None)} & places.keys():
+            found[places[place]].update(range(int(first), int(final) + 1))
     return found
 
 
-def _by_device(lanes: Sequence[Lane]) -> dict[tuple[int, int, int | None], list[Lane]]:
-    """The lanes of each (report, process, device)."""
-    found: dict[tuple[int, int, int | None], list[Lane]] = {}
-    for lane in lanes:
-        found.setdefault((lane.task.report, lane.task.process, lane.device), []).append(lane)
-    return found
+def _by_place(lanes: Sequence[Lane]) -> dict[tuple[int | None, ...], Lane]:
+    """The lanes by (report, process, device, stream), which is ``None`` for that of a device."""
+    return {(lane.task.report, lane.task.process, lane.device, lane.stream): lane for lane in lanes}
 
 
 # -- single events ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,94 @@
+"""Much of something: what a command takes grows as its export does, and deep chains of ranges are told in short."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+from pathlib import Path
+
+import program
+import pytest
+import synthetic
+from bench.measuring import Run, measure, nsystui
+
+
+def _rows(path: Path, *words: str) -> tuple[list[dict[str, str]], str]:
+    """The rows of a command's CSV, and what it said besides."""
+    ran = program.run(*words, "--format", "csv", "--no-cache", path)
+    assert not program.failures([ran])
+    return list(csv.DictReader(io.StringIO(ran.out))), ran.err
+
+
+@pytest.mark.parametrize("depth", [60, pytest.param(12_000, marks=pytest.mark.campaign)])
+def test_every_level_of_a_deep_chain_has_a_row_and_its_path_tells_how_deep_it_is(tmp_path, depth):
+    path = synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=depth)
+    rows, said = _rows(path, "nvtx")
+    assert [int(row["Level"]) for row in rows] == list(range(depth)) and "left out" not in said
+    names = [f"level {number}" for number in range(depth)]
+    assert rows[31]["Path"] == " › ".join(names[:32])
+    assert rows[32]["Path"] == " › ".join([*names[:8], "…", *names[25:33]]) + " (33 levels)"
+    assert rows[-1]["Path"] == " › ".join([*names[:8], "…", *names[-8:]]) + f" ({depth:,} levels)"
+
+
+@pytest.mark.parametrize("report", ["nvtx_pushpop_trace", "nvtx_gpu_proj_trace"])
+def test_the_stack_of_a_deep_range_has_the_innermost_levels_and_parents_lead_to_all(tmp_path, report):
+    path = synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=150)
+    rows, said = _rows(path, "stats", "-r", report)
+    assert "ranges are nested 150 levels deep: RangeStack has the 100 innermost" in said
+    by_level = sorted(rows, key=lambda row: int(row["Lvl"]))
+    ids = [row["RangeId"] for row in by_level]
+    assert [row["ParentId"] for row in by_level] == ["", *ids[:-1]]
+    assert [row["RangeStack"] for row in by_level[:100]] == [
+        "".join(f":{one}" for one in ids[: n + 1]) for n in range(100)
+    ]
+    deeper = [":…" + "".join(f":{one}" for one in ids[n - 99 : n + 1]) for n in range(100, 150)]
+    assert [row["RangeStack"] for row in by_level[100:]] == deeper
+
+
+def test_a_deep_range_has_the_same_stack_among_few_others(tmp_path):
+    path = synthetic.deep_nvtx_export(tmp_path / "deep.sqlite", depth=250)
+    every, _ = _rows(path, "stats", "-r", "nvtx_pushpop_trace")
+    some, _ = _rows(path, "stats", "-r", "nvtx_pushpop_trace", "--filter", "level 2")
+    assert some == [row for row in every if row["Name"].startswith("level 2")] and len(some) == 61
+
+
+_CASES = [
+    (("overview",), "gpus", 1_000),
+    (("overview",), "processes", 1_000),
+    (("timeline", "--all-lanes"), "streams", 3_000),
+    (("kernels",), "names", 5_000),
+    (("nvtx", "--no-fold"), "names", 5_000),
+    (("nvtx",), "depth", 4_000),
+    (("nvtx", "--no-fold"), "depth", 4_000),
+    (("stats", "-r", "nvtx_pushpop_trace"), "depth", 4_000),
+    (("stats", "-r", "nvtx_gpu_proj_trace"), "depth", 4_000),
+    (("report", "--force", "-o", "report.html"), "depth", 4_000),
+]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("words", "what", "few"), _CASES)
+def test_four_times_as_much_takes_five_times_the_time_at_most_and_twice_the_memory(
+    tmp_path, monkeypatch, words, what, few
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+
+    def run(count: int) -> Run:
+        path = Path(f"{count}.sqlite")
+        if not path.exists() and what == "depth":
+            synthetic.deep_nvtx_export(path, depth=count)
+        elif not path.exists():
+            synthetic.crowded_export(path, count, **{what: count})
+        return measure(nsystui(*words, str(path), "--no-cache"), dict(os.environ))
+
+    tried: list[tuple[float, float]] = []
+    for _ in range(3):  # the best of three: others work on the machine too
+        one, four = run(few), run(4 * few)
+        assert (one.status, four.status) == (0, 0)
+        tried.append((four.cpu / one.cpu, four.peak / one.peak))
+        if min(cpu for cpu, _ in tried) <= 5 and min(peak for _, peak in tried) <= 2:
+            return
+    pytest.fail(f"times of CPU, times of memory: {tried}")
