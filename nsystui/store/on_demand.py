@@ -220,8 +220,8 @@ class OnDemand:
                     yield table.name, sinks[table.name].write(table, connection, select, chunk.position)
                 if not found:
                     chunks.skip_to(reader.source, reader.row_after(export, chunk))
-            if not only_calls:
-                check_rows(self.path, source.table, read, self.native.last_rowid[source.table])
+            expected = self.native.last_rowid[source.table]
+            check_rows(self.path, source.table, expected if only_calls else read, expected)
         finally:
             connection.close()
 
@@ -229,7 +229,7 @@ class OnDemand:
         connection = opening.connect(self.path)
         try:
             with opening.sqlite_errors(self.path):
-                return nccl_calls.payload_schemas(connection, self.native)
+                return nccl_calls.payload_schemas(self.path, connection, self.native)
         finally:
             connection.close()
 
@@ -304,11 +304,11 @@ class OnDemand:
 
     def _checked(self, table: str, rows: int, left_out: LeftOut) -> int:
         """``rows`` of a canonical table; raises ExportError where that is not all because the export is damaged."""
-        parts, read = list(self._parts(table)), rows + left_out.rows
-        if not any(transform.where for _, transform in parts):
-            expected = sum(self.native.last_rowid[source.table] for source, _ in parts)
-            for source, _ in parts if read != expected else ():
-                check_rows(self.path, source.table, read, expected)
+        parts = list(self._parts(table))
+        expected = sum(self.native.last_rowid[source.table] for source, _ in parts)
+        read = expected if any(transform.where for _, transform in parts) else rows + left_out.rows
+        for source, _ in parts:
+            check_rows(self.path, source.table, read, expected)
         self._leave_out({table: left_out})
         return rows
 

@@ -180,8 +180,7 @@ class Lookups:
             incoming = f"SELECT {_as_text(arriving)} FROM arriving"  # found by the name of the variable
             insert = f"INSERT INTO {name} WITH incoming AS ({incoming}) {lookup.resolve}"
             ((rows,),) = self.connection.execute(insert).fetchall()
-        if lookup.is_whole:
-            check_rows(self.path, lookup.table, int(rows), self.native.last_rowid.get(lookup.table, 0))
+            check_rows(self.path, lookup.table, rows, self.native.last_rowid[lookup.table] if lookup.is_whole else rows)
         return int(rows)
 
 
