@@ -85,11 +85,10 @@ class OnDemand:
 
     def _leave_out(self, found: Mapping[str, LeftOut]) -> None:
         """Keeps what was left out, for what is kept of a table does not tell it."""
-        new = {name: rows for name, rows in found.items() if rows and name not in self.left_out}
-        if new:
-            self.left_out.update(new)
-            known = {name: rows.by_reason for name, rows in self.left_out.items()}
-            self.results.save(_LEFT_OUT, known)
+        every = {name: rows | self.left_out.get(name, LeftOut()) for name, rows in found.items() if rows}
+        if not every.items() <= self.left_out.items():
+            self.left_out.update(every)
+            self.results.save(_LEFT_OUT, {name: rows.to_json() for name, rows in self.left_out.items()})
 
     @property
     def first_event(self) -> int | None:
