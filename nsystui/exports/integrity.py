@@ -44,7 +44,9 @@ def check_pages(path: Path, connection: sqlite3.Connection, table: str, found: s
     """Has SQLite look at the pages of a table, of which only ``found`` could be read; raises ExportError."""
     quoted = table.replace('"', '""')
     try:
-        said = [text for (texts,) in connection.execute(f'PRAGMA quick_check("{quoted}")') for text in texts.split("\n")]
+        said = [
+            text for (texts,) in connection.execute(f'PRAGMA quick_check("{quoted}")') for text in texts.split("\n")
+        ]
     except opening.READ_ERRORS as error:
         raise opening.corrupt(path, error, table) from None
     damage = [text for text in said if text and text != "ok" and not text.startswith("***")]

@@ -303,7 +303,9 @@ class Reader:
         if self._read.strings and "blob" in self._read.columns:
             ids += f" UNION {self._read.strings}"
         every = f"({ids}) LEFT JOIN {self._lookups.schema}.{_STRINGS} USING (id) WHERE id IS NOT NULL"
-        found = f"SELECT id, coalesce(value, '[name ' || id || ' lost]') AS value, value IS NULL AS is_lost FROM {every}"
+        found = (
+            f"SELECT id, coalesce(value, '[name ' || id || ' lost]') AS value, value IS NULL AS is_lost FROM {every}"
+        )
         self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {_STRINGS} AS {found}")
 
     @property

@@ -291,6 +291,11 @@ def test_what_sqlite_sees_is_said_by_every_command(tmp_path, originals, seeds, m
             right[which, words] = run(*words, path)
         path.write_bytes(misplaced(data[which], chance))
         ran, expected = run(*words, path), right[which, words]
-        if ran.trouble or (ran.status == 0 and (ran.out, ran.err) != (expected.out, expected.err) and ran.err == expected.err and sqlite_sees(path)):
+        if ran.trouble or (
+            ran.status == 0
+            and (ran.out, ran.err) != (expected.out, expected.err)
+            and ran.err == expected.err
+            and sqlite_sees(path)
+        ):
             unsaid.append(seed)
     assert unsaid == []
