@@ -263,20 +263,23 @@ def misplaced(data: bytes, chance: random.Random) -> bytes:
 
 
 def sqlite_sees(path: Path) -> bool:
+    """Whether SQLite finds damage in a table that the program reads."""
+    names = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'ENUM%'"
     try:
         with closing(sqlite3.connect(path)) as connection:
-            return connection.execute("PRAGMA quick_check").fetchall() != [("ok",)]
+            checks = [f'PRAGMA quick_check("{name}")' for (name,) in connection.execute(names).fetchall()]
+            return any(connection.execute(check).fetchall() != [("ok",)] for check in checks)
     except sqlite3.Error:
         return True
 
 
 # Seeds in which a command gave other numbers without a word, although SQLite saw why.
-SEEN = ()
+SEEN = (36, 143, 188, 290)
 
 
 @pytest.mark.parametrize(
     "seeds",
-    [SEEN, pytest.param(range(5_000, 5_000 + campaign.cases(300)), marks=pytest.mark.campaign)],
+    [SEEN, pytest.param(range(campaign.cases(350)), marks=pytest.mark.campaign)],
     ids=["few", "many"],
 )
 def test_what_sqlite_sees_is_said_by_every_command(tmp_path, originals, seeds, monkeypatch):
@@ -291,11 +294,7 @@ def test_what_sqlite_sees_is_said_by_every_command(tmp_path, originals, seeds, m
             right[which, words] = run(*words, path)
         path.write_bytes(misplaced(data[which], chance))
         ran, expected = run(*words, path), right[which, words]
-        if ran.trouble or (
-            ran.status == 0
-            and (ran.out, ran.err) != (expected.out, expected.err)
-            and ran.err == expected.err
-            and sqlite_sees(path)
-        ):
+        is_silent = ran.status == 0 and ran.out != expected.out and ran.err == expected.err
+        if ran.trouble or (is_silent and sqlite_sees(path)):
             unsaid.append(seed)
     assert unsaid == []
