@@ -101,7 +101,7 @@ def test_names_of_kernels_and_ranges_stay_readable(run, tmp_path):
 @pytest.mark.parametrize("ending", ["html", "md"])
 def test_no_form_is_left_in_any_text_of_an_export(run, tmp_path, ending):
     """Each text of each table has a form behind it: everything that a report could show."""
-    (original,) = TrainingJob(ranks=1, steps=4, layers=1).write(tmp_path / "job")
+    (original,) = TrainingJob(ranks=1, steps=4, layers=1).write(tmp_path / "home/carol")
     with closing(sqlite3.connect(original)) as connection:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     columns = [
