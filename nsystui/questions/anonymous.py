@@ -27,14 +27,14 @@ BASELINE = "the baseline"
 _SLASH = r"[/\\\u2044\u2215\uFF0F\uFF3C]+(?!x[0-9A-F]{2})(?=\S)"
 _CODE = "pyc?|pyx|ipynb|cuh?|cpp|cxx|hpp|ptx|cubin|sqlite|nsys-rep|qdrep|csv|ya?ml|parquet|hdf5|ckpt|safetensors"
 # Without a folder before it such a name may be a function: torch.log.
-_PLAIN = "c|cc|h|so|o|sh|txt|log|out|err|json|toml|cfg|ini|md|tar|t?gz|zip|pth?|bin|pkl|np[yz]|h5|exe|dll"
+_PLAIN = "c|cc|h|so|o|sh|txt|log|out|err|json|toml|cfg|ini|md|tar|t?gz|zip|pth?|bin|pkl|np[yz]|h[5*]|exe|dll"
 _BEGINNINGS = (
     rf"(?<!\w)(?:[A-Z]:|~|\.+)?{_SLASH}",
     rf"(?<!\w)(?:[$~][\w.-]+|home|users|lustre|gpfs|scratch){_SLASH}",
     r"\S+\\(?!x[0-9A-F]{2})(?=\S)",
-    r"\S*%2F",
-    rf"(?<!\w)[\w.+@~%=-]*/[\w.+@~%=/-]*\.(?:{_CODE}|{_PLAIN})\b",
-    rf"(?<!\w)(?!(?:FILE|REPORT)\.nsys-rep)[\w+@~%=-][\w.+@~%=-]*\.(?:{_CODE})\b",
+    r"\S*%[2*]F",
+    rf"(?<!\w)[\w.+@~%=*-]*/[\w.+@~%=*/-]*\.(?:{_CODE}|{_PLAIN})\b",
+    rf"(?<!\w)(?!(?:FILE|REPORT)\.nsys-rep)[\w+@~%=*-][\w.+@~%=*-]*\.(?:{_CODE})\b",
 )
 _PATH = re.compile(rf"(?:{'|'.join(_BEGINNINGS)})(?:(?! › ).)*", re.IGNORECASE | re.DOTALL)
 """A path, from a root or a folder of users on, or a file by its ending; other names with slashes are those of layers.
@@ -42,7 +42,7 @@ With all that follows, up to the next range: nothing tells where the name of a f
 _USER = re.compile(r"[/\\](?:home|users|global/homes/\w)[/\\]+([A-Za-z][\w.-]*)", re.IGNORECASE)
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _ADDRESS = re.compile(
-    rf"(?<![\d.])(?:{_OCTET}\.){{3}}{_OCTET}(?![\d.])|[\w.+-]+@(?:(?=host-\d)|(?:[\w-]+\.)+[A-Z]{{2,}}\b|[\w.-]*…)"
+    rf"(?<![\d.])(?:{_OCTET}\.){{3}}{_OCTET}(?![\d.])|[\w.+*-]+@(?:(?=host-\d)|(?:[\w*-]+\.)+[A-Z]{{2,}}\b|[\w.-]*…)"
     r"|(?<=\buser[=:])\s*[^\s,;]+|(?<=\busername[=:])\s*[^\s,;]+|(?<=\blogname[=:])\s*[^\s,;]+",
     re.IGNORECASE,
 )
@@ -124,7 +124,9 @@ def _people(jobs: Sequence[Job], texts: Sequence[str]) -> dict[str, str]:
             for user in (user.lower() for text in named for user in _USER.findall(text)):
                 if user != "root":  # a word of collectives
                     users.setdefault(user, f"user-{_next(users)}")
-    return users | hosts
+    people = users | hosts
+    # In names that are told together a star stands for numbers.
+    return {re.sub(r"\d+", "*", name): word for name, word in people.items() if not name.isdecimal()} | people
 
 
 def _files(jobs: Sequence[Job]) -> dict[str, str]:
