@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nsystui.base.text import whole_number
-from nsystui.exports import opening
+from nsystui.exports import integrity, opening
 from nsystui.exports.identifiers import process_of
 from nsystui.exports.schema import Schema
 
@@ -133,7 +133,7 @@ def read(path: Path, connection: sqlite3.Connection, schema: Schema) -> Metadata
 
     Raises ExportError where SQLite cannot read them.
     """
-    reader = _Reader(connection, schema)
+    reader = _Reader(path, connection, schema)
     try:
         return reader.metadata()
     except opening.READ_ERRORS as error:
@@ -143,7 +143,8 @@ def read(path: Path, connection: sqlite3.Connection, schema: Schema) -> Metadata
 class _Reader:
     """The small tables of one export."""
 
-    def __init__(self, connection: sqlite3.Connection, schema: Schema) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, schema: Schema) -> None:
+        self._path = path
         self._connection = connection
         self._schema = schema
 
@@ -179,6 +180,7 @@ class _Reader:
         """The rows of a small table with ``None`` for columns that this version does not have."""
         if table not in self._schema.columns:
             return []
+        integrity.check_pages(self._path, self._connection, table)
         chosen = [f'"{name}"' if self._schema.has_column(table, name) else "NULL" for name in columns]
         return self._connection.execute(f'SELECT {", ".join(chosen)} FROM "{table}"').fetchall()
 

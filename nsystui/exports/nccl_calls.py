@@ -20,7 +20,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nsystui.exports.integrity import check_pages
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nsystui.exports.schema import Schema
 
 Value = int | float | str
@@ -380,11 +384,16 @@ See docs/nccl.md#calls.
 _NOTHING = NcclCall(None, None, None, None, None, None, None, None, None)
 
 
-def payload_schemas(connection: sqlite3.Connection, schema: Schema) -> PayloadSchemas:
-    """The layouts of extended NVTX payloads that an export describes; empty where it has none."""
+def payload_schemas(path: Path, connection: sqlite3.Connection, schema: Schema) -> PayloadSchemas:
+    """The layouts of extended NVTX payloads that an export describes; empty where it has none.
+
+    Raises ExportError where their pages are damaged.
+    """
     kinds, entries = "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     if kinds not in schema.columns or entries not in schema.columns:
         return PayloadSchemas.from_rows([], [])
+    for table in (kinds, entries):
+        check_pages(path, connection, table)
     return PayloadSchemas.from_rows(
         _rows(connection, schema, kinds, ("domainId", "schemaId", "type", "payloadSize", "alignTo")),
         _rows(connection, schema, entries, ("domainId", "schemaId", "idx", "flags", "type", "name", "offset")),

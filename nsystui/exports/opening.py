@@ -187,14 +187,14 @@ def check(path: Path) -> ExportFile:
         raise _not_sqlite(path, head)
     _check_size(name, head, file.state[1])
     for suffix in ("-journal", "-wal"):
-        if _size(name + suffix):
+        if size(name + suffix):
             raise ExportError(
                 name, f"still being written: {path.name}{suffix} lies beside it", "wait for nsys export to finish"
             )
     return file
 
 
-def _size(name: str) -> int:
+def size(name: str) -> int:
     """The size of a file in bytes, 0 where there is none (or none can be: its name is too long)."""
     try:
         return os.stat(name).st_size

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -23,9 +24,29 @@ T = TypeVar("T")
 BASELINE = "the baseline"
 """The label of a baseline in such a report."""
 
-_PATH = re.compile(r"(?<![\w<.])(?:~|\.{0,2}/|[A-Za-z]:\\)[\w.+@~%=-]*(?:[/\\][\w.+@~%=-]+)+")
-"""A path from a root on, of two parts or more: one alone would be a division, without a root the name of a layer."""
-_USER = re.compile(r"/(?:home|users|global/homes/\w)/([A-Za-z][\w.-]*)", re.IGNORECASE)
+_SLASH = r"[/\\\u2044\u2215\uFF0F\uFF3C]+(?!x[0-9A-F]{2})(?=\S)"
+_CODE = "pyc?|pyx|ipynb|cuh?|cpp|cxx|hpp|ptx|cubin|sqlite|nsys-rep|qdrep|csv|ya?ml|parquet|hdf5|ckpt|safetensors"
+# Without a folder before it such a name may be a function: torch.log.
+_PLAIN = "c|cc|h|so|o|sh|txt|log|out|err|json|toml|cfg|ini|md|tar|t?gz|zip|pth?|bin|pkl|np[yz]|h[5*]|exe|dll"
+_BEGINNINGS = (
+    rf"(?<!\w)(?:[A-Z]:|~|\.+)?{_SLASH}",
+    rf"(?<!\w)(?:[$~][\w.-]+|home|users|lustre|gpfs|scratch){_SLASH}",
+    r"\S+\\(?!x[0-9A-F]{2})(?=\S)",
+    r"\S*%[2*]F",
+    rf"(?<!\w)[\w.+@~%=*-]*/[\w.+@~%=*/-]*\.(?:{_CODE}|{_PLAIN})\b",
+    rf"(?<!\w)(?!(?:FILE|REPORT)\.nsys-rep)[\w+@~%=*-][\w.+@~%=*-]*\.(?:{_CODE})\b",
+)
+_PATH = re.compile(rf"(?:{'|'.join(_BEGINNINGS)})(?:(?! › ).)*", re.IGNORECASE | re.DOTALL)
+"""A path, from a root or a folder of users on, or a file by its ending; other names with slashes are those of layers.
+With all that follows, up to the next range: nothing tells where the name of a file ends."""
+_USER = re.compile(r"[/\\](?:home|users|global/homes/\w)[/\\]+([A-Za-z][\w.-]*)", re.IGNORECASE)
+_OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
+_ADDRESS = re.compile(
+    rf"(?<![\d.])(?:{_OCTET}\.){{3}}{_OCTET}(?![\d.])|[\w.+*-]+@(?:(?=host-\d)|(?:[\w*-]+\.)+[A-Z]{{2,}}\b|[\w.-]*…)"
+    r"|(?<=\buser[=:])\s*[^\s,;]+|(?<=\busername[=:])\s*[^\s,;]+|(?<=\blogname[=:])\s*[^\s,;]+",
+    re.IGNORECASE,
+)
+"""An address, of the network or of mail, and whatever is said to be a user."""
 _NAMING = frozenset({"host", "hostname", "report", "file", "process", "command", "path"})
 """The keys of the columns that hold such names, however short."""
 _OWN = frozenset({"key", "title", "method", "id", "severity", "kind", "under", "category", "version"})
@@ -36,37 +57,57 @@ _ADVICE = frozenset({"advice", "reason", "measured"})
 
 def anonymous(report: JobReport, jobs: Sequence[Job]) -> JobReport:
     """The report with ``host-1``, ``rank-0``, ``command-1``, ``user-1`` and ``(path)`` in place of names."""
-    people, files = _people(jobs), _files(jobs)
-    return replace(_changed(report, _Words(people | files), _Words(people)), title="job")
+    heard = _Heard()
+    _changed(report, heard, heard)
+    people, files = _people(jobs, heard.texts), _files(jobs)
+    return replace(_changed(report, _Words(people, files), _Words(people, {})), title="job")
+
+
+class _Heard:
+    """Keeps texts as they are, to look for users in them."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def text(self, text: str) -> str:
+        self.texts.append(text)
+        return text
+
+    name = text
 
 
 class _Words:
     """Replaces names in texts."""
 
-    def __init__(self, known: dict[str, str]) -> None:
-        self._known = known
+    def __init__(self, people: dict[str, str], files: dict[str, str]) -> None:
+        known = files | people
+        self._known = {name.lower(): word for name, word in known.items()}
         # A path with a blank in it is known as a whole, and looks like one only up to there.
         self._places = _any_of(name for name in known if "/" in name)
-        self._names = _any_of(name for name in known if "/" not in name and len(name) > 1 and not name.isdecimal())
+        self._people = _any_of(people, r"(?:\.[A-Za-z][\w-]*)*")
+        self._names = _any_of(name for name in known if "/" not in name)
 
     def text(self, text: str) -> str:
         """Whatever is known or looks like a path, wherever it stands."""
         text = _PATH.sub("(path)", self._places.sub("(path)", text))
-        return self._names.sub(lambda match: self._known[match.group()], text)
+        for names in (self._people, self._names):
+            text = names.sub(lambda match: self._known[match.group(1).lower()], text)
+        return _ADDRESS.sub("(address)", text)
 
     def name(self, text: str) -> str:
         """A text that is nothing but such a name."""
-        return self._known.get(text) or self.text(text)
+        return self._known.get(text.lower()) or self.text(text)
 
 
-def _any_of(names: Iterable[str]) -> re.Pattern[str]:
-    """Longer names first: the short form of a host is the beginning of its full name."""
-    found = sorted(names, key=len, reverse=True)
-    return re.compile("|".join(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])" for name in found) or "(?!)")
+def _any_of(names: Iterable[str], rest: str = "") -> re.Pattern[str]:
+    """Longer names first: the short form of a host is the beginning of its full name. ``rest`` is what may follow."""
+    found = sorted((name for name in names if len(name) > 1 and not name.isdecimal()), key=len, reverse=True)
+    every = "|".join(map(re.escape, found)) or "(?!)"
+    return re.compile(rf"(?<![A-Za-z0-9])({every})(?![A-Za-z0-9]){rest}", re.IGNORECASE)
 
 
-def _people(jobs: Sequence[Job]) -> dict[str, str]:
-    """Hosts and users."""
+def _people(jobs: Sequence[Job], texts: Sequence[str]) -> dict[str, str]:
+    """Hosts and users: those of the ``texts``, of the paths, and the owners of the files."""
     hosts: dict[str, str] = {}
     users: dict[str, str] = {}
     for job in jobs:
@@ -76,17 +117,25 @@ def _people(jobs: Sequence[Job]) -> dict[str, str]:
             own = host if short.isdecimal() else short  # an address is no name with a domain
             if own:
                 hosts[host] = hosts.setdefault(own, f"host-{_next(hosts)}")
-        for text in [text for report in reports for text in (str(report.path.resolve()), report.metadata.command)]:
-            for user in _USER.findall(text):
-                users.setdefault(user, f"user-{_next(users)}")
-    return hosts | users
+        for report in reports:
+            named = [str(report.path.resolve()), report.metadata.command, *texts]
+            with suppress(KeyError, OSError):
+                named.append(f"/home/{report.path.owner()}")
+            for user in (user.lower() for text in named for user in _USER.findall(text)):
+                if user != "root":  # a word of collectives
+                    users.setdefault(user, f"user-{_next(users)}")
+    people = users | hosts
+    # In names that are told together a star stands for numbers.
+    return {re.sub(r"\d+", "*", name): word for name, word in people.items() if not name.isdecimal()} | people
 
 
 def _files(jobs: Sequence[Job]) -> dict[str, str]:
-    """Reports with their folders, and commands."""
+    """Reports with their folders, commands, and what is left of a path as the smart name of a kernel."""
     found: dict[str, str] = {}
     commands: dict[str, str] = {}
     for job in jobs:
+        smart = job.smart_names().items()
+        found |= {short: "(path)" for full, short in smart if _PATH.search(full) or _ADDRESS.search(full)}
         for report in job.session.reports:
             own = [item for item in job.ranks if item.task.report == report.index]
             label = _rank_words(own) or f"report-{report.index + 1}"
@@ -112,7 +161,7 @@ def _rank_words(own: Collection[RankedTask]) -> str:
     return f"rank-{numbers[0]}" if len(numbers) == 1 else f"ranks-{numbers[0]}-{numbers[-1]}"
 
 
-def _changed(value: T, words: _Words, people: _Words) -> T:
+def _changed(value: T, words: _Words | _Heard, people: _Words | _Heard) -> T:
     """The value with the texts in it changed: tuples and dataclasses are walked through."""
     changed: Any = value
     if isinstance(value, str):

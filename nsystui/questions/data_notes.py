@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -99,25 +99,29 @@ def with_fitting_advice(answer: Answer, reports: Sequence[Report]) -> Answer:
 
 
 def left_out_note(session: Session) -> str:
-    """The note on rows with impossible times, which are in no answer; empty where none is known."""
-    having = [report for report in session.reports if any(report.packed.left_out.values())]
-    found: dict[str, LeftOut] = {}
-    for report in having:
-        for name, rows in report.packed.left_out.items():
-            found[name] = found.get(name, LeftOut()) + rows
-    if not having:
-        return ""
-    where = which_of([report.name for report in having], len(session.reports))
-    return f"left out of {where}, for their times cannot be: {'; '.join(_tables(found))}; export the report again"
+    """The note on rows with impossible times, which are in no answer, and on lost names; empty where none is known."""
+    told = []
+    for text, words in (
+        ("left out of {}, for their times cannot be: {}", _impossible),
+        ("names lost, for StringIds of {} does not have them: {}", _nameless),
+    ):
+        having = [report for report in session.reports if any(map(words, report.packed.left_out.values()))]
+        found: dict[str, LeftOut] = {}
+        for report in having:
+            for name, rows in report.packed.left_out.items():
+                found[name] = found.get(name, LeftOut()) + rows
+        kinds = [(table.what.partition(",")[0], words(found.get(table.name, LeftOut()))) for table in canonical.TABLES]
+        if having:
+            where = which_of([report.name for report in having], len(session.reports))
+            told.append(text.format(where, "; ".join(count.format(what) for what, count in kinds if count)))
+    return "; ".join([*told, "export the report again"]) if told else ""
 
 
-def _tables(found: Mapping[str, LeftOut]) -> list[str]:
-    """``12 GPU kernels (2 without a time, 10 ending before the start)``, for each table in the usual order."""
-    parts = []
-    for table in canonical.TABLES:
-        rows = found.get(table.name, LeftOut())
-        reasons = [f"{count:,} {why}" for count, why in zip(rows.by_reason, REASONS, strict=True) if count]
-        if reasons:
-            what = table.what.partition(",")[0]
-            parts.append(f"{rows.rows:,} {what} ({', '.join(reasons)})")
-    return parts
+def _impossible(rows: LeftOut) -> str:
+    """``12 {} (2 without a time, 10 ending before the start)``."""
+    reasons = [f"{count:,} {why}" for count, why in zip(rows.by_reason, REASONS, strict=True) if count]
+    return f"{rows.rows:,} {{}} ({', '.join(reasons)})" if reasons else ""
+
+
+def _nameless(rows: LeftOut) -> str:
+    return f"{rows.nameless:,} {{}}" if rows.nameless else ""

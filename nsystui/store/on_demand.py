@@ -89,11 +89,10 @@ class OnDemand:
 
     def _leave_out(self, found: Mapping[str, LeftOut]) -> None:
         """Keeps what was left out, for what is kept of a table does not tell it."""
-        new = {name: rows for name, rows in found.items() if rows and name not in self.left_out}
-        if new:
-            self.left_out.update(new)
-            known = {name: rows.by_reason for name, rows in self.left_out.items()}
-            self.results.save(_LEFT_OUT, known)
+        every = {name: rows | self.left_out.get(name, LeftOut()) for name, rows in found.items() if rows}
+        if not every.items() <= self.left_out.items():
+            self.left_out.update(every)
+            self.results.save(_LEFT_OUT, {name: rows.to_json() for name, rows in self.left_out.items()})
 
     @property
     def first_event(self) -> int | None:
@@ -224,14 +223,14 @@ class OnDemand:
                     yield table.name, sinks[table.name].write(table, connection, select, chunk.position)
                 if not found:
                     chunks.skip_to(reader.source, reader.row_after(export, chunk))
-            if not only_calls:
-                check_rows(self.path, source.table, read, self.native.last_rowid[source.table])
+            expected = self.native.last_rowid[source.table]
+            check_rows(self.path, source.table, expected if only_calls else read, expected)
         finally:
             connection.close()
 
     def _payload(self) -> PayloadSchemas:
         with closing(opening.connect(self.path)) as connection, opening.sqlite_errors(self.path):
-            return nccl_calls.payload_schemas(connection, self.native)
+            return nccl_calls.payload_schemas(self.path, connection, self.native)
 
     def close(self) -> None:
         """Lets go of what was needed to read the export."""
@@ -308,11 +307,11 @@ class OnDemand:
 
     def _check(self, table: str, rows: int, left_out: LeftOut) -> None:
         """Raises ExportError where ``rows`` of a canonical table are not all because the export is damaged."""
-        parts, read = list(self._parts(table)), rows + left_out.rows
-        if not any(transform.where for _, transform in parts):
-            expected = sum(self.native.last_rowid[source.table] for source, _ in parts)
-            for source, _ in parts if read != expected else ():
-                check_rows(self.path, source.table, read, expected)
+        parts = list(self._parts(table))
+        expected = sum(self.native.last_rowid[source.table] for source, _ in parts)
+        read = expected if any(transform.where for _, transform in parts) else rows + left_out.rows
+        for source, _ in parts:
+            check_rows(self.path, source.table, read, expected)
 
     def _is_made(self, table: str) -> bool:
         """Whether it takes more than SQL of SQLite's to say which rows a table has."""

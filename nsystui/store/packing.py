@@ -298,7 +298,7 @@ class Packer:
                 with closing(opening.connect(self.path)) as plain, opening.sqlite_errors(self.path):
                     tables = schema.probe(self.path, plain, self.without)
                     facts = metadata.read(self.path, plain, tables)
-                    payload = nccl_calls.payload_schemas(plain, tables)
+                    payload = nccl_calls.payload_schemas(self.path, plain, tables)
                 return self._pack(tables, facts, payload)
         except DamagedError:
             if self.is_cancelled():
@@ -332,11 +332,8 @@ class Packer:
                 with ReadAhead(self.path) as ahead, pool:
                     running = [pool.submit(self._pack_chunks, worker, chunks, ahead) for worker in workers]
                     _first_failure(running, chunks)
-                for source in every:
-                    if tables.has(source.table):
-                        check_rows(
-                            self.path, source.table, self._found.get(source.table, 0), tables.last_rowid[source.table]
-                        )
+                for table in {source.table: None for source in every if tables.has(source.table)}:
+                    check_rows(self.path, table, self._found.get(table, 0), tables.last_rowid[table])
                 packed = workers[0].packed
                 for worker in workers[1:]:
                     packed.add(worker.packed)

@@ -22,7 +22,7 @@ from nsystui.exports.opening import ArrowReader
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import NO_INTEGER, Source, Transform
 from nsystui.store.report import has_span
-from nsystui.store.tally import LeftOut, count_left_out
+from nsystui.store.tally import LeftOut, count_left_out, count_nameless
 
 if TYPE_CHECKING:
     import duckdb
@@ -111,8 +111,6 @@ ALL_FIELDS: Fields = {table.name: table.field_names for table in canonical.TABLE
 # Wide enough that few files are written, narrow enough that two chunks of kernels at work stay under 100 MB.
 CHUNK_ROWS = 32_768
 _STRINGS = "strings"
-# So many are joined as they are: looking for those that a chunk names would take longer.
-_FEW_STRINGS = 4096
 _STRING_IDS = ("name_id", "short_id", "mangled_id", "text_id", "instruction_id", "file_id", "function_id", "module_id")
 # A join keeps the order of the larger side only.
 _MUCH_LARGER = 10
@@ -180,8 +178,7 @@ class Lookups:
             incoming = f"SELECT {_as_text(arriving)} FROM arriving"  # found by the name of the variable
             insert = f"INSERT INTO {name} WITH incoming AS ({incoming}) {lookup.resolve}"
             ((rows,),) = self.connection.execute(insert).fetchall()
-        if lookup.is_whole:
-            check_rows(self.path, lookup.table, int(rows), self.native.last_rowid.get(lookup.table, 0))
+            check_rows(self.path, lookup.table, rows, self.native.last_rowid[lookup.table] if lookup.is_whole else rows)
         return int(rows)
 
 
@@ -230,8 +227,6 @@ class Reader:
             if rows and self._has_first_choice and any(map(self._lacks_values, self._read.makes)):
                 self._read = self.source
                 self._receive(export, chunk)
-            if rows and self._lookups.rows.get(_STRINGS, 0) > _FEW_STRINGS:
-                self._find_strings()
             return rows
 
     def row_after(self, export: ArrowReader, chunk: Chunk) -> int:
@@ -262,6 +257,8 @@ class Reader:
         stream = export.stream(scan % (chunk.first, chunk.last) + self._condition)
         if not _receive(self.connection, "chunk", stream, absent):
             return 0
+        if _STRINGS in self._read.words:
+            self._find_strings()
         return _count_chunk(self._lookups.path, self.connection, self.source.table, chunk)
 
     def _lacks_values(self, table: str) -> bool:
@@ -287,21 +284,33 @@ class Reader:
         values = zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True)
         chosen = {}
         for (name, made), (rows, possible, first, last) in zip(self._read.makes.items(), values, strict=True):
-            if possible < rows:
-                without = count_left_out(self.connection, made)
+            without = count_left_out(self.connection, made) if possible < rows else LeftOut()
+            if _STRINGS in made.words:
+                without += count_nameless(self.connection, made, self._string_ids)
+            if without:
                 self._left_out[name] = self._left_out.get(name, LeftOut()) + without
             if possible:
                 chosen[name] = (made if possible < rows else replace(made, times=None), possible, first, last)
         return chosen
 
     def _find_strings(self) -> None:
-        """The strings that the chunk names: a join with all of an export's builds a table of all of them, each time."""
-        used = ", ".join(column for column in _STRING_IDS if column in self._read.columns)
+        """The strings that the chunk names: a join with all of an export's builds a table of all of them, each time.
+
+        A string that is lost is told from others by its number.
+        """
+        used = ", ".join(self._string_ids)
         ids = f"SELECT DISTINCT unnest([{used}]) AS id FROM chunk" if used else "SELECT CAST(NULL AS BIGINT) AS id"
         if self._read.strings and "blob" in self._read.columns:
             ids += f" UNION {self._read.strings}"
-        found = f"SELECT id, value FROM {self._lookups.schema}.{_STRINGS} SEMI JOIN ({ids}) USING (id)"
+        every = f"({ids}) LEFT JOIN {self._lookups.schema}.{_STRINGS} USING (id) WHERE id IS NOT NULL"
+        found = (
+            f"SELECT id, coalesce(value, '[name ' || id || ' lost]') AS value, value IS NULL AS is_lost FROM {every}"
+        )
         self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {_STRINGS} AS {found}")
+
+    @property
+    def _string_ids(self) -> list[str]:
+        return [column for column in _STRING_IDS if column in self._read.columns]
 
     def _is_sorted(self, transform: Transform, rows: int) -> bool:
         """Whether the rows of the chunk are in order and stay so: most exports are written in the order of time."""

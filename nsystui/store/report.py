@@ -70,7 +70,7 @@ class PackedReport:
             "counts": self.counts,
             "first_event": self.first_event,
             "last_event": self.last_event,
-            "left_out": {name: found.by_reason for name, found in self.left_out.items()},
+            "left_out": {name: found.to_json() for name, found in self.left_out.items()},
         }
 
     @classmethod

@@ -24,24 +24,35 @@ Part = tuple[Source, Transform]
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Rows by reason, in the order of ``REASONS``."""
+    """Rows by reason, in the order of ``REASONS``; ``nameless`` are not left out, but their names are lost."""
 
     by_reason: tuple[int, ...] = (0,) * len(REASONS)
+    nameless: int = 0
 
     def __bool__(self) -> bool:
-        return any(self.by_reason)
+        return any(self.by_reason) or self.nameless > 0
 
     def __add__(self, other: LeftOut) -> LeftOut:
-        return LeftOut(tuple(a + b for a, b in zip(self.by_reason, other.by_reason, strict=True)))
+        both = zip(self.by_reason, other.by_reason, strict=True)
+        return LeftOut(tuple(a + b for a, b in both), self.nameless + other.nameless)
+
+    def __or__(self, other: LeftOut) -> LeftOut:
+        """Of the same rows, which were read for something else."""
+        return LeftOut(max(self.by_reason, other.by_reason), max(self.nameless, other.nameless))
 
     @property
     def rows(self) -> int:
         return sum(self.by_reason)
 
+    def to_json(self) -> list[int]:
+        """As plain values for ``json.dump``."""
+        return [*self.by_reason, self.nameless]
+
     @classmethod
     def from_json(cls, values: Sequence[Any]) -> LeftOut:
-        """Of ``by_reason`` as a list."""
-        return cls(tuple(map(int, values)))
+        """The inverse of ``to_json``."""
+        kinds = len(REASONS)
+        return cls(tuple(map(int, values[:kinds])), sum(values[kinds:]))
 
 
 def left_out_query(transform: Transform, rows: str) -> str:
@@ -62,6 +73,14 @@ def left_out_of(found: Iterable[tuple[int, int]]) -> LeftOut:
 def count_left_out(connection: duckdb.DuckDBPyConnection, transform: Transform) -> LeftOut:
     """The rows of ``chunk`` that are left out."""
     return left_out_of(connection.execute(left_out_query(transform, "chunk c")).fetchall())
+
+
+def count_nameless(connection: duckdb.DuckDBPyConnection, transform: Transform, columns: Iterable[str]) -> LeftOut:
+    """The rows of ``chunk`` with the number of a lost string in one of the ``columns``."""
+    lost = "(SELECT id FROM strings WHERE is_lost)"
+    condition = f"({transform.condition or 'true'}) AND ({' OR '.join(f'{column} IN {lost}' for column in columns)})"
+    query = f"SELECT count(*) FROM chunk c WHERE EXISTS {lost} AND {condition}"
+    return LeftOut(nameless=connection.execute(query).fetchall()[0][0])
 
 
 @dataclass(frozen=True)

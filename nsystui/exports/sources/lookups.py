@@ -35,7 +35,7 @@ def lookups(schema: Schema) -> list[Lookup]:
             "StringIds",
             # By groups, which costs nothing where the id is the key: two strings of one id would double rows.
             f"SELECT {schema.integer('StringIds', 'id')} AS id, {schema.text('StringIds', 'value')} AS value "
-            "FROM StringIds WHERE typeof(id) = 'integer' GROUP BY id",
+            "FROM StringIds WHERE typeof(id) = 'integer' AND value IS NOT NULL GROUP BY id",
             "SELECT id, value FROM incoming",
             is_whole=True,
         )

@@ -1,0 +1,64 @@
+"""Names that StringIds has lost: rows keep apart by the number of the name, and every command says so."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import program
+import pytest
+import synthetic
+from support import edit, native
+
+CSV = ("--format", "csv")
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+
+
+@pytest.fixture
+def export(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+    return synthetic.benchmark_export(tmp_path / "rank0.sqlite", kernels=200)
+
+
+def names(ran: program.Ran) -> list[str]:
+    assert ran.status == 0, ran.err
+    return [row["Name"] for row in csv.DictReader(io.StringIO(ran.out))]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE StringIds SET id = id + 1000000",
+        pytest.param("DELETE FROM StringIds WHERE id > 1", marks=pytest.mark.campaign),
+    ],
+)
+def test_rows_keep_apart_and_every_answer_says_what_is_lost(export, statement):
+    ids = [name for (name,) in native(export, f"SELECT DISTINCT demangledName FROM {KERNELS}")]
+    edit(export, statement)
+    for _ in range(2):  # the second time out of the cache
+        ran = program.run("kernels", export, *CSV)
+        assert sorted(names(ran)) == sorted(f"[name {one} lost]" for one in ids)
+        assert "StringIds" in ran.err and "200 GPU kernels" in ran.err and len(ran.err.splitlines()) == 1
+    for words in (("gpu",), ("events",), ("stats", "-r", "cuda_gpu_kern_sum")):
+        assert "names lost" in program.run(*words, export).err, words
+
+
+def test_one_lost_name_leaves_the_others_alone(export):
+    before = program.run("kernels", export, "--names", "full", *CSV)
+    ((lost,),) = native(export, f"SELECT demangledName FROM {KERNELS} LIMIT 1")
+    ((rows,),) = native(export, f"SELECT count(*) FROM {KERNELS} WHERE demangledName = {lost}")
+    ((name,),) = native(export, f"SELECT value FROM StringIds WHERE id = {lost}")
+    edit(export, f"DELETE FROM StringIds WHERE id = {lost}")
+    after = program.run("kernels", export, "--names", "full", *CSV)
+    assert set(names(before)) - set(names(after)) == {name}
+    assert set(names(after)) - set(names(before)) == {f"[name {lost} lost]"}
+    assert f"{rows:,} GPU kernels" in after.err and "lost" not in before.err
+
+
+def test_a_packed_job_tells_what_was_lost(export, tmp_path):
+    edit(export, "DELETE FROM StringIds WHERE id > 1")
+    packed = tmp_path / "packed"
+    assert program.run("pack", export, "-o", packed).status == 0
+    ran = program.run("kernels", packed, *CSV)
+    assert "[name" in ran.out and "200 GPU kernels" in ran.err
