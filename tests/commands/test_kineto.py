@@ -441,3 +441,46 @@ def test_a_job_of_both_profilers_keeps_the_advice_for_nsys(run, traces, exports)
 
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_runtime", "cuda_driver")
+
+
+# -- nested deep -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argument", ["name", "Process Group Ranks", "Input Dims"])
+@pytest.mark.parametrize("levels", [1_100, 100_000])
+def test_values_nested_too_deep_are_one_line(run, tmp_path, argument, levels):
+    arguments = {"Collective name": "allreduce", "dtype": "Float", **({argument: "deep"} if argument != "name" else {})}
+    one = event("cpu_op", "record_param_comms", FIRST, FIRST + 9, **arguments)
+    one["name"] = "deep" if argument == "name" else one["name"]
+    path = write(tmp_path / "job.json", [*small_job(), one])
+    path.write_text(path.read_text().replace('"deep"', "[" * levels + "]" * levels))
+    done = run("kernels", path)
+    assert done.status == 2
+    assert f"{path}: a trace of the PyTorch profiler, but its JSON is nested more than" in done.err
+    assert "Traceback" not in done.err and "RecursionError" not in done.err
+
+
+def test_brackets_and_escapes_in_names_are_no_levels(run, tmp_path):
+    """The pieces that are read end anywhere, also between a backslash and what it escapes."""
+    events = small_job() + [event("cpu_op", '[{"\\' * n, FIRST, FIRST + 9) for n in range(0, 900, 9)]
+    (row,) = rows(run, "kernels", write(tmp_path / "job.json", events))
+    assert row["Instances"] == "1"
+
+
+@pytest.mark.campaign
+def test_the_tree_of_nested_ranges_takes_time_in_proportion_to_their_depth(tmp_path):
+    import time
+
+    import numpy as np
+
+    from nsystui.questions.algebra.nesting import tree_of
+    from nsystui.questions.nvtx.chains import chained
+
+    def seconds(levels: int) -> float:
+        starts, zeros = np.arange(levels), np.zeros(levels, np.int64)
+        begin = time.process_time()
+        parent, level, _ = tree_of(starts, 3 * levels - starts, zeros)
+        chained(zeros, starts % 7, parent, level)
+        return time.process_time() - begin
+
+    assert min(seconds(16_000) for _ in range(2)) < 8 * min(seconds(4_000) for _ in range(2))

@@ -114,7 +114,7 @@ def chained(
     """
     chain = np.empty(len(lane), np.int32)
     found: dict[str, list[Ints]] = {key: [] for key in ("lane", "name", "level", "parent")}
-    made = 0
+    made = outside = 0
     for number, rows in enumerate(rows_by_level(level)):
         above = chain[parent[rows]] if number else lane[rows]
         names, code = _numbered(name[rows].astype(np.int64))
@@ -123,9 +123,9 @@ def chained(
         chain[rows] = own + made
         found["name"].append(names[of_names])
         found["level"].append(np.full(len(pairs), number))
-        found["lane"].append(around if not number else np.concatenate(found["lane"])[around])
+        found["lane"].append(around if not number else found["lane"][-1][around - outside])
         found["parent"].append(around if number else np.full(len(pairs), NO_PARENT))
-        made += len(pairs)
+        outside, made = made, made + len(pairs)
     chains = {key: np.concatenate([np.empty(0, np.int64), *values]) for key, values in found.items()}
     order = np.argsort(chain, kind="stable").astype(np.int32)
     chains["count"] = np.bincount(chain, minlength=made)
