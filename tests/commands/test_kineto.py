@@ -383,10 +383,14 @@ def test_a_cut_trace_is_one_line_and_leaves_nothing(run, trace, tmp_path, own_ca
     [
         (b'{"traceEvents": [{"ph": "X", "ts": }]}', "JSON is damaged"),
         (b'{"traceEvents": [{"ph": "X", "name": "\xff\xfe"}]}', "damaged"),
-        (b'{"traceEvents": []}', "no event in it"),
-        (b'{"traceEvents": {"ph": "X"}}', "no event in it"),
+        (b'{"traceEvents": []}', "its traceEvents are missing or hold no event"),
+        (b'{"traceEvents": {"ph": "X"}}', "its traceEvents are missing or hold no event"),
+        (b'{"schemaVersion": 1, "deviceProperties": []}', "its traceEvents are missing or hold no event"),
         (b'{"displayTimeUnit":"ns","traceEvents":[{"ph":"X","cat":"x","ts":1,"dur":1}]}', "no event in it"),
-        (b'{"some": "JSON"}', "as JSON"),
+        (b'{"some": "JSON"}', "JSON without traceEvents: no trace of the PyTorch profiler"),
+        (b' [{"ph": "X", "ts": 1}]', "JSON without traceEvents: no trace of the PyTorch profiler"),
+        (gzip.compress(b'{"some": "JSON"}'), "JSON without traceEvents: no trace of the PyTorch profiler"),
+        (b"[section]", "not a SQLite file"),
     ],
 )
 def test_what_is_no_trace_is_one_line(run, tmp_path, content, cause):
@@ -484,3 +488,50 @@ def test_the_tree_of_nested_ranges_takes_time_in_proportion_to_their_depth(tmp_p
         return time.process_time() - begin
 
     assert min(seconds(16_000) for _ in range(2)) < 8 * min(seconds(4_000) for _ in range(2))
+
+
+# -- what a trace does not have, and what is said of it --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("nccl",), ("recipe", "nccl_sum"), ("recipe", "nccl_gpu_proj_sum")])
+def test_a_trace_without_nccl_is_told_what_to_trace_with_pytorch(run, trace, words):
+    said = run(*words, trace).err
+    assert "trace a job with NCCL, with ProfilerActivity.CPU among the activities" in said
+    assert "nsys profile" not in said and "-t cuda,nvtx" not in said
+
+
+WINDOW = "100 % of a PyTorch profiler trace is from its first event to its last"
+IDLE = (
+    "overview",
+    "gpu",
+    "gpu --over-time",
+    "ranks",
+    "budget",
+    "gaps",
+    "threads",
+    "efficiency",
+    "recipe gpu_time_util",
+)
+
+
+@pytest.mark.parametrize("words", IDLE)
+def test_idle_time_and_utilisation_say_the_window_of_a_trace_in_one_sentence(run, trace, exports, words):
+    assert run(*words.split(), trace).err.count(WINDOW) == 1
+    assert WINDOW not in run(*words.split(), exports[0]).err
+
+
+def test_work_outside_of_steps_is_said(run, tmp_path):
+    """Three steps of 20 µs of work each, and kernels of 15 µs before and after them."""
+    events = []
+    for number in range(5):
+        start = FIRST + 100_000 * number
+        is_step = 0 < number < 4
+        events += [event("user_annotation", f"ProfilerStep#{number}", start, start + 90_000)] if is_step else []
+        events += [call("cudaLaunchKernel", start + 10, start + 20, number + 1)]
+        events += [kernel("gemm", start + 30, start + 30 + (20_000 if is_step else 15_000), number + 1)]
+    path = write(tmp_path / "job.json", events)
+    said = "30 µs of GPU work, 33.3 % of all, was launched outside of steps"
+    assert said in run("steps", path).err
+    assert said in run("ranks", path).err
+    inside = write(tmp_path / "inside.json", events[2:-2])
+    assert "outside of steps" not in run("steps", inside).err

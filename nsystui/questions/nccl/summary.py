@@ -16,7 +16,9 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, few_numbers
+from nsystui.exports import canonical
 from nsystui.questions.conditions import duration, where
+from nsystui.questions.data_notes import recording_advice
 from nsystui.questions.derived import rows_by_report
 from nsystui.questions.nccl.bandwidth import Floats, rate
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By, group_numbers, selected, shared_values, values_of
@@ -35,7 +37,6 @@ EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true
 
 See docs/exports.md#nvtx-payloads.
 """
-_RECORD = "record with `nsys profile -t cuda,nvtx` and do not set NCCL_NVTX_DISABLE"
 _SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented calls", "log": "NCCL's debug log"}
 
 
@@ -71,20 +72,21 @@ def _missing(
     all_tasks = with_kernels | with_calls
     if not all_tasks:
         which = "this export" if len(session.reports) == 1 else "these exports"
-        yield f"no NCCL kernels and no NCCL calls in {which}: record a program that uses NCCL with -t cuda,nvtx"
+        yield f"no NCCL kernels and no NCCL calls in {which}: {recording_advice(canonical.NCCL_CALLS, session.reports)}"
     if silent := with_kernels - with_calls:
         yield (
             f"NCCL kernels but no NCCL NVTX ranges{_of(session, ranks, silent, all_tasks)}: "
-            f"no message sizes, and collectives by the names of kernels only; {_RECORD}"
+            f"no message sizes, and collectives by the names of kernels only; "
+            f"{recording_advice(canonical.NCCL_CALLS, session.reports)}"
         )
     if idle := with_calls - with_kernels:
         whose = _of(session, ranks, idle, all_tasks)
-        yield f"NCCL calls but no NCCL kernels{whose}: record with `nsys profile -t cuda,nvtx`"
+        yield f"NCCL calls but no NCCL kernels{whose}: {recording_advice(canonical.KERNELS, session.reports)}"
     if without := with_calls - with_sizes:
-        yield (
-            f"no message sizes{_of(session, ranks, without, all_tasks)}: they are not in the export, "
-            f"but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)"
-        )
+        writes = f"they are not in the export, but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)"
+        if all(report.metadata.made_of for report in session.reports):
+            writes = "PyTorch did not record them"
+        yield f"no message sizes{_of(session, ranks, without, all_tasks)}: {writes}"
 
 
 def _tasks(frame: pd.DataFrame) -> set[Task]:

@@ -19,6 +19,7 @@ from nsystui.exports.forms.form import Advance
 _EVENTS = "traceEvents"
 # Any of these is in the first bytes of a trace: the list of process groups alone, before the events, may be long.
 _TELLING = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
+_JSON = re.compile(rb"\s*(\{|\[\s*[\[{\"])")
 _FIRST_BYTES = 1 << 16
 _KEPT = 1 << 22
 _PIECE = 1 << 16
@@ -41,15 +42,21 @@ _COPY = "copy it again; a job that died while it wrote the trace leaves no whole
 Event = Mapping[str, Any]
 
 
-def is_trace(path: Path) -> bool:
-    """Whether a file begins as a trace does. Never raises."""
+def first_of_json(path: Path) -> bytes:
+    """The first bytes of a file of JSON, unpacked; none of any other file. Never raises."""
     try:
         with open(path, "rb") as file:
             head = file.read(_FIRST_BYTES)
         if head.startswith(_GZIP):  # which may be cut before this many bytes
             head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _FIRST_BYTES)
     except (OSError, zlib.error):
-        return False
+        return b""
+    return head if _JSON.match(head) else b""
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file begins as a trace does. Never raises."""
+    head = first_of_json(path)
     return head.lstrip()[:1] == b"{" and _TELLING.search(head) is not None
 
 
