@@ -455,11 +455,6 @@ def _notes(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], name: st
         number = f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
         each = " a rank" if len(chosen) > 1 else ""
         yield f"steps are the NVTX ranges `{kind}` ({number}{each}): what was launched in one belongs to it"
-    outside = sum(one.outside for one in chosen.values())
-    if outside:
-        total = outside + sum(int(one.gpu.op_time.sum()) for one in chosen.values())
-        time = format_value(Unit.DURATION, outside)
-        yield f"{time} of GPU work, {100 * outside / total:.1f} % of all, was launched outside of steps"
     without = sorted(rank for task, rank in tasks.items() if task not in chosen)
     if without:
         whose = "" if not chosen else f" of rank{'s' if len(without) > 1 else ''} {few_numbers(without)}"
@@ -470,3 +465,8 @@ def _notes(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], name: st
                 f"no steps{whose}: no numbered NVTX ranges such as `step 7` hold half of the GPU's work; "
                 "--step-range REGEX says which ranges are steps"
             )
+    outside = sum(one.outside for one in chosen.values())
+    if outside:
+        total = outside + sum(int(one.gpu.op_time.sum()) for one in chosen.values())
+        time = format_value(Unit.DURATION, outside)
+        yield f"{time} of GPU work, {100 * outside / total:.1f} % of all, was launched outside of steps"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_RECORD_BOTH = "record with `nsys profile -t cuda,nvtx`"
 EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true report.nsys-rep"
 """The command that writes the payload of NVTX ranges, and so NCCL's message sizes, into an export.
 
@@ -70,6 +71,7 @@ def _missing(
     with_kernels, with_calls = _tasks(kernels), _tasks(speaking)
     with_sizes = _tasks(speaking[speaking["message_size"].notna()])
     all_tasks = with_kernels | with_calls
+    is_traced = all(report.metadata.made_of for report in session.reports)
     if not all_tasks:
         which = "this export" if len(session.reports) == 1 else "these exports"
         yield f"no NCCL kernels and no NCCL calls in {which}: {recording_advice(canonical.NCCL_CALLS, session.reports)}"
@@ -81,10 +83,11 @@ def _missing(
         )
     if idle := with_calls - with_kernels:
         whose = _of(session, ranks, idle, all_tasks)
-        yield f"NCCL calls but no NCCL kernels{whose}: {recording_advice(canonical.KERNELS, session.reports)}"
+        record = recording_advice(canonical.KERNELS, session.reports) if is_traced else _RECORD_BOTH
+        yield f"NCCL calls but no NCCL kernels{whose}: {record}"
     if without := with_calls - with_sizes:
         writes = f"they are not in the export, but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)"
-        if all(report.metadata.made_of for report in session.reports):
+        if is_traced:
             writes = "PyTorch did not record them"
         yield f"no message sizes{_of(session, ranks, without, all_tasks)}: {writes}"
 
