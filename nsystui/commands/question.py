@@ -27,7 +27,8 @@ class QuestionCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The flags of every question, and its own."""
         shared.add_files(parser)
-        shared.add_dask(parser)
+        if self.question.of_reports:
+            shared.add_dask(parser)
         add_options(parser, self.question.options)
         shared.add_selection(parser)
         shared.add_format(parser)

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--profiler-api", action="store_true", help="from cudaProfilerStart to cudaProfilerStop")
     group.add_argument("--delay", metavar="SECONDS", help="start recording after so many seconds")
     group.add_argument("--duration", metavar="SECONDS", help="stop recording after so many seconds")
-    group.add_argument("--small-overhead", action="store_true", help="with --why-idle: 200 samples/s, without stacks")
+    group.add_argument("--small-overhead", action="store_true", help="with --why-idle: samples without stacks")
     group = parser.add_argument_group("where")
     group.add_argument("--launcher", choices=tuple(LAUNCHERS), default="slurm", help="what starts the ranks")
     group.add_argument(
@@ -43,19 +43,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.base.selection import parse_numbers
+    from nsystui.base.text import safe_text
     from nsystui.output.stdout import print_lines
     from nsystui.questions.recording import GOALS, NEWEST, Capture, Recording, missing, parse_version, script
 
     program = tuple(arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program)
     if not program:
         raise UsageError("record: name the program that is to be recorded, after --")
+    capture = Capture(
+        arguments.nvtx_range or "", arguments.profiler_api, arguments.delay or "", arguments.duration or ""
+    )
+    for word in (*program, arguments.output, arguments.scratch or "", *capture):
+        if isinstance(word, str) and safe_text(word) != word:
+            raise UsageError(
+                f"record: {word!a} has characters that cannot be printed: put it into a script, record that"
+            )
+    if arguments.small_overhead and not arguments.why_idle:
+        raise UsageError("record: --small-overhead goes with --why-idle, which takes the samples")
+    if arguments.launcher == "torchrun" and program[0].rpartition("/")[2] == "torchrun":
+        raise UsageError("record: --launcher torchrun prints torchrun itself: name what each rank runs, after --")
     version = parse_version(arguments.nsys_version or _installed())
     if version is None and arguments.nsys_version:
         raise UsageError(f"--nsys-version {arguments.nsys_version}: such as 2024.5")
     goals = tuple(goal for goal in GOALS if getattr(arguments, goal.flag.replace("-", "_")))
-    capture = Capture(
-        arguments.nvtx_range or "", arguments.profiler_api, arguments.delay or "", arguments.duration or ""
-    )
     ranks = parse_numbers(arguments.ranks, "ranks") if arguments.ranks else None
     known = version or NEWEST
     one = Recording(

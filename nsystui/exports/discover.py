@@ -52,7 +52,7 @@ def name_of(path: Path) -> str:
     if is_packed_report(path):
         try:
             return str(json.loads((path / FACTS).read_text(encoding="utf-8"))["name"])
-        except (OSError, ValueError, KeyError, TypeError):  # opening it says what is wrong
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # opening it says what is wrong
             return path.name
     return path.stem
 

@@ -23,12 +23,12 @@ from nsystui.base.errors import DamagedError, ExportError
 from nsystui.base.resources import shortage
 from nsystui.base.text import shell_word
 from nsystui.exports.forms.form import RECORDING_ENDING, REPORT_ENDINGS
+from nsystui.exports.forms.kineto.reading import first_of_json
 
 _MAGIC = b"SQLite format 3\x00"
 _EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"
 _FORMS_NOT_READ = {
     b"\x89HDF": "as HDF5 (-t hdf)",
-    b"{": "as JSON (-t json or jsonlines)",
     b"ARROW1": "as one Arrow file (-t arrow)",
 }
 # What SQLite says where reading fails: the next time it may not.
@@ -241,6 +241,12 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
         if head.startswith(start):
             advice = f"nsystui opens -t sqlite, parquetdir and arrowdir: {_EXPORT_COMMAND} FILE.nsys-rep"
             return ExportError(name, f"an export {form}, a form that is not read", advice)
+    if first_of_json(path):
+        cause = "JSON without traceEvents: no trace of the PyTorch profiler; exports of nsys as JSON are not read"
+        advice = (
+            f"nsystui opens what export_chrome_trace of torch.profiler writes, and: {_EXPORT_COMMAND} FILE.nsys-rep"
+        )
+        return ExportError(name, cause, advice)
     return ExportError(name, "not a SQLite file", f"nsystui opens what this writes: {_EXPORT_COMMAND} FILE.nsys-rep")
 
 

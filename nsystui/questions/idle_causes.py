@@ -131,7 +131,7 @@ def budget_with_causes(job: Job, selection: Selection, step_name: str | None = N
     parts = (("start-up", found.startup), ("long gaps", found.long_gaps), ("tail", found.tail))
     worded = [(part, cause_words(causes, whole)) for part, causes in parts]
     notes = [f"{part} by cause: {words}" for part, words in worded if words]
-    return replace(budget_table(budgets), notes=tuple(notes))
+    return replace(budget_table(budgets), notes=(*notes, *job.busy(selection.with_name(None)).notes))
 
 
 def cause_words(causes: Sequence[Cause], whole: int, most: int = 5) -> str:

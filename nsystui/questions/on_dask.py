@@ -259,7 +259,7 @@ def _address(scheduler: str) -> str:
     if os.path.exists(scheduler):
         try:
             address = json.loads(Path(scheduler).read_text(encoding="utf-8"))["address"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise UsageError(f"--dask {scheduler}: not a file that a Dask scheduler wrote") from None
     if ":" not in address:
         raise UsageError(f"--dask {scheduler}: neither a scheduler file nor an address such as tcp://host:8786")

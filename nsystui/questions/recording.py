@@ -38,7 +38,7 @@ GOALS = (
         "why the GPUs are idle: OS calls, CPU samples with their stacks, when threads run",
         ("osrt",),
         ("--sample=process-tree", "--backtrace=dwarf", "--cpuctxsw=process-tree"),
-        cost="samples with stacks cost a CPU some percent; --small-overhead takes fewer, without DWARF",
+        cost="samples with stacks cost a CPU some percent; --small-overhead takes them without stacks",
     ),
     Goal(
         "nccl-sizes",
@@ -84,9 +84,9 @@ LAUNCHERS = {
     "mvapich": ("MV2_COMM_WORLD_RANK", "mpiexec"),
     "flux": ("FLUX_TASK_RANK", "flux run"),
     "jsrun": ("JSM_NAMESPACE_RANK", "jsrun"),
-    "torchrun": ("RANK", ""),
+    "torchrun": ("RANK", "torchrun --nproc-per-node=gpu --no-python"),
 }
-"""The variable with the rank, and what starts the ranks; ``torchrun`` is started once a node, where RANK is set."""
+"""The variable with the rank, and what starts the ranks; ``torchrun``, once a node, sets it in what it starts."""
 
 
 def launcher_of(ranks: Sequence[tuple[int, Mapping[str, str]]]) -> str | None:
@@ -140,7 +140,11 @@ def parse_version(text: str) -> Version | None:
 def profile_options(
     goals: Sequence[Goal], capture: Capture, version: Version, small_overhead: bool = False
 ) -> list[str]:
-    """The options of ``nsys profile``, without output and program."""
+    """The options of ``nsys profile``, without output and program.
+
+    The rate of samples stays nsys's own: ``--sampling-period`` has other limits on each machine, and nsys 2023.4 and
+    2024.5 refuse ``--sampling-frequency``.
+    """
     traces = ["cuda", "nvtx"]
     options: list[str] = []
     for goal in goals:
@@ -150,7 +154,7 @@ def profile_options(
         options += ["--sample=none", "--cpuctxsw=none"]
     elif small_overhead:
         options = [one for one in options if not one.startswith("--backtrace")]
-        options += ["--backtrace=none", "--sampling-frequency=200"]
+        options += ["--backtrace=none"]
     return ["-t", ",".join(traces), *options, *capture.options]
 
 
@@ -210,7 +214,7 @@ def script(one: Recording) -> list[str]:
     lines = [f'export RUN={shlex.quote(one.directory)}; mkdir -p "$RUN"']
     if one.scratch:
         lines.append(f"export TMPDIR={shlex.quote(one.scratch)}   # nsys writes there while it records, then to $RUN")
-    lines += [f"{start} {profile} \\".lstrip(), f"    {shlex.join(one.program)}"]
+    lines += [f"{start} {profile} \\", f"    {shlex.join(one.program)}"]
     export = shlex.join(["nsys", "export", *export_options(one.goals, one.version)])
     lines.append(f'for report in "$RUN"/*.nsys-rep; do {export} "$report"; done')
     lines.append('nsystui triage "$RUN"/*.sqlite')

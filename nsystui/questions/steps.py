@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
+from nsystui.base.columns import Unit
 from nsystui.base.selection import NameFilter, Task
 from nsystui.base.text import few_numbers, whole_number
+from nsystui.base.units import format_value
 from nsystui.questions.algebra.groups import places_by
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
@@ -53,7 +55,8 @@ class TaskSteps:
 
     ``name``: what the ranges are called, with ``*`` for numbers. ``numbers``: ascending, those in the names; where they
     repeat (steps counted anew in each epoch) or there are none, the places 0, 1, … ``starts``, ``ends``: on the CPU;
-    steps do not overlap. ``gpu``: the GPU operations launched in each.
+    steps do not overlap. ``gpu``: the GPU operations launched in each. ``outside``: the durations of those launched in
+    none, added up.
     """
 
     task: Task
@@ -62,6 +65,7 @@ class TaskSteps:
     starts: Times
     ends: Times
     gpu: Projection
+    outside: int = 0
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -78,6 +82,7 @@ def to_arrays(found: Mapping[Task, TaskSteps], clock_offset: int) -> Arrays:
     return {
         "process": np.array([task.process for task in found], np.int64),
         "count": np.array([len(steps) for steps in every], np.int64),
+        "outside": np.array([steps.outside for steps in every], np.int64),
         "names": json_array([steps.name for steps in every]),
         "numbers": _joined([steps.numbers for steps in every]),
         **{name: _joined([getattr(steps, name) for steps in every]) - clock_offset for name in _TIMES},
@@ -94,14 +99,15 @@ def of_arrays(report: int, arrays: Arrays, clock_offset: int) -> Iterator[TaskSt
     """The inverse of ``to_arrays``, for a report with this index."""
     first = 0
     names = json_of(arrays["names"])
-    for process, count, name in zip(arrays["process"].tolist(), arrays["count"].tolist(), names, strict=True):
+    single = (arrays[key].tolist() for key in ("process", "count", "outside"))
+    for process, count, outside, name in zip(*single, names, strict=True):
         keys = ("numbers", *_TIMES, *(f"gpu_{key}" for key in _GPU))
         own = {key: arrays[key][first : first + count] for key in keys}
         first += count
         starts, ends = (own[key] + clock_offset for key in _TIMES)
         gpu_start, gpu_end = own["gpu_start"] + clock_offset, own["gpu_end"] + clock_offset
         gpu = Projection(own["gpu_op_count"], gpu_start, gpu_end, own["gpu_op_time"])
-        yield TaskSteps(Task(report, process), name, own["numbers"], starts, ends, _without_holes(gpu))
+        yield TaskSteps(Task(report, process), name, own["numbers"], starts, ends, _without_holes(gpu), outside)
 
 
 def _without_holes(gpu: Projection) -> Projection:
@@ -166,7 +172,7 @@ class Steps:
 
 @dataclass(eq=False)
 class _Candidate:
-    """Ranges of one task, thread and name that follow one another; ``share`` of the task's GPU time is theirs."""
+    """Ranges of one task, thread and name that follow one another; ``total`` is the task's GPU time, ns."""
 
     task: Task
     name: str
@@ -174,7 +180,7 @@ class _Candidate:
     starts: Times
     ends: Times
     gpu: Projection = field(init=False)
-    share: float | None = None
+    total: int = 0
 
     def __post_init__(self) -> None:
         count = len(self.starts)
@@ -189,6 +195,11 @@ class _Candidate:
     def word(self) -> int:
         """The place of the first of the words that is in the name."""
         return next((place for place, word in enumerate(_WORDS) if word.search(self.name)), len(_WORDS))
+
+    @property
+    def share(self) -> float | None:
+        """The part of the task's GPU time that was launched in them; ``None`` where there is no such time."""
+        return int(self.gpu.op_time.sum()) / self.total if self.total else None
 
     @property
     def time(self) -> int:
@@ -209,7 +220,8 @@ class _Candidate:
         is_empty = self.gpu.op_count == 0
         gpu = replace(self.gpu, start=np.where(is_empty, 0, self.gpu.start), end=np.where(is_empty, 0, self.gpu.end))
         numbers = self.numbers if self.is_ascending else np.arange(len(self.starts))
-        return TaskSteps(self.task, self.name, numbers, self.starts, self.ends, gpu)
+        outside = self.total - int(gpu.op_time.sum())
+        return TaskSteps(self.task, self.name, numbers, self.starts, self.ends, gpu, outside)
 
 
 def _found_by_themselves(session: Session, by_report: Mapping[int, Mapping[Task, int]]) -> dict[Task, TaskSteps]:
@@ -358,7 +370,7 @@ def _numbers(names: Sequence[str]) -> Times:
 
 
 def _add_gpu_work(session: Session, candidates: Sequence[_Candidate]) -> None:
-    """Gives each candidate the GPU operations launched in it, and its share of the GPU time of its task."""
+    """Gives each candidate the GPU operations launched in it, and the GPU time of its task."""
     by_task: dict[Task, list[_Candidate]] = {}
     for one in candidates:
         by_task.setdefault(one.task, []).append(one)
@@ -373,8 +385,7 @@ def _add_gpu_work(session: Session, candidates: Sequence[_Candidate]) -> None:
                     for one in by_task.get(task, ()):
                         one.add(launches, starts, ends)
     for one in candidates:
-        if total.get(one.task):
-            one.share = int(one.gpu.op_time.sum()) / total[one.task]
+        one.total = total.get(one.task, 0)
 
 
 def _id_spans(session: Session, tasks: Iterable[Task]) -> Iterator[tuple[int, int]]:
@@ -454,3 +465,8 @@ def _notes(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], name: st
                 f"no steps{whose}: no numbered NVTX ranges such as `step 7` hold half of the GPU's work; "
                 "--step-range REGEX says which ranges are steps"
             )
+    outside = sum(one.outside for one in chosen.values())
+    if outside:
+        total = outside + sum(int(one.gpu.op_time.sum()) for one in chosen.values())
+        time = format_value(Unit.DURATION, outside)
+        yield f"{time} of GPU work, {100 * outside / total:.1f} % of all, was launched outside of steps"

@@ -122,7 +122,7 @@ def read_report(directory: Path) -> JobReport:
         raise ExportError(name, f"not a whole packed report: no {FACTS} in it", _AGAIN) from None
     except OSError as error:
         raise ExportError(name, f"cannot be read: {error.strerror or error}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ExportError(name, f"damaged: {FACTS} is not what was written", _AGAIN) from None
     try:
         if facts["version"] != form_version():

@@ -354,10 +354,14 @@ def test_a_cut_trace_is_one_line_and_leaves_nothing(refused, trace, tmp_path, mo
     [
         (b'{"traceEvents": [{"ph": "X", "ts": }]}', "JSON is damaged"),
         (b'{"traceEvents": [{"ph": "X", "name": "\xff\xfe"}]}', "damaged"),
-        (b'{"traceEvents": []}', "no event in it"),
-        (b'{"traceEvents": {"ph": "X"}}', "no event in it"),
+        (b'{"traceEvents": []}', "its traceEvents are missing or hold no event"),
+        (b'{"traceEvents": {"ph": "X"}}', "its traceEvents are missing or hold no event"),
+        (b'{"schemaVersion": 1, "deviceProperties": []}', "its traceEvents are missing or hold no event"),
         (b'{"displayTimeUnit":"ns","traceEvents":[{"ph":"X","cat":"x","ts":1,"dur":1}]}', "no event in it"),
-        (b'{"some": "JSON"}', "as JSON"),
+        (b'{"some": "JSON"}', "JSON without traceEvents: no trace of the PyTorch profiler"),
+        (b' [{"ph": "X", "ts": 1}]', "JSON without traceEvents: no trace of the PyTorch profiler"),
+        (gzip.compress(b'{"some": "JSON"}'), "JSON without traceEvents: no trace of the PyTorch profiler"),
+        (b"[section]", "not a SQLite file"),
     ],
 )
 def test_what_is_no_trace_is_one_line(refused, tmp_path, content, cause):
@@ -406,3 +410,71 @@ def test_a_trace_without_gpu_activities_is_told_the_option_of_its_own_profiler(r
 def test_a_job_of_both_profilers_keeps_the_advice_for_nsys(run, traces, exports):
     said = " ".join(run("efficiency", exports[0], traces[1]).err.split())
     assert "record with `nsys profile -t mpi`" in said and "has none; record with" not in said
+
+
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_runtime", "cuda_driver")
+
+
+@pytest.mark.parametrize("argument", ["name", "Process Group Ranks", "Input Dims"])
+@pytest.mark.parametrize("levels", [1_100, 100_000])
+def test_values_nested_too_deep_are_one_line(run, tmp_path, argument, levels):
+    arguments = {"Collective name": "allreduce", "dtype": "Float", **({argument: "deep"} if argument != "name" else {})}
+    one = event("cpu_op", "record_param_comms", FIRST, FIRST + 9, **arguments)
+    one["name"] = "deep" if argument == "name" else one["name"]
+    path = write(tmp_path / "job.json", [*small_job(), one])
+    path.write_text(path.read_text().replace('"deep"', "[" * levels + "]" * levels))
+    done = run("kernels", path)
+    assert done.status == 2
+    assert f"{path}: a trace of the PyTorch profiler, but its JSON is nested more than" in done.err
+    assert "Traceback" not in done.err and "RecursionError" not in done.err
+
+
+def test_brackets_and_escapes_in_names_are_no_levels(table, tmp_path):
+    """The pieces that are read end anywhere, also between a backslash and what it escapes."""
+    events = small_job() + [event("cpu_op", '[{"\\' * n, FIRST, FIRST + 9) for n in range(0, 900, 9)]
+    (row,) = table("kernels", write(tmp_path / "job.json", events))
+    assert row["Instances"] == "1"
+
+
+@pytest.mark.parametrize("words", [("nccl",), ("recipe", "nccl_sum"), ("recipe", "nccl_gpu_proj_sum")])
+def test_a_trace_without_nccl_is_told_what_to_trace_with_pytorch(run, trace, words):
+    said = run(*words, trace).err
+    assert "trace a job with NCCL, with ProfilerActivity.CPU among the activities" in said
+    assert "nsys profile" not in said and "-t cuda,nvtx" not in said
+
+
+WINDOW = "100 % of a PyTorch profiler trace is from its first event to its last"
+IDLE = (
+    "overview",
+    "gpu",
+    "gpu --over-time",
+    "ranks",
+    "budget",
+    "gaps",
+    "threads",
+    "efficiency",
+    "recipe gpu_time_util",
+)
+
+
+@pytest.mark.parametrize("words", IDLE)
+def test_idle_time_and_utilisation_say_the_window_of_a_trace_in_one_sentence(run, trace, exports, words):
+    assert run(*words.split(), trace).err.count(WINDOW) == 1
+    assert WINDOW not in run(*words.split(), exports[0]).err
+
+
+def test_work_outside_of_steps_is_said(run, tmp_path):
+    """Three steps of 20 µs of work each, and kernels of 15 µs before and after them."""
+    events = []
+    for number in range(5):
+        start = FIRST + 100_000 * number
+        is_step = 0 < number < 4
+        events += [event("user_annotation", f"ProfilerStep#{number}", start, start + 90_000)] if is_step else []
+        events += [call("cudaLaunchKernel", start + 10, start + 20, number + 1)]
+        events += [kernel("gemm", start + 30, start + 30 + (20_000 if is_step else 15_000), number + 1)]
+    path = write(tmp_path / "job.json", events)
+    said = "30 µs of GPU work, 33.3 % of all, was launched outside of steps"
+    assert said in run("steps", path).err
+    assert said in run("ranks", path).err
+    inside = write(tmp_path / "inside.json", events[2:-2])
+    assert "outside of steps" not in run("steps", inside).err

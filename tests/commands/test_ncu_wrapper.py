@@ -92,7 +92,7 @@ def test_the_wrapper_says_how_the_recorded_job_starts_it(run, demo_job):
     (line,) = [line for line in lines if "srun" in line and line.startswith("#   ")]
     assert line.split()[1:5] == ["srun", "...", "sh", "ncu-ranks.sh"]
     torch = run("ncu", *demo_job, "--wrapper", "--launcher", "torchrun")
-    assert "torchrun ... --no-python sh ncu-ranks.sh" in torch.out
+    assert "torchrun --nproc-per-node=gpu --no-python ... sh ncu-ranks.sh" in torch.out
     assert 'case "${RANK:?' in torch.out and "numbered by" in torch.err
 
 

@@ -62,6 +62,7 @@ OF_REPORTS = (
     *("kernels", "kernels --by family,rank", "kernels --filter !nccl --time 100ms:300ms --ranks 0,2"),
     *("memory", "memory --sizes", "api --filter Launch", "osrt", "overview", "nccl", "efficiency --tables all"),
     *("ranks", "ranks --collectives", "ranks --kinds", "ranks --time 100ms:300ms --ranks 0,2"),
+    *("budget", "budget --time 100ms:300ms", "gaps", "gaps --by range"),
     *("steps", "steps --every --step-range ^step", "gpu", "gpu --streams 7", "metrics"),
     *("nvtx", "nvtx --summary", "nvtx --by rank --streams 7"),
     *("stats -r cuda_api_gpu_sum", "stats -r cuda_api_sum", "stats -r cuda_gpu_kern_gb_sum"),
@@ -125,12 +126,19 @@ def test_reports_of_several_per_task_and_medians_of_different_values(run, dask_s
         assert (on_cluster.status, on_cluster.out) == (0, here.out)
 
 
-@pytest.mark.parametrize(
-    "words", ["budget", "events", "kernels --instances x", "nccl --calls", "stats -r cuda_gpu_trace"]
-)
+@pytest.mark.parametrize("words", ["gaps --list", "kernels --instances x", "nccl --calls", "stats -r cuda_gpu_trace"])
 def test_what_a_cluster_has_no_part_in_is_refused_in_a_line(refused, packed, words):
     name, *flags = words.split()
     assert "leave --dask out" in refused(name, packed, *flags, "--dask", "tcp://127.0.0.1:9", lines=1)
+
+
+def test_a_question_that_offers_a_cluster_takes_it_and_another_does_not_know_it(run, demo_job):
+    """One that takes it goes on to look at its files, which are not packed."""
+    for one in catalogue.of_family(""):
+        is_offered = "--dask" in run(one.name, "--help").out
+        done = run(one.name, demo_job[0], "--dask", "tcp://127.0.0.1:9")
+        assert is_offered == one.of_reports, one.name
+        assert ("--dask is for packed jobs" if is_offered else "unrecognized arguments: --dask") in done.err, one.name
 
 
 @pytest.mark.campaign

@@ -11,7 +11,7 @@ import pytest
 def played(tmp_path):
     """Runs a script where nsys, srun and nsystui are programs that only log their words; the calls of each."""
     log = tmp_path / "log"
-    for name, then in (("nsys", ""), ("nsystui", ""), ("srun", 'exec "$@"'), ("train", "")):
+    for name, then in (("nsys", ""), ("nsystui", ""), ("torchrun", ""), ("srun", 'exec "$@"'), ("train", "")):
         program = tmp_path / name
         body = f'printf "%s\\n" {name} "$@" END >> {shlex.quote(str(log))}\n' if name != "srun" else ""
         program.write_text(f"#!/bin/bash\n{body}{then}\n")
@@ -77,8 +77,51 @@ def test_small_overhead_has_samples_without_stacks(run):
     assert "--backtrace=none" in out and "dwarf" not in out
 
 
+# The limits of --sampling-period depend on the machine, and these versions refuse --sampling-frequency.
+@pytest.mark.parametrize("version", ["2022.4", "2023.4", "2024.5", "2026.1"])
+def test_no_option_is_printed_that_a_version_may_refuse(run, version):
+    out = run("record", "--nsys-version", version, "--why-idle", "--small-overhead", "--", "train").out
+    assert "--sampling" not in out
+
+
+def test_torchrun_starts_an_nsys_for_each_rank(run, played):
+    script = run("record", "--launcher", "torchrun", "--ranks", "0", "--", "train", "a b").out
+    line = next(line for line in script.splitlines() if "nsys profile" in line)
+    assert line.startswith("torchrun --nproc-per-node=gpu --no-python bash -c")
+    assert played(script, rank=0)[0] == [
+        "torchrun",
+        *shlex.split(script.splitlines()[1].rstrip(" \\"))[1:],
+        "train",
+        "a b",
+    ]
+
+
 @pytest.mark.parametrize(
-    "words", [[], ["--"], ["--nsys-version", "new", "--", "train"], ["--profiler-api", "--delay", "3", "--", "train"]]
+    "program", [["torchrun", "train.py"], ["/opt/bin/torchrun", "--nproc-per-node", "8", "train.py"]]
+)
+def test_torchrun_is_not_started_by_torchrun(run, program):
+    done = run("record", "--launcher", "torchrun", "--", *program)
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize(
+    "words", [["--", "train", "a\nb"], ["-o", "run\t1", "--", "train"], ["--nvtx-range", "step\x1b[2J", "--", "train"]]
+)
+def test_words_that_cannot_be_printed_as_they_are_are_refused_in_a_line(run, words):
+    done = run("record", *words)
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "cannot be printed" in done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--"],
+        ["--nsys-version", "new", "--", "train"],
+        ["--small-overhead", "--", "train"],
+        ["--profiler-api", "--delay", "3", "--", "train"],
+    ],
 )
 def test_what_makes_no_sense_is_wrong_usage(refused, words):
     assert refused("record", *words)

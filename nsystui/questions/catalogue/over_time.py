@@ -142,6 +142,7 @@ operation. Notes name the causes of start-up and long gaps: what the CPU did mea
         drawing=_draw_budget,
         is_whole=True,
         has_times=True,
+        of_reports=True,
         row="device",
         title="budget of time",
     ),

@@ -215,6 +215,11 @@ def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
         )
     if selection.streams is not None:
         yield "only the selected streams: idle is the time in which none of them worked"
+    for made_of in dict.fromkeys(report.metadata.made_of for report in reports if report.metadata.made_of):
+        yield (
+            f"without a selected time, 100 % of a {made_of} is from its first event to its last, on CPU and GPU, also "
+            "outside of its steps: all of it without GPU work is idle"
+        )
 
 
 # The field of ``Breakdown`` and ``DeviceLanes``, the key of the columns, the headings in a file and on a screen, the

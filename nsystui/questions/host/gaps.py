@@ -265,7 +265,7 @@ def _answer(job: Job, columns: Sequence[Column], rows: Sequence[Row], total: int
 def _notes(job: Job, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
     read = (tables.host_samples, tables.sched_events, tables.os_calls, *((tables.nvtx_ranges,) if with_ranges else ()))
     notes = [missing_note(job.session, table) for table in read]
-    notes.append(samples_in_gaps(job, selection))
+    notes += [samples_in_gaps(job, selection), *job.busy(selection.with_name(None)).notes]
     return tuple(note for note in notes if note)
 
 

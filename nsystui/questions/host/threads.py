@@ -228,7 +228,8 @@ def threads_table(job: Job, selection: Selection) -> TableAnswer:
         )
     lacking = [missing_note(session, table) for table in (tables.sched_events, tables.host_samples, tables.os_calls)]
     columns = tuple(one for one in COLUMNS if times.gil or one not in GIL_COLUMNS)
-    return TableAnswer("threads", columns, rows, total, tuple(note for note in lacking if note))
+    notes = (*filter(None, lacking), *job.busy(selection.with_name(None)).notes)
+    return TableAnswer("threads", columns, rows, total, notes)
 
 
 def _scheduled(thread: Thread, scheduling: Scheduling, window: Window, is_scheduled: bool) -> tuple[int | None, ...]:

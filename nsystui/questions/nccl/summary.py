@@ -16,7 +16,9 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, few_numbers
+from nsystui.exports import canonical
 from nsystui.questions.conditions import duration, where
+from nsystui.questions.data_notes import recording_advice
 from nsystui.questions.derived import rows_by_report
 from nsystui.questions.nccl.bandwidth import Floats, rate
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By, group_numbers, selected, shared_values, values_of
@@ -30,12 +32,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_RECORD_BOTH = "record with `nsys profile -t cuda,nvtx`"
 EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true report.nsys-rep"
 """The command that writes the payload of NVTX ranges, and so NCCL's message sizes, into an export.
 
 See docs/exports.md#nvtx-payloads.
 """
-_RECORD = "record with `nsys profile -t cuda,nvtx` and do not set NCCL_NVTX_DISABLE"
 _SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented calls", "log": "NCCL's debug log"}
 
 
@@ -69,22 +71,25 @@ def _missing(
     with_kernels, with_calls = _tasks(kernels), _tasks(speaking)
     with_sizes = _tasks(speaking[speaking["message_size"].notna()])
     all_tasks = with_kernels | with_calls
+    is_traced = all(report.metadata.made_of for report in session.reports)
     if not all_tasks:
         which = "this export" if len(session.reports) == 1 else "these exports"
-        yield f"no NCCL kernels and no NCCL calls in {which}: record a program that uses NCCL with -t cuda,nvtx"
+        yield f"no NCCL kernels and no NCCL calls in {which}: {recording_advice(canonical.NCCL_CALLS, session.reports)}"
     if silent := with_kernels - with_calls:
         yield (
             f"NCCL kernels but no NCCL NVTX ranges{_of(session, ranks, silent, all_tasks)}: "
-            f"no message sizes, and collectives by the names of kernels only; {_RECORD}"
+            f"no message sizes, and collectives by the names of kernels only; "
+            f"{recording_advice(canonical.NCCL_CALLS, session.reports)}"
         )
     if idle := with_calls - with_kernels:
         whose = _of(session, ranks, idle, all_tasks)
-        yield f"NCCL calls but no NCCL kernels{whose}: record with `nsys profile -t cuda,nvtx`"
+        record = recording_advice(canonical.KERNELS, session.reports) if is_traced else _RECORD_BOTH
+        yield f"NCCL calls but no NCCL kernels{whose}: {record}"
     if without := with_calls - with_sizes:
-        yield (
-            f"no message sizes{_of(session, ranks, without, all_tasks)}: they are not in the export, "
-            f"but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)"
-        )
+        writes = f"they are not in the export, but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)"
+        if is_traced:
+            writes = "PyTorch did not record them"
+        yield f"no message sizes{_of(session, ranks, without, all_tasks)}: {writes}"
 
 
 def _tasks(frame: pd.DataFrame) -> set[Task]:

@@ -237,4 +237,5 @@ def _notes(
     elif without and len(chosen) > 1:
         yield f"no lateness: no {', '.join(SYNCHRONOUS)} kernels that several ranks have in common"
     yield from facts.notes
+    yield from facts.busy.notes
     yield from window_notes(facts.busy, extents(session, selection))

@@ -32,10 +32,8 @@ def wrapper_script(commands: Sequence[NcuCommand], launcher: str) -> list[str]:
     user's: an export's are not shown.
     """
     variable, start = LAUNCHERS[launcher]
-    # torchrun sets the variable in the processes that it starts, so the script stands behind it.
-    started = start or "torchrun"
     program = shell_word(next((one.program for one in commands if one.program), "") or "your-application")
-    words = [started, "...", *(["--no-python"] if not start else []), "sh", NAME, program, "..."]
+    words = [start, "...", "sh", NAME, program, "..."]
     by_words: dict[tuple[str, ...], list[NcuCommand]] = {}
     for one in commands:
         by_words.setdefault(tuple(one.words), []).append(one)
@@ -44,7 +42,7 @@ def wrapper_script(commands: Sequence[NcuCommand], launcher: str) -> list[str]:
         f"# {NAME}: Nsight Compute profiles a kernel of some ranks, the others run as always. To start it:",
         f"#   {' '.join(words)}",
         "set -eu",
-        f'case "${{{variable}:?has no rank: start this script with {started}}}" in',
+        f'case "${{{variable}:?has no rank: start this script with {start}}}" in',
     ]
     for ncu, alike in by_words.items():
         lines += [f"    # {safe_text(one.what)}" for one in alike]

@@ -19,10 +19,12 @@ from nsystui.exports.forms.form import Advance
 _EVENTS = "traceEvents"
 # Any of these is in the first bytes of a trace: the list of process groups alone, before the events, may be long.
 _TELLING = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
+_JSON = re.compile(rb"\s*(\{|\[\s*[\[{\"])")
 _FIRST_BYTES = 1 << 16
 _KEPT = 1 << 22
 _PIECE = 1 << 16
 _GZIP = b"\x1f\x8b"
+_ESCAPES = re.compile(rb"\\.", re.DOTALL)
 _FACTS = (
     "deviceProperties",
     "distributedInfo",
@@ -31,20 +33,30 @@ _FACTS = (
     "host_name",
 )
 _CUT = "cut short: the JSON ends in the middle"
+_DEEPEST = 200
+"""The most objects and lists that lie in one another: each level costs memory, and PyTorch writes some ten."""
+_STEPS = bytes.maketrans(b"{[}]", b"\1\1\xff\xff")
+_NO_STEPS = bytes(set(range(256)) - set(b"{[}]"))
 _COPY = "copy it again; a job that died while it wrote the trace leaves no whole one"
 
 Event = Mapping[str, Any]
 
 
-def is_trace(path: Path) -> bool:
-    """Whether a file begins as a trace does. Never raises."""
+def first_of_json(path: Path) -> bytes:
+    """The first bytes of a file of JSON, unpacked; none of any other file. Never raises."""
     try:
         with open(path, "rb") as file:
             head = file.read(_FIRST_BYTES)
         if head.startswith(_GZIP):  # which may be cut before this many bytes
             head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _FIRST_BYTES)
     except (OSError, zlib.error):
-        return False
+        return b""
+    return head if _JSON.match(head) else b""
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file begins as a trace does. Never raises."""
+    head = first_of_json(path)
     return head.lstrip()[:1] == b"{" and _TELLING.search(head) is not None
 
 
@@ -74,15 +86,15 @@ class Trace:
                         yield event
             except ijson.IncompleteJSONError as error:
                 # yajl calls every error so; only at the end of the file it is one.
-                raise self._damaged(_CUT if reader.is_at_end else _said(error)) from None
+                raise self.damaged(_CUT if reader.is_at_end else _said(error)) from None
             except ijson.JSONError as error:
-                raise self._damaged(_said(error)) from None
+                raise self.damaged(_said(error)) from None
             except UnicodeDecodeError:
-                raise self._damaged("text that is no UTF-8") from None
+                raise self.damaged("text that is no UTF-8") from None
             except EOFError:
-                raise self._damaged("cut short: the compressed file ends in the middle") from None
+                raise self.damaged("cut short: the compressed file ends in the middle") from None
             except (zlib.error, gzip.BadGzipFile) as error:
-                raise self._damaged(f"cannot be unpacked: {error}") from None
+                raise self.damaged(f"cannot be unpacked: {error}") from None
 
     def take(self, piece: bytes, part: float) -> None:
         """Keeps of the bytes those that facts may be in, and tells how far it is."""
@@ -104,8 +116,9 @@ class Trace:
                     break
         return found
 
-    def _damaged(self, cause: str) -> ExportError:
-        return ExportError(str(self.path), f"a trace of the PyTorch profiler, {cause}", _COPY)
+    def damaged(self, cause: str, advice: str = _COPY) -> ExportError:
+        """The error for a trace that cannot be read to its end."""
+        return ExportError(str(self.path), f"a trace of the PyTorch profiler, {cause}", advice)
 
 
 def _said(error: Exception) -> str:
@@ -127,11 +140,34 @@ class _Pieces:
         self._trace = trace
         self._packed = packed
         self._stream = stream
+        self._depth = 0
+        self._is_in_text = False
+        self._is_escaped = False
         self.is_at_end = False
 
     def read(self, size: int) -> bytes:
+        """The next bytes. Raises ExportError where they are nested too deep."""
         piece = self._stream.read(size)
         if size and not piece:
             self.is_at_end = True
+        if self._deepest(piece) > _DEEPEST:
+            cause = f"but its JSON is nested more than {_DEEPEST} levels deep"
+            raise self._trace.damaged(cause, "trace again: PyTorch's own is some ten levels deep")
         self._trace.take(piece, self._packed.tell())
         return piece
+
+    def _deepest(self, piece: bytes) -> int:
+        """How deep objects and lists are nested in the next bytes, at the most."""
+        import numpy as np
+
+        if self._is_escaped:
+            piece = b"\\" + piece
+        plain = _ESCAPES.sub(b"", piece) if b"\\" in piece else piece
+        self._is_escaped = plain.endswith(b"\\")
+        parts = plain.split(b'"')
+        outside = b"".join(parts[self._is_in_text :: 2])
+        self._is_in_text ^= len(parts) % 2 == 0
+        steps = np.frombuffer(outside.translate(_STEPS, _NO_STEPS), np.int8)
+        deepest = self._depth + int(np.cumsum(steps, dtype=np.int64).max(initial=0))
+        self._depth += int(steps.sum(dtype=np.int64))
+        return deepest
