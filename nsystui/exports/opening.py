@@ -243,10 +243,8 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
             return ExportError(name, f"an export {form}, a form that is not read", advice)
     if first_of_json(path):
         cause = "JSON without traceEvents: no trace of the PyTorch profiler; exports of nsys as JSON are not read"
-        advice = (
-            f"nsystui opens what export_chrome_trace of torch.profiler writes, and: {_EXPORT_COMMAND} FILE.nsys-rep"
-        )
-        return ExportError(name, cause, advice)
+        forms = "what export_chrome_trace of torch.profiler writes, and -t sqlite, parquetdir and arrowdir"
+        return ExportError(name, cause, f"nsystui opens {forms}: {_EXPORT_COMMAND} FILE.nsys-rep")
     return ExportError(name, "not a SQLite file", f"nsystui opens what this writes: {_EXPORT_COMMAND} FILE.nsys-rep")
 
 

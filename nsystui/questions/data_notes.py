@@ -103,7 +103,7 @@ def left_out_note(session: Session) -> str:
     told = []
     for text, words in (
         ("left out of {}, for their times cannot be: {}", _impossible),
-        ("names lost, for StringIds of {} does not have them: {}", _nameless),
+        ("names lost, for the table of strings of {} does not have them: {}", _nameless),
     ):
         having = [report for report in session.reports if any(map(words, report.packed.left_out.values()))]
         found: dict[str, LeftOut] = {}

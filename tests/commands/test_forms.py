@@ -160,7 +160,8 @@ def test_the_name_of_the_report_stays(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("head", "form"), [(b"\x89HDF\r\n\x1a\n", "-t hdf"), (b'{"Type":', "jsonlines"), (b"ARROW1\0\0", "-t arrow")]
+    ("head", "form"),
+    [(b"\x89HDF\r\n\x1a\n", "-t hdf"), (b'{"Type":', "exports of nsys as JSON"), (b"ARROW1\0\0", "-t arrow")],
 )
 def test_a_form_that_is_not_read_says_which_to_make(refused, tmp_path, head, form):
     path = tmp_path / "rank0.export"

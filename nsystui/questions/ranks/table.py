@@ -236,6 +236,6 @@ def _notes(
         yield f"lateness is not known of ranks {few_numbers(without)}: their collectives fit to those of no other rank"
     elif without and len(chosen) > 1:
         yield f"no lateness: no {', '.join(SYNCHRONOUS)} kernels that several ranks have in common"
-    yield from facts.notes
     yield from facts.busy.notes
     yield from window_notes(facts.busy, extents(session, selection))
+    yield from facts.notes
