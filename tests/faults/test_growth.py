@@ -13,6 +13,8 @@ import pytest
 import synthetic
 from bench.measuring import Run, measure, nsystui
 
+from nsystui.questions.timeline import lanes
+
 
 def _rows(path: Path, *words: str) -> tuple[list[dict[str, str]], str]:
     """The rows of a command's CSV, and what it said besides."""
@@ -52,6 +54,14 @@ def test_a_deep_range_has_the_same_stack_among_few_others(tmp_path):
     every, _ = _rows(path, "stats", "-r", "nvtx_pushpop_trace")
     some, _ = _rows(path, "stats", "-r", "nvtx_pushpop_trace", "--filter", "level 2")
     assert some == [row for row in every if row["Name"].startswith("level 2")] and len(some) == 61
+
+
+def test_only_the_streams_with_the_most_operations_have_lanes_and_the_others_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(lanes, "MOST_STREAMS", 2)
+    path = synthetic.crowded_export(tmp_path / "crowded.sqlite", kernels=11, streams=5)  # the first stream has a third
+    rows, said = _rows(path, "timeline", "--all-lanes")
+    assert {row["Strm"] for row in rows} - {""} == {"100", "101"}
+    assert "rank 0: 3 more streams have no lane, the 2 with the most operations have one" in said
 
 
 _CASES = [

@@ -134,6 +134,9 @@ Stream = tuple[int, int, int]
 CALL_KINDS = {EventKind.API: "api", EventKind.OS: "os", **dict.fromkeys(RUNTIMES, "os")}
 """The kinds of calls that have lanes, and their categories."""
 
+MOST_STREAMS = 4_096
+"""Streams of a report that have lanes: those with the most operations."""
+
 MOST_CALLS = 8_000_000
 """Calls of one kind in a report that are read for lanes: they stay in memory, about thirty bytes each."""
 
@@ -171,9 +174,10 @@ def _category(kind: EventKind | None) -> str:
 class ReportLanes:
     """The lanes of a report. ``threads`` has the levels of each thread (globalTid), outermost first, and
     last, as level ``None``, its start/end ranges; ``calls`` has the calls of each thread by kind, ``running`` its
-    stretches on CPUs, of which ``cpu`` says more."""
+    stretches on CPUs, of which ``cpu`` says more. ``other_streams``: how many streams have no lane."""
 
     streams: Mapping[Stream, LaneWork]
+    other_streams: int
     threads: Mapping[int, Mapping[int | None, ThreadEvents]]
     calls: Mapping[int, Mapping[EventKind, ThreadEvents]]
     running: Mapping[int, ThreadEvents]
@@ -197,7 +201,7 @@ class ReportLanes:
             for thread, own in cpu.threads.items()
         }
         return cls(
-            _streams(session, report),
+            *_streams(session, report),
             _ranges(session, report),
             _calls(session, report),
             running,
@@ -206,27 +210,30 @@ class ReportLanes:
         )
 
 
-def _streams(session: Session, report: Report) -> dict[Stream, LaneWork]:
+def _streams(session: Session, report: Report) -> tuple[dict[Stream, LaneWork], int]:
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         return {one.index: _stream_arrays(part, one) for one in reports}
 
     stored = of_each_report(session, [report], "streams", compute)[report.index]
     found = of_arrays(stored, report.clock_offset, STREAM_KEYS)
     seen = recorded(report)
-    return {(place[0], place[1], place[2]): LaneWork.of_device(parts, seen) for place, parts in found.items()}
+    streams = {(place[0], place[1], place[2]): LaneWork.of_device(parts, seen) for place, parts in found.items()}
+    return streams, int(stored["others"][0])
 
 
 def _stream_arrays(session: Session, report: Report) -> Arrays:
-    used: set[tuple[int, ...]] = set()
+    used: Counter[tuple[int, ...]] = Counter()
     for table in map(tables.of, GPU_TABLES):
         if report.count(table):
             columns = [table.c[key] for key in STREAM_KEYS]
             has_all = [column.is_not(None) for column in columns]
-            query = sa.select(*columns).where(table.c.report == report.index, *has_all).distinct()
-            used |= {(report.index, *row) for row in session.rows(query)}
-    places = sorted(used)
+            query = sa.select(*columns, sa.func.count()).where(table.c.report == report.index, *has_all)
+            for *place, count in session.rows(query.group_by(*columns)):
+                used[report.index, *place] += count
+    places = sorted(sorted(used, key=lambda place: (-used[place], place))[:MOST_STREAMS])
     parts = busy_parts(session, STREAM_KEYS, places)
-    return to_arrays({place[1:]: found for place, found in zip(places, parts, strict=True)}, STREAM_KEYS)
+    found = to_arrays({place[1:]: found for place, found in zip(places, parts, strict=True)}, STREAM_KEYS)
+    return {**found, "others": np.array([len(used) - len(places)])}
 
 
 def _ranges(session: Session, report: Report) -> dict[int, Mapping[int | None, ThreadEvents]]:
@@ -439,7 +446,7 @@ class Timeline:
         return report.count(tables.nvtx_ranges) + sum(read)
 
     def left_out(self, opened: frozenset[Task]) -> tuple[str, ...]:
-        """Notes on the calls of opened ranks that are too many for lanes."""
+        """Notes on the calls and streams of opened ranks that are too many for lanes."""
         found = []
         for item in self.tasks:
             if item.task in opened:
@@ -451,6 +458,12 @@ class Timeline:
                             f"rank {item.rank}: no lanes of its {count:,} {kind.value} calls, which are too many: "
                             "6 Events lists them"
                         )
+                inside = self._inside(item.task, wait=False)
+                if inside is not None and inside.other_streams:
+                    found.append(
+                        f"rank {item.rank}: {inside.other_streams:,} more streams have no lane, the {MOST_STREAMS:,} "
+                        "with the most operations have one"
+                    )
         return tuple(found)
 
     def _lanes_of(self, item: RankedTask, inside: ReportLanes | None) -> Iterator[Lane]:
@@ -541,10 +554,11 @@ class Timeline:
         kind = EventKind(values["kind"])
         if item is None:
             return None
-        if kind.on_gpu:
-            return Lane(item.task, item.rank, values["device"], values["stream"])
-        thread = int(values["process"] or 0) | int(values["tid"] or 0)
         inside = self._inside_now(item.task)
+        if kind.on_gpu:
+            place = (item.task.process, values["device"], values["stream"])
+            return Lane(item.task, item.rank, *place[1:]) if place in inside.streams else None
+        thread = int(values["process"] or 0) | int(values["tid"] or 0)
         if kind in inside.calls.get(thread, {}):
             return Lane(item.task, item.rank, thread=thread, calls=kind)
         for level, events in inside.threads.get(thread, {}).items():

@@ -351,7 +351,8 @@ def pictures_of(
     timeline = Timeline.of(job, selection)
     opened = frozenset(item.task for item in timeline.tasks) if all_lanes else frozenset()
     lanes, _ = timeline.lanes(opened)
-    return lane_pictures(timeline, lanes, job.extent(selection), count), timeline.busy.notes
+    notes = (*timeline.busy.notes, *timeline.left_out(opened))
+    return lane_pictures(timeline, lanes, job.extent(selection), count), notes
 
 
 def _lines(pictures: list[LanePicture]) -> list[str]:
