@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -13,6 +13,18 @@ from nsystui.store.session import Session
 
 START = 1_780_000_000_000_000_000
 Fill = Callable[[Any], object]
+
+
+def program(*ranges: tuple[int, int | None, str], launches: Iterable[tuple[Any, Any]] = ()) -> Fill:
+    """Fills an export with ranges (start, end, name) and launches (call, work) of one thread."""
+
+    def fill(export: Any) -> None:
+        for one in ranges:
+            export.range(*one)
+        for call, work in launches:
+            export.launch(call, work)
+
+    return fill
 
 
 class Sessions:

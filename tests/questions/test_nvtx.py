@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from filling import Fill, Sessions
+from filling import Sessions, program
 from synthetic import ExportWriter
 
 from nsystui.base.answer import record
@@ -48,18 +48,6 @@ class Export:
 
     def thread(self, number: int) -> Thread:
         return self.writer.thread(self.process, PID + number, "")
-
-
-def program(*ranges: tuple[int, int | None, str], launches: Iterable[tuple[Span, Span]] = ()) -> Fill:
-    """Fills an export with ranges (start, end, name) and launches (call, work) of one thread."""
-
-    def fill(export: Export) -> None:
-        for one in ranges:
-            export.range(*one)
-        for call, work in launches:
-            export.launch(call, work)
-
-    return fill
 
 
 @pytest.fixture(scope="module")

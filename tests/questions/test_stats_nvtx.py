@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from filling import Fill, Sessions
+from filling import Sessions, program
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from synthetic import ExportWriter
@@ -56,18 +56,6 @@ class Export:
         self.correlation += 1
         self.call(call, call + 5, self.correlation, thread)
         self.kernel(*work, self.correlation, **rest)
-
-
-def program(*ranges: tuple[int, int, str], launches: Iterable[tuple[int, tuple[int, int]]] = ()) -> Fill:
-    """Fills an export with ranges (start, end, name) and launches (call, work) of one thread."""
-
-    def fill(export: Export) -> None:
-        for one in ranges:
-            export.range(*one)
-        for call, work in launches:
-            export.launch(call, work)
-
-    return fill
 
 
 @pytest.fixture(scope="module")
