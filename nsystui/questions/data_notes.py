@@ -98,16 +98,16 @@ def with_fitting_advice(answer: Answer, reports: Sequence[Report]) -> Answer:
     return replace(answer, notes=tuple(fitting_advice(reports, note) for note in answer.notes))
 
 
-def left_out_note(session: Session) -> str:
+def left_out_note(reports: Sequence[Report]) -> str:
     """The note on rows with impossible times, which are in no answer; empty where none is known."""
-    having = [report for report in session.reports if any(report.packed.left_out.values())]
+    having = [report for report in reports if any(report.packed.left_out.values())]
     found: dict[str, LeftOut] = {}
     for report in having:
         for name, rows in report.packed.left_out.items():
             found[name] = found.get(name, LeftOut()) + rows
     if not having:
         return ""
-    where = which_of([report.name for report in having], len(session.reports))
+    where = which_of([report.name for report in having], len(reports))
     return f"left out of {where}, for their times cannot be: {'; '.join(_tables(found))}; export the report again"
 
 
