@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """Writes the columns of exports into a directory, the packed job, which opens at once and without the
 exports: `nsystui DIR`, or any command on DIR. Each rank may pack its own export into the same directory, at the same
 time as the others: in a Slurm script, srun bash -c 'nsystui pack rank_$SLURM_PROCID.sqlite -o packed'
+Of many exports, each rank is there when its line is printed; interrupted, the same command goes on with the others.
 The tables in it are Parquet datasets partitioned by rank, which Dask, Polars and DuckDB read as they are."""
 EXAMPLES = """  nsystui pack rank*.sqlite -o packed
   nsystui pack rank_$SLURM_PROCID.sqlite -o packed
@@ -254,8 +255,14 @@ def _opener(arguments: argparse.Namespace, limits: Limits, line: ProgressLine) -
     from nsystui.commands.progress import OpeningProgress
     from nsystui.questions.opening import Opener, Source
 
-    conversions = default_cache(config_of(arguments)).conversions
-    source = Source((), threads=limits.threads, convert=arguments.convert, conversion_directory=conversions)
+    cache = default_cache(config_of(arguments))
+    source = Source(
+        (),
+        threads=limits.threads,
+        convert=arguments.convert,
+        conversion_directory=cache.conversions,
+        cache_cap=cache.cap,
+    )
     return Opener(source, OpeningProgress(line, shared.complain))
 
 
