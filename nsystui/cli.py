@@ -97,8 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"nsystui: {safe_text(str(error))}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("nsystui: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:  # a command may say how far it came
+        print(": ".join(["nsystui: interrupted", *map(str, interrupt.args)]), file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         from nsystui.base.resources import shortage

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,20 +19,26 @@ from nsystui.commands.configuration import add_limits
 
 if TYPE_CHECKING:
     from nsystui.commands.progress import ProgressLine
-    from nsystui.questions.opening import Opener
-    from nsystui.questions.packing import ReportRanks
-    from nsystui.store.cache import Cache
+    from nsystui.questions.numbering import Numbering
+    from nsystui.questions.opening import Export, Opener
+    from nsystui.questions.packing import RanksAhead, ReportRanks
     from nsystui.store.database import Limits
-    from nsystui.store.packed_job import JobReport, JobWriter, NewReport
+    from nsystui.store.packed_job import JobReport, JobWriter
+    from nsystui.store.report import Report
     from nsystui.store.session import Session
 
 DESCRIPTION = """Writes the columns of exports into a directory, the packed job, which opens at once and without the
 exports: `nsystui DIR`, or any command on DIR. Each rank may pack its own export into the same directory, at the same
 time as the others: in a Slurm script, srun bash -c 'nsystui pack rank_$SLURM_PROCID.sqlite -o packed'
+Of many exports, each rank is there when its line is printed; interrupted, the same command goes on with the others.
 The tables in it are Parquet datasets partitioned by rank, which Dask, Polars and DuckDB read as they are."""
 EXAMPLES = """  nsystui pack rank*.sqlite -o packed
   nsystui pack rank_$SLURM_PROCID.sqlite -o packed
   nsystui pack node*.sqlite -o packed --ranks 'node\\d+_r(\\d+)'"""
+
+# So many small exports are packed as one run, which takes seconds: in all at most so many bytes.
+_MOST_TOGETHER = 16
+_TOGETHER = 64 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,13 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 where every file was packed, else 2: whoever removes exports afterwards must know."""
+    """0 where every file is packed, else 2: whoever removes exports afterwards must know."""
     from nsystui.base.resources import step_back
     from nsystui.exports.discover import discover, is_packed_report
     from nsystui.questions.numbering import numbering
     from nsystui.store.packed_job import JobWriter
 
-    if arguments.ranks and numbering(arguments.ranks) is None:
+    who = numbering(arguments.ranks or "")
+    if arguments.ranks and who is None:
         raise UsageError("--ranks is for who is which rank here, such as 'rank(\\d+)'; every rank of FILE is packed")
     writer = JobWriter(Path(arguments.output), arguments.force)
     writer.check()
@@ -76,11 +84,17 @@ def run(arguments: argparse.Namespace) -> int:
     if not paths:
         raise UsageError("no files")
     step_back()
-    with _ended_by_the_scheduler():
-        failures = _packed(writer, paths, arguments)
-    for failure in failures:
+    run = _Run(arguments, writer, who, paths)
+    try:
+        with _ended_by_the_scheduler():
+            run.pack()
+    except KeyboardInterrupt:
+        run.look_for_packed()
+        again = "packs all of them again" if arguments.force else "goes on"
+        raise KeyboardInterrupt(f"{run}; the same command {again}") from None
+    for failure in run.failures:
         shared.complain(str(failure))
-    return NsystuiError.exit_code if failures else 0
+    return NsystuiError.exit_code if run.failures else 0
 
 
 @contextmanager
@@ -96,43 +110,143 @@ def _ended_by_the_scheduler() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace) -> list[NsystuiError]:
-    """Packs every report that can be packed, with a line for each; returns the errors of the others."""
-    from nsystui.commands.configuration import limits_of
-    from nsystui.commands.progress import ProgressLine
-    from nsystui.questions.job import Job
-    from nsystui.questions.job_output import keep_output
-    from nsystui.questions.numbering import numbering
-    from nsystui.questions.opening import Export
-    from nsystui.questions.packing import compute_first_answers, report_ranks
-    from nsystui.store.session import Session
+@dataclass
+class _Run:
+    """Packs the exports at ``paths``, a few at a time: what is in the job stays, whatever becomes of the others."""
 
-    limits = limits_of(arguments)
-    failures: list[NsystuiError] = []
-    with writer.staging() as cache:
-        session = Session(cache=cache, limits=limits)
-        job = Job(session, numbering=numbering(arguments.ranks or ""), tell=shared.say_note)
-        try:
-            with ProgressLine() as line:
-                failures += _opener(arguments, limits, line).add(job, list(starmap(Export, enumerate(paths))))
-                if not session.reports:
-                    return failures
-                found, without = report_ranks(job)
-                failures += without
+    arguments: argparse.Namespace
+    writer: JobWriter
+    who: Numbering | None
+    paths: list[Path]
+    failures: list[NsystuiError] = field(default_factory=list)
+    _identities: dict[int, str] = field(default_factory=dict)
+    """Of the exports by their number, as they were before they were read."""
+    _done: dict[int, Path] = field(default_factory=dict)
+    """The reports in the job by the number of their export."""
+    _ranks: list[ReportRanks] = field(default_factory=list)
+    """Those that this run has put there."""
+    _waiting: set[int] = field(default_factory=set)
+    """The numbers of those that are read, and whose ranks only all reports together tell."""
+    _reports: list[Report] = field(default_factory=list)
+    """All that this run has read."""
+
+    def __post_init__(self) -> None:
+        from nsystui.exports.discover import name_of
+        from nsystui.exports.forms.form import identity_of
+
+        for number, path in enumerate(self.paths):
+            with suppress(ExportError):  # opening it says what is wrong
+                self._identities[number] = identity_of(path, 0)
+        if self.who is not None:
+            self.who.numbers([name_of(self.paths[number]) for number in self._identities])
+
+    def __str__(self) -> str:
+        return f"packed {len(self._done):,} of {len(self.paths):,} ranks"
+
+    def look_for_packed(self) -> None:
+        """Finds the exports that are whole in the job, as they are now, and as they are to be."""
+        from nsystui.questions.job_output import has_output
+
+        def fits(report: JobReport) -> bool:
+            is_rank = self.who is None or [*report.ranks.values()] == self.who.numbers([report.name])
+            return is_rank and (not self.arguments.job_output or has_output(report))
+
+        names = {identity: self.paths[number].name for number, identity in self._identities.items()}
+        packed = {one: report.path for one, report in self.writer.packed(names).items() if fits(report)}
+        self._done = {number: packed[one] for number, one in self._identities.items() if one in packed}
+
+    def pack(self) -> None:
+        """Packs every report that can be packed, with a line for each."""
+        from nsystui.commands.configuration import limits_of
+        from nsystui.commands.progress import ProgressLine
+        from nsystui.questions.data_notes import left_out_note
+        from nsystui.questions.opening import Export
+        from nsystui.questions.packing import RanksAhead
+        from nsystui.store.session import Session
+
+        if not self.arguments.force:
+            self.look_for_packed()
+        if self._done:
+            shared.say_note(f"{len(self._done):,} of {len(self.paths):,} were packed before")
+        left = [Export(number, path) for number, path in enumerate(self.paths) if number not in self._done]
+        if not left:
+            return
+        limits = limits_of(self.arguments)
+        runs = list(_runs(left, limits.packs))
+        ahead = RanksAhead.of(dict(enumerate(self.paths))) if len(runs[0]) < len(self.paths) else None
+        with self.writer.staging() as cache, ProgressLine() as line:
+            for run in runs:
+                self._pack(run, Session(cache, limits), line, ahead)
+            if self._waiting:
+                every = sorted((self._done | {number: self.paths[number] for number in self._waiting}).items())
+                self._pack(list(starmap(Export, every)), Session(cache, limits), line, None)
+        if note := left_out_note(self._reports):
+            shared.say_note(note)
+
+    def _pack(self, exports: list[Export], session: Session, line: ProgressLine, ahead: RanksAhead | None) -> None:
+        """Packs exports, and puts those into the job whose rank is certain; without ``ahead``, they are all."""
+        from nsystui.questions.job import Job
+        from nsystui.questions.job_output import keep_output
+        from nsystui.questions.packing import check_different, compute_first_answers, report_ranks
+
+        line.head = f"{self}  "
+        with closing(Job(session, numbering=self.who)) as job:
+            self.failures += _opener(self.arguments, session.limits, line).add(job, exports)
+            if not session.reports:
+                return
+            new = [report for report in session.reports if report.index not in self._waiting.union(self._done)]
+            found, without = ahead.ranks(job) if ahead is not None else report_ranks(job)
+            found = [one for one in found if one.report.index not in self._done]
+            check_different(self._ranks + found)
+            if new:
+                self.failures += without
                 session.tell = line.show_computing
                 compute_first_answers(job)
-                if arguments.job_output:
+                if self.arguments.job_output:
                     keep_output(session)
+            self._reports += new
+            without_ranks = {error.path for error in without}
+            self._waiting |= {report.index for report in new if str(report.path) not in without_ranks}
+            line.clear()
             for one in sorted(found, key=lambda one: min(one.ranks.values())):
-                try:
-                    added = writer.add(_new(session, cache, one), cache.directory)
-                except NsystuiError as error:
-                    failures.append(error)
-                else:
-                    print(_line(one, added))
-        finally:
-            job.close()
-    return failures
+                self._waiting.discard(one.report.index)
+                self._put(one, session)
+
+    def _put(self, found: ReportRanks, session: Session) -> None:
+        """Puts a report into the job, and prints its line, whether or not anybody reads it."""
+        from nsystui.output.stdout import print_lines
+        from nsystui.store.packed_job import NewReport
+
+        report, cache = found.report, session.cache
+        export = session.exports[report.index]
+        files = None if cache is None else cache.find(export)
+        try:
+            if cache is None or files is None:  # somebody has removed what was written
+                raise ExportError(str(export.path), "its columns were removed while it was packed", "pack it again")
+            identity, results = self._identities[report.index], cache.results_of(export)
+            new = NewReport(report.name, found.ranks, found.source, identity, files, results)
+            added = self.writer.add(new, cache.directory)
+        except NsystuiError as error:
+            self.failures.append(error)
+            return
+        self._done[report.index] = added.path
+        self._ranks.append(found)
+        with suppress(SystemExit):
+            print_lines([_line(found, added)])
+
+
+def _runs(exports: Sequence[Export], least: int) -> Iterator[list[Export]]:
+    """The exports in runs that are packed together: ``least``, or more small ones, since each run has its cost."""
+    run: list[Export] = []
+    left = _TOGETHER
+    for export in exports:
+        size = export.path.stat().st_size if export.path.exists() else 0  # opening it says what is wrong
+        if len(run) >= least and (size > left or len(run) >= _MOST_TOGETHER):
+            yield run
+            run, left = [], _TOGETHER
+        run.append(export)
+        left -= size
+    yield run
 
 
 def _opener(arguments: argparse.Namespace, limits: Limits, line: ProgressLine) -> Opener:
@@ -141,19 +255,15 @@ def _opener(arguments: argparse.Namespace, limits: Limits, line: ProgressLine) -
     from nsystui.commands.progress import OpeningProgress
     from nsystui.questions.opening import Opener, Source
 
-    conversions = default_cache(config_of(arguments)).conversions
-    source = Source((), threads=limits.threads, convert=arguments.convert, conversion_directory=conversions)
+    cache = default_cache(config_of(arguments))
+    source = Source(
+        (),
+        threads=limits.threads,
+        convert=arguments.convert,
+        conversion_directory=cache.conversions,
+        cache_cap=cache.cap,
+    )
     return Opener(source, OpeningProgress(line, shared.complain))
-
-
-def _new(session: Session, cache: Cache, found: ReportRanks) -> NewReport:
-    from nsystui.store.packed_job import NewReport
-
-    export = session.exports[found.report.index]
-    files = cache.find(export)
-    if files is None:  # somebody has removed what was written
-        raise ExportError(str(export.path), "its columns were removed while it was packed", "pack it again")
-    return NewReport(found.report.name, found.ranks, found.source, files, cache.results_of(export))
 
 
 def _line(found: ReportRanks, added: JobReport) -> str:

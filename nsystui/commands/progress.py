@@ -26,7 +26,12 @@ _SECONDS_BETWEEN = 0.2
 
 
 class ProgressLine:
-    """A line that is drawn over; with ``total`` bytes known, a bar as well. A context: gone at its end."""
+    """A line that is drawn over; with ``total`` bytes known, a bar as well. A context: gone at its end.
+
+    ``head`` stands before every text.
+    """
+
+    head = ""
 
     def __init__(self, total: int | None = None) -> None:
         self._total = total
@@ -52,7 +57,7 @@ class ProgressLine:
                 self._drawing = _drawing(self._total)
                 self._drawing.start()
             (task,) = self._drawing.task_ids
-            self._drawing.update(task, description=safe_text(describe(), ascii=True), completed=done)
+            self._drawing.update(task, description=safe_text(self.head + describe(), ascii=True), completed=done)
             self._drawing.refresh()
 
     def show_computing(self, working: Computation | None) -> None:

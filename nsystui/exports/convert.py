@@ -7,10 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
+from nsystui.base.units import size_words
 from nsystui.exports import opening
 from nsystui.exports.discover import is_packed_report
 from nsystui.exports.forms import form_of
-from nsystui.exports.forms.form import ELSEWHERE, Advance, Form, identity_of
+from nsystui.exports.forms.form import ELSEWHERE, Advance, Form, identity_of, size_in
 from nsystui.exports.partial_files import drop_abandoned, partial_name, why_not_ours
 
 
@@ -32,11 +33,13 @@ def made_before(path: Path, directory: Path) -> Path:
     return target if target.exists() else path
 
 
-def convert(path: Path, form: Form, directory: Path, advance: Advance = lambda part: None) -> Path:
+def convert(
+    path: Path, form: Form, directory: Path, advance: Advance = lambda part: None, cap: int | None = None
+) -> Path:
     """Makes the export of a report below ``directory`` (made if need be) and returns it; one made before is used again.
 
-    The export keeps the name of the report, which may tell its rank. Raises ExportError where it cannot be made, or
-    ``directory`` cannot be written, and what ``advance`` raises.
+    The export keeps the name of the report, which may tell its rank. Raises ExportError where it cannot be made, is
+    none, has more than ``cap`` bytes, or ``directory`` cannot be written, and what ``advance`` raises.
     """
     target = export_of(path, form, directory)
     for folder in (directory.parent, directory, target.parent):
@@ -47,12 +50,27 @@ def convert(path: Path, form: Form, directory: Path, advance: Advance = lambda p
             os.utime(target.parent)
         return target
     partial = target.parent / partial_name(".sqlite")
+
+    def checked(part: float) -> None:
+        with suppress(FileNotFoundError), partial.open("rb") as file:
+            size = max(size_in(file.read(100)), os.fstat(file.fileno()).st_size)
+            if cap is not None and size > cap:
+                cause = f"an export of {size_words(size)} or more, and the cache may have {size_words(cap)}"
+                raise ExportError(str(path), cause, "NSYSTUI_CACHE_LIMIT allows more, or make the export yourself")
+        advance(part)
+
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         drop_abandoned(target.parent)
-        form.write(path, partial, advance)
+        form.write(path, partial, checked)
         if export_of(path, form, directory) != target:
             raise ExportError(str(path), *opening.CHANGED)
+        checked(1)
+        try:
+            opening.check(partial)
+        except ExportError as error:
+            cause = f"the export made of it cannot be opened: {error.cause}"
+            raise ExportError(str(path), cause, error.advice) from None
         os.replace(partial, target)
     except OSError as error:
         raise ExportError(str(path), f"cannot be exported: {error.strerror or error}", ELSEWHERE) from None

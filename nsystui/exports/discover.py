@@ -48,13 +48,14 @@ def job_of(report: Path) -> Path:
 
 
 def name_of(path: Path) -> str:
-    """How the report is called that ``path`` names: an export, or the directory of a packed one."""
+    """How the report is called that ``path`` names: an export in any form, or the directory of a packed one."""
     if is_packed_report(path):
         try:
             return str(json.loads((path / FACTS).read_text(encoding="utf-8"))["name"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):  # opening it says what is wrong
             return path.name
-    return path.stem
+    form = form_of(path)
+    return path.stem if form is None else form.name_of(path)
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:

@@ -22,11 +22,9 @@ from urllib.parse import quote
 from nsystui.base.errors import DamagedError, ExportError
 from nsystui.base.resources import shortage
 from nsystui.base.text import shell_word
-from nsystui.exports.forms.form import RECORDING_ENDING, REPORT_ENDINGS
+from nsystui.exports.forms.form import EXPORT_COMMAND, RECORDING_ENDING, REPORT_ENDINGS, is_export, size_in
 from nsystui.exports.forms.kineto.reading import first_of_json
 
-_MAGIC = b"SQLite format 3\x00"
-_EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"
 _FORMS_NOT_READ = {
     b"\x89HDF": "as HDF5 (-t hdf)",
     b"ARROW1": "as one Arrow file (-t arrow)",
@@ -124,7 +122,7 @@ def corrupt(path: Path, error: Exception, table: str = "") -> ExportError:
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, UnicodeDecodeError):
         text = "malformed database schema"
-    cause, advice = f"SQLite cannot read it: {text}", f"export it again: {_EXPORT_COMMAND} FILE.nsys-rep"
+    cause, advice = f"SQLite cannot read it: {text}", f"export it again: {EXPORT_COMMAND} FILE.nsys-rep"
     if _OF_THE_DISK in text:
         return ExportError(str(path), cause, advice)
     return DamagedError(str(path), _of_table(cause, table), advice, table)
@@ -173,7 +171,7 @@ def check(path: Path) -> ExportFile:
         if not os.access(path, os.R_OK | os.X_OK):
             advice = f"check its permissions with ls -ld {shell_word(name)}"
             raise ExportError(name, "no permission to look into this directory", advice)
-        raise ExportError(name, "no export in this directory", f"an export is a .sqlite file: {_EXPORT_COMMAND}")
+        raise ExportError(name, "no export in this directory", f"an export is a .sqlite file: {EXPORT_COMMAND}")
     if not stat.S_ISREG(status.st_mode):
         raise ExportError(name, "not a regular file", "exports are opened where they lie, pipes and devices are not")
     try:
@@ -183,7 +181,7 @@ def check(path: Path) -> ExportFile:
         raise ExportError(name, f"cannot be read: {error.strerror}", advice) from None
     if not head:
         raise ExportError(name, "the file is empty", "did nsys export finish?")
-    if not head.startswith(_MAGIC):
+    if not is_export(head):
         raise _not_sqlite(path, head)
     _check_size(name, head, file.state[1])
     for suffix in ("-journal", "-wal"):
@@ -206,11 +204,8 @@ def _check_size(name: str, head: bytes, size: int) -> None:
     """Compares the page count in the header with the size: SQLite itself would only say "malformed"."""
     if len(head) < 100:
         raise ExportError(name, f"cut short: {size} bytes", "copy or export it again")
-    page_size = int.from_bytes(head[16:18], "big")
-    page_size = 65536 if page_size == 1 else page_size
-    pages = int.from_bytes(head[28:32], "big")
-    expected = page_size * pages
-    if pages and size < expected:
+    expected = size_in(head)
+    if size < expected:
         raise ExportError(
             name,
             f"cut short or still being written: {size:,} of {expected:,} bytes",
@@ -223,7 +218,7 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
     if path.suffix == RECORDING_ENDING:
         report, export = path.with_suffix(".nsys-rep"), path.with_suffix(".sqlite")
         importing = f"QdstrmImporter -i {shell_word(name)} (nsys has it: …/host-linux-x64/QdstrmImporter)"
-        command = f"{_EXPORT_COMMAND} -o {shell_word(export.name)} {shell_word(str(report))}"
+        command = f"{EXPORT_COMMAND} -o {shell_word(export.name)} {shell_word(str(report))}"
         return ExportError(
             name,
             "a recording that is no report yet, not an export",
@@ -233,19 +228,19 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
         output = path.with_suffix(".sqlite").name
         if output == path.name:  # a report under the name of an export must not be overwritten by its export
             output = f"{path.stem}-export.sqlite"
-        command = f"{_EXPORT_COMMAND} -o {shell_word(output)} {shell_word(name)}"
+        command = f"{EXPORT_COMMAND} -o {shell_word(output)} {shell_word(name)}"
         return ExportError(
             name, "a report, not an export", f"export it: {command}, or let nsystui do it with --convert"
         )
     for start, form in _FORMS_NOT_READ.items():
         if head.startswith(start):
-            advice = f"nsystui opens -t sqlite, parquetdir and arrowdir: {_EXPORT_COMMAND} FILE.nsys-rep"
+            advice = f"nsystui opens -t sqlite, parquetdir and arrowdir: {EXPORT_COMMAND} FILE.nsys-rep"
             return ExportError(name, f"an export {form}, a form that is not read", advice)
     if first_of_json(path):
         cause = "JSON without traceEvents: no trace of the PyTorch profiler; exports of nsys as JSON are not read"
         forms = "what export_chrome_trace of torch.profiler writes, and -t sqlite, parquetdir and arrowdir"
-        return ExportError(name, cause, f"nsystui opens {forms}: {_EXPORT_COMMAND} FILE.nsys-rep")
-    return ExportError(name, "not a SQLite file", f"nsystui opens what this writes: {_EXPORT_COMMAND} FILE.nsys-rep")
+        return ExportError(name, cause, f"nsystui opens {forms}: {EXPORT_COMMAND} FILE.nsys-rep")
+    return ExportError(name, "not a SQLite file", f"nsystui opens what this writes: {EXPORT_COMMAND} FILE.nsys-rep")
 
 
 _BATCH_ROWS = 16_384

@@ -98,21 +98,21 @@ def with_fitting_advice(answer: Answer, reports: Sequence[Report]) -> Answer:
     return replace(answer, notes=tuple(fitting_advice(reports, note) for note in answer.notes))
 
 
-def left_out_note(session: Session) -> str:
+def left_out_note(reports: Sequence[Report]) -> str:
     """The note on rows with impossible times, which are in no answer, and on lost names; empty where none is known."""
     told = []
     for text, words in (
         ("left out of {}, for their times cannot be: {}", _impossible),
         ("names lost, for the table of strings of {} does not have them: {}", _nameless),
     ):
-        having = [report for report in session.reports if any(map(words, report.packed.left_out.values()))]
+        having = [report for report in reports if any(map(words, report.packed.left_out.values()))]
         found: dict[str, LeftOut] = {}
         for report in having:
             for name, rows in report.packed.left_out.items():
                 found[name] = found.get(name, LeftOut()) + rows
         kinds = [(table.what.partition(",")[0], words(found.get(table.name, LeftOut()))) for table in canonical.TABLES]
         if having:
-            where = which_of([report.name for report in having], len(session.reports))
+            where = which_of([report.name for report in having], len(reports))
             told.append(text.format(where, "; ".join(count.format(what) for what, count in kinds if count)))
     return "; ".join([*told, "export the report again"]) if told else ""
 

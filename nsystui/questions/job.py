@@ -62,7 +62,7 @@ class Job:
         """Lets go of the session, after it was told which rows were left out of whatever was asked."""
         from nsystui.questions.data_notes import left_out_note
 
-        if note := left_out_note(self.session):
+        if note := left_out_note(self.session.reports):
             self.tell(note)
         self.session.close()
 

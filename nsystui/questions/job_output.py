@@ -16,7 +16,9 @@ from nsystui.exports.job_output import JobOutput, OutputLine, read_job_output
 from nsystui.questions.job import Job
 from nsystui.questions.steps import NO_STEP
 from nsystui.questions.time_window import recorded
+from nsystui.store.packed_job import JobReport
 from nsystui.store.report import Report
+from nsystui.store.results import Results
 from nsystui.store.session import Session
 
 COLUMNS = (
@@ -82,6 +84,11 @@ def keep_output(session: Session) -> None:
         output = read_job_output(report.path)
         lines = [astuple(line) for line in output.lines]
         session.results(report).save(_RESULT, {"lines": lines, "left_out": output.left_out})
+
+
+def has_output(report: JobReport) -> bool:
+    """Whether a report was packed with the output of the application."""
+    return Results((report.identity,), report.path).load(_RESULT) is not None
 
 
 def _first_rank(ranks: dict[Task, int], report: Report) -> tuple[int, int]:

@@ -54,6 +54,13 @@ class Source:
     families: Rules = ()
     dask: str | None = None
 
+    @property
+    def cap(self) -> int:
+        """What the cache may grow to, bytes."""
+        from nsystui.store.cache import DEFAULT_CAP
+
+        return DEFAULT_CAP if self.cache_cap is None else self.cache_cap
+
 
 class Listener:
     """Hears how the opening goes on; every method may be called from threads.
@@ -116,16 +123,15 @@ class Opener:
         from nsystui.exports.discover import discover
         from nsystui.questions.job import Job
         from nsystui.questions.numbering import numbering
-        from nsystui.store.cache import DEFAULT_CAP, Cache
+        from nsystui.store.cache import Cache
         from nsystui.store.database import Limits
         from nsystui.store.session import Session
 
         source, listener = self.source, self._listener
         who = numbering(source.ranks)
         exports = [Export(number, path) for number, path in enumerate(discover(source.files))]
-        cap = DEFAULT_CAP if source.cache_cap is None else source.cache_cap
         session = Session(
-            cache=None if source.cache_directory is None else Cache(source.cache_directory, cap),
+            cache=None if source.cache_directory is None else Cache(source.cache_directory, source.cap),
             limits=Limits(source.threads, source.memory or Limits().memory),
             warn=listener.warned,
             tell=listener.computing,
@@ -233,7 +239,8 @@ class Opener:
 
         session.room.use(export_of(path, form, directory).parent)
         with ThreadPoolExecutor(1, initializer=step_back) as pool:
-            export = pool.submit(convert, path, form, directory, advance).result()
+            cap = None if form.asks else self.source.cap  # what was asked for is made however large it is
+            export = pool.submit(convert, path, form, directory, advance, cap).result()
         session.room.make(size_of(export.parent))
         return export
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +131,8 @@ def _by_report(session: Session, query: sa.Select[Any], indices: list[int]) -> _
 
 
 _HIGHEST = 999_999
+MPI, NCCL, ENVIRONMENT, FILE_NAME = "MPI", "NCCL communicator", "captured environment", "file name"
+"""Sources of rank numbers: the first two number the tasks of a report whatever other reports there are."""
 BY_ORDER = "order of files and devices"
 """The source where nothing records rank numbers."""
 Ranks = dict[Task, int]
@@ -211,6 +213,12 @@ def selected_ranks(ranks: Sequence[RankedTask], selection: Selection) -> list[Ra
 def ranks_alone(session: Session, tasks: list[Task]) -> tuple[Ranks, str]:
     """The ranks of these tasks if no others are open, and their source."""
     return _numbered(session, tasks, _devices(session), None)
+
+
+def ranks_of_themselves(session: Session, tasks: list[Task], sources: Collection[str]) -> dict[str, Ranks]:
+    """The ranks of these tasks by each of ``sources``, MPI and NCCL, that gives every one a number of its own."""
+    found = {name: read(session, tasks) for name, read in ((MPI, _from_mpi), (NCCL, _from_nccl)) if name in sources}
+    return {name: ranks for name, ranks in found.items() if len(set(ranks.values())) == len(tasks)}
 
 
 def world_size(session: Session) -> int | None:
@@ -300,12 +308,17 @@ def _tasks_without_gpu(session: Session, report: Report) -> set[Task]:
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
     """The first source that gives every task a number of its own, in the order of docs/ranks.md#rank-numbers."""
+    alone = [report_at(session, task.report) for task in tasks] if len(_alone(tasks)) == len(tasks) else []
+
+    def numbered(numbers: Sequence[int]) -> Ranks:
+        return dict(zip(tasks, numbers, strict=False))
+
     sources: tuple[tuple[str, Callable[[], Ranks]], ...] = (
         ("packed job", lambda: _from_packed_job(session, tasks)),
-        ("MPI", lambda: _from_mpi(session, tasks)),
-        ("NCCL communicator", lambda: _from_nccl(session, tasks)),
-        ("captured environment", lambda: _from_environment(session, tasks)),
-        ("file name", lambda: _from_file_names(session, tasks)),
+        (MPI, lambda: _from_mpi(session, tasks)),
+        (NCCL, lambda: _from_nccl(session, tasks)),
+        (ENVIRONMENT, lambda: numbered(by_environment([report.metadata.environment for report in alone]))),
+        (FILE_NAME, lambda: numbered(by_file_name([report.name for report in alone]))),
     )
     for name, read in sources:
         ranks = read()
@@ -376,32 +389,26 @@ def _alone(tasks: Sequence[Task]) -> set[Task]:
     return {task for task in tasks if number[task.report] == 1}
 
 
-def _from_environment(session: Session, tasks: list[Task]) -> Ranks:
+def by_environment(environments: Sequence[Mapping[str, str]]) -> Sequence[int]:
     """The first variable that every report has and that differs in each (one rank of many says nothing by itself)."""
-    alone = _alone(tasks)
-    for variable in RANK_VARIABLES:
-        found: Ranks = {}
-        for task in tasks:
-            rank = _number(report_at(session, task.report).metadata.environment.get(variable, ""))
-            if rank is not None and task in alone:
-                found[task] = rank
-        if len(found) == len(tasks) and len(set(found.values())) == len(tasks):
-            return found
-    return {}
+    return all_different([_number(one.get(variable, "")) for one in environments] for variable in RANK_VARIABLES)
 
 
-def _from_file_names(session: Session, tasks: list[Task]) -> Ranks:
-    alone = _alone(tasks)
-    for pattern in _FILE_PATTERNS:
-        found: Ranks = {}
-        for task in tasks:
-            match = re.search(pattern, report_at(session, task.report).name, re.IGNORECASE)
-            rank = _number(match.group(1)) if match else None
-            if rank is not None and task in alone:
-                found[task] = rank
-        if len(found) == len(tasks) and len(set(found.values())) == len(tasks):
-            return found
-    return {}
+def by_file_name(names: Sequence[str]) -> Sequence[int]:
+    """The same for the numbers in the names of reports."""
+    return all_different(
+        [_number(match[1]) if (match := re.search(pattern, name, re.IGNORECASE)) else None for name in names]
+        for pattern in _FILE_PATTERNS
+    )
+
+
+def all_different(every: Iterable[Sequence[int | None]]) -> Sequence[int]:
+    """The first numbers of reports of which none is missing, and none is there twice; none where all are so."""
+    for numbers in every:
+        known = [number for number in numbers if number is not None]
+        if len(set(known)) == len(numbers):
+            return known
+    return ()
 
 
 def _local_rank(report: Report) -> int | None:

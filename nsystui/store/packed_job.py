@@ -28,6 +28,7 @@ from nsystui.exports.discover import (
     is_packed_report,
     job_of,
     name_of,
+    packed_reports,
     rank_directory,
 )
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
@@ -61,13 +62,14 @@ _AGAIN = "pack its export again"
 class JobReport:
     """A report of a packed job. ``ranks``: which rank each of its processes is (by NVIDIA's globalPid).
 
-    ``identity`` is another one whenever the report is packed again.
+    ``identity`` is another one whenever the report is packed again, ``export`` that of the export that it is made of.
     """
 
     name: str
     ranks: Mapping[int, int]
     identity: str
     files: PackedFiles
+    export: str = ""
 
     @property
     def path(self) -> Path:
@@ -95,20 +97,6 @@ class JobReport:
         return self.files.report.counts.get(canonical.KERNELS.name)
 
 
-def facts_to_json(
-    name: str, ranks: Mapping[int, int], source: str, identity: str, report: PackedReport, files: Mapping[str, Seal]
-) -> dict[str, Any]:
-    """The facts that ``read_report`` reads. ``source`` told the ranks; ``files`` are the seals of the job's files.
-
-    Where programs lie on the machine is left out.
-    """
-    facts = report.to_json()
-    facts["metadata"]["command"] = facts["metadata"]["command"].rpartition("/")[2]
-    tasks = [{"process": process, "rank": rank} for process, rank in sorted(ranks.items(), key=lambda item: item[1])]
-    known = {"version": form_version(), "name": name, "identity": identity, "rank_source": source, "tasks": tasks}
-    return {**known, **facts, "files": dict(files)}
-
-
 def read_report(directory: Path) -> JobReport:
     """Opens a report of a packed job by its directory in there.
 
@@ -132,7 +120,8 @@ def read_report(directory: Path) -> JobReport:
         files = _files(directory, seals)
         ranks = {int(task["process"]): int(task["rank"]) for task in facts["tasks"]}
         packed = PackedFiles(directory, PackedReport.from_json(facts), files, RENAMED, seals)
-        return JobReport(str(facts["name"]), ranks, str(facts["identity"]), packed)
+        export = str(facts.get("export", ""))  # earlier versions do not say it
+        return JobReport(str(facts["name"]), ranks, str(facts["identity"]), packed, export)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ExportError(name, f"damaged: {FACTS} is not what was written", _AGAIN) from None
 
@@ -166,12 +155,14 @@ _NO_CAP = 1 << 62
 class NewReport:
     """A report to be put into a packed job: its name, which rank each process is, and what told so.
 
-    ``files`` and ``results`` (what was computed of it) lie in the cache that ``JobWriter.staging`` gave.
+    ``export`` is the identity of what it is made of (`exports.forms.form.identity_of`). ``files`` and ``results`` (what
+    was computed of it) lie in the cache that ``JobWriter.staging`` gave.
     """
 
     name: str
     ranks: Mapping[int, int]
     source: str
+    export: str
     files: PackedFiles
     results: Results
 
@@ -179,6 +170,18 @@ class NewReport:
     def rank(self) -> int:
         """The rank under which it is found: of several the lowest."""
         return min(self.ranks.values())
+
+    def to_json(self, identity: str, files: Mapping[str, Seal]) -> dict[str, Any]:
+        """The facts that ``read_report`` reads; ``files`` are the seals of the job's files.
+
+        Where programs lie on the machine is left out.
+        """
+        facts = self.files.report.to_json()
+        facts["metadata"]["command"] = facts["metadata"]["command"].rpartition("/")[2]
+        ranks = sorted(self.ranks.items(), key=lambda item: item[1])
+        tasks = [{"process": process, "rank": rank} for process, rank in ranks]
+        known = {"version": form_version(), "name": self.name, "identity": identity, "export": self.export}
+        return {**known, "rank_source": self.source, "tasks": tasks, **facts, "files": dict(files)}
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,23 @@ class JobWriter:
             raise OutputError(f"-o {self.directory}: {error.strerror or error}") from None
         if any(name.endswith(EXPORT_ENDINGS + REPORT_ENDINGS) for name in names if not name.startswith(".")):
             raise UsageError(f"-o {self.directory}: exports are in it; name a directory for the packed job alone")
+
+    def packed(self, exports: Mapping[str, str]) -> dict[str, JobReport]:
+        """The whole reports in the job, by the identity of the export that each was made of.
+
+        ``exports`` are the names of the wanted ones by identity. Where a job has many more reports, those are looked at
+        whose rank is a number in one of these names: each process of a job that packs its own export would read all.
+        """
+        there = packed_reports(self.directory)
+        if len(there) > 2 * len(exports):
+            numbers = {int(number) for name in exports.values() for number in re.findall("[0-9]+", name)}
+            there = [path for path in there if int(path.name.partition("=")[2]) in numbers]
+        found = {}
+        for path in there:
+            with suppress(ExportError):
+                report = read_report(path)
+                found[report.export] = report
+        return {identity: found[identity] for identity in exports if identity in found}
 
     @contextmanager
     def staging(self) -> Iterator[Cache]:
@@ -233,8 +253,8 @@ class JobWriter:
             moves = {self._target(report.rank, identity, file): file for file in _prepared(report.files, prepared)}
             of_files = {target: sealed(file) for target, file in moves.items()}
             seals = {str(target.relative_to(self.directory)): seal for target, seal in of_files.items()}
-            facts = facts_to_json(report.name, report.ranks, report.source, identity, report.files.report, seals)
-            (prepared / FACTS).write_text(facts_text(facts, indent=1), encoding="utf-8")
+            facts = facts_text(report.to_json(identity, seals), indent=1)
+            (prepared / FACTS).write_text(facts, encoding="utf-8")
             self._publish(moves, prepared, target_directory, report)
         self._remove_others(report.rank, moves)
         try:
@@ -249,6 +269,7 @@ class JobWriter:
     def _publish(self, moves: Mapping[Path, Path], prepared: Path, target_directory: Path, report: NewReport) -> None:
         """Moves the files into the datasets, and the report after them; all of them or none."""
         done: list[Path] = []
+        before = prepared.with_name(f"{prepared.name}-before")
         try:
             for target, file in moves.items():
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -257,13 +278,17 @@ class JobWriter:
             target_directory.parent.mkdir(exist_ok=True)
             if self.force:
                 with suppress(FileNotFoundError):
-                    target_directory.rename(prepared.with_name(f"{prepared.name}-before"))
+                    target_directory.rename(before)
             try:
                 prepared.rename(target_directory)
             except OSError:
                 self._refuse(target_directory, report)  # another process was faster
                 raise
         except BaseException:
+            if not prepared.exists():  # an interrupt came after the last step
+                raise
+            with suppress(OSError):
+                before.rename(target_directory)
             for target in done:
                 target.unlink(missing_ok=True)
                 with suppress(OSError):

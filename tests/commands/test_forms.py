@@ -168,3 +168,42 @@ def test_a_form_that_is_not_read_says_which_to_make(refused, tmp_path, head, for
     path.write_bytes(head + bytes(200))
     said = refused("kernels", path)
     assert form in said and "parquetdir" in said
+
+
+@pytest.fixture
+def left(tmp_path, monkeypatch) -> Callable[[], list[Path]]:
+    """The files in a cache of its own that are no results."""
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+    return lambda: [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+HEADER = b"SQLite format 3\0" + (4096).to_bytes(2, "big") + bytes(10) + (1 << 20).to_bytes(4, "big") + bytes(68)
+"""The first 100 bytes of an export of 4 GiB."""
+NOT_EXPORTS = {
+    b"": "no export in it",
+    bytes(1 << 16): "no export in it",
+    HEADER: "100 times as large",
+    HEADER[:28] + bytes(9 << 18): "100 times as large",
+    HEADER[:28] + (2).to_bytes(4, "big") + bytes(4064): "cannot be opened: cut short or still being written",
+}
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2", ".zip", pytest.param(".zst", marks=pytest.mark.campaign)])
+def test_an_archive_of_no_export_is_left_where_it_is_known_for_one(refused, tmp_path, monkeypatch, left, ending):
+    monkeypatch.setattr("nsystui.exports.forms.compressed._SMALL", 1 << 20)
+    form = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zip": "zip", ".zst": "zstd"}[ending]
+    for number, (content, cause) in enumerate(NOT_EXPORTS.items()):
+        (tmp_path / "rank0.sqlite").write_bytes(content)
+        path = FORMS[form](tmp_path / "rank0.sqlite", tmp_path).rename(tmp_path / f"{number}.sqlite{ending}")
+        said = refused("kernels", path, lines=2)
+        assert said.startswith(f"nsystui: {path}: ") and cause in said.splitlines()[0], said
+        assert left() == []
+
+
+def test_an_archive_that_the_cache_has_no_room_for_is_not_unpacked(refused, tmp_path, monkeypatch, left, export):
+    monkeypatch.setenv("NSYSTUI_CACHE_LIMIT", "64K")
+    path = FORMS["gzip"](export, tmp_path)
+    for words in (["kernels", path], ["pack", path, "-o", tmp_path / "job"]):
+        said = refused(*words)
+        assert said.startswith(f"nsystui: {path}: an export of ") and "NSYSTUI_CACHE_LIMIT allows more" in said
+        assert left() == []

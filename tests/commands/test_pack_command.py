@@ -191,7 +191,7 @@ class TestSeveralWriters:
         ended.send_signal(how)
         _, said = ended.communicate()
         if how == signal.SIGTERM:
-            assert (ended.returncode, said.splitlines()[-1]) == (130, "nsystui: interrupted")
+            assert (ended.returncode, said.count("\n")) == (130, 1) and "packed 0 of 1 ranks" in said
             assert list(job.iterdir()) == []
             return
         assert ended.returncode == -signal.SIGKILL
@@ -208,11 +208,11 @@ class TestRefusals:
         job = tmp_path / "job"
         run("pack", demo_job[0], "-o", job)
         before = fingerprint(job)
-        said = refused("pack", demo_job[0], "-o", job)
-        assert "rank 0 already" in said and "--force" in said
-        assert fingerprint(job) == before
         export = Path(shutil.copy(demo_job[0], tmp_path / "other.sqlite"))
         edit(export, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid % 2")
+        said = refused("pack", export, "-o", job)
+        assert "rank 0 already" in said and "--force" in said
+        assert fingerprint(job) == before
         assert run("pack", export, "-o", job, "--force").status == 0
         assert run("kernels", job, "--format", "csv").out == run("kernels", export, "--format", "csv").out
         rows = duckdb.sql(f"SELECT count(*) FROM '{job}/kernels/*/*.parquet'").fetchall()

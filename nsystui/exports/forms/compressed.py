@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from nsystui.base.errors import ExportError
 from nsystui.base.text import shell_word
-from nsystui.exports.forms.form import EXPORT_ENDINGS, Advance, Form
+from nsystui.exports.forms.form import EXPORT_COMMAND, EXPORT_ENDINGS, Advance, Form, is_export, size_in
 
 if TYPE_CHECKING:
     import zipfile
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 _ZIP = ".zip"
 _ENDINGS = (".gz", ".zst", ".xz", ".bz2")
 _PIECE = 1 << 22
+_HEAD = 100
+# The best compression leaves an eighth of an export. Of a few bytes nobody has to be protected.
+_MOST_TIMES = 100
+_SMALL = 1 << 26
+_MADE_BY = f"nsystui opens what this writes, compressed: {EXPORT_COMMAND} FILE.nsys-rep"
 
 
 def _is_compressed(path: Path) -> bool:
@@ -31,9 +36,19 @@ def _unpack(path: Path, target: Path, advance: Advance) -> None:
     try:
         with open(path, "rb") as packed, _opened(path, packed) as stream, open(target, "wb") as out:
             total = max(os.fstat(packed.fileno()).st_size, 1)
-            while piece := stream.read(_PIECE):
+            most = max(total * _MOST_TIMES, _SMALL)
+            head = piece = stream.read(_HEAD)
+            if not is_export(head):
+                raise ExportError(
+                    str(path), "no export in it: what is unpacked does not begin as SQLite does", _MADE_BY
+                )
+            while piece:
+                if max(size_in(head), out.tell() + len(piece)) > most:
+                    cause = f"more than {_MOST_TIMES} times as large when it is unpacked, which no export is"
+                    raise ExportError(str(path), cause, "compress the export again")
                 out.write(piece)
                 advance(min(packed.tell() / total, 1.0))
+                piece = stream.read(_PIECE)
     except (ExportError, FileNotFoundError, PermissionError):
         raise
     except Exception as error:

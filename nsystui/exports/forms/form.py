@@ -16,6 +16,8 @@ EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")
 RECORDING_ENDING = ".qdstrm"
 """The ending of a recording that nsys could not make a report of: `nsys export` does not take it."""
 REPORT_ENDINGS = (".nsys-rep", ".qdrep", RECORDING_ENDING)
+EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"
+_MAGIC = b"SQLite format 3\x00"
 
 Advance = Callable[[float], None]
 """Is told from time to time which part (0 … 1) is done; raises where the user stops it."""
@@ -64,6 +66,17 @@ def identity_of(path: Path, version: int) -> str:
         raise ExportError(str(path), error.strerror or str(error), look) from None
     text = "|".join([str(version), os.path.realpath(path), *states])
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
+
+
+def size_in(head: bytes) -> int:
+    """The size of an export in bytes as its first 100 bytes say it; 0 where they do not, or are no export's."""
+    page_size = int.from_bytes(head[16:18], "big")
+    return (65536 if page_size == 1 else page_size) * int.from_bytes(head[28:32], "big") if is_export(head) else 0
+
+
+def is_export(head: bytes) -> bool:
+    """Whether a file that begins so is one of SQLite."""
+    return head.startswith(_MAGIC)
 
 
 def is_full(place: Path) -> bool:

@@ -232,7 +232,7 @@ class JobScreen(ThrottledScreen[None]):
 
         self.job_ranks = ranks
         self.show_selection()
-        note = left_out_note(self.job.session) if self.job is not None else ""
+        note = left_out_note(self.job.session.reports) if self.job is not None else ""
         self.query_one("#left-out", NoteLines).show_notes((note,) if note else ())
         self.show(result, same_place)
         self.show_choices()
