@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from nsystui.base.errors import OutputError
+from nsystui.base.errors import OutputError, reason_of
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.opening import ExportFile
@@ -193,11 +193,6 @@ class Cache:
         it.
         """
         return _trim(self.directory, self.cap, keep)
-
-
-def reason_of(error: BaseException) -> str:
-    """Why something could not be written: the system's words, else the first line of DuckDB's."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
 
 
 class Room:

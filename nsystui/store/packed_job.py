@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from nsystui.base.errors import ExportError, OutputError, UsageError
+from nsystui.base.errors import ExportError, OutputError, UsageError, reason_of
+from nsystui.base.inputs import json_in, text_of
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports import canonical
 from nsystui.exports.discover import (
@@ -33,7 +34,7 @@ from nsystui.exports.discover import (
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 from nsystui.exports.metadata import CudaDevice, Gpu, Metadata
 from nsystui.exports.partial_files import drop_abandoned, partial_name
-from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles, reason_of
+from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
 from nsystui.store.report import PackedReport
 from nsystui.store.results import Results
@@ -116,8 +117,8 @@ def read_report(directory: Path) -> JobReport:
     """
     name = str(directory)
     try:
-        text = (directory / FACTS).read_text(encoding="utf-8")
-        facts = json.loads(text)
+        text = text_of(directory / FACTS)
+        facts = json_in(text)
     except FileNotFoundError:
         raise ExportError(name, f"not a whole packed report: no {FACTS} in it", _AGAIN) from None
     except OSError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from nsystui.base.errors import ExportError
+from nsystui.base.inputs import opened
 from nsystui.exports.forms.form import Advance
 
 _EVENTS = "traceEvents"
@@ -23,6 +24,11 @@ _FIRST_BYTES = 1 << 16
 _KEPT = 1 << 22
 _PIECE = 1 << 16
 _GZIP = b"\x1f\x8b"
+# ijson crashes on an integer that Python does not read, and needs memory by the square of the depth. Both are counted
+# by piece, where names of kernels are rarely unbalanced.
+_MOST_DIGITS = 2_000
+_DEEPEST = 2_000
+_AS_DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 0 for byte in range(256))
 _FACTS = (
     "deviceProperties",
     "distributedInfo",
@@ -39,7 +45,7 @@ Event = Mapping[str, Any]
 def is_trace(path: Path) -> bool:
     """Whether a file begins as a trace does. Never raises."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             head = file.read(_FIRST_BYTES)
         if head.startswith(_GZIP):  # which may be cut before this many bytes
             head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _FIRST_BYTES)
@@ -65,7 +71,7 @@ class Trace:
         """
         import ijson
 
-        with open(self.path, "rb") as packed, _unpacked(packed) as stream:
+        with opened(self.path) as packed, _unpacked(packed) as stream:
             self._size = max(os.fstat(packed.fileno()).st_size, 1)
             reader = _Pieces(self, packed, stream)
             try:
@@ -74,15 +80,17 @@ class Trace:
                         yield event
             except ijson.IncompleteJSONError as error:
                 # yajl calls every error so; only at the end of the file it is one.
-                raise self._damaged(_CUT if reader.is_at_end else _said(error)) from None
+                raise self.damaged(_CUT if reader.is_at_end else _said(error)) from None
             except ijson.JSONError as error:
-                raise self._damaged(_said(error)) from None
+                raise self.damaged(_said(error)) from None
+            except ArithmeticError:
+                raise self.damaged("but a number in it has an exponent that is too large") from None
             except UnicodeDecodeError:
-                raise self._damaged("text that is no UTF-8") from None
+                raise self.damaged("text that is no UTF-8") from None
             except EOFError:
-                raise self._damaged("cut short: the compressed file ends in the middle") from None
+                raise self.damaged("cut short: the compressed file ends in the middle") from None
             except (zlib.error, gzip.BadGzipFile) as error:
-                raise self._damaged(f"cannot be unpacked: {error}") from None
+                raise self.damaged(f"cannot be unpacked: {error}") from None
 
     def take(self, piece: bytes, part: float) -> None:
         """Keeps of the bytes those that facts may be in, and tells how far it is."""
@@ -104,7 +112,8 @@ class Trace:
                     break
         return found
 
-    def _damaged(self, cause: str) -> ExportError:
+    def damaged(self, cause: str) -> ExportError:
+        """The error for a trace that cannot be read."""
         return ExportError(str(self.path), f"a trace of the PyTorch profiler, {cause}", _COPY)
 
 
@@ -133,5 +142,9 @@ class _Pieces:
         piece = self._stream.read(size)
         if size and not piece:
             self.is_at_end = True
+        if b"0" * _MOST_DIGITS in piece.translate(_AS_DIGITS):
+            raise self._trace.damaged(f"but a number in it has {_MOST_DIGITS:,} digits or more")
+        if piece.count(b"[") + piece.count(b"{") - piece.count(b"]") - piece.count(b"}") > _DEEPEST:
+            raise self._trace.damaged(f"but its values are nested more than {_DEEPEST:,} deep")
         self._trace.take(piece, self._packed.tell())
         return piece
