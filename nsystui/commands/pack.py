@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,24 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not paths:
         raise UsageError("no files")
     step_back()
-    with _ended_by_the_scheduler():
-        failures = _packed(writer, paths, arguments)
+    failures = _packed(writer, paths, arguments)
     for failure in failures:
         shared.complain(str(failure))
     return NsystuiError.exit_code if failures else 0
-
-
-@contextmanager
-def _ended_by_the_scheduler() -> Iterator[None]:
-    """Slurm sends SIGTERM before it kills: time enough to leave nothing half-written behind, as after Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _packed(writer: JobWriter, paths: list[Path], arguments: argparse.Namespace) -> list[NsystuiError]:

@@ -233,7 +233,11 @@ class Opener:
 
         session.room.use(export_of(path, form, directory).parent)
         with ThreadPoolExecutor(1, initializer=step_back) as pool:
-            export = pool.submit(convert, path, form, directory, advance).result()
+            try:
+                export = pool.submit(convert, path, form, directory, advance).result()
+            except KeyboardInterrupt:  # before the pool waits for the conversion
+                self.stop()
+                raise
         session.room.make(size_of(export.parent))
         return export
 

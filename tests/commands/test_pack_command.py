@@ -191,7 +191,7 @@ class TestSeveralWriters:
         ended.send_signal(how)
         _, said = ended.communicate()
         if how == signal.SIGTERM:
-            assert (ended.returncode, said.splitlines()[-1]) == (130, "nsystui: interrupted")
+            assert (ended.returncode, said.splitlines()[-1]) == (143, "nsystui: interrupted")
             assert list(job.iterdir()) == []
             return
         assert ended.returncode == -signal.SIGKILL
