@@ -38,7 +38,7 @@ from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
 from nsystui.store.report import PackedReport
 from nsystui.store.results import Results
-from nsystui.store.seals import Seal, check, facts_of, facts_text, modified_ns, seal_of, sealed
+from nsystui.store.seals import ANOTHER, Seal, check, facts_of, facts_text, modified_ns, seal_of, sealed
 
 RENAMED: Mapping[str, tuple[str, str]] = {
     canonical.NCCL_CALLS.name: ("rank", "communicator_rank"),
@@ -134,7 +134,7 @@ def read_report(directory: Path) -> JobReport:
         ranks = {int(task["process"]): int(task["rank"]) for task in facts["tasks"]}
         packed = PackedFiles(directory, PackedReport.from_json(facts), files, RENAMED, seals)
         return JobReport(str(facts["name"]), ranks, str(facts["identity"]), packed)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except ANOTHER:
         raise ExportError(name, f"damaged: {FACTS} is not what was written", _AGAIN) from None
 
 

@@ -36,6 +36,8 @@ _SEAL_BYTES = 2 * _KEY_BYTES + 1 + 8 + 1
 Seal = tuple[int, int, int]
 """The bytes of a file, its time in ns, and its checksum."""
 Time = Callable[[os.stat_result], int]
+ANOTHER = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""What reading raises of a file that is sealed, and is not what this program writes there."""
 
 
 def modified_ns(status: os.stat_result) -> int:
@@ -101,7 +103,7 @@ def write_facts(directory: Path, target: Path, name: str, values: Mapping[str, A
 def read_facts(directory: Path, name: str) -> tuple[dict[str, Any], dict[Path, Seal]]:
     """The facts that ``write_facts`` wrote, with the seals of the files, which are unchanged.
 
-    Raises OSError where one is not there, and ValueError, KeyError, TypeError or AttributeError where it is another.
+    Raises OSError where one is not there, and one of `ANOTHER` where it is another.
     """
     file = directory / name
     values = facts_of(text_of(file))
