@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from nsystui.base.version import __version__
 
+TYPE_CHECKING = False  # importing it from typing takes time in which an interrupt prints a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from nsystui.api import Job, NsystuiError, UsageError, catalogue, open  # noqa: A004
 
 __all__ = ["Job", "NsystuiError", "UsageError", "__version__", "catalogue", "open"]

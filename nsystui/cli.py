@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn, Protocol
@@ -21,7 +22,8 @@ from nsystui.base.version import __version__
 from nsystui.commands import commands, is_command, is_question, topic_of
 
 FAILED = 70
-INTERRUPTED = 130
+# Slurm sends SIGTERM some seconds before it kills.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PRINTING = ("--print-completion", "--print-man")
 
@@ -62,7 +64,7 @@ exit status:
   2    wrong usage, no file could be opened, or no terminal
   3    the exports lack what was asked
   70   an error of nsystui itself: the line says where its details are
-  130  interrupted
+  129, 130, 143  interrupted by SIGHUP, SIGINT or SIGTERM
 """
 
 
@@ -98,8 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"nsystui: {safe_text(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as interrupt:  # a command may say how far it came
-        print(": ".join(["nsystui: interrupted", *map(str, interrupt.args)]), file=sys.stderr)
-        return INTERRUPTED
+        said = [str(one) for one in interrupt.args if not isinstance(one, int)]
+        print(": ".join(["nsystui: interrupted", *said]), file=sys.stderr)
+        return 128 + next((one for one in interrupt.args if isinstance(one, int)), signal.SIGINT)
     except Exception as error:
         from nsystui.base.resources import shortage
 
@@ -277,20 +280,21 @@ def _run_command(name: str, words: list[str]) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Lets SIGINT interrupt what a command does, so that it undoes what is half done; a second one ends it at once.
+    """Lets a signal interrupt what a command does, so that it undoes what is half done; a second one ends it at once.
 
-    Where the program runs as one of its own: see ``nsystui.__main__``.
+    SIGINT where the program runs as one of its own: see ``nsystui.__main__``. None that is ignored, as with nohup.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
-        yield
-        return
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = [number for number in _ENDING if is_main and signal.getsignal(number) is signal.SIG_DFL]
     try:
-        signal.signal(signal.SIGINT, _interrupt)
+        for number in numbers:
+            signal.signal(number, _interrupt)
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _interrupt(number: int, _: object) -> NoReturn:
     signal.signal(number, signal.SIG_DFL)
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(number)

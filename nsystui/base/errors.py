@@ -56,6 +56,12 @@ def meant(word: str, names: Iterable[str], otherwise: str) -> str:
     return f"did you mean {close[0]}?" if close else otherwise
 
 
+def reason_of(error: BaseException) -> str:
+    """The cause of an error of the system or of a library in one line."""
+    said = error.strerror if isinstance(error, OSError) else None
+    return said or next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
 def report_crash(error: BaseException) -> str:
     """One line about an error that nothing handled; the details are written to the file that the line names."""
     import platform

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError, meant
+from nsystui.base.inputs import text_of
 from nsystui.base.text import whole_number
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ CLOCKS = ("collectives", "utc", "own")
 THEMES = ("dark", "light")
 _TRIAGE = "triage"
 _FAMILIES = "families"
+# The time that tomllib takes grows with the square of a line; an integer of this many digits can still be printed.
+_MOST_BYTES, _LONGEST_LINE = 1 << 16, 2_000
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,10 @@ def read_config(path: Path, environ: Mapping[str, str]) -> Config:
     import tomllib
 
     try:
-        text = path.read_bytes().decode()
+        text = text_of(path, _MOST_BYTES)
+        for number, line in enumerate(text.splitlines(), 1):
+            if len(line) > _LONGEST_LINE:
+                raise UsageError(f"{path}:{number}: a line of more than {_LONGEST_LINE:,} characters; shorten it")
         given = tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error} (--no-config starts without a config file)") from None

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import starmap
 from pathlib import Path
@@ -86,28 +84,14 @@ def run(arguments: argparse.Namespace) -> int:
     step_back()
     run = _Run(arguments, writer, who, paths)
     try:
-        with _ended_by_the_scheduler():
-            run.pack()
-    except KeyboardInterrupt:
+        run.pack()
+    except KeyboardInterrupt as interrupt:
         run.look_for_packed()
         again = "packs all of them again" if arguments.force else "goes on"
-        raise KeyboardInterrupt(f"{run}; the same command {again}") from None
+        raise KeyboardInterrupt(*interrupt.args, f"{run}; the same command {again}") from None
     for failure in run.failures:
         shared.complain(str(failure))
     return NsystuiError.exit_code if run.failures else 0
-
-
-@contextmanager
-def _ended_by_the_scheduler() -> Iterator[None]:
-    """Slurm sends SIGTERM before it kills: time enough to leave nothing half-written behind, as after Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass

@@ -8,13 +8,13 @@ of its report and lists its files. A report is there if that file is, which is w
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nsystui.base.errors import UsageError
+from nsystui.base.inputs import json_in, text_of
 from nsystui.exports.forms import form_of
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 
@@ -51,8 +51,8 @@ def name_of(path: Path) -> str:
     """How the report is called that ``path`` names: an export in any form, or the directory of a packed one."""
     if is_packed_report(path):
         try:
-            return str(json.loads((path / FACTS).read_text(encoding="utf-8"))["name"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # opening it says what is wrong
+            return str(json_in(text_of(path / FACTS))["name"])
+        except (OSError, ValueError, KeyError, TypeError):  # opening it says what is wrong
             return path.name
     form = form_of(path)
     return path.stem if form is None else form.name_of(path)

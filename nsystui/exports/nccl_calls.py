@@ -11,7 +11,6 @@ Nothing here raises on damaged data: what cannot be read with certainty is ``Non
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 import struct
@@ -20,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nsystui.base.inputs import json_in
 from nsystui.exports.integrity import check_pages
 
 if TYPE_CHECKING:
@@ -219,8 +219,8 @@ def decode_json(text: str) -> Labels:
     The nesting is not documented. A label nearer to the outside wins over one further in.
     """
     try:
-        root = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
+        root = json_in(text)
+    except (TypeError, ValueError):
         return {}
     labels: Labels = {}
     pending = deque([root])

@@ -10,10 +10,12 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
 from nsystui.base.errors import ExportError
+from nsystui.base.inputs import opened
 from nsystui.base.text import shell_word
 
 LIMITS = ("registers", "shared memory", "warps", "blocks")
@@ -102,13 +104,12 @@ class _Read:
 def read_ncu_csv(path: Path) -> list[NcuLaunch]:
     """The profiled launches, in their order. Raises ExportError for a file that is no such table, or a damaged one."""
     try:
-        with path.open("rb") as file:
-            is_binary = b"\0" in file.read(4096)
-        if is_binary or path.name.endswith(_REPORT_ENDING):
-            cause = "is a report of Nsight Compute" if path.name.endswith(_REPORT_ENDING) else "is no text"
-            raise ExportError(str(path), f"{cause}; nsystui reads the CSV that ncu makes of it", _advice(path))
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as text:
-            found = list(_launches(path, text))
+        with opened(path) as file:
+            if b"\0" in file.peek(4096) or path.name.endswith(_REPORT_ENDING):
+                cause = "is a report of Nsight Compute" if path.name.endswith(_REPORT_ENDING) else "is no text"
+                raise ExportError(str(path), f"{cause}; nsystui reads the CSV that ncu makes of it", _advice(path))
+            with TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text:
+                found = list(_launches(path, text))
     except OSError as error:
         raise ExportError(str(path), f"cannot be read: {error.strerror or error}") from None
     if not found:

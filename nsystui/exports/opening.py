@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from nsystui.base.errors import DamagedError, ExportError
+from nsystui.base.errors import DamagedError, ExportError, reason_of
+from nsystui.base.inputs import opened
 from nsystui.base.resources import shortage
 from nsystui.base.text import shell_word
 from nsystui.exports.forms.form import EXPORT_COMMAND, RECORDING_ENDING, REPORT_ENDINGS, is_export, size_in
@@ -77,16 +78,16 @@ class ExportFile:
 
 
 def _look(path: Path) -> tuple[bytes, ExportFile]:
-    """The first bytes of a regular file, none of another one, and its state.
+    """The first bytes of a regular file, and its state.
 
     It is opened for that: a network file system may tell an old state of a file that is not. Raises OSError.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0) as file:
+    with opened(path, buffering=0) as file:
         status = os.fstat(file.fileno())
         if 0 <= time.time_ns() - status.st_ctime_ns < _TICK:
             time.sleep(_TICK / 1e9)
             status = os.fstat(file.fileno())
-        head = file.read(100) if stat.S_ISREG(status.st_mode) else b""
+        head = file.read(100)
     state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return head, ExportFile(path, status.st_dev, state)
 
@@ -119,9 +120,7 @@ def corrupt(path: Path, error: Exception, table: str = "") -> ExportError:
     """The error for an export that SQLite cannot read, in the native ``table`` if that is known."""
     if lacking := shortage(error):
         return ExportError(str(path), lacking)
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    if isinstance(error, UnicodeDecodeError):
-        text = "malformed database schema"
+    text = "malformed database schema" if isinstance(error, UnicodeDecodeError) else reason_of(error)
     cause, advice = f"SQLite cannot read it: {text}", f"export it again: {EXPORT_COMMAND} FILE.nsys-rep"
     if _OF_THE_DISK in text:
         return ExportError(str(path), cause, advice)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
+from nsystui.base.inputs import json_in, opened
 from nsystui.exports import integrity, opening
 from nsystui.exports.integrity import is_accounted_for
 
@@ -134,7 +134,7 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
             raise ExportError(
                 str(path), "a SQLite file, but not an Nsight Systems export", "nsys export -t sqlite FILE.nsys-rep"
             )
-        with open(path, "rb") as file:
+        with opened(path) as file:
             for name, root in roots.items():
                 if name in without:
                     continue
@@ -248,8 +248,8 @@ def _text(value: bytes | None) -> str:
 
 def _name_in(data: str) -> str:
     try:
-        described = json.loads(data)
-    except (ValueError, RecursionError):
+        described = json_in(data)
+    except ValueError:
         return ""
     names = [described.get(key) for key in NAME_KEYS] if isinstance(described, dict) else []
     return next((name for name in names if isinstance(name, str)), "")

@@ -15,7 +15,7 @@ from nsystui.base.answer import Row
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.store.report import Report, most_rows
-from nsystui.store.results import version_of
+from nsystui.store.results import as_arrays, version_of
 from nsystui.store.session import Computation, Compute, Session
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def of_each_report(
     found: dict[int, Arrays] = {}
     missing = []
     for report in reports:
-        arrays = session.results(report, in_memory).load(question, version)
-        if arrays is None or not fits(report, arrays):
+        arrays = session.results(report, in_memory).load(question, version, partial(_fitting, fits, report))
+        if arrays is None:
             missing.append(report)
         else:
             found[report.index] = arrays
@@ -68,6 +68,11 @@ def of_each_report(
         found.update(computed)
         give_back()
     return found
+
+
+def _fitting(fits: Callable[[Report, Arrays], bool], report: Report, found: Any) -> Arrays | None:
+    arrays = as_arrays(found)
+    return arrays if fits(report, arrays) else None
 
 
 def in_runs(
@@ -212,9 +217,9 @@ def of_all_reports(
     results = session.cache.results_of_several([name for one in single for name in one.reports])
     version = version_of(compute)
     with session.large_questions:
-        found = results.load(question, version)
+        found = results.load(question, version, lambda rows: [tuple(row) for row in rows])
         if found is not None:
-            return [tuple(row) for row in found]
+            return found
         rows = compute()
         results.save(question, rows, version)
         return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator
@@ -13,6 +12,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.base.inputs import json_in
 from nsystui.base.text import few
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.job import Job
@@ -116,8 +116,8 @@ def _of_json(job: Job, reports: Collection[int], fields: set[str]) -> Iterator[t
 def _decoded(data: str) -> tuple[dict[str, float], dict[str, str]]:
     """The numbers and the texts of an event by field: nsys writes numbers as texts, too (measured in schema 3.7.2)."""
     try:
-        event = json.loads(data)
-    except (ValueError, RecursionError):
+        event = json_in(data)
+    except ValueError:
         return {}, {}
     numbers: dict[str, float] = {}
     texts: dict[str, str] = {}

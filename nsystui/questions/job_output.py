@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple
+from typing import Any
 
 import numpy as np
 
@@ -72,10 +73,11 @@ def output_of(session: Session, report: Report) -> JobOutput | None:
     """The output of a report; ``None`` for a packed one that was packed without."""
     if not is_packed_report(report.path):
         return read_job_output(report.path)
-    found = session.results(report).load(_RESULT)
-    if found is None:
-        return None
-    return JobOutput(tuple(OutputLine(*line) for line in found["lines"]), found["left_out"])
+    return session.results(report).load(_RESULT, read=_kept)
+
+
+def _kept(found: Any) -> JobOutput:
+    return JobOutput(tuple(OutputLine(*line) for line in found["lines"]), int(found["left_out"]))
 
 
 def keep_output(session: Session) -> None:

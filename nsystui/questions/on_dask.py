@@ -8,7 +8,6 @@ failure names the one that it is of.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import pkgutil
@@ -20,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from nsystui.base.errors import ExportError, NsystuiError, UsageError
+from nsystui.base.errors import ExportError, NsystuiError, UsageError, reason_of
+from nsystui.base.inputs import json_in, text_of
 from nsystui.base.version import __version__
 from nsystui.exports.discover import is_packed_report
 from nsystui.store.database import Limits
@@ -107,9 +107,7 @@ class DaskWorkers:
             try:
                 client: Client = distributed.Client(address, timeout=_CONNECTING, set_as_default=False)
             except (OSError, ValueError) as error:  # a timeout is an OSError
-                raise NsystuiError(
-                    f"--dask {scheduler}: no connection to the scheduler: {_first_line(error)}"
-                ) from None
+                raise NsystuiError(f"--dask {scheduler}: no connection to the scheduler: {reason_of(error)}") from None
         found = cls(scheduler, client, Limits(1, limits.memory))
         try:
             with found._errors():
@@ -181,7 +179,7 @@ class DaskWorkers:
         if isinstance(error, NsystuiError):
             raise error
         if error is not None:
-            raise self._error(f"{task.names} cannot be computed: {_first_line(error)}")
+            raise self._error(f"{task.names} cannot be computed: {reason_of(error)}")
         computed: Computed = future.result()
         if computed.failure:
             raise self._error(computed.failure)
@@ -227,7 +225,7 @@ class DaskWorkers:
         except (NsystuiError, GeneratorExit):
             raise
         except (Exception, CancelledError) as error:
-            raise self._error(f"the cluster failed: {_first_line(error)}") from None
+            raise self._error(f"the cluster failed: {reason_of(error)}") from None
 
 
 @dataclass(frozen=True)
@@ -258,13 +256,9 @@ def _address(scheduler: str) -> str:
     address = scheduler
     if os.path.exists(scheduler):
         try:
-            address = json.loads(Path(scheduler).read_text(encoding="utf-8"))["address"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            address = json_in(text_of(scheduler))["address"]
+        except (OSError, ValueError, KeyError, TypeError):
             raise UsageError(f"--dask {scheduler}: not a file that a Dask scheduler wrote") from None
     if ":" not in address:
         raise UsageError(f"--dask {scheduler}: neither a scheduler file nor an address such as tcp://host:8786")
     return address
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -240,7 +240,11 @@ class Opener:
         session.room.use(export_of(path, form, directory).parent)
         with ThreadPoolExecutor(1, initializer=step_back) as pool:
             cap = None if form.asks else self.source.cap  # what was asked for is made however large it is
-            export = pool.submit(convert, path, form, directory, advance, cap).result()
+            try:
+                export = pool.submit(convert, path, form, directory, advance, cap).result()
+            except KeyboardInterrupt:  # before the pool waits for the conversion
+                self.stop()
+                raise
         session.room.make(size_of(export.parent))
         return export
 

@@ -47,11 +47,13 @@ class Remembered:
 
     def recall(self, *question: str) -> tuple[str, TableAnswer] | None:
         """The answer to ``question`` that was given before, with its title."""
-        found = self.results.load(self._key(question), version_of())
+        found = self.results.load(
+            self._key(question), version_of(), lambda found: (str(found["title"]), from_json(found["answer"]))
+        )
         if found is None:
             return None
-        answer = from_json(found["answer"])
-        return str(found["title"]), replace(answer, notes=(*answer.notes, *self.damage))
+        title, answer = found
+        return title, replace(answer, notes=(*answer.notes, *self.damage))
 
     def keep(self, job: Job, answer: Answer, title: str, *question: str) -> None:
         """Keeps an answer that is in memory and not too long, if it is one about all of the files."""

@@ -21,14 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from nsystui.base.errors import OutputError
+from nsystui.base.errors import OutputError, reason_of
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.opening import ExportFile
 from nsystui.exports.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove, why_not_ours
 from nsystui.store.parquet_files import PackFiles
 from nsystui.store.results import Caps, Results, version_of_reading
-from nsystui.store.seals import Seal, read_facts, write_facts
+from nsystui.store.seals import ANOTHER, Seal, read_facts, write_facts
 
 if TYPE_CHECKING:
     import duckdb
@@ -51,9 +51,6 @@ RESULTS = ".results"
 """The end of the name of a directory of a report's results; its own time is that of the last use."""
 _PACK_NAME = re.compile(r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12}|\.results|\.kept)?")
 _CONVERTED_NAME = re.compile(r"[0-9a-f]{16}")
-# What reading a pack or columns raises that are none, or not whole.
-_ANOTHER = (ValueError, KeyError, TypeError, AttributeError)
-_DAMAGED = (OSError, *_ANOTHER)
 
 
 @dataclass(frozen=True)
@@ -195,11 +192,6 @@ class Cache:
         return _trim(self.directory, self.cap, keep)
 
 
-def reason_of(error: BaseException) -> str:
-    """Why something could not be written: the system's words, else the first line of DuckDB's."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
-
-
 class Room:
     """Keeps the cache of a session under its cap; may be used by several threads. Without a cache it does nothing."""
 
@@ -260,7 +252,7 @@ class Partial(Generic[Files]):
         try:
             os.rename(self._temporary, self._path)
         except OSError:  # another process wrote the same meanwhile, or something damaged is in the way
-            with suppress(*_DAMAGED):
+            with suppress(OSError, *ANOTHER):
                 return self._read(self._path)
             remove(self._path)
             os.rename(self._temporary, self._path)
@@ -270,7 +262,7 @@ class Partial(Generic[Files]):
 def read_packed(directory: Path) -> PackedFiles:
     """Opens a packed report.
 
-    Raises OSError, ValueError, KeyError, TypeError or AttributeError where it is not one or not whole.
+    Raises OSError, or one of `ANOTHER`, where it is not one or not whole.
     """
     from nsystui.store.report import PackedReport
 
@@ -293,7 +285,7 @@ def _found(directory: Path, read: Callable[[Path], Files]) -> Files | None:
         return read(directory)
     except OSError:
         return None
-    except _ANOTHER:
+    except ANOTHER:
         remove(directory)
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from nsystui.base.errors import DamagedError, ExportError
 from nsystui.exports.partial_files import remove
@@ -37,7 +38,11 @@ def remember_damage(results: Results, causes: Mapping[str, str]) -> None:
 
 def known_damage(results: Results) -> dict[str, str]:
     """The causes for which other questions about an export were refused, by native table."""
-    return dict(results.load(_KNOWN) or {})
+    return results.load(_KNOWN, read=_causes) or {}
+
+
+def _causes(found: Any) -> dict[str, str]:
+    return {str(table): str(cause) for table, cause in found.items()}
 
 
 def damage_line(path: Path, causes: Mapping[str, str]) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsystui.base.errors import ExportError
 from nsystui.exports import canonical, nccl_calls, opening, sources
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import sqlite3
 
     import duckdb
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,7 @@ class OnDemand:
     @cached_property
     def left_out(self) -> dict[str, LeftOut]:
         """The rows of canonical tables that were left out, as far as they were read, now or before."""
-        known = self.results.load(_LEFT_OUT) or {}
-        return {name: LeftOut.from_json(found) for name, found in known.items()}
+        return self.results.load(_LEFT_OUT, read=partial(_by_table, LeftOut.from_json)) or {}
 
     def _leave_out(self, found: Mapping[str, LeftOut]) -> None:
         """Keeps what was left out, for what is kept of a table does not tell it."""
@@ -288,7 +289,7 @@ class OnDemand:
     @cached_property
     def _counted(self) -> dict[str, int]:
         """The known numbers of rows of canonical tables that are not read."""
-        return self.results.load(_ROWS) or {}
+        return self.results.load(_ROWS, read=partial(_by_table, int)) or {}
 
     def _count(self, table: str) -> int:
         if self._is_made(table):
@@ -345,8 +346,7 @@ class OnDemand:
     @cached_property
     def _tallies(self) -> dict[str, Tally]:
         """The known tallies, by canonical table."""
-        known = self.results.load(_TALLIES) or {}
-        return {name: Tally.from_json(values) for name, values in known.items()}
+        return self.results.load(_TALLIES, read=partial(_by_table, Tally.from_json)) or {}
 
     def _tally(self, connection: sqlite3.Connection, table: str) -> tuple[Tally, LeftOut]:
         """By SQLite, with the rows left out, or out of columns that are there."""
@@ -410,3 +410,8 @@ class _Counts(Mapping[str, int]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _by_table(read: Callable[[Any], T], found: Any) -> dict[str, T]:
+    """What ``read`` makes of each value of a result that has one for each table."""
+    return {table: read(values) for table, values in found.items()}

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from nsystui.base.errors import ExportError, OutputError, UsageError
+from nsystui.base.errors import ExportError, OutputError, UsageError, reason_of
+from nsystui.base.inputs import json_in, text_of
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.exports import canonical
 from nsystui.exports.discover import (
@@ -34,11 +35,11 @@ from nsystui.exports.discover import (
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 from nsystui.exports.metadata import CudaDevice, Gpu, Metadata
 from nsystui.exports.partial_files import drop_abandoned, partial_name
-from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles, reason_of
+from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
 from nsystui.store.report import PackedReport
 from nsystui.store.results import Results
-from nsystui.store.seals import Seal, check, facts_of, facts_text, modified_ns, seal_of, sealed
+from nsystui.store.seals import ANOTHER, Seal, check, facts_of, facts_text, modified_ns, seal_of, sealed
 
 RENAMED: Mapping[str, tuple[str, str]] = {
     canonical.NCCL_CALLS.name: ("rank", "communicator_rank"),
@@ -104,8 +105,8 @@ def read_report(directory: Path) -> JobReport:
     """
     name = str(directory)
     try:
-        text = (directory / FACTS).read_text(encoding="utf-8")
-        facts = json.loads(text)
+        text = text_of(directory / FACTS)
+        facts = json_in(text)
     except FileNotFoundError:
         raise ExportError(name, f"not a whole packed report: no {FACTS} in it", _AGAIN) from None
     except OSError as error:
@@ -122,7 +123,7 @@ def read_report(directory: Path) -> JobReport:
         packed = PackedFiles(directory, PackedReport.from_json(facts), files, RENAMED, seals)
         export = str(facts.get("export", ""))  # earlier versions do not say it
         return JobReport(str(facts["name"]), ranks, str(facts["identity"]), packed, export)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except ANOTHER:
         raise ExportError(name, f"damaged: {FACTS} is not what was written", _AGAIN) from None
 
 

@@ -78,7 +78,7 @@ class PackedReport:
         """The inverse of ``to_json``."""
         return cls(
             Metadata.from_json(values["metadata"]),
-            dict(values["counts"]),
+            {name: int(rows) for name, rows in values["counts"].items()},
             values["first_event"],
             values["last_event"],
             {name: LeftOut.from_json(found) for name, found in values["left_out"].items()},

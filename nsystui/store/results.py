@@ -24,9 +24,10 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from nsystui.base.inputs import json_in
 from nsystui.base.version import __version__
 from nsystui.exports import canonical
-from nsystui.exports.partial_files import drop_abandoned
+from nsystui.exports.partial_files import drop_abandoned, remove
 from nsystui.store import seals
 
 if TYPE_CHECKING:
@@ -163,18 +164,26 @@ class Results:
     memory: Memory | None = field(default=None, compare=False)
     caps: Caps | None = None
 
-    def load(self, question: str, version: str = "") -> Any | None:
-        """The result; ``None`` where there is none, or it is damaged.
+    def load(self, question: str, version: str = "", read: Callable[[Any], T] = lambda found: found) -> T | None:
+        """What ``read`` makes of the result; ``None`` where there is none, or it is damaged.
 
-        Without a ``version`` it is as old as the identities of the reports.
+        Without a ``version`` it is as old as the identities of the reports. A result of which ``read`` raises an error
+        was not written by this program: it is removed.
         """
         key = Key(self.reports, question, version)
-        if self.memory is None:
-            return self._read(key)
-        found = self.memory.load(key)
-        if found is None and (found := self._read(key)) is not None:
+        found = self.memory.load(key) if self.memory is not None else None
+        if found is not None:
+            return read(found)
+        try:
+            found = self._read(key)
+            made = None if found is None else read(found)
+        except seals.ANOTHER:
+            if self.directory is not None:
+                remove(self._file(self.directory, key))
+            return None
+        if self.memory is not None and found is not None:
             self.memory.save(key, found)
-        return found
+        return made
 
     def save(self, question: str, value: Any, version: str = "") -> bool:
         """Saves plain JSON values, or arrays of one dimension by name (of integers, floats and flags).
@@ -226,6 +235,13 @@ class Results:
         return directory / f"{hashlib.sha256(key.text.encode()).hexdigest()[:32]}.bin"
 
 
+def as_arrays(found: Any) -> Arrays:
+    """A result that must be arrays by name. Raises TypeError for another."""
+    if not isinstance(found, Mapping) or not all(hasattr(values, "dtype") for values in found.values()):
+        raise TypeError("no arrays")
+    return found
+
+
 def json_array(value: Any) -> np.ndarray[Any, Any]:
     """A small value of JSON (texts, rows with missing values) as an array among others."""
     import numpy as np
@@ -269,7 +285,7 @@ def _encoded(value: Any) -> list[bytes | memoryview]:
 
 def _decoded(content: memoryview) -> Any:
     start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
-    head = json.loads(bytes(content[_LENGTH_BYTES:start]))
+    head = json_in(bytes(content[_LENGTH_BYTES:start]))
     if "arrays" not in head:
         return head["value"]
     import numpy as np

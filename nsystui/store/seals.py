@@ -17,12 +17,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from nsystui.base.inputs import json_in, opened, text_of
 from nsystui.exports.partial_files import partial_name, remove
 
 _PART = 1 << 20
@@ -34,6 +36,8 @@ _SEAL_BYTES = 2 * _KEY_BYTES + 1 + 8 + 1
 Seal = tuple[int, int, int]
 """The bytes of a file, its time in ns, and its checksum."""
 Time = Callable[[os.stat_result], int]
+ANOTHER = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""What reading raises of a file that is sealed, and is not what this program writes there."""
 
 
 def modified_ns(status: os.stat_result) -> int:
@@ -67,7 +71,8 @@ def write(file: Path, key: str, parts: Sequence[bytes | memoryview], partials: P
 def read(file: Path, key: str) -> memoryview | None:
     """The content that ``write`` wrote with this key; ``None`` without one. A file that does not match is removed."""
     try:
-        data = memoryview(file.read_bytes())
+        with opened(file) as stream:
+            data = memoryview(stream.read())
     except (OSError, MemoryError):
         return None
     content = data[_SEAL_BYTES:]
@@ -98,10 +103,10 @@ def write_facts(directory: Path, target: Path, name: str, values: Mapping[str, A
 def read_facts(directory: Path, name: str) -> tuple[dict[str, Any], dict[Path, Seal]]:
     """The facts that ``write_facts`` wrote, with the seals of the files, which are unchanged.
 
-    Raises OSError where one is not there, and ValueError, KeyError, TypeError or AttributeError where it is another.
+    Raises OSError where one is not there, and one of `ANOTHER` where it is another.
     """
     file = directory / name
-    values = facts_of(file.read_text(encoding="utf-8"))
+    values = facts_of(text_of(file))
     if values.pop(_PLACE) != directory.name:
         raise ValueError(f"{file}: of another place")
     seals = {directory / found: seal_of(seal) for found, seal in values.pop(_FILES).items()}
@@ -139,7 +144,7 @@ def check(file: Path, seal: Seal, time: Time) -> Seal:
     """The seal with the ``time`` of now. Raises ValueError where a file is not what was sealed, and OSError."""
     size, before, expected = seal
     status = file.stat()
-    if status.st_size != size:
+    if status.st_size != size or not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{file}: not the {size} bytes that were written")
     if time(status) != before and checksum(file) != expected:
         raise ValueError(f"{file}: not what was written")
@@ -162,7 +167,7 @@ def changed(seals: Mapping[Path, Seal]) -> list[Path]:
 def checksum(file: Path) -> int:
     """The CRC-32 of what is in a file. Raises OSError."""
     check = 0
-    with file.open("rb", buffering=0) as stream:
+    with opened(file, buffering=0) as stream:
         while data := stream.read(_PART):
             check = zlib.crc32(data, check)
     return check
@@ -175,7 +180,7 @@ def facts_text(values: Mapping[str, Any], indent: int | None = None) -> str:
 
 def facts_of(text: str) -> dict[str, Any]:
     """The facts in ``facts_text``; raises ValueError where they are not what was written."""
-    values = json.loads(text)
+    values = json_in(text)
     if not isinstance(values, dict) or values.pop(_CHECK, None) != _checksum_of(values):
         raise ValueError("not the facts that were written")
     return values

@@ -5,7 +5,10 @@ import gzip
 import lzma
 import os
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -207,3 +210,32 @@ def test_an_archive_that_the_cache_has_no_room_for_is_not_unpacked(refused, tmp_
         said = refused(*words)
         assert said.startswith(f"nsystui: {path}: an export of ") and "NSYSTUI_CACHE_LIMIT allows more" in said
         assert left() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("kernels", signal.SIGTERM),
+        *(
+            pytest.param(command, number, marks=pytest.mark.campaign)
+            for command in ("info", "pack -o packed")
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        ),
+    ],
+)
+def test_nsys_ends_with_the_program(tmp_path, monkeypatch, fake_nsys, command, number):
+    """With the programs that it has started itself, and nothing half-written stays."""
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+    fake_nsys(f'echo begun > "$out"; (echo running; exec sleep 1000) > "{tmp_path}/pipe"')
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "rank0.nsys-rep").write_bytes(b"QUADD")
+    words = [sys.executable, "-m", "nsystui", *command.split(), "rank0.nsys-rep", "--convert"]
+    obey = partial(signal.signal, number, signal.SIG_DFL)  # the tests may run in the background of a shell
+    process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=obey)
+    with open(tmp_path / "pipe") as pipe:
+        assert pipe.readline() == "running\n"
+        process.send_signal(number)
+        assert process.communicate() == (None, "nsystui: interrupted\n")
+        assert pipe.read() == ""  # as soon as nobody has it open any more
+    assert process.returncode == 128 + number
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []

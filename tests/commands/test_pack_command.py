@@ -191,7 +191,7 @@ class TestSeveralWriters:
         ended.send_signal(how)
         _, said = ended.communicate()
         if how == signal.SIGTERM:
-            assert (ended.returncode, said.count("\n")) == (130, 1) and "packed 0 of 1 ranks" in said
+            assert (ended.returncode, said.count("\n")) == (143, 1) and "packed 0 of 1 ranks" in said
             assert list(job.iterdir()) == []
             return
         assert ended.returncode == -signal.SIGKILL

@@ -20,6 +20,7 @@ import program
 import pytest
 
 from nsystui.exports.demo import TrainingJob
+from nsystui.store import seals
 
 _ANSWERED = ("--format", "csv")
 _FEW = [("overview",), ("kernels",), ("nvtx",), ("recipe", "nvtx_gpu_proj_trace")]
@@ -30,11 +31,11 @@ _ON_DEMAND = [("kernels",), ("overview",), ("memory",), ("api",), ("nccl",), ("s
 _ASKED = {"few": _FEW[:3], "packed": _PACKED, "columns": _ON_DEMAND}
 
 _opened: set[str] = set()
-_is_listening = [False]
+_is_listening: list[bool] = []
 
 
 def _listen(event: str, given: tuple[object, ...]) -> None:
-    if _is_listening[0] and event == "open" and isinstance(given[0], str | Path):
+    if _is_listening and event == "open" and isinstance(given[0], str | Path):
         _opened.add(str(given[0]))
 
 
@@ -95,9 +96,9 @@ def _filled(place: Path, asked: list[tuple[str, ...]]) -> Filled:
     assert not program.failures(list(cache.right.values()))
     for words in asked:
         _opened.clear()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(_is_listening, 0, True)
-            again = cache.ask(words)
+        _is_listening.append(True)
+        again = cache.ask(words)
+        _is_listening.clear()
         assert again.out == cache.right[words].out
         cache.reads[words] = set(_opened)
     return cache
@@ -218,6 +219,58 @@ def test_the_whole_pack_of_another_report(cache):
     ran = [cache.ask(words) for words in cache.right]
     assert not program.failures(ran)
     assert [one.words[0] for one in ran if one.out != cache.right[one.words[: -len(cache.files) - 2]].out] == []
+
+
+def _result(head: bytes, rest: bytes = b"") -> bytes:
+    """A result as the cache has it: the length of its head, that in JSON, and the bytes of arrays."""
+    return len(head).to_bytes(4, "little") + head + rest
+
+
+SEALED = {
+    "nothing": b"",
+    "no JSON": _result(b'{"value'),
+    "too deep": _result(b"[" * 100_000),
+    "too many digits": _result(b'{"value": ' + b"9" * 5_000 + b"}"),
+    "a number": _result(b'{"value": 5}'),
+    "a list": _result(b'{"value": [1, "x"]}'),
+    "a number for each table": _result(b'{"value": {"kernels": 1e999, "answer": [], "title": 1}}'),
+    "too few bytes": _result(b'{"arrays": [["starts", "<i8", "<i8", 1000]]}', bytes(80)),
+    "no arrays": _result(b'{"arrays": 5}'),
+    "arrays of objects": _result(b'{"arrays": [["starts", "|O", "|O", 1]]}', bytes(8)),
+}
+"""What a file may hold that is no result of any question."""
+
+
+@pytest.mark.campaign
+def test_a_good_seal_over_something_else(cache, monkeypatch):
+    """It is computed anew, and the file is gone or right afterwards."""
+    keys: dict[Path, str] = {}
+    read = seals.read
+
+    def noted(file: Path, key: str) -> memoryview | None:
+        keys[file] = key
+        return read(file, key)
+
+    monkeypatch.setattr(seals, "read", noted)
+    for words in cache.right:
+        cache.ask(words)
+    chance, failed, done = random.Random(campaign.SEED), [], 0
+    kept = [[file for file in files if file in keys and cache.readers(file)] for files in cache.kinds().values()]
+    for files in filter(None, kept):
+        for what in chance.sample(sorted(SEALED), campaign.cases(2)):
+            file = chance.choice(files)
+            words = cache.readers(file)[0]
+            seals.write(file, keys[file], [SEALED[what]], file.parent)
+            ran = cache.ask(words)
+            right, left = cache.right[words], seals.read(file, keys[file])
+            is_right = (ran.out, ran.err, ran.trouble) == (right.out, right.err, "")
+            if not is_right or (left is not None and bytes(left) == SEALED[what]):
+                failed.append(
+                    f"{file.relative_to(cache.place)} {what}: {' '.join(words)} {ran.err} {ran.trouble[-300:]}"
+                )
+            done += 1
+    assert not failed, f"{len(failed)} of {done}\n\n" + "\n\n".join(failed)
+    assert done > 3
 
 
 class TestPackedJob:

@@ -25,6 +25,7 @@ from nsystui.questions.nvtx.listing import nvtx_tree_table
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.nvtx.tree import NvtxTree
 from nsystui.questions.overview import job_facts, task_table
+from nsystui.store import seals
 from nsystui.store.cache import Cache
 from nsystui.store.results import Caps, Key, Memory, Results, json_array, json_of
 from nsystui.store.session import Session
@@ -321,3 +322,21 @@ class TestWhatIsMadeOfThem:
                 assert narrowed.ranges.selection == chosen
                 expected = NvtxTree.build(direct, "rank", fold_numbers=False)
                 assert nvtx_tree_table(narrowed).rows == nvtx_tree_table(expected).rows
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\2\0\0\0{", b'\x0d\0\0\0{"arrays": 5}', (200_000).to_bytes(4, "little") + b"[" * 200_000]
+)
+def test_a_good_seal_over_something_else_is_no_result_and_goes(tmp_path, content):
+    results = Results(("report",), tmp_path)
+    results.save("question", [1, 2])
+    (file,) = tmp_path.iterdir()
+    seals.write(file, Key(("report",), "question").text, [content], tmp_path)
+    assert results.load("question") is None and not file.exists()
+
+
+def test_a_result_that_its_reader_does_not_take_is_none_and_goes(tmp_path):
+    results = Results(("report",), tmp_path)
+    results.save("question", {"kernels": "many"})
+    assert results.load("question", read=lambda found: int(found["kernels"])) is None
+    assert list(tmp_path.iterdir()) == []

@@ -291,6 +291,7 @@ def test_a_storm_of_signals_leaves_the_terminal_as_it_was(job, unpacked, seed):
     [
         ("nsystui", "textual"),
         ("nsystui kernels", "argparse"),
+        in_campaign("nsystui kernels", "typing"),
         in_campaign("nsystui", "argparse"),
         in_campaign("nsystui", "asyncio"),
     ],
@@ -347,3 +348,22 @@ def test_a_stopped_job_that_the_shell_kills_is_gone(job, environment):
         terminal.send(b"kill %1; kill -CONT %1; wait %1; echo status $?\n")
         terminal.wait_for("status 143")
         assert modes_left(terminal.received) <= {BASH}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("number", range(campaign.cases(10)))
+def test_an_interrupt_while_the_program_starts_is_no_traceback_of_its_own(job, environment, number):
+    """Before it may say anything, Python's own start may print one."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nsystui", "kernels", *job],
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    time.sleep(random.Random(f"{campaign.SEED}-{number}").uniform(0, 0.5))
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode in (0, 130, -signal.SIGINT)
+    assert "nsystui/cli.py" not in said

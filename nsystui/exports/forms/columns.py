@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nsystui.base.errors import ExportError
+from nsystui.base.errors import ExportError, reason_of
+from nsystui.base.inputs import opened
 from nsystui.exports.forms.form import Advance, Form
 
 # Every export has one of these, and nothing else is called so.
@@ -30,7 +31,7 @@ def _write_parquet(directory: Path, target: Path, advance: Advance) -> None:
     import duckdb
 
     with duckdb.connect(config={"threads": 1}) as connection:
-        _write(directory, ".parquet", target, advance, lambda path: connection.from_parquet(str(path)))
+        _write(directory, ".parquet", target, advance, connection.from_parquet)
 
 
 def _write_arrow(directory: Path, target: Path, advance: Advance) -> None:
@@ -40,7 +41,7 @@ def _write_arrow(directory: Path, target: Path, advance: Advance) -> None:
         advice = "pip install 'nsystui[formats]', or export it with -t parquetdir or -t sqlite"
         raise ExportError(str(directory), "a directory of Arrow files, which needs pyarrow", advice) from None
 
-    def read(path: Path) -> Any:
+    def read(path: str) -> Any:
         try:
             return pyarrow.RecordBatchReader.from_batches(*_batches(pyarrow.ipc.open_file(path)))
         except pyarrow.ArrowInvalid:  # a stream, which has no footer
@@ -53,8 +54,11 @@ def _batches(file: Any) -> tuple[Any, Any]:
     return file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
 
 
-def _write(directory: Path, ending: str, target: Path, advance: Advance, read: Callable[[Path], Any]) -> None:
-    """Writes every table into the export, with the types of its columns; no row passes through Python."""
+def _write(directory: Path, ending: str, target: Path, advance: Advance, read: Callable[[str], Any]) -> None:
+    """Writes every table into the export, with the types of its columns; no row passes through Python.
+
+    ``read`` gets a name by which any library opens the file, whatever bytes its own name has.
+    """
     import adbc_driver_sqlite
     from adbc_driver_manager import AdbcConnection, AdbcDatabase, AdbcStatement
 
@@ -64,15 +68,14 @@ def _write(directory: Path, ending: str, target: Path, advance: Advance, read: C
         for number, path in enumerate(tables):
             advance(number / len(tables))
             try:
-                with AdbcStatement(connection) as statement:
+                with opened(path) as file, AdbcStatement(connection) as statement:
                     statement.set_options(**{"adbc.ingest.target_table": path.stem})
-                    statement.bind_stream(read(path))
+                    statement.bind_stream(read(f"/dev/fd/{file.fileno()}"))
                     statement.execute_update()
             except Exception as error:  # DuckDB's, pyarrow's and the driver's have no class in common
-                if isinstance(error, OSError) and error.errno is not None:
+                if isinstance(error, OSError) and error.errno is not None and error.filename != os.fspath(path):
                     raise
-                said = str(error).splitlines()[0] if str(error) else type(error).__name__
-                cause = f"{path.name} cannot be read: {said}"
+                cause = f"{path.name} cannot be read: {reason_of(error)}"
                 raise ExportError(str(directory), cause, "copy or export the directory again") from None
 
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from nsystui.base.errors import ExportError
+from nsystui.base.errors import ExportError, reason_of
+from nsystui.base.inputs import opened
 from nsystui.base.text import shell_word
 from nsystui.exports.forms.form import EXPORT_COMMAND, EXPORT_ENDINGS, Advance, Form, is_export, size_in
 
@@ -34,7 +35,7 @@ def _is_compressed(path: Path) -> bool:
 def _unpack(path: Path, target: Path, advance: Advance) -> None:
     # The errors of the libraries have no common class: EOFError, zlib.error, LZMAError, BadZipFile, ArrowInvalid …
     try:
-        with open(path, "rb") as packed, _opened(path, packed) as stream, open(target, "wb") as out:
+        with opened(path) as packed, _unpacked(path, packed) as stream, open(target, "wb") as out:
             total = max(os.fstat(packed.fileno()).st_size, 1)
             most = max(total * _MOST_TIMES, _SMALL)
             head = piece = stream.read(_HEAD)
@@ -54,12 +55,11 @@ def _unpack(path: Path, target: Path, advance: Advance) -> None:
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        cause = f"cannot be unpacked: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        raise ExportError(str(path), cause, "copy or compress it again") from None
+        raise ExportError(str(path), f"cannot be unpacked: {reason_of(error)}", "copy or compress it again") from None
 
 
 @contextmanager
-def _opened(path: Path, packed: IO[bytes]) -> Iterator[Any]:
+def _unpacked(path: Path, packed: IO[bytes]) -> Iterator[Any]:
     """The unpacked bytes as a stream."""
     if path.suffix == _ZIP:
         import zipfile

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
+from nsystui.base.inputs import opened
 from nsystui.base.text import shell_word
 
 EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")
@@ -56,7 +57,10 @@ def identity_of(path: Path, version: int) -> str:
     Raises ExportError where there is no such report.
     """
     try:
-        files = sorted(os.scandir(path), key=lambda entry: entry.name) if os.path.isdir(path) else [path]
+        is_directory = os.path.isdir(path)
+        files = sorted(os.scandir(path), key=lambda entry: entry.name) if is_directory else [path]
+        if not is_directory:
+            opened(path).close()
         states = []
         for file in files:
             status = file.stat()

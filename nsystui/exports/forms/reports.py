@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from nsystui.exports.forms.form import ELSEWHERE, RECORDING_ENDING, REPORT_ENDIN
 # What makes message sizes readable; older versions do not know these options.
 _WITH_PAYLOADS = ("--include-json=true", "--include-blobs=true")
 _IMPORTER = "QdstrmImporter"
+_SECONDS_BETWEEN = 0.1
 
 
 def nsys() -> str | None:
@@ -42,7 +44,7 @@ def _write_report(report: Path, target: Path, advance: Advance) -> None:
     for options in (_WITH_PAYLOADS, ()):
         command = [program, "export", "-t", "sqlite", "--force-overwrite=true", "-o", str(target), *options]
         # With the whole path, since a name may begin with a dash.
-        problem = _run([*command, str(report.absolute())], target)
+        problem = _run([*command, str(report.absolute())], target, advance)
         if not problem:
             return
     advice = ELSEWHERE if is_full(target) else f"try it by hand: {program} export --help"
@@ -57,7 +59,7 @@ def _write_recording(recording: Path, target: Path, advance: Advance) -> None:
         raise ExportError(str(recording), f"a recording, and {_IMPORTER} is not at hand to make its report", advice)
     report = target.with_name(f"{target.name}.nsys-rep")
     try:
-        problem = _run([program, "-i", str(recording.absolute()), "-o", str(report)], report)
+        problem = _run([program, "-i", str(recording.absolute()), "-o", str(report)], report, advance)
         if problem:
             advice = ELSEWHERE if is_full(target) else f"try it by hand: {program} --help"
             raise ExportError(str(recording), f"{_IMPORTER} failed: {problem}", advice)
@@ -67,14 +69,25 @@ def _write_recording(recording: Path, target: Path, advance: Advance) -> None:
             report.unlink()
 
 
-def _run(command: Sequence[str], target: Path) -> str:
-    """Runs a program that writes ``target``; what it said last if it failed. The keys of the user are not for it."""
-    import subprocess
+def _run(command: Sequence[str], target: Path, advance: Advance) -> str:
+    """Runs a program that writes ``target``; what it said last if it failed. The keys of the user are not for it.
 
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    if done.returncode == 0 and target.exists():
+    The program and its children are killed where ``advance`` raises.
+    """
+    from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+
+    with Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True) as program:
+        try:
+            while program.returncode is None:
+                with suppress(TimeoutExpired):
+                    out, err = program.communicate(timeout=_SECONDS_BETWEEN)
+                advance(0.0)
+        except BaseException:
+            os.killpg(program.pid, signal.SIGKILL)
+            raise
+    if program.returncode == 0 and target.exists():
         return ""
-    message = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace")
+    message = (err.strip() or out.strip()).decode("utf-8", "replace")
     return message.splitlines()[-1] if message else "no message"
 
 

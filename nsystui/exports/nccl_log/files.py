@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import cast
 
 from nsystui.base.errors import ExportError
+from nsystui.base.inputs import opened
 from nsystui.base.text import shell_word
 from nsystui.exports.discover import expanded, is_packed_report, natural_key
 
@@ -92,7 +93,7 @@ def open_log(name: str) -> Iterator[OpenLog]:
     try:
         if os.path.isdir(name):
             raise ExportError(name, "a directory", f"name the logs in it: {shell_word(name.rstrip('/'))}/*.log")
-        file = open(name, "rb")  # noqa: SIM115 - closed below
+        file = opened(name, is_pipe_allowed=True)
     except FileNotFoundError:
         advice = f"see what is there: ls -l {shell_word(os.path.dirname(name) or '.')}"
         raise ExportError(name, "no such file", advice) from None
@@ -151,9 +152,7 @@ def kind_of(name: str) -> FileKind | None:
     if is_packed_report(Path(name)):
         return FileKind.EXPORT
     try:
-        if not stat.S_ISREG(os.stat(name).st_mode):
-            return None
-        with open(name, "rb") as file:
+        with opened(name) as file:
             head = file.read(max(map(len, _HEADS_OF_NSYS)))
     except (OSError, ValueError):  # a name with a NUL in it is a ValueError
         return None

@@ -22,7 +22,7 @@ from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, WHOLE, Chains
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, Ints, Launches, Texts, has_launches, launch_parts, range_parts
 from nsystui.store import tables
 from nsystui.store.report import Report
-from nsystui.store.results import json_array, json_of, version_of
+from nsystui.store.results import as_arrays, json_array, json_of, version_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -94,11 +94,17 @@ class RangeColumns:
     def _found(self, question: str) -> Arrays | None:
         found = self._held.get(question)
         if found is None and self._is_kept(question):
-            found = self.session.results(self.report).load(self._file_of(question), version_of(_read))
-            if found is not None and self._is_small:
-                self.hold(_apart(found))
-                found = self._held[question]
+            results = self.session.results(self.report)
+            found = results.load(self._file_of(question), version_of(_read), partial(self._taken, question))
         return found
+
+    def _taken(self, question: str, found: Any) -> Arrays:
+        arrays = as_arrays(found)
+        if self._is_small:
+            made = _apart(arrays)
+            arrays = made[question]
+            self.hold(made)
+        return arrays
 
     @property
     def _is_small(self) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from nsystui.base.errors import ExportError
+from nsystui.base.inputs import opened
 from nsystui.exports.forms.form import Advance
 
 _EVENTS = "traceEvents"
@@ -25,6 +26,9 @@ _KEPT = 1 << 22
 _PIECE = 1 << 16
 _GZIP = b"\x1f\x8b"
 _ESCAPES = re.compile(rb"\\.", re.DOTALL)
+# ijson crashes on an integer that Python does not read.
+_MOST_DIGITS = 2_000
+_AS_DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 0 for byte in range(256))
 _FACTS = (
     "deviceProperties",
     "distributedInfo",
@@ -45,7 +49,7 @@ Event = Mapping[str, Any]
 def first_of_json(path: Path) -> bytes:
     """The first bytes of a file of JSON, unpacked; none of any other file. Never raises."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             head = file.read(_FIRST_BYTES)
         if head.startswith(_GZIP):  # which may be cut before this many bytes
             head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _FIRST_BYTES)
@@ -77,7 +81,7 @@ class Trace:
         """
         import ijson
 
-        with open(self.path, "rb") as packed, _unpacked(packed) as stream:
+        with opened(self.path) as packed, _unpacked(packed) as stream:
             self._size = max(os.fstat(packed.fileno()).st_size, 1)
             reader = _Pieces(self, packed, stream)
             try:
@@ -89,6 +93,8 @@ class Trace:
                 raise self.damaged(_CUT if reader.is_at_end else _said(error)) from None
             except ijson.JSONError as error:
                 raise self.damaged(_said(error)) from None
+            except ArithmeticError:
+                raise self.damaged("but a number in it has an exponent that is too large") from None
             except UnicodeDecodeError:
                 raise self.damaged("text that is no UTF-8") from None
             except EOFError:
@@ -150,6 +156,8 @@ class _Pieces:
         piece = self._stream.read(size)
         if size and not piece:
             self.is_at_end = True
+        if b"0" * _MOST_DIGITS in piece.translate(_AS_DIGITS):
+            raise self._trace.damaged(f"but a number in it has {_MOST_DIGITS:,} digits or more")
         if self._deepest(piece) > _DEEPEST:
             cause = f"but its JSON is nested more than {_DEEPEST} levels deep"
             raise self._trace.damaged(cause, "trace again: PyTorch's own is some ten levels deep")

@@ -15,7 +15,7 @@ def whole(value: Any) -> int | None:
         number = None if isinstance(value, bool) else value
     elif isinstance(value, str):
         number = int(value) if len(value) < 20 and value.removeprefix("-").isdecimal() else None
-    elif isinstance(value, Decimal) and value.is_finite() and abs(value) < _MOST and value == int(value):
+    elif isinstance(value, Decimal) and value.is_finite() and value.copy_abs() < _MOST and value == int(value):
         number = int(value)
     return number if number is not None and -_MOST < number < _MOST else None
 
@@ -28,7 +28,7 @@ def nanoseconds(value: Any) -> int | None:
         except InvalidOperation:
             return None
     if isinstance(value, Decimal):
-        time = round(value * 1000) if value.is_finite() and abs(value) < _MOST else _MOST
+        time = round(value * 1000) if value.is_finite() and value.copy_abs() < _MOST else _MOST
     elif isinstance(value, int) and not isinstance(value, bool):
         time = value * 1000
     else:
