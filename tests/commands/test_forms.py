@@ -239,3 +239,13 @@ def test_nsys_ends_with_the_program(tmp_path, monkeypatch, fake_nsys, command, n
         assert pipe.read() == ""  # as soon as nobody has it open any more
     assert process.returncode == 128 + number
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("command", ["kernels", "info"])
+def test_an_error_in_what_was_converted_names_what_the_user_named(refused, tmp_path, monkeypatch, fake_nsys, command):
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+    fake_nsys('echo no database > "$out"')
+    (tmp_path / "rank0.nsys-rep").write_bytes(b"QUADD")
+    said = refused(command, tmp_path / "rank0.nsys-rep", "--convert")
+    assert said.startswith(f"nsystui: {tmp_path / 'rank0.nsys-rep'}: converted, not a SQLite file (")
+    assert str(tmp_path / "cache") not in said

@@ -23,12 +23,12 @@ from nsystui.store.session import Session
 COUNT = sa.select(sa.func.count(), sa.func.sum(tables.kernels.c.start), sa.func.sum(tables.kernels.c.end))
 
 
-# Kills itself before the next change that Python makes in the directory, one change later each time.
+# Kills itself before the next change that Python makes in the directory, or is refused it, one change later each time.
 KILLS = """
 import os, shutil, signal
 import duckdb, numpy, pandas, sqlalchemy, program
 from nsystui.store import session
-place, step, words = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+place, step, how, words = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
 os.environ["NSYSTUI_CACHE_DIR"] = str(place)
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime"}
 
@@ -36,10 +36,13 @@ def die_at(number):
     left = [number]
     def hook(event, given):
         is_change = event in CHANGES or (event == "open" and given[2] & (os.O_WRONLY | os.O_RDWR))
-        if is_change and str(place) in str(given[0]):
+        if is_change and f"{place}/" in f"{given[0]}/":
             left[0] -= 1
-            if left[0] < 0:
+            if left[0] < 0 and how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if left[0] == -1:
+                struck.touch()
+                raise OSError(28, "No space left on device", str(given[0]))
     sys.addaudithook(hook)
 
 def run(kill_at, out):
@@ -49,24 +52,32 @@ def run(kill_at, out):
             die_at(kill_at)
         ran = program.run(*words)
         out.write_text(ran.out + ran.err + ran.trouble)
-        os._exit(bool(ran.trouble))
+        refused = ran.status == 2 and not ran.out and "No space left on device" in ran.err
+        warned = ran.out == right.out and ran.err.count("No space left on device") <= 2
+        os._exit(bool(ran.trouble) or not (refused or warned))
     return os.waitpid(child, 0)[1]
 
 def names():
     return sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.suffix != ".parquet")
 
-out = place.with_suffix(".txt")
+out, struck = place.with_suffix(".txt"), place.with_suffix(".struck")
+right = program.run(*words)
+shutil.rmtree(place)
 assert run(None, out) == 0, out.read_text()
 expected, there = out.read_text(), names()
 killed = 0
 while True:
     shutil.rmtree(place)
     out.unlink(missing_ok=True)
-    if run(killed, out) != signal.SIGKILL:
+    struck.unlink(missing_ok=True)
+    status = run(killed, out)
+    if status != signal.SIGKILL and not struck.exists():
         break
+    assert how == "kill" or status == 0, (killed, out.read_text())
     assert run(None, out) == 0, (killed, out.read_text())
     assert out.read_text() == expected, (killed, out.read_text())
-    assert names() == there, (killed, names(), there)
+    # Where an answer was given nothing but that is needed the next time.
+    assert names() == there or how == "fail" and ".partial-" not in str(names()), (killed, names(), there)
     killed += step
 print(killed)
 """
@@ -85,9 +96,25 @@ class TestKilled:
     )  # fmt: skip
     def test_at_every_stage(self, export, tmp_path, command, step):
         """At every so many of the changes."""
-        done = program.alone(KILLS, tmp_path / "cache", str(step), command, export, "--format", "csv")
+        done = program.alone(KILLS, tmp_path / "cache", str(step), "kill", command, export, "--format", "csv")
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) > 8
+
+    @pytest.mark.parametrize(
+        ("words", "step"),
+        [
+            ("kernels --format csv", 9),
+            *(pytest.param(words, campaign.step(step), marks=pytest.mark.campaign)
+              for words, step in (("kernels --format csv", 1), ("overview --format csv", 12), ("nvtx --format csv", 12),
+                                  ("export --trace PLACE/t.json --force", 8))),
+        ],
+    )  # fmt: skip
+    def test_a_change_that_is_refused_is_told_in_a_line(self, export, tmp_path, words, step):
+        """The answer is right, or why there is none is said; the next run answers right."""
+        place = tmp_path / "cache"
+        done = program.alone(KILLS, place, str(step), "fail", *words.replace("PLACE", str(place)).split(), export)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) > 0
 
     def test_what_a_living_process_writes_stays_and_what_another_machine_writes_does_for_a_day(self, tmp_path):
         mine, other = tmp_path / partial_name(), tmp_path / ".partial-00000000-99999999-abc"
