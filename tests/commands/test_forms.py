@@ -247,5 +247,7 @@ def test_an_error_in_what_was_converted_names_what_the_user_named(refused, tmp_p
     fake_nsys('echo no database > "$out"')
     (tmp_path / "rank0.nsys-rep").write_bytes(b"QUADD")
     said = refused(command, tmp_path / "rank0.nsys-rep", "--convert")
-    assert said.startswith(f"nsystui: {tmp_path / 'rank0.nsys-rep'}: converted, not a SQLite file (")
+    assert said.startswith(
+        f"nsystui: {tmp_path / 'rank0.nsys-rep'}: the export made of it cannot be opened: not a SQLite file ("
+    )
     assert str(tmp_path / "cache") not in said
