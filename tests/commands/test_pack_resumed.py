@@ -105,7 +105,7 @@ def test_what_is_there_of_another_export_or_otherwise_is_not_taken_for_packed(ru
     assert "before" not in refused("pack", export, "-o", job)
 
 
-@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("force", [True, pytest.param(False, marks=pytest.mark.campaign)])
 def test_an_interrupt_while_a_report_is_put_into_the_job_leaves_the_old_or_the_new_one(
     run, tmp_path, demo_job, monkeypatch, force
 ):

@@ -103,7 +103,7 @@ class TestKilled:
     @pytest.mark.parametrize(
         ("words", "step"),
         [
-            ("kernels --format csv", 9),
+            ("kernels --format csv", 27),
             *(pytest.param(words, campaign.step(step), marks=pytest.mark.campaign)
               for words, step in (("kernels --format csv", 1), ("overview --format csv", 12), ("nvtx --format csv", 12),
                                   ("export --trace PLACE/t.json --force", 8))),
