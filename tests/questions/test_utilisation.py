@@ -19,6 +19,7 @@ from synthetic import ExportWriter
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.demo import Process
 from nsystui.exports.demo import Session as Capture
+from nsystui.questions import derived
 from nsystui.questions.gpu import utilisation
 from nsystui.questions.gpu.device_time import Breakdown, DeviceLanes, total
 from nsystui.questions.gpu.metrics import metric_lanes, metric_sources
@@ -155,10 +156,10 @@ def test_reading_in_batches_changes_nothing(opened, tmp_path, monkeypatch):
     window = Window(100, 800)
     expected = [measures(lane) for lane in load(session).lanes(window, 1)]
     assert len(set(expected)) == 6
-    for rows, devices in ((10**6, 1), (10**6, 3), (50, 64), (130, 64)):
-        monkeypatch.setattr(utilisation, "_BATCH_ROWS", rows)
-        monkeypatch.setattr(utilisation, "_BATCH_DEVICES", devices)
-        assert [measures(lane) for lane in load(session).lanes(window, 1)] == expected, (rows, devices)
+    for rows, reports in ((10**6, 1), (10**6, 2), (50, 64), (130, 64)):
+        monkeypatch.setattr(derived, "_MOST_ROWS", rows)
+        monkeypatch.setattr(utilisation, "_REPORTS_AT_ONCE", reports)
+        assert [measures(lane) for lane in load(session).lanes(window, 1)] == expected, (rows, reports)
 
 
 def test_an_export_without_gpu_work_says_so_and_has_no_rows(opened, tmp_path):

@@ -23,7 +23,7 @@ from nsystui.exports.demo import NcclPayloads, TrainingJob
 from nsystui.questions.events.listing import EventList
 from nsystui.questions.host.stacks import stacks_of
 from nsystui.questions.tasks import ranked_tasks
-from nsystui.store import packing, reader, tables
+from nsystui.store import packing, tables
 from nsystui.store.cache import Cache
 from nsystui.store.packing import PackingCancelled, Progress
 from nsystui.store.report import Report
@@ -399,7 +399,7 @@ class TestChunks:
         [
             {"CHUNK_ROWS": 7},
             {"_BATCH_ROWS": 3},  # the driver settles the type of a column on the first, which may be NULLs only
-            {"_FEW_STRINGS": -1, "CHUNK_ROWS": 16},  # of many strings those of each chunk are looked up
+            {"CHUNK_ROWS": 16},
         ],
         ids=str,
     )
@@ -409,14 +409,14 @@ class TestChunks:
         assert self.everything(exports) == whole
 
     def set_sizes(self, monkeypatch: pytest.MonkeyPatch, **settings: int) -> None:
-        modules = {"CHUNK_ROWS": packing, "_BATCH_ROWS": opening, "_FEW_STRINGS": reader}
+        modules = {"CHUNK_ROWS": packing, "_BATCH_ROWS": opening}
         for name, value in settings.items():
             monkeypatch.setattr(modules[name], name, value)
 
     @pytest.mark.campaign
     @pytest.mark.parametrize(
         "settings",
-        [{"CHUNK_ROWS": 16, "_BATCH_ROWS": 3, "_FEW_STRINGS": -1}, {"CHUNK_ROWS": 1 << 18}],
+        [{"CHUNK_ROWS": 16, "_BATCH_ROWS": 3}, {"CHUNK_ROWS": 1 << 18}],
         ids=str,
     )
     def test_a_cache_gives_what_memory_gives_in_pieces_of_any_size(self, exports, whole, monkeypatch, cache, settings):
