@@ -34,7 +34,7 @@ EXAMPLES = """  nsystui pack rank*.sqlite -o packed
   nsystui pack rank_$SLURM_PROCID.sqlite -o packed
   nsystui pack node*.sqlite -o packed --ranks 'node\\d+_r(\\d+)'"""
 
-# So many small exports are packed as one run, which takes seconds: in all at most so many bytes.
+# Each run has a fixed cost, so small exports are packed together: at most this many, of this many bytes in all.
 _MOST_TOGETHER = 16
 _TOGETHER = 64 << 20
 
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         run.pack()
     except KeyboardInterrupt as interrupt:
         run.look_for_packed()
-        again = "packs all of them again" if arguments.force else "goes on"
+        again = "starts over" if arguments.force else "continues"
         raise KeyboardInterrupt(*interrupt.args, f"{run}; the same command {again}") from None
     for failure in run.failures:
         shared.complain(str(failure))
@@ -104,13 +104,13 @@ class _Run:
     paths: list[Path]
     failures: list[NsystuiError] = field(default_factory=list)
     _identities: dict[int, str] = field(default_factory=dict)
-    """Of the exports by their number, as they were before they were read."""
+    """The identity of each export before it was read, by its number."""
     _done: dict[int, Path] = field(default_factory=dict)
     """The reports in the job by the number of their export."""
     _ranks: list[ReportRanks] = field(default_factory=list)
-    """Those that this run has put there."""
+    """The ranks of the reports that this run has put there."""
     _waiting: set[int] = field(default_factory=set)
-    """The numbers of those that are read, and whose ranks only all reports together tell."""
+    """The numbers of the exports that are read, but whose ranks only all reports together tell."""
     _reports: list[Report] = field(default_factory=list)
     """All that this run has read."""
 
@@ -128,7 +128,7 @@ class _Run:
         return f"packed {len(self._done):,} of {len(self.paths):,} ranks"
 
     def look_for_packed(self) -> None:
-        """Finds the exports that are whole in the job, as they are now, and as they are to be."""
+        """Finds the exports that are packed already: unchanged since, with the same rank and what else is asked for."""
         from nsystui.questions.job_output import has_output
 
         def fits(report: JobReport) -> bool:
@@ -168,7 +168,7 @@ class _Run:
             shared.say_note(note)
 
     def _pack(self, exports: list[Export], session: Session, line: ProgressLine, ahead: RanksAhead | None) -> None:
-        """Packs exports, and puts those into the job whose rank is certain; without ``ahead``, they are all."""
+        """Packs exports, and puts those whose rank is certain into the job; without ``ahead`` all ranks are."""
         from nsystui.questions.job import Job
         from nsystui.questions.job_output import keep_output
         from nsystui.questions.packing import check_different, compute_first_answers, report_ranks
@@ -197,7 +197,7 @@ class _Run:
                 self._put(one, session)
 
     def _put(self, found: ReportRanks, session: Session) -> None:
-        """Puts a report into the job, and prints its line, whether or not anybody reads it."""
+        """Puts a report into the job and prints its line; a closed stdout does not end the packing."""
         from nsystui.output.stdout import print_lines
         from nsystui.store.packed_job import NewReport
 
@@ -220,7 +220,7 @@ class _Run:
 
 
 def _runs(exports: Sequence[Export], least: int) -> Iterator[list[Export]]:
-    """The exports in runs that are packed together: ``least``, or more small ones, since each run has its cost."""
+    """The exports in runs that are packed together: ``least`` exports, or more small ones."""
     run: list[Export] = []
     left = _TOGETHER
     for export in exports:

@@ -56,12 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
     for word in (*program, arguments.output, arguments.scratch or "", *capture):
         if isinstance(word, str) and safe_text(word) != word:
             raise UsageError(
-                f"record: {word!a} has characters that cannot be printed: put it into a script, record that"
+                f"record: {word!a} has characters that cannot be printed: put the command into a script and record that"
             )
     if arguments.small_overhead and not arguments.why_idle:
-        raise UsageError("record: --small-overhead goes with --why-idle, which takes the samples")
+        raise UsageError("record: --small-overhead needs --why-idle, which takes the samples")
     if arguments.launcher == "torchrun" and program[0].rpartition("/")[2] == "torchrun":
-        raise UsageError("record: --launcher torchrun prints torchrun itself: name what each rank runs, after --")
+        raise UsageError("record: --launcher torchrun adds torchrun itself: give the program of a rank after --")
     version = parse_version(arguments.nsys_version or _installed())
     if version is None and arguments.nsys_version:
         raise UsageError(f"--nsys-version {arguments.nsys_version}: such as 2024.5")

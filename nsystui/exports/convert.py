@@ -55,8 +55,8 @@ def convert(
         with suppress(FileNotFoundError), partial.open("rb") as file:
             size = max(size_in(file.read(100)), os.fstat(file.fileno()).st_size)
             if cap is not None and size > cap:
-                cause = f"an export of {size_words(size)} or more, and the cache may have {size_words(cap)}"
-                raise ExportError(str(path), cause, "NSYSTUI_CACHE_LIMIT allows more, or make the export yourself")
+                cause = f"its export takes {size_words(size)} or more, the limit of the cache is {size_words(cap)}"
+                raise ExportError(str(path), cause, "raise NSYSTUI_CACHE_LIMIT, or make the export yourself")
         advance(part)
 
     try:

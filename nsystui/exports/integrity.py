@@ -9,7 +9,7 @@ from typing import BinaryIO
 from nsystui.exports import opening
 
 _MOST_CHECKED = 4 << 30
-"""Bytes of an export of which every table that is read is checked: a larger one may not be in memory any more."""
+"""Exports of up to this many bytes are checked table by table once read: a larger one may have left the page cache."""
 
 
 def check_last(path: Path, connection: sqlite3.Connection, table: str, last: int) -> None:

@@ -36,7 +36,7 @@ _OF_THE_DISK = "disk I/O error"
 READ_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
-CHANGED = ("changed while it was read", "start again when nobody writes to it any more")
+CHANGED = ("changed while it was read", "run it again once nothing writes to the file")
 """Cause and advice of an input that is another one after it was read."""
 # Two changes within one tick of the kernel's clock bear the same time, ns.
 _TICK = 10_000_000
@@ -78,9 +78,9 @@ class ExportFile:
 
 
 def _look(path: Path) -> tuple[bytes, ExportFile]:
-    """The first bytes of a regular file, and its state.
+    """The first bytes of a regular file, and its state. Raises OSError.
 
-    It is opened for that: a network file system may tell an old state of a file that is not. Raises OSError.
+    Opens the file for that: a network file system may report an outdated state of a file that is not open.
     """
     with opened(path, buffering=0) as file:
         status = os.fstat(file.fileno())

@@ -46,7 +46,7 @@ _ADDRESS = re.compile(
     r"|(?<=\buser[=:])\s*[^\s,;]+|(?<=\busername[=:])\s*[^\s,;]+|(?<=\blogname[=:])\s*[^\s,;]+",
     re.IGNORECASE,
 )
-"""An address, of the network or of mail, and whatever is said to be a user."""
+"""A network or mail address, and what follows ``user=`` and the like."""
 _NAMING = frozenset({"host", "hostname", "report", "file", "process", "command", "path"})
 """The keys of the columns that hold such names, however short."""
 _OWN = frozenset({"key", "title", "method", "id", "severity", "kind", "under", "category", "version"})

@@ -67,7 +67,7 @@ def of_tasks(table: sa.FromClause, tasks: frozenset[Task]) -> Condition:
 
 
 def given(columns: Mapping[str, Sequence[int | str | None]]) -> sa.Select[Any]:
-    """Values as rows to join with. A column is one value of the query: any number of rows makes it no longer."""
+    """Rows to join with. Each column is bound as one array, so the text of the query does not grow with them."""
     return sa.select(*(_unnested(values).label(name) for name, values in columns.items()))
 
 

@@ -103,7 +103,7 @@ def left_out_note(reports: Sequence[Report]) -> str:
     told = []
     for text, words in (
         ("left out of {}, for their times cannot be: {}", _impossible),
-        ("names lost, for the table of strings of {} does not have them: {}", _nameless),
+        ("the string table of {} lacks the names of {}", _nameless),
     ):
         having = [report for report in reports if any(map(words, report.packed.left_out.values()))]
         found: dict[str, LeftOut] = {}

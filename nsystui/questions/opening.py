@@ -220,7 +220,7 @@ class Opener:
         directory = self.source.conversion_directory
         if directory is None or not isinstance(error, ExportError) or not Path(error.path).is_relative_to(directory):
             return error
-        return ExportError(str(export.path), f"converted, {error.cause}", error.advice)
+        return ExportError(str(export.path), f"the export made of it cannot be opened: {error.cause}", error.advice)
 
     def _converted(self, session: Session, path: Path) -> Path:
         """The export itself, or what is made of a report in another form, at low priority.

@@ -78,9 +78,10 @@ def _without_tasks(report: Report) -> ExportError:
 class RanksAhead:
     """The ranks that are certain while other reports of the job are still to be packed.
 
-    MPI and NCCL number a report by itself, but count only where they number all. ``numbers``, by the index of the
-    report, are those of ``source``, which numbers all reports, as far as that is known beforehand: ``is_whole`` where
-    environments are. A rank is certain where all that may count say the same.
+    The first source that numbers all reports gives the ranks. ``source`` is the one that does so according to what is
+    known before packing: names of files, and with ``is_whole`` the metadata of every export. ``numbers`` are its ranks
+    by the index of the report. MPI and NCCL number a report by itself, but whether they number all is known only in
+    the end: a rank is certain where every source that may still be the first gives the same.
     """
 
     numbers: Mapping[int, int]
@@ -88,7 +89,7 @@ class RanksAhead:
     is_whole: bool
     _in_communicators: set[int] = field(default_factory=set)
     _is_nccl_out: bool = False
-    """Whether NCCL does not number all reports: one has no rank of it, or two have the same."""
+    """Whether NCCL cannot number all reports: one has no rank in a communicator, or two have the same."""
 
     @classmethod
     def of(cls, paths: Mapping[int, Path]) -> RanksAhead:

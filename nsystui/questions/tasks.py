@@ -403,7 +403,7 @@ def by_file_name(names: Sequence[str]) -> Sequence[int]:
 
 
 def all_different(every: Iterable[Sequence[int | None]]) -> Sequence[int]:
-    """The first numbers of reports of which none is missing, and none is there twice; none where all are so."""
+    """The first of ``every`` in which no number is missing or repeated; empty where there is none."""
     for numbers in every:
         known = [number for number in numbers if number is not None]
         if len(set(known)) == len(numbers):

@@ -185,8 +185,8 @@ HEADER = b"SQLite format 3\0" + (4096).to_bytes(2, "big") + bytes(10) + (1 << 20
 NOT_EXPORTS = {
     b"": "no export in it",
     bytes(1 << 16): "no export in it",
-    HEADER: "100 times as large",
-    HEADER[:28] + bytes(9 << 18): "100 times as large",
+    HEADER: "100 times its size",
+    HEADER[:28] + bytes(9 << 18): "100 times its size",
     HEADER[:28] + (2).to_bytes(4, "big") + bytes(4064): "cannot be opened: cut short or still being written",
 }
 
@@ -208,7 +208,7 @@ def test_an_archive_that_the_cache_has_no_room_for_is_not_unpacked(refused, tmp_
     path = FORMS["gzip"](export, tmp_path)
     for words in (["kernels", path], ["pack", path, "-o", tmp_path / "job"]):
         said = refused(*words)
-        assert said.startswith(f"nsystui: {path}: an export of ") and "NSYSTUI_CACHE_LIMIT allows more" in said
+        assert said.startswith(f"nsystui: {path}: its export takes ") and "raise NSYSTUI_CACHE_LIMIT" in said
         assert left() == []
 
 
@@ -235,7 +235,7 @@ def test_nsys_ends_with_the_program(tmp_path, monkeypatch, fake_nsys, command, n
     with open(tmp_path / "pipe") as pipe:
         assert pipe.readline() == "running\n"
         process.send_signal(number)
-        how_far = ": packed 0 of 1 ranks; the same command goes on" if command.startswith("pack") else ""
+        how_far = ": packed 0 of 1 ranks; the same command continues" if command.startswith("pack") else ""
         assert process.communicate() == (None, f"nsystui: interrupted{how_far}\n")
         assert pipe.read() == ""  # as soon as nobody has it open any more
     assert process.returncode == 128 + number

@@ -75,7 +75,7 @@ def test_an_interrupted_run_leaves_whole_ranks_and_the_next_one_packs_the_others
     texts = []
     monkeypatch.setattr(ProgressLine, "show", lambda self, describe, done=0: texts.append(self.head + describe()))
     ended = run("pack", *exports, "-o", job)
-    assert (ended.status, ended.err) == (130, "nsystui: interrupted: packed 2 of 3 ranks; the same command goes on\n")
+    assert (ended.status, ended.err) == (130, "nsystui: interrupted: packed 2 of 3 ranks; the same command continues\n")
     assert [line.split("  ")[0] for line in ended.out.splitlines()] == ["rank 0", "rank 1"]
     assert sorted(os.listdir(job / "reports")) == ["rank=0", "rank=1"] and not list(job.glob(".*"))
     for done in range(3):
@@ -249,7 +249,7 @@ def test_however_a_run_is_ended_the_next_one_completes_it(run, tmp_path, demo_jo
         if how == signal.SIGKILL:
             assert ended.returncode == -how
         else:
-            text = f"nsystui: interrupted: packed {there} of 4 ranks; the same command goes on\n"
+            text = f"nsystui: interrupted: packed {there} of 4 ranks; the same command continues\n"
             assert (ended.returncode, said) == (128 + how, text) and not list(job.glob(".*"))
         resumed = run("pack", *demo_job, "-o", job)
         assert (resumed.status, resumed.out.count("\n")) == (0, 4 - there) and not list(job.glob(".*"))

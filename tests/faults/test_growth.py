@@ -61,7 +61,7 @@ def test_only_the_streams_with_the_most_operations_have_lanes_and_the_others_are
     path = synthetic.crowded_export(tmp_path / "crowded.sqlite", kernels=11, streams=5)  # the first stream has a third
     rows, said = _rows(path, "timeline", "--all-lanes")
     assert {row["Strm"] for row in rows} - {""} == {"100", "101"}
-    assert "rank 0: 3 more streams have no lane, the 2 with the most operations have one" in said
+    assert "rank 0: the 2 streams with the most operations have lanes, 3 others have none" in said
 
 
 _CASES = [

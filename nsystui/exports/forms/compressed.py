@@ -20,7 +20,7 @@ _ZIP = ".zip"
 _ENDINGS = (".gz", ".zst", ".xz", ".bz2")
 _PIECE = 1 << 22
 _HEAD = 100
-# The best compression leaves an eighth of an export. Of a few bytes nobody has to be protected.
+# Real exports compress to an eighth at best. What unpacks to less than _SMALL bytes does no harm.
 _MOST_TIMES = 100
 _SMALL = 1 << 26
 _MADE_BY = f"nsystui opens what this writes, compressed: {EXPORT_COMMAND} FILE.nsys-rep"
@@ -40,12 +40,10 @@ def _unpack(path: Path, target: Path, advance: Advance) -> None:
             most = max(total * _MOST_TIMES, _SMALL)
             head = piece = stream.read(_HEAD)
             if not is_export(head):
-                raise ExportError(
-                    str(path), "no export in it: what is unpacked does not begin as SQLite does", _MADE_BY
-                )
+                raise ExportError(str(path), "no export in it: the unpacked content is not SQLite", _MADE_BY)
             while piece:
                 if max(size_in(head), out.tell() + len(piece)) > most:
-                    cause = f"more than {_MOST_TIMES} times as large when it is unpacked, which no export is"
+                    cause = f"it unpacks to more than {_MOST_TIMES} times its size, which no export does"
                     raise ExportError(str(path), cause, "compress the export again")
                 out.write(piece)
                 advance(min(packed.tell() / total, 1.0))

@@ -73,13 +73,13 @@ def identity_of(path: Path, version: int) -> str:
 
 
 def size_in(head: bytes) -> int:
-    """The size of an export in bytes as its first 100 bytes say it; 0 where they do not, or are no export's."""
+    """The size of an export in bytes that its header, the first 100 bytes, states; 0 without one."""
     page_size = int.from_bytes(head[16:18], "big")
     return (65536 if page_size == 1 else page_size) * int.from_bytes(head[28:32], "big") if is_export(head) else 0
 
 
 def is_export(head: bytes) -> bool:
-    """Whether a file that begins so is one of SQLite."""
+    """Whether ``head`` is the beginning of a SQLite file."""
     return head.startswith(_MAGIC)
 
 

@@ -217,8 +217,8 @@ def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
         yield "only the selected streams: idle is the time in which none of them worked"
     for made_of in dict.fromkeys(report.metadata.made_of for report in reports if report.metadata.made_of):
         yield (
-            f"without a selected time, 100 % of a {made_of} is from its first event to its last, on CPU and GPU, also "
-            "outside of its steps: all of it without GPU work is idle"
+            f"100 % of a {made_of} is the time from its first event to its last, also outside of its steps, unless a "
+            "time is selected: all of it without GPU work is idle"
         )
 
 

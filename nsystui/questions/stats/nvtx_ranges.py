@@ -57,7 +57,7 @@ class Trace:
 
 
 MOST_AROUND = 100
-"""The levels that a text shows of a range: chains of thousands would be gigabytes, with all of them for each range."""
+"""The levels of a range that its texts show: with all levels of deep chains they would take gigabytes."""
 
 
 def stacks(indices: Sequence[int], parent: Ints, row: Ints) -> list[str]:

@@ -461,8 +461,8 @@ class Timeline:
                 inside = self._inside(item.task, wait=False)
                 if inside is not None and inside.other_streams:
                     found.append(
-                        f"rank {item.rank}: {inside.other_streams:,} more streams have no lane, the {MOST_STREAMS:,} "
-                        "with the most operations have one"
+                        f"rank {item.rank}: the {MOST_STREAMS:,} streams with the most operations have lanes, "
+                        f"{inside.other_streams:,} others have none"
                     )
         return tuple(found)
 

@@ -38,7 +38,7 @@ _FACTS = (
 )
 _CUT = "cut short: the JSON ends in the middle"
 _DEEPEST = 200
-"""The most objects and lists that lie in one another: each level costs memory, and PyTorch writes some ten."""
+"""The deepest nesting of JSON that is read: each level costs memory, and PyTorch writes about ten."""
 _STEPS = bytes.maketrans(b"{[}]", b"\1\1\xff\xff")
 _NO_STEPS = bytes(set(range(256)) - set(b"{[}]"))
 _COPY = "copy it again; a job that died while it wrote the trace leaves no whole one"
@@ -160,7 +160,7 @@ class _Pieces:
             raise self._trace.damaged(f"but a number in it has {_MOST_DIGITS:,} digits or more")
         if self._deepest(piece) > _DEEPEST:
             cause = f"but its JSON is nested more than {_DEEPEST} levels deep"
-            raise self._trace.damaged(cause, "trace again: PyTorch's own is some ten levels deep")
+            raise self._trace.damaged(cause, "trace it again: PyTorch writes about ten levels")
         self._trace.take(piece, self._packed.tell())
         return piece
 
