@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from nsystui.base.errors import DamagedError, ExportError
 from nsystui.exports.partial_files import remove
@@ -38,11 +37,7 @@ def remember_damage(results: Results, causes: Mapping[str, str]) -> None:
 
 def known_damage(results: Results) -> dict[str, str]:
     """The causes for which other questions about an export were refused, by native table."""
-    return results.load(_KNOWN, read=_causes) or {}
-
-
-def _causes(found: Any) -> dict[str, str]:
-    return {str(table): str(cause) for table, cause in found.items()}
+    return results.load(_KNOWN, read=lambda found: {str(table): str(cause) for table, cause in found.items()}) or {}
 
 
 def damage_line(path: Path, causes: Mapping[str, str]) -> str:
