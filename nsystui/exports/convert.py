@@ -71,6 +71,7 @@ def convert(
         except ExportError as error:
             cause = f"the export made of it cannot be opened: {error.cause}"
             raise ExportError(str(path), cause, error.advice) from None
+        (target.parent / opening.MADE_FROM).write_bytes(os.fsencode(path.absolute()))
         os.replace(partial, target)
     except OSError as error:
         raise ExportError(str(path), f"cannot be exported: {error.strerror or error}", ELSEWHERE) from None
@@ -94,4 +95,6 @@ def _leave_nothing_half(partial: Path) -> None:
         for file in partial.parent.glob(f"{partial.name}*"):  # SQLite may keep a journal beside it
             file.unlink()
     with suppress(OSError):
+        if os.listdir(partial.parent) == [opening.MADE_FROM]:
+            (partial.parent / opening.MADE_FROM).unlink()
         partial.parent.rmdir()

@@ -38,6 +38,8 @@ READ_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 CHANGED = ("changed while it was read", "run it again once nothing writes to the file")
 """Cause and advice of an input that is another one after it was read."""
+MADE_FROM = ".made-from"
+"""The file beside an export in the cache that says what it was made from."""
 # Two changes within one tick of the kernel's clock bear the same time, ns.
 _TICK = 10_000_000
 
@@ -74,7 +76,7 @@ class ExportFile:
 
     def _refuse_another(self) -> None:
         if not self.is_unchanged:
-            raise ExportError(str(self.path), *CHANGED) from None
+            raise ExportError(named(self.path), *CHANGED) from None
 
 
 def _look(path: Path) -> tuple[bytes, ExportFile]:
@@ -90,6 +92,14 @@ def _look(path: Path) -> tuple[bytes, ExportFile]:
         head = file.read(100)
     state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return head, ExportFile(path, status.st_dev, state)
+
+
+def named(path: Path) -> str:
+    """The file that the user gave: the export itself, or what an export in the cache was made from."""
+    try:
+        return os.fsdecode((path.parent / MADE_FROM).read_bytes())
+    except OSError:
+        return str(path)
 
 
 def uri(path: Path) -> str:
@@ -119,12 +129,12 @@ def connect(path: Path) -> sqlite3.Connection:
 def corrupt(path: Path, error: Exception, table: str = "") -> ExportError:
     """The error for an export that SQLite cannot read, in the native ``table`` if that is known."""
     if lacking := shortage(error):
-        return ExportError(str(path), lacking)
+        return ExportError(named(path), lacking)
     text = "malformed database schema" if isinstance(error, UnicodeDecodeError) else reason_of(error)
     cause, advice = f"SQLite cannot read it: {text}", f"export it again: {EXPORT_COMMAND} FILE.nsys-rep"
     if _OF_THE_DISK in text:
-        return ExportError(str(path), cause, advice)
-    return DamagedError(str(path), _of_table(cause, table), advice, table)
+        return ExportError(named(path), cause, advice)
+    return DamagedError(named(path), _of_table(cause, table), advice, table)
 
 
 @contextmanager
@@ -157,7 +167,7 @@ def check(path: Path) -> ExportFile:
     Raises ExportError for what cannot be an export: missing, a directory or device, unreadable, empty, not SQLite,
     cut short, or still being written.
     """
-    name = str(path)
+    name = named(path)
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -184,7 +194,7 @@ def check(path: Path) -> ExportFile:
         raise _not_sqlite(path, head)
     _check_size(name, head, file.state[1])
     for suffix in ("-journal", "-wal"):
-        if size(name + suffix):
+        if size(str(path) + suffix):
             raise ExportError(
                 name, f"still being written: {path.name}{suffix} lies beside it", "wait for nsys export to finish"
             )

@@ -132,7 +132,9 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
                 raise opening.corrupt(path, sqlite3.DatabaseError(f"malformed database schema ({name})"))
         if _ALWAYS not in columns or not _TELLING & columns.keys():
             raise ExportError(
-                str(path), "a SQLite file, but not an Nsight Systems export", "nsys export -t sqlite FILE.nsys-rep"
+                opening.named(path),
+                "a SQLite file, but not an Nsight Systems export",
+                "nsys export -t sqlite FILE.nsys-rep",
             )
         with opened(path) as file:
             for name, root in roots.items():

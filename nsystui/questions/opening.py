@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsystui.base import resources
-from nsystui.base.errors import ExportError, NsystuiError
+from nsystui.base.errors import NsystuiError
 
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
@@ -168,7 +168,7 @@ class Opener:
         except PackingCancelled:
             return None
         except NsystuiError as error:
-            self._listener.failed(export.path, self._as_named(export, error))
+            self._listener.failed(export.path, error)
             return None
 
     def add(self, job: Job, exports: Sequence[Export], whole: bool = True, partly: bool = False) -> list[NsystuiError]:
@@ -209,18 +209,10 @@ class Opener:
         except PackingCancelled:
             return None
         except NsystuiError as error:
-            error = self._as_named(export, error)
             self._listener.failed(export.path, error)
             return error
         self._listener.ready(export.path, report)
         return None
-
-    def _as_named(self, export: Export, error: NsystuiError) -> NsystuiError:
-        """The error with the name that the user gave, where it is about what was converted."""
-        directory = self.source.conversion_directory
-        if directory is None or not isinstance(error, ExportError) or not Path(error.path).is_relative_to(directory):
-            return error
-        return ExportError(str(export.path), f"the export made of it cannot be opened: {error.cause}", error.advice)
 
     def _converted(self, session: Session, path: Path) -> Path:
         """The export itself, or what is made of a report in another form, at low priority.

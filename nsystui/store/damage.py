@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nsystui.base.errors import DamagedError, ExportError
+from nsystui.exports.opening import named
 from nsystui.exports.partial_files import remove
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles
 from nsystui.store.results import Results
@@ -45,7 +46,7 @@ def damage_line(path: Path, causes: Mapping[str, str]) -> str:
     if not causes:
         return ""
     why = "; ".join(causes.values())
-    return f"{path} is damaged, and what needs the damaged rows is refused: {why}; export it again"
+    return f"{named(path)} is damaged, and what needs the damaged rows is refused: {why}; export it again"
 
 
 def raise_of_damage(
@@ -70,6 +71,8 @@ def raise_of_damage(
             continue
         if cache is not None and files.directory.parent == cache.directory:
             remove(files.directory)
-            raise ExportError(str(path), "what the cache has of it was damaged", "it is removed: start again") from None
+            raise ExportError(
+                named(path), "what the cache has of it was damaged", "it is removed: start again"
+            ) from None
         name = "/".join(damaged[0].parts[-3:])
         raise ExportError(str(path), f"damaged: {name} is not what was written", "pack its export again") from None

@@ -13,6 +13,7 @@ from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.base.resources import LEAST_ADDRESSES, address_limit
 from nsystui.base.units import size_words
 from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.opening import named
 
 if TYPE_CHECKING:
     import duckdb
@@ -110,7 +111,7 @@ def memory_errors(limits: Limits, is_kept: bool, *paths: Path) -> Iterator[None]
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+        name = named(paths[0]) if len(paths) == 1 else f"{named(paths[0])} and {len(paths) - 1} more"
         cause, advice = _too_little(limits, refused=not _is_of_the_limit(error))
         if not is_kept:
             advice += ", or leave --no-cache out"

@@ -194,7 +194,7 @@ class OnDemand:
                             for table, found in self._read_source(export, source, fields, sinks, left_out):
                                 rows[table] += found
         except duckdb.OutOfMemoryException:
-            raise ExportError(str(self.path), "its columns do not fit into the memory allowed") from None
+            raise ExportError(opening.named(self.path), "its columns do not fit into the memory allowed") from None
         self._leave_out(left_out)
         return rows
 

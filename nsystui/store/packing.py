@@ -307,14 +307,14 @@ class Packer:
         except duckdb.InterruptException:
             raise PackingCancelled from None
         except duckdb.OutOfMemoryException:
-            raise ExportError(str(self.path), "its columns do not fit into the memory allowed") from None
+            raise ExportError(opening.named(self.path), "its columns do not fit into the memory allowed") from None
         except (duckdb.Error, OSError) as error:
             if self.is_cancelled():
                 raise PackingCancelled from None
             if _is_disk_trouble(error):
                 raise
             if lacking := shortage(error):
-                raise ExportError(str(self.path), lacking) from None
+                raise ExportError(opening.named(self.path), lacking) from None
             raise opening.corrupt(self.path, error) from None
 
     def _pack(self, tables: schema.Schema, facts: Metadata, payload: PayloadSchemas) -> PackedReport:

@@ -93,6 +93,7 @@ def test_an_interrupted_run_leaves_whole_ranks_and_the_next_one_packs_the_others
     assert fingerprint(job) == after
 
 
+@pytest.mark.campaign
 def test_what_is_there_of_another_export_or_otherwise_is_not_taken_for_packed(run, refused, tmp_path, demo_job):
     job, export = tmp_path / "job", tmp_path / "rank0.sqlite"
     shutil.copy(demo_job[0], export)
@@ -106,7 +107,8 @@ def test_what_is_there_of_another_export_or_otherwise_is_not_taken_for_packed(ru
     assert "before" not in refused("pack", export, "-o", job)
 
 
-@pytest.mark.parametrize("force", [True, pytest.param(False, marks=pytest.mark.campaign)])
+@pytest.mark.campaign
+@pytest.mark.parametrize("force", [True, False])
 def test_an_interrupt_while_a_report_is_put_into_the_job_leaves_the_old_or_the_new_one(
     run, tmp_path, demo_job, monkeypatch, force
 ):
@@ -168,7 +170,7 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("source", TOLD)
+@pytest.mark.parametrize("source", [pytest.param(one, marks=[pytest.mark.campaign] * (one != "MPI")) for one in TOLD])
 def test_a_rank_is_there_before_the_next_export_is_read(run, tmp_path, one_by_one, interrupted_at, source):
     exports = written(tmp_path / "in", TOLD[source])
     flags = ["--ranks", r"x(\d)"] * (source == "--ranks")

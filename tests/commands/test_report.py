@@ -408,7 +408,7 @@ def test_a_report_has_names_that_an_anonymous_one_has_to_hide(report, private_jo
 
 
 @pytest.mark.parametrize("with_baseline", [False, pytest.param(True, marks=pytest.mark.campaign)])
-@pytest.mark.parametrize("ending", ["html", "md"])
+@pytest.mark.parametrize("ending", ["html", pytest.param("md", marks=pytest.mark.campaign)])
 def test_an_anonymous_report_names_no_host_file_command_or_user(report, private_job, tmp_path, ending, with_baseline):
     words = (*private_job, *(("--baseline", private_job[0]) if with_baseline else ()))
     report(*words, "--anonymous", name=f"r.{ending}")

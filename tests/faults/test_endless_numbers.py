@@ -17,6 +17,7 @@ def export(tmp_path):
     return path
 
 
+@pytest.mark.campaign
 def test_commands_answer_whatever_numbers_are_in_the_texts_of_an_export(export, asked):
     edit(
         export,

@@ -6,6 +6,7 @@ The triage judges with the tables that can be read, and names the others and the
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import shutil
 from pathlib import Path
@@ -59,6 +60,15 @@ def test_whatever_meets_the_damage_names_the_table(export, command):
     assert refused.status == 2 and RUNTIME in refused.err
     (line,) = said(program.run("kernels", export, *CSV))
     assert RUNTIME in line
+
+
+def test_a_compressed_export_is_named_as_the_user_named_it(export, tmp_path):
+    packed = tmp_path / "rank0.sqlite.gz"
+    packed.write_bytes(gzip.compress(export.read_bytes(), 1))
+    for words in ("kernels", "api", "kernels", "info", "nvtx", "stats -r cuda_api_sum", "triage"):
+        ran = program.run(*words.split(), packed)
+        assert str(tmp_path / "cache") not in ran.err and (not said(ran) or str(packed) in ran.err), words
+    assert len(said(program.run("kernels", packed))) == 1
 
 
 def test_it_is_known_of_this_export_alone(export, whole):

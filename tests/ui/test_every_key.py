@@ -26,7 +26,7 @@ def ended(app) -> bool:
 @pytest.mark.findings
 async def test_a_row_is_copied_in_every_view_also_before_its_answer_is_there(demo_job, cache):
     async with running(demo_job[:1], cache, WIDE) as (app, pilot):
-        for tab in TABS:
+        for tab in TABS[::2]:  # the campaign presses every key everywhere
             tap(app, tab, "y")
             await pilot.press("y")
             for view in range(views(app)):

@@ -58,7 +58,7 @@ def scores(values: Sequence[float | None], measure: Measure) -> list[float | Non
     middle = float(np.nanmedian(known))
     off = known - middle
     spread = float(np.nanmedian(np.abs(off)))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         score = _NORMAL * off / spread
     is_small = np.abs(off) < max(measure.least, measure.share * abs(middle))
     score = np.where(is_small | (measure.only_high & (off < 0)), 0.0, score)
