@@ -5,6 +5,7 @@ import shlex
 import sqlite3
 from contextlib import closing
 
+import campaign
 import pytest
 from synthetic import cpu_only_export
 
@@ -13,7 +14,8 @@ from nsystui.exports.demo import PLANTED_SECRET
 
 class TestExport:
     @pytest.mark.parametrize(
-        ("flag", "name"), [("--trace", "job.json.gz"), ("--paraver", "job.prv"), ("--trace", "j.prv")]
+        ("flag", "name"),
+        campaign.first(1, [("--trace", "job.json.gz"), ("--paraver", "job.prv"), ("--trace", "j.prv")]),
     )
     def test_it_writes_once_and_says_how_much_on_which_clock(self, run, refused, demo_job, tmp_path, flag, name):
         words = ["export", flag, tmp_path / name, *demo_job[:2]]

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import campaign
 import pytest
 
 from nsystui.base.errors import NsystuiError
@@ -167,7 +168,7 @@ def test_exports_are_refused_before_anything_is_asked(refused, demo_job):
     assert "nsystui pack" in refused("kernels", "--dask", "tcp://127.0.0.1:9", demo_job[0], lines=1)
 
 
-@pytest.mark.parametrize("where", ["tcp://127.0.0.1:9", "nowhere", "{}/empty.json"])
+@pytest.mark.parametrize("where", campaign.first(1, ["tcp://127.0.0.1:9", "nowhere", "{}/empty.json"]))
 def test_no_scheduler(refused, packed, tmp_path, monkeypatch, where):
     monkeypatch.setattr(on_dask, "_CONNECTING", 0.5)
     (tmp_path / "empty.json").write_text("{}")

@@ -181,6 +181,7 @@ def test_a_rank_is_there_before_the_next_export_is_read(run, tmp_path, one_by_on
     assert resumed.status == 0 and resumed.out.startswith("rank 3 ") and resumed.out.endswith(f"({source})\n")
 
 
+@pytest.mark.campaign
 def test_ranks_in_groups_do_not_number_the_job(run, tmp_path, one_by_one):
     """The rank in the largest communicator is one within a group: so names decide, as of all exports together."""
     exports = written(tmp_path / "in", [{"nccl": number % 2, "name": f"_rank{number}"} for number in (3, 2, 1, 0)])

@@ -11,6 +11,7 @@ from nsystui.base.errors import ExportError
 from nsystui.exports.convert import convert as converted
 from nsystui.exports.forms import form_of
 from nsystui.exports.forms.reports import RECORDING, REPORT, importer
+from nsystui.exports.opening import MADE_FROM
 from nsystui.store.opened import open_export
 
 
@@ -74,7 +75,7 @@ def test_an_export_is_made_below_the_directory_under_the_name_of_the_report(tmp_
     assert tmp_path / "exports" in export.parents
     assert open_export(export).metadata.nsys_version
     assert os.listdir(report.parent) == [report.name]
-    assert os.listdir(export.parent) == [export.name]
+    assert sorted(os.listdir(export.parent)) == [MADE_FROM, export.name]
     ((*words, last),) = calls(log)
     assert words[:3] == ["export", "-t", "sqlite"]
     assert {"--include-json=true", "--include-blobs=true"} <= set(words)
@@ -196,7 +197,7 @@ def test_a_recording_becomes_a_report_and_then_an_export(tmp_path, fake_nsys):
     export = converted(recording, RECORDING, tmp_path / "cache" / "exports")
     assert export.name == "rank3.sqlite" and open_export(export).metadata
     assert calls(log)[0][-1].endswith(".nsys-rep")
-    assert [path.name for path in export.parent.iterdir()] == [export.name]
+    assert sorted(path.name for path in export.parent.iterdir()) == [MADE_FROM, export.name]
 
 
 def test_the_importer_is_found_in_the_installation_of_nsys(tmp_path, monkeypatch):

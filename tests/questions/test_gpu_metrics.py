@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import campaign
 import numpy as np
 import pytest
 from support import native, session_over
@@ -199,7 +200,7 @@ def pieces_of(job: Job, by: str, answer: list[dict[str, Any]]) -> Iterator[tuple
 KEYS = {"step": ("rank", "start"), "collective": ("collective", "message_size"), "range": ("name",)}
 
 
-@pytest.mark.parametrize("by", KEYS)
+@pytest.mark.parametrize("by", campaign.first(1, KEYS))
 def test_the_means_of_a_job_are_those_of_a_loop_over_its_samples(demo_session: Session, by: str) -> None:
     job, metric = Job(demo_session), "Tensor Active [Throughput %]"
     samples, answer = spans_of(job, metric), records(metric_means(job, Selection(), by))

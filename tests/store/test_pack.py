@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import campaign
 import pytest
 import sqlalchemy as sa
 import synthetic
@@ -51,7 +52,7 @@ NATIVE_ROWS = {
 }
 """Our tables, and the rows of NVIDIA's that are in them."""
 
-LARGE = 5_000_000
+LARGE = 1_000_000
 
 
 def rows_of(session: Session, table: sa.Table) -> list[tuple[Any, ...]]:
@@ -238,7 +239,7 @@ class TestNvtx:
 
 class TestNccl:
     @pytest.mark.parametrize("layout", NcclPayloads)
-    @pytest.mark.parametrize("schema", ["3.16.1", "3.25.0"])
+    @pytest.mark.parametrize("schema", campaign.first(1, ["3.16.1", "3.25.0"]))
     def test_payloads_of_both_forms_and_layouts_say_the_same(self, tmp_path, session, layout, schema):
         table = tables.nccl_calls.c
         for number, (json, binary) in enumerate([(True, False), (False, True), (True, True)]):

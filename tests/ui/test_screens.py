@@ -6,6 +6,7 @@ import csv
 import io
 import threading
 
+import campaign
 import jobs
 import pytest
 from jobs import WIDE, answer, cells, last_line, name_of_screen, press, resize, rested, running, screen_text, shown, tap
@@ -23,7 +24,7 @@ from nsystui.ui.screens.nccl_log import NcclLogScreen
 from nsystui.ui.widgets.lines import SidePanel
 from nsystui.ui.widgets.window_table import WindowTable
 
-REAL, FEW = real_exports(), ("cuda-graphs", "schema2021-no-metadata")
+REAL, FEW = real_exports(), ("schema2021-no-metadata",)
 
 
 def records(text: str) -> list[dict[str, str]]:
@@ -267,7 +268,9 @@ async def test_screens_keys_and_dialogs_that_overtake_each_other_end_in_one_plac
 
 @pytest.mark.parametrize(
     ("keys", "above"),
-    [("ctrl+p 4", ["Palette"]), ("ctrl+p enter escape 4", []), ("enter enter", ["KernelInstancesScreen"])],
+    campaign.first(
+        1, [("ctrl+p 4", ["Palette"]), ("ctrl+p enter escape 4", []), ("enter enter", ["KernelInstancesScreen"])]
+    ),
 )
 async def test_keys_faster_than_screens_open_end_in_one_place(job, cache, keys, above):
     async with running(job, cache, WIDE, "2") as (app, pilot):
