@@ -161,10 +161,22 @@ def parse_numbers(text: str, what: str) -> frozenset[int]:
 
 
 def parse_window(text: str, whole: Window) -> Window:
-    """``A:B`` as a window of job time; an end left out is that of ``whole``, which it includes. Raises UsageError."""
+    """``A:B`` as a window of job time; an end left out is that of ``whole``, which it includes.
+
+    Raises UsageError, also for a window that ends before ``whole`` or begins after it.
+    """
     start, colon, end = text.partition(":")
     if not colon:
         raise UsageError(f"time {text!r}: write A:B, such as 1.2s:1.5s")
     first = parse_duration(start) if start.strip() else whole.start
     # A window excludes its own end, but the last event of all may be a mark at that moment.
-    return Window(first, parse_duration(end) if end.strip() else max(whole.end + 1, first))
+    window = Window(first, parse_duration(end) if end.strip() else max(whole.end + 1, first))
+    if whole.end > whole.start and (window.start > whole.end or window.end < whole.start):
+        raise UsageError(f"nothing was recorded {window_words(window)}: the events are {window_words(whole)}")
+    return window
+
+
+def window_words(window: Window) -> str:
+    """``from 0.500 s to 0.600 s``, with as many digits as tell the two apart."""
+    digits = next((few for few in (3, 6) if not (window.start % 10 ** (9 - few) or window.end % 10 ** (9 - few))), 9)
+    return f"from {window.start / 1e9:.{digits}f} s to {window.end / 1e9:.{digits}f} s"

@@ -73,7 +73,7 @@ def _result(one: Finding) -> dict[str, Any]:
         "ranks": list(one.ranks) or None,
         "start_ns": one.window.start if one.window else None,
         "end_ns": one.window.end if one.window else None,
-        "under": one.under or None,
+        "symptom_of": one.under or None,
         "command": f"nsystui {one.door.command}",
     }
     identity = "/".join([one.id, *map(str, one.ranks[:1] if len(one.ranks) == 1 else ())])

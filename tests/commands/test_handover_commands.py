@@ -47,7 +47,7 @@ class TestExport:
         assert not list(tmp_path.iterdir())
 
     def test_a_selection_of_nothing_is_told_and_writes_nothing(self, run, demo_job, tmp_path):
-        done = run("export", "--trace", tmp_path / "job.json", demo_job[0], "--time", "900s:901s")
+        done = run("export", "--trace", tmp_path / "job.json", demo_job[0], "--filter", "no_such_name")
         assert done.status == 3 and "nothing in the selection" in done.err
         assert not list(tmp_path.iterdir())
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from synthetic import empty_export, training_job
+from synthetic import illnesses as ill
 
 from nsystui.exports.demo import TrainingJob
 
@@ -53,6 +54,15 @@ def test_json_has_the_findings_and_what_was_not_checked_and_a_script_may_fail_on
     # Fewer findings are shown, and all decide the status.
     few = run("triage", *stalled, "--top", "0", "--fail-on", "warning")
     assert few.status == 1 and "idle-gaps" not in few.out
+
+
+def test_json_names_the_cause_of_a_symptom_that_stands_below_it(run, tmp_path):
+    export = ill.first_use(tmp_path / "ill.sqlite").paths[0]
+    rows = run("triage", export, "--set", "gap_percent=1", "--set", "first_launch_percent=1", "--format", "json").json
+    places = {row["id"]: place for place, row in enumerate(rows)}
+    symptoms = {row["id"]: row["symptom_of"] for row in rows if row["symptom_of"]}
+    assert symptoms["idle-gaps"] == "first-launches"
+    assert all(places[cause] < places[symptom] for symptom, cause in symptoms.items())
 
 
 def test_the_report_has_the_evidence_as_tables(run, refused, stalled, tmp_path):

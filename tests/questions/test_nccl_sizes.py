@@ -201,6 +201,16 @@ class TestDurationsOfOneSize:
         assert any(format_value(Unit.BYTES, int(longest)) in note for note in answer.notes)
         assert sum(row[3] for row in answer.rows if row[0] is None) == (own["message_size"] == longest).sum()
 
+    def test_where_no_size_is_known_it_is_of_all_kernels(self, tmp_path):
+        program = Program(tmp_path / "program.sqlite")
+        for duration in (1_000, 3_000):
+            kernel(program, "AllReduce", duration)
+        job = program.job()
+        answer = durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", None)
+        job.close()
+        assert sum(row[3] for row in answer.rows if row[0] is None) == 2
+        assert "AllReduce of unknown message size" in answer.notes[0]
+
     def test_a_size_that_nothing_has_is_said_with_those_that_there_are(self, job):
         with pytest.raises(UsageError, match=r"no AllReduce kernel of 5 B.*there are .*4 MiB"):
             durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", 5)

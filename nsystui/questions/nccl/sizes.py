@@ -222,19 +222,18 @@ def durations_of_size(
     """The histogram of the durations of a collective's selected kernels of one size: of all ranks, then of each rank.
 
     The spans are the same for all, see `distribution`; the shares of each add up to 100 %. Without ``size`` (bytes) it
-    is the one whose kernels take the most time. The spans in which the times lie that nccl-tests ``reported`` of this
-    size are marked. Raises UsageError for a size that no kernel has.
+    is the one whose kernels take the most time, and where no size is known, all kernels. The spans in which the times
+    lie that nccl-tests ``reported`` of this size are marked. Raises UsageError for a size that no kernel has.
     """
     kernels = selected(pairing.kernels, selection)
-    kernels = kernels[(kernels["collective"] == collective) & kernels["message_size"].notna() & kernels["end"].notna()]
+    kernels = kernels[(kernels["collective"] == collective) & kernels["end"].notna()]
     sizes, spent = whole(kernels["message_size"]), whole(kernels["end"]) - whole(kernels["start"])
     there, number = np.unique(sizes, return_inverse=True)
     if size is None and len(there):
-        size = int(there[np.argmax(np.bincount(number, weights=spent))])
+        size = int(there[np.argmax(np.bincount(number, weights=np.where(sizes == NONE, 0, spent)))])
     elif size is not None and size not in there:
-        there_are = (
-            few([format_value(Unit.BYTES, one) for one in there.tolist()]) if len(there) else "none of known size"
-        )
+        known = [format_value(Unit.BYTES, one) for one in there[there != NONE].tolist()]
+        there_are = few(known) if known else "none of known size"
         raise UsageError(f"no {collective} kernel of {format_value(Unit.BYTES, size)}: there are {there_are}")
     is_own = sizes == size
     spent, of_rank = spent[is_own], whole(kernels["rank"])[is_own]
@@ -253,7 +252,8 @@ def durations_of_size(
         rows += [(rank, start, end, count, 100.0 * count / len(own), mark) for start, end, count, mark in spans]
     notes = nccl_notes(session, selection, ranks, pairing)
     if size is not None:
-        notes = (f"{collective} of {format_value(Unit.BYTES, size)}; rows without a rank are of all ranks", *notes)
+        of_size = f"of {format_value(Unit.BYTES, size)}" if size != NONE else "of unknown message size"
+        notes = (f"{collective} {of_size}; rows without a rank are of all ranks", *notes)
     if known:
         times = ", ".join(f"{format_value(Unit.DURATION, time)} {place}" for place, time in known)
         notes = (f"nccl-tests reported {times}", *notes)

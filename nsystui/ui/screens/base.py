@@ -713,6 +713,8 @@ class SelectionPrompts:
         self._ask("devices", spans(self._screen.selection.devices or ()), self._with_devices)
 
     def window(self) -> None:
+        from nsystui.base.selection import window_words
+
         if self._screen.has_job():
             window = self._screen.selection.window
             self._screen.prompt.ask(
@@ -720,7 +722,7 @@ class SelectionPrompts:
                 f"{_seconds(window.start)}:{_seconds(window.end)}" if window else "",
                 self._with_window,
                 self._screen.explorer.select,
-                lambda selection: _window_words(selection.window) if selection.window else "all time",
+                lambda selection: window_words(selection.window) if selection.window else "all time",
                 replaced=True,
             )
 
@@ -752,18 +754,9 @@ class SelectionPrompts:
         assert job is not None
         if not text.strip():
             return selection.with_window(None)
-        window, whole = parse_window(text, job.extent()), job.extent()
-        if window.start > whole.end or window.end < whole.start:
-            raise UsageError(f"nothing was recorded {_window_words(window)}: the events are {_window_words(whole)}")
-        return selection.with_window(window)
+        return selection.with_window(parse_window(text, job.extent()))
 
 
 def _seconds(time: int) -> str:
     """``0.5s``, exactly."""
     return f"{Decimal(time).scaleb(-9).normalize():f}s"
-
-
-def _window_words(window: Window) -> str:
-    """``from 0.500 s to 0.600 s``, with as many digits as tell the two apart."""
-    digits = next((few for few in (3, 6) if not (window.start % 10 ** (9 - few) or window.end % 10 ** (9 - few))), 9)
-    return f"from {window.start / 1e9:.{digits}f} s to {window.end / 1e9:.{digits}f} s"
