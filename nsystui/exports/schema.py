@@ -44,14 +44,16 @@ class Schema:
     """The tables of an export with their columns, and how far the rowids of the event tables go.
 
     ``efa_types`` are the types of generic events that come from AWS's EFA plugin. ``earliest`` is the least time that
-    an event can have, ns: ``EARLIEST``, unless nsys was told to shift the times. ``has_python_samples``: whether there
-    may be samples of Python among the NVTX marks.
+    an event can have, ns: ``EARLIEST``, unless nsys was told to shift the times. ``origin`` is subtracted from all
+    times: the start of the session, ns since the epoch, in an export whose times are UTC (``--ts-normalize``).
+    ``has_python_samples``: whether there may be samples of Python among the NVTX marks.
     """
 
     columns: Mapping[str, frozenset[str]]
     last_rowid: Mapping[str, int]
     efa_types: tuple[int, ...] = ()
     earliest: int = EARLIEST
+    origin: int = 0
     has_python_samples: bool = False
 
     def exists(self, table: str) -> bool:
@@ -84,8 +86,7 @@ class Schema:
         if not self.has_column(table, column):
             return NO_INTEGER
         # To SQLite text is greater than any number.
-        within = f'"{column}" BETWEEN {self.earliest} AND {LATEST}'
-        value = f'CAST("{column}" AS INTEGER)'
+        within, value = self._moment(column, self.earliest)
         return f'CASE WHEN {within} THEN {value} WHEN "{column}" IS NOT NULL THEN {LATEST + 1} END'
 
     def known_time(self, table: str, column: str) -> str:
@@ -95,7 +96,13 @@ class Schema:
         """
         if not self.has_column(table, column):
             return NO_INTEGER
-        return f'CASE WHEN "{column}" BETWEEN {-LATEST} AND {LATEST} THEN CAST("{column}" AS INTEGER) END'
+        within, value = self._moment(column, -LATEST)
+        return f"CASE WHEN {within} THEN {value} END"
+
+    def _moment(self, column: str, earliest: int) -> tuple[str, str]:
+        """SQL: whether a time from ``earliest`` on can be, and its value since the start of the session."""
+        within = f'"{column}" BETWEEN {self.origin + earliest} AND {self.origin + LATEST}'
+        return within, f'CAST("{column}" AS INTEGER)' + (f" - {self.origin}" if self.origin else "")
 
     def text(self, table: str, column: str) -> str:
         """SQL for the bytes of a text column; a missing column or a NULL is the empty string.
@@ -144,19 +151,29 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
                 if not is_accounted_for(file, root):
                     integrity.check_pages(path, connection, name, f"only {last[name]:,} rows")
         efa_types = efa_types_of(connection, columns)
-        earliest = -LATEST if _is_shifted(connection, columns) else EARLIEST
+        earliest = -LATEST if _set(connection, columns, "EXPORT_PARAM_TIME_SHIFT") else EARLIEST
+        is_normalized = _set(connection, columns, "EXPORT_PARAM_TIME_NORMALIZE")
+        origin = _session_start(connection, columns) if is_normalized else 0
         has_python_samples = "NVTX_EVENTS" not in without and _has_python_samples(connection, columns)
     except (*opening.READ_ERRORS, OSError) as error:
         raise opening.corrupt(path, error) from None
-    return Schema(columns, last, efa_types, earliest, has_python_samples)
+    return Schema(columns, last, efa_types, earliest, origin, has_python_samples)
 
 
-def _is_shifted(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> bool:
-    """Whether nsys was told to add something to all times (``--ts-shift``)."""
+def _set(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]], name: str) -> bool:
+    """Whether ``nsys export`` was given this parameter: ``--ts-shift``, ``--ts-normalize``."""
     if not columns.get("META_DATA_EXPORT", frozenset()) >= {"name", "value"}:
         return False
-    query = "SELECT 1 FROM META_DATA_EXPORT WHERE name = 'EXPORT_PARAM_TIME_SHIFT' AND value NOT IN ('', '0', 0)"
-    return connection.execute(query).fetchone() is not None
+    query = "SELECT 1 FROM META_DATA_EXPORT WHERE name = ? AND lower(value) NOT IN ('', '0', 'false')"
+    return connection.execute(query, (name,)).fetchone() is not None
+
+
+def _session_start(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> int:
+    """The start of the session, ns since the epoch; 0 where the export does not say it."""
+    if "utcEpochNs" not in columns.get("TARGET_INFO_SESSION_START_TIME", frozenset()):
+        return 0
+    row = connection.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
+    return row[0] if row is not None and isinstance(row[0], int) and 0 < row[0] < 1 << 62 else 0
 
 
 def _has_python_samples(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import shutil
+import sqlite3
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -92,6 +93,22 @@ class TestTimes:
         assert starts(export, whole) == []
         edit(export, "INSERT INTO META_DATA_EXPORT (name, value) VALUES ('EXPORT_PARAM_TIME_SHIFT', '-5000000000')")
         assert len(starts(export, whole)) == 200
+
+    def test_those_that_nsys_made_utc_are_those_since_the_session_began(self, tmp_path):
+        """``nsys export --ts-normalize``."""
+        (export,) = demo.TrainingJob(ranks=1, steps=2, layers=1).write(tmp_path)
+        asked = [(name, export, "--no-cache", "--format", "csv") for name in ("triage", "events", "gpu", "nvtx")]
+        expected = [program.run(*words).out for words in asked]
+        with closing(sqlite3.connect(export)) as connection:
+            columns = connection.execute(
+                "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table' AND "
+                "c.name IN ('start', 'end', 'timestamp') AND m.name NOT LIKE 'ANALYSIS%'"
+            ).fetchall()
+        utc = "(SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME)"
+        edit(export, *(f'UPDATE {table} SET "{column}" = "{column}" + {utc}' for table, column in columns))
+        edit(export, "UPDATE META_DATA_EXPORT SET value = 'true' WHERE name = 'EXPORT_PARAM_TIME_NORMALIZE'")
+        edit(export, "INSERT INTO META_DATA_EXPORT (name, value) VALUES ('EXPORT_PARAM_TIME_NORMALIZE', 'true')")
+        assert [program.run(*words).out for words in asked] == expected
 
     def test_all_of_a_table_may_be_left_out(self, export, whole):
         edit(export, f'UPDATE {KERNEL} SET start = NULL, "end" = NULL')
