@@ -98,7 +98,7 @@ GRAPH_LAUNCHES = _table(
 )
 API_CALLS = _table(
     "api_calls",
-    "CUDA runtime and driver calls, one row a call",
+    "CUDA runtime and driver calls",
     _CUDA,
     "row start end thread process correlation_id name:t versioned_name:t is_driver return_value chain",
 )

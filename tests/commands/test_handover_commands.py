@@ -7,7 +7,7 @@ from contextlib import closing
 
 import campaign
 import pytest
-from synthetic import cpu_only_export
+from synthetic import cpu_only_export, two_process_export
 
 from nsystui.exports.demo import PLANTED_SECRET
 
@@ -50,6 +50,11 @@ class TestExport:
         done = run("export", "--trace", tmp_path / "job.json", demo_job[0], "--filter", "no_such_name")
         assert done.status == 3 and "nothing in the selection" in done.err
         assert not list(tmp_path.iterdir())
+
+    def test_kinds_that_were_not_recorded_are_named(self, refused, tmp_path):
+        export = two_process_export(tmp_path / "rank0.sqlite")
+        said = refused("export", "--paraver", tmp_path / "job.prv", export, "--kinds", "sync,mpi", status=3)
+        assert "no CUDA synchronisations" in said and "no MPI calls" in said and "NVTX" not in said
 
 
 class TestNcu:

@@ -12,13 +12,13 @@ from nsystui.base.selection import Selection, Window
 from nsystui.questions.alignment import Alignment, ClockMode
 from nsystui.questions.conditions import Condition, is_launched_by, where
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.events.kinds import GPU_KINDS, EventKind
+from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
 from nsystui.questions.events.time_index import ByTable
 from nsystui.questions.job import Job
 from nsystui.questions.kernels import Names
 from nsystui.questions.time_window import selected_reports
 from nsystui.questions.trace.layout import Layout
-from nsystui.questions.trace.slices import KERNEL_FACTS, ON_CPU, Contents, bands, slices, with_calls
+from nsystui.questions.trace.slices import KERNEL_FACTS, ON_CPU, TRACED, Contents, bands, slices, with_calls
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -70,7 +70,7 @@ class Trace:
         layout = Layout.of(job, selection, there, parts)
         clock = (job.alignment or Alignment(ClockMode.UTC)).words(job.session.reports)
         span = _span(job.session, selection, there)
-        return cls(job.session, selection, there, names, layout, parts, span, clock, _notes(job, there))
+        return cls(job.session, selection, there, names, layout, parts, span, clock, _notes(job, contents, there))
 
     def host_slices(self) -> Batches:
         """Calls and ranges by start on each track, the longer first where two start at once.
@@ -231,15 +231,16 @@ def _with_nothing(query: sa.Select[Any], *names: str) -> sa.Select[Any]:
     return query.add_columns(*(sa.cast(sa.null(), sa.BigInteger).label(name) for name in names))
 
 
-def _notes(job: Job, contents: Contents) -> tuple[str, ...]:
+def _notes(job: Job, asked: Contents, there: Contents) -> tuple[str, ...]:
     """The notes of a trace: what the exports lack, and clocks that have nothing to do with each other."""
-    gpu = "" if contents.among(GPU_KINDS) else missing_note(job.session, tables.kernels)
-    api = "" if EventKind.API in contents.kinds else missing_note(job.session, tables.api_calls)
-    nvtx = "" if EventKind.NVTX in contents.kinds else missing_note(job.session, tables.nvtx_ranges)
-    apart = (
-        "" if job.shares_clock else "the reports are of different runs: their times have nothing to do with each other"
-    )
-    return tuple(note for note in (gpu, api, nvtx, apart) if note)
+    lacking = [kind for kind in asked.kinds if kind not in there.kinds]
+    if asked.kinds == TRACED:  # few jobs have all of it
+        lacking = [kind for kind in lacking if kind in (EventKind.API, EventKind.NVTX)]
+        lacking += () if there.among(GPU_KINDS) else (EventKind.KERNEL,)
+    notes = [missing_note(job.session, KIND_TABLES[kind].table) for kind in lacking]
+    if not job.shares_clock:
+        notes.append("the reports are of different runs: their times have nothing to do with each other")
+    return tuple(dict.fromkeys(filter(None, notes)))
 
 
 def _chosen(rows: sa.Subquery, fields: Sequence[str]) -> sa.Select[Any]:
