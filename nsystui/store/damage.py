@@ -18,10 +18,13 @@ _KNOWN = "damage"
 
 @contextmanager
 def remembered_damage(results: Results) -> Iterator[None]:
-    """Remembers the damage of an export that is met in the block."""
+    """Remembers the damage of an export that is met in the block; where it is known, the error names the table alone."""
     try:
         yield
     except DamagedError as error:
+        if error.table in known_damage(results):
+            cause = f"the answer needs {error.table}, which is damaged"
+            raise DamagedError(error.path, cause, error.advice, error.table) from None
         remember_damage(results, {error.table: error.cause})
         raise
 
