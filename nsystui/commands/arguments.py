@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageError
-from nsystui.base.selection import NameFilter, Selection, parse_numbers, parse_window
+from nsystui.base.selection import NameFilter, Selection, parse_numbers
 from nsystui.base.text import safe_text
 from nsystui.commands.configuration import CLOCKS, add_limits, config_of, default_cache, limits_of
 from nsystui.questions.numbering import numbering
@@ -128,7 +128,7 @@ def selection_of(arguments: argparse.Namespace, job: Job) -> Selection:
     if arguments.ranks and numbering(arguments.ranks) is None:
         chosen = chosen.with_tasks(job.tasks_of_ranks(parse_numbers(arguments.ranks, "ranks")))
     if arguments.time:
-        chosen = chosen.with_window(parse_window(arguments.time, job.extent()))
+        chosen = chosen.with_window(job.window(arguments.time))
     return Selection(
         chosen.window,
         chosen.tasks,

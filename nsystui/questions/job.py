@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from nsystui.base.errors import UsageError
-from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.selection import Selection, Task, Window, parse_window, window_words
 from nsystui.questions.tasks import RankedTask, ranked_tasks
 from nsystui.store.results import Key, Memory
 from nsystui.store.session import Session
@@ -102,6 +102,18 @@ class Job:
         from nsystui.questions.time_window import extent
 
         return extent(self.session, selection)
+
+    def window(self, text: str) -> Window:
+        """``A:B`` as a window of job time.
+
+        Raises UsageError, also for one before or after the sessions, in which nothing can have been recorded.
+        """
+        from nsystui.questions.time_window import extent
+
+        window, whole = parse_window(text, self.extent()), extent(self.session, _EVERYTHING, fit=False)
+        if whole.end > whole.start and (window.start > whole.end or window.end < whole.start):
+            raise UsageError(f"nothing was recorded {window_words(window)}, only {window_words(whole)}")
+        return window
 
     def busy(self, selection: Selection) -> BusyIntervals:
         """The busy intervals of every device for a selection, whatever its time window and name filter."""

@@ -18,7 +18,7 @@ _KNOWN = "damage"
 
 @contextmanager
 def remembered_damage(results: Results) -> Iterator[None]:
-    """Remembers the damage of an export that is met in the block; where it is known, the error names the table alone."""
+    """Remembers the damage of an export that is met in the block; of known damage the error names the table."""
     try:
         yield
     except DamagedError as error:

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 import synthetic
 from support import native_count
-from synthetic import HOSTILE_NAMES
+from synthetic import HOSTILE_NAMES, two_process_export
 
 from nsystui.commands import commands
 from nsystui.exports.demo import TrainingJob
@@ -358,3 +358,10 @@ def test_nothing_is_said_of_what_threads_still_hold_at_the_end():
     done = subprocess.run([sys.executable, "-c", ENDED_EARLY], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("nsystui: ")
+
+
+def test_a_window_beyond_the_sessions_is_refused_and_one_before_the_first_event_is_not(run, refused, tmp_path):
+    export = two_process_export(tmp_path / "rank0.sqlite")
+    said = refused("kernels", export, "--time", "900s:901s", lines=1)
+    assert said.startswith("nsystui: nothing was recorded from 900.000 s to 901.000 s, only from 0.000")
+    assert run("kernels", export, "--time", "0:1us").status == 0

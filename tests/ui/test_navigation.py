@@ -126,7 +126,7 @@ async def test_the_palette_opens_views_and_kernels_by_a_part_of_their_names(job,
 
 async def test_prompts_say_what_they_understand_and_refuse_a_selection_of_nothing(job, cache):
     async with running(job, cache, NARROW, "2") as (app, pilot):
-        for keys, said in ((("T", *"50s:60s"), "the events are"), (("D", "7"), "the devices are 0")):
+        for keys, said in ((("T", *"50s:60s"), "only from 0.000"), (("D", "7"), "the devices are 0")):
             assert (await press(pilot, *keys, "enter")).screen.prompt.is_open and app.selection.is_everything
             line_with(app, said)
             await pilot.press("escape")

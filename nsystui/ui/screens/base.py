@@ -748,13 +748,11 @@ class SelectionPrompts:
         return replace(self._screen.selection, devices=devices)
 
     def _with_window(self, text: str) -> Selection:
-        from nsystui.base.selection import parse_window
-
         job, selection = self._screen.job, self._screen.selection
         assert job is not None
         if not text.strip():
             return selection.with_window(None)
-        return selection.with_window(parse_window(text, job.extent()))
+        return selection.with_window(job.window(text))
 
 
 def _seconds(time: int) -> str:
