@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
     from nsystui.questions.alignment import Alignment, ClockMode
     from nsystui.questions.collectives.matching import Matching
+    from nsystui.questions.gpu.device_time import DeviceIntervals
     from nsystui.questions.gpu.utilisation import BusyIntervals
     from nsystui.questions.nccl.from_log import LogSizes
     from nsystui.questions.nccl.pairing import NcclPairing
@@ -120,6 +121,13 @@ class Job:
         wide = selection.with_window(None).with_name(None)
         busy = self.once(("busy", wide), lambda: self._load_busy(wide))
         return busy if selection.name is None else busy.without_name_filter()
+
+    def gpus(self, selection: Selection) -> tuple[DeviceIntervals, ...]:
+        """The busy intervals of every GPU, see `busy`: the devices of processes that share one together."""
+        from nsystui.questions.gpu.utilisation import gpus_of
+
+        wide = selection.with_window(None).with_name(None)
+        return self.once(("gpus", wide), lambda: gpus_of(self.session, self.busy(wide).devices))
 
     def _load_busy(self, wide: Selection) -> BusyIntervals:
         """Of reports that were there before, the intervals are: they are most of what a job of many ranks keeps."""

@@ -94,7 +94,7 @@ def device_budgets(
     whole = extents(job.session, chosen.with_window(None))
     steps = step_times(job.steps(step_name))
     found = []
-    for one in job.busy(chosen).devices:
+    for one in job.gpus(chosen):
         task = one.device.task.task
         worked = one.worked(whole[task.report])
         if worked is None or (steady is not None and task not in steady):

@@ -21,8 +21,11 @@ from nsystui.questions.efficiency.factors import Scaling, Sized, scalability
 from nsystui.questions.efficiency.result import Efficiency, efficiency
 from nsystui.questions.efficiency.tables import PARTS, breakdown_table, device_table
 from nsystui.questions.gpu.device_time import Breakdown, BusyParts, Device, DeviceIntervals, total
+from nsystui.questions.host.gaps import idle_time
 from nsystui.questions.job import Job
 from nsystui.questions.tasks import RankedTask
+from nsystui.questions.time_budget import device_budgets
+from nsystui.questions.triage.run import triage
 from nsystui.store.session import Session
 
 Opener = Callable[..., Session]
@@ -32,6 +35,7 @@ WINDOW = Window(10, 90)
 EVENTS = st.lists(st.tuples(st.sampled_from("KCMG"), st.integers(0, 100), st.integers(0, 30)), max_size=25)
 DEVICES = st.lists(EVENTS, min_size=1, max_size=4)
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+MS = 1_000_000
 START = 1_780_000_000_000_000_000
 
 
@@ -168,7 +172,25 @@ class TestJobs:
         assert [(spent.kernels, spent.busy, spent.time) for spent in found.spent] == [(80, 100, 100), (50, 50, 100)]
         assert found.device.parallel == 130 / 200
         assert breakdown_table(found).rows[1][0] == "0,1"
-        assert any("share a GPU count as one device: ranks 0, 1" in note for note in found.device_notes)
+        assert any("processes share a GPU (ranks 0, 1)" in note for note in found.notes)
+
+    def test_gaps_budget_and_triage_count_it_once_too(self, opened: Opener, tmp_path: Path):
+        """Two processes that take turns on the only GPU of a machine: each by itself would be idle half of the time."""
+        path = tmp_path / "shared.sqlite"
+        with ExportWriter(path, "3.7.2") as export:  # which does not say whose GPU is whose
+            export.gpu(0)
+            put(export, 100, [("K", time * MS, (time + 10) * MS) for time in range(0, 100, 20)])
+            put(export, 200, [("K", (time + 10) * MS, (time + 20) * MS) for time in range(0, 80, 20)])
+        job = Job(opened(path))
+        (budget,) = device_budgets(job, Selection())
+        assert budget.budget.compute == budget.budget.time == 90 * MS
+        assert idle_time(job, Selection()).idle == 0
+        found = triage(job)
+        assert (found.gpus, found.busy) == (1, 100) and "no-gpu-work" not in {one.id for one in found.findings}
+        assert {one.device.task.rank: one.busy_in(Window(0, 90 * MS)) for one in job.busy(Selection()).devices} == {
+            0: 50 * MS,
+            1: 40 * MS,
+        }
 
     def test_an_ordinal_alone_makes_no_shared_gpu(self, opened: Opener, tmp_path: Path):
         path = tmp_path / "visible.sqlite"

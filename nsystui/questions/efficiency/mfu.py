@@ -23,7 +23,7 @@ from nsystui.base.selection import Window
 from nsystui.base.text import whole_number
 from nsystui.exports.metadata import ALLOCATION_VARIABLE, SIZE_VARIABLES
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.efficiency.device import Gpu
+from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.ranks.steps import StepTimes
 from nsystui.questions.steps import Steps, TaskSteps
 from nsystui.store.report import Report
@@ -101,7 +101,9 @@ class Mfu:
         return self.achieved / self.peak.tflops
 
 
-def mfu(request: MfuRequest, steps: Steps, gpus: Sequence[Gpu], reports: Sequence[Report], window: Window) -> Mfu:
+def mfu(
+    request: MfuRequest, steps: Steps, gpus: Sequence[DeviceIntervals], reports: Sequence[Report], window: Window
+) -> Mfu:
     """The MFU of the steps that lie in ``window``, over the tasks that use ``gpus``."""
     tasks = {device.task.task for gpu in gpus for device in gpu.devices}
     times = [whole_steps(own, window) for task, own in steps.of_task.items() if task in tasks]
@@ -126,7 +128,7 @@ def whole_steps(steps: TaskSteps, window: Window) -> Times:
     return durations[(starts >= window.start) & (starts < window.end)]
 
 
-def _gpus(request: MfuRequest, gpus: Sequence[Gpu], reports: Sequence[Report]) -> tuple[int, str]:
+def _gpus(request: MfuRequest, gpus: Sequence[DeviceIntervals], reports: Sequence[Report]) -> tuple[int, str]:
     """The number of GPUs that share a step, and its source."""
     if request.gpus is not None:
         return request.gpus, f"GPUs that share a step: {request.gpus} (--gpus)"
@@ -149,11 +151,11 @@ def _number(report: Report, name: str) -> int | None:
     return whole_number(report.metadata.environment.get(name, ""), _MOST_PROCESSES)
 
 
-def _peak(request: MfuRequest, gpus: Sequence[Gpu]) -> tuple[Peak | None, str]:
+def _peak(request: MfuRequest, gpus: Sequence[DeviceIntervals]) -> tuple[Peak | None, str]:
     """The peak of each GPU, and where it is from."""
     if request.peak_tflops is not None:
         return Peak(request.peak_tflops, "--peak-tflops"), f"peak {request.peak_tflops:g} TFLOP/s (--peak-tflops)"
-    models = sorted({gpu.model or "" for gpu in gpus})
+    models = sorted({gpu.device.model or "" for gpu in gpus})
     if len(models) > 1:
         return None, f"no MFU: GPUs of several models ({', '.join(models)}), give --peak-tflops"
     if not models or not models[0]:

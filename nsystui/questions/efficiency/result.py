@@ -11,11 +11,11 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
-from nsystui.questions.efficiency.device import DeviceEfficiency, Gpu, Useful, gpus_of, unplaced
+from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, recorded_size
-from nsystui.questions.gpu.device_time import Breakdown
-from nsystui.questions.gpu.utilisation import BusyIntervals, recording_notes
+from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals
+from nsystui.questions.gpu.utilisation import BusyIntervals, recording_notes, unplaced
 from nsystui.questions.job import Job
 from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.time_window import extent, recorded, selected_reports, shares_clock
@@ -65,7 +65,7 @@ class Efficiency:
 
     window: Window
     useful: Useful
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[DeviceIntervals, ...]
     spent: tuple[Breakdown, ...]
     device: DeviceEfficiency
     host: HostEfficiency
@@ -87,9 +87,8 @@ def efficiency(job: Job, selection: Selection, useful: Useful = Useful.POP) -> E
     session = job.session
     window = common_window(session, selection)
     busy = job.busy(selection)
-    wide = selection.with_window(None).with_name(None)
-    gpus = job.once(("gpus", wide), lambda: gpus_of(session, busy.devices))
-    spent = tuple(gpu.intervals.breakdown(window) for gpu in gpus)
+    gpus = job.gpus(selection)
+    spent = tuple(gpu.breakdown(window) for gpu in gpus)
     calls = job.once(("host-calls", selection.tasks), lambda: host_calls(session, selection, job.ranks))
     host = HostEfficiency.of(host_times(calls, window))
     device_notes = tuple(_device_notes(job, busy, gpus, window, useful))
@@ -127,24 +126,20 @@ def steps_in(job: Job, found: Efficiency, name: str | None = None) -> int | None
 
 
 def _device_notes(
-    job: Job, busy: BusyIntervals, gpus: tuple[Gpu, ...], window: Window, useful: Useful
+    job: Job, busy: BusyIntervals, gpus: tuple[DeviceIntervals, ...], window: Window, useful: Useful
 ) -> Iterator[str]:
     if not gpus:
         return
     yield useful.words
-    if any(gpu.intervals.breakdown(window).graph for gpu in gpus):
+    if any(gpu.breakdown(window).graph for gpu in gpus):
         yield "whole CUDA graphs count as useful: NCCL and copies inside them cannot be told apart"
     size = recorded_size(job.session.reports)
     if size > len(job.ranks):
         yield f"{len(job.ranks)} of the {size} processes of the job are open: factors are of those alone"
     elif len(gpus) == 1:
         yield "one GPU: its load balance is 100 % whatever it did"
-    if not any(useful.time(gpu.intervals.breakdown(window)) for gpu in gpus):
+    if not any(useful.time(gpu.breakdown(window)) for gpu in gpus):
         yield "nothing useful ran: factors with nothing to divide by are 0, as in DLB"
-    shared = [gpu for gpu in gpus if len(gpu.devices) > 1]
-    if shared:
-        who = "; ".join(f"ranks {few_numbers(gpu.ranks)}" for gpu in shared[:3])
-        yield f"processes that share a GPU count as one device: {who}"
     if unplaced(job.session, gpus):
         yield "these exports do not say which GPU a process used: each process's device counts as a GPU of its own"
     yield from recording_notes(busy, window)

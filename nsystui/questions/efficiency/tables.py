@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, FILES_ONLY, HOST, PID, RANK, Column, Unit
-from nsystui.questions.efficiency.device import Gpu, Useful
+from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.factors import Factor, Scalability, device_factors, host_factors
 from nsystui.questions.efficiency.mfu import Mfu
 from nsystui.questions.efficiency.result import Efficiency
-from nsystui.questions.gpu.device_time import Breakdown, total
+from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals, total
 
 EVERYTHING = "all"
 """The word for the rank in the row over all GPUs."""
@@ -108,9 +108,9 @@ def breakdown_table(found: Efficiency) -> TableAnswer:
     return TableAnswer("breakdown", BREAKDOWN_COLUMNS, rows, len(rows), notes)
 
 
-def _place(gpu: Gpu) -> Row:
-    first = gpu.devices[0]
-    return ",".join(map(str, gpu.ranks)), first.device, first.gpu, gpu.model
+def _place(gpu: DeviceIntervals) -> Row:
+    first = gpu.device
+    return ",".join(map(str, gpu.ranks)), first.device, first.gpu, first.model
 
 
 def _spent_cells(spent: Breakdown, useful: Useful) -> Row:

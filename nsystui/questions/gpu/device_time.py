@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.selection import Selection, Window
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.questions.algebra.interval_blocks import (
     NO_BLOCKS,
@@ -241,13 +241,32 @@ def _exposed(kernels: Intervals, nccl: Intervals, memory: Intervals, graph: Inte
 
 @dataclass(frozen=True, eq=False)
 class DeviceIntervals:
-    """The busy times of one device by category, in job time."""
+    """The busy times of one device by category, in job time; of a GPU that several processes share, those of all.
+
+    ``device`` is that of the process with most busy time, ``others`` are those of the other processes.
+    """
 
     device: Device
     recorded: Window
     parts: BusyParts
     clock_offset: int = 0
     """The offset that was added to the report's own times, ns."""
+    others: tuple[Device, ...] = ()
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """What each process that used it calls it."""
+        return (self.device, *self.others)
+
+    @property
+    def tasks(self) -> frozenset[Task]:
+        """The processes that used it."""
+        return frozenset(device.task.task for device in self.devices)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that used it, in order."""
+        return tuple(sorted({device.task.rank for device in self.devices}))
 
     def breakdown(self, window: Window) -> Breakdown:
         """The totals inside ``window``; operations are cut at its edges."""

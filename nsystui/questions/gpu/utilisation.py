@@ -6,7 +6,7 @@ The intervals are read and merged once; every window and every number of bins is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers, which_of
 from nsystui.exports import canonical
+from nsystui.questions.algebra.interval_blocks import combined
+from nsystui.questions.algebra.intervals import merge
 from nsystui.questions.data_notes import recording_advice
 from nsystui.questions.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.gpu.device_time import (
@@ -74,9 +76,10 @@ class BusyIntervals:
         and up to 20 MB while they are kept.
         """
         version = session.version
-        devices = _devices(session, selection, selected_devices(session, selection, ranks), before)
+        devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), before))
         reports = selected_reports(session, selection)
-        busy = cls(version, tuple(devices), shares_clock(reports), tuple(_notes(reports, selection)))
+        notes = (*_notes(reports, selection), *_sharing_note(_by_gpu(session, devices)))
+        busy = cls(version, devices, shares_clock(reports), notes)
         return busy if selection.name is None else busy.without_name_filter()
 
     def without_name_filter(self) -> BusyIntervals:
@@ -110,6 +113,61 @@ class BusyIntervals:
         for item in self.devices:
             found.setdefault(item.device.task.task, []).append(item.device.gpu)
         return {task: None if None in numbers else " ".join(map(str, numbers)) for task, numbers in found.items()}
+
+
+def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[DeviceIntervals, ...]:
+    """The GPUs behind ``devices``, in their order: those of several processes on one GPU together.
+
+    That is known where the exports name the same GPU for both (since schema 3.20), and within a report of a machine
+    that has a single GPU. The CUDA ordinal alone says nothing: under CUDA_VISIBLE_DEVICES it is 0 in every process.
+    """
+    return tuple(_together(same) for same in _by_gpu(session, devices))
+
+
+def _by_gpu(session: Session, devices: Iterable[DeviceIntervals]) -> list[list[DeviceIntervals]]:
+    reports = {report.index: report for report in session.reports}
+    found: dict[Hashable, list[DeviceIntervals]] = {}
+    for item in devices:
+        found.setdefault(_gpu_key(reports[item.device.task.task.report], item.device), []).append(item)
+    return list(found.values())
+
+
+def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
+    """Whether some of ``gpus`` could be one and the same for all that the exports say: same host and ordinal."""
+    reports = {report.index: report for report in session.reports}
+    places = [
+        (gpu.device.task.host, gpu.device.device)
+        for gpu in gpus
+        if _recorded_gpu(reports[gpu.device.task.task.report], gpu.device) is None
+    ]
+    return len(set(places)) < len(places)
+
+
+def _recorded_gpu(report: Report, device: Device) -> int | None:
+    """The machine's number of the GPU, where the export says it of this very process, or there is only one."""
+    facts, place = report.metadata, (device.task.pid, device.device)
+    known = next((one.gpu for one in facts.cuda_devices if (one.pid, one.device) == place), None)
+    return facts.gpus[0].gpu if known is None and len(facts.gpus) == 1 else known
+
+
+def _gpu_key(report: Report, device: Device) -> Hashable:
+    """The identity of a GPU: equal for devices that are the same one, of reports on one clock."""
+    number = _recorded_gpu(report, device)
+    if number is None:
+        return (device.task.task, device.device)
+    uuid = next((gpu.uuid for gpu in report.metadata.gpus if gpu.gpu == number), "")
+    return None if report.on_job_clock else report.index, uuid or (device.task.host or report.index, number)
+
+
+def _together(same: Sequence[DeviceIntervals]) -> DeviceIntervals:
+    """The work of several processes on one GPU, as that of one."""
+    if len(same) == 1:
+        return same[0]
+    names = ("kernels", "nccl", "memory", "graph")
+    parts = BusyParts.of(*(combined([getattr(item.parts, name) for item in same], merge) for name in names))
+    recorded = Window(min(item.recorded.start for item in same), max(item.recorded.end for item in same))
+    first, *others = sorted(same, key=lambda item: -item.busy_in(recorded))
+    return replace(first, recorded=recorded, parts=parts, others=tuple(item.device for item in others))
 
 
 def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
@@ -219,6 +277,15 @@ def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
         yield (
             f"100 % of a {made_of} is the time from its first event to its last, also outside of its steps, unless a "
             "time is selected: all of it without GPU work is idle"
+        )
+
+
+def _sharing_note(by_gpu: Iterable[Sequence[DeviceIntervals]]) -> Iterator[str]:
+    shared = [f"ranks {few_numbers({item.device.task.rank for item in same})}" for same in by_gpu if len(same) > 1]
+    if shared:
+        yield (
+            f"processes share a GPU ({'; '.join(shared[:3])}): what is told of one process is its own work; gaps, "
+            "budget, efficiency and triage count the GPU once"
         )
 
 

@@ -71,7 +71,7 @@ def idle_time(
     parts: list[str] = []
     profiler: dict[tuple[Task, str], int] = {}
     total = 0
-    for one in job.busy(chosen).devices:
+    for one in job.gpus(chosen):
         task, device = one.device.task.task, one.device.device
         worked, budget = one.worked(whole[task.report]), steady.get((task, device))
         if worked is None or budget is None:
@@ -276,7 +276,7 @@ def samples_in_gaps(job: Job, selection: Selection) -> str:
         return ""
     windows = extents(job.session, selection)
     gaps: dict[Task, Intervals] = {}
-    for one in job.busy(selection).devices:
+    for one in job.gpus(selection):
         task = one.device.task.task
         idle = one.gaps(windows[task.report]).whole()
         is_long = idle.ends - idle.starts >= LONG_GAP

@@ -232,8 +232,8 @@ def durations_of_size(
     if size is None and len(there):
         size = int(there[np.argmax(np.bincount(number, weights=np.where(sizes == NONE, 0, spent)))])
     elif size is not None and size not in there:
-        known = [format_value(Unit.BYTES, one) for one in there[there != NONE].tolist()]
-        there_are = few(known) if known else "none of known size"
+        sized = [format_value(Unit.BYTES, one) for one in there[there != NONE].tolist()]
+        there_are = few(sized) if sized else "none of known size"
         raise UsageError(f"no {collective} kernel of {format_value(Unit.BYTES, size)}: there are {there_are}")
     is_own = sizes == size
     spent, of_rank = spent[is_own], whole(kernels["rank"])[is_own]

@@ -91,8 +91,7 @@ class Case:
     @cached_property
     def devices(self) -> tuple[DeviceIntervals, ...]:
         """The GPUs that did anything."""
-        found = self.job.busy(self.chosen).devices
-        return tuple(one for one in found if one.busy_in(self.window_of(one)))
+        return tuple(one for one in self.job.gpus(self.chosen) if one.busy_in(self.window_of(one)))
 
     def waiting(self, cost: float) -> str:
         """``it waits 0.3 s of 2 s``, of the GPU or the GPUs."""
@@ -177,9 +176,10 @@ class Case:
     def computed(self) -> Mapping[Task, Computed]:
         """The kernels of each task with GPU work in its window, and their time."""
         times: dict[Task, int] = {}
-        for device in self.devices:
-            task = device.device.task.task
-            times[task] = times.get(task, 0) + device.breakdown(self.window_of(device)).kernels
+        for device in self.job.busy(self.chosen).devices:
+            task, spent = device.device.task.task, device.breakdown(self.window_of(device))
+            if spent.busy:
+                times[task] = times.get(task, 0) + spent.kernels
         table = tables.kernels
         query = (
             sa.select(table.c.report, table.c.process, sa.func.count())
@@ -188,6 +188,12 @@ class Case:
         )
         counts = {Task(report, process): count for report, process, count in self.job.session.rows(query)}
         return {task: Computed(counts.get(task, 0), time) for task, time in times.items()}
+
+    @cached_property
+    def gpu_of(self) -> Mapping[Place, Place]:
+        """The place that stands for a GPU, by each place of it: that of the process with most busy time."""
+        first = [((one.device.task.task, one.device.device), one) for one in self.devices]
+        return {(item.task.task, item.device): place for place, one in first for item in one.devices}
 
     @cached_property
     def host_copies(self) -> tuple[HostCopies, ...]:
@@ -258,7 +264,7 @@ _NO_DEVICE = -1
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """The union of the rows of each process (and device), job time, and how many rows these are."""
+    """The union of the rows of each process (or GPU, by `Case.gpu_of`), job time, and how many rows these are."""
 
     merged: dict[Place, Intervals]
     count: int
@@ -288,7 +294,8 @@ def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = ()
     count = 0
     for batch in case.job.session.array_batches(query):
         count += len(batch["start"])
-        for place, rows in places_in(batch):
+        for of_process, rows in places_in(batch):
+            place = case.gpu_of.get(of_process, of_process)
             parts.setdefault(place, []).append((batch["start"][rows], batch["end"][rows]))
     merged = {
         place: union(np.concatenate([start for start, _ in own]), np.concatenate([end for _, end in own]))

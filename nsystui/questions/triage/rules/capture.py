@@ -76,7 +76,7 @@ def _runs(case: Case) -> Iterator[Finding]:
 
 def _empty(case: Case) -> Iterator[Finding]:
     """Ranks without any GPU work."""
-    there = {one.device.task.task for one in case.devices}
+    there = {task for one in case.devices for task in one.tasks}
     without = [item.rank for item in case.ranks if item.task not in there]
     if without or not case.ranks:
         whose = rank_words(without, case.ranks) if case.ranks else "these exports"
