@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,8 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import HOST, PID, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
-from nsystui.exports.identifiers import pid_of
 from nsystui.questions.derived import of_each_report, rows_by_report
-from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, shares, window_notes
+from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, gpu_key, shares, window_notes
 from nsystui.questions.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
 from nsystui.questions.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
 from nsystui.store.report import Report
@@ -124,25 +123,20 @@ def _duration(session: Session) -> int | None:
 
 
 def _count_gpus(session: Session) -> int:
-    """GPUs that worked. One that several processes share counts once, where the export records the GPU of each.
+    """GPUs that worked; one that several processes share counts once."""
+    reports = {report.index: report for report in session.reports}
+    return len({gpu_key(reports[used.task.report], used.task, used.device) for used in used_devices(session)})
 
-    Before schema 3.20 it does not: the number in ``devices`` is then a guess that is wrong under
-    CUDA_VISIBLE_DEVICES, and each (process, device) counts (docs/exports.md#identifiers).
-    """
-    told = {
-        (report.index, known.pid, known.device) for report in session.reports for known in report.metadata.cuda_devices
-    }
-    hosts = {report.index: report.metadata.host for report in session.reports}
-    found: set[tuple[object, ...]] = set()
-    for used in used_devices(session):
-        report, process = used.task.report, used.task.process
-        if (report, pid_of(process), used.device) not in told:
-            found.add((report, process, used.device))
-        elif used.uuid:
-            found.add((used.uuid,))
-        else:
-            found.add((hosts[report] or report, used.gpu))
-    return len(found)
+
+def _assumed_gpus(session: Session, selection: Selection) -> Iterator[str]:
+    """The note on the column of GPUs where an export of a machine with several does not say who used which."""
+    for report in selected_reports(session, selection):
+        if not report.metadata.cuda_devices and len(report.metadata.gpus) > 1:
+            yield (
+                "not every export says which GPU a process used: the number is that of its CUDA device, which differs "
+                "under CUDA_VISIBLE_DEVICES"
+            )
+            return
 
 
 _COUNTED = {
@@ -188,7 +182,8 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
         place = (item.rank, item.host or None, busy.gpu_numbers(item.task))
         who = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
         rows.append((*place, *shares(spent.get(item.task)), *counted, *who))
-    return TableAnswer("overview", TASK_COLUMNS, rows, len(ranks), (*busy.notes, *window_notes(busy, windows)))
+    notes = (*busy.notes, *_assumed_gpus(session, selection), *window_notes(busy, windows))
+    return TableAnswer("overview", TASK_COLUMNS, rows, len(ranks), notes)
 
 
 def task_counts(

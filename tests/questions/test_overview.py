@@ -98,13 +98,19 @@ def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path):
     assert tasks_of(session, Selection(Window(100, 300))).cells("busy_percent") == [50, 0]
 
 
-@pytest.mark.parametrize(("schema", "gpus"), [("3.25.0", 1), ("3.7.2", 2)])
-def test_a_shared_gpu_counts_once_where_the_export_tells(opened: Opener, tmp_path: Path, schema: str, gpus: int):
+@pytest.mark.parametrize(("schema", "machine", "gpus"), [("3.25.0", 2, 1), ("3.7.2", 1, 1), ("3.7.2", 2, 2)])
+def test_a_shared_gpu_counts_once_where_the_export_tells(
+    opened: Opener, tmp_path: Path, schema: str, machine: int, gpus: int
+):
     with ExportWriter(tmp_path / "shared.sqlite", schema) as export:
-        export.gpu(0)
+        for number in range(machine):
+            export.gpu(number)
         for pid in (10, 20):
             export.cuda_device(gpu_process(export, pid, (0, 10)), cuda_id=0, gpu_id=0)
-    assert facts_of(opened(export.path)).gpus == gpus
+    session = opened(export.path)
+    assert facts_of(session).gpus == gpus
+    is_assumed = any("differs under CUDA_VISIBLE_DEVICES" in note for note in tasks_of(session).notes)
+    assert is_assumed == (schema == "3.7.2" and machine > 1)
 
 
 def test_a_row_for_each_task(opened: Opener, tmp_path: Path):

@@ -18,6 +18,7 @@ from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers, which_of
 from nsystui.exports import canonical
+from nsystui.exports.identifiers import pid_of
 from nsystui.questions.algebra.interval_blocks import combined
 from nsystui.questions.algebra.intervals import merge
 from nsystui.questions.data_notes import recording_advice
@@ -116,11 +117,7 @@ class BusyIntervals:
 
 
 def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[DeviceIntervals, ...]:
-    """The GPUs behind ``devices``, in their order: those of several processes on one GPU together.
-
-    That is known where the exports name the same GPU for both (since schema 3.20), and within a report of a machine
-    that has a single GPU. The CUDA ordinal alone says nothing: under CUDA_VISIBLE_DEVICES it is 0 in every process.
-    """
+    """The GPUs behind ``devices``, in their order: those of several processes on one GPU together, see `gpu_key`."""
     return tuple(_together(same) for same in _by_gpu(session, devices))
 
 
@@ -128,7 +125,8 @@ def _by_gpu(session: Session, devices: Iterable[DeviceIntervals]) -> list[list[D
     reports = {report.index: report for report in session.reports}
     found: dict[Hashable, list[DeviceIntervals]] = {}
     for item in devices:
-        found.setdefault(_gpu_key(reports[item.device.task.task.report], item.device), []).append(item)
+        task = item.device.task.task
+        found.setdefault(gpu_key(reports[task.report], task, item.device.device), []).append(item)
     return list(found.values())
 
 
@@ -138,25 +136,29 @@ def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
     places = [
         (gpu.device.task.host, gpu.device.device)
         for gpu in gpus
-        if _recorded_gpu(reports[gpu.device.task.task.report], gpu.device) is None
+        if _recorded_gpu(reports[gpu.device.task.task.report], gpu.device.task.task, gpu.device.device) is None
     ]
     return len(set(places)) < len(places)
 
 
-def _recorded_gpu(report: Report, device: Device) -> int | None:
+def gpu_key(report: Report, task: Task, device: int) -> Hashable:
+    """The identity of the GPU behind the CUDA ordinal of a process: equal where it is the same, of reports on a clock.
+
+    That is known where the exports name the same GPU for both (since schema 3.20), and within a report of a machine
+    that has a single GPU. The ordinal alone says nothing: under CUDA_VISIBLE_DEVICES it is 0 in every process.
+    """
+    number = _recorded_gpu(report, task, device)
+    if number is None:
+        return task, device
+    uuid = next((gpu.uuid for gpu in report.metadata.gpus if gpu.gpu == number), "")
+    return None if report.on_job_clock else report.index, uuid or (report.metadata.host or report.index, number)
+
+
+def _recorded_gpu(report: Report, task: Task, device: int) -> int | None:
     """The machine's number of the GPU, where the export says it of this very process, or there is only one."""
-    facts, place = report.metadata, (device.task.pid, device.device)
+    facts, place = report.metadata, (pid_of(task.process), device)
     known = next((one.gpu for one in facts.cuda_devices if (one.pid, one.device) == place), None)
     return facts.gpus[0].gpu if known is None and len(facts.gpus) == 1 else known
-
-
-def _gpu_key(report: Report, device: Device) -> Hashable:
-    """The identity of a GPU: equal for devices that are the same one, of reports on one clock."""
-    number = _recorded_gpu(report, device)
-    if number is None:
-        return (device.task.task, device.device)
-    uuid = next((gpu.uuid for gpu in report.metadata.gpus if gpu.gpu == number), "")
-    return None if report.on_job_clock else report.index, uuid or (device.task.host or report.index, number)
 
 
 def _together(same: Sequence[DeviceIntervals]) -> DeviceIntervals:
