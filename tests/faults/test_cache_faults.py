@@ -24,7 +24,7 @@ from nsystui.store.session import Session
 COUNT = sa.select(sa.func.count(), sa.func.sum(tables.kernels.c.start), sa.func.sum(tables.kernels.c.end))
 
 
-# Faults of one run of a command, one later each time: it kills itself before a change that Python makes in the directory
+# Faults of one run of a command, one later each time: it kills itself before a change that Python makes in the cache
 # (kill), is refused the change (fail), may write no larger file, DuckDB neither (size), or gets no memory for a query
 # (the name of the error). The next run must answer right. Of `pack`, what the packed job answers counts.
 FAULTS = """
@@ -33,6 +33,7 @@ import duckdb, numpy, pandas, sqlalchemy, program
 from nsystui.store import session
 place, step, how, words = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
 os.environ["NSYSTUI_CACHE_DIR"] = str(place)
+os.setpriority = lambda *_: None  # the walk takes hours at a low priority on a busy machine
 sys.dont_write_bytecode = True  # Python would leave a module's bytecode cut off, for every start to come
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime"}
 SAID = {"fail": "No space left on device", "size": "File too large"}.get(how, "memory")
