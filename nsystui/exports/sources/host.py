@@ -128,7 +128,8 @@ NCCL_RANGES = f"""
     FROM chunk c LEFT JOIN strings s ON s.id = c.text_id
     LEFT JOIN domains d ON d.process = {process_of("c.thread")} AND d.domain_id = c.domain_id
     WHERE c.event_type IN (59, 60) AND {POSSIBLE_RANGE}
-        AND (d.domain = 'NCCL' OR (coalesce(d.is_lost OR d.domain = '', true) AND regexp_matches({NVTX_TEXT}, '^nccl[A-Z]')))
+        AND (d.domain = 'NCCL'
+            OR (coalesce(d.is_lost OR d.domain = '', true) AND regexp_matches({NVTX_TEXT}, '^nccl[A-Z]')))
     ORDER BY c."start", c.row_id"""
 """DuckDB: the NCCL API ranges of an NVTX chunk with their payload. Where the row that names the domain is missing
 (trimmed files), or its name is lost, the name tells (docs/exports.md#nvtx)."""
