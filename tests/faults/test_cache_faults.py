@@ -175,11 +175,11 @@ class TestKilled:
         ("words", "how", "step"),
         [
             *((words, "size", campaign.step(step)) for words, step in (
-                ("kernels --format csv", 500), ("overview --format csv", 1000), ("events --format csv", 2000),
+                ("kernels --format csv", 500), ("overview --format csv", 500), ("events --format csv", 1000),
                 ("export --trace PLACE/t.json --force", 2000),
             )),
             *((f"{name} --format csv", error, campaign.step(step))
-              for name, step in (("kernels", 2), ("overview", 6), ("nvtx", 6), ("events", 6))
+              for name, step in (("kernels", 1), ("overview", 6), ("nvtx", 12), ("events", 12))
               for error in ("OutOfMemoryException", "MemoryError")),
         ],
     )  # fmt: skip
@@ -198,7 +198,7 @@ class TestKilled:
         [
             (how, campaign.step(step))
             for how, step in (
-                ("kill", 10), ("fail", 10), ("size", 2000), ("OutOfMemoryException", 60), ("MemoryError", 60)
+                ("kill", 30), ("fail", 30), ("size", 2000), ("OutOfMemoryException", 60), ("MemoryError", 60)
             )
         ],
     )  # fmt: skip
