@@ -187,15 +187,17 @@ def _deliver(
     from nsystui.output import formats
     from nsystui.output.stdout import print_lines
 
-    if shared.to_file(arguments):
-        if formats.format_for_path(arguments.output) in ("md", "table"):
-            is_report = formats.format_for_path(arguments.output) == "md"
-            _save(arguments, report() if is_report else "\n".join(lines()) + "\n")
-            return
-    elif arguments.format in (None, "table") and not arguments.sort:
+    is_file = shared.to_file(arguments)
+    form = formats.format_for_path(arguments.output) if is_file else arguments.format or "table"
+    if is_file and form in ("md", "table"):
+        _save(arguments, report() if form == "md" else "\n".join(lines()) + "\n")
+    elif not is_file and form == "table" and not arguments.sort:
         print_lines(lines())
+    else:
+        shared.deliver(arguments, table)
         return
-    shared.deliver(arguments, table)
+    for note in table.notes:
+        shared.say_note(note)
 
 
 def _save(arguments: argparse.Namespace, text: str) -> None:

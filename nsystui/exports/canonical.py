@@ -211,7 +211,7 @@ STACK_FRAMES = _table(
     _CHAINS,
     "kind:t stack depth function module is_kernel is_unresolved",
 )
-STACK_NAMES = _table("stack_names", "names of functions and modules by number", _CHAINS, "number name:t")
+STACK_NAMES = _table("stack_names", "functions and modules, by number", _CHAINS, "number name:t")
 PROFILER_OVERHEAD = _table(
     "profiler_overhead",
     "times that the profiler itself took",

@@ -285,8 +285,7 @@ class Reader:
         chosen = {}
         for (name, made), (rows, possible, first, last) in zip(self._read.makes.items(), values, strict=True):
             without = count_left_out(self.connection, made) if possible < rows else LeftOut()
-            if _STRINGS in made.words:
-                without += count_nameless(self.connection, made, self._string_ids)
+            without += count_nameless(self.connection, made)
             if without:
                 self._left_out[name] = self._left_out.get(name, LeftOut()) + without
             if possible:

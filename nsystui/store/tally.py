@@ -7,12 +7,13 @@ SQLite is asked, with no row read into a column. Rows are left out because their
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsystui.exports import opening
 from nsystui.exports.sources import REASONS, Source, Transform
+from nsystui.exports.sources.base import words_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -75,12 +76,23 @@ def count_left_out(connection: duckdb.DuckDBPyConnection, transform: Transform) 
     return left_out_of(connection.execute(left_out_query(transform, "chunk c")).fetchall())
 
 
-def count_nameless(connection: duckdb.DuckDBPyConnection, transform: Transform, columns: Iterable[str]) -> LeftOut:
-    """The rows of ``chunk`` with the number of a lost string in one of the ``columns``."""
-    lost = "(SELECT id FROM strings WHERE is_lost)"
-    condition = f"({transform.condition or 'true'}) AND ({' OR '.join(f'{column} IN {lost}' for column in columns)})"
-    query = f"SELECT count(*) FROM chunk c WHERE EXISTS {lost} AND {condition}"
-    return LeftOut(nameless=connection.execute(query).fetchall()[0][0])
+def count_nameless(connection: duckdb.DuckDBPyConnection, transform: Transform) -> LeftOut:
+    """The rows made of ``chunk`` for which a name, or that of the domain, is lost."""
+    looked_up = {
+        alias: table
+        for alias, join in transform.joins.items()
+        for table in ("strings", "domains")
+        if {alias, table} <= transform.words and table in words_of(join)
+    }
+    lost = [
+        f"{alias}.is_lost"
+        for alias, table in looked_up.items()
+        if connection.execute(f"SELECT 1 FROM {table} WHERE is_lost LIMIT 1").fetchall()
+    ]
+    if not lost:
+        return LeftOut()
+    select = replace(transform, fields={"is_lost": " OR ".join(lost)}, is_distinct=False).select(tie="")
+    return LeftOut(nameless=connection.execute(f"SELECT count(*) FROM ({select}) WHERE is_lost").fetchall()[0][0])
 
 
 @dataclass(frozen=True)

@@ -454,6 +454,9 @@ IDLE = (
     "threads",
     "efficiency",
     "recipe gpu_time_util",
+    "timeline --width 60",
+    "triage",
+    "triage --format csv",
 )
 
 

@@ -12,6 +12,7 @@ import campaign
 import program
 import pytest
 import sqlalchemy as sa
+import synthetic
 from disks import half_written
 
 from nsystui.base.errors import ExportError
@@ -23,16 +24,22 @@ from nsystui.store.session import Session
 COUNT = sa.select(sa.func.count(), sa.func.sum(tables.kernels.c.start), sa.func.sum(tables.kernels.c.end))
 
 
-# Kills itself before the next change that Python makes in the directory, or is refused it, one change later each time.
-KILLS = """
-import os, shutil, signal
+# Faults of one run of a command, one later each time: it kills itself before a change that Python makes in the cache
+# (kill), is refused the change (fail), may write no larger file, DuckDB neither (size), or gets no memory for a query
+# (the name of the error). The next run must answer right. Of `pack`, what the packed job answers counts.
+FAULTS = """
+import os, re, resource, shutil, signal
 import duckdb, numpy, pandas, sqlalchemy, program
 from nsystui.store import session
 place, step, how, words = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
 os.environ["NSYSTUI_CACHE_DIR"] = str(place)
+os.setpriority = lambda *_: None  # the walk takes hours at a low priority on a busy machine
+sys.dont_write_bytecode = True  # Python would leave a module's bytecode cut off, for every start to come
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime"}
+SAID = {"fail": "No space left on device", "size": "File too large"}.get(how, "memory")
+packs = words[0] == "pack"
 
-def die_at(number):
+def change_fails_at(number):
     left = [number]
     def hook(event, given):
         is_change = event in CHANGES or (event == "open" and given[2] & (os.O_WRONLY | os.O_RDWR))
@@ -45,41 +52,86 @@ def die_at(number):
                 raise OSError(28, "No space left on device", str(given[0]))
     sys.addaudithook(hook)
 
-def run(kill_at, out):
+def query_fails_at(number, error):
+    left = [number]
+    def failing(method):
+        def call(*values, **named):
+            left[0] -= 1
+            if left[0] == -1:
+                struck.touch()
+                raise error("Out of Memory Error: failed to allocate")
+            return method(*values, **named)
+        return call
+    for name in ("execute", "fetchall", "fetchnumpy", "from_arrow"):
+        setattr(duckdb.DuckDBPyConnection, name, failing(getattr(duckdb.DuckDBPyConnection, name)))
+    connect, every_frame = duckdb.connect, {"python_scan_all_frames": "true"}  # tables are variables of the caller
+    duckdb.connect = lambda path=":memory:", config={}: connect(path, config=config | every_frame)
+
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+def strike(number):
+    if how == "size":
+        if number <= largest:
+            struck.touch()
+        limit(number)
+    elif how in ("kill", "fail"):
+        change_fails_at(number)
+    else:
+        query_fails_at(number, getattr(duckdb, how, MemoryError))
+
+def run(at, out):
     child = os.fork()
     if not child:
-        if kill_at is not None:
-            die_at(kill_at)
+        if at is not None:
+            strike(at)
         ran = program.run(*words)
+        limit(resource.RLIM_INFINITY)
+        refused = ran.status == 2 and (packs or not ran.out) and SAID in ran.err
+        answered = (packs or ran.out == right.out) and ran.status == right.status and ran.err.count(SAID) <= 2
+        failed = bool(ran.trouble) or not (refused or answered)
+        if packs and at is None:
+            failed, ran = ran.status != 0, answer()
         out.write_text(ran.out + ran.err + ran.trouble)
-        refused = ran.status == 2 and not ran.out and "No space left on device" in ran.err
-        warned = ran.out == right.out and ran.err.count("No space left on device") <= 2
-        os._exit(bool(ran.trouble) or not (refused or warned))
+        os._exit(failed)
     return os.waitpid(child, 0)[1]
 
+def answer():
+    return program.run("kernels", words[-1], "--format", "csv", "--no-cache")
+
 def names():
-    return sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.suffix != ".parquet")
+    every = (path for path in place.rglob("*") if packs or path.suffix != ".parquet")
+    return sorted(re.sub("[0-9a-f]{12}-", "ID-", str(path.relative_to(place))) for path in every)
 
 out, struck = place.with_suffix(".txt"), place.with_suffix(".struck")
+before = place.with_suffix(".before")
 right = program.run(*words)
-shutil.rmtree(place)
+if "--force" in words:
+    shutil.copytree(place, before)
+else:
+    shutil.rmtree(place)
+    before.mkdir()
 assert run(None, out) == 0, out.read_text()
 expected, there = out.read_text(), names()
-killed = 0
+largest = max(path.stat().st_size for path in place.rglob("*") if path.is_file())
+at = 0
 while True:
     shutil.rmtree(place)
+    if list(before.iterdir()):
+        shutil.copytree(before, place)
     out.unlink(missing_ok=True)
     struck.unlink(missing_ok=True)
-    status = run(killed, out)
+    status = run(at, out)
     if status != signal.SIGKILL and not struck.exists():
         break
-    assert how == "kill" or status == 0, (killed, out.read_text())
-    assert run(None, out) == 0, (killed, out.read_text())
-    assert out.read_text() == expected, (killed, out.read_text())
+    assert how == "kill" or status == 0, (at, status, out.exists() and out.read_text())
+    assert how == "kill" or ".partial-" not in str(names()), (at, names())
+    assert run(None, out) == 0, (at, out.read_text())
+    assert out.read_text() == expected, (at, out.read_text())
     # Where an answer was given nothing but that is needed the next time.
-    assert names() == there or how == "fail" and ".partial-" not in str(names()), (killed, names(), there)
-    killed += step
-print(killed)
+    assert names() == there or how != "kill" and not packs, (at, names(), there)
+    at += step
+print(at)
 """
 
 
@@ -96,7 +148,7 @@ class TestKilled:
     )  # fmt: skip
     def test_at_every_stage(self, export, tmp_path, command, step):
         """At every so many of the changes."""
-        done = program.alone(KILLS, tmp_path / "cache", str(step), "kill", command, export, "--format", "csv")
+        done = program.alone(FAULTS, tmp_path / "cache", str(step), "kill", command, export, "--format", "csv")
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) >= 8
 
@@ -114,9 +166,49 @@ class TestKilled:
     def test_a_change_that_is_refused_is_told_in_a_line(self, export, tmp_path, words, step):
         """The answer is right, or why there is none is said; the next run answers right."""
         place = tmp_path / "cache"
-        done = program.alone(KILLS, place, str(step), "fail", *words.replace("PLACE", str(place)).split(), export)
+        done = program.alone(FAULTS, place, str(step), "fail", *words.replace("PLACE", str(place)).split(), export)
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) > 0
+
+    @pytest.mark.campaign
+    @pytest.mark.parametrize(
+        ("words", "how", "step"),
+        [
+            *((words, "size", campaign.step(step)) for words, step in (
+                ("kernels --format csv", 500), ("overview --format csv", 500), ("events --format csv", 1000),
+                ("export --trace PLACE/t.json --force", 2000),
+            )),
+            *((f"{name} --format csv", error, campaign.step(step))
+              for name, step in (("kernels", 1), ("overview", 6), ("nvtx", 12), ("events", 12))
+              for error in ("OutOfMemoryException", "MemoryError")),
+        ],
+    )  # fmt: skip
+    def test_what_duckdb_cannot_write_or_has_no_memory_for_is_told_in_a_line(self, tmp_path, words, how, step):
+        """Or answered all the same; the next run answers right."""
+        (export,) = synthetic.training_job(tmp_path / "job", ranks=1, steps=1, layers=1)
+        place = tmp_path / "cache"
+        done = program.alone(FAULTS, place, str(step), how, *words.replace("PLACE", str(place)).split(), export)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) >= step
+
+    @pytest.mark.campaign
+    @pytest.mark.parametrize("more", [(), ("--force",)], ids=["new", "replaced"])
+    @pytest.mark.parametrize(
+        ("how", "step"),
+        [
+            (how, campaign.step(step))
+            for how, step in (
+                ("kill", 30), ("fail", 30), ("size", 2000), ("OutOfMemoryException", 60), ("MemoryError", 60)
+            )
+        ],
+    )  # fmt: skip
+    def test_the_same_command_completes_a_packed_job(self, tmp_path, how, step, more):
+        """It answers as one that was packed at once, and nothing else lies in it."""
+        exports = synthetic.training_job(tmp_path / "job", ranks=2, steps=1, layers=1)
+        place = tmp_path / "packed"
+        done = program.alone(FAULTS, place, str(step), how, "pack", *more, *exports, "-o", place)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) >= step
 
     def test_what_a_living_process_writes_stays_and_what_another_machine_writes_does_for_a_day(self, tmp_path):
         mine, other = tmp_path / partial_name(), tmp_path / ".partial-00000000-99999999-abc"

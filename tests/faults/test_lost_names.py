@@ -62,3 +62,15 @@ def test_a_packed_job_tells_what_was_lost(export, tmp_path):
     assert program.run("pack", export, "-o", packed).status == 0
     ran = program.run("kernels", packed, *CSV)
     assert "[name" in ran.out and "200 GPU kernels" in ran.err
+
+
+def test_ranges_of_a_domain_whose_name_is_lost_say_so(export):
+    synthetic.payload_export(export)
+    ((ranges,),) = native(export, "SELECT count(*) FROM NVTX_EVENTS WHERE eventType <> 75 AND domainId = 1")
+    asked = [(*words, export, *CSV) for words in (("nvtx", "--summary"), ("nccl",))]
+    right, calls = [program.run(*words).out for words in asked]
+    edit(export, "UPDATE NVTX_EVENTS SET text = NULL, textId = 987654 WHERE eventType = 75")
+    ran, again = [program.run(*words) for words in asked]
+    assert ran.out == right.replace("NCCL:", "[name 987654 lost]:") != right
+    assert f"lacks the names of {ranges:,} NVTX ranges; export" in ran.err
+    assert again.out == calls != ""

@@ -283,6 +283,19 @@ class TestWithLess:
         done = self.limited(tmp_path, "AS, (512 << 20, 512 << 20)", "overview", path)
         assert done.returncode == 0, done.stderr
 
+    @pytest.mark.campaign
+    def test_any_address_space_is_an_answer_or_a_message_and_the_cache_is_whole(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+        words = ("overview", synthetic.benchmark_export(tmp_path / "rank0.sqlite", kernels=20_000), "--format", "csv")
+        right = program.run(*words, "--no-cache").out
+        for size in range(390, 530, campaign.step(20)):
+            shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+            done = self.limited(tmp_path, f"AS, ({size} << 20, {size} << 20)", *words)
+            refused = done.returncode == 2 and not done.stdout and "memory" in done.stderr.splitlines()[-1]
+            assert refused or (done.returncode, done.stdout) == (0, right), (size, done)
+            assert half_written(tmp_path) == [], size
+            assert program.run(*words).out == right, size
+
     def test_too_little_address_space_is_a_message(self, tmp_path, original):
         done = self.limited(tmp_path, "AS, (300 << 20, 300 << 20)", "overview", original)
         assert (done.returncode, done.stdout) == (2, "")

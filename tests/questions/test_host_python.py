@@ -13,6 +13,7 @@ from nsystui.base.selection import Selection, Window
 from nsystui.exports.writing.host import Stack
 from nsystui.exports.writing.target import Session as DemoSession
 from nsystui.exports.writing.target import Thread
+from nsystui.questions.data_notes import left_out_note
 from nsystui.questions.host import causes
 from nsystui.questions.host.before import causes_in
 from nsystui.questions.host.calltree import call_tree_table
@@ -175,6 +176,21 @@ def test_a_payload_that_is_no_sample_of_python_is_none(tmp_path: Path):
     with job_of(path) as job:
         found = {row["function"]: row["own"] for row in functions_table(job, Selection()).records()}
     assert found == {"fetch": 2, "forward": 3, "train_step": 0}
+
+
+def test_lost_names_of_a_function_and_of_the_domain_are_told(tmp_path: Path):
+    path = python_export(tmp_path / "a.sqlite")
+    ((number,),) = native(path, "SELECT id FROM StringIds WHERE value = 'fetch'")
+    edit(
+        path,
+        f"DELETE FROM StringIds WHERE id = {number}",
+        "UPDATE NVTX_EVENTS SET text = NULL, textId = 987654 WHERE eventType = 75",
+    )
+    with job_of(path) as job:
+        found = {row["function"]: row["own"] for row in functions_table(job, Selection()).records()}
+        note = left_out_note(job.session.reports)
+    assert found == {f"[name {number} lost]": 6, "forward": 3, "train_step": 0}
+    assert "lacks the names of" in note and "1 functions and modules" in note
 
 
 def test_each_report_has_samples_of_python_where_it_has_none_of_the_cpu(tmp_path: Path):

@@ -128,10 +128,11 @@ NCCL_RANGES = f"""
     FROM chunk c LEFT JOIN strings s ON s.id = c.text_id
     LEFT JOIN domains d ON d.process = {process_of("c.thread")} AND d.domain_id = c.domain_id
     WHERE c.event_type IN (59, 60) AND {POSSIBLE_RANGE}
-        AND (d.domain = 'NCCL' OR ((d.domain IS NULL OR d.domain = '') AND regexp_matches({NVTX_TEXT}, '^nccl[A-Z]')))
+        AND (d.domain = 'NCCL'
+            OR (coalesce(d.is_lost OR d.domain = '', true) AND regexp_matches({NVTX_TEXT}, '^nccl[A-Z]')))
     ORDER BY c."start", c.row_id"""
 """DuckDB: the NCCL API ranges of an NVTX chunk with their payload. Where the row that names the domain is missing
-(trimmed files) the name tells (docs/exports.md#nvtx)."""
+(trimmed files), or its name is lost, the name tells (docs/exports.md#nvtx)."""
 
 
 def nccl_condition(columns: Mapping[str, str], domains: Collection[int], texts: Collection[int] | None) -> str:
@@ -390,7 +391,7 @@ _PYTHON_SAMPLES = f"""
         SELECT c.*, c.row_id AS chain, hex(c.blob) AS h FROM chunk c
         LEFT JOIN domains d ON d.process = {process_of("c.thread")} AND d.domain_id = c.domain_id
         WHERE c.event_type = {MARK_TYPE} AND octet_length(c.blob) >= 48
-            AND (d.domain = 'Python Periodic Sampling' OR (d.domain IS NULL AND c.domain_id <> 0)))
+            AND (d.domain = 'Python Periodic Sampling' OR (coalesce(d.is_lost, true) AND c.domain_id <> 0)))
     WHERE length(h) = 2 * (48 + 24 * {_number_at("44")}))"""
 _PYTHON_FRAMES = f"""
     (SELECT row_id, chain, depth, {_number_at("48 + 24 * depth")} AS function_id,

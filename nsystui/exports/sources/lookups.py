@@ -10,6 +10,8 @@ from nsystui.exports.sources.base import NVTX_TEXT, process_of
 DOMAIN_TYPE = 75
 """The NVTX event type of a row that names a domain (docs/exports.md#nvtx)."""
 
+_IS_LOST = "(coalesce(text, '') = '' AND text_id IS NOT NULL AND s.id IS NULL)"
+
 
 @dataclass(frozen=True)
 class Lookup:
@@ -43,13 +45,14 @@ def lookups(schema: Schema) -> list[Lookup]:
     found.append(
         Lookup(
             "domains",
-            "process BIGINT, domain_id BIGINT, domain VARCHAR",
+            "process BIGINT, domain_id BIGINT, domain VARCHAR, is_lost BOOLEAN",
             nvtx,
             f"SELECT {schema.integer(nvtx, 'globalTid')} AS thread, {schema.integer(nvtx, 'domainId')} AS domain_id, "
             f"{schema.text(nvtx, 'text')} AS text, {schema.integer(nvtx, 'textId')} AS text_id "
             f"FROM NVTX_EVENTS WHERE eventType = {DOMAIN_TYPE}",
             # The text as text, which it is not of its own where there is no row.
-            f"SELECT {process_of('thread')}, domain_id, any_value({NVTX_TEXT}) "
+            f"SELECT {process_of('thread')}, domain_id, any_value(CASE WHEN {_IS_LOST} "
+            f"THEN '[name ' || text_id || ' lost]' ELSE {NVTX_TEXT} END), bool_and({_IS_LOST}) "
             "FROM (SELECT * REPLACE (CAST(text AS VARCHAR) AS text) FROM incoming) "
             "LEFT JOIN strings s ON s.id = text_id GROUP BY 1, 2",
         )

@@ -101,6 +101,8 @@ class Triage:
     causes: IdleCauses = field(default_factory=IdleCauses)
     mix: tuple[tuple[str, float], ...] = ()
     """The share of each family in the time of all kernels, %, the largest first; empty where graphs hide most."""
+    notes: tuple[str, ...] = ()
+    """What is to be said of busy and idle time; empty without GPU work."""
 
     @property
     def summary(self) -> str:
@@ -221,6 +223,7 @@ def triage(
         case.percent(case.mean([case.spent.busy])) if case.devices else None,
         *_account(case, findings),
         () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda one: one.family)),
+        job.busy(case.chosen).notes if case.devices else (),
     )
 
 
@@ -346,7 +349,7 @@ def triage_table(found: Triage) -> TableAnswer:
     rows: list[Row] = [row_of(one) for one in found.findings]
     empty = (None,) * (len(COLUMNS) - 5)
     rows += [(NOT_CHECKED, one.rule, None, None, one.why, *empty) for one in found.not_checked]
-    return TableAnswer("triage", COLUMNS, rows, len(rows))
+    return TableAnswer("triage", COLUMNS, rows, len(rows), found.notes)
 
 
 def row_of(one: Finding) -> Row:
