@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sqlite3
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -64,7 +65,7 @@ ILL = {
         "; a faster precision could save 100 ms on each GPU at most"), ("2 times that of TF32",)),
     "changes of layout": Illness("layout-changes", ill.layout_changes, advises=("channels_last",)),
     "unfused kernels": Illness("unfused-kernels", ill.unfused,
-        ("400 launches of pointwise kernels (8 a step) come back to back, in 50 runs, ",
+        ("400 launches of pointwise kernels (8 a step) come back to back, in 50 runs of different kernels, ",
         "most of the longest in NVTX range `optimizer`: "), ("fused or foreach optimizer",)),
     "a starved GPU": Illness("input-pipeline", ill.starved, ("the thread that launches waits",
         "pin_memory thread (python 5900", "runs for 20 % of their time", "repeat every 3 steps, as with 3 workers"),
@@ -135,6 +136,7 @@ HEALTHY: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     # Its longest launches take more than three times the median, and are no further off than the others.
     "a kernel always varies": (ill.varying_kernel, "kernel_outliers"),
     "BF16": (partial(ill.slow_precision, precision="bf16bf16_bf16f32_f32"), "precision"),
+    "a loop launches one pointwise kernel": (partial(ill.unfused, kinds=1), "unfused_kernels"),
     "pointwise kernels lie apart": (partial(ill.unfused, gap=20_000), "unfused_kernels"),
 }
 HEALTHY_TOO: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
@@ -253,6 +255,19 @@ def test_fp32_costs_what_the_gpu_could_do_if_it_is_known(tmp_path, name, chip, f
         assert finding(found, "precision").cost == pytest.approx(200 * MS * (1 - 1 / factor), rel=0.01)
 
 
+@pytest.mark.parametrize(("name", "advice"), [
+    ("void scale_kernel{}(float *)", "write one kernel"),
+    ("loop_add_fusion_{}", "jax.jit"),
+    ("void at::native::unrolled_elementwise_kernel<Functor{}>(int)", "torch.compile"),
+])  # fmt: skip
+def test_a_loop_of_two_kernels_is_fused_within_its_iterations_and_as_its_framework_can(tmp_path, name, advice):
+    written = ill.unfused(tmp_path / "loop.sqlite", name, kinds=2)
+    found = finding(triaged(*written.paths, rules=("unfused_kernels",)), "unfused-kernels")
+    assert found.cost == written.cost
+    told(found, "in 200 runs of different kernels")
+    assert [one for one in ("write one kernel", "jax.jit", "torch.compile") if one in found.advice.text] == [advice]
+
+
 def test_the_limit_of_fusing_is_that_of_a_sweep_over_a_real_export(shared_export):
     path = shared_export("ddp-a100-rank0of4")
     one = finding(triaged(path, rules=("unfused_kernels",)), "unfused-kernels")
@@ -265,16 +280,20 @@ def test_the_limit_of_fusing_is_that_of_a_sweep_over_a_real_export(shared_export
             family_of(row[3]) == ELEMENTWISE or (family_of(row[3]) == COPY and "copy_kernel" in row[3])
         )
         if run and not (is_pointwise and row[0] == run[-1][0] and row[1] - run[-1][2] < 10_000):
-            if len(run) > 1:
-                kept: dict[str, int] = {}
-                for _, start, end, _, grid in run:
-                    kept[grid] = max(kept.get(grid, 0), end - start)
-                saved += max(run[-1][2] - run[0][1] - sum(kept.values()), 0)
-                kernels += len(run)
+            seen, iterations = Counter[tuple[str, str]](), defaultdict(list)
+            for one_of_run in run:
+                seen[one_of_run[3:]] += 1
+                iterations[max(seen.values())].append(one_of_run)
+            for part in iterations.values():
+                spent = Counter[tuple[str, str]]()
+                for _, start, end, *kernel in part:
+                    spent[tuple(kernel)] += end - start
+                kept = {grid: max(time for (_, own), time in spent.items() if own == grid) for _, grid in spent}
+                saved += max(part[-1][2] - part[0][1] - sum(kept.values()), 0) if len(part) > 1 else 0
+                kernels += len(part) if len(part) > 1 else 0
             run = []
         run += [row] if is_pointwise else []
-    assert one.cost == saved
-    assert one.sentence.startswith(f"{kernels:,} launches")
+    assert (one.cost, one.sentence.partition(" ")[0]) == (saved, f"{kernels:,}")
 
 
 def test_the_context_and_the_pinned_memory_are_told_apart_from_first_launches(tmp_path):

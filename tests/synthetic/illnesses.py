@@ -509,10 +509,12 @@ def layout_changes(path: Path, name: str = "void cudnn::ops::nchwToNhwcKernel<__
     return Ill((path,), 50 * MS)
 
 
-def unfused(path: Path, name: str = "void vectorized_elementwise_kernel<4, Functor{}>(int)", gap: int = 2_000) -> Ill:
+def unfused(
+    path: Path, name: str = "void vectorized_elementwise_kernel<4, Functor{}>(int)", gap: int = 2_000, kinds: int = 8
+) -> Ill:
     """50 steps of 3 ms of a GEMM, then of 8 pointwise kernels of 50 µs each with `gap` ns between them.
 
-    Launched in the range `optimizer`; one kernel takes as long as one of them.
+    Launched in the range `optimizer`; they are `kinds` different ones by turns, which could be one kernel.
     """
     with one_gpu(path) as gpu:
         start = MS
@@ -522,7 +524,7 @@ def unfused(path: Path, name: str = "void vectorized_elementwise_kernel<4, Funct
             gpu.export.nvtx_range(gpu.main, start - 20_000, start + 100_000, "optimizer")
             start += 3 * MS
             for kind in range(8):
-                gpu.kernel(start, start + 50_000, start - 3 * MS - 15_000 + 4_000 * kind, name.format(kind))
+                gpu.kernel(start, start + 50_000, start - 3 * MS - 15_000 + 4_000 * kind, name.format(kind % kinds))
                 start += 50_000 + gap
             start += 20_000
-    return Ill((path,), 50 * 7 * (50_000 + gap))
+    return Ill((path,), 50 * (8 - 8 // kinds) * (50_000 + gap))
