@@ -50,7 +50,8 @@ LAUNCHES = ("launch_overhead", "launch_bound")
 ILL = {
     "the profiler's work": Illness("profiler-overhead", ill.profiler_at_work),
     "MPI": Illness("mpi-waits", ill.mpi_waits, never=("first calls",)),
-    "unified memory": Illness("unified-memory", ill.unified_memory_faults),
+    "unified memory": Illness("unified-memory", partial(ill.unified_memory_faults, later=4_500_000),
+        ("kernels run for 50 % of that time",)),
     "a clock that falls": Illness("slow-pace", ill.throttled, ("20 % longer than in the first", "to 1,650 MHz"),
         ("throttles",), rules=("kernel_pace",)),
     "outliers, not of a kernel with two kinds of work": Illness("kernel-outliers", ill.kernel_outliers, ("4 kernels",),
@@ -186,6 +187,17 @@ def test_symptoms_stand_under_their_cause(tmp_path, write, cause, rules, symptom
     found = finding(triaged(*write(tmp_path / "ill.sqlite").paths, rules=rules), symptom)
     assert found.under == cause
     told(found, words)
+
+
+@pytest.mark.parametrize(("last", "words"), [(MS, []), (70 * MS, ["one kernel, advance<Zone<35>>, takes 67 %"])])
+def test_one_kernel_is_one_by_its_full_name_with_its_template(tmp_path, last, words):
+    with ill.one_gpu(tmp_path / "templates.sqlite") as gpu:
+        for number in range(36):
+            start = MS + number * MS
+            end = start + (last if number == 35 else MS)
+            gpu.kernel(start, end, start - 10_000, f"void advance<Zone<(int){number}>>(double *)")
+    found = triaged(tmp_path / "templates.sqlite", rules=("dominant_kernel",))
+    assert [one.sentence.partition(" of the time")[0] for one in found.findings] == words
 
 
 def test_reads_without_their_files_advise_to_record_them(tmp_path):

@@ -356,10 +356,14 @@ def _mpi_writer(gpu: OneGpu, rank: int) -> Callable[[str, int, int], None]:
     return write
 
 
-def unified_memory_faults(path: Path) -> Ill:
-    """40 kernels of 5 ms; each waits 1 ms for pages: a fault group of 0.75 ms, and a migration in its second half."""
+def unified_memory_faults(path: Path, later: int = 0) -> Ill:
+    """40 kernels of 5 ms, and 1 ms of moving pages: a fault group of 0.75 ms, and a migration in its second half.
+
+    It begins with the kernel, or `later` ns after that, and no kernel begins before it ends.
+    """
     with one_gpu(path) as gpu:
-        for start in gpu.rounds(40, 5 * MS, 5 * MS):
+        for kernel in gpu.rounds(40, 5 * MS + later, 5 * MS):
+            start = kernel + later
             gpu.export.memcpy(
                 gpu.process, 0, _STREAM, start + 500_000, start + MS, size=2_000_000, kind="UvmHtoD",
                 correlation_id=None, source=MANAGED, destination=MANAGED, migration_cause=2,
