@@ -64,7 +64,7 @@ ILL = {
     "TF32": Illness("precision", ill.slow_precision,
         ("of the kernel time 80 % is TF32 convolution; no FP16 or BF16 kernel does such work; ",
         "; a faster precision could save 100 ms on each GPU at most"), ("2 times that of TF32",)),
-    "changes of layout": Illness("layout-changes", ill.layout_changes, advises=("channels_last",)),
+    "changes of layout": Illness("layout-changes", ill.layout_changes, advises=("one layout: NHWC",)),
     "unfused kernels": Illness("unfused-kernels", ill.unfused,
         ("400 launches of pointwise kernels (8 a step) come back to back, in 50 runs of different kernels, ",
         "most of the longest in NVTX range `optimizer`: "), ("fused or foreach optimizer",)),
@@ -81,7 +81,7 @@ ILL = {
         "3.0 threads of its report could run then, and they used 2 of the node's 96 CPUs"), ("OMP_NUM_THREADS",)),
     # What follows a cudaFree counts up to the next kernel, if the whole gap is short.
     "an allocator, short gaps": Illness("allocator-churn", ill.allocator_churn, ("2.0 calls in each step; cudaFree",),
-        ("PYTORCH_CUDA_ALLOC_CONF",)),
+        ("cudaMallocAsync",)),
     "a slow NUMA node": Illness("slow-place", ill.slow_numa_node, ("NUMA node 1 of 2 hosts", "25 % longer"),
         ranks=(2, 3, 6, 7), rules=("slow_places",)),
 }  # fmt: skip
@@ -187,6 +187,21 @@ def test_symptoms_stand_under_their_cause(tmp_path, write, cause, rules, symptom
     found = finding(triaged(*write(tmp_path / "ill.sqlite").paths, rules=rules), symptom)
     assert found.under == cause
     told(found, words)
+
+
+@pytest.mark.parametrize(("write", "name", "namespace", "usual", "words"), [
+    (ill.starved, "input-pipeline", "dali::", "num_workers", "give DALI more threads"),
+    (ill.layout_changes, "layout-changes", "at::native::", "NHWC", "channels_last"),
+    (ill.allocator_churn, "allocator-churn", "at::native::", "cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF"),
+])  # fmt: skip
+def test_advice_names_what_the_framework_has_that_the_kernels_are_of(tmp_path, write, name, namespace, usual, words):
+    (path,) = write(tmp_path / "ill.sqlite").paths
+    rules = (name.replace("-", "_"),)
+    before = finding(triaged(path, rules=rules), name).advice.text
+    edit(path, f"UPDATE StringIds SET value = '{namespace}' || value WHERE value LIKE '%float%' OR value LIKE 'sm80%'")
+    after = finding(triaged(path, rules=rules), name).advice.text
+    assert usual in before and words not in before
+    assert words in after and usual not in after
 
 
 @pytest.mark.parametrize(("last", "words"), [(MS, []), (70 * MS, ["one kernel, advance<Zone<35>>, takes 67 %"])])

@@ -38,8 +38,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.mean([int(spent)])
     if case.percent(cost) < case.thresholds.dominant_cost_percent:
         return []
+    shown = smart_names(name for name, *_ in rows)[name]
     sentence = (
-        f"one kernel, {shorten(smart_names(name for name, *_ in rows)[name] or '(no name)', 48)}, takes {100 * int(spent) / whole:.0f} % "
+        f"one kernel, {shorten(shown or '(no name)', 48)}, takes {100 * int(spent) / whole:.0f} % "
         "of the time of all kernels "
         f"but NCCL's ({time_words(cost)} on each GPU, {number_of(count, 'launch')})"
     )

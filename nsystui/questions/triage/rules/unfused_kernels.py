@@ -2,8 +2,8 @@
 
 A run is two or more such kernels of a stream with nothing between them but gaps below `tiny_kernel_us`. It ends where
 a kernel of it comes again on the same grid: that may be the next iteration of a loop, which needs the results of this
-one. Those of one grid work on tensors of one size; fused they take at least as long as the longest of them: what is left
-of the run is what fusing saves at most. Multi-tensor kernels are fused already.
+one. Those of one grid work on tensors of one size; fused they take at least as long as the longest of them: what is
+left of the run is what fusing saves at most. Multi-tensor kernels are fused already.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     place = f", most of the longest in NVTX range `{name}`" if name else ""
     sentence = (
         f"{kernels:,} launches of pointwise kernels{each} come back to back, in {number_of(count, 'run')} of different "
-        f"kernels{place}: one kernel for those of a run with the same grid could save {time_words(cost)} on each GPU at most, "
-        f"{time_words(case.mean([idle]))} of it idle time between them"
+        f"kernels{place}: one kernel for those of a run with the same grid could save {time_words(cost)} on each GPU "
+        f"at most, {time_words(case.mean([idle]))} of it idle time between them"
     )
     is_optimizer = "optim" in name.lower() or any("addcdiv" in one.name for one in works)
     optimizer = "a fused or foreach optimizer (torch.optim.Adam(fused=True)), and " if is_optimizer else ""

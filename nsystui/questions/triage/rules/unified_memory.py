@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task
-from nsystui.questions.algebra.intervals import intersect, merge
+from nsystui.questions.algebra.intervals import merge
 from nsystui.questions.conditions import where
 from nsystui.questions.triage.case import Case, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -59,8 +59,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         place, window = device.device, case.window_of(device)
         found = [one.of(place.task.task, place.device) for one in (moved, fault_groups) if one is not None]
         moving = merge(*found).clip(window.start, window.end)
-        parts = device.parts.kernels, device.parts.graph
-        inside += intersect(moving, merge(*(part.clip(window.start, window.end) for part in parts))).length
+        inside += device.parts.kernels.shared_with(moving) + device.parts.exposed_graph.shared_with(moving)
         rows.append(_Row(place.task.rank, place.device, moving.length, *_counts(case, place.task.task, place.device)))
     cost = case.mean(row.time for row in rows)
     if case.percent(cost) < case.thresholds.unified_percent:
