@@ -2,7 +2,8 @@
 
 Patterns are regular expressions, whatever the case, searched in the full name. A user's own rules come first
 (``[families]`` of the config file). To add a kernel, add its word to the row of its family; rows stand in the order in
-which they are tried, from what a name is sure to mean to words that many names have in them.
+which they are tried, from what a name is sure to mean to words that many names have in them. Those that programs of
+other fields have in their names too (``norm`` in ``normal_velocity``) match as words: see `_words`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,19 @@ FAMILIES = (
 )  # fmt: skip
 """Every family. Softmax is a normalisation, pooling and loss are reductions, casts are copies, gathers embeddings."""
 
+_EDGE = r"(?-i:(?<![A-Za-z])|(?![A-Za-z])|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]))"
+
+
+def _words(pattern: str) -> str:
+    """Let a pattern match whole words of a name; ``_``, ``::``, digits and changes of case are between words."""
+    return f"{_EDGE}(?:{pattern}){_EDGE}"
+
+
 _LOOP = r"^(?:loop_|input_|wrapped_)?"  # how XLA begins the name of a fusion
+_OPTIMIZERS = _words(
+    r"(?:fused_?)?(?:adam(?:w|ax)?|adagrad|rmsprop|lamb|lars|lion|sgd|adafactor|novograd)|optimizers?"
+    r"|amp_(?:update|non_finite|foreach)\w*"
+)
 _FAMILY_RULES = (
     (NCCL, r"^(?:void )?nccl"),
     (COMMUNICATION, r"nvshmem|deep_ep::|cross_device_reduce|(?:one|two)_?shot_?all_?reduce|multimem_all|userbuffers"),
@@ -37,7 +50,8 @@ _FAMILY_RULES = (
     # XLA: loop_add_fusion_3, input_reduce_fusion, wrapped_transpose, gemm_fusion_dot_12
     (GEMM, r"^(?:triton_)?gemm_fusion|^triton_gemm"),
     (NORMALISATION, r"^triton_softmax"),
-    (COPY, _LOOP + r"(?:(?:transpose|copy|concatenate|dynamic|update|slice|broadcast|pad|reverse|convert|bitcast)_?)+"
+    (COPY, _LOOP + r"(?!(?:dynamic|update)(?:_\d+)*(?:\(|$))"
+        r"(?:(?:transpose|copy|concatenate|dynamic|update|slice|broadcast|pad|reverse|convert|bitcast)_?)+"
         r"(?:_?fusion)?(?:_\d+)*(?:\(|$)"),
     (EMBEDDING, _LOOP + r"(?:\w+_)?(?:gather|scatter)(?:_\w*)?fusion"),
     (REDUCTION, _LOOP + r"(?:\w+_)?reduce(?:_\w*)?fusion"),
@@ -48,35 +62,45 @@ _FAMILY_RULES = (
     (COPY, r"elementwise_kernel.*?(?:copy_kernel|CopyFunctor|LoadWithCast.*identity)"),
     (ELEMENTWISE, r"elementwise_kernel\w*<"),
     (REDUCTION, r"(?<![a-z])reduce_kernel<(?!.*cublas)"),
-    (OPTIMIZER, r"multi_tensor_apply.*(?:adam|sgd|lamb|lars|adagrad|rmsprop|novograd|amp_)"),
+    (OPTIMIZER, r"multi_tensor_apply.*" + _OPTIMIZERS),
     (REDUCTION, r"multi_tensor_apply.*norm"),
     (COPY, r"multi_tensor_apply.*copy"),
     (ELEMENTWISE, r"multi_tensor_apply"),
-    (OPTIMIZER, r"adam|adagrad|rmsprop|(?<![a-z])(?:lamb|lars|lion|sgd)(?![a-z]{3})|adafactor|amp_update|optimizer"),
+    (OPTIMIZER, _OPTIMIZERS),
     # What cuDNN and others do around a convolution
     (COPY, r"nchwToNhwc|nhwcToNchw|nchw_?to_?nhwc|nhwc_?to_?nchw|reshape_and_cache|concat_and_cache"),
     (EMBEDDING, r"(?<!rotary_)(?<!rotary)embedding"),
-    (SORT, r"topk_?|top_k|topp|top_p_|sampling::|bitonic|radix|(?<![a-z])sort|merge_?sort|segmented_?sort|moe_align"),
+    (SORT, _words(r"(?:[sm]b)?top_?[kp]") + r"|sampling::|bitonic|radix|merge_?sort|segmented_?sort|moe_align"),
     # The kernels that hold most of the arithmetic
     (NORMALISATION, r"^(?:void )?(?:\w+::)*\w*(?:layer_?norm|rms_?norm|softmax)"),
     (ATTENTION, r"flash_?(?:fwd|bwd|attn|attention|fprop|bprop)|fmha|sdpa|attention|attn|paged_?kv|(?<![a-z])mha"
         r"|flash::|_mla_|flashmla|selective_scan|chunk_(?:scan|state|fwd|bwd)|mamba|wkv"),
-    (CONVOLUTION, r"conv(?!er)|wgrad|dgrad|fprop|winograd|im2col|col2im|[shd]cudnn|\d+cudnn|cudnn.*fft|fft\dd_[rc]2[rc]"
+    (CONVOLUTION, _words(r"(?:de|dw|sp|depthwise)?conv(?:s|nd|transpose|ol[uv]\w*)?|[wd]grad|fprop")
+        + r"|winograd|im2col|col2im|[shd]cudnn|\d+cudnn|cudnn.*fft|fft\dd_[rc]2[rc]"
         r"|flip_filter|computeB?OffsetsKernel"),
-    (GEMM, r"gemm|gemv|nvjet|matmul|(?<![a-z])b?mm_|_mm_|splitk_?reduce|cublas|marlin|awq|gptq|fused_moe|cutlass(?!::"
-        r"(?:half|bfloat16|float_e\w+)_t)|compute_gemm_pointers|(?<![a-z])(?:trsm|syrk|dot_kernel)"),
+    (GEMM, r"gemm|gemv|nvjet|matmul|(?<!qm_)(?<![a-z])b?mm_|mul_mat|splitk_?reduce|cublas|marlin|awq|gptq|fused_moe"
+        r"|cutlass(?!::(?:half|bfloat16|float_e\w+)_t)|compute_gemm_pointers|(?<![a-z])(?:trsm|syrk|dot_kernel)"),
     # Words
-    (SORT, r"sort|(?<!up)(?<!down)(?<!grid_)sampl|multinomial|device_?scan|tensor_kernel_scan|device_?select|cumsum"
-        r"|unique|histogram|random|curand|rng"),
-    (NORMALISATION, r"softmax|batch_?norm|group_?norm|layer_?norm|rms_?norm|(?<![a-z])bn_(?:fw|bw)|moments|gammabeta"
-        r"|welford|(?<!lp)norm(?!al_|ops|two)"),
-    (REDUCTION, r"reduc|pool|loss|cross_?entropy|argm(?:ax|in)|amax|lpnorm|norm|(?<![a-z])sum(?![a-z])|mean"),
-    (EMBEDDING, r"index_?select|indexing|index_?put|index_?func|gather|scatter|krn_partial|compute_grad_weight"),
-    (COPY, r"copy|transpose|permute|catarray|concat|memcpy|memset|flip|deinterleave|swap_blocks|(?<![a-z])(?:pad|roll"
-        r"|cast|slice|stack|tril|triu)"),
-    (ELEMENTWISE, r"elementwise|pointwise|dropout|[gsr]elu|silu|swi?glu|act_and_mul|activation|sigmoid|tanh|rotary|rope"
-        r"|bias|quant|axpy|vector_?add|vec_?add|(?<![a-z])(?:add|mul|scale|fill)(?![a-z])|scal_kernel|CudaCodeGen"
-        r"|fused_|mask|(?:set|scale|add)\w*Tensor|upsample|interpol|op_?tensor|unary|binary"),
+    (SORT, _words(r"(?:arg|quick|counting)?_?sort(?:ed|ing)?|(?<!up)(?<!down)(?<!grid_)sampl(?:e[sdr]?|ing)"
+        r"|random\w*|rng|unique_?by_?key")
+        + r"|multinomial|device_?scan|tensor_kernel_scan|device_?select|cumsum|histogram|curand"),
+    (NORMALISATION, r"soft_?max|(?:batch|group|layer|rms|instance|weight|response|qk)_?norm|(?<![a-z])bn_(?:fw|bw)"
+        r"|rowwise_?moments|gammabeta|welford|" + _words(r"normali[sz]\w*|norm_(?:fwd|bwd|forward|backward)")),
+    (REDUCTION, r"reduc(?:e(?!d)|ing|tion)|(?:max|avg|average)_?pool|pooling|cross_?entropy|argm(?:ax|in)|lpnorm|"
+        + _words(r"amax|(?<!rope_)norm|sum|(?:nll|mse|bce|ctc|kl|l1|hinge|huber|focal|margin)_?loss"
+        r"|loss_(?:fwd|bwd|forward|backward|grad)|mean_?(?:ops|var|std|kernel|squares?)|pool_?(?:fw|bw|forward|backward)?")),
+    (EMBEDDING, _words(r"index_?(?:select|put|func)|indexing|gather|scatter(?:_?(?:add|nd))?|krn_partial"
+        r"|compute_grad_weight")),
+    (COPY, r"transpose|catarray|concat|memcpy|memset|deinterleave|swap_blocks|"
+        + _words(r"copy|cpy|permute\w*|flip_?(?:kernel|cuda)|(?:un)?pad(?:ding)?|roll|cast|slice|stack|tri[lu]")),
+    (ELEMENTWISE, r"elementwise|pointwise|dropout|act_and_mul|sigmoid|rotary|axpy|vec(?:tor)?_?add|scal_kernel"
+        r"|CudaCodeGen|(?:set|scale|add)(?:packed|generic)?_?tensor(?!_?(?:field|product))|upsampl|op_?tensor|"
+        + _words(r"(?:leaky_?|p|s|g|r|c|bias_?)?relu|[gscr]elu|silu|(?:swi?|ge|re)glu|activation(?!_?energy)|tanh|rope"
+        r"|(?:de|re|fake_?)?quant(?:i[sz]\w*)?|bias_?(?:add|act|dropout|grad)|add_?bias|bias_?n[ch]\w*"
+        r"|mask(?:ed)?_?(?:fill|scale|select)"
+        r"|(?:unary|binary)_?(?:op|kernel|functor)|fused_(?:add|sub|mul|div|neg|pow|exp|log|r?sqrt|tanh|where|cast|cat)"
+        r"|op_(?:add|sub|mul|div)")
+        + rf"|{_EDGE}(?:add|mul|scale|fill)(?=(?:_?(?:kernel|functor|op|scalar|[fi]\d+))?(?:\W|\d|$))"),
 )  # fmt: skip
 """Family and pattern; the first whose pattern is found in the name."""
 
@@ -88,7 +112,7 @@ _PRECISION_RULES = (
     ("TF32", r"tf32"),
     ("BF16", r"bf16|bfloat16|nvjet_(?:sm\d+_)?t"),
     # hmma_fp32: matrices of FP16, sums in FP32
-    ("FP16", r"fp16|f16|half|hmma_fp|nvjet_(?:sm\d+_)?h|(?<![a-z])h\d*(?:gemm|cudnn)|hcudnn"),
+    ("FP16", r"fp16|f16|half(?!_?step|way|space)|hmma_fp|nvjet_(?:sm\d+_)?h|(?<![a-z])h\d*(?:gemm|cudnn)|hcudnn"),
     ("TF32", r"s1688(?:gemm|cudnn|fprop|dgrad|wgrad)"),
     ("FP64", r"double|f64|fp64|(?<![a-z])d\d*(?:gemm|cudnn)|(?<![a-z])z\d*gemm"),
     ("FP32", r"float|fp32|f32|(?<![a-z])[sc]\d*(?:gemm|cudnn)|convolve_[sc]gemm"),

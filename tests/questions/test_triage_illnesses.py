@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sqlite3
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +50,8 @@ LAUNCHES = ("launch_overhead", "launch_bound")
 ILL = {
     "the profiler's work": Illness("profiler-overhead", ill.profiler_at_work),
     "MPI": Illness("mpi-waits", ill.mpi_waits, never=("first calls",)),
-    "unified memory": Illness("unified-memory", ill.unified_memory_faults),
+    "unified memory": Illness("unified-memory", partial(ill.unified_memory_faults, later=4_500_000),
+        ("kernels run for 50 % of that time",)),
     "a clock that falls": Illness("slow-pace", ill.throttled, ("20 % longer than in the first", "to 1,650 MHz"),
         ("throttles",), rules=("kernel_pace",)),
     "outliers, not of a kernel with two kinds of work": Illness("kernel-outliers", ill.kernel_outliers, ("4 kernels",),
@@ -62,9 +64,9 @@ ILL = {
     "TF32": Illness("precision", ill.slow_precision,
         ("of the kernel time 80 % is TF32 convolution; no FP16 or BF16 kernel does such work; ",
         "; a faster precision could save 100 ms on each GPU at most"), ("2 times that of TF32",)),
-    "changes of layout": Illness("layout-changes", ill.layout_changes, advises=("channels_last",)),
+    "changes of layout": Illness("layout-changes", ill.layout_changes, advises=("one layout: NHWC",)),
     "unfused kernels": Illness("unfused-kernels", ill.unfused,
-        ("400 launches of pointwise kernels (8 a step) come back to back, in 50 runs, ",
+        ("400 launches of pointwise kernels (8 a step) come back to back, in 50 runs of different kernels, ",
         "most of the longest in NVTX range `optimizer`: "), ("fused or foreach optimizer",)),
     "a starved GPU": Illness("input-pipeline", ill.starved, ("the thread that launches waits",
         "pin_memory thread (python 5900", "runs for 20 % of their time", "repeat every 3 steps, as with 3 workers"),
@@ -79,7 +81,7 @@ ILL = {
         "3.0 threads of its report could run then, and they used 2 of the node's 96 CPUs"), ("OMP_NUM_THREADS",)),
     # What follows a cudaFree counts up to the next kernel, if the whole gap is short.
     "an allocator, short gaps": Illness("allocator-churn", ill.allocator_churn, ("2.0 calls in each step; cudaFree",),
-        ("PYTORCH_CUDA_ALLOC_CONF",)),
+        ("cudaMallocAsync",)),
     "a slow NUMA node": Illness("slow-place", ill.slow_numa_node, ("NUMA node 1 of 2 hosts", "25 % longer"),
         ranks=(2, 3, 6, 7), rules=("slow_places",)),
 }  # fmt: skip
@@ -135,6 +137,7 @@ HEALTHY: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     # Its longest launches take more than three times the median, and are no further off than the others.
     "a kernel always varies": (ill.varying_kernel, "kernel_outliers"),
     "BF16": (partial(ill.slow_precision, precision="bf16bf16_bf16f32_f32"), "precision"),
+    "a loop launches one pointwise kernel": (partial(ill.unfused, kinds=1), "unfused_kernels"),
     "pointwise kernels lie apart": (partial(ill.unfused, gap=20_000), "unfused_kernels"),
 }
 HEALTHY_TOO: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
@@ -184,6 +187,32 @@ def test_symptoms_stand_under_their_cause(tmp_path, write, cause, rules, symptom
     found = finding(triaged(*write(tmp_path / "ill.sqlite").paths, rules=rules), symptom)
     assert found.under == cause
     told(found, words)
+
+
+@pytest.mark.parametrize(("write", "name", "namespace", "usual", "words"), [
+    (ill.starved, "input-pipeline", "dali::", "num_workers", "give DALI more threads"),
+    (ill.layout_changes, "layout-changes", "at::native::", "NHWC", "channels_last"),
+    (ill.allocator_churn, "allocator-churn", "at::native::", "cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF"),
+])  # fmt: skip
+def test_advice_names_what_the_framework_has_that_the_kernels_are_of(tmp_path, write, name, namespace, usual, words):
+    (path,) = write(tmp_path / "ill.sqlite").paths
+    rules = (name.replace("-", "_"),)
+    before = finding(triaged(path, rules=rules), name).advice.text
+    edit(path, f"UPDATE StringIds SET value = '{namespace}' || value WHERE value LIKE '%float%' OR value LIKE 'sm80%'")
+    after = finding(triaged(path, rules=rules), name).advice.text
+    assert usual in before and words not in before
+    assert words in after and usual not in after
+
+
+@pytest.mark.parametrize(("last", "words"), [(MS, []), (70 * MS, ["one kernel, advance<Zone<35>>, takes 67 %"])])
+def test_one_kernel_is_one_by_its_full_name_with_its_template(tmp_path, last, words):
+    with ill.one_gpu(tmp_path / "templates.sqlite") as gpu:
+        for number in range(36):
+            start = MS + number * MS
+            end = start + (last if number == 35 else MS)
+            gpu.kernel(start, end, start - 10_000, f"void advance<Zone<(int){number}>>(double *)")
+    found = triaged(tmp_path / "templates.sqlite", rules=("dominant_kernel",))
+    assert [one.sentence.partition(" of the time")[0] for one in found.findings] == words
 
 
 def test_reads_without_their_files_advise_to_record_them(tmp_path):
@@ -253,6 +282,19 @@ def test_fp32_costs_what_the_gpu_could_do_if_it_is_known(tmp_path, name, chip, f
         assert finding(found, "precision").cost == pytest.approx(200 * MS * (1 - 1 / factor), rel=0.01)
 
 
+@pytest.mark.parametrize(("name", "advice"), [
+    ("void scale_kernel{}(float *)", "write one kernel"),
+    ("loop_add_fusion_{}", "jax.jit"),
+    ("void at::native::unrolled_elementwise_kernel<Functor{}>(int)", "torch.compile"),
+])  # fmt: skip
+def test_a_loop_of_two_kernels_is_fused_within_its_iterations_and_as_its_framework_can(tmp_path, name, advice):
+    written = ill.unfused(tmp_path / "loop.sqlite", name, kinds=2)
+    found = finding(triaged(*written.paths, rules=("unfused_kernels",)), "unfused-kernels")
+    assert found.cost == written.cost
+    told(found, "in 200 runs of different kernels")
+    assert [one for one in ("write one kernel", "jax.jit", "torch.compile") if one in found.advice.text] == [advice]
+
+
 def test_the_limit_of_fusing_is_that_of_a_sweep_over_a_real_export(shared_export):
     path = shared_export("ddp-a100-rank0of4")
     one = finding(triaged(path, rules=("unfused_kernels",)), "unfused-kernels")
@@ -265,16 +307,20 @@ def test_the_limit_of_fusing_is_that_of_a_sweep_over_a_real_export(shared_export
             family_of(row[3]) == ELEMENTWISE or (family_of(row[3]) == COPY and "copy_kernel" in row[3])
         )
         if run and not (is_pointwise and row[0] == run[-1][0] and row[1] - run[-1][2] < 10_000):
-            if len(run) > 1:
-                kept: dict[str, int] = {}
-                for _, start, end, _, grid in run:
-                    kept[grid] = max(kept.get(grid, 0), end - start)
-                saved += max(run[-1][2] - run[0][1] - sum(kept.values()), 0)
-                kernels += len(run)
+            seen, iterations = Counter[tuple[str, str]](), defaultdict(list)
+            for one_of_run in run:
+                seen[one_of_run[3:]] += 1
+                iterations[max(seen.values())].append(one_of_run)
+            for part in iterations.values():
+                spent = Counter[tuple[str, str]]()
+                for _, start, end, *kernel in part:
+                    spent[tuple(kernel)] += end - start
+                kept = {grid: max(time for (_, own), time in spent.items() if own == grid) for _, grid in spent}
+                saved += max(part[-1][2] - part[0][1] - sum(kept.values()), 0) if len(part) > 1 else 0
+                kernels += len(part) if len(part) > 1 else 0
             run = []
         run += [row] if is_pointwise else []
-    assert one.cost == saved
-    assert one.sentence.startswith(f"{kernels:,} launches")
+    assert (one.cost, one.sentence.partition(" ")[0]) == (saved, f"{kernels:,}")
 
 
 def test_the_context_and_the_pinned_memory_are_told_apart_from_first_launches(tmp_path):

@@ -356,10 +356,14 @@ def _mpi_writer(gpu: OneGpu, rank: int) -> Callable[[str, int, int], None]:
     return write
 
 
-def unified_memory_faults(path: Path) -> Ill:
-    """40 kernels of 5 ms; each waits 1 ms for pages: a fault group of 0.75 ms, and a migration in its second half."""
+def unified_memory_faults(path: Path, later: int = 0) -> Ill:
+    """40 kernels of 5 ms, and 1 ms of moving pages: a fault group of 0.75 ms, and a migration in its second half.
+
+    It begins with the kernel, or `later` ns after that, and no kernel begins before it ends.
+    """
     with one_gpu(path) as gpu:
-        for start in gpu.rounds(40, 5 * MS, 5 * MS):
+        for kernel in gpu.rounds(40, 5 * MS + later, 5 * MS):
+            start = kernel + later
             gpu.export.memcpy(
                 gpu.process, 0, _STREAM, start + 500_000, start + MS, size=2_000_000, kind="UvmHtoD",
                 correlation_id=None, source=MANAGED, destination=MANAGED, migration_cause=2,
@@ -509,10 +513,12 @@ def layout_changes(path: Path, name: str = "void cudnn::ops::nchwToNhwcKernel<__
     return Ill((path,), 50 * MS)
 
 
-def unfused(path: Path, name: str = "void vectorized_elementwise_kernel<4, Functor{}>(int)", gap: int = 2_000) -> Ill:
+def unfused(
+    path: Path, name: str = "void vectorized_elementwise_kernel<4, Functor{}>(int)", gap: int = 2_000, kinds: int = 8
+) -> Ill:
     """50 steps of 3 ms of a GEMM, then of 8 pointwise kernels of 50 µs each with `gap` ns between them.
 
-    Launched in the range `optimizer`; one kernel takes as long as one of them.
+    Launched in the range `optimizer`; they are `kinds` different ones by turns, which could be one kernel.
     """
     with one_gpu(path) as gpu:
         start = MS
@@ -522,7 +528,7 @@ def unfused(path: Path, name: str = "void vectorized_elementwise_kernel<4, Funct
             gpu.export.nvtx_range(gpu.main, start - 20_000, start + 100_000, "optimizer")
             start += 3 * MS
             for kind in range(8):
-                gpu.kernel(start, start + 50_000, start - 3 * MS - 15_000 + 4_000 * kind, name.format(kind))
+                gpu.kernel(start, start + 50_000, start - 3 * MS - 15_000 + 4_000 * kind, name.format(kind % kinds))
                 start += 50_000 + gap
             start += 20_000
-    return Ill((path,), 50 * 7 * (50_000 + gap))
+    return Ill((path,), 50 * (8 - 8 // kinds) * (50_000 + gap))

@@ -1,7 +1,8 @@
-"""The work of kernels by name, with families and precisions: what several rules share."""
+"""The work of kernels by name, with families and precisions, and the frameworks that a job uses: for several rules."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from nsystui.base.columns import NAME, Column, Unit
 from nsystui.base.kernel_families import family_of, precision_of
 from nsystui.questions.conditions import duration, where
 from nsystui.questions.kernels import FAMILY, PRECISION
+from nsystui.questions.nvtx.loading import LABEL
 from nsystui.questions.triage.case import Case
 from nsystui.store import tables
 
@@ -23,6 +25,14 @@ _COLUMNS = (
     PRECISION,
     NAME,
 )
+PYTORCH, JAX, DALI = "PyTorch", "JAX", "DALI"
+_FRAMEWORKS = {
+    PYTORCH: r"\b(?:at|c10|aten|autograd)::|[Tt]orch|at_cuda_detail|multi_tensor_apply_kernel|\w_elementwise_kernel<"
+    r"|^triton_(?:poi|red|per|tem|for)_",
+    JAX: r"\bxla::|xla_extension|jaxlib|^jax|^XlaModule|^TSL:|^(?:loop|input)_\w*fusion|^wrapped_",
+    DALI: r"\bdali::|libdali|^DALI\b",
+}
+"""What only the names of a framework's kernels, NVTX ranges and libraries hold."""
 
 
 class NameWork(NamedTuple):
@@ -52,6 +62,29 @@ def _load(case: Case) -> list[NameWork]:
     )
     rows, own = case.job.session.rows(query), case.job.families
     return [NameWork(int(time), count, family_of(name, own), precision_of(name), name) for name, time, count in rows]
+
+
+def frameworks(case: Case) -> frozenset[str]:
+    """The frameworks that the job is known to use; none of a CUDA C++ program, or where nothing tells."""
+    return case.once("frameworks", lambda: _frameworks(case))
+
+
+def _frameworks(case: Case) -> frozenset[str]:
+    session, found = case.job.session, set()
+    for framework, pattern in _FRAMEWORKS.items():
+        is_known = any(re.search(pattern, one.name) for one in kernel_mix(case))
+        for table, text in ((tables.nvtx_ranges, LABEL), (tables.stack_names, tables.stack_names.c.name)):
+            if not is_known and session.count(table):
+                is_its = sa.func.regexp_matches(text, pattern, type_=sa.Boolean)
+                is_known = bool(session.rows(sa.select(sa.literal(1)).select_from(table).where(is_its).limit(1)))
+        if is_known:
+            found.add(framework)
+    return frozenset(found)
+
+
+def by_framework(case: Case, usual: str, **words: str) -> str:
+    """The words for the framework that the job uses, by its name in lower case; else the ``usual`` ones."""
+    return next((text for key, text in words.items() if key in {one.lower() for one in frameworks(case)}), usual)
 
 
 def shares(works: Iterable[NameWork], key: Callable[[NameWork], str]) -> list[tuple[str, float]]:

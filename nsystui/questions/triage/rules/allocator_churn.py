@@ -21,16 +21,23 @@ from nsystui.questions.host.causes import ALLOCATING, ALLOCATIONS, IdleSpan, att
 from nsystui.questions.time_budget import steady_start
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rules.first_use import CALL_COLUMNS, HOST_CALLS, longest_calls
 from nsystui.questions.triage.rules.synchronising_calls import idle_after
 from nsystui.store import tables
 
 _NAME = "allocator-churn"
-ADVICE = Advice(
-    "allocate before the loop, or from a pool: cudaMallocAsync, a caching allocator (where PyTorch's frees and tries "
-    "again: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a smaller batch)",
-    "cudaMalloc and cudaFree block the CPU, and cudaFree waits for the whole device",
-)
+
+
+def advice(case: Case) -> Advice:
+    """What to do about calls that allocate and free."""
+    how = by_framework(
+        case,
+        "allocate before the loop, or from a pool: cudaMallocAsync, a caching allocator",
+        pytorch="where the caching allocator frees and tries again: "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a smaller batch; elsewhere allocate before the loop",
+    )
+    return Advice(how, "cudaMalloc and cudaFree block the CPU, and cudaFree waits for the whole device")
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +151,6 @@ def _finding(case: Case, calls: Mapping[Task, _Calls], cost: int) -> Finding:
     )
     ranks = tuple(sorted({case.rank_of[task] for task in calls}))
     return Finding(
-        _NAME, Severity.WARNING, sentence, ADVICE, Door("gaps", filter=ALLOCATING), cost, case.percent(cost), measured,
-        TableAnswer(_NAME, CALL_COLUMNS, rows, len(rows)), ranks=ranks,
+        _NAME, Severity.WARNING, sentence, advice(case), Door("gaps", filter=ALLOCATING), cost, case.percent(cost),
+        measured, TableAnswer(_NAME, CALL_COLUMNS, rows, len(rows)), ranks=ranks,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from nsystui.questions.gpu_allocations import AT_PEAK, allocation_table
 from nsystui.questions.gpu_memory import ON_DEVICE, DevicePeak, device_peaks
 from nsystui.questions.triage.case import Case, bytes_words, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rules.allocator_churn import of_device_memory
 from nsystui.store import tables
 
@@ -84,9 +85,10 @@ def _finding(case: Case, full: Sequence[DevicePeak], known: int, failures: str) 
     if len(full) > 1:
         sentence += f"; {len(full)} of {known} GPUs are that full"
     sentence += failures
+    setting = by_framework(case, "", pytorch=" (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)")
     advice = Advice(
         "see what is in use then (`nsystui gpu-memory --allocations at-peak`): smaller batches, recomputed "
-        "activations, sharded states; less fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)",
+        f"activations, sharded states; less fragmentation{setting}",
         "an allocator that gets no memory frees its cache and tries again, which makes the GPU wait, or the job fails; "
         "but a caching allocator may also hold more than it needs",
     )

@@ -15,6 +15,7 @@ from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.triage.case import Case, bytes_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_mix import by_framework
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,14 +29,10 @@ _USUAL = Advice(
     "first mend any straggler",
     "communication costs time only where no kernel runs beside it",
 )
-_LARGE_BUCKETS = Advice(
-    "cut it into smaller buckets (bucket_cap_mb in PyTorch's DDP), each sent when its gradients are ready",
+_LARGE_BUCKETS = (
     "one or two calls of a step begin when nearly all of it is computed, and then nothing is left to hide them",
 )
-_SMALL_BUCKETS = Advice(
-    "put more into one call (a larger bucket_cap_mb, coalesced or flattened tensors)",
-    "so many short calls of a step pay latency, not bandwidth",
-)
+_SMALL_BUCKETS = "so many short calls of a step pay latency, not bandwidth"
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
@@ -82,9 +79,11 @@ def _advice(case: Case, most: pd.DataFrame, share: float) -> Advice:
     first = most.iloc[0]
     each = _per_step(case, int(first["count"]))
     if each is not None and each <= _FEW and share >= 50 and first["collective"] == "AllReduce":
-        return _LARGE_BUCKETS
+        buckets = by_framework(case, "", pytorch=" (bucket_cap_mb of DDP)")
+        return Advice(f"cut it into smaller buckets{buckets}, each sent when its gradients are ready", _LARGE_BUCKETS)
     if each is not None and each >= _MANY and first["median"] < _SHORT:
-        return _SMALL_BUCKETS
+        buckets = by_framework(case, "", pytorch="a larger bucket_cap_mb, ")
+        return Advice(f"put more into one call ({buckets}coalesced or flattened tensors)", _SMALL_BUCKETS)
     return _USUAL
 
 

@@ -32,7 +32,7 @@ from nsystui.questions.host.causes import (
 from nsystui.questions.host_work import HostWork, Span, host_work
 from nsystui.questions.triage.case import Case, at_least, by_place, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.rules.allocator_churn import ADVICE as ALLOCATOR
+from nsystui.questions.triage.rules.allocator_churn import advice as allocator_advice
 from nsystui.questions.triage.rules.preempted import CROWDED
 from nsystui.store import tables
 
@@ -47,7 +47,6 @@ _ADVICE = {
         "copy asynchronously from pinned memory, on a stream of its own",
         "a copy that blocks the CPU keeps it from launching the next work",
     ),
-    ALLOCATING: ALLOCATOR,
     LAUNCHING: Advice(
         "warm up before what is measured, or load kernels at the start (CUDA_MODULE_LOADING=EAGER); "
         "`nsystui api --filter Launch` says which launches are long",
@@ -131,7 +130,10 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
             f"; for {100 * spent[kind] / looked:.0f} % of {which} the launching thread was {kind}{_where(works, kind)}"
         )
         gist += f" ({_gist(works, kind, looked)})"
-        advice = _ADVICE[kind] if kind in _ADVICE else _unknown(case, kind)
+        if kind == ALLOCATING:
+            advice = allocator_advice(case)
+        else:
+            advice = _ADVICE[kind] if kind in _ADVICE else _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
     sentence = (
         f"GPUs are idle for {time_words(cost)} each in gaps of {case.thresholds.gap_ms:g} ms or more "

@@ -45,6 +45,7 @@ from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.triage.case import Case, at_least, by_place, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.store import tables
 
 _NAME = "input-pipeline"
@@ -71,9 +72,7 @@ _COLUMNS = (
     Column("pinning", header="In pin_memory", label="in pin_memory", unit=Unit.COUNT, importance=1),
     Column("function", header="Top Function", label="top function", importance=1),
 )
-_WORKERS = Advice(
-    "give the loader more workers (num_workers) and prefetch more (prefetch_factor), make the preparation of a sample "
-    "cheaper, or do it on the GPU (DALI)",
+_WAITS_FOR_DATA = (
     "the next batch is not there when the GPU is done with the last one, and the thread that launches waits for it",
 )
 _PINNING = Advice(
@@ -84,10 +83,7 @@ _STORAGE = Advice(
     "read ahead in workers, from files on a local disk, of a format that is read in large pieces",
     "for most of the time in which the GPU waits, files are read",
 )
-_IN_LINE = Advice(
-    "load in workers (num_workers above 0 in PyTorch's DataLoader), ahead of the step that needs it",
-    "the thread that launches prepares the input itself, and launches nothing meanwhile",
-)
+_LOADS_ITSELF = ("the thread that launches prepares the input itself, and launches nothing meanwhile",)
 
 
 @dataclass(frozen=True)
@@ -267,12 +263,22 @@ def _advice(
     case: Case, kept: Sequence[IdleSpan], spent: Mapping[str, int], whole: int, pinning: _Worker | None
 ) -> Advice:
     if spent["prepares"] > _HALF * whole:
-        return _IN_LINE
+        workers = by_framework(case, "threads or processes of its own", pytorch="workers (num_workers above 0)")
+        return Advice(f"load in {workers}, ahead of the step that needs it", _LOADS_ITSELF)
     if spent["reads"] > _HALF * whole or _reading(case, kept) > _HALF:
         return _STORAGE
     if pinning is not None and (pinning.ran or 0) > _HALF:
         return _PINNING
-    return _WORKERS
+    cheaper = "make the preparation of a sample cheaper"
+    how = by_framework(
+        case,
+        f"load on more threads or processes, prefetch more, {cheaper}, or do it on the GPU",
+        dali=f"give DALI more threads (num_threads) and longer queues (prefetch_queue_depth), {cheaper}, or do more of "
+        'it on the GPU (device="mixed")',
+        pytorch=f"give the DataLoader more workers (num_workers) and prefetch more (prefetch_factor), {cheaper}, or do "
+        "it on the GPU (DALI)",
+    )
+    return Advice(how, _WAITS_FOR_DATA)
 
 
 def _gaps_of(kept: Sequence[IdleSpan]) -> dict[int, Intervals]:

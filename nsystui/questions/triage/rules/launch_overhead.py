@@ -18,6 +18,7 @@ from nsystui.questions.conditions import is_launched_by, job_end, job_start, whe
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, Place, below, places_in, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.store import tables
 
 _NAME = "launch-overhead"
@@ -66,8 +67,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         f"({late:,} of {launches:,} launches; {100 * tiny / launches:.0f} % of the kernels take less than "
         f"{case.thresholds.tiny_kernel_us:g} µs)"
     )
+    how = by_framework(case, "", pytorch=" (torch.compile, fused optimizers)", jax=" (one jax.jit for the whole step)")
     advice = Advice(
-        "replay the work as a CUDA graph, or fuse kernels (torch.compile, fused optimizers)",
+        f"replay the work as a CUDA graph, or fuse kernels{how}",
         "a launch costs the CPU some µs whatever the kernel does, and these kernels end sooner "
         "than the next is launched",
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nsystui.base.kernel_families import COPY
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, Severity
-from nsystui.questions.triage.kernel_mix import kernel_mix, mix_table
+from nsystui.questions.triage.kernel_mix import by_framework, kernel_mix, mix_table
 
 _NAME = "layout-changes"
 _CHANNELS = re.compile("nchw_?to_?nhwc|nhwc_?to_?nchw", re.IGNORECASE)
@@ -32,8 +32,9 @@ def check(case: Case) -> Sequence[Finding]:
         f"changes of layout {words} take {time_words(cost)} on each GPU, {of_kernels:.0f} % of kernel time ({launches})"
     )
     if is_of_channels:
+        layout = by_framework(case, "NHWC", pytorch="channels_last (channels_last_3d)")
         advice = Advice(
-            "keep model and inputs in one layout: channels_last (channels_last_3d) in PyTorch, NHWC elsewhere",
+            f"keep model and inputs in one layout: {layout}",
             "tensor cores convolve NHWC, so cuDNN converts every tensor that comes in NCHW, and converts it back; "
             "all of this time at most can go",
         )

@@ -20,6 +20,7 @@ from nsystui.questions.conditions import job_end, job_start, where
 from nsystui.questions.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, link_words, mostly
 from nsystui.questions.triage.case import Case, bytes_words, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.store import tables
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ _PAGEABLE = _Kind(
     MemoryCalls.PAGEABLE_COPIES,
     "asynchronous copies from or to pageable memory",
     Advice(
-        "pin the host memory (cudaHostAlloc; pin_memory=True in PyTorch's DataLoader)",
+        "pin the host memory (cudaHostAlloc)",
         "from pageable memory CUDA stages every copy: it is slower, and the call behaves as a synchronous one",
     ),
 )
@@ -198,6 +199,10 @@ def _rates(case: Case, kind: _Kind) -> str:
 
 
 def _advice(case: Case, kind: _Kind) -> Advice:
+    if kind is _PAGEABLE:
+        usual = kind.advice
+        pinned = by_framework(case, usual.text, pytorch="pin the host memory (pin_memory=True of the DataLoader)")
+        return Advice(pinned, usual.reason)
     if kind is not _SYNC_COPY:
         return kind.advice
     return _FROM.get(next((one for one in (PAGEABLE, PINNED) if mostly(case.host_copies, one)), ""), kind.advice)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from nsystui.base.kernel_families import ATTENTION, CONVOLUTION, GEMM
 from nsystui.questions.triage.case import Case, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.kernel_mix import NameWork, kernel_mix, mix_table, shares
+from nsystui.questions.triage.kernel_mix import NameWork, by_framework, kernel_mix, mix_table, shares
 from nsystui.store import tables
 
 _NAME = "precision"
@@ -47,9 +47,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     share = case.percent(cost)
     if not slow or share < case.thresholds.precision_percent:
         return []
+    how = by_framework(case, f"do this work in {faster}", pytorch=f"let torch.autocast do this work in {faster}")
     advice = Advice(
-        f"let autocast (torch.autocast, {faster}) or the model's data type choose {faster} for this work, where its "
-        "accuracy allows that",
+        f"{how}, or keep its data in {faster}, where its accuracy allows that",
         f"the peak of {faster} on {gpu} is {_times(factors, slow)}; a limit, as memory and other work stay",
     )
     measured = (

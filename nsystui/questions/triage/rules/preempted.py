@@ -29,8 +29,8 @@ _COLUMNS = (
     Column("percent", header="Duration (%)", label="of it", unit=Unit.PERCENT, decimals=1, has_bar=True),
 )
 CROWDED = Advice(
-    "start fewer threads than there are CPUs (OMP_NUM_THREADS, DataLoader workers), or give each rank more CPUs of its "
-    "own (--cpus-per-task, --cpu-bind=cores)",
+    "start fewer threads than there are CPUs (OMP_NUM_THREADS, workers of a data loader), or give each rank more CPUs "
+    "of its own (--cpus-per-task, --cpu-bind=cores)",
     "the thread that launches could have run, but had no CPU",
 )
 _OTHERS = Advice(

@@ -78,7 +78,7 @@ def _advice(uploads: Sequence[HostCopies]) -> Advice:
     first = "keep on the GPU what does not change, copy less (smaller types, what a step really reads)"
     reason = "the link to the host is slower than the GPU's memory by tens of times, and each step pays for it again"
     if mostly(uploads, PAGEABLE):
-        how = "pin the host memory (pin_memory=True), and prefetch the rest on a stream of its own"
+        how = "pin the host memory, and prefetch the rest on a stream of its own"
         reason = f"from pageable memory CUDA stages every copy, and it overlaps nothing; {reason}"
     elif mostly(uploads, PINNED) and all(one.is_apart for one in uploads):
         how = "issue the copies of the next step earlier"

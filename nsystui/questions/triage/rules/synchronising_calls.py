@@ -15,6 +15,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.triage.case import Case, below, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.store import tables
 
 _NAME = "synchronising-calls"
@@ -43,8 +44,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         f"again ({number_of(calls.count, 'synchronising call')}; idle {number_of(sum(map(len, waits)), 'time')} so; "
         f"the longest on rank {_rank(device)}, {time_words(window.end - window.start)})"
     )
+    calls = by_framework(case, "", pytorch=".item(), ", jax="block_until_ready, ")
     advice = Advice(
-        "synchronise less often: no .item(), print or timing in the loop, events on streams instead of the CPU",
+        f"synchronise less often: no {calls}print or timing in the loop, events on streams instead of the CPU",
         "while the CPU waits for the GPU nothing is launched, so the GPU is idle until the next launch arrives",
     )
     only = case.chosen.with_name("Synchronize")

@@ -1,8 +1,9 @@
 """Pointwise kernels one behind the other, which could be one: of an eager program, of an optimizer that is not fused.
 
-A run is two or more such kernels of a stream with nothing between them but gaps below `tiny_kernel_us`. Those of one
-grid work on tensors of one size; fused they take at least as long as the longest of them: what is left of the run is
-what fusing saves at most. Multi-tensor kernels are fused already.
+A run is two or more such kernels of a stream with nothing between them but gaps below `tiny_kernel_us`. It ends where
+a kernel of it comes again on the same grid: that may be the next iteration of a loop, which needs the results of this
+one. Those of one grid work on tensors of one size; fused they take at least as long as the longest of them: what is
+left of the run is what fusing saves at most. Multi-tensor kernels are fused already.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from nsystui.questions.conditions import duration, job_end, job_start, where
 from nsystui.questions.stats.kernel_names import NO_RANGE, LaunchRanges
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.kernel_mix import NameWork, kernel_mix
+from nsystui.questions.triage.kernel_mix import NameWork, by_framework, kernel_mix
 from nsystui.store import tables
 
 _NAME = "unfused-kernels"
@@ -74,19 +75,24 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     name = _range(case, worst)
     place = f", most of the longest in NVTX range `{name}`" if name else ""
     sentence = (
-        f"{kernels:,} launches of pointwise kernels{each} come back to back, in {number_of(count, 'run')}{place}: one "
-        f"kernel for those of a run with the same grid could save {time_words(cost)} on each GPU at most, "
-        f"{time_words(case.mean([idle]))} of it idle time between them"
+        f"{kernels:,} launches of pointwise kernels{each} come back to back, in {number_of(count, 'run')} of different "
+        f"kernels{place}: one kernel for those of a run with the same grid could save {time_words(cost)} on each GPU "
+        f"at most, {time_words(case.mean([idle]))} of it idle time between them"
     )
     is_optimizer = "optim" in name.lower() or any("addcdiv" in one.name for one in works)
     optimizer = "a fused or foreach optimizer (torch.optim.Adam(fused=True)), and " if is_optimizer else ""
     advice = Advice(
-        f"use {optimizer}torch.compile (jit in JAX does it), or fused operators",
+        by_framework(
+            case,
+            "write one kernel for those that compute each element from the same place of their inputs",
+            pytorch=f"use {optimizer}torch.compile, or fused operators",
+            jax="put the whole step under one jax.jit, so that XLA fuses them",
+        ),
         "each of these kernels reads and writes whole tensors; a fused one reads and writes them once",
     )
     measured = (
-        f"runs of two or more pointwise kernels of a stream, gaps below {case.thresholds.tiny_kernel_us:g} µs: their "
-        "time without the longest kernel of each grid of a run; a limit; mean over the GPUs"
+        f"runs of two or more different pointwise kernels of a stream, gaps below {case.thresholds.tiny_kernel_us:g} "
+        "µs: their time without the longest kernel of each grid of a run; a limit; mean over the GPUs"
     )
     rows = [_Run(case.rank_of.get(Task(report, process)), *others) for report, process, _, *others in worst]
     door, evidence = Door("kernels", by="family"), TableAnswer(_NAME, _COLUMNS, rows, len(rows))
@@ -115,6 +121,7 @@ def _runs(case: Case, works: Sequence[NameWork]) -> sa.Subquery:
         sa.select(
             *(columns[key] for key in place), columns.row, job_start(tables.kernels).label("start"),
             job_end(tables.kernels).label("end"), duration(tables.kernels).label("time"),
+            sa.func.coalesce(columns.name, "").label("name"),
             sa.func.coalesce(columns.name, "").in_(sa.select(own.c.name)).label("is_own"),
             sa.func.concat_ws(" ", columns.grid_x, columns.grid_y, columns.grid_z).label("grid"),
         ).where(*where(tables.kernels, case.chosen), columns.end.is_not(None))
@@ -124,21 +131,29 @@ def _runs(case: Case, works: Sequence[NameWork]) -> sa.Subquery:
     ordered = sa.select(*kernels.c, sa.func.coalesce(goes_on, sa.false()).label("goes_on")).subquery("ordered")
     begun = in_order(ordered, sa.func.sum(sa.case((ordered.c.goes_on, 0), else_=1)), until_here=True)
     of_run = sa.select(*ordered.c, begun.label("number")).subquery("of_run")
-    keys = [of_run.c[key] for key in (*place, "number")]
-    grids = (
-        sa.select(
-            *keys,
-            sa.func.min(of_run.c.start).label("start"),
-            sa.func.max(of_run.c.end).label("end"),
-            sa.func.min(of_run.c.row).label("row"),
-            sa.func.sum(of_run.c.time).label("time"),
-            sa.func.max(of_run.c.time).label("longest"),
-            sa.func.count().label("kernels"),
-        )
-        .where(of_run.c.is_own)
-        .group_by(*keys, of_run.c.grid)
-    ).subquery("grids")
-    keys = [grids.c[key] for key in (*place, "number")]
+    again = sa.func.row_number().over(
+        partition_by=[of_run.c[key] for key in (*place, "number", "name", "grid")],
+        order_by=[of_run.c.start, of_run.c.row],
+    )
+    counted = sa.select(*of_run.c, again.label("again")).where(of_run.c.is_own).subquery("counted")
+    iteration = sa.func.max(counted.c.again).over(
+        partition_by=[counted.c[key] for key in (*place, "number")],
+        order_by=[counted.c.start, counted.c.row],
+        rows=(None, 0),
+    )
+    each = sa.select(*counted.c, iteration.label("iteration")).subquery("each")
+    parts = (*place, "number", "iteration")
+
+    def grouped(of: sa.Subquery, kernels: sa.ColumnElement[Any], *by: str) -> sa.Select[Any]:
+        keys = [of.c[key] for key in (*parts, *by)]
+        first = [sa.func.min(of.c[key]).label(key) for key in ("start", "row")]
+        times = [sa.func.sum(of.c.time).label("time"), sa.func.max(of.c.time).label("longest")]
+        end = sa.func.max(of.c.end).label("end")
+        return sa.select(*keys, *first, end, *times, kernels.label("kernels")).group_by(*keys)
+
+    by_name = grouped(each, sa.func.count(), "grid", "name").subquery("by_name")
+    grids = grouped(by_name, sa.func.sum(by_name.c.kernels), "grid").subquery("grids")
+    keys = [grids.c[key] for key in parts]
     span, kernels_of = sa.func.max(grids.c.end) - sa.func.min(grids.c.start), sa.func.sum(grids.c.kernels)
     return (
         sa.select(

@@ -1,7 +1,8 @@
 """Unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
 
-A kernel that meets a page that is not on its GPU stands until it is: so this time lies inside kernels, and is not what
-no kernel hides, but all of it, the union of fault groups and migrations. CPU page faults have no length.
+A kernel that meets a page that is not on its GPU stands until it is: so the cost is not what no kernel hides, but all
+of the time, the union of fault groups and migrations; how much of it lies in kernels is told. CPU page faults have no
+length.
 """
 
 from __future__ import annotations
@@ -53,11 +54,13 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
             NotChecked(_NAME, f"needs page faults or migrations: a job that uses unified memory, recorded with {how}")
         ]
     rows: list[_Row] = []
+    inside = 0
     for device in case.devices:
         place, window = device.device, case.window_of(device)
         found = [one.of(place.task.task, place.device) for one in (moved, fault_groups) if one is not None]
-        time = merge(*found).clip(window.start, window.end).length
-        rows.append(_Row(place.task.rank, place.device, time, *_counts(case, place.task.task, place.device)))
+        moving = merge(*found).clip(window.start, window.end)
+        inside += device.parts.kernels.shared_with(moving) + device.parts.exposed_graph.shared_with(moving)
+        rows.append(_Row(place.task.rank, place.device, moving.length, *_counts(case, place.task.task, place.device)))
     cost = case.mean(row.time for row in rows)
     if case.percent(cost) < case.thresholds.unified_percent:
         return []
@@ -66,7 +69,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     gpu, cpu = sum(row.gpu_faults for row in rows), sum(row.cpu_faults for row in rows)
     sentence = (
         f"unified memory moves for {time_words(cost)} on each GPU: {bytes_words(size)} in all, {gpu:,} GPU page "
-        f"faults and {cpu:,} CPU page faults, while kernels wait for their pages"
+        f"faults and {cpu:,} CPU page faults; kernels run for {100 * inside / sum(row.time for row in rows):.0f} % of "
+        "that time, and may wait for pages in it"
     )
     advice = Advice(
         "prefetch what a kernel will read (cudaMemPrefetchAsync), advise where it belongs (cudaMemAdvise), or use "
