@@ -29,7 +29,7 @@ import sqlalchemy as sa
 
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.conditions import is_launched_by, of_tasks
 from nsystui.questions.host.files import Files, files_of
 from nsystui.questions.host.gil import Gil, gil_of
@@ -242,8 +242,13 @@ def over_ranks(one: Attribution) -> Attribution:
     return replace(one, causes=[replace(cause, thread=shown.get(cause.thread, cause.thread)) for cause in one.causes])
 
 
-def attribute(job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False) -> Attribution:
-    """The causes of each of some spans; `FEW` of them without reading all calls. With NVTX ranges all of these are."""
+def attribute(
+    job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False, with_calls: bool = False
+) -> Attribution:
+    """The causes of each of some spans; `FEW` of them without reading all calls. With NVTX ranges all of these are.
+
+    With calls, `NOTHING` says which call of the launching thread is next in the span, or else was last in it.
+    """
     if not spans:
         nothing = np.empty(0, np.int64)
         return Attribution((), (), (), nothing, nothing, nothing, (), nothing)
@@ -261,7 +266,7 @@ def attribute(job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False) ->
         # Several GPUs of a process are idle at once: to be looked at one after the other.
         for own in _disjoint(place, starts, ends):
             inside = Intervals(starts[own], ends[own])
-            timeline = host.timeline(task, thread, inside)
+            timeline = host.timeline(task, thread, inside, with_calls)
             found = pairs(inside, timeline)
             span, cause = own[found.span], timeline.labels[found.segment]
             if around is None:
@@ -417,14 +422,14 @@ class _Host:
             found.append(self.usual.get(one.task) if thread is None else (one.task.report, thread))
         return found
 
-    def timeline(self, task: Task, thread: Thread | None, inside: Intervals) -> Segments:
+    def timeline(self, task: Task, thread: Thread | None, inside: Intervals, with_calls: bool) -> Segments:
         """The causes over the time of ``inside``, every moment of which has one."""
         others, workers = self._others(task, thread), self._workers(task)
         layers = []
-        states = NO_SEGMENTS
+        calls = states = NO_SEGMENTS
         if thread is not None:
-            states = self.scheduling.threads.get(thread, NO_SEGMENTS)
-            layers += [self._library_calls(thread, inside, ""), *self._waiting_for_gil(thread, others, inside)]
+            states, calls = self._states(task, thread), self._library_calls(thread, inside, "")
+            layers += [calls, *self._waiting_for_gil(thread, others, inside)]
             polls = self._in_os_calls(thread, _POLLS.fullmatch)
             layers += self._working(workers, intersect(inside, polls))
             layers += [self._os_calls(thread, inside, lambda call: not _WAITS.search(call))]
@@ -435,9 +440,42 @@ class _Host:
             layers += self._working(workers, intersect(inside, waits))
             layers += [
                 self._os_calls(thread, inside, lambda call: bool(_WAITS.search(call))),
-                self._off(states, inside),
+                self._all(intersect(states.labelled(BLOCKED, OFF), inside), Cause(OFF_CPU)),
             ]
-        return one_after_the_other(*layers, self._all(inside, Cause(NOTHING)))
+        known = one_after_the_other(*layers)
+        beside = self._beside_calls(subtract(inside, known.covered), inside, calls) if with_calls else NO_SEGMENTS
+        return one_after_the_other(known, beside, self._all(inside, Cause(NOTHING)))
+
+    def _beside_calls(self, nothing: Intervals, inside: Intervals, calls: Segments) -> Segments:
+        """The time of which nothing is recorded, by the next call in the same span, or else by the last one."""
+        if not len(calls):
+            return NO_SEGMENTS
+        place, follows = (np.searchsorted(one, nothing.starts, side="right") for one in (inside.starts, calls.starts))
+        is_next = np.append(calls.starts, FAR)[follows] < inside.ends[place - 1]
+        is_last = ~is_next & (np.insert(calls.ends, 0, -FAR)[follows] > inside.starts[place - 1])
+        words = [cause.what for cause in self.causes]
+        layers = []
+        for word, chosen, own in (("before", is_next, follows), ("after", is_last, follows - 1)):
+            part = Intervals(nothing.starts[chosen], nothing.ends[chosen])
+            known, label = np.unique(calls.labels[own[chosen]], return_inverse=True)
+            numbers = [self.number(Cause(NOTHING, f"{word} {words[one]}")) for one in known.tolist()]
+            layers.append(Segments(part.starts, part.ends, np.array(numbers, np.int64)[label.reshape(-1)]))
+        return one_after_the_other(*layers)
+
+    def _states(self, task: Task, thread: Thread) -> Segments:
+        """When a thread was in which state of the scheduler.
+
+        Before an event that puts it on a CPU, and after one that takes it off, it is off the CPU: as long as events of
+        other threads of its process show that scheduling was recorded.
+        """
+        states = self.scheduling.threads.get(thread, NO_SEGMENTS)
+        if not len(states):
+            return states
+        own = [self.scheduling.threads[one] for one in self._threads[task] if one in self.scheduling.threads]
+        first, last = min(one.starts[0] for one in own if len(one)), max(one.ends[-1] for one in own if len(one))
+        low = first if states.labels[0] == RUNNING else states.starts[0]
+        high = last if states.labels[-1] == RUNNING else states.ends[-1]
+        return one_after_the_other(states, Segments(np.array([low]), np.array([high]), np.array([OFF])))
 
     def _others(self, task: Task, thread: Thread | None) -> list[Thread]:
         """The other threads of the process, without those of the profiler."""
@@ -601,9 +639,6 @@ class _Host:
             if one in self.os.threads
         ]
         return [part for part in (*running, *reading) if len(part)]
-
-    def _off(self, states: Segments, inside: Intervals) -> Segments:
-        return self._all(intersect(states.labelled(BLOCKED, OFF), inside), Cause(OFF_CPU))
 
     def _all(self, when: Intervals, cause: Cause) -> Segments:
         return Segments(when.starts, when.ends, np.full(len(when), self.number(cause)))
