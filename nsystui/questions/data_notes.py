@@ -74,14 +74,18 @@ def recording_advice(table: CanonicalTable, lacking: Iterable[Report]) -> str:
 
 
 _RECORD = "record with `nsys "
+_TRACED = "CUDA was traced, but no such events were recorded"
 
 
 def fitting_advice(reports: Sequence[Report], text: str) -> str:
-    """A text that says what to record with nsys, as it fits these reports where nsys recorded none of them.
+    """A text that says what to record with nsys, as it fits these reports.
 
-    The other profiler's own option is in its place, or that this profiler has none.
+    Where nsys recorded none of them, the other profiler's own option is in its place, or that this profiler has none;
+    where all have CUDA calls, that CUDA was traced.
     """
     made_of = {report.metadata.made_of for report in reports}
+    if canonical.KERNELS.record in text and not any(made_of) and all(one.count(canonical.API_CALLS) for one in reports):
+        return text.replace(canonical.KERNELS.record, _TRACED)
     if _RECORD not in text or len(made_of) != 1 or not all(made_of):
         return text
     (known,) = made_of

@@ -24,7 +24,7 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.job import Job
 from nsystui.questions.ranks.steps import StepTimes, step_times

@@ -184,7 +184,9 @@ def test_a_thread_is_off_the_cpu_before_the_first_event_that_puts_it_on_one(tmp_
         "nothing recorded, before cudaLaunchKernel": 2,
     }
     assert {one.name: one.time // MS for one in found.tail} == {
-        "off the CPU": 15, "CPU work on python 4800": 1, "unexplained": 4
+        "off the CPU": 15,
+        "CPU work on python 4800": 1,
+        "unexplained": 4,
     }
 
 

@@ -242,9 +242,7 @@ def over_ranks(one: Attribution) -> Attribution:
     return replace(one, causes=[replace(cause, thread=shown.get(cause.thread, cause.thread)) for cause in one.causes])
 
 
-def attribute(
-    job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False, with_calls: bool = False
-) -> Attribution:
+def attribute(job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False, with_calls: bool = False) -> Attribution:
     """The causes of each of some spans; `FEW` of them without reading all calls. With NVTX ranges all of these are.
 
     With calls, `NOTHING` says which call of the launching thread is next in the span, or else was last in it.
