@@ -74,7 +74,7 @@ def recording_advice(table: CanonicalTable, lacking: Iterable[Report]) -> str:
 
 
 _RECORD = "record with `nsys "
-_TRACED = "CUDA was traced, but no such events were recorded"
+_TRACED = "CUDA was traced, but no GPU activity of this kind was recorded"
 
 
 def fitting_advice(reports: Sequence[Report], text: str) -> str:

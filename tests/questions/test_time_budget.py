@@ -135,6 +135,10 @@ CAUSES = {
         kernels(range(50, 100), 1), [("cudaMalloc", 10, 30), ("cudaMemcpy", 35, 36)], [], 100,
         {"cudaMalloc": 20, "cudaMemcpy": 1, "nothing recorded, before cudaMalloc": 10,
          "nothing recorded, before cudaMemcpy": 5, "nothing recorded, after cudaMemcpy": 14}, {}),
+    "calls beside a gap": (
+        kernels((0, 20, 60), 2), [("cudaLaunchKernel", 0, 1), ("cudaEventRecord", 21, 22)], [], 62, {},
+        {"nothing recorded, before cudaEventRecord": 18, "nothing recorded, after cudaEventRecord": 38}),
+    "calls too far from a gap": (kernels((0, 20, 60), 20), [("cudaMalloc", 0, 1)], [], 80, {}, {"unexplained": 20}),
     "nothing but kernels": (kernels((0, 10), 2), [], [], 12, {}, {"unexplained": 8}),
 }  # fmt: skip
 """Kernels, calls, ranges, the end of the window, causes of the start-up and of the gaps, in ms."""

@@ -110,7 +110,9 @@ OUTSIDE = "outside of every NVTX range"
 NO_RANGES = "no NVTX in the report"
 _MPI_PREFIX = f"{DOMAIN}:"
 FEW = 300
-"""Of so many spans only the calls are read that overlap one."""
+"""Of so many spans only the calls are read that overlap one, or are beside it."""
+BESIDE = 10_000_000
+"""As far before or behind a span as this, ns, a call locates time in it of which nothing is recorded."""
 
 
 def kind_of(name: str) -> str:
@@ -245,12 +247,12 @@ def over_ranks(one: Attribution) -> Attribution:
 def attribute(job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False, with_calls: bool = False) -> Attribution:
     """The causes of each of some spans; `FEW` of them without reading all calls. With NVTX ranges all of these are.
 
-    With calls, `NOTHING` says which call of the launching thread is next in the span, or else was last in it.
+    With calls, `NOTHING` says which call of the launching thread is the next or was the last, whichever is nearer.
     """
     if not spans:
         nothing = np.empty(0, np.int64)
         return Attribution((), (), (), nothing, nothing, nothing, (), nothing)
-    host = _Host.load(job, spans)
+    host = _Host.load(job, spans, BESIDE if with_calls else 0)
     ranges = ThreadRanges.load(job) if with_ranges else None
     starts, ends = (np.array([getattr(one, key) for one in spans], np.int64) for key in ("start", "end"))
     launchers = host.launchers(spans)
@@ -374,15 +376,15 @@ class _Host:
     _functions: dict[Thread, Segments] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, job: Job, spans: Sequence[IdleSpan]) -> _Host:
+    def load(cls, job: Job, spans: Sequence[IdleSpan], beside: int) -> _Host:
         session = job.session
         tasks = frozenset(one.task for one in spans)
-        hull = Window(min(one.start for one in spans), max(one.end for one in spans))
+        hull = Window(min(one.start for one in spans) - beside, max(one.end for one in spans) + beside)
         workers = workers_by_rank(job, tasks)
         selection = Selection(hull, tasks | workers.keys())
         few = None
         if len(spans) <= FEW:
-            few = [(one.task, one.start, one.end) for one in spans]
+            few = [(one.task, one.start - beside, one.end + beside) for one in spans]
             few += [
                 (worker, start, end) for worker, rank in workers.items() for task, start, end in few if task == rank
             ]
@@ -424,10 +426,9 @@ class _Host:
         """The causes over the time of ``inside``, every moment of which has one."""
         others, workers = self._others(task, thread), self._workers(task)
         layers = []
-        calls = states = NO_SEGMENTS
         if thread is not None:
-            states, calls = self._states(task, thread), self._library_calls(thread, inside, "")
-            layers += [calls, *self._waiting_for_gil(thread, others, inside)]
+            states = self._states(task, thread)
+            layers += [self._library_calls(thread, inside, ""), *self._waiting_for_gil(thread, others, inside)]
             polls = self._in_os_calls(thread, _POLLS.fullmatch)
             layers += self._working(workers, intersect(inside, polls))
             layers += [self._os_calls(thread, inside, lambda call: not _WAITS.search(call))]
@@ -441,19 +442,23 @@ class _Host:
                 self._all(intersect(states.labelled(BLOCKED, OFF), inside), Cause(OFF_CPU)),
             ]
         known = one_after_the_other(*layers)
-        beside = self._beside_calls(subtract(inside, known.covered), inside, calls) if with_calls else NO_SEGMENTS
+        beside = NO_SEGMENTS
+        if thread is not None and with_calls:
+            beside = self._beside_calls(thread, subtract(inside, known.covered), inside)
         return one_after_the_other(known, beside, self._all(inside, Cause(NOTHING)))
 
-    def _beside_calls(self, nothing: Intervals, inside: Intervals, calls: Segments) -> Segments:
-        """The time of which nothing is recorded, by the next call in the same span, or else by the last one."""
+    def _beside_calls(self, thread: Thread, nothing: Intervals, inside: Intervals) -> Segments:
+        """The time of which nothing is recorded, by the nearer call around it, within `BESIDE` of the span."""
+        calls = self._library_calls(thread, union(inside.starts - BESIDE, inside.ends + BESIDE), "")
         if not len(calls):
             return NO_SEGMENTS
         place, follows = (np.searchsorted(one, nothing.starts, side="right") for one in (inside.starts, calls.starts))
-        is_next = np.append(calls.starts, FAR)[follows] < inside.ends[place - 1]
-        is_last = ~is_next & (np.insert(calls.ends, 0, -FAR)[follows] > inside.starts[place - 1])
+        start, end = np.append(calls.starts, FAR)[follows], np.insert(calls.ends, 0, -FAR)[follows]
+        has_next, has_last = start < inside.ends[place - 1] + BESIDE, end > inside.starts[place - 1] - BESIDE
+        is_next = has_next & (~has_last | (start - nothing.ends <= nothing.starts - end))
         words = [cause.what for cause in self.causes]
         layers = []
-        for word, chosen, own in (("before", is_next, follows), ("after", is_last, follows - 1)):
+        for word, chosen, own in (("before", is_next, follows), ("after", has_last & ~is_next, follows - 1)):
             part = Intervals(nothing.starts[chosen], nothing.ends[chosen])
             known, label = np.unique(calls.labels[own[chosen]], return_inverse=True)
             numbers = [self.number(Cause(NOTHING, f"{word} {words[one]}")) for one in known.tolist()]
