@@ -16,6 +16,7 @@ from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import merge
 from nsystui.questions.conditions import where
+from nsystui.questions.time_window import report_at
 from nsystui.questions.triage.case import Case, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
@@ -90,7 +91,7 @@ def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int |
     gpu, cpu = tables.gpu_page_faults, tables.cpu_page_faults
 
     def asked(table: sa.Table, value: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool]) -> int | None:
-        if not session.reports[task.report].has(table):
+        if not report_at(session, task.report).has(table):
             return None
         selection = case.chosen.with_tasks(frozenset({task}))
         query = sa.select(sa.func.coalesce(value, 0)).select_from(table).where(*where(table, selection), *conditions)
