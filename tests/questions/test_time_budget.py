@@ -13,6 +13,7 @@ from support import session_over, shared
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
+from nsystui.exports.writing.host import RUNNING as STATE_RUNNING
 from nsystui.questions import time_budget
 from nsystui.questions.idle_causes import Cause, idle_causes
 from nsystui.questions.job import Job
@@ -167,7 +168,10 @@ def test_a_short_start_up_and_tail_are_explained_too(tmp_path: Path):
 
 
 def test_a_thread_is_off_the_cpu_before_the_first_event_that_puts_it_on_one(tmp_path: Path):
-    """Scheduling is recorded from 2 to 60 ms, by another thread; the launching one runs from 40 to 52 ms alone."""
+    """Scheduling is recorded from 2 to 96 ms, by another thread; the launching one has a CPU from 40 to 52 ms.
+
+    But for the 2 ms from 42 on, in which it could run.
+    """
     with ExportWriter(tmp_path / "a.sqlite", session=Capture(utc_epoch_ns=10**18, duration=100 * MS)) as export:
         process = export.process(4711)
         main, other = (export.thread(process, number, "python") for number in (4711, 4800))
@@ -177,13 +181,16 @@ def test_a_thread_is_off_the_cpu_before_the_first_event_that_puts_it_on_one(tmp_
             export.switch(thread, at * MS, 0, is_in=is_in)
         for at, is_in in ((95, True), (96, False)):
             export.switch(other, at * MS, 0, is_in=is_in)
+        export.switch(main, 42 * MS, 0, is_in=False, state=STATE_RUNNING)
+        export.switch(main, 44 * MS, 0, is_in=True)
     with closing(session_over(tmp_path / "a.sqlite")) as session:
         job, selection = Job(session), Selection(Window(0, 100 * MS))
         found = idle_causes(job, selection, device_budgets(job, selection))
     assert {one.name: one.time // MS for one in found.startup} == {
         "off the CPU": 37,
         "CPU work on python 4800": 1,
-        "CPU work": 9,
+        "CPU work": 7,
+        "not scheduled": 2,
         "cudaLaunchKernel": 1,
         "nothing recorded, before cudaLaunchKernel": 2,
     }

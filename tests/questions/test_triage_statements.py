@@ -144,7 +144,7 @@ LAUNCHES = ["cudaLaunchKernel_v7000"] * 3
 
 
 @pytest.mark.parametrize(("calls", "words"), [
-    (LAUNCHES, ("3 CUDA calls that launch, copy or set memory (3 cudaLaunchKernel)", "but no GPU work",
+    (LAUNCHES, ("for rank 0, in spite of 3 CUDA calls to launch, copy or set memory (3 cudaLaunchKernel); nsys says: ",
         "CUPTI_ERROR_NOT_INITIALIZED")),
     (["cudaGetDeviceCount_v3020"], ("no GPU work was recorded for rank 0: of 1 CUDA call none launches",)),
 ])  # fmt: skip

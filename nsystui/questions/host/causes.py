@@ -432,7 +432,7 @@ class _Host:
             polls = self._in_os_calls(thread, _POLLS.fullmatch)
             layers += self._working(workers, intersect(inside, polls))
             layers += [self._os_calls(thread, inside, lambda call: not _WAITS.search(call))]
-            layers += [self._running(thread, inside, RUNNING_CODE, ""), self._preempted(thread, states, inside)]
+            layers += [self._running(thread, inside, RUNNING_CODE, ""), self._preempted(thread, inside)]
         layers += [self._calls_of_others(others, inside), *self._working(others, inside)]
         if thread is not None:
             waits = merge(self._in_os_calls(thread, _WAITS.search), states.labelled(BLOCKED, OFF))
@@ -474,8 +474,9 @@ class _Host:
         states = self.scheduling.threads.get(thread, NO_SEGMENTS)
         if not len(states):
             return states
-        own = [self.scheduling.threads[one] for one in self._threads[task] if one in self.scheduling.threads]
-        first, last = min(one.starts[0] for one in own if len(one)), max(one.ends[-1] for one in own if len(one))
+        known = [self.scheduling.threads.get(one, NO_SEGMENTS) for one in self._threads.get(task, ())]
+        first = min((one.starts[0] for one in known if len(one)), default=states.starts[0])
+        last = max((one.ends[-1] for one in known if len(one)), default=states.ends[-1])
         low = first if states.labels[0] == RUNNING else states.starts[0]
         high = last if states.labels[-1] == RUNNING else states.ends[-1]
         return one_after_the_other(states, Segments(np.array([low]), np.array([high]), np.array([OFF])))
@@ -590,8 +591,9 @@ class _Host:
         order = np.argsort(starts, kind="stable")
         return Segments(starts[order], ends[order], labels[order]), frames[order]
 
-    def _preempted(self, thread: Thread, states: Segments, inside: Intervals) -> Segments:
+    def _preempted(self, thread: Thread, inside: Intervals) -> Segments:
         """The time in which the thread could run, by who had the CPU that it left."""
+        states = self.scheduling.threads.get(thread, NO_SEGMENTS)
         ready = Segments(*(part[states.labels == RUNNABLE] for part in (states.starts, states.ends, states.labels)))
         if not len(ready.within(inside)):
             return NO_SEGMENTS

@@ -99,10 +99,9 @@ def _empty(case: Case) -> Iterator[Finding]:
         most = max(launches, key=lambda name: (launches[name], name))
         evidence = diagnostics_table(case.job.session, case.chosen)
         said = [str(text).strip().rstrip(".") for text in evidence.cells("text") if _CUPTI.search(str(text))]
-        sentence = (
-            f"{number_of(sum(launches.values()), 'CUDA call')} that launch, copy or set memory ({launches[most]:,} "
-            f"{most}) were recorded for {whose}, but no GPU work{f'; nsys says: {said[0]}' if said else ''}"
-        )
+        count = number_of(sum(launches.values()), "CUDA call")
+        sentence += f", in spite of {count} to launch, copy or set memory ({launches[most]:,} {most})"
+        sentence += f"; nsys says: {said[0]}" if said else ""
         advice = Advice(
             "read nsys's messages (`nsystui info`) for errors of CUPTI, and record again until the program ends, or "
             "until it calls cudaProfilerStop",
@@ -111,7 +110,7 @@ def _empty(case: Case) -> Iterator[Finding]:
         )
     elif calls:
         count = number_of(sum(calls.values()), "CUDA call")
-        sentence = f"{sentence}: of {count} none launches, copies or sets memory"
+        sentence += f": of {count} none launches, copies or sets memory"
         advice = Advice(
             "record a part of the run in which the program uses its GPU",
             "CUDA was traced, so its launches would be here",
