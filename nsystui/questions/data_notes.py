@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -62,8 +62,18 @@ _OF_PYTORCH = {
 }
 
 
-def recording_advice(table: CanonicalTable, lacking: Iterable[Report]) -> str:
+_TRACED = "CUDA was traced, but no GPU activity of this kind was recorded"
+
+
+def _is_traced(reports: Collection[Report]) -> bool:
+    """Whether nsys recorded CUDA calls in all of these reports."""
+    return bool(reports) and all(not one.metadata.made_of and one.count(canonical.API_CALLS) for one in reports)
+
+
+def recording_advice(table: CanonicalTable, lacking: Collection[Report]) -> str:
     """What to record so that these reports have a table: with the profiler that recorded them, where that can."""
+    if table.record == canonical.KERNELS.record and _is_traced(lacking):
+        return _TRACED
     made_of = dict.fromkeys(report.metadata.made_of for report in lacking)
     of_pytorch = _OF_PYTORCH.get(table)
     known = [one for one in made_of if one]
@@ -77,10 +87,13 @@ _RECORD = "record with `nsys "
 
 
 def fitting_advice(reports: Sequence[Report], text: str) -> str:
-    """A text that says what to record with nsys, as it fits these reports where nsys recorded none of them.
+    """A text that says what to record with nsys, as it fits these reports.
 
-    The other profiler's own option is in its place, or that this profiler has none.
+    Where nsys recorded none of them, the other profiler's own option is in its place, or that this profiler has none;
+    where all have CUDA calls, that CUDA was traced.
     """
+    if canonical.KERNELS.record in text and _is_traced(reports):
+        return text.replace(canonical.KERNELS.record, _TRACED)
     made_of = {report.metadata.made_of for report in reports}
     if _RECORD not in text or len(made_of) != 1 or not all(made_of):
         return text

@@ -89,9 +89,10 @@ class _Range(NamedTuple):
     name: str
 
 
-def host_work(job: Job, spans: Sequence[Span]) -> list[HostWork]:
+def host_work(job: Job, spans: Sequence[Span], with_calls: bool = False) -> list[HostWork]:
     """The CPU's work in each of some spans (dozens: each range is compared with all of its process)."""
-    attributed = attribute(job, [IdleSpan(one.task, one.device, one.window.start, one.window.end) for one in spans])
+    idle = [IdleSpan(one.task, one.device, one.window.start, one.window.end) for one in spans]
+    attributed = attribute(job, idle, with_calls=with_calls)
     found, ranges = over_ranks(attributed), _overlapping(job.session, attributed)
     causes = [found.of_span(number) for number in range(len(spans))]
     whole: Counter[Cause] = Counter()

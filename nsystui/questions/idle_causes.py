@@ -2,8 +2,8 @@
 
 See docs/numbers.md#budget. The time of each of the longest spans is split by cause (`host.causes`), all with the NVTX
 range of that thread around the middle of the span, or where there is none the next one; the profiler's own work is a
-cause of its own. What nothing is recorded of is other CPU work in that range; without any, and in the spans that are
-not among the longest, it is unexplained. A number in the name of a range is ``*``.
+cause of its own. Time of which nothing is recorded is located by that range, or else by the call beside it; without
+either, and in the spans that are not among the longest, it is unexplained. A number in the name of a range is ``*``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+
+import numpy as np
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import Unit
@@ -85,12 +87,13 @@ def idle_causes(job: Job, selection: Selection, budgets: Sequence[DeviceBudget])
             place = one.device
             free = subtract(intervals, own.get(place.task.task, EMPTY))
             _add(times, PROFILER, intervals.length - free.length)
-            windows = map(Window, free.starts.tolist(), free.ends.tolist())
+            chosen = np.argsort(free.starts - free.ends, kind="stable")[:_LOOKED_AT]
+            windows = map(Window, free.starts[chosen].tolist(), free.ends[chosen].tolist())
             spans += [Span(place.task.task, place.device, window) for window in windows]
         spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
         longest.append(spans[:_LOOKED_AT])
     # All at once: what is recorded of the threads is read for each question.
-    works = iter(host_work(job, [span for spans in longest for span in spans]))
+    works = iter(host_work(job, [span for spans in longest for span in spans], with_calls=True))
     causes = []
     for times, spans, (_, time) in zip(found, longest, parts, strict=True):
         for work in islice(works, len(spans)):
@@ -109,15 +112,15 @@ def _add(found: dict[str, int], name: str, time: int) -> None:
 
 
 def _name(work: HostWork, cause: HostCause) -> str:
-    where = ""
-    if work.range_name or work.next_range:
-        word, name = ("in", work.range_name) if work.range_name else ("before", work.next_range)
-        where = f" {word} `{shorten(_NUMBER.sub('*', name or ''), _LONGEST_NAME)}`"
-    if work.range_name and cause.what and work.range_name.endswith(cause.what):
-        where = ""  # the range of a library around the call of the same name
-    if cause.kind != NOTHING:
-        return f"{replace(cause, what=shorten(cause.what, _LONGEST_CAUSE)).words}{where}"
-    return f"CPU work{where}" if where else UNEXPLAINED
+    word, name = ("in", work.range_name) if work.range_name else ("before", work.next_range)
+    where = f"`{shorten(_NUMBER.sub('*', name), _LONGEST_NAME)}`" if name else ""
+    if cause.kind == NOTHING:
+        place = f"{word} range {where}" if where else cause.what
+        return f"nothing recorded, {place}" if place else UNEXPLAINED
+    words = replace(cause, what=shorten(cause.what, _LONGEST_CAUSE)).words
+    is_told = work.range_name and cause.what and work.range_name.endswith(cause.what)
+    # The range of a library around the call of the same name tells no more.
+    return f"{words} {word} {where}" if where and not is_told else words
 
 
 def _largest_first(item: tuple[str, int]) -> tuple[int, str]:

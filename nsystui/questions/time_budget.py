@@ -24,7 +24,7 @@ from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.job import Job
 from nsystui.questions.ranks.steps import StepTimes, step_times
@@ -69,8 +69,7 @@ PARTS = ("compute", "exposed_nccl", "memory", "graph", "startup", "long_gaps", "
 class DeviceBudget:
     """The budget of a GPU in ``window``, and where its steady state begins (job time, ns).
 
-    ``startup``, ``long_gaps`` and ``after`` (the tail) are when it was idle then, in spans of `LONG_GAP` or more, cut
-    at the edges of these parts: of start-up and tail perhaps less than all of the time.
+    ``startup``, ``long_gaps`` and ``after`` (the tail) are when it was idle then, cut at the edges of these parts.
     """
 
     device: Device
@@ -121,8 +120,7 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
     last = min(max(worked.end, begin), window.end)
     startup = begin - window.start - device.busy_in(Window(window.start, begin))
     tail = window.end - last
-    gaps, before = device.gaps(worked), union([window.start], [max(worked.start, window.start)])
-    long_gaps = _long(gaps, begin, last)
+    long_gaps = _long(device.gaps(worked), begin, last)
     budget = Budget(
         compute=spent.kernels,
         exposed_nccl=spent.exposed_nccl,
@@ -133,8 +131,7 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
         short_gaps=spent.idle - startup - tail - long_gaps.length,
         tail=tail,
     )
-    at_startup = merge(_long(gaps, window.start, begin), before.clip(window.start, begin))
-    after = union([last], [window.end]) if tail >= LONG_GAP else EMPTY
+    at_startup, after = (device.idle(Window(*edges)) for edges in ((window.start, begin), (last, window.end)))
     return DeviceBudget(device.device, window, steady, budget, at_startup, long_gaps, after)
 
 

@@ -13,8 +13,9 @@ from support import session_over, shared
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.demo import ExportWriter
 from nsystui.exports.demo import Session as Capture
+from nsystui.exports.writing.host import RUNNING as STATE_RUNNING
 from nsystui.questions import time_budget
-from nsystui.questions.idle_causes import idle_causes
+from nsystui.questions.idle_causes import Cause, idle_causes
 from nsystui.questions.job import Job
 from nsystui.questions.time_budget import PARTS, budget_table, device_budgets, in_sum, steady_window
 
@@ -123,15 +124,23 @@ def kernels(starts: Sequence[int], length: int) -> list[Event]:
 
 
 CAUSES = {
-    "calls and ranges, and the rest is said to be unexplained": (
+    "calls, and where nothing is recorded the range or the last call": (
         kernels((0, 2, 12, 22, 32), 2), [("cudaMalloc", 5, 9), ("cudaDeviceSynchronize", 14, 15)],
         [("load", 4, 12), ("save 1", 24, 32)], 34, {},
-        {"cudaMalloc in `load`": 4, "CPU work in `load`": 4, "cudaDeviceSynchronize": 1, "CPU work in `save *`": 8,
-         "unexplained": 7}),
+        {"cudaMalloc in `load`": 4, "nothing recorded, in range `load`": 4, "cudaDeviceSynchronize": 1,
+         "nothing recorded, in range `save *`": 8, "nothing recorded, after cudaDeviceSynchronize": 7}),
     "between ranges the next one": (
-        kernels((0, 10), 2), [], [("batch 1", 0, 3), ("batch 2", 9, 12)], 12, {}, {"CPU work before `batch *`": 8}),
-    "start-up": (
-        kernels(range(50, 100), 1), [("cudaMalloc", 10, 30)], [], 100, {"cudaMalloc": 20, "unexplained": 30}, {}),
+        kernels((0, 10), 2), [], [("batch 1", 0, 3), ("batch 2", 9, 12)], 12, {},
+        {"nothing recorded, before range `batch *`": 8}),
+    "start-up without ranges": (
+        kernels(range(50, 100), 1), [("cudaMalloc", 10, 30), ("cudaMemcpy", 35, 36)], [], 100,
+        {"cudaMalloc": 20, "cudaMemcpy": 1, "nothing recorded, before cudaMalloc": 10,
+         "nothing recorded, before cudaMemcpy": 5, "nothing recorded, after cudaMemcpy": 14}, {}),
+    "calls beside a gap": (
+        kernels((0, 20, 60), 2), [("cudaLaunchKernel", 0, 1), ("cudaEventRecord", 21, 22)], [], 62, {},
+        {"nothing recorded, before cudaEventRecord": 18, "nothing recorded, after cudaEventRecord": 38}),
+    "calls too far from a gap": (kernels((0, 20, 60), 20), [("cudaMalloc", 0, 1)], [], 80, {}, {"unexplained": 20}),
+    "nothing but kernels": (kernels((0, 10), 2), [], [], 12, {}, {"unexplained": 8}),
 }  # fmt: skip
 """Kernels, calls, ranges, the end of the window, causes of the start-up and of the gaps, in ms."""
 
@@ -146,6 +155,50 @@ def test_idle_time_is_explained_by(tmp_path: Path, name: str):
         found = idle_causes(job, selection, device_budgets(job, selection))
     for part, causes in zip((found.startup, found.long_gaps), expected, strict=True):
         assert {one.name: one.time for one in part} == {cause: time * MS for cause, time in causes.items()}
+
+
+def test_a_short_start_up_and_tail_are_explained_too(tmp_path: Path):
+    calls = [("cudaMalloc", 0, 800), ("cudaFree", 2_100, 2_600)]
+    path = written(tmp_path / "a.sqlite", [("K", 1_000, 2_000)], duration=3_000, calls=calls)
+    with closing(session_over(path)) as session:
+        job, selection = Job(session), Selection(Window(0, 2_600))
+        found = idle_causes(job, selection, device_budgets(job, selection))
+    assert found.startup == (Cause("cudaMalloc", 800), Cause("nothing recorded, after cudaMalloc", 200))
+    assert found.tail == (Cause("cudaFree", 500), Cause("nothing recorded, before cudaFree", 100))
+
+
+def test_a_thread_is_off_the_cpu_before_the_first_event_that_puts_it_on_one(tmp_path: Path):
+    """Scheduling is recorded from 2 to 96 ms, by another thread; the launching one has a CPU from 40 to 52 ms.
+
+    But for the 2 ms from 42 on, in which it could run.
+    """
+    with ExportWriter(tmp_path / "a.sqlite", session=Capture(utc_epoch_ns=10**18, duration=100 * MS)) as export:
+        process = export.process(4711)
+        main, other = (export.thread(process, number, "python") for number in (4711, 4800))
+        export.api(main, 45 * MS, 46 * MS, "cudaLaunchKernel_v7000", 1)
+        export.kernel(process, 0, 7, 50 * MS, 80 * MS, name=NAMES["K"], correlation_id=1)
+        for thread, at, is_in in ((other, 2, True), (other, 3, False), (main, 40, True), (main, 52, False)):
+            export.switch(thread, at * MS, 0, is_in=is_in)
+        for at, is_in in ((95, True), (96, False)):
+            export.switch(other, at * MS, 0, is_in=is_in)
+        export.switch(main, 42 * MS, 0, is_in=False, state=STATE_RUNNING)
+        export.switch(main, 44 * MS, 0, is_in=True)
+    with closing(session_over(tmp_path / "a.sqlite")) as session:
+        job, selection = Job(session), Selection(Window(0, 100 * MS))
+        found = idle_causes(job, selection, device_budgets(job, selection))
+    assert {one.name: one.time // MS for one in found.startup} == {
+        "off the CPU": 37,
+        "CPU work on python 4800": 1,
+        "CPU work": 7,
+        "not scheduled": 2,
+        "cudaLaunchKernel": 1,
+        "nothing recorded, before cudaLaunchKernel": 2,
+    }
+    assert {one.name: one.time // MS for one in found.tail} == {
+        "off the CPU": 15,
+        "CPU work on python 4800": 1,
+        "unexplained": 4,
+    }
 
 
 @pytest.mark.parametrize("name", [

@@ -124,6 +124,26 @@ def test_compilers_in_gaps_are_their_cause(tmp_path, library, function, process,
         assert "compilation" in found.summary
 
 
+@pytest.mark.parametrize(("name", "compiler"), [
+    ("Nvrtc::CompileProgram", "NVRTC"),
+    ("inductor", "Inductor"),
+    ("triton_poi_fused_add_0", ""),
+    ("inductor::accumulate_grad_", ""),
+    ("Call CompiledFxGraph inductor", ""),
+])  # fmt: skip
+def test_compilers_are_known_by_their_nvtx_ranges_and_not_by_those_of_what_they_compiled(tmp_path, name, compiler):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        for start in gpu.rounds(10, 40 * MS, 20 * MS):
+            gpu.export.nvtx_range(gpu.main, start + 20 * MS, start + 39 * MS, name)
+    found = triaged(tmp_path / "a.sqlite", rules=("jit_compilation",))
+    if compiler:
+        one = finding(found, "jit-compilation")
+        assert one.cost == pytest.approx(10 * 19 * MS, rel=1e-3)
+        told(one, f"({compiler} ", "10 NVTX ranges", never=("samples",))
+    else:
+        assert [one.rule for one in found.not_checked] == ["jit-compilation"] and not found.findings
+
+
 def test_what_compiles_at_the_start_alone_is_a_remark(tmp_path):
     found = triaged(compiling(tmp_path / "a.sqlite", "/opt/libLLVM-17.so", gaps=0), rules=COMPILING)
     assert finding(found, "jit-compilation").severity is Severity.INFO

@@ -66,8 +66,9 @@ def test_the_account_has_all_time_with_the_causes_of_what_is_idle(tmp_path):
         gpu.call("cudaFree_v3020", 900 * MS, 1000 * MS)
     found = triaged(tmp_path / "a.sqlite")
     assert found.account == (
-        "time: compute 10.0 %; idle: start-up 80.0 % (poll 60.0 %, unexplained 20.0 %), gaps 0.0 %, "
-        "gaps under 1 ms 0.0 %, tail 10.0 % (cudaFree 10.0 %)"
+        "time: compute 10.0 %; idle: start-up 80.0 % (poll 60.0 %, nothing recorded, after cudaFree 10.0 %, "
+        "nothing recorded, before cudaLaunchKernel 10.0 %), gaps 0.0 %, gaps under 1 ms 0.0 %, "
+        "tail 10.0 % (cudaFree 10.0 %)"
     )
     assert found.account in " ".join(lines(found))
     assert found.account in report(found).replace("\\", "")

@@ -14,7 +14,7 @@ from triaging import finding, job_of, judged, told, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.exports.writing.target import Session as DemoSession
-from nsystui.exports.writing.writer import DEVICE, PAGEABLE, PINNED
+from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED
 from nsystui.output.findings import change_lines
 from nsystui.questions.compare import Side
 from nsystui.questions.tasks import world_size
@@ -138,6 +138,50 @@ def test_kernels_of_no_known_process_are_gpu_work(tmp_path, schema, also_memory)
         edit(path, change)
         found = triaged(path, rules=("capture",))
         assert "no-gpu-work" not in {one.id for one in found.findings}, (environment, change)
+
+
+LAUNCHES = ["cudaLaunchKernel_v7000"] * 3
+
+
+@pytest.mark.parametrize(("calls", "words"), [
+    (LAUNCHES, ("for rank 0, in spite of 3 CUDA calls to launch, copy or set memory (3 cudaLaunchKernel); nsys says: ",
+        "CUPTI_ERROR_NOT_INITIALIZED")),
+    (["cudaGetDeviceCount_v3020"], ("no GPU work was recorded for rank 0: of 1 CUDA call none launches",)),
+])  # fmt: skip
+def test_who_traced_cuda_is_not_told_to_trace_it(tmp_path, calls, words):
+    with ExportWriter(tmp_path / "a.sqlite") as export:
+        thread = export.thread(export.process(4_711), 4_711, "app")
+        for number, name in enumerate(calls, 1):
+            export.api(thread, number * MS, number * MS + 5_000, name, number)
+        export.diagnostic(0, "Unable to start: CUPTI_ERROR_NOT_INITIALIZED.", severity=3)
+    found = triaged(tmp_path / "a.sqlite")
+    told(finding(found, "no-gpu-work"), *words, never=("-t cuda",))
+    assert not any("-t cuda`" in one.why for one in found.not_checked)
+    assert "CUDA was traced" in {one.rule: one.why for one in found.not_checked}["idle-gaps"]
+
+
+def test_a_gpu_that_hardly_works_is_in_no_healthy_job(tmp_path):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        gpu.call("cudaMalloc_v3020", 0, 900 * MS)
+        gpu.kernel(901 * MS, 902 * MS, launched=900 * MS)
+        gpu.call("cudaFree_v3020", 902 * MS, 999 * MS)
+    found = triaged(tmp_path / "a.sqlite", rules=("start_and_end",))
+    assert not found.is_healthy and found.headline.startswith("The GPU hardly works. 1 remark;")
+    assert found.summary.startswith("GPU busy <1 %")
+
+
+def test_page_faults_that_were_not_recorded_are_not_0(tmp_path):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        for start in gpu.rounds(5, 5 * MS, 5 * MS):
+            gpu.export.memcpy(
+                gpu.process, 0, 7, start, start + MS, size=2_000_000, kind="UvmHtoD",
+                correlation_id=None, source=MANAGED, destination=MANAGED, migration_cause=2,
+            )  # fmt: skip
+            gpu.export.cpu_page_fault(gpu.process, start, 0x7F00_0000_0000)
+    found = finding(triaged(tmp_path / "a.sqlite", rules=("unified_memory",)), "unified-memory")
+    told(found, "GPU page faults not recorded and 5 CPU page faults")
+    (row,) = found.evidence.records()
+    assert (row["gpu_faults"], row["cpu_faults"]) == (None, 5)
 
 
 def test_warm_up_is_blamed_on_nothing_that_was_not_seen(tmp_path):

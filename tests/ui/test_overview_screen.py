@@ -300,7 +300,7 @@ async def test_real_runs_say_that_there_is_no_kernel_table_or_that_graphs_take_n
     shared_export, cache_directory
 ):
     async with running([shared_export("no-kernel-table")], cache_directory) as (app, pilot):
-        assert "nsys profile -t cuda" in line_with(app, "no GPU work") and "37,392" in line_with(app, "OS runtime")
+        assert "CUDA was traced" in line_with(app, "no GPU work") and "37,392" in line_with(app, "OS runtime")
         assert "[OS runtime]" in screen_text(await press(pilot, "tab", "enter"))[2]
     async with running([shared_export("cuda-graphs")], cache_directory) as (app, _):
         spent = overview(app).picture.spent

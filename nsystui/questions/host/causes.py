@@ -29,7 +29,7 @@ import sqlalchemy as sa
 
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.conditions import is_launched_by, of_tasks
 from nsystui.questions.host.files import Files, files_of
 from nsystui.questions.host.gil import Gil, gil_of
@@ -110,7 +110,9 @@ OUTSIDE = "outside of every NVTX range"
 NO_RANGES = "no NVTX in the report"
 _MPI_PREFIX = f"{DOMAIN}:"
 FEW = 300
-"""Of so many spans only the calls are read that overlap one."""
+"""Of so many spans only the calls are read that overlap one, or are beside it."""
+BESIDE = 10_000_000
+"""As far before or behind a span as this, ns, a call locates time in it of which nothing is recorded."""
 
 
 def kind_of(name: str) -> str:
@@ -242,12 +244,15 @@ def over_ranks(one: Attribution) -> Attribution:
     return replace(one, causes=[replace(cause, thread=shown.get(cause.thread, cause.thread)) for cause in one.causes])
 
 
-def attribute(job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False) -> Attribution:
-    """The causes of each of some spans; `FEW` of them without reading all calls. With NVTX ranges all of these are."""
+def attribute(job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False, with_calls: bool = False) -> Attribution:
+    """The causes of each of some spans; `FEW` of them without reading all calls. With NVTX ranges all of these are.
+
+    With calls, `NOTHING` says which call of the launching thread is the next or was the last, whichever is nearer.
+    """
     if not spans:
         nothing = np.empty(0, np.int64)
         return Attribution((), (), (), nothing, nothing, nothing, (), nothing)
-    host = _Host.load(job, spans)
+    host = _Host.load(job, spans, BESIDE if with_calls else 0)
     ranges = ThreadRanges.load(job) if with_ranges else None
     starts, ends = (np.array([getattr(one, key) for one in spans], np.int64) for key in ("start", "end"))
     launchers = host.launchers(spans)
@@ -261,7 +266,7 @@ def attribute(job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False) ->
         # Several GPUs of a process are idle at once: to be looked at one after the other.
         for own in _disjoint(place, starts, ends):
             inside = Intervals(starts[own], ends[own])
-            timeline = host.timeline(task, thread, inside)
+            timeline = host.timeline(task, thread, inside, with_calls)
             found = pairs(inside, timeline)
             span, cause = own[found.span], timeline.labels[found.segment]
             if around is None:
@@ -371,15 +376,15 @@ class _Host:
     _functions: dict[Thread, Segments] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, job: Job, spans: Sequence[IdleSpan]) -> _Host:
+    def load(cls, job: Job, spans: Sequence[IdleSpan], beside: int) -> _Host:
         session = job.session
         tasks = frozenset(one.task for one in spans)
-        hull = Window(min(one.start for one in spans), max(one.end for one in spans))
+        hull = Window(min(one.start for one in spans) - beside, max(one.end for one in spans) + beside)
         workers = workers_by_rank(job, tasks)
         selection = Selection(hull, tasks | workers.keys())
         few = None
         if len(spans) <= FEW:
-            few = [(one.task, one.start, one.end) for one in spans]
+            few = [(one.task, one.start - beside, one.end + beside) for one in spans]
             few += [
                 (worker, start, end) for worker, rank in workers.items() for task, start, end in few if task == rank
             ]
@@ -417,27 +422,64 @@ class _Host:
             found.append(self.usual.get(one.task) if thread is None else (one.task.report, thread))
         return found
 
-    def timeline(self, task: Task, thread: Thread | None, inside: Intervals) -> Segments:
+    def timeline(self, task: Task, thread: Thread | None, inside: Intervals, with_calls: bool) -> Segments:
         """The causes over the time of ``inside``, every moment of which has one."""
         others, workers = self._others(task, thread), self._workers(task)
         layers = []
-        states = NO_SEGMENTS
         if thread is not None:
-            states = self.scheduling.threads.get(thread, NO_SEGMENTS)
+            states = self._states(task, thread)
             layers += [self._library_calls(thread, inside, ""), *self._waiting_for_gil(thread, others, inside)]
             polls = self._in_os_calls(thread, _POLLS.fullmatch)
             layers += self._working(workers, intersect(inside, polls))
             layers += [self._os_calls(thread, inside, lambda call: not _WAITS.search(call))]
-            layers += [self._running(thread, inside, RUNNING_CODE, ""), self._preempted(thread, states, inside)]
+            layers += [self._running(thread, inside, RUNNING_CODE, ""), self._preempted(thread, inside)]
         layers += [self._calls_of_others(others, inside), *self._working(others, inside)]
         if thread is not None:
             waits = merge(self._in_os_calls(thread, _WAITS.search), states.labelled(BLOCKED, OFF))
             layers += self._working(workers, intersect(inside, waits))
             layers += [
                 self._os_calls(thread, inside, lambda call: bool(_WAITS.search(call))),
-                self._off(states, inside),
+                self._all(intersect(states.labelled(BLOCKED, OFF), inside), Cause(OFF_CPU)),
             ]
-        return one_after_the_other(*layers, self._all(inside, Cause(NOTHING)))
+        known = one_after_the_other(*layers)
+        beside = NO_SEGMENTS
+        if thread is not None and with_calls:
+            beside = self._beside_calls(thread, subtract(inside, known.covered), inside)
+        return one_after_the_other(known, beside, self._all(inside, Cause(NOTHING)))
+
+    def _beside_calls(self, thread: Thread, nothing: Intervals, inside: Intervals) -> Segments:
+        """The time of which nothing is recorded, by the nearer call around it, within `BESIDE` of the span."""
+        calls = self._library_calls(thread, union(inside.starts - BESIDE, inside.ends + BESIDE), "")
+        if not len(calls):
+            return NO_SEGMENTS
+        place, follows = (np.searchsorted(one, nothing.starts, side="right") for one in (inside.starts, calls.starts))
+        start, end = np.append(calls.starts, FAR)[follows], np.insert(calls.ends, 0, -FAR)[follows]
+        has_next, has_last = start < inside.ends[place - 1] + BESIDE, end > inside.starts[place - 1] - BESIDE
+        is_next = has_next & (~has_last | (start - nothing.ends <= nothing.starts - end))
+        words = [cause.what for cause in self.causes]
+        layers = []
+        for word, chosen, own in (("before", is_next, follows), ("after", has_last & ~is_next, follows - 1)):
+            part = Intervals(nothing.starts[chosen], nothing.ends[chosen])
+            known, label = np.unique(calls.labels[own[chosen]], return_inverse=True)
+            numbers = [self.number(Cause(NOTHING, f"{word} {words[one]}")) for one in known.tolist()]
+            layers.append(Segments(part.starts, part.ends, np.array(numbers, np.int64)[label.reshape(-1)]))
+        return one_after_the_other(*layers)
+
+    def _states(self, task: Task, thread: Thread) -> Segments:
+        """When a thread was in which state of the scheduler.
+
+        Before an event that puts it on a CPU, and after one that takes it off, it is off the CPU: as long as events of
+        other threads of its process show that scheduling was recorded.
+        """
+        states = self.scheduling.threads.get(thread, NO_SEGMENTS)
+        if not len(states):
+            return states
+        known = [self.scheduling.threads.get(one, NO_SEGMENTS) for one in self._threads.get(task, ())]
+        first = min((one.starts[0] for one in known if len(one)), default=states.starts[0])
+        last = max((one.ends[-1] for one in known if len(one)), default=states.ends[-1])
+        low = first if states.labels[0] == RUNNING else states.starts[0]
+        high = last if states.labels[-1] == RUNNING else states.ends[-1]
+        return one_after_the_other(states, Segments(np.array([low]), np.array([high]), np.array([OFF])))
 
     def _others(self, task: Task, thread: Thread | None) -> list[Thread]:
         """The other threads of the process, without those of the profiler."""
@@ -549,8 +591,9 @@ class _Host:
         order = np.argsort(starts, kind="stable")
         return Segments(starts[order], ends[order], labels[order]), frames[order]
 
-    def _preempted(self, thread: Thread, states: Segments, inside: Intervals) -> Segments:
+    def _preempted(self, thread: Thread, inside: Intervals) -> Segments:
         """The time in which the thread could run, by who had the CPU that it left."""
+        states = self.scheduling.threads.get(thread, NO_SEGMENTS)
         ready = Segments(*(part[states.labels == RUNNABLE] for part in (states.starts, states.ends, states.labels)))
         if not len(ready.within(inside)):
             return NO_SEGMENTS
@@ -601,9 +644,6 @@ class _Host:
             if one in self.os.threads
         ]
         return [part for part in (*running, *reading) if len(part)]
-
-    def _off(self, states: Segments, inside: Intervals) -> Segments:
-        return self._all(intersect(states.labelled(BLOCKED, OFF), inside), Cause(OFF_CPU))
 
     def _all(self, when: Intervals, cause: Cause) -> Segments:
         return Segments(when.starts, when.ends, np.full(len(when), self.number(cause)))

@@ -75,6 +75,8 @@ Result = Finding | NotChecked
 Rule = Callable[[Case], Sequence[Result]]
 
 _HEALTHY = "No issues found."
+_HARDLY = 1.0
+"""GPUs that are busy for less, in %, are in no healthy job."""
 COSTS = "Costs are time of one GPU (the mean over all) and may be about the same time: they do not add up."
 
 _JUDGED = frozenset().union(*RULES.values())
@@ -136,7 +138,8 @@ class Triage:
         if self.not_checked:
             parts.append(f"{len(self.not_checked)} not checked")
         judged = f"{format_value(Unit.DURATION, self.time)} on {counted(self.gpus, 'GPU')}"
-        start = f"{_HEALTHY} " if self.is_healthy else ""
+        whose = "The GPU hardly works." if self.gpus == 1 else "The GPUs hardly work."
+        start = f"{_HEALTHY} " if self.is_healthy else f"{whose} " if self._hardly_works else ""
         return f"{start}{', '.join(parts) + '; ' if parts else ''}judged: {judged}"
 
     @property
@@ -167,8 +170,12 @@ class Triage:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether no rule found anything worse than a remark."""
-        return not any(one.severity is not Severity.INFO for one in self.findings)
+        """Whether no rule found anything worse than a remark, and the GPUs work."""
+        return not self._hardly_works and not any(one.severity is not Severity.INFO for one in self.findings)
+
+    @property
+    def _hardly_works(self) -> bool:
+        return self.busy is not None and self.busy < _HARDLY
 
     def has(self, least: Severity) -> bool:
         """Whether there is a finding as bad as ``least``, or worse."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
+import sqlalchemy as sa
+
+from nsystui.base.selection import Task
 from nsystui.exports import canonical
+from nsystui.questions.conditions import where
+from nsystui.questions.host.causes import COPYING, LAUNCHING, kind_of
 from nsystui.questions.reports import diagnostics_table
 from nsystui.questions.tasks import world_size
 from nsystui.questions.time_window import shares_clock
@@ -14,6 +19,8 @@ from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding,
 from nsystui.store import tables
 
 _SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
+_CUPTI = re.compile(r"CUPTI_ERROR|CUDA profiling|CUPTI.*(?:fail|error|privileg|permission)", re.IGNORECASE)
+"""What nsys says where CUPTI gives it nothing."""
 _DOOR = Door(DIAGNOSTICS)
 
 
@@ -77,19 +84,49 @@ def _runs(case: Case) -> Iterator[Finding]:
 def _empty(case: Case) -> Iterator[Finding]:
     """Ranks without any GPU work."""
     there = {task for one in case.devices for task in one.tasks}
-    without = [item.rank for item in case.ranks if item.task not in there]
-    if without or not case.ranks:
-        whose = rank_words(without, case.ranks) if case.ranks else "these exports"
-        yield Finding(
-            "no-gpu-work",
-            Severity.WARNING,
-            f"no GPU work was recorded for {whose}",
-            Advice(
-                canonical.KERNELS.record, "nothing can be said of GPUs without it; the program may also not use any"
-            ),
-            _DOOR,
-            ranks=tuple(sorted(without)),
+    without = {item.task: item.rank for item in case.ranks if item.task not in there}
+    if not without and case.ranks:
+        return
+    whose = rank_words(without.values(), case.ranks) if case.ranks else "these exports"
+    sentence = f"no GPU work was recorded for {whose}"
+    advice = Advice(
+        canonical.KERNELS.record, "nothing can be said of GPUs without it; the program may also not use any"
+    )
+    calls = _cuda_calls(case, without)
+    launches = {name: count for name, count in calls.items() if kind_of(name) in (LAUNCHING, COPYING)}
+    evidence = None
+    if launches:
+        most = max(launches, key=lambda name: (launches[name], name))
+        evidence = diagnostics_table(case.job.session, case.chosen)
+        said = [str(text).strip().rstrip(".") for text in evidence.cells("text") if _CUPTI.search(str(text))]
+        count = number_of(sum(launches.values()), "CUDA call")
+        sentence += f", in spite of {count} to launch, copy or set memory ({launches[most]:,} {most})"
+        sentence += f"; nsys says: {said[0]}" if said else ""
+        advice = Advice(
+            "read nsys's messages (`nsystui info`) for errors of CUPTI, and record again until the program ends, or "
+            "until it calls cudaProfilerStop",
+            "CUPTI delivers GPU work late, and none where the capture crashed, under WSL with an old driver, or "
+            "without the permission to trace the GPU",
         )
+    elif calls:
+        count = number_of(sum(calls.values()), "CUDA call")
+        sentence += f": of {count} none launches, copies or sets memory"
+        advice = Advice(
+            "record a part of the run in which the program uses its GPU",
+            "CUDA was traced, so its launches would be here",
+        )
+    ranks = tuple(sorted(without.values()))
+    yield Finding("no-gpu-work", Severity.WARNING, sentence, advice, _DOOR, evidence=evidence, ranks=ranks)
+
+
+def _cuda_calls(case: Case, tasks: Collection[Task]) -> dict[str, int]:
+    """The CUDA calls of some tasks by name; of all where there are no ranks."""
+    table = tables.api_calls
+    if not case.job.session.count(table):
+        return {}
+    own = case.chosen.with_tasks(frozenset(tasks)) if tasks else case.chosen
+    query = sa.select(table.c.name, sa.func.count()).where(*where(table, own), table.c.name.is_not(None))
+    return dict(case.job.session.rows(query.group_by(table.c.name)))
 
 
 def _short(case: Case) -> Iterator[Finding]:

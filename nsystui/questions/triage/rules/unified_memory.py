@@ -17,6 +17,7 @@ from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import merge
 from nsystui.questions.conditions import where
+from nsystui.questions.time_window import report_at
 from nsystui.questions.triage.case import Case, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
@@ -38,9 +39,9 @@ class _Row(NamedTuple):
     rank: int
     device: int
     time: int
-    gpu_faults: int
+    gpu_faults: int | None
     migrated: int
-    cpu_faults: int
+    cpu_faults: int | None
 
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
@@ -66,11 +67,11 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     rows.sort(key=lambda row: (-row.time, str((row.rank, row.device))))
     size = sum(row.migrated for row in rows)
-    gpu, cpu = sum(row.gpu_faults for row in rows), sum(row.cpu_faults for row in rows)
+    counts = (("GPU", [row.gpu_faults for row in rows]), ("CPU", [row.cpu_faults for row in rows]))
+    met = " and ".join(_fault_words(side, [count for count in own if count is not None]) for side, own in counts)
     sentence = (
-        f"unified memory moves for {time_words(cost)} on each GPU: {bytes_words(size)} in all, {gpu:,} GPU page "
-        f"faults and {cpu:,} CPU page faults; kernels run for {100 * inside / sum(row.time for row in rows):.0f} % of "
-        "that time, and may wait for pages in it"
+        f"unified memory moves for {time_words(cost)} on each GPU: {bytes_words(size)} in all, {met}; kernels run for "
+        f"{100 * inside / sum(row.time for row in rows):.0f} % of that time, and may wait for pages in it"
     )
     advice = Advice(
         "prefetch what a kernel will read (cudaMemPrefetchAsync), advise where it belongs (cudaMemAdvise), or use "
@@ -83,20 +84,23 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
-def _counts(case: Case, task: Task, device: int) -> tuple[int, int, int]:
-    """GPU page faults, bytes migrated, CPU page faults (of the process)."""
+def _fault_words(side: str, counts: Sequence[int]) -> str:
+    return f"{sum(counts):,} {side} page faults" if counts else f"{side} page faults not recorded"
+
+
+def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int | None]:
+    """GPU page faults, bytes migrated, CPU page faults (of the process); ``None`` of faults that were not recorded."""
     session, memory = case.job.session, tables.memory_ops
     gpu, cpu = tables.gpu_page_faults, tables.cpu_page_faults
 
-    def asked(table: sa.Table, value: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool]) -> int:
-        if not session.count(table):
-            return 0
+    def asked(table: sa.Table, value: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool]) -> int | None:
+        if not report_at(session, task.report).has(table):
+            return None
         selection = case.chosen.with_tasks(frozenset({task}))
         query = sa.select(sa.func.coalesce(value, 0)).select_from(table).where(*where(table, selection), *conditions)
         return int(session.scalar(query) or 0)
 
-    return (
-        asked(gpu, sa.func.sum(gpu.c["count"]), gpu.c.device == device),
-        asked(memory, sa.func.sum(memory.c.bytes), memory.c.copy_kind.in_(_MIGRATIONS), memory.c.device == device),
-        asked(cpu, sa.func.count()),
-    )
+    is_own = memory.c.copy_kind.in_(_MIGRATIONS), memory.c.device == device
+    migrated = asked(memory, sa.func.sum(memory.c.bytes), *is_own)
+    gpu_faults = asked(gpu, sa.func.sum(gpu.c["count"]), gpu.c.device == device)
+    return gpu_faults, migrated or 0, asked(cpu, sa.func.count())
