@@ -96,7 +96,8 @@ def test_the_selected_ranks_may_wait_for_one_that_is_not(slow_rank):
     job = slow_rank.job
     two = triage(job, Selection(tasks=job.tasks_of_ranks(frozenset({0, 1}))), rules=("stragglers",))
     assert finding(two, "straggler").ranks == (2,)
-    assert finding(two, "straggler").cost == pytest.approx(finding(slow_rank.found, "straggler").cost, rel=0.1)
+    # Both of these wait, of all four GPUs three.
+    assert finding(two, "straggler").cost == pytest.approx(finding(slow_rank.found, "straggler").cost * 4 / 3, rel=0.1)
 
 
 def test_waiting_is_no_part_of_what_a_small_message_costs(healthy, slow_rank):

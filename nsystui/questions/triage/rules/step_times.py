@@ -54,9 +54,9 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     if case.percent(cost) < case.thresholds.slow_step_percent:
         return None
     sentence = (
-        f"{number_of(len(numbers), 'step')} of {max(map(len, steps.values()))} (number {few(sorted(numbers))}, after "
-        f"warm-up) took more than {case.thresholds.slow_step:g} times the rank's median step; the longest "
-        f"{time_words(longest)} instead of {time_words(usual)}"
+        f"after warm-up, {number_of(len(numbers), 'step')} of {max(map(len, steps.values()))} "
+        f"(number {few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step; "
+        f"the longest {time_words(longest)} instead of {time_words(usual)}"
     )
     in_gaps = min(_mean(idle), cost)
     if in_gaps:

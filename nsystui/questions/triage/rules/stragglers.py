@@ -145,15 +145,15 @@ def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
     limits = case.thresholds
     found: list[Finding | NotChecked] = []
     for item in case.job.ranks:
-        cost = costs.get(item.task, 0)
-        if case.percent(cost) < limits.straggler_percent or 100 * cost < limits.straggler_share * whole:
+        cost, loss = costs.get(item.task, 0), waiting.caused.get(item.task, 0)
+        if case.percent(loss) < limits.straggler_percent or 100 * cost < limits.straggler_share * whole:
             continue
         own = waiting.lateness[item.task]
         why, advice = _reason(item.task, computed)
         sentence = (
             f"rank {item.rank} ({item.host or 'host unknown'}) is the last at {own.late:,} of "
             f"{own.operations:,} collectives{_among(case)}; "
-            f"each other GPU loses {time_words(waiting.caused[item.task])} waiting for it (exposed wait; "
+            f"each other GPU loses {time_words(loss)} waiting for it (exposed wait; "
             f"{time_words(own.caused)} with what compute hides){why}"
         )
         found.append(_finding(case, "straggler", sentence, advice, cost, evidence, (item.rank,)))
