@@ -190,7 +190,7 @@ def change_report(found: Against) -> str:
 
 def _change_title(one: Change) -> str:
     letter = one.finding.severity.value[0].upper()
-    before = "" if one.before is None else f" (was {_cost_alone(one.before)})"
+    before = "" if one.before is None or one.before.cost is None else f" (was {_cost_alone(one.before)})"
     if one.after is None:
         return f"{letter}  {one.finding.id}{before}"
     return f"{letter}  {one.finding.id}  {_cost_alone(one.finding)}{before if one.finding.cost is not None else ''}"

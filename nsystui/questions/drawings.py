@@ -38,6 +38,7 @@ BUDGET_PARTS = (
     Part("long gaps", "idle", 0.7),
     Part("short gaps", "idle", 0.45),
     Part("tail", "idle", 0.25),
+    Part("not recorded", "idle", 0.1),
 )
 """The parts of a budget, in the order of `time_budget.PARTS`."""
 
@@ -55,7 +56,8 @@ def budget_bars(budgets: Sequence[tuple[str, Budget]], title: str = "budget of t
     for label, one in budgets:
         whole = max(one.time, 1)
         shares = tuple(100.0 * getattr(one, part) / whole for part in PARTS)
-        bars.append(Bar(label, shares, f"busy {format_value(Unit.PERCENT, 100.0 * (whole - one.idle) / whole)}"))
+        busy = format_value(Unit.PERCENT, 100.0 * (whole - one.idle - one.unrecorded) / whole)
+        bars.append(Bar(label, shares, f"busy {busy}"))
     used = [number for number, _ in enumerate(PARTS) if any(bar.values[number] for bar in bars)]
     kept = tuple(Bar(bar.label, tuple(bar.values[number] for number in used), bar.words) for bar in bars)
     return Bars(title, tuple(BUDGET_PARTS[number] for number in used), kept, Unit.PERCENT, 100.0)

@@ -17,6 +17,8 @@ from nsystui.store.session import Session
 
 HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
 PINNED, PAGEABLE = "Pinned", "Pageable"
+MANY_COPIES, LARGE_COPY = 20, 65_536
+"""Copies that are worth a remark: so many of so many bytes in the mean."""
 DIRECTIONS = {HOST_TO_DEVICE: "host-to-device", DEVICE_TO_HOST: "device-to-host"}
 
 

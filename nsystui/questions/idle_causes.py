@@ -163,6 +163,8 @@ def idle_words(budget: Budget, causes: IdleCauses | None, most: int) -> list[str
         reasons = cause_words(why, budget.time, most) if time and most else ""
         share = format_value(Unit.PERCENT, 100 * time / budget.time)
         found.append(f"{name} {share}{f' ({reasons})' if reasons else ''}")
+    if budget.unrecorded:
+        found.append(f"not recorded {format_value(Unit.PERCENT, 100 * budget.unrecorded / budget.time)}")
     return found
 
 

@@ -8,6 +8,8 @@ graphs, as in `Breakdown`. Idle time is start-up, long gaps, short gaps and the 
 * tail: idle after the last operation of the GPU;
 * gaps: idle in between, long ones of `LONG_GAP` or more apart from short ones.
 
+Time before a rank's capture began, or after it ended, is not idle: nothing was recorded then.
+
 `idle_causes` gives the causes of start-up, long gaps and tail: see there.
 
 Start-up and tail belong to the capture, not to the selection: a window in the middle of the job has neither.
@@ -49,6 +51,7 @@ class Budget:
     long_gaps: int = 0
     short_gaps: int = 0
     tail: int = 0
+    unrecorded: int = 0
 
     @property
     def idle(self) -> int:
@@ -56,18 +59,18 @@ class Budget:
 
     @property
     def time(self) -> int:
-        return self.compute + self.exposed_nccl + self.memory + self.graph + self.idle
+        return self.compute + self.exposed_nccl + self.memory + self.graph + self.idle + self.unrecorded
 
     def __add__(self, other: Budget) -> Budget:
         return Budget(**{part: getattr(self, part) + getattr(other, part) for part in PARTS})
 
 
-PARTS = ("compute", "exposed_nccl", "memory", "graph", "startup", "long_gaps", "short_gaps", "tail")
+PARTS = ("compute", "exposed_nccl", "memory", "graph", "startup", "long_gaps", "short_gaps", "tail", "unrecorded")
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceBudget:
-    """The budget of a GPU in ``window``, and where its steady state begins (job time, ns).
+    """The budget of a GPU, and where its steady state begins (job time, ns). ``window``: as far as it was recorded.
 
     ``startup``, ``long_gaps`` and ``after`` (the tail) are when it was idle then, cut at the edges of these parts.
     """
@@ -116,6 +119,8 @@ def steady_start(device: DeviceIntervals, worked: Window, steps: StepTimes | Non
 
 def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window) -> DeviceBudget:
     spent = device.breakdown(window)
+    start = min(max(window.start, device.recorded.start), window.end)
+    window = Window(start, max(min(window.end, device.recorded.end), start))
     begin = min(max(steady, window.start), window.end)
     last = min(max(worked.end, begin), window.end)
     startup = begin - window.start - device.busy_in(Window(window.start, begin))
@@ -128,8 +133,9 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
         graph=spent.graph_only,
         startup=startup,
         long_gaps=long_gaps.length,
-        short_gaps=spent.idle - startup - tail - long_gaps.length,
+        short_gaps=spent.idle - (spent.time - spent.recorded) - startup - tail - long_gaps.length,
         tail=tail,
+        unrecorded=spent.time - spent.recorded,
     )
     at_startup, after = (device.idle(Window(*edges)) for edges in ((window.start, begin), (last, window.end)))
     return DeviceBudget(device.device, window, steady, budget, at_startup, long_gaps, after)
@@ -166,6 +172,7 @@ _LABELS = {
     "long_gaps": ("Long Gaps", "long gaps"),
     "short_gaps": ("Short Gaps", "short gaps"),
     "tail": ("Tail", "tail"),
+    "unrecorded": ("Not Recorded", "not recorded"),
 }
 COLUMNS = (
     RANK,

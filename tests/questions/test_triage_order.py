@@ -8,8 +8,9 @@ import pytest
 from synthetic.illnesses import one_gpu
 from triaging import triaged
 
-from nsystui.output.findings import lines, report, told
-from nsystui.questions.triage.baseline import Kind, _changes
+from nsystui.output.findings import change_lines, lines, report, told
+from nsystui.questions.compare.summary import COLUMNS, Summary
+from nsystui.questions.triage.baseline import Against, Kind, _changes
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules import Thresholds
 from nsystui.questions.triage.run import Triage
@@ -120,6 +121,13 @@ def test_a_finding_changed_or_is_new_or_gone(before, after, below, expected):
 def test_what_cannot_be_judged_any_more_is_not_gone():
     after = triage(unsaid=frozenset({"rule of gaps"}))
     assert kinds(triage(finding("gaps", 9.0)), after) == {"gaps": Kind.UNKNOWN}
+
+
+def test_a_finding_without_a_cost_is_not_said_to_have_had_one():
+    before, after = triage(finding("tensor", None)), triage(unsaid=frozenset({"rule of tensor"}))
+    nothing = Summary("summary", COLUMNS, [], 0)
+    text = "\n".join(change_lines(Against(after, before, "a", tuple(_changes(after, before, (), 2.0)), nothing)))
+    assert "UNKNOWN W  tensor\n" in text and "cost" not in text
 
 
 def test_another_straggler_is_another_finding():

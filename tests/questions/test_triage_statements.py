@@ -16,10 +16,15 @@ from nsystui.base.selection import Selection
 from nsystui.exports.writing.target import Session as DemoSession
 from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED
 from nsystui.output.findings import change_lines
+from nsystui.questions.alignment import ClockMode
 from nsystui.questions.compare import Side
+from nsystui.questions.host.causes import PROFILER
+from nsystui.questions.host.gaps import gaps_list, gaps_table
+from nsystui.questions.ranks.steps import steps_by_rank
 from nsystui.questions.tasks import world_size
 from nsystui.questions.triage.baseline import against
 from nsystui.questions.triage.finding import Severity
+from nsystui.questions.triage.run import triage
 
 MS = 1_000_000
 
@@ -108,6 +113,73 @@ def test_slow_steps_stand_under_the_gaps_that_made_them_slow(tmp_path):
     assert slow.under == "idle-gaps"
     told(slow, "60 ms of it idle time in long gaps")
     assert not any(word in str(slow.advice) for word in ("every rank", "checkpoint"))  # there is but one rank
+
+
+def test_slow_steps_are_held_against_the_median_that_the_table_of_steps_has(tmp_path):
+    """The median of all is 10 ms, without the warm-up it would be 15 ms."""
+    with closing(job_of(stepped(tmp_path / "a.sqlite", [10] * 5 + [20, 60, 20, 20, 10]))) as job:
+        (row,) = steps_by_rank(job.ranks, job.steps()).records()
+        slow = finding(judged(job, rules=("step_times",)), "slow-steps")
+    assert row["median"] == pytest.approx(10 * MS, rel=0.01)
+    told(slow, f"{row['slow']} steps of 10 (number 5, 6, 7 and 1 more) took more", "instead of 10 ms")
+    assert slow.cost == pytest.approx((3 * 10 + 50) * MS, rel=0.01)
+
+
+def slivers(path: Path) -> Path:
+    """Three gaps of 10 ms between kernels of 10 ms; nsys works for 0.1 ms twice in the first, in all of the second."""
+    with one_gpu(path) as gpu:
+        first, second, *_ = (start + 10 * MS for start in gpu.rounds(4, 20 * MS, 10 * MS))
+        for start, end in ((first + 3 * MS, 100_000), (first + 6 * MS, 100_000), (second, 10 * MS)):
+            gpu.export.profiler_overhead(gpu.main, start, start + end, "CUPTI Buffer flush")
+    return path
+
+
+def test_moments_of_the_profiler_divide_no_gap_and_cost_the_program_nothing(tmp_path):
+    with closing(job_of(slivers(tmp_path / "a.sqlite"))) as job:
+        found = judged(job, rules=("idle_gaps", "profiler_overhead"))
+        listed, summed = gaps_list(job, Selection()), gaps_table(job, Selection())
+    gaps = finding(found, "idle-gaps")
+    told(gaps, "(2 gaps on 1 GPU; the longest, on rank 0, takes 10 ms)")
+    assert gaps.cost == (2 * 10 * MS) - 200_000
+    assert finding(found, "profiler-overhead").cost == 10 * MS + 200_000
+    assert [row["duration"] for row in listed.records() if row["part"] == "gap"] == [10 * MS] * 3
+    assert [row["gaps"] for row in summed.records() if row["cause"] == PROFILER] == [10 * MS + 200_000]
+
+
+def test_a_kernel_that_is_launched_once_has_no_later_launch_to_be_longer_than(tmp_path):
+    """Five kernels, each launched in 4 ms, then one again in 2 µs: that one alone can be compared."""
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        now = MS
+        for number in (0, 1, 2, 3, 4, 0):
+            launch = 2_000 if now > 20 * MS else 4 * MS
+            correlation = gpu.call("cudaLaunchKernel_v7000", now, now + launch)
+            now += launch
+            gpu.export.kernel(
+                gpu.process, 0, 7, now, now + MS, name=f"work{number}(float*)", correlation_id=correlation
+            )
+            now += MS
+    found = finding(triaged(tmp_path / "a.sqlite", rules=("first_use",)), "first-launches")
+    told(found, "1 of 1 first launches take longer than the kernel's later ones, work0 4 ms instead of 2 µs")
+    assert [row["kernel"] for row in found.evidence.records()] == ["work0"]
+
+
+def test_time_before_the_capture_of_a_rank_began_is_no_start_up(tmp_path):
+    """The capture of rank 1 begins 300 ms after that of rank 0; each GPU works from 100 ms after that to 900 ms."""
+    paths = [tmp_path / f"rank{rank}.sqlite" for rank in range(2)]
+    for rank, path in enumerate(paths):
+        late = 300 * MS * rank
+        session = DemoSession(environment={"RANK": str(rank)}, utc_epoch_ns=DemoSession.utc_epoch_ns + late)
+        with one_gpu(path, session=session) as gpu:
+            gpu.call("cudaFree_v3020", 0, 10_000)
+            for start in range(100 * MS, 900 * MS - late, 10 * MS):
+                gpu.kernel(start, start + 10 * MS, launched=start - 10_000)
+    with closing(job_of(*paths)) as job:
+        job.align(ClockMode.UTC)
+        found, summed = triage(job, rules=("start_and_end",)), gaps_table(job, Selection())
+    assert found.budget.startup == pytest.approx(2 * 100 * MS, abs=10)
+    assert found.budget.unrecorded == pytest.approx(300 * MS, abs=10)
+    assert sum(summed.cells("time")) == found.budget.idle
+    assert "not recorded" in found.account
 
 
 def test_steps_that_compute_for_longer_stand_alone(tmp_path):
@@ -226,6 +298,27 @@ def test_the_advice_for_copies_knows_what_is_pinned_already(tmp_path, source, st
     advice = str(finding(triaged(tmp_path / "a.sqlite", rules=("exposed_memory",)), "exposed-memory").advice)
     assert says in advice
     assert says_not not in advice
+
+
+@pytest.mark.parametrize(("source", "stream", "is_told"), [
+    (PINNED, 7, True),
+    pytest.param(PINNED, 16, False, marks=pytest.mark.campaign),
+    pytest.param(PAGEABLE, 7, False, marks=pytest.mark.campaign),
+])  # fmt: skip
+def test_pinned_copies_on_the_stream_of_the_kernels_are_a_remark_below_the_threshold(tmp_path, source, stream, is_told):
+    """40 copies of 1 ms between kernels of 49 ms: 2 % of the time."""
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        for start in gpu.rounds(40, 50 * MS, 49 * MS):
+            correlation = gpu.call("cudaMemcpyAsync_v3020", start, start + 10_000)
+            gpu.export.memcpy(
+                gpu.process, 0, stream, start + 49 * MS, start + 50 * MS, size=MS, kind="HtoD",
+                correlation_id=correlation, source=source, destination=DEVICE,
+            )  # fmt: skip
+    found = triaged(tmp_path / "a.sqlite", rules=("exposed_memory",))
+    assert [one.id for one in found.findings] == ["exposed-memory"] * is_told
+    for one in found.findings:
+        assert (one.severity, one.cost) == (Severity.INFO, 40 * MS)
+        told(one, "40 host-to-device copies of pinned memory", "40 ms", advises=("stream of its own", "prefetch"))
 
 
 def test_the_launcher_of_nsys_is_not_the_program(tmp_path):

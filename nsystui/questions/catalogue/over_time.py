@@ -132,7 +132,8 @@ This is the table that `e` exports on the GPU screen; while zoomed, that of --ti
 The time of each GPU in parts that have no nanosecond in common and add up to 100 %: compute, NCCL that no compute
 hides, memory operations and whole graphs that nothing else hides, and idle time as start-up (before the first step that
 is not slow, or before the GPU first works in earnest), gaps of 1 ms or more, shorter gaps, and the tail after its last
-operation. Notes name the causes of start-up and long gaps: what the CPU did meanwhile.""",
+operation; what was not recorded of the window is no idle time. Notes name the causes of start-up and long gaps: what
+the CPU did meanwhile.""",
         examples="""  nsystui budget rank*.sqlite
   nsystui budget rank0.sqlite --time 1.2s:1.5s --format json
   nsystui budget rank*.sqlite -o budget.svg""",

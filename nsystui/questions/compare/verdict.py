@@ -36,7 +36,10 @@ _PARTS = {
     "start-up": ("startup",),
     "gaps": ("long_gaps", "short_gaps"),
     "tail": ("tail",),
+    "not recorded": ("unrecorded",),
 }
+_AROUND = ("start-up", "tail", "not recorded")
+"""The parts before and after the work."""
 _TOLD = 3
 _TOLD_SHARE = 0.05
 """Parts that changed by less of the whole change are not told."""
@@ -141,7 +144,7 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
     work = _work(launched)
     if work is not None and abs(work - 1) > _SAME_WORK:
         times = [
-            {name: 0.0 if name in ("start-up", "tail") else time / count for name, time in parts.items()}
+            {name: 0.0 if name in _AROUND else time / count for name, time in parts.items()}
             for parts, count in zip(whole_times, (1, work), strict=True)
         ]
         found = [Timed(parts, job, count) for parts, job, count in zip(times, whole_times, (1, work), strict=True)]

@@ -2,7 +2,7 @@
 
 See docs/numbers.md#gaps. A span of idle time belongs to the thread that launched the operation at its end; else, as in
 a tail, the one at its start; else the thread of its process with the most CUDA calls. Every moment of the span has the
-first cause that there is, in this order:
+first cause that there is, in this order, after the profiler's own work in the process:
 
 1. the thread is in an MPI or CUDA call (the outermost);
 2. it waits for Python's GIL, where that is recorded: what the thread that holds it runs;
@@ -31,6 +31,7 @@ from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.conditions import is_launched_by, of_tasks
+from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.files import Files, files_of
 from nsystui.questions.host.gil import Gil, gil_of
 from nsystui.questions.host.naming import WORKER, HostThread, named_threads, workers_by_rank
@@ -73,6 +74,7 @@ PREEMPTED = "not scheduled"
 WAITING = "waiting for another thread"
 OFF_CPU = "off the CPU"
 NOTHING = "in no CUDA or MPI call"
+PROFILER = "the profiler's own work"
 KINDS = (
     ALLOCATING,
     SYNCHRONISING,
@@ -87,6 +89,7 @@ KINDS = (
     WAITING,
     OFF_CPU,
     NOTHING,
+    PROFILER,
 )
 """In this order where calls of two threads run side by side. Of `NOTHING` nothing else is recorded."""
 
@@ -372,6 +375,7 @@ class _Host:
     usual: Mapping[Task, Thread]
     workers: Mapping[Task, Task]
     os_callers: Mapping[int, Mapping[int, str]]
+    profiler: Mapping[Task, Intervals]
     causes: dict[Cause, int] = field(default_factory=dict)
     _functions: dict[Thread, Segments] = field(default_factory=dict)
 
@@ -407,7 +411,7 @@ class _Host:
         return cls(
             job, cuda, mpi, os, scheduling, samples, python, gil, files_of(session, selection), names,
             _launchers(session, tasks, moments, "start"), _launchers(session, tasks, before, "end"), usual, workers,
-            _callers(session, os),
+            _callers(session, os), profiler_overhead(session, selection),
         )  # fmt: skip
 
     def number(self, cause: Cause) -> int:
@@ -425,7 +429,8 @@ class _Host:
     def timeline(self, task: Task, thread: Thread | None, inside: Intervals, with_calls: bool) -> Segments:
         """The causes over the time of ``inside``, every moment of which has one."""
         others, workers = self._others(task, thread), self._workers(task)
-        layers = []
+        layers = [self._all(intersect(self.profiler.get(task, EMPTY), inside), Cause(PROFILER))]
+        states = NO_SEGMENTS
         if thread is not None:
             states = self._states(task, thread)
             layers += [self._library_calls(thread, inside, ""), *self._waiting_for_gil(thread, others, inside)]

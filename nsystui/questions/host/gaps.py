@@ -1,7 +1,7 @@
 """Host causes of the idle time of GPUs: all of it, in sum by cause or by NVTX range, or span by span.
 
 See docs/numbers.md#gaps. The parts are those of the budget: start-up before the steady state, the tail after the last
-operation, gaps in between. What nsys noticed of its own work comes first; `causes` says what the rest is.
+operation, gaps in between.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from nsystui.base.answer import Record, Row, TableAnswer
 from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect
 from nsystui.questions.data_notes import missing_note
-from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import Attribution, Cause, IdleSpan, attribute, folded, over_ranks, shown_times
 from nsystui.questions.host.functions import Group, function_counts, function_words, top_function
 from nsystui.questions.host.naming import named_threads, workers_by_rank
@@ -30,8 +29,6 @@ from nsystui.questions.time_window import extents
 from nsystui.store import tables
 
 PARTS = STARTUP, GAP, TAIL = ("start-up", "gap", "tail")
-PROFILER = "the profiler's own work"
-_OWN_WORK = Cause(PROFILER)
 BY = ("all", "rank", "range")
 _WITH_RANGE = 100
 """Of so many of the longest spans the NVTX range is looked for."""
@@ -39,15 +36,10 @@ _WITH_RANGE = 100
 
 @dataclass(frozen=True, eq=False)
 class IdleTime:
-    """All idle time of the selected GPUs: spans with their parts, when the profiler worked, and the rest by cause.
-
-    ``profiler``: its time in each part of the GPUs of each task, ns. The times of ``attribution`` and of the profiler
-    add up to ``idle`` exactly.
-    """
+    """All idle time of the selected GPUs: spans with their parts, by cause. They add up to ``idle`` (ns) exactly."""
 
     attribution: Attribution
     parts: Sequence[str]
-    profiler: Mapping[tuple[Task, str], int]
     idle: int
 
 
@@ -66,10 +58,8 @@ def idle_time(
     chosen = selection.with_name(None)
     whole = extents(job.session, chosen.with_window(None))
     steady = {(one.device.task.task, one.device.device): one for one in device_budgets(job, chosen, step_name)}
-    own = profiler_overhead(job.session, chosen)
     spans: list[IdleSpan] = []
     parts: list[str] = []
-    profiler: dict[tuple[Task, str], int] = {}
     total = 0
     for one in job.gpus(chosen):
         task, device = one.device.task.task, one.device.device
@@ -88,12 +78,10 @@ def idle_time(
             is_long = here.ends - here.starts >= least
             here = Intervals(here.starts[is_long], here.ends[is_long])
             total += here.length
-            free = subtract(here, own.get(task, EMPTY))
-            profiler[task, part] = profiler.get((task, part), 0) + here.length - free.length
-            for start, end in zip(free.starts.tolist(), free.ends.tolist(), strict=True):
+            for start, end in zip(here.starts.tolist(), here.ends.tolist(), strict=True):
                 spans.append(IdleSpan(task, device, start, end))
                 parts.append(part)
-    return IdleTime(attribute(job, spans, with_ranges), parts, profiler, total)
+    return IdleTime(attribute(job, spans, with_ranges), parts, total)
 
 
 _CAUSE = Column("cause", header="Cause", label="cause")
@@ -147,7 +135,7 @@ class _Sum:
         share = (100.0 * self.causes[cause] / time,) if is_range else ()
         parts = (self.parts[part] for part in PARTS)
         sums = (time, 100.0 * time / idle)
-        return (*place, *sums, *cause_cells(cause), *share, len(self.spans) or None, *parts)
+        return (*place, *sums, *cause_cells(cause), *share, len(self.spans), *parts)
 
 
 def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
@@ -159,17 +147,10 @@ def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str |
     found = idle_time(job, selection, step_name, is_range)
     ranks = {item.task: item.rank for item in job.ranks}
     sums: dict[tuple[Row, Cause | None], _Sum] = {}
-
-    def sum_of(place: Row, cause: Cause) -> _Sum:
-        return sums.setdefault((place, None if is_range else cause), _Sum())
-
     for place, cause, span, time in _times(found, by, ranks):
-        own = sum_of(place, cause)
+        own = sums.setdefault((place, None if is_range else cause), _Sum())
         own.add(cause, found.parts[span], time)
         own.spans.add(span)
-    for (task, part), time in found.profiler.items():
-        if time:
-            sum_of(_place(by, ranks.get(task), None), _OWN_WORK).add(_OWN_WORK, part, time)
     rows = [own.row(place, found.idle, is_range) for (place, _), own in sums.items()]
     columns = {"all": SUM_COLUMNS, "rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS}[by]
     keys = [column.key for column in columns]

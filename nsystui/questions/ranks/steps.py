@@ -68,8 +68,13 @@ class StepTimes:
         return StepTimes(self.task, **{name: getattr(self, name)[chosen] for name in names}, on_gpu=self.on_gpu)
 
     @property
+    def median(self) -> float:
+        """The median of all steps, ns; NaN of none."""
+        return float(np.median(self.duration))
+
+    @property
     def is_slow(self) -> NDArray[np.bool_]:
-        return self.duration > SLOW * np.median(self.duration) if len(self) else np.zeros(0, bool)
+        return self.duration > SLOW * self.median if len(self) else np.zeros(0, bool)
 
     @property
     def first_steady(self) -> int:
@@ -250,8 +255,7 @@ def every_step(ranks: Sequence[RankedTask], steps: Steps, window: Window | None 
         own = times.get(item.task)
         if own is None:
             continue
-        median = float(np.median(own.duration))
-        ratios = 100.0 * own.duration / median if median else np.full(len(own), np.nan)
+        ratios = 100.0 * own.duration / own.median if own.median else np.full(len(own), np.nan)
         columns = (own.numbers, own.start, own.duration, ratios, own.is_slow, own.cpu_start, own.cpu_duration)
         for *values, is_slow, cpu_start, cpu, op_time in zip(
             *(column.tolist() for column in (*columns, own.op_time)), strict=True

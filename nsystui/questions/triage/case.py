@@ -19,7 +19,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value as worded
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, without
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.conditions import Condition, job_end, job_start, where
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
@@ -35,6 +35,8 @@ from nsystui.store import tables
 from nsystui.store.report import Report
 
 T = TypeVar("T")
+REMARKED = 0.05
+"""The part of a threshold below which not even a remark is made."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,23 @@ class Case:
         """The ``idle`` time in which the profiler itself did not work in its process (docs/numbers.md#expert-rules)."""
         return self._gaps[self.devices.index(device)]
 
+    def long_gaps(self, device: DeviceIntervals) -> Intervals:
+        """The gaps with ``gap_ms`` or more that is not the profiler's: whole, as its work of some µs divides no gap."""
+        least, own = self.thresholds.gap_ms * 1e6, self.overhead.get(device.device.task.task, EMPTY)
+        found = at_least(self.idle(device), least)
+        is_long = found.ends - found.starts - (covered(own, found.ends) - covered(own, found.starts)) >= least
+        return _chosen(found, is_long)
+
+    def long_idle(self, device: DeviceIntervals) -> Intervals:
+        """The idle time in ``long_gaps`` that is not the profiler's."""
+        return subtract(self.long_gaps(device), self.overhead.get(device.device.task.task, EMPTY))
+
+    def short_gaps(self, device: DeviceIntervals) -> Iterator[Intervals]:
+        """The ``gaps`` that are in no long one: most, and therefore some at a time."""
+        long = self.long_gaps(device)
+        for part in self.gaps(device).parts():
+            yield subtract(part, long)
+
     @cached_property
     def _idle(self) -> list[IntervalBlocks]:
         return [device.gaps(self.working(device)) for device in self.devices]
@@ -216,6 +235,14 @@ def below(blocks: IntervalBlocks, length: float) -> Iterator[Intervals]:
     """The intervals that last less than ``length`` ns: most, and therefore some at a time."""
     for part in blocks.parts():
         yield _chosen(part, part.ends - part.starts < length)
+
+
+def covered(spans: Intervals, times: Times) -> Times:
+    """The length of the spans before each of some times."""
+    before = np.concatenate(([0], np.cumsum(spans.ends - spans.starts)))
+    place = np.searchsorted(spans.starts, times, side="right")
+    beyond = np.maximum(spans.ends[place - 1] - times, 0) if len(spans) else np.zeros(len(times), np.int64)
+    return before[place] - np.where(place > 0, beyond, 0)
 
 
 def _chosen(part: Intervals, rows: NDArray[np.bool_]) -> Intervals:

@@ -68,7 +68,7 @@ _LEAST_COST = "minimum cost of "
 class Thresholds:
     """Percentages are of the job's time, unless their meaning says else."""
 
-    straggler_percent: float = _of(3.0, "minimum cost of a straggler")
+    straggler_percent: float = _of(3.0, "minimum cost of a straggler to each GPU that waits for it")
     straggler_share: float = _of(50.0, "minimum share of all waiting that one rank causes, in %, to be a straggler")
     imbalance_percent: float = _of(8.0, "minimum cost of waiting at collectives that no single rank causes")
     gap_ms: float = _of(1.0, "an idle gap of a GPU is long from so many ms on")

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer
@@ -233,12 +232,12 @@ def longest_calls(rows: Sequence[Row]) -> str:
 
 
 class _Launch(NamedTuple):
-    """The launches of one kernel: the first one (job time), and how long one usually takes, ns."""
+    """The launches of one kernel: the first one (job time); ``later``: the median, that of the others if it is long."""
 
     name: str
     start: int
     end: int
-    median: float
+    later: float
     launches: int
 
 
@@ -254,14 +253,11 @@ def _first_launches(case: Case) -> Finding | None:
     when, rows, long = {}, [], 0
     for device in case.devices:
         task = device.device.task.task
-        own = by_place.get((task, device.device.device), [])
-        usual = float(np.median([one.median for one in own])) if own else 0.0
         extra = []
-        for one in own:
-            median = one.median if one.launches > 1 else usual
-            rows.append((case.rank_of[task], one.name, one.end - one.start, median, one.launches))
-            if one.end - one.start >= max(_LONG_LAUNCH, 3 * median):
-                extra.append((one.start + round(median), one.end))
+        for one in by_place.get((task, device.device.device), []):
+            rows.append((case.rank_of[task], one.name, one.end - one.start, one.later, one.launches))
+            if one.end - one.start >= max(_LONG_LAUNCH, 3 * one.later):
+                extra.append((one.start + round(one.later), one.end))
         long += len(extra)
         first = union([start for start, _ in extra], [end for _, end in extra]) if extra else EMPTY
         when[task, device.device.device] = intersect(first, device.idle(case.window_of(device)))
@@ -271,8 +267,8 @@ def _first_launches(case: Case) -> Finding | None:
     rows.sort(key=lambda row: (row[3] - row[2], str(row)))
     sentence = (
         f"GPUs are idle for {time_words(cost)} each while a kernel is launched for the first time: {long:,} of "
-        f"{len(rows):,} first launches take longer than later ones, {rows[0][1]} {time_words(rows[0][2])} instead of "
-        f"{time_words(rows[0][3])}"
+        f"{len(rows):,} first launches take longer than the kernel's later ones, {rows[0][1]} {time_words(rows[0][2])} "
+        f"instead of {time_words(rows[0][3])}"
     )
     advice = Advice(
         "warm up before what is measured, or load everything at the start (CUDA_MODULE_LOADING=EAGER)",
@@ -280,7 +276,7 @@ def _first_launches(case: Case) -> Finding | None:
     )
     measured = (
         "first launches of 0.1 ms or more and of three times the median of the kernel, less that median, while the GPU "
-        "is idle; mean over the GPUs"
+        "is idle, without kernels that are launched once; mean over the GPUs"
     )
     evidence = TableAnswer(_LAUNCHES, _KERNELS, rows, len(rows))
     return Finding(
@@ -290,7 +286,7 @@ def _first_launches(case: Case) -> Finding | None:
 
 
 def _launches(case: Case) -> Mapping[Place, list[_Launch]]:
-    """The launches of each kernel by process and device."""
+    """The launches of each kernel that was launched more than once, by process and device."""
     kernels, calls = tables.kernels, tables.api_calls
     places = (kernels.c.report, kernels.c.process, kernels.c.device)
     start, end = job_start(calls), job_end(calls)
@@ -300,12 +296,14 @@ def _launches(case: Case) -> Mapping[Place, list[_Launch]]:
             kernels.c.short_name,
             sa.func.min(start),
             sa.func.arg_min(end, start),
-            sa.func.median(end - start),
+            # The lower median: of two launches the short one, which is the later one where the first is long.
+            sa.func.quantile_disc(end - start, 0.5),
             sa.func.count(),
         )
         .join_from(kernels, calls, is_launched_by(kernels, calls))
         .where(*where(kernels, case.chosen), calls.c.end.is_not(None))
         .group_by(*places, kernels.c.short_name, kernels.c.name)
+        .having(sa.func.count() > 1)
     )
     found: dict[Place, list[_Launch]] = {}
     for report, process, device, name, first, until, median, count in case.job.session.rows(query):

@@ -2,7 +2,7 @@
 
 See docs/numbers.md#expert-rules.
 
-The work of the profiler itself is no part of a gap: that is the finding of `profiler_overhead`.
+The work of the profiler itself divides no gap, and is no part of the cost: that is the finding of `profiler_overhead`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from nsystui.questions.host.causes import (
     OFF_CPU,
     OTHER_CALLS,
     PREEMPTED,
+    PROFILER,
     RUNNING_CODE,
     SYNCHRONISING,
     WAITING,
 )
 from nsystui.questions.host_work import HostWork, Span, host_work
-from nsystui.questions.triage.case import Case, at_least, by_place, number_of, rank_words, time_words
+from nsystui.questions.triage.case import Case, by_place, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules.allocator_churn import advice as allocator_advice
 from nsystui.questions.triage.rules.preempted import CROWDED
@@ -101,14 +102,12 @@ _COLUMNS = (
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.devices:
         return [NotChecked("idle-gaps", f"needs GPU work: {canonical.KERNELS.record}")]
-    least = case.thresholds.gap_ms * 1e6
     spans: list[Span] = []
     for device in case.devices:
-        gaps = at_least(case.gaps(device), least)
-        place = device.device
+        gaps, place = case.long_gaps(device), device.device
         for start, end in zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True):
             spans.append(Span(place.task.task, place.device, Window(start, end)))
-    cost = case.mean(span.length for span in spans)
+    cost = case.mean(case.long_idle(device).length for device in case.devices)
     if case.percent(cost) < case.thresholds.gap_percent:
         return []
     spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
@@ -117,9 +116,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost: int) -> Finding:
-    spent = {kind: sum(work.spent[kind] for work in works) for kind in KINDS}
-    kind = max(KINDS, key=lambda one: spent[one])
-    looked = sum(span.length for span in spans[: len(works)])
+    spent = {kind: sum(work.spent[kind] for work in works) for kind in KINDS if kind != PROFILER}
+    kind = max(spent, key=lambda one: spent[one])
+    looked = sum(spent.values())
     longest = spans[0]
     gist = f"{case.waiting(cost)} in long gaps"
     if not case.job.session.count(tables.api_calls):

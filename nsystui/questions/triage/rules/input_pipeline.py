@@ -30,6 +30,7 @@ from nsystui.questions.host.causes import (
     NOTHING,
     OFF_CPU,
     OTHER_CALLS,
+    PROFILER,
     PROFILERS,
     RUNNING_CODE,
     SYNCHRONISING,
@@ -43,7 +44,7 @@ from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.samples import samples_of
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
-from nsystui.questions.triage.case import Case, at_least, by_place, number_of, spans, time_words
+from nsystui.questions.triage.case import Case, by_place, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.store import tables
@@ -108,7 +109,7 @@ class _Worker:
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.devices:
         return [NotChecked(_NAME, f"needs GPU work: {canonical.KERNELS.record}")]
-    long = [at_least(case.gaps(device), case.thresholds.gap_ms * 1e6) for device in case.devices]
+    long = [case.long_gaps(device) for device in case.devices]
     if case.percent(case.mean(one.length for one in long)) < case.thresholds.input_percent:
         return []
     steps = case.job.steps(case.step_name).of_task
@@ -131,19 +132,21 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(case.mean(one.end - one.start for one in candidates)) < case.thresholds.input_percent:
         return []
     found = attribute(case.job, candidates)
-    kept, spent, unknown = [], dict.fromkeys(("waits", "reads", "prepares"), 0), 0
+    kept, waited, spent, unknown = [], 0, dict.fromkeys(("waits", "reads", "prepares"), 0), 0
     for number, span in enumerate(candidates):
-        own_time = _times(found.of_span(number))
-        half = _HALF * (span.end - span.start)
-        if _calling(found.of_span(number)) > half:
+        causes = found.of_span(number)
+        length = span.end - span.start - causes.pop(Cause(PROFILER), 0)
+        own_time = _times(causes)
+        if _calling(causes) > _HALF * length:
             continue
-        if number >= len(in_range) and sum(own_time.values()) < half:
-            unknown += span.end - span.start if _is_unknown(found.of_span(number)) else 0
+        if number >= len(in_range) and sum(own_time.values()) < _HALF * length:
+            unknown += length if _is_unknown(causes) else 0
             continue
         kept.append(span)
+        waited += length
         for key, time in own_time.items():
             spent[key] += time
-    cost = case.mean(one.end - one.start for one in kept)
+    cost = case.mean([waited])
     if case.percent(cost) < case.thresholds.input_percent:
         if case.percent(case.mean([unknown])) < case.thresholds.input_percent:
             return []

@@ -17,7 +17,7 @@ from nsystui.base.selection import Window
 from nsystui.questions.algebra.intervals import Times, merge
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host_work import Span, host_work
-from nsystui.questions.triage.case import Case, at_least, below, time_words
+from nsystui.questions.triage.case import Case, below, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules.launch_overhead import late_gaps, launches_of
 from nsystui.store import tables
@@ -82,7 +82,7 @@ def _stretches(case: Case, device: DeviceIntervals) -> Iterator[_Stretch]:
     worked = device.worked(case.working(device))
     if worked is None:
         return
-    between = at_least(case.gaps(device), case.thresholds.gap_ms * 1e6).gaps(worked.start, worked.end)
+    between = case.long_gaps(device).gaps(worked.start, worked.end)
     for start, end in zip(between.starts.tolist(), between.ends.tolist(), strict=True):
         busy = device.busy_in(Window(start, end))
         yield _Stretch(device.device.task.rank, device.device.device, start, end - start, 0, 0.0, busy, 0, 0)

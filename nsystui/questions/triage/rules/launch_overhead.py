@@ -16,7 +16,7 @@ from nsystui.base.columns import DEVICE, RANK, Column, Unit
 from nsystui.questions.algebra.intervals import Intervals, Times, merge
 from nsystui.questions.conditions import is_launched_by, job_end, job_start, where
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.triage.case import Case, Place, below, places_in, time_words
+from nsystui.questions.triage.case import Case, Place, places_in, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.store import tables
@@ -51,7 +51,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     session = case.job.session
     if not session.count(tables.kernels) or not session.count(tables.api_calls):
         return [NotChecked(_NAME, "needs kernels and CUDA API calls: record with `nsys profile -t cuda`")]
-    idle = case.mean(part.length for device in case.devices for part in _short(case, device))
+    idle = case.mean(part.length for device in case.devices for part in case.short_gaps(device))
     if case.percent(idle) < case.thresholds.launch_percent:
         return []  # cheaper than to read every launch
     rows = [row for devices in _portions(case) for row in _rows(case, devices)]
@@ -81,10 +81,6 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     evidence = TableAnswer(_NAME, _COLUMNS, rows, len(rows))
     share = case.percent(cost)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
-
-
-def _short(case: Case, device: DeviceIntervals) -> Iterator[Intervals]:
-    return below(case.gaps(device), case.thresholds.gap_ms * 1e6)
 
 
 def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
@@ -127,7 +123,7 @@ def late_gaps(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> Inte
     launch, _, start, _ = own
     order = np.argsort(start, kind="stable")
     found = []
-    for gaps in _short(case, device):
+    for gaps in case.short_gaps(device):
         place = np.searchsorted(start[order], gaps.ends)
         is_there = place < len(order)
         first = order[np.minimum(place, len(order) - 1)]

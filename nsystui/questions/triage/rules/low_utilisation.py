@@ -14,7 +14,7 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.columns import DEVICE, DURATION, RANK, START, Column, Unit
 from nsystui.base.selection import Window
 from nsystui.questions.algebra.intervals import covered_per_bin
-from nsystui.questions.triage.case import Case, below, number_of, rank_words, time_words
+from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
 _CHUNKS = 30
@@ -46,7 +46,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         # What lies in long gaps is another finding's.
         idle = gaps.covered_per_bin(window.start, window.end, _CHUNKS)
         short = np.zeros(_CHUNKS)
-        for part in below(gaps, case.thresholds.gap_ms * 1e6):
+        for part in case.short_gaps(device):
             short += covered_per_bin(part, window.start, window.end, _CHUNKS)
         is_low = (100 * (width - idle) < case.thresholds.low_busy_percent * width) & (short * 2 > idle)
         place = device.device

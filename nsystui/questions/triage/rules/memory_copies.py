@@ -17,8 +17,8 @@ from nsystui.questions.activities import MemoryCalls, are, with_calls
 from nsystui.questions.algebra.groups import places_by
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.conditions import job_end, job_start, where
-from nsystui.questions.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, link_words, mostly
-from nsystui.questions.triage.case import Case, bytes_words, number_of, time_words
+from nsystui.questions.host_copies import HOST_TO_DEVICE, LARGE_COPY, MANY_COPIES, PAGEABLE, PINNED, link_words, mostly
+from nsystui.questions.triage.case import REMARKED, Case, bytes_words, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.store import tables
@@ -82,10 +82,6 @@ _FROM = {
     ),
 }
 """The advice for synchronous copies where the host's memory is nearly always of one kind."""
-_MANY, _LARGE = 20, 65_536
-"""Copies that are worth a remark: so many of so many bytes in the mean."""
-_REMARKED = 0.05
-"""The part of the threshold below which they are not."""
 _SHOWN = 1 << 20
 """Of fewer bytes a rate is latency."""
 
@@ -119,7 +115,7 @@ def _all_pageable(case: Case) -> bool:
     """Whether the job copies from pageable memory again and again: worth a remark whatever it costs."""
     uploads = [one for one in case.host_copies if one.kind == HOST_TO_DEVICE]
     count, size = sum(one.count for one in uploads), sum(one.bytes for one in uploads)
-    return mostly(uploads, PAGEABLE) and count >= _MANY and size >= count * _LARGE
+    return mostly(uploads, PAGEABLE) and count >= MANY_COPIES and size >= count * LARGE_COPY
 
 
 def _checked(case: Case, kind: _Kind) -> Finding | None:
@@ -155,7 +151,7 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
         exposed += spans.length - device.parts.kernels.shared_with(spans)
     cost = case.mean([exposed])
     is_costly = case.percent(cost) >= case.thresholds.copy_percent
-    is_seen = case.percent(cost) >= _REMARKED * case.thresholds.copy_percent
+    is_seen = case.percent(cost) >= REMARKED * case.thresholds.copy_percent
     if not is_costly and not (is_seen and kind is _PAGEABLE and _all_pageable(case)):
         return None
     rows: list[_Row] = []

@@ -19,12 +19,12 @@ from nsystui.base.columns import HOST, RANK, Column, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
-from nsystui.questions.algebra.intervals import Intervals, subtract
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
 from nsystui.questions.conditions import Condition, duration, job_end, job_start, where
 from nsystui.questions.mpi import has_mpi, mpi_rows
 from nsystui.questions.mpi_exchanges import Pair, exchanges
 from nsystui.questions.tasks import RankedTask
-from nsystui.questions.triage.case import Case, Spans, number_of, spans, time_words, worked_by
+from nsystui.questions.triage.case import Case, Spans, by_place, number_of, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
 _NAME = "mpi-waits"
@@ -47,12 +47,14 @@ _ADVICE_OF_ONE = Advice(
     "open the exports of all ranks to see who comes last; overlap the calls (MPI_I…, GPU work in between)",
     "a rank in a blocking call launches nothing, so its GPU runs dry; how much of it is waiting the other ranks tell",
 )
-
-
-_FEWEST, _LONGER, _TOLD = 4, 3, 0.2
-"""Of so many calls of a name the first one set something up, if it took so many times as long; told from this share."""
-
-
+_ADVICE_OF_ALL = Advice(
+    "overlap the calls (MPI_I…, GPU work in between)",
+    "a rank in a blocking call launches nothing, so its GPU runs dry; all wait about as long, so none comes last",
+)
+_FEWEST, _LONGER = 4, 10
+"""Of so many calls the leading ones set connections up that each take so many times the median."""
+_SPREAD = 0.1
+"""Ranks wait alike whose waits differ by a smaller share: none of them is late."""
 _SLOW, _ALIKE = 2.0, 2.0
 """A pair is slow whose rate is so many times lower than the median of those with messages of a like size."""
 _PAIRS = 3
@@ -89,27 +91,30 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     pairs = exchanges(case.job.session, case.chosen)
     rows = _rows(case, table, conditions, waited, calls, pairs)
-    least = min(judged, key=lambda item: (waited[item].length, item.rank))
-    most = max(judged, key=lambda item: (waited[item].length, -item.rank))
     idle = " with nothing for their GPUs to do" if on_gpus else ""
     sentence = (
         f"ranks are in blocking MPI calls for {time_words(cost)} each{idle} ({number_of(calls.count, 'call')}, most "
         f"time in {max(rows, key=lambda row: row.waited).name})"
     )
-    set_up = _set_up(case, table, conditions, waited)
-    first = round(sum(time for time, *_ in set_up) / max(len(judged), 1))
-    if first >= _TOLD * cost:
-        _, name, length, usual = max(set_up)
+    leading = _leading(case, table, conditions)
+    extra = by_place((one.task, 0, one.start + round(usual), one.end) for one, usual in leading.items())
+    set_up = {item: intersect(waited[item], extra.get((item.task, 0), EMPTY)).length for item in judged}
+    first = round(sum(set_up.values()) / max(len(judged), 1))
+    if first:
+        longest = max(leading, key=lambda one: (one.end - one.start, one))
         sentence += (
-            f"; {time_words(first)} of it in first calls, which set up connections ({name} {time_words(length)}, later "
-            f"{time_words(usual)})"
+            f"; {time_words(first)} of it in {number_of(len(leading), 'first call')}, which set up connections "
+            f"({longest.name} {time_words(longest.end - longest.start)}, usually {time_words(leading[longest])})"
         )
     is_steady = case.percent(cost - first) >= case.thresholds.mpi_percent
-    advice = _ADVICE_OF_ONE
-    if least != most:
+    advice = _ADVICE_OF_ONE if len(judged) == 1 else _ADVICE_OF_ALL
+    later = {item: waited[item].length - set_up[item] for item in judged}
+    least = min(judged, key=lambda item: (later[item], item.rank))
+    most = max(judged, key=lambda item: (later[item], -item.rank))
+    if later[most] - later[least] > _SPREAD * later[most]:
         sentence += (
-            f"; rank {most.rank} longest ({time_words(waited[most].length)}), rank {least.rank} shortest "
-            f"({time_words(waited[least].length)})"
+            f"; {'in later calls ' if first else ''}rank {most.rank} longest ({time_words(later[most])}), rank "
+            f"{least.rank} shortest ({time_words(later[least])})"
         )
         advice = Advice(
             f"look at what rank {least.rank} does before these calls, then overlap them (MPI_I…, GPU work in between)",
@@ -179,27 +184,34 @@ def _waited(case: Case, item: RankedTask, calls: Spans) -> Intervals:
     return subtract(own, worked_by(devices, Window(start, window.end)))
 
 
-def _set_up(
-    case: Case, table: sa.FromClause, conditions: list[Condition], waited: dict[RankedTask, Intervals]
-) -> list[tuple[int, str, int, float]]:
-    """What the first call of each name of a rank waits for longer than later ones do: that, name, length, usual; ns."""
+class _Call(NamedTuple):
+    task: Task
+    name: str
+    start: int
+    end: int
+
+
+def _leading(case: Case, table: sa.FromClause, conditions: list[Condition]) -> dict[_Call, float]:
+    """The first calls of a name, or of one with a peer, as far as each takes many times the median: that, ns."""
     start, end = job_start(table), job_end(table)
-    query = (
-        sa.select(
-            table.c.report, table.c.process, table.c.name, sa.func.min(start), sa.func.arg_min(end, start),
-            sa.func.median(end - start),
+    chosen = [*where(table, case.chosen), *conditions, table.c.end.is_not(None)]
+    names = ("report", "process", "name")
+    found: dict[_Call, float] = {}
+    for keys in (names, (*names, "remote_rank")):
+        places = [table.c[key] for key in keys]
+        medians = sa.select(*places, sa.func.median(end - start).label("usual")).where(*chosen).group_by(*places)
+        group = medians.having(sa.func.count() >= _FEWEST).cte("medians")
+        until = sa.func.min(start).filter(end - start < _LONGER * group.c.usual).label("until")
+        is_own = sa.and_(*(table.c[key] == group.c[key] for key in keys))
+        ended = sa.select(*group.c, until).join_from(table, group, is_own).where(*chosen).group_by(*group.c)
+        first = ended.cte("first")
+        query = (
+            sa.select(*(table.c[key] for key in names), start, end, first.c.usual)
+            .join_from(table, first, sa.and_(*(table.c[key] == first.c[key] for key in keys)))
+            .where(*chosen, start < first.c.until)
         )
-        .where(*where(table, case.chosen), *conditions, table.c.end.is_not(None))
-        .group_by(table.c.report, table.c.process, table.c.name)
-        .having(sa.func.count() >= _FEWEST)
-    )  # fmt: skip
-    own = {item.task: times for item, times in waited.items()}
-    found = []
-    for report, process, name, begin, until, usual in case.job.session.rows(query):
-        task = Task(report, process)
-        if task in own and until - begin >= _LONGER * usual:
-            extra = own[task].clip(int(begin) + round(usual), int(until)).length
-            found.append((extra, str(name), int(until - begin), float(usual)))
+        for report, process, name, begin, done, usual in case.job.session.rows(query):
+            found[_Call(Task(report, process), name, begin, done)] = float(usual)
     return found
 
 

@@ -46,7 +46,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
 
 def _finding(case: Case, part: str, cost: int) -> Finding:
     found = idle_time(case.job, case.chosen, case.step_name, wanted=(part,), least=LONG_GAP)
-    times: dict[tuple[str, str], int] = {("the profiler's own work", ""): sum(found.profiler.values())}
+    times: dict[tuple[str, str], int] = {}
     kinds: dict[str, int] = {}
     one = found.attribution
     for number, time in zip(one.cause.tolist(), one.time.tolist(), strict=True):

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import few
-from nsystui.questions.algebra.intervals import Intervals, Times
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host_work import Span, host_work
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
-from nsystui.questions.triage.case import Case, at_least, number_of, rank_words, time_words
+from nsystui.questions.triage.case import Case, covered, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
 _DOOR = Door("steps across", sort="duration_ns")
@@ -42,24 +41,22 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     lost, idle, numbers, ranks = [], [], set(), set()
     window, longest, usual = None, 0, 0.0
     for task, one in steps.items():
-        later = one.duration[warm_up:]
-        middle = float(np.median(later))
-        places = np.flatnonzero(later > case.thresholds.slow_step * middle) + warm_up
-        lost.append(float((one.duration[places] - middle).sum()))
+        places = np.flatnonzero(one.duration[warm_up:] > case.thresholds.slow_step * one.median) + warm_up
+        lost.append(float((one.duration[places] - one.median).sum()))
         gaps = _long_gaps(case, one)
         idle.append(float(np.maximum(gaps[places] - np.median(gaps[warm_up:]), 0).sum()))
         for place in places.tolist():
             numbers.add(int(one.numbers[place]))
             ranks.add(case.rank_of[task])
             if one.duration[place] > longest:
-                window, longest, usual = one.window(place), int(one.duration[place]), middle
+                window, longest, usual = one.window(place), int(one.duration[place]), one.median
     cost = _mean(lost)
     if case.percent(cost) < case.thresholds.slow_step_percent:
         return None
     sentence = (
-        f"{number_of(len(numbers), 'step')} of {max(map(len, steps.values()))} (number {few(sorted(numbers))}) "
-        f"took more than {case.thresholds.slow_step:g} times the rank's median after warm-up; the longest "
-        f"{time_words(longest)} instead of {time_words(usual)}"
+        f"after warm-up, {number_of(len(numbers), 'step')} of {max(map(len, steps.values()))} "
+        f"(number {few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step; "
+        f"the longest {time_words(longest)} instead of {time_words(usual)}"
     )
     in_gaps = min(_mean(idle), cost)
     if in_gaps:
@@ -84,17 +81,9 @@ def _long_gaps(case: Case, steps: StepTimes) -> NDArray[np.float64]:
     own = [device for device in case.devices if device.device.task.task == steps.task]
     found = np.zeros(len(steps))
     for device in own:
-        gaps = at_least(case.gaps(device), case.thresholds.gap_ms * 1e6)
-        found += _covered(gaps, steps.start + steps.duration) - _covered(gaps, steps.start)
+        gaps = case.long_idle(device)
+        found += covered(gaps, steps.start + steps.duration) - covered(gaps, steps.start)
     return found / max(len(own), 1)
-
-
-def _covered(spans: Intervals, times: Times) -> Times:
-    """The length of the spans before each of some times."""
-    before = np.concatenate(([0], np.cumsum(spans.ends - spans.starts)))
-    place = np.searchsorted(spans.starts, times, side="right")
-    beyond = np.maximum(spans.ends[place - 1] - times, 0) if len(spans) else np.zeros(len(times), np.int64)
-    return before[place] - np.where(place > 0, beyond, 0)
 
 
 def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
@@ -105,7 +94,7 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
         if one is None:
             continue
         first, until = int(one.start[0]), int(one.start[warm_up])
-        gaps = at_least(case.gaps(device), case.thresholds.gap_ms * 1e6).clip(first, until)
+        gaps = case.long_idle(device).clip(first, until)
         windows = map(Window, gaps.starts.tolist(), gaps.ends.tolist())
         spans += [Span(place.task.task, place.device, window) for window in windows if window.end > window.start]
     idle = case.mean(span.length for span in spans)
@@ -127,23 +116,20 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
 def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
     lost = []
     for one in steps.values():
-        usual = float(np.median(one.duration[warm_up:]))
-        lost.append(float(np.maximum(one.duration[:warm_up] - usual, 0).sum()))
+        lost.append(float(np.maximum(one.duration[:warm_up] - one.median, 0).sum()))
     cost = _mean(lost)
     if not warm_up or case.percent(cost) < case.thresholds.warm_up_percent:
         return None
     first = next(iter(steps.values()))
     until = int(first.start[warm_up])
     work = _work_of(case, steps, warm_up)
-    sentence = f"the first {warm_up} steps take {time_words(cost)} more than as many later ones{work}"
+    sentence = f"the first {warm_up} steps take {time_words(cost)} more than the median step would{work}"
     advice = Advice(
         f"judge the steady part alone: --time {until}ns: (or capture later, with -c cudaProfilerApi)",
         "what a program pays once distorts the shares of a short capture",
     )
     ranks = {case.rank_of[task] for task in steps}
-    return _finding(
-        case, "warm-up", Severity.INFO, sentence, advice, cost, "over the median of the later steps", None, ranks
-    )
+    return _finding(case, "warm-up", Severity.INFO, sentence, advice, cost, "over the median step", None, ranks)
 
 
 def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:

@@ -9,11 +9,12 @@ kernel of r hides, |C \ U(K)|, each other GPU r loses
 That is the waiting (duration less the shortest, docs/ranks.md#waiting) that r has nothing to do in, and the transfers
 that r sits through idle while L still computes beside them: r would wait for L anyway. Waiting beside a kernel costs
 nothing, and E(L) is what the transfer costs even a late rank. It is never more than r's exposed time in these
-collectives.
+collectives. A straggler's cost is the sum over the GPUs that wait, divided by all GPUs, as of every finding; what each
+of those that wait loses is told beside it.
 
-Held against how much longer whole jobs of the demo take for a slow GPU (2 to 8 ranks, slower by 15 to 100 %) it is by 1
-to 12 % too large, for the late rank hides transfers behind the very time by which it is late. The waiting alone would
-be by 6 to 11 % too small in most of them.
+Held against how much longer whole jobs of the demo take for a slow GPU (2 to 8 ranks, slower by 15 to 100 %) that loss
+is by 1 to 12 % too large, for the late rank hides transfers behind the very time by which it is late. The waiting alone
+would be by 6 to 11 % too small in most of them.
 """
 
 from __future__ import annotations
@@ -48,8 +49,7 @@ _COLUMNS = (
 )
 _METHOD = (
     "NCCL time of the other GPUs that no kernel hides, in the collectives to which it came last, "
-    "less its own such time; "
-    "mean over the GPUs that wait"
+    "less its own such time; mean over all GPUs, of which its own do not wait"
 )
 _DIFFERS = 0.03
 """A rank's compute time, or number of kernels, is another one if it differs by this share."""
@@ -57,10 +57,14 @@ _DIFFERS = 0.03
 
 @dataclass(frozen=True, eq=False)
 class _Waiting:
-    """What the late cost: the exposed wait that each task caused and suffered, ns. And what the table of ranks says."""
+    """What the late cost, ns: the exposed wait that each task caused each other GPU in the mean, and that it suffered.
+
+    ``costs``: the wait that it caused, in the mean over all GPUs. ``lateness``: what the table of ranks says.
+    """
 
     lateness: Mapping[Task, Lateness]
     caused: Mapping[Task, int]
+    costs: Mapping[Task, int]
     suffered: Mapping[Task, int]
 
 
@@ -81,12 +85,12 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     members = sorted({member for one in arrivals for member in one.group.members})
     late, lost = _lost(case, arrivals, members)
     of_task = Counter(one.device.task.task for one in case.devices)
-    caused, suffered = dict.fromkeys(known, 0), dict.fromkeys(known, 0)
+    caused, costs, suffered = (dict.fromkeys(known, 0) for _ in range(3))
     for task, time in zip(late, lost.sum(axis=1).tolist(), strict=True):
-        caused[task] = time // max(len(case.devices) - of_task[task], 1)
+        caused[task], costs[task] = time // max(len(case.devices) - of_task[task], 1), case.mean([time])
     for member, time in zip(members, lost.sum(axis=0).tolist(), strict=True):
         suffered[member.task] += time
-    return _findings(case, _Waiting(known, caused, suffered))
+    return _findings(case, _Waiting(known, caused, costs, suffered))
 
 
 def _lost(case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member]) -> tuple[list[Task], Matrix]:
@@ -135,32 +139,32 @@ def _hidden(starts: Times, ends: Times, device: DeviceIntervals | None) -> Times
 
 
 def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
-    caused, computed = waiting.caused, case.computed
-    whole = sum(caused.values())
+    costs, computed = waiting.costs, case.computed
+    whole = sum(costs.values())
     evidence = _table(case, waiting, computed)
     limits = case.thresholds
     found: list[Finding | NotChecked] = []
     for item in case.job.ranks:
-        cost = caused.get(item.task, 0)
-        if case.percent(cost) < limits.straggler_percent or 100 * cost < limits.straggler_share * whole:
+        cost, loss = costs.get(item.task, 0), waiting.caused.get(item.task, 0)
+        if case.percent(loss) < limits.straggler_percent or 100 * cost < limits.straggler_share * whole:
             continue
         own = waiting.lateness[item.task]
         why, advice = _reason(item.task, computed)
         sentence = (
             f"rank {item.rank} ({item.host or 'host unknown'}) is the last at {own.late:,} of "
             f"{own.operations:,} collectives{_among(case)}; "
-            f"each other GPU loses {time_words(cost)} waiting for it (exposed wait; {time_words(own.caused)} with what "
-            f"compute hides){why}"
+            f"each other GPU loses {time_words(loss)} waiting for it (exposed wait; "
+            f"{time_words(own.caused)} with what compute hides){why}"
         )
         found.append(_finding(case, "straggler", sentence, advice, cost, evidence, (item.rank,)))
     cost = case.mean(waiting.suffered.values())
     if not found and case.percent(cost) >= limits.imbalance_percent:
-        most = max(case.job.ranks, key=lambda item: caused.get(item.task, 0))
+        most = max(case.job.ranks, key=lambda item: costs.get(item.task, 0))
         sentence = (
             f"each GPU waits {time_words(cost)} at collectives for ranks that come "
             f"later{_among(case)}, with nothing else "
             f"to run; it is not always the same one (rank {most.rank} causes most: "
-            f"{time_words(caused.get(most.task, 0))}){_division(computed)}"
+            f"{time_words(costs.get(most.task, 0))}){_division(computed)}"
         )
         advice = Advice(
             "look at what the late rank of a long wait does just before it (Ranks screen, then Timeline; "

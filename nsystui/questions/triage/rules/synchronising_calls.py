@@ -13,7 +13,7 @@ from nsystui.base.selection import Window
 from nsystui.questions.activities import API, work_summary
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.triage.case import Case, below, number_of, spans, time_words
+from nsystui.questions.triage.case import Case, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.store import tables
@@ -27,11 +27,10 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     name = tables.api_calls.c.name
     calls = spans(case, tables.api_calls, [name.contains("Synchronize")])
     # In a long gap the CPU did something else after it had synchronised: that is the finding of idle_gaps.
-    longest_gap = case.thresholds.gap_ms * 1e6
     waits = [
         merge(*(idle_after(part, calls.of(device.device.task.task)) for part in short))
         for device in case.devices
-        for short in [below(case.gaps(device), longest_gap)]
+        for short in [case.short_gaps(device)]
     ]
     cost = case.mean(one.length for one in waits)
     if not cost or case.percent(cost) < case.thresholds.sync_percent:
