@@ -176,7 +176,7 @@ def _calls(case: Case) -> tuple[sa.FromClause, list[Condition]]:
 def _waited(case: Case, item: RankedTask, calls: Spans) -> Intervals:
     window = case.windows[item.task.report]
     own = calls.of(item.task).clip(window.start, window.end)
-    devices = [one for one in case.devices if one.device.task.task == item.task]
+    devices = [one for one in case.devices if item.task in one.tasks]
     if not devices or not len(own):
         return own
     start = min(case.working(one).start for one in devices)

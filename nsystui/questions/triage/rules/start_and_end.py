@@ -75,7 +75,7 @@ def _beside(case: Case, when: Mapping[Place, Intervals]) -> str:
     """For how much of the time another GPU of the process works: what the CPU did then is that GPU's affair."""
     beside = 0
     for (task, device), own in when.items():
-        others = [one for one in case.devices if one.device.task.task == task and one.device.device != device]
+        others = [one for one in case.devices if task in one.tasks and one.device.device != device]
         if others:
             hull = Window(int(own.starts[0]), int(own.ends[-1]))
             beside += intersect(own, worked_by(others, hull)).length

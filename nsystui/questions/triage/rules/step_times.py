@@ -78,7 +78,7 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
 
 def _long_gaps(case: Case, steps: StepTimes) -> NDArray[np.float64]:
     """The idle time in long gaps within each step, ns: the mean over the GPUs of its task."""
-    own = [device for device in case.devices if device.device.task.task == steps.task]
+    own = [device for device in case.devices if steps.task in device.tasks]
     found = np.zeros(len(steps))
     for device in own:
         gaps = case.long_idle(device)

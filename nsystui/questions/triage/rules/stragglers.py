@@ -84,7 +84,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         ]
     members = sorted({member for one in arrivals for member in one.group.members})
     late, lost = _lost(case, arrivals, members)
-    of_task = Counter(one.device.task.task for one in case.devices)
+    of_task = Counter(task for one in case.devices for task in one.tasks)
     caused, costs, suffered = (dict.fromkeys(known, 0) for _ in range(3))
     for task, time in zip(late, lost.sum(axis=1).tolist(), strict=True):
         caused[task], costs[task] = time // max(len(case.devices) - of_task[task], 1), case.mean([time])
