@@ -30,7 +30,7 @@ _USUAL = Advice(
     "communication costs time only where no kernel runs beside it",
 )
 _LARGE_BUCKETS = (
-    "one or two calls of a step begin when nearly all of it is computed, and then nothing is left to hide them",
+    "one or two calls of a step begin when nearly all of it is computed, and then nothing is left to hide them"
 )
 _SMALL_BUCKETS = "so many short calls of a step pay latency, not bandwidth"
 

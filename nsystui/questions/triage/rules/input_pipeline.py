@@ -74,7 +74,7 @@ _COLUMNS = (
     Column("function", header="Top Function", label="top function", importance=1),
 )
 _WAITS_FOR_DATA = (
-    "the next batch is not there when the GPU is done with the last one, and the thread that launches waits for it",
+    "the next batch is not there when the GPU is done with the last one, and the thread that launches waits for it"
 )
 _PINNING = Advice(
     "make batches cheaper to pin: smaller types, fewer and larger tensors, or workers that write to pinned memory",
@@ -84,7 +84,7 @@ _STORAGE = Advice(
     "read ahead in workers, from files on a local disk, of a format that is read in large pieces",
     "for most of the time in which the GPU waits, files are read",
 )
-_LOADS_ITSELF = ("the thread that launches prepares the input itself, and launches nothing meanwhile",)
+_LOADS_ITSELF = "the thread that launches prepares the input itself, and launches nothing meanwhile"
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         f"again ({number_of(calls.count, 'synchronising call')}; idle {number_of(sum(map(len, waits)), 'time')} so; "
         f"the longest on rank {_rank(device)}, {time_words(window.end - window.start)})"
     )
-    calls = by_framework(case, "", pytorch=".item(), ", jax="block_until_ready, ")
+    named = by_framework(case, "", pytorch=".item(), ", jax="block_until_ready, ")
     advice = Advice(
-        f"synchronise less often: no {calls}print or timing in the loop, events on streams instead of the CPU",
+        f"synchronise less often: no {named}print or timing in the loop, events on streams instead of the CPU",
         "while the CPU waits for the GPU nothing is launched, so the GPU is idle until the next launch arrives",
     )
     only = case.chosen.with_name("Synchronize")
