@@ -270,7 +270,9 @@ def _split(a: Measured | None, b: Measured | None, per_rank: tuple[int, int]) ->
             for name in dict.fromkeys((*sides[0], *sides[1]))
         ]
         return _sum([by_count for by_count, _ in found]), _sum([by_duration for _, by_duration in found])
-    each = [_each(side, ranks, what) for what in ("count", "total") for side, ranks in zip((a, b), per_rank, strict=True)]
+    each = [
+        _each(side, ranks, what) for what in ("count", "total") for side, ranks in zip((a, b), per_rank, strict=True)
+    ]
     return split(*each)
 
 

@@ -178,7 +178,11 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
     work = _work(launched)
     if work is not None and abs(work - 1) > _SAME_WORK:
         found = [
-            Timed({name: 0.0 if name in ("start-up", "tail") else time / count for name, time in times.items()}, times, count)
+            Timed(
+                {name: 0.0 if name in ("start-up", "tail") else time / count for name, time in times.items()},
+                times,
+                count,
+            )
             for times, count in zip(whole_times, (1, work), strict=True)
         ]
         if all(one.unit for one in found):
@@ -258,7 +262,10 @@ def _work(launched: Compared) -> float | None:
 
 
 def _other_work(a: Side, b: Side, launched: Compared) -> str:
-    """That most of the kernel time is in kernels of which a launch has ten times the threads, or a tenth; else empty."""
+    """Say which kernel has other work: the largest, where kernels with such launches take most of the kernel time.
+
+    Empty where the numbers of threads are alike, or are not known.
+    """
     rows = [row for row in launched.records() if not is_nccl_kernel(str(row["name"]))]
     times = {row["name"]: float(row["total_a"] or 0) + float(row["total_b"] or 0) for row in rows}
     threads = [_threads(side) for side in (a, b)]
