@@ -156,7 +156,8 @@ def change_lines(found: Against) -> list[str]:
     """The lines for a terminal: new and worse findings in full, the others in a line each, then the largest changes."""
     text = [*textwrap.wrap(found.words, _WIDTH), found.headline, ""]
     for one in found.told:
-        text.append(f"{one.kind.value.upper():<7} {_change_title(one)}")
+        title = f"{one.kind.value.upper():<7} {_change_title(one)}"
+        text += textwrap.wrap(title, _WIDTH, subsequent_indent=" " * 11)
         if one.kind.is_worse:
             text += [*body_lines(one.finding), ""]
     if text[-1]:
@@ -192,7 +193,7 @@ def _change_title(one: Change) -> str:
     compared = ""
     if one.unit:
         was, now = (format_value(Unit.DURATION, cost) for cost in one.costs)
-        compared = f"; in {one.unit} {now} instead of {was}"
+        compared = f"; {one.unit}: {now} instead of {was}"
     return f"{letter}  {one.finding.id}  {_cost_alone(one.finding)}{before}{compared}"
 
 

@@ -264,12 +264,12 @@ def _work(
     if basis.a and basis.b:
         common = [row for row in launched.records() if row["status"] == BOTH]
         single = [row for row in launched.records() if row["status"] != BOTH]
-        parts = {
+        changes = {
             "launch count": _total(common, "by_count"),
             "duration": _total(common, "by_duration"),
             **({"new and gone kernels": _total(single, "difference")} if single else {}),
         }
-        for name, change in parts.items():
+        for name, change in changes.items():
             yield _Line(f"    from {name}", "ns", None, None, "kernels", change)
     has_nccl = communication.cells("what")[:1] == [KERNEL]
     if has_nccl:

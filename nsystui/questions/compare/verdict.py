@@ -164,14 +164,15 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
     if not all(one is not None and one.time for one, _ in whole):
         return None
     whole_times = [_timed(budget, gpus) for budget, gpus in whole if budget is not None]
-    job = Verdict(By.JOB, *(Timed(parts, parts) for parts in whole_times), other_work=_other_work(a, b, launched))
+    first, second = (Timed(parts, parts) for parts in whole_times)
+    job = Verdict(By.JOB, first, second, other_work=_other_work(a, b, launched))
     names = {name for one in both for name in one.names}
     if all(one.windows for one in both) and len(names) == 1:
         found = []
         for side, one, times in zip((a, b), both, whole_times, strict=True):
             found.append(Timed(one.parts(side, step_range), times, one.count))
         if all(one.unit for one in found):
-            steps = Verdict(By.STEP, *found, also=job, other_work=job.other_work)
+            steps = Verdict(By.STEP, found[0], found[1], also=job, other_work=job.other_work)
             if all(one.unit * one.count > _MOST * one.job for one in found):
                 return steps
             job = replace(job, also=replace(steps, also=None))
@@ -186,7 +187,7 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
             for times, count in zip(whole_times, (1, work), strict=True)
         ]
         if all(one.unit for one in found):
-            return Verdict(By.WORK, *found, also=replace(job, also=None, other_work=""))
+            return Verdict(By.WORK, found[0], found[1], also=replace(job, also=None, other_work=""))
     return job
 
 

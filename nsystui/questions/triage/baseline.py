@@ -168,16 +168,17 @@ def _change(was: Finding | None, now: Finding, was_found: bool, least: float, ve
         is_graver = now.severity.place < was.severity.place
         return Change(Kind.WORSE if is_graver else Kind.SAME, was, now)
     once = now.id in _ONCE
-    grown = (now.percent or 0.0) - (was.percent or 0.0)
-    found = Change(Kind.SAME, was, now)
-    if verdict is not None:
+    if verdict is None:
+        grown = (now.percent or 0.0) - (was.percent or 0.0)
+    else:
         grown = verdict.points(was.cost, now.cost, once)
-        if not once and verdict.a.count != verdict.b.count:
-            costs = was.cost / verdict.a.count, now.cost / verdict.b.count
-            found = replace(found, unit=verdict.basis.value, costs=costs)
-    if grown >= least:
-        return replace(found, kind=Kind.WORSE if was_found else Kind.NEW)
-    return replace(found, kind=Kind.BETTER if grown <= -least else Kind.SAME)
+    if abs(grown) < least:
+        return Change(Kind.SAME, was, now)
+    kind = Kind.BETTER if grown < 0 else Kind.WORSE if was_found else Kind.NEW
+    if once or verdict is None or verdict.a.count == verdict.b.count:
+        return Change(kind, was, now)
+    costs = was.cost / verdict.a.count, now.cost / verdict.b.count
+    return Change(kind, was, now, verdict.basis.value, costs)
 
 
 _MORE = (
