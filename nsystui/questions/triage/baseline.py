@@ -168,10 +168,8 @@ def _change(was: Finding | None, now: Finding, was_found: bool, least: float, ve
         is_graver = now.severity.place < was.severity.place
         return Change(Kind.WORSE if is_graver else Kind.SAME, was, now)
     once = now.id in _ONCE
-    if verdict is None:
-        grown = (now.percent or 0.0) - (was.percent or 0.0)
-    else:
-        grown = verdict.points(was.cost, now.cost, once)
+    shares = (now.percent or 0.0) - (was.percent or 0.0)
+    grown = shares if verdict is None else verdict.points(was.cost, now.cost, once)
     if abs(grown) < least:
         return Change(Kind.SAME, was, now)
     kind = Kind.BETTER if grown < 0 else Kind.WORSE if was_found else Kind.NEW
