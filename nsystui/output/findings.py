@@ -152,15 +152,12 @@ def plain(text: str) -> str:
     return "".join(part if number % 2 else markdown_text(part) for number, part in enumerate(parts))
 
 
-_FIRST = 16
-"""Rows of the summary: step time, time span, shares, facts."""
-
-
 def change_lines(found: Against) -> list[str]:
     """The lines for a terminal: new and worse findings in full, the others in a line each, then the largest changes."""
     text = [*textwrap.wrap(found.words, _WIDTH), found.headline, ""]
     for one in found.told:
-        text.append(f"{one.kind.value.upper():<7} {_change_title(one)}")
+        title = f"{one.kind.value.upper():<7} {_change_title(one)}"
+        text += textwrap.wrap(title, _WIDTH, subsequent_indent=" " * 11)
         if one.kind.is_worse:
             text += [*body_lines(one.finding), ""]
     if text[-1]:
@@ -179,7 +176,7 @@ def change_report(found: Against) -> str:
         parts.append(f"## {one.kind.value.capitalize()}: {_change_title(one)}\n")
         parts += body_report(one.finding) if one.kind.is_worse else [f"{plain(one.finding.sentence)}.\n"]
     text = io.StringIO()
-    write(Head(found.summary, _FIRST), "md", text)
+    write(found.summary, "md", text)
     notes = [f"* {plain(note)}" for note in found.summary.notes if note != found.summary.headline]
     label = plain(found.label)
     parts += ["## Largest changes\n", f"A is {label}, B this job.\n", text.getvalue(), *notes]
@@ -193,7 +190,11 @@ def _change_title(one: Change) -> str:
     before = "" if one.before is None or one.before.cost is None else f" (was {_cost_alone(one.before)})"
     if one.after is None:
         return f"{letter}  {one.finding.id}{before}"
-    return f"{letter}  {one.finding.id}  {_cost_alone(one.finding)}{before if one.finding.cost is not None else ''}"
+    compared = ""
+    if one.unit:
+        was, now = (format_value(Unit.DURATION, cost) for cost in one.costs)
+        compared = f"; {one.unit}: {now} instead of {was}"
+    return f"{letter}  {one.finding.id}  {_cost_alone(one.finding)}{before}{compared}"
 
 
 def _cost_alone(one: Finding) -> str:
@@ -204,7 +205,7 @@ def _cost_alone(one: Finding) -> str:
 
 def _summary_lines(found: Against) -> Iterator[str]:
     headings = {"what": "", "a": "A", "b": "B", "difference": "B - A"}
-    columns = [[text, *map(str, found.summary.cells(key)[:_FIRST])] for key, text in headings.items()]
+    columns = [[text, *map(str, found.summary.cells(key))] for key, text in headings.items()]
     widths = [max(map(len, column)) for column in columns[1:]]
     label_width = max(map(len, columns[0]))
     for label, *cells in zip(*columns, strict=True):

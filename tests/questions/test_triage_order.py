@@ -9,7 +9,9 @@ from synthetic.illnesses import one_gpu
 from triaging import triaged
 
 from nsystui.output.findings import change_lines, lines, report, told
-from nsystui.questions.compare.summary import COLUMNS, Summary
+from nsystui.questions.compare import Summary, Verdict
+from nsystui.questions.compare.summary import COLUMNS
+from nsystui.questions.compare.verdict import _PARTS, By, Timed
 from nsystui.questions.triage.baseline import Against, Kind, _changes
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules import Thresholds
@@ -139,7 +141,44 @@ def test_another_straggler_is_another_finding():
 def test_what_got_worse_comes_first():
     before = triage(finding("a", 9.0), finding("b", 9.0), finding("c", 9.0))
     after = triage(finding("b", 9.0), finding("c", 19.0), finding("d", 3.0), finding("e", 4.0))
-    assert [one.finding.id for one in _changes(after, before, (), least=2.0)] == ["e", "d", "c", "b", "a"]
+    assert [one.finding.id for one in _changes(after, before, (), least=2.0)] == ["e", "d", "c", "a", "b"]
+
+
+def test_what_is_the_same_comes_last():
+    names = ("gone", "better", "same", "unknown", "worse")
+    before = triage(*(finding(name, 20.0) for name in names))
+    costs = {"better": 10.0, "same": 20.0, "worse": 30.0, "new": 5.0}
+    after = triage(*(finding(*one) for one in costs.items()), unsaid=frozenset({"rule of unknown"}))
+    found = [one.finding.id for one in _changes(after, before, (), least=2.0)]
+    assert found == ["new", "worse", "gone", "better", "unknown", "same"]
+
+
+def test_a_finding_that_costs_less_is_not_worse_for_its_share_or_severity():
+    """1.973 s of 9.6 s instead of 2.209 s of 18.1 s."""
+    times = [Timed({"compute": time}, {"compute": time}) for time in (181e6, 96e6)]
+    before, after = triage(finding("precision", 22.09, INFO)), triage(finding("precision", 19.73))
+    (one,) = _changes(after, before, (), 2.0, Verdict(By.JOB, *times))
+    assert one.kind is Kind.SAME
+
+
+def test_a_finding_that_is_worse_by_step_tells_its_cost_of_a_step():
+    """A cost of 19.73 ms of 10 steps instead of 22.09 ms of 20."""
+    nothing = dict.fromkeys(_PARTS, 0.0)
+    times = [Timed(nothing | {"compute": 5e6}, nothing | {"compute": 5e6 * count}, count) for count in (20, 10)]
+    before, after = triage(finding("precision", 22.09)), triage(finding("precision", 19.73))
+    verdict = Verdict(By.STEP, *times)
+    changes = tuple(_changes(after, before, (), 2.0, verdict))
+    assert [one.kind for one in changes] == [Kind.WORSE]
+    text = change_lines(Against(after, before, "a", changes, Summary("diff-summary", COLUMNS, [], 0, verdict=verdict)))
+    title = "W  precision  19.73 ms, 19.7 % (was 22.09 ms, 22.1 %); a step: 1.973 ms instead of 1.105 ms"
+    assert title in " ".join(map(str.strip, text)).replace("WORSE   ", "")
+
+
+def test_what_had_no_cost_is_not_said_to_have_been_without_one():
+    before, after = triage(finding("errors", None)), triage()
+    changes = tuple(_changes(after, before, (), 2.0))
+    text = change_lines(Against(after, before, "a", changes, Summary("diff-summary", COLUMNS, [], 0)))
+    assert "GONE    W  errors" in text
 
 
 def test_without_least_costs_only_costs_change():

@@ -5,6 +5,8 @@ at the mean of the other (n: count, t: mean duration), so that the two parts are
 rounding, and swapping the sides only turns every sign:
 
     n_b·t_b − n_a·t_a  =  (n_b − n_a)·(t_a + t_b)/2  +  (t_b − t_a)·(n_a + n_b)/2
+
+A mean over different things has no meaning: a row of several kernels is the sum of the split of each.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ class Measured:
     """The figures of one side for a row: count, sum and median of the durations (ns), and more by key.
 
     Of ``sums`` the values are divided by the ranks where the table is per rank; those of ``values`` never are.
+    ``parts``: the different things that the row sums up, by name, where it sums up any.
     """
 
     count: int
@@ -34,6 +37,7 @@ class Measured:
     median: float | None = None
     sums: Mapping[str, float | None] | None = None
     values: Mapping[str, Value] | None = None
+    parts: Mapping[Value, Measured] | None = None
 
 
 @dataclass(frozen=True)
@@ -211,7 +215,7 @@ def _row(key: Key, a: Measured | None, b: Measured | None, basis: Basis, extras:
     difference = minus(totals[1], totals[0])
     more = [cell for extra in extras for cell in _extra_cells(first, second, per_rank, extra)]
     sums = [side.total if side is not None else None for side in (first, second)]
-    cells = (ratio(*totals), *totals, *counts, *medians, *split(*counts, *totals), *more, *sums)
+    cells = (ratio(*totals), *totals, *counts, *medians, *_split(first, second, per_rank), *more, *sums)
     size = 0 if difference is not None else max(total or 0 for total in totals)
     return _Row(key, difference, size, (difference,), (*cells, _status(a, b, basis)))
 
@@ -254,9 +258,31 @@ def _status(a: Measured | None, b: Measured | None, basis: Basis) -> str | None:
     return BOTH if b is not None and b.count else GONE
 
 
-def split(
-    count_a: float | None, count_b: float | None, total_a: float | None, total_b: float | None
-) -> tuple[float | None, float | None]:
+_Split = tuple[float | None, float | None]
+
+
+def _split(a: Measured | None, b: Measured | None, per_rank: tuple[int, int]) -> _Split:
+    """The sum of the splits of the parts; a row without parts is its own only one."""
+    if a is not None and b is not None and (a.parts or b.parts):
+        sides = a.parts or {}, b.parts or {}
+        found = [
+            _split(sides[0].get(name, _NOTHING), sides[1].get(name, _NOTHING), per_rank)
+            for name in dict.fromkeys((*sides[0], *sides[1]))
+        ]
+        return _sum([by_count for by_count, _ in found]), _sum([by_duration for _, by_duration in found])
+    each = [
+        _each(side, ranks, what) for what in ("count", "total") for side, ranks in zip((a, b), per_rank, strict=True)
+    ]
+    return split(*each)
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """The sum; missing where one of the values is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def split(count_a: float | None, count_b: float | None, total_a: float | None, total_b: float | None) -> _Split:
     """The difference of two totals by count and by duration; missing where one of the four is.
 
     A row of one side only differs by its count.

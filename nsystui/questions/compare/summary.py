@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import fmean
 from typing import TypeVar
 
@@ -12,13 +13,15 @@ from nsystui.base.columns import FILES_ONLY, Column, Unit
 from nsystui.base.units import align_decimal, format_value
 from nsystui.questions.compare.host import call_tree, functions
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared
-from nsystui.questions.compare.side import Basis, Side, both
+from nsystui.questions.compare.side import Basis, Side, both, with_smart_names
 from nsystui.questions.compare.tables import STEP, families, graph_time, kernels, memory, nccl, nvtx, spreads, steps
-from nsystui.questions.compare.verdict import By, Verdict, verdict
+from nsystui.questions.compare.verdict import CHANGED, By, Verdict, verdict
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS
 from nsystui.questions.host.naming import worker_processes
 from nsystui.questions.host_copies import PAGEABLE, host_copies
-from nsystui.questions.kernels import Names
+from nsystui.questions.kernels import GroupBy, Names
+from nsystui.questions.kernels_in_steps import kernels_in_steps
+from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nccl.summary import KERNEL
 from nsystui.questions.overview import task_table
 from nsystui.questions.time_window import extents
@@ -95,7 +98,10 @@ _SAME_TIME = 0.05
 
 @dataclass(frozen=True)
 class _Line:
-    """A row before it is one. ``difference`` where it is not that of the two values."""
+    """A row before it is one. ``difference`` where it is not that of the two values.
+
+    ``fact``: what the sentence of the verdict calls it where it changed; empty for what it does not tell.
+    """
 
     what: str
     unit: str
@@ -103,6 +109,22 @@ class _Line:
     b: float | None
     table: str | None = None
     difference: float | None = None
+    fact: str = ""
+
+    @property
+    def change(self) -> float:
+        """By how many % the smaller value grows to the larger one, of percentages by how many points."""
+        if not self.fact or self.a is None or self.b is None:
+            return 0.0
+        if self.unit == "%":
+            return abs(self.b - self.a)
+        least, most = sorted((self.a, self.b))
+        return 100 * (most / least - 1) if least else inf if most else 0.0
+
+    @property
+    def words(self) -> str:
+        before, after = (format_value(_UNITS[self.unit], value) for value in (self.a, self.b))
+        return f"{self.fact} {before} → {after}"
 
     def row(self) -> Row:
         difference = self.difference
@@ -120,25 +142,34 @@ def _rounded(value: float | None, digits: int | None) -> Value:
 
 @dataclass(frozen=True)
 class Summary(TableAnswer):
-    """The summary with the verdict on B; ``None`` where a side has no GPU work."""
+    """The summary with the verdict on B, ``None`` where a side has no GPU work, and the counts that changed most."""
 
     verdict: Verdict | None = None
+    counts: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The verdict and the counts in a sentence; empty without a verdict."""
+        if self.verdict is None:
+            return ""
+        return "; ".join(filter(None, (self.verdict.words, ", ".join(self.counts))))
 
     @property
     def headline(self) -> str:
-        """The verdict in a sentence; empty without one."""
-        return "" if self.verdict is None else f"B is {self.verdict.words}"
+        """The same of B."""
+        return f"B is {self.words}" if self.words else ""
 
 
 def summary(a: Side, b: Side, step_range: str | None = None) -> Summary:
     """One row for each measure: A, B, B − A and B / A. Percentages are means over the ranks of a side.
 
-    The time of kernels is split into what their number and what their durations make of it, each name by itself (see
-    `pairs`). Sums are over the ranks, or per rank where the sides have different numbers of them. The notes say what
-    changed most, and whether one side did more work. What neither side has (steps, NCCL, graphs) has no row.
+    The time of kernels is split into that of kernels which only one side has, and what the number and the durations of
+    the others make of it, each name by itself (see `pairs`). Sums are over the ranks, or per rank where the sides have
+    different numbers of them. The notes say what changed most, and whether one side did more work. What neither side
+    has (steps, NCCL, graphs) has no row.
     """
     used = utilisation(a, b), utilisation(b, a)
-    compared = kernels(a, b, Names.SHORT), nccl(a, b), memory(a, b)
+    compared = kernels(a, b), nccl(a, b), memory(a, b)
     ranges = nvtx(a, b)
     basis = Basis(a.gpu_ranks, b.gpu_ranks)
     found = Summary("diff-summary", COLUMNS, [], 0, verdict=verdict(a, b, compared[0], step_range))
@@ -146,17 +177,19 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> Summary:
         *_steps(a, b, step_range, found.verdict),
         _Line("time span", "ns", used[0].time, used[1].time),
         *_shares(*used),
-        *_facts((a, b), compared[1], step_range),
-        *_work((a, b), *compared),
+        *_facts((a, b), step_range),
+        *_work((a, b), *compared, [spreads(side, step_range)[STEP].count for side in (a, b)]),
     ]
+    told = sorted((line for line in lines if line.change >= CHANGED), key=lambda line: -line.change)
+    found = replace(found, counts=tuple(line.words for line in told[:_NAMED]))
     other_work = _other_work(compared[0], used)
     notes = (
         *([found.headline] if found.headline else []),
         *basis.note("ranks with a GPU"),
         *([other_work] if other_work else []),
-        *_largest("kernel families", families(a, b), bool(other_work)),
-        *_largest("kernels", compared[0], bool(other_work)),
-        *_largest("NVTX ranges", ranges, bool(other_work)),
+        *_largest("kernel families", families(a, b)),
+        *_largest("kernels", with_smart_names(compared[0], a, b)),
+        *_largest("NVTX ranges", ranges),
         *both(*(one.notes for one in used)),
         *(note for note in compared[0].notes if note not in basis.note("ranks with a GPU")),
         *(note for note in both(*(side.job.steps(step_range).notes for side in (a, b))) if "no steps" in note),
@@ -195,8 +228,9 @@ def _signed(unit: Unit, value: Value) -> str:
 def _steps(a: Side, b: Side, step_range: str | None, found: Verdict | None) -> Iterator[_Line]:
     first, second = (spreads(side, step_range)[STEP] for side in (a, b))
     if first.count or second.count:
-        if found is not None and found.basis is By.STEP:
-            yield _Line("step time, mean", "ns", found.a.unit, found.b.unit, "steps")
+        by_step = next((one for one in (found, found and found.also) if one is not None and one.basis is By.STEP), None)
+        if by_step is not None:
+            yield _Line("step time, mean", "ns", by_step.a.unit, by_step.b.unit, "steps")
         yield _Line("step time, median", "ns", first.median, second.median, "steps")
         yield _Line("step time, p95", "ns", first.p95, second.p95, "steps")
         yield _Line("steps of all ranks", "count", first.count or None, second.count or None, "steps")
@@ -208,13 +242,15 @@ def _shares(a: Utilisation, b: Utilisation) -> Iterator[_Line]:
             yield _Line(what, "%", a.percent[key], b.percent[key])
 
 
-def _work(sides: tuple[Side, Side], launched: Compared, communication: Compared, moved: Compared) -> Iterator[_Line]:
-    """The rows of sums, each that of a column of another table."""
+def _work(
+    sides: tuple[Side, Side], launched: Compared, communication: Compared, moved: Compared, steps: Sequence[int]
+) -> Iterator[_Line]:
+    """The rows of sums, each that of a column of another table. ``steps``: how many each side has."""
     basis = Basis(sides[0].gpu_ranks, sides[1].gpu_ranks)
     each = " per rank" if basis.is_per_rank else ""
 
-    def line(what: str, unit: str, pair: _Pair, table: str | None) -> _Line:
-        return _Line(f"{what}{each}", unit, *pair, table)
+    def line(what: str, unit: str, pair: _Pair, table: str | None, fact: str = "") -> _Line:
+        return _Line(f"{what}{each}", unit, *pair, table, fact=fact and f"{fact}{each}")
 
     kernel_time, memory_time = _pair(launched, "total", basis), _pair(moved, "total", basis)
     graphs = [_graph_time(side, basis) for side in sides]
@@ -226,30 +262,43 @@ def _work(sides: tuple[Side, Side], launched: Compared, communication: Compared,
     yield line("  memory operations", "ns", memory_time, "memory")
     yield line("  kernels", "ns", kernel_time, "kernels")
     if basis.a and basis.b:
-        yield _Line("    from launch count", "ns", None, None, "kernels", _sum(launched, "by_count"))
-        yield _Line("    from duration", "ns", None, None, "kernels", _sum(launched, "by_duration"))
+        common = [row for row in launched.records() if row["status"] == BOTH]
+        single = [row for row in launched.records() if row["status"] != BOTH]
+        changes = {
+            "launch count": _total(common, "by_count"),
+            "duration": _total(common, "by_duration"),
+            **({"new and gone kernels": _total(single, "difference")} if single else {}),
+        }
+        for name, change in changes.items():
+            yield _Line(f"    from {name}", "ns", None, None, "kernels", change)
     has_nccl = communication.cells("what")[:1] == [KERNEL]
     if has_nccl:
         yield line("    NCCL kernels", "ns", _pair(communication, "total", basis), "nccl")
         yield line("      exposed", "ns", _pair(communication, "exposed", basis), "nccl")
-    yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels")
+    # Of sides with steps, those of a step are told: sums differ with the number of steps alone.
+    is_told = not all(steps)
+    launches = "kernels launched" if is_told else ""
+    yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels", launches)
     if has_nccl:
-        yield line("  of NCCL", "count", _pair(communication, "count", basis), "nccl")
-    yield line("copies and memsets", "count", _pair(moved, "count", basis), "memory")
+        calls = "NCCL kernels" if is_told else ""
+        yield line("  of NCCL", "count", _pair(communication, "count", basis), "nccl", calls)
+    copies = "copies and memsets" if is_told or steps[0] == steps[1] else ""
+    yield line("copies and memsets", "count", _pair(moved, "count", basis), "memory", copies)
 
 
-def _facts(sides: tuple[Side, Side], communication: Compared, step_range: str | None) -> Iterator[_Line]:
-    """What the runs were given: the memory that they copy from, the collectives of a step, their workers."""
+def _facts(sides: tuple[Side, Side], step_range: str | None) -> Iterator[_Line]:
+    """What the runs were given: the memory that they copy from, the kernels of a step, their workers."""
     pageable = [_pageable(side) for side in sides]
     if any(pageable):
-        yield _Line("pageable, of bytes copied", "%", pageable[0], pageable[1], "memory")
-    if communication.cells("what")[:1] == [KERNEL]:
-        each = [_per_step(side, communication, key, step_range) for side, key in zip(sides, "ab", strict=True)]
-        if any(each):
-            yield _Line("NCCL kernels of a step", "count", each[0], each[1], "nccl")
+        fact = "pageable share of the bytes copied"
+        yield _Line("pageable, of bytes copied", "%", pageable[0], pageable[1], "memory", fact=fact)
+    each = [_of_a_step(side, step_range) for side in sides]
+    for number, (what, table) in enumerate((("kernels of a step", "kernels"), ("NCCL kernels of a step", "nccl"))):
+        if any(one[number] for one in each):
+            yield _Line(what, "count", each[0][number], each[1][number], table, fact=what)
     workers = [_workers(side) for side in sides]
     if any(workers):
-        yield _Line("worker processes", "count", workers[0], workers[1])
+        yield _Line("worker processes", "count", workers[0], workers[1], fact="worker processes")
 
 
 def _pageable(side: Side) -> float | None:
@@ -259,10 +308,16 @@ def _pageable(side: Side) -> float | None:
     return 100.0 * sum(one.bytes for one in found if one.memory == PAGEABLE) / whole if whole else None
 
 
-def _per_step(side: Side, communication: Compared, key: str, step_range: str | None) -> float | None:
+def _of_a_step(side: Side, step_range: str | None) -> _Pair:
+    """The kernels, and those of NCCL, that a rank launches in a step, in the mean; missing without steps."""
     count = spreads(side, step_range)[STEP].count
-    ranks = side.gpu_ranks if communication.is_per_rank else 1
-    return (_sum(communication, f"count_{key}") or 0) * ranks / count if count else None
+    if not count or not side.gpu_ranks:
+        return None, None
+    table = kernels_in_steps(side.job, side.selection, side.job.steps(step_range), group_by=(GroupBy.STEP,))
+    rows = [row for row in table.records() if row["step"] is not None]
+    return _total(rows, "count") / count, _total(
+        [row for row in rows if is_nccl_kernel(str(row["name"]))], "count"
+    ) / count
 
 
 def _workers(side: Side) -> int | None:
@@ -289,7 +344,11 @@ def _pair(answer: Compared, key: str, basis: Basis) -> _Pair:
 
 def _sum(answer: Compared, key: str, ranks: int = 1) -> float | None:
     """The sum of a column; missing where no rank recorded it."""
-    return sum(value for value in answer.cells(key) if isinstance(value, int | float)) if ranks else None
+    return _total(answer.records(), key) if ranks else None
+
+
+def _total(rows: Iterable[Mapping[str, Value]], key: str) -> float:
+    return sum(value for row in rows if isinstance(value := row[key], int | float))
 
 
 def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> str:
@@ -303,21 +362,20 @@ def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> st
     percent = format_value(Unit.PERCENT, 100 * abs(b / a - 1))
     times_as = f"{format_value(Unit.COUNT, b / a)} times as many"
     many = times_as if b >= 2 * a else f"{percent} {'fewer' if b < a else 'more'}"
-    return f"B launched {many} kernels{span}: sums differ for that alone, 'from duration' and medians do not"
+    return f"B launched {many} kernels{span}: totals change with that, medians and 'from duration' do not"
 
 
-def _largest(what: str, answer: Compared, by_duration: bool) -> Iterator[str]:
-    """The names that changed most (those on both sides perhaps in duration alone), and how many are new or gone."""
+def _largest(what: str, answer: TableAnswer) -> Iterator[str]:
+    """The names whose totals changed most, each with the total in A, and how many are new or gone."""
     changes = []
     for row in answer.records():
-        is_both = row["status"] == BOTH
-        change = row["by_duration" if by_duration and is_both else "difference"]
+        change = row["difference"]
         if isinstance(change, int | float) and change:
-            side = "" if is_both else f" ({row['status']})"
-            changes.append((-abs(change), f"{row['name']} {format_value(Unit.CHANGE, change)}{side}"))
+            before = format_value(Unit.DURATION, row["total_a"])
+            whole = f" from {before}" if row["status"] == BOTH else f" ({row['status']})"
+            changes.append((-abs(change), f"{row['name']} {format_value(Unit.CHANGE, change)}{whole}"))
     if changes:
-        by = " in duration" if by_duration else ""
-        yield f"{what} that changed most{by}: {', '.join(words for _, words in sorted(changes)[:_NAMED])}"
+        yield f"{what} that changed most: {', '.join(words for _, words in sorted(changes)[:_NAMED])}"
     statuses = answer.cells("status")
     single = [f"{count:,} {word}" for word in (NEW, GONE) if (count := statuses.count(word))]
     if single:

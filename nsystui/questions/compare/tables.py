@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Row, TableAnswer, Value
 from nsystui.base.columns import NAME, Column, Unit
+from nsystui.base.kernel_families import family_of
 from nsystui.questions.activities import MEMORY, memory_sizes, work_summary
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.statistics import frame_groups
@@ -40,20 +41,53 @@ _BYTES = (Extra("size", "Bytes", "bytes", Unit.BYTES, None, 2, is_sum=True),)
 def kernels(a: Side, b: Side, names: Names = Names.FULL) -> Compared:
     """Kernels by name, with the counts and times of `kernel_summary`."""
     kept = Names.FULL if names is Names.SMART else names  # a screen shows smart names in place of the full ones
-    return _kernels("diff-kernels", _NAME, a, b, partial(kernel_summary, names=kept))
+    ask = partial(kernel_summary, names=kept)
+    return _kernels("diff-kernels", _NAME, a, b, ask, _short_name if names is Names.SHORT else None)
 
 
 def families(a: Side, b: Side) -> Compared:
     """Kernels by family, likewise."""
-    return _kernels("diff-families", _FAMILY, a, b, partial(kernel_summary, group_by=(GroupBy.FAMILY,)))
+    return _kernels("diff-families", _FAMILY, a, b, partial(kernel_summary, group_by=(GroupBy.FAMILY,)), _family)
 
 
-def _kernels(name: str, columns: Sequence[Column], a: Side, b: Side, ask: Callable[..., TableAnswer]) -> Compared:
+_KindOf = Callable[[Side], Callable[[str], Value]]
+"""What the kernels of a side are summed up by, from their full names."""
+
+
+def _kernels(
+    name: str,
+    columns: Sequence[Column],
+    a: Side,
+    b: Side,
+    ask: Callable[..., TableAnswer],
+    kind_of: _KindOf | None,
+) -> Compared:
     found = [ask(side.job.session, side.selection, families=side.job.families) for side in (a, b)]
     basis = Basis(a.gpu_ranks, b.gpu_ranks)
     notes = (*basis.note("ranks with a GPU"), *both(found[0].notes, found[1].notes))
-    measured = by_name(found[0], columns[0].label), by_name(found[1], columns[0].label)
-    return compared(name, columns, measured, basis, notes)
+    rows = [by_name(answer, columns[0].label) for answer in found]
+    if kind_of is not None:
+        rows = [_with_parts(own, side, kind_of(side)) for own, side in zip(rows, (a, b), strict=True)]
+    return compared(name, columns, (rows[0], rows[1]), basis, notes)
+
+
+def _family(side: Side) -> Callable[[str], Value]:
+    wanted = side.selection.name
+    return lambda name: family_of(name, side.job.families) if wanted is None or wanted.matches(name) else None
+
+
+def _short_name(side: Side) -> Callable[[str], Value]:
+    table = tables.kernels.c
+    rows = side.job.session.rows(sa.select(sa.func.coalesce(table.name, ""), table.short_name).distinct())
+    return {str(full): short for full, short in rows}.get
+
+
+def _with_parts(rows: Mapping[Key, Measured], side: Side, kind_of: Callable[[str], Value]) -> dict[Key, Measured]:
+    """The rows, each with the kernels that it sums up."""
+    parts: dict[Key, dict[Value, Measured]] = {key: {} for key in rows}
+    for (name,), one in by_name(kernel_summary(side.job.session, side.selection.with_name(None))).items():
+        parts.setdefault((kind_of(str(name or "")),), {})[name] = one
+    return {key: replace(one, parts=parts[key]) for key, one in rows.items()}
 
 
 def memory(a: Side, b: Side) -> Compared:

@@ -2,7 +2,8 @@
 
 See docs/numbers.md#verdict. The time compared is the first of these that both sides have:
 
-* that of a step, where the steps of both have one name: the mean from the first that is not slow on;
+* that of a step, where the steps of both have one name and hold most of the job: the mean from the first that is not
+  slow on;
 * that of the same work: where both sides run mostly the same kernels, which take as long, and launch all of them so
   many times more or less often, the time between start-up and tail by these launches;
 * that of the job.
@@ -11,19 +12,25 @@ See docs/numbers.md#verdict. The time compared is the first of these that both s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import reduce
+from operator import mul
 
 import numpy as np
+import sqlalchemy as sa
 
+from nsystui.base.answer import Value
 from nsystui.base.columns import Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.compare.pairs import BOTH, Compared
-from nsystui.questions.compare.side import Side
+from nsystui.questions.compare.side import Side, smart_names_of
+from nsystui.questions.conditions import where
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.questions.time_budget import Budget, device_budgets, in_sum
+from nsystui.store import tables
 
 CHANGED = 5.0
 """By so many % the time of the unit differs if B is faster or slower."""
@@ -44,6 +51,9 @@ _TOLD = 3
 _TOLD_SHARE = 0.05
 """Parts that changed by less of the whole change are not told."""
 _COMMON, _ALIKE, _SAME_WORK = 0.8, 0.15, 0.02
+_MOST = 0.5
+_OTHER_WORK = 10
+"""Work is another where most of the kernel time is in kernels that have so many times the threads, or more."""
 
 
 class By(Enum):
@@ -73,12 +83,18 @@ class Timed:
 
 @dataclass(frozen=True)
 class Verdict:
-    """B against A. ``least``: by so many % the time must differ."""
+    """B against A. ``least``: by so many % the time must differ.
+
+    ``also``: by what else the sides compare: the job, or the steps that hold too little of it to decide.
+    ``other_work``: why the times of the sides do not compare; empty where they do.
+    """
 
     basis: By
     a: Timed
     b: Timed
     least: float = CHANGED
+    also: Verdict | None = None
+    other_work: str = ""
 
     @property
     def percent(self) -> float:
@@ -87,11 +103,24 @@ class Verdict:
 
     @property
     def is_slower(self) -> bool:
-        return self.b.unit >= self.a.unit * (1 + self.least / 100)
+        return not self.other_work and self.b.unit >= self.a.unit * (1 + self.least / 100)
 
     @property
     def is_faster(self) -> bool:
-        return self.a.unit >= self.b.unit * (1 + self.least / 100)
+        return not self.other_work and self.a.unit >= self.b.unit * (1 + self.least / 100)
+
+    @property
+    def is_no_worse(self) -> bool:
+        """Whether no time got worse: neither that of the unit nor, for as many units, that of what else is told."""
+        also = self._also
+        is_worse_there = also is not None and also.is_slower and (also.basis is By.STEP or self.a.count == self.b.count)
+        return not (self.is_slower or is_worse_there or self.other_work)
+
+    @property
+    def _also(self) -> Verdict | None:
+        """What else the sides compare by, where it differs."""
+        also = self.also and replace(self.also, least=self.least)
+        return also if also is not None and (also.is_slower or also.is_faster) else None
 
     def points(self, cost_a: float, cost_b: float, once: bool = False) -> float:
         """By how much a cost of a unit grew, % of the time of A's unit; a cost that is paid once, % of A's time."""
@@ -102,19 +131,23 @@ class Verdict:
     @property
     def words(self) -> str:
         """``9.5 × slower: the job takes 25.08 s instead of 2.627 s (start-up +24.46 s, memory -2.001 s)``."""
-        head = "about as fast"
+        head = f"not comparable by time, {self.other_work}" if self.other_work else "about as fast"
         if self.is_slower or self.is_faster:
             ratio = max(self.a.unit, self.b.unit) / min(self.a.unit, self.b.unit)
             shown = f"{ratio:.1f}" if ratio >= 2 else f"{ratio:.2f}"
             head = f"{shown} × {'slower' if self.is_slower else 'faster'}"
-        told = f"{head}: {self.basis.value} takes {_instead(self.a.parts, self.b.parts)}"
-        if self.basis is By.JOB or abs(self.b.job / self.a.job - 1) * 100 < self.least:
+        told = f"{head}: {self._times}"
+        also = self._also
+        if also is None:
             return told
-        is_alike = self.is_slower if self.b.job > self.a.job else self.is_faster
-        joined = "and" if is_alike else "but"
-        is_of_steps = self.basis is By.STEP and self.a.count != self.b.count
-        steps = f", of {self.b.count:,} steps instead of {self.a.count:,}" if is_of_steps else ""
-        return f"{told}; {joined} the job takes {_instead(self.a.whole, self.b.whole)}{steps}"
+        joined = "and" if (also.is_slower, also.is_faster) == (self.is_slower, self.is_faster) else "but"
+        steps = next((one for one in (self, also) if one.basis is By.STEP and one.a.count != one.b.count), None)
+        counts = f", of {steps.b.count:,} steps instead of {steps.a.count:,}" if steps is not None else ""
+        return f"{told}; {joined} {also._times}{counts}"
+
+    @property
+    def _times(self) -> str:
+        return f"{self.basis.value} takes {_instead(self.a.parts, self.b.parts)}"
 
 
 def _instead(a: Mapping[str, float], b: Mapping[str, float]) -> str:
@@ -134,24 +167,31 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
     if not all(one is not None and one.time for one, _ in whole):
         return None
     whole_times = [_timed(budget, gpus) for budget, gpus in whole if budget is not None]
+    first, second = (Timed(parts, parts) for parts in whole_times)
+    job = Verdict(By.JOB, first, second, other_work=_other_work(a, b, launched))
     names = {name for one in both for name in one.names}
     if all(one.windows for one in both) and len(names) == 1:
         found = []
-        for side, one, job in zip((a, b), both, whole_times, strict=True):
-            found.append(Timed(one.parts(side, step_range), job, one.count))
+        for side, one, times in zip((a, b), both, whole_times, strict=True):
+            found.append(Timed(one.parts(side, step_range), times, one.count))
         if all(one.unit for one in found):
-            return Verdict(By.STEP, found[0], found[1])
+            steps = Verdict(By.STEP, found[0], found[1], also=job, other_work=job.other_work)
+            if all(one.unit * one.count > _MOST * one.job for one in found):
+                return steps
+            job = replace(job, also=replace(steps, also=None))
     work = _work(launched)
     if work is not None and abs(work - 1) > _SAME_WORK:
-        times = [
-            {name: 0.0 if name in _AROUND else time / count for name, time in parts.items()}
-            for parts, count in zip(whole_times, (1, work), strict=True)
+        found = [
+            Timed(
+                {name: 0.0 if name in _AROUND else time / count for name, time in times.items()},
+                times,
+                count,
+            )
+            for times, count in zip(whole_times, (1, work), strict=True)
         ]
-        found = [Timed(parts, job, count) for parts, job, count in zip(times, whole_times, (1, work), strict=True)]
         if all(one.unit for one in found):
-            return Verdict(By.WORK, found[0], found[1])
-    before, after = map(Timed, whole_times, whole_times)
-    return Verdict(By.JOB, before, after)
+            return Verdict(By.WORK, found[0], found[1], also=replace(job, also=None, other_work=""))
+    return job
 
 
 def _whole(side: Side, other: Side) -> tuple[Budget | None, int]:
@@ -223,3 +263,29 @@ def _work(launched: Compared) -> float | None:
     middle = float(ratios[order][np.searchsorted(np.cumsum(times[order]), times.sum() / 2)])
     is_alike = (np.abs(lengths - 1) <= _ALIKE) & (np.abs(ratios / middle - 1) <= _ALIKE)
     return middle if times[is_alike].sum() >= _COMMON * whole else None
+
+
+def _other_work(a: Side, b: Side, launched: Compared) -> str:
+    """Say which kernel has other work: the largest, where kernels with such launches take most of the kernel time.
+
+    Empty where the numbers of threads are alike, or are not known.
+    """
+    rows = [row for row in launched.records() if not is_nccl_kernel(str(row["name"]))]
+    times = {row["name"]: float(row["total_a"] or 0) + float(row["total_b"] or 0) for row in rows}
+    threads = [_threads(side) for side in (a, b)]
+    ratios = {name: threads[1][name] / threads[0][name] for name in times if name in threads[0] and name in threads[1]}
+    others = [name for name, ratio in ratios.items() if not 1 / _OTHER_WORK < ratio < _OTHER_WORK]
+    if sum(times[name] for name in others) <= _MOST * sum(times.values()):
+        return ""
+    largest = max(others, key=lambda name: times[name])
+    ratio = ratios[largest]
+    many = f"{ratio:,.0f} × the threads" if ratio > 1 else f"1/{1 / ratio:,.0f} of the threads"
+    return f"a launch of {smart_names_of(a, b).get(str(largest), largest)} has {many}"
+
+
+def _threads(side: Side) -> dict[Value, float]:
+    """The mean number of threads in a launch of each kernel, where the export tells grid and block."""
+    kernels = tables.kernels.c
+    sizes = [sa.cast(kernels[f"{what}_{axis}"], sa.Double) for what in ("grid", "block") for axis in "xyz"]
+    query = sa.select(kernels.name, sa.func.avg(reduce(mul, sizes))).where(*where(tables.kernels, side.selection))
+    return {name: mean for name, mean in side.job.session.rows(query.group_by(kernels.name)) if mean}

@@ -25,11 +25,11 @@ class Kind(Enum):
 
     NEW = "new"
     WORSE = "worse"
-    SAME = "same"
-    BETTER = "better"
     GONE = "gone"
+    BETTER = "better"
     UNKNOWN = "unknown"
     """The rule that found it before lacks the data to judge now."""
+    SAME = "same"
 
     @property
     def is_worse(self) -> bool:
@@ -38,11 +38,16 @@ class Kind(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """One finding in both jobs; ``before`` may lie below the thresholds, and then is no finding of the baseline."""
+    """One finding in both jobs; ``before`` may lie below the thresholds, and then is no finding of the baseline.
+
+    ``unit``: what the costs are compared in, where that is not the job; ``costs``: those of before and after in it, ns.
+    """
 
     kind: Kind
     before: Finding | None
     after: Finding | None
+    unit: str = ""
+    costs: tuple[float, float] = (0, 0)
 
     @property
     def finding(self) -> Finding:
@@ -54,7 +59,10 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """A triage and its baseline's. ``changes``: worst first; ``summary``: the largest differences of the jobs."""
+    """A triage and its baseline's.
+
+    ``changes``: what is worse first, what is the same last; ``summary``: the largest differences of the jobs.
+    """
 
     found: Triage
     baseline: Triage
@@ -73,15 +81,16 @@ class Against:
 
     @property
     def words(self) -> str:
-        """The verdict as a sentence; empty without one."""
-        words = "" if self.verdict is None else self.verdict.words
+        """The verdict and the counts that changed most as a sentence; empty without a verdict."""
+        words = self.summary.words
         return words[:1].upper() + words[1:]
 
     @property
     def headline(self) -> str:
         """The number of changes of each kind, and that nothing got worse where that is so."""
         parts = [f"{count} {kind.value}" for kind, count in counts(self).items() if count]
-        is_worse = any(one.kind.is_worse for one in self.told) or (self.verdict is not None and self.verdict.is_slower)
+        is_slower = self.verdict is not None and not self.verdict.is_no_worse
+        is_worse = is_slower or any(one.kind.is_worse for one in self.told)
         start = "" if is_worse else "Nothing got worse. "
         return f"{start}Against {self.label}: {', '.join(parts) if parts else 'no issues found in either job'}"
 
@@ -113,7 +122,9 @@ def against(side: Side, baseline: Side, thresholds: Thresholds | None = None, st
     told = summary(baseline, side, step_name)
     if told.verdict is not None:
         told = replace(told, verdict=replace(told.verdict, least=limits.slower_percent))
-    changes = tuple(_changes(found, before, below, limits.worse_points, told.verdict))
+    # The costs of other work compare by their shares alone.
+    unit = None if told.verdict is not None and told.verdict.other_work else told.verdict
+    changes = tuple(_changes(found, before, below, limits.worse_points, unit))
     return Against(found, before, baseline.label, changes, worded(told))
 
 
@@ -153,15 +164,19 @@ def _by_key(findings: Sequence[Finding]) -> dict[_Key, Finding]:
 def _change(was: Finding | None, now: Finding, was_found: bool, least: float, verdict: Verdict | None = None) -> Change:
     if was is None:
         return Change(Kind.NEW, None, now)
-    if now.severity.place < was.severity.place:
-        return Change(Kind.WORSE, was, now)
-    if verdict is None:
-        grown = (now.percent or 0.0) - (was.percent or 0.0)
-    else:
-        grown = verdict.points(was.cost or 0, now.cost or 0, once=now.id in _ONCE)
-    if grown >= least:
-        return Change(Kind.WORSE if was_found else Kind.NEW, was, now)
-    return Change(Kind.BETTER if grown <= -least else Kind.SAME, was, now)
+    if was.cost is None or now.cost is None:
+        is_graver = now.severity.place < was.severity.place
+        return Change(Kind.WORSE if is_graver else Kind.SAME, was, now)
+    once = now.id in _ONCE
+    shares = (now.percent or 0.0) - (was.percent or 0.0)
+    grown = shares if verdict is None else verdict.points(was.cost, now.cost, once)
+    if abs(grown) < least:
+        return Change(Kind.SAME, was, now)
+    kind = Kind.BETTER if grown < 0 else Kind.WORSE if was_found else Kind.NEW
+    if once or verdict is None or verdict.a.count == verdict.b.count:
+        return Change(kind, was, now)
+    costs = was.cost / verdict.a.count, now.cost / verdict.b.count
+    return Change(kind, was, now, verdict.basis.value, costs)
 
 
 _MORE = (
