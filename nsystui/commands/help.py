@@ -124,9 +124,10 @@ def _page(text: str, environ: Mapping[str, str]) -> None:
     if pager:
         # less passes the escape sequences on with -R; -F and -X leave a short text on the screen.
         options = {"LESS": f"-R {environ.get('LESS', '-F -X')}"}
-        process = subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, env={**os.environ, **options})
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is a key of the pager
+        # Ctrl-C is a key of the pager from its start on; unlike SIG_IGN, a handler is not inherited.
+        before = signal.signal(signal.SIGINT, lambda *_: None)
         try:
+            process = subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, env={**os.environ, **options})
             process.communicate(text.encode())
         finally:
             signal.signal(signal.SIGINT, before)

@@ -309,7 +309,9 @@ class TestSums:
 def test_quartiles_are_those_of_nsys_in_sql_and_in_memory(demo_session, lists):
     pairs = [(group, value) for group, own in enumerate(lists) for value in own]
     columns = (sa.column("g", sa.BigInteger), sa.column("v", sa.BigInteger))
-    values = sa.select(sa.values(*columns, name="given").data(pairs)).subquery()
+    given = sa.values(*columns, name="given").data(pairs)
+    # DuckDB takes numbers of a statement for 32 bits where these are enough; no column of times has them.
+    values = sa.select(given.c.g, sa.cast(given.c.v, sa.BigInteger).label("v")).subquery()
     query = sa.select(values.c.g, *statistics.quartiles(values.c.v)).group_by(values.c.g).order_by(values.c.g)
     expected = [(type_two(own, 0.25), type_two(own, 0.75)) for own in lists]
     assert [(q1, q3) for _, q1, q3 in demo_session.rows(query)] == expected
