@@ -149,8 +149,11 @@ def cause_words(causes: Sequence[Cause], whole: int, most: int = 5) -> str:
     return ", ".join(f"{one.name} {100 * one.time / whole:.1f} %" for one in shown if _is_seen(one, whole))
 
 
-def idle_words(budget: Budget, causes: IdleCauses | None, most: int) -> list[str]:
-    """``start-up 18.2 % (cudaMalloc 6.1 %, …)``, for each part of the idle time, with so many causes of each."""
+def idle_words(budget: Budget, causes: IdleCauses | None, most: int, least: float = 0) -> list[str]:
+    """``start-up 18.2 % (cudaMalloc 6.1 %, …)``, for each part of the idle time, with so many causes of each.
+
+    Parts of less than ``least`` percent are left out.
+    """
     causes = causes or IdleCauses()
     parts = (
         ("start-up", budget.startup, causes.startup),
@@ -160,6 +163,8 @@ def idle_words(budget: Budget, causes: IdleCauses | None, most: int) -> list[str
     )
     found = []
     for name, time, why in parts:
+        if 100 * time < least * budget.time:
+            continue
         reasons = cause_words(why, budget.time, most) if time and most else ""
         share = format_value(Unit.PERCENT, 100 * time / budget.time)
         found.append(f"{name} {share}{f' ({reasons})' if reasons else ''}")

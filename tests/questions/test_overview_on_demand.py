@@ -248,5 +248,5 @@ def test_an_export_that_cannot_be_read_whole_is_left_out_every_time(job: list[Pa
         assert overview(each)[2] == expected  # type: ignore[index]
         each.close()
         # The second time the damage is known before anything is read.
-        assert said[-1].startswith(f"{job[1]}: SQLite cannot read it")
+        assert said[-1].startswith((f"{job[1]}: SQLite cannot read it", f"{job[1]}: the answer needs "))
         assert all(str(job[1]) in line for line in said)

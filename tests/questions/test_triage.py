@@ -196,7 +196,7 @@ def test_exposed_communication_and_what_dominates_are_named(tmp_path):
 def test_a_rank_with_more_kernels_has_other_work(tmp_path):
     paths = [tmp_path / f"rank{rank}.sqlite" for rank in range(4)]
     for rank, path in enumerate(paths):
-        with one_gpu(path, session=DemoSession(environment={"RANK": str(rank)})) as gpu:
+        with one_gpu(path, session=DemoSession(environment={"RANK": str(rank)}), gpu=rank) as gpu:
             for number in range(140 if rank == 3 else 100):
                 gpu.kernel(MS + number * MS, 2 * MS + number * MS - 1_000, launched=900_000 + 2_000 * number)
     found = triaged(*paths, rules=("different_work",))
@@ -289,8 +289,8 @@ def parsed(command: str) -> None:
 
 def test_findings_come_worst_first_and_every_door_is_a_command(judged_job, slow_rank):
     for found in (judged_job(**STALLED).found, slow_rank.found):
-        # Of remarks those on what is paid once come last.
-        warnings = [one for one in found.findings if one.severity is not Severity.INFO]
+        # Of remarks those on what is paid once come last, and a symptom stands below its cause.
+        warnings = [one for one in found.findings if one.severity is not Severity.INFO and not one.under]
         order = [(one.severity.place, -(one.cost or 0)) for one in warnings]
         assert order == sorted(order)
         assert len(triage_table(found)) == len(found.findings) + len(found.not_checked)

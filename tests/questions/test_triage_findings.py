@@ -245,7 +245,7 @@ def test_every_leading_long_call_of_mpi_sets_a_connection_up_and_ranks_that_wait
     """Each of two ranks meets four peers, for 60 to 90 ms the first time and then for 0.2 ms, by turns or in a row."""
     paths = [tmp_path / f"rank{rank}.sqlite" for rank in range(2)]
     for rank, path in enumerate(paths):
-        with one_gpu(path, session=DemoSession(environment={"RANK": str(rank)})) as gpu:
+        with one_gpu(path, session=DemoSession(environment={"RANK": str(rank)}), gpu=rank) as gpu:
             gpu.export.mpi_rank(gpu.main, rank)
             gpu.kernel(MS // 2, MS, launched=MS // 2 - 10_000)
             now = MS

@@ -169,7 +169,7 @@ def test_time_before_the_capture_of_a_rank_began_is_no_start_up(tmp_path):
     for rank, path in enumerate(paths):
         late = 300 * MS * rank
         session = DemoSession(environment={"RANK": str(rank)}, utc_epoch_ns=DemoSession.utc_epoch_ns + late)
-        with one_gpu(path, session=session) as gpu:
+        with one_gpu(path, session=session, gpu=rank) as gpu:
             gpu.call("cudaFree_v3020", 0, 10_000)
             for start in range(100 * MS, 900 * MS - late, 10 * MS):
                 gpu.kernel(start, start + 10 * MS, launched=start - 10_000)

@@ -294,7 +294,7 @@ def mpi_waits(folder: Path, schema: str = _SCHEMA, set_up: int = 0) -> Ill:
     paths = (folder / "rank0.sqlite", folder / "rank1.sqlite")
     for rank, path in enumerate(paths):
         with ExportWriter(path, schema, session=Session(environment={"RANK": str(rank)})) as export:
-            gpu = OneGpu(export)
+            gpu = OneGpu(export, rank)
             mpi = _mpi_writer(gpu, rank)
             mpi("MPI_Init", 0, 900_000)
             for number in range(20):
@@ -328,7 +328,7 @@ def slow_pair(folder: Path, slow: tuple[int, int] = (0, 3), times: int = 5) -> I
                 free[rank] = end
     for rank, path in enumerate(paths):
         with ExportWriter(path, _SCHEMA, session=Session(environment={"RANK": str(rank)})) as export:
-            gpu = OneGpu(export)
+            gpu = OneGpu(export, rank)
             export.mpi_rank(gpu.main, rank)
             gpu.kernel(MS // 2, MS, launched=MS // 2 - 10_000)
             for start, end, peer in calls[rank]:

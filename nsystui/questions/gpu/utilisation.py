@@ -149,16 +149,15 @@ def gpu_key(report: Report, task: Task, device: int) -> Hashable:
     """
     number = _recorded_gpu(report, task, device)
     if number is None:
-        return task, device
+        return (report.index if len(report.metadata.gpus) == 1 else task), device
     uuid = next((gpu.uuid for gpu in report.metadata.gpus if gpu.gpu == number), "")
     return None if report.on_job_clock else report.index, uuid or (report.metadata.host or report.index, number)
 
 
 def _recorded_gpu(report: Report, task: Task, device: int) -> int | None:
-    """The machine's number of the GPU, where the export says it of this very process, or there is only one."""
-    facts, place = report.metadata, (pid_of(task.process), device)
-    known = next((one.gpu for one in facts.cuda_devices if (one.pid, one.device) == place), None)
-    return facts.gpus[0].gpu if known is None and len(facts.gpus) == 1 else known
+    """The machine's number of the GPU, where the export says it of this very process."""
+    numbers = {(one.pid, one.device): one.gpu for one in report.metadata.cuda_devices}
+    return numbers.get((pid_of(task.process), device))
 
 
 def _together(same: Sequence[DeviceIntervals]) -> DeviceIntervals:

@@ -256,12 +256,8 @@ _KEPT = {
     "dominant-kernel": 0.1,
     **dict.fromkeys(("exposed-communication", "precision", "unfused-kernels"), 0.5),
     **dict.fromkeys(ONCE, 0.001),
-    "straggler": 4 / 3,
 }
-"""The part of the cost that may go at best, where it is not all: a judgement, for the order of the findings alone.
-
-A job becomes shorter by what those GPUs lose that wait for a straggler, which is more than the mean over all GPUs.
-"""
+"""The part of the cost that may go at best, where it is not all: a judgement, for the order of the findings alone."""
 
 
 def _ordered(findings: Sequence[Finding]) -> list[Finding]:

@@ -35,6 +35,8 @@ LABEL_WIDTH = 10
 _SEPARATOR = " · "
 _VALUE_WIDTH = 8
 _SHORTEST_TITLE = 15
+_LEAST_IDLE = 0.05
+"""Parts of the idle time below so many percent are left out: a screen has few lines."""
 _MODES_WIDTH = len("   ● loaded") + sum(len(key) + len(name) + 2 for key, name, _ in keys.TABS)
 
 
@@ -183,7 +185,7 @@ def idle_lines(idle: IdlePicture, width: int, most_lines: int = 2) -> list[Line]
     if not idle.budget.idle:
         return []
     for most in (3, 2, 1, 0):
-        words = [(text, "") for text in idle_words(idle.budget, idle.causes, most)]
+        words = [(text, "") for text in idle_words(idle.budget, idle.causes, most, _LEAST_IDLE)]
         lines = wrapped(words, width, ("idle".ljust(LABEL_WIDTH), "bold"))
         if len(lines) <= most_lines and max(width_of(text) for text, _ in words) <= width - LABEL_WIDTH:
             break
