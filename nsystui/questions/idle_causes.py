@@ -168,7 +168,7 @@ def idle_words(budget: Budget, causes: IdleCauses | None, most: int, least: floa
         reasons = cause_words(why, budget.time, most) if time and most else ""
         share = format_value(Unit.PERCENT, 100 * time / budget.time)
         found.append(f"{name} {share}{f' ({reasons})' if reasons else ''}")
-    if budget.unrecorded:
+    if budget.unrecorded and 100 * budget.unrecorded >= least * budget.time:
         found.append(f"not recorded {format_value(Unit.PERCENT, 100 * budget.unrecorded / budget.time)}")
     return found
 
