@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -264,3 +265,19 @@ def test_samples_fill_the_bins_before_them_but_no_longer_gap_and_the_mean_leaves
     assert [math.isnan(value) for value in gap] == [False] * 3 + [True] * 4 + [False] * 2
     assert math.isnan(held_back((NAN, 0.5))[0])
     assert mean((0.2, NAN, 0.4), (0, 2)) == pytest.approx(0.3) and mean((NAN, NAN), (0, 1)) is None
+
+
+async def test_a_first_answer_that_takes_long_has_the_details_of_any_other(demo_job, cache_directory, monkeypatch):
+    """While it is computed words stand in place of the chart, which has no width then."""
+    async with running(demo_job, cache_directory, WIDE, "4") as (app, _):
+        expected = screen_text(app)
+    shown, ask, show_asking = threading.Event(), GpuScreen.ask, GpuScreen.show_asking
+
+    def asked(*words):
+        shown.wait(60)
+        return ask(*words)
+
+    monkeypatch.setattr(GpuScreen, "ask", asked)
+    monkeypatch.setattr(GpuScreen, "show_asking", lambda self: (show_asking(self), shown.set()))
+    async with running(demo_job, cache_directory, WIDE, "4") as (app, _):
+        assert screen_text(app) == expected and shown.is_set()

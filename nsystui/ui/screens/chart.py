@@ -48,6 +48,8 @@ class ChartScreen(JobScreen):
 
     def show_empty(self, text: str) -> None:
         """Words in place of the chart, or the chart again."""
+        if not text and not self.chart.display:  # it has its width, and the cursor its time, only when it is laid out
+            self.call_after_refresh(self.show_detail)
         self.empty.display = bool(text)
         self.chart.display = self.detail.display = not text
         self.empty.empty_text = text
