@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -337,3 +338,10 @@ def test_the_families_of_kernels_are_told_with_their_shares_where_names_tell_the
     assert kernels(*mixed.paths) == "kernel time: convolution 80 %, copy/transpose 20 %"
     assert kernels(*own.paths) == "", "names that tell nothing"
     assert kernels(whole_graph_export(tmp_path / "graphs.sqlite")) == "", "graphs that hide most kernels"
+
+
+def test_the_table_of_what_a_finding_could_say_wrongly_names_tests_that_there_are():
+    here = Path(__file__).parent
+    named = re.findall(r"`(test_\w+)`", (here / "RULES.md").read_text(encoding="utf-8"))
+    there = "".join(path.read_text(encoding="utf-8") for path in here.glob("test_*.py"))
+    assert len(named) > 30 and [name for name in named if f"def {name}(" not in there] == []
