@@ -136,6 +136,11 @@ print(at)
 """
 
 
+# Found by these walks and not mended yet: a message of another form, an answer with a line too many, and `pack --force`
+# that ends as an error of its own where one of its last changes is refused (every rank is whole then).
+OPEN = [pytest.mark.campaign, pytest.mark.xfail(reason="docs/exports.md, Writing that fails")]
+
+
 class TestKilled:
     """At every change that is made in the cache: the next run answers right and leaves what it always leaves."""
 
@@ -157,11 +162,10 @@ class TestKilled:
     @pytest.mark.parametrize(
         ("words", "step"),
         [
-            (words, campaign.step(step))
-            for words, step in (
+            *((words, campaign.step(step)) for words, step in (
                 ("kernels --format csv", 1), ("overview --format csv", 12), ("nvtx --format csv", 12),
-                ("export --trace PLACE/t.json --force", 8),
-            )
+            )),
+            pytest.param("export --trace PLACE/t.json --force", campaign.step(8), marks=OPEN),
         ],
     )  # fmt: skip
     def test_a_change_that_is_refused_is_told_in_a_line(self, export, tmp_path, words, step):
@@ -176,11 +180,14 @@ class TestKilled:
         ("words", "how", "step"),
         [
             *((words, "size", campaign.step(step)) for words, step in (
-                ("kernels --format csv", 500), ("overview --format csv", 500), ("events --format csv", 1000),
+                ("kernels --format csv", 500), ("events --format csv", 1000),
                 ("export --trace PLACE/t.json --force", 2000),
             )),
+            pytest.param("overview --format csv", "size", campaign.step(500), marks=OPEN),
+            *(pytest.param("kernels --format csv", error, campaign.step(1), marks=OPEN)
+              for error in ("OutOfMemoryException", "MemoryError")),
             *((f"{name} --format csv", error, campaign.step(step))
-              for name, step in (("kernels", 1), ("overview", 6), ("nvtx", 12), ("events", 12))
+              for name, step in (("overview", 6), ("nvtx", 12), ("events", 12))
               for error in ("OutOfMemoryException", "MemoryError")),
         ],
     )  # fmt: skip
@@ -193,14 +200,14 @@ class TestKilled:
         assert int(done.stdout) >= step
 
     @pytest.mark.campaign
-    @pytest.mark.parametrize("more", [(), ("--force",)], ids=["new", "replaced"])
     @pytest.mark.parametrize(
-        ("how", "step"),
+        ("how", "step", "more"),
         [
-            (how, campaign.step(step))
+            pytest.param(how, campaign.step(step), more, marks=OPEN if (how, more) == ("fail", ("--force",)) else [])
             for how, step in (
                 ("kill", 30), ("fail", 30), ("size", 2000), ("OutOfMemoryException", 60), ("MemoryError", 60)
             )
+            for more in ((), ("--force",))
         ],
     )  # fmt: skip
     def test_the_same_command_completes_a_packed_job(self, tmp_path, how, step, more):

@@ -186,6 +186,8 @@ def idle_lines(idle: IdlePicture, width: int, most_lines: int = 2) -> list[Line]
         return []
     for most in (3, 2, 1, 0):
         words = [(text, "") for text in idle_words(idle.budget, idle.causes, most, _LEAST_IDLE)]
+        if not words:
+            return []
         lines = wrapped(words, width, ("idle".ljust(LABEL_WIDTH), "bold"))
         if len(lines) <= most_lines and max(width_of(text) for text, _ in words) <= width - LABEL_WIDTH:
             break
