@@ -12,7 +12,7 @@ from textual.widget import Widget
 from nsystui.base.selection import Window
 from nsystui.ui.pictures.zoom import panned, zoomed
 from nsystui.ui.screens.base import JobScreen, State
-from nsystui.ui.widgets.charts import TimeChart
+from nsystui.ui.widgets.charts import StripChart, TimeChart
 from nsystui.ui.widgets.lines import PartLines
 from nsystui.ui.widgets.window_table import WindowTable
 
@@ -48,8 +48,6 @@ class ChartScreen(JobScreen):
 
     def show_empty(self, text: str) -> None:
         """Words in place of the chart, or the chart again."""
-        if not text and not self.chart.display:  # it has its width, and the cursor its time, only when it is laid out
-            self.call_after_refresh(self.show_detail)
         self.empty.display = bool(text)
         self.chart.display = self.detail.display = not text
         self.empty.empty_text = text
@@ -62,6 +60,12 @@ class ChartScreen(JobScreen):
         raise NotImplementedError
 
     def cursor_rests(self) -> None:
+        self.show_detail()
+
+    @on(StripChart.Resized)
+    def _chart_resized(self, message: StripChart.Resized) -> None:
+        """Computes the details again: a chart that was hidden had no width, and its columns no times."""
+        message.stop()
         self.show_detail()
 
     def on_resize(self, event: events.Resize) -> None:

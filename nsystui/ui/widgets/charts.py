@@ -399,6 +399,12 @@ class StripChart(TimeChart):
             return isinstance(message, StripChart.CursorMoved) and message.chart is self.chart
 
     @dataclass
+    class Resized(Message):
+        """The chart is shown in another size, also where it was hidden before."""
+
+        chart: StripChart
+
+    @dataclass
     class Selected(Message):
         """Enter; the screen may ask for ``span_times`` or ``cursor_times``."""
 
@@ -557,6 +563,9 @@ class StripChart(TimeChart):
 
     def on_resize(self) -> None:
         """Keeps the cursor on its time."""
+        if not self.size.width:  # the chart is hidden
+            return
+        self.post_message(self.Resized(self))
         width, before = self.chart_width, self._width
         if width == before:
             return
