@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job as OpenedJob
-    from nsystui.questions.question import Question
+    from nsystui.questions.job.job import Job as OpenedJob
+    from nsystui.questions.queries.question import Question
 
 __all__ = ["Job", "NsystuiError", "UsageError", "catalogue", "open"]
 
@@ -40,7 +40,7 @@ def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  
     """
     from nsystui.commands import arguments as shared
     from nsystui.commands.configuration import add_config, configured
-    from nsystui.questions.opening import Listener, Opener
+    from nsystui.questions.job.opening import Listener, Opener
 
     parser = _Parser(prog="nsystui.open", add_help=False)
     shared.add_files(parser)
@@ -71,8 +71,8 @@ def catalogue() -> Mapping[str, str]:
     Those with a word before the name, such as ``"stats cuda_gpu_kern_sum"``, are reports of ``nsys stats`` and recipes
     of ``nsys recipe``.
     """
-    from nsystui.questions.catalogue import questions as every
-    from nsystui.questions.question import COMPARISON
+    from nsystui.questions.queries.question import COMPARISON
+    from nsystui.questions.queries.registry import questions as every
 
     return {f"{one.family} {one.name}".strip(): one.help for one in every() if one.home != COMPARISON}
 
@@ -130,7 +130,7 @@ class Job:
         ns of job time; a value that is missing is ``<NA>``. Raises UsageError for a question
         or an option that is not there, and where the job is closed.
         """
-        from nsystui.questions.answering import ask
+        from nsystui.questions.answers.answering import ask
 
         opened = self._job
         found = _question(question)
@@ -170,8 +170,7 @@ def frame_of(answer: Answer) -> pandas.DataFrame:
     """An answer as a frame: columns by their names in files, with types that know missing values."""
     import pandas
 
-    from nsystui.base.answer import iter_rows
-    from nsystui.base.columns import Unit
+    from nsystui.base.answer import Unit, iter_rows
 
     keys = [column.file_key for column in answer.columns]
     frame = pandas.DataFrame.from_records(list(iter_rows(answer)), columns=keys)
@@ -208,7 +207,7 @@ def _words(options: Mapping[str, Any]) -> list[str]:
 
 
 def _question(name: str) -> Question:
-    from nsystui.questions.catalogue import question_named
+    from nsystui.questions.queries.registry import question_named
 
     family, _, own = name.rpartition(" ")
     try:

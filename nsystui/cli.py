@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit status; what the user did wrong is one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "_ARGCOMPLETE" in os.environ and "COMP_LINE" in os.environ:  # a shell asks what may follow
-        from nsystui.commands.shell import complete
+        from nsystui.commands.help import complete
 
         complete(command_parser)
     atexit.register(_end_quietly)
@@ -151,7 +151,7 @@ def _run(words: list[str]) -> int:
 
 def _print_from_parsers(words: list[str]) -> int:
     """Prints the manual page, or the completion of a shell."""
-    from nsystui.commands.shell import SHELLS, manual, script
+    from nsystui.commands.help import SHELLS, manual, script
 
     flag, _, value = " ".join(words).replace("=", " ", 1).partition(" ")
     if flag == "--print-man":
@@ -201,7 +201,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _print(text: str) -> None:
-    from nsystui.output.stdout import quiet_pipe
+    from nsystui.output.files import quiet_pipe
 
     with quiet_pipe() as stream:
         stream.write(_encodable(text, stream.encoding))
@@ -253,7 +253,7 @@ def command_parser(name: str, make: Callable[..., argparse.ArgumentParser] = _Pa
 def _module(name: str) -> CommandModule:
     if is_question(name):
         from nsystui.commands.question import QuestionCommand
-        from nsystui.questions.catalogue import question_named
+        from nsystui.questions.queries.registry import question_named
 
         return QuestionCommand(question_named(name))
     return importlib.import_module(f"nsystui.commands.{name.replace('-', '_')}")

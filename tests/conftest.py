@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, settings
 from support import SHARED, session_over
 
 from nsystui.base import resources
-from nsystui.exports.demo import TrainingJob
-from nsystui.questions import catalogue
-from nsystui.questions.catalogue import question_named, questions
-from nsystui.questions.question import Question
+from nsystui.demo import TrainingJob
+from nsystui.questions.queries import registry as catalogue
+from nsystui.questions.queries.question import Question
+from nsystui.questions.queries.registry import question_named, questions
 from nsystui.store.session import Session
 
 SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)
@@ -259,4 +259,4 @@ def dummy_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     questions.cache_clear()
     yield question_named("dummy")
     questions.cache_clear()
-    sys.modules.pop("nsystui.questions.catalogue.dummy", None)
+    sys.modules.pop("nsystui.questions.queries.registry.dummy", None)

@@ -10,12 +10,12 @@ from typing import Any
 from support import session_over
 from synthetic import PAYLOAD_BYTES, ExportWriter
 
-from nsystui.exports.demo import NcclPayloads, Thread
-from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.nccl import encode_payload, payload_schema
-from nsystui.questions.job import Job
+from nsystui.demo import NcclPayloads, Thread
+from nsystui.demo import Session as Capture
+from nsystui.demo.nccl import encode_payload, payload_schema
+from nsystui.questions.job.job import Job
 from nsystui.questions.nccl.pairing import NcclPairing
-from nsystui.questions.tasks import ranked_tasks
+from nsystui.questions.queries.tasks import ranked_tasks
 
 COMM, SIZE, REDUCTION = "NCCL communicator ID", "Message size [bytes]", "Reduction operation"
 ROOT, PEER = "Root", "Peer rank"

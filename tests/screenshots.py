@@ -19,7 +19,7 @@ from pathlib import Path
 from scenes import NARROW, SCENES, WIDE, Scene, cache_in
 from synthetic import training_job
 
-from nsystui.questions.opening import Source
+from nsystui.questions.job.opening import Source
 from nsystui.ui.app import NsystuiApp
 
 HERE = Path(__file__).resolve().parents[1]

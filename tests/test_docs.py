@@ -16,7 +16,7 @@ from nsystui.commands import commands, topic_of
 from nsystui.commands.configuration import keys, read_config
 from nsystui.commands.help import topics
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
-from nsystui.questions.catalogue import questions
+from nsystui.questions.queries.registry import questions
 from nsystui.questions.stats import all_reports
 from nsystui.questions.triage.rules import meanings
 from nsystui.ui import keys as ui_keys

@@ -1,4 +1,6 @@
-"""Drawings as data: stacked bars, lanes over time, curves. Questions make them; files and pages draw them.
+"""Drawings as data: stacked bars, lanes over time, curves; and the one colour that each meaning has everywhere.
+
+Red and yellow are for severities alone, and for what became worse.
 
 A drawing knows no colours and no sizes: parts name their category, values are those of the tables.
 """
@@ -6,13 +8,50 @@ A drawing knows no colours and no sizes: parts name their category, values are t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Unit
+
+
+class Colour(NamedTuple):
+    """A colour on dark and on light; a number is the colour of text with so many percent of its strength.
+
+    ``ansi`` and ``ansi_words``: of the terminal's own 16 as a fill and as words. Of these only the foreground, and
+    bold red, are readable on dark and on light: words keep them.
+    """
+
+    dark: str | int
+    light: str | int
+    ansi: str
+    ansi_words: str = "$foreground"
+
+
+COLOURS = {
+    "compute": Colour("#56c271", "#1a6334", "ansi_green"),
+    "nccl": Colour("#f28c38", "#8a3c00", "ansi_yellow"),  # brown or orange on most terminals
+    "memory": Colour("#62a8ff", "#0b4a99", "ansi_bright_blue"),
+    "graph": Colour("#aacb86", "#4a5a12", "ansi_bright_green"),
+    "idle": Colour(60, 75, "ansi_bright_black"),
+    "api": Colour("#c08cff", "#6128a8", "ansi_magenta"),
+    "os": Colour("#35b5a2", "#005a52", "ansi_cyan"),
+    "cpu": Colour("#e58fb5", "#8a2358", "ansi_bright_magenta"),
+    "metric": Colour("#5cd9ea", "#00566e", "ansi_bright_cyan"),
+    "nvtx": Colour(85, 85, "$foreground"),
+    "error": Colour("#ff6b6b", "#a3121f", "ansi_red", "ansi_red"),
+    "warning": Colour("#e8cc4a", "#634f00", "ansi_bright_yellow"),
+    "better": Colour("#56c271", "#1a6334", "ansi_green"),
+    "worse": Colour("#ff6b6b", "#a3121f", "ansi_red", "ansi_red"),
+}
+CATEGORIES = tuple(COLOURS)
+"""``compute nccl memory graph idle api os cpu metric nvtx``, and ``error warning better worse``."""
+
+SHADES = {"compute": "█", "nccl": "╱", "memory": "▒", "graph": "░"}
+"""What fills a cell in place of a colour where there are no colours."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a stack. ``category``: of `nsystui.base.colours`; ``strength``: of its colour, from 0 to 1."""
+    """A part of a stack. ``category``: of `nsystui.base.drawing`; ``strength``: of its colour, from 0 to 1."""
 
     name: str
     category: str

@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from enum import Enum
 
-from nsystui.base.answer import Answer, Changed, Row, Value
-from nsystui.base.columns import Column, Unit
+from nsystui.base.answer import Answer, Changed, Column, Row, Unit, Value
 from nsystui.base.errors import UsageError
 from nsystui.base.text import LARGEST_NUMBER, safe_text
 

@@ -30,7 +30,7 @@ A hyphen is an underscore in the name of the module.
 
 def commands() -> dict[str, str]:
     """Every command with its line of help, in the order of the program's own help."""
-    from nsystui.questions.catalogue import of_family
+    from nsystui.questions.queries.registry import of_family
 
     found = {name: (order, line) for name, (order, line, _) in _COMMANDS.items()}
     found |= {question.name: (question.order, question.help) for question in of_family("")}
@@ -39,7 +39,7 @@ def commands() -> dict[str, str]:
 
 def is_command(word: str) -> bool:
     """Whether a word is the name of a command; that of a file, which is what most first words are, asks nobody."""
-    from nsystui.questions.catalogue import of_family
+    from nsystui.questions.queries.registry import of_family
 
     return word in _COMMANDS or (
         word.replace("-", "").isalpha() and word.islower() and any(question.name == word for question in of_family(""))
@@ -48,7 +48,7 @@ def is_command(word: str) -> bool:
 
 def topic_of(name: str) -> str:
     """The topic of the documentation that explains a command; empty for none."""
-    from nsystui.questions.catalogue import question_named
+    from nsystui.questions.queries.registry import question_named
 
     return _COMMANDS[name][2] if name in _COMMANDS else question_named(name).topic
 

@@ -13,14 +13,14 @@ from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageEr
 from nsystui.base.selection import NameFilter, Selection, parse_numbers
 from nsystui.base.text import safe_text
 from nsystui.commands.configuration import CLOCKS, add_limits, config_of, default_cache, limits_of
-from nsystui.questions.numbering import numbering
-from nsystui.questions.question import STEP_RANGE, Question, Values
+from nsystui.questions.queries.numbering import numbering
+from nsystui.questions.queries.question import STEP_RANGE, Question, Values
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
-    from nsystui.questions.job import Job
-    from nsystui.questions.opening import Source
-    from nsystui.questions.remembered import Remembered
+    from nsystui.questions.answers.remembered import Remembered
+    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.opening import Source
 
     Expected = tuple[Mapping[str, Collection[str]], Collection[str]]
 
@@ -156,7 +156,7 @@ def open_job(
     """
     check_output(arguments)
     from nsystui.commands.progress import OpeningProgress, ProgressLine
-    from nsystui.questions.opening import Opener
+    from nsystui.questions.job.opening import Opener
 
     line = ProgressLine()
     opener = Opener(source_of(arguments), OpeningProgress(line, complain))
@@ -191,7 +191,7 @@ def open_job(
 
 def source_of(arguments: argparse.Namespace) -> Source:
     """The exports to open, and how, from the flags."""
-    from nsystui.questions.opening import Source
+    from nsystui.questions.job.opening import Source
 
     limits = limits_of(arguments)
     is_kept = not arguments.no_cache
@@ -216,7 +216,7 @@ def _expect(job: Job, expected: Expected, with_clock: bool) -> None:
     columns, tallied = expected
     merged = {table: set(names) for table, names in columns.items()}
     if with_clock:
-        from nsystui.questions.alignment import columns_read
+        from nsystui.questions.collectives.alignment import columns_read
 
         for table, names in columns_read().items():
             merged.setdefault(table, set()).update(names)
@@ -234,7 +234,7 @@ def remembered(arguments: argparse.Namespace) -> Remembered | None:
     from nsystui.exports.convert import made_before
     from nsystui.exports.discover import discover
     from nsystui.exports.opening import check
-    from nsystui.questions.remembered import Remembered
+    from nsystui.questions.answers.remembered import Remembered
 
     try:
         config = config_of(arguments)
@@ -262,7 +262,7 @@ def check_output(arguments: argparse.Namespace) -> None:
     if not is_drawing(arguments):
         return
     if not getattr(arguments, "has_drawing", False):
-        from nsystui.questions.catalogue import questions
+        from nsystui.questions.queries.registry import questions
 
         having = [one.command({}) for one in questions() if one.drawing is not None]
         raise UsageError(f"SVG is for drawings, and this has none: {', '.join(having)} do, and the maps of recipes")
@@ -293,7 +293,7 @@ def say_note(note: str) -> None:
 
 def deliver(arguments: argparse.Namespace, answer: Answer) -> int:
     """Prints or writes an answer as the flags say; 0, or 3 where there are no rows because the exports lack them."""
-    from nsystui.output.stdout import print_answer
+    from nsystui.output.files import print_answer
 
     has_rows = len(answer) > 0
     answer = _arranged(arguments, answer)

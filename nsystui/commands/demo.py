@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ranks < 1 or arguments.steps < 1:
         raise OutputError("a job has at least one rank and one step")
     if arguments.write_only:
-        from nsystui.output.stdout import print_lines
+        from nsystui.output.files import print_lines
 
         directory = Path(arguments.directory or "nsystui-demo")
         print_lines(map(str, _write(directory, arguments)))
@@ -59,8 +59,8 @@ def _write(directory: Path, arguments: argparse.Namespace) -> list[Path]:
     import sqlite3
 
     from nsystui.base.resources import cpus
-    from nsystui.exports.demo import TrainingJob
-    from nsystui.exports.demo.kineto import ENDING, write_trace
+    from nsystui.demo import TrainingJob
+    from nsystui.demo.kineto import ENDING, write_trace
 
     job = TrainingJob.of_any_size(arguments.ranks, arguments.steps)
     is_traces = arguments.form == "kineto"

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import parse_numbers
 from nsystui.commands import arguments as shared
-from nsystui.questions.numbering import numbering
-from nsystui.questions.question import Titled, chosen_tables
+from nsystui.questions.queries.numbering import numbering
+from nsystui.questions.queries.question import Titled, chosen_tables
 
 if TYPE_CHECKING:
     from nsystui.base.answer import TableAnswer
     from nsystui.questions.compare import Options, Side
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
 
 DESCRIPTION = """What changed from A to B: a summary, then kernels by name and by family, NVTX ranges, NCCL, memory
 operations, functions by CPU samples and steps, largest difference first; with --tables calltree the call tree of the
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.questions.compare import Options
-    from nsystui.questions.kernels import Names
+    from nsystui.questions.kernels.summary import Names
 
     _check_sides(arguments)
     names = chosen_tables(arguments.tables, _TABLES, _USUAL)
@@ -177,7 +177,7 @@ def _told(arguments: argparse.Namespace, summary: TableAnswer | None) -> str:
     """Prints the verdict before the tables, where people read them, and returns it: else it is a note."""
     import textwrap
 
-    from nsystui.output.stdout import print_lines
+    from nsystui.output.files import print_lines
     from nsystui.questions.compare import Summary
 
     if not isinstance(summary, Summary) or not _is_text(arguments) or shared.to_file(arguments):

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.questions.kernels import Names
+    from nsystui.questions.kernels.summary import Names
     from nsystui.questions.trace.slices import Contents
 
     if arguments.stacks:
@@ -83,9 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _export_stacks(arguments: argparse.Namespace) -> int:
-    from nsystui.output.files import refuse_existing
+    from nsystui.output.files import quiet_pipe, refuse_existing
     from nsystui.output.stacks import check_stacks_ending, refuse_no_samples, save_stacks, write_collapsed
-    from nsystui.output.stdout import quiet_pipe
 
     target = arguments.stacks
     if target != "-":
@@ -94,8 +93,8 @@ def _export_stacks(arguments: argparse.Namespace) -> int:
             refuse_existing(target)
     job = shared.open_job(arguments, times=True)
     try:
+        from nsystui.questions.host.functions import samples_of
         from nsystui.questions.host.naming import named_threads
-        from nsystui.questions.host.samples import samples_of
 
         samples = samples_of(job.session, shared.selection_of(arguments, job))
         threads = named_threads(job, samples.threads)
@@ -129,8 +128,7 @@ def _check_target(arguments: argparse.Namespace, target: str) -> None:
 
 def _to_stdout(trace: Trace) -> int:
     from nsystui.output.chrome_trace import write_chrome_trace
-    from nsystui.output.files import refuse_empty
-    from nsystui.output.stdout import quiet_pipe
+    from nsystui.output.files import quiet_pipe, refuse_empty
 
     refuse_empty(trace)
     with quiet_pipe() as stream:

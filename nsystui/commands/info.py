@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Unit
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.units import format_value
 from nsystui.base.version import __version__
@@ -20,7 +20,7 @@ from nsystui.commands.configuration import Config, default_path
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.store.cache import Cache
     from nsystui.store.database import Limits
 
@@ -76,7 +76,7 @@ def _print_diagnostics(arguments: argparse.Namespace) -> None:
     """Of what is wrong itself a line, for then it is what the report is about."""
     from nsystui.base.terminal import original_environ
     from nsystui.commands.configuration import config_of, default_cache, limits_of
-    from nsystui.output.stdout import print_lines
+    from nsystui.output.files import print_lines
 
     config, environ = config_of(arguments), original_environ()
     lines = [*program_lines(), *terminal_lines(environ)]
@@ -104,10 +104,10 @@ def _chosen(arguments: argparse.Namespace) -> tuple[str, ...]:
 def table_of(job: Job, name: str) -> Answer:
     """One of `TABLES`, or ``job-output``."""
     from nsystui.base.selection import Selection
-    from nsystui.questions.reports import contents_table, diagnostics_table, reports_table
+    from nsystui.questions.queries.reports import contents_table, diagnostics_table, reports_table
 
     if name == "job-output":
-        from nsystui.questions.job_output import output_table
+        from nsystui.questions.capture.job_output import output_table
 
         return output_table(job)
     if name == "contents":

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from nsystui.base import terminal
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import fit, safe_text
 from nsystui.base.units import format_value
-from nsystui.questions.answering import draw_map
-from nsystui.questions.job import Job
-from nsystui.questions.question import Drawing, Question
+from nsystui.questions.answers.answering import draw_map
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.question import Drawing, Question
 from nsystui.questions.recipes.recipe import Options, RecipeMap
 from nsystui.ui.widgets.plots import blocks, time_axis
 

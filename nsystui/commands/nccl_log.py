@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.commands import arguments as shared
 from nsystui.questions.nccl_log.tables import TABLES
-from nsystui.questions.question import Titled, chosen_tables
+from nsystui.questions.queries.question import Titled, chosen_tables
 
 if TYPE_CHECKING:
     from nsystui.commands.progress import ProgressLine
@@ -98,7 +98,7 @@ def _read(
     log: OpenLog, summary: Summary, reader: LogReader, cut: StepCut | None, line: ProgressLine, before: int
 ) -> None:
     """Adds one log, which begins ``before`` bytes after the first one."""
-    from nsystui.base.columns import Unit
+    from nsystui.base.answer import Unit
     from nsystui.base.units import format_value
 
     def read(size: int) -> bytes:

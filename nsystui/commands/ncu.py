@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.questions.trace.ncu import NcuCommand
 
 DESCRIPTION = """The `ncu` commands that have Nsight Compute profile kernels of the selection, one for each kernel of
@@ -33,7 +33,7 @@ _SHOWN = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from nsystui.questions.recording import LAUNCHERS
+    from nsystui.questions.capture.recording import LAUNCHERS
 
     shared.add_files(parser)
     group = parser.add_argument_group("kernels")
@@ -121,7 +121,7 @@ def _with_options(arguments: argparse.Namespace, commands: list[NcuCommand]) -> 
     """The commands with the words of --set, --section and --launcher."""
     from dataclasses import replace
 
-    from nsystui.questions.recording import LAUNCHERS
+    from nsystui.questions.capture.recording import LAUNCHERS
 
     collected = ["--set", arguments.set] if arguments.set else []
     for section in arguments.section:
@@ -134,8 +134,8 @@ def _with_options(arguments: argparse.Namespace, commands: list[NcuCommand]) -> 
 
 
 def _print_wrapper(arguments: argparse.Namespace, job: Job, commands: Sequence[NcuCommand]) -> int:
-    from nsystui.output.stdout import print_lines
-    from nsystui.questions.recording import LAUNCHERS
+    from nsystui.output.files import print_lines
+    from nsystui.questions.capture.recording import LAUNCHERS
     from nsystui.questions.trace.ncu import cautions, launcher_of_job
     from nsystui.questions.trace.ncu_wrapper import first_of_each_rank, wrapper_script
 
@@ -166,7 +166,7 @@ def _print_wrapper(arguments: argparse.Namespace, job: Job, commands: Sequence[N
 
 
 def _print(job: Job, commands: Sequence[NcuCommand], limit: int) -> int:
-    from nsystui.output.stdout import print_lines
+    from nsystui.output.files import print_lines
     from nsystui.questions.trace.ncu import cautions, ncu_table
 
     print_lines(line for one in commands[:limit] for line in (f"# {one.what}", one.command))

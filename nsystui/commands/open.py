@@ -17,8 +17,8 @@ from nsystui.exports.forms.form import EXPORT_ENDINGS
 from nsystui.exports.nccl_log.files import STDIN, FileKind, kind_of, named
 
 if TYPE_CHECKING:
+    from nsystui.questions.job.opening import Source
     from nsystui.questions.nccl_log.steps import Steps
-    from nsystui.questions.opening import Source
     from nsystui.ui.app import Look, NsystuiApp
 
 
@@ -143,7 +143,7 @@ def run_app(arguments: argparse.Namespace, environ: Mapping[str, str], app: Nsys
 
 def _log_app(files: NamedFiles, look: Look) -> NsystuiApp:
     """The screens of logs alone: other ones, which a start on exports need not import."""
-    from nsystui.questions.opening import Source
+    from nsystui.questions.job.opening import Source
     from nsystui.ui.app import LogApp
 
     return LogApp(Source((), logs=files.logs, log_steps=files.log_steps), look)
@@ -187,7 +187,7 @@ def _step_range(arguments: argparse.Namespace) -> str | None:
 def _numbered(arguments: argparse.Namespace, files: NamedFiles) -> str:
     """The numbering of ranks that ``--ranks`` gives; raises UsageError where it does not fit the files."""
     from nsystui.exports.discover import discover, name_of
-    from nsystui.questions.numbering import numbering
+    from nsystui.questions.queries.numbering import numbering
 
     if not arguments.ranks:
         return ""

@@ -17,9 +17,9 @@ from nsystui.commands.configuration import add_limits
 
 if TYPE_CHECKING:
     from nsystui.commands.progress import ProgressLine
-    from nsystui.questions.numbering import Numbering
-    from nsystui.questions.opening import Export, Opener
-    from nsystui.questions.packing import RanksAhead, ReportRanks
+    from nsystui.questions.answers.packing import RanksAhead, ReportRanks
+    from nsystui.questions.job.opening import Export, Opener
+    from nsystui.questions.queries.numbering import Numbering
     from nsystui.store.database import Limits
     from nsystui.store.packed_job import JobReport, JobWriter
     from nsystui.store.report import Report
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0 where every file is packed, else 2: whoever removes exports afterwards must know."""
     from nsystui.base.resources import step_back
     from nsystui.exports.discover import discover, is_packed_report
-    from nsystui.questions.numbering import numbering
+    from nsystui.questions.queries.numbering import numbering
     from nsystui.store.packed_job import JobWriter
 
     who = numbering(arguments.ranks or "")
@@ -129,7 +129,7 @@ class _Run:
 
     def look_for_packed(self) -> None:
         """Finds the exports that are packed already: unchanged since, with the same rank and what else is asked for."""
-        from nsystui.questions.job_output import has_output
+        from nsystui.questions.capture.job_output import has_output
 
         def fits(report: JobReport) -> bool:
             is_rank = self.who is None or [*report.ranks.values()] == self.who.numbers([report.name])
@@ -143,9 +143,9 @@ class _Run:
         """Packs every report that can be packed, with a line for each."""
         from nsystui.commands.configuration import limits_of
         from nsystui.commands.progress import ProgressLine
-        from nsystui.questions.data_notes import left_out_note
-        from nsystui.questions.opening import Export
-        from nsystui.questions.packing import RanksAhead
+        from nsystui.questions.answers.packing import RanksAhead
+        from nsystui.questions.job.opening import Export
+        from nsystui.questions.queries.data_notes import left_out_note
         from nsystui.store.session import Session
 
         if not self.arguments.force:
@@ -169,9 +169,9 @@ class _Run:
 
     def _pack(self, exports: list[Export], session: Session, line: ProgressLine, ahead: RanksAhead | None) -> None:
         """Packs exports, and puts those whose rank is certain into the job; without ``ahead`` all ranks are."""
-        from nsystui.questions.job import Job
-        from nsystui.questions.job_output import keep_output
-        from nsystui.questions.packing import check_different, compute_first_answers, report_ranks
+        from nsystui.questions.answers.packing import check_different, compute_first_answers, report_ranks
+        from nsystui.questions.capture.job_output import keep_output
+        from nsystui.questions.job.job import Job
 
         line.head = f"{self}  "
         with closing(Job(session, numbering=self.who)) as job:
@@ -198,7 +198,7 @@ class _Run:
 
     def _put(self, found: ReportRanks, session: Session) -> None:
         """Puts a report into the job and prints its line; a closed stdout does not end the packing."""
-        from nsystui.output.stdout import print_lines
+        from nsystui.output.files import print_lines
         from nsystui.store.packed_job import NewReport
 
         report, cache = found.report, session.cache
@@ -237,7 +237,7 @@ def _opener(arguments: argparse.Namespace, limits: Limits, line: ProgressLine) -
     """Reads the exports; what it converts for that goes into the cache."""
     from nsystui.commands.configuration import config_of, default_cache
     from nsystui.commands.progress import OpeningProgress
-    from nsystui.questions.opening import Opener, Source
+    from nsystui.questions.job.opening import Opener, Source
 
     cache = default_cache(config_of(arguments))
     source = Source(
@@ -252,7 +252,7 @@ def _opener(arguments: argparse.Namespace, limits: Limits, line: ProgressLine) -
 
 def _line(found: ReportRanks, added: JobReport) -> str:
     """``rank 3  rank_3  1,234,567 rows  45.2 MiB, 12 % of the export  (captured environment)``."""
-    from nsystui.base.columns import Unit
+    from nsystui.base.answer import Unit
     from nsystui.base.units import format_value
 
     numbers = sorted(found.ranks.values())

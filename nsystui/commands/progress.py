@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.base.text import safe_text
-from nsystui.questions.opening import Listener
+from nsystui.questions.job.opening import Listener
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Drawing

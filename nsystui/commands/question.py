@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
-from nsystui.questions.question import Drawing, Option, Question
+from nsystui.questions.queries.question import Drawing, Option, Question
 
 if TYPE_CHECKING:
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
 
 
 class QuestionCommand:
@@ -101,7 +101,7 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
             with closing(_opened(question, other)) as job:
                 options = question.compare(job, shared.selection_of(other, job), options)
     with closing(_opened(question, arguments)) as job:
-        from nsystui.questions.answering import ask
+        from nsystui.questions.answers.answering import ask
 
         selection = shared.selection_of(arguments, job)
         if shared.is_drawing(arguments):
@@ -112,7 +112,7 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
                 return status
         if question.tables is not None:
             from nsystui.commands.tables import deliver_several
-            from nsystui.questions.data_notes import with_fitting_advice
+            from nsystui.questions.queries.data_notes import with_fitting_advice
 
             found = question.tables(job, selection, options)
             reports = job.session.reports
@@ -126,11 +126,10 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
 
 def _as_svg(question: Question, arguments: argparse.Namespace, job: Job, selection: Selection, options: Any) -> int:
     """Prints or writes the drawing; 3 where there is nothing to draw, which the notes of the table explain."""
-    from nsystui.output.files import save_text
-    from nsystui.output.stdout import print_lines
+    from nsystui.output.files import print_lines, save_text
     from nsystui.output.svg import svg
-    from nsystui.questions.answering import ask, draw_map
-    from nsystui.questions.drawings import map_lanes
+    from nsystui.questions.answers.answering import ask, draw_map
+    from nsystui.questions.report.drawings import map_lanes
 
     if question.drawing is not None:
         found = question.drawing(job, selection, options)
@@ -178,7 +177,7 @@ def _drawn(
         drawing = question.draw(job, selection, options)
     if drawing is None:
         return None
-    from nsystui.output.stdout import print_lines
+    from nsystui.output.files import print_lines
 
     print_lines(drawing.lines)
     for note in drawing.notes:

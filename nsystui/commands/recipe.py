@@ -9,7 +9,7 @@ from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
 from nsystui.commands import question as runner
 from nsystui.questions.catalogue.nsys_recipes import FAMILY, RANKS_DIFFER
-from nsystui.questions.question import COMPARISON, Option, Question
+from nsystui.questions.queries.question import COMPARISON, Option, Question
 from nsystui.questions.recipes import all_recipes, recipe_named
 
 DESCRIPTION = """Recipes of `nsys recipe` by their names, over all ranks of a job. `nsystui recipe` alone lists them,
@@ -50,7 +50,7 @@ class _Print(argparse.Action):
     """Prints all recipes, or the help of one, and ends as ``--help`` does: no file is needed."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, __: object = None) -> None:
-        from nsystui.output.stdout import print_lines
+        from nsystui.output.files import print_lines
 
         print_lines(_about(recipe_named(values)) if isinstance(values, str) else _listing())
         parser.exit()

@@ -19,7 +19,7 @@ EXAMPLES = """  nsystui record -- python train.py
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from nsystui.questions.recording import GOALS, LAUNCHERS
+    from nsystui.questions.capture.recording import GOALS, LAUNCHERS
 
     group = parser.add_argument_group("questions")
     for goal in GOALS:
@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.base.selection import parse_numbers
     from nsystui.base.text import safe_text
-    from nsystui.output.stdout import print_lines
-    from nsystui.questions.recording import GOALS, NEWEST, Capture, Recording, missing, parse_version, script
+    from nsystui.output.files import print_lines
+    from nsystui.questions.capture.recording import GOALS, NEWEST, Capture, Recording, missing, parse_version, script
 
     program = tuple(arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program)
     if not program:

@@ -54,9 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--top {arguments.top}: at least one row is needed")
     check_target(target, arguments.force)
     from nsystui.commands.progress import ProgressLine
-    from nsystui.questions.anonymous import BASELINE, anonymous
     from nsystui.questions.compare.side import Side, job_labels
-    from nsystui.questions.report import TOP, Asked, job_report
+    from nsystui.questions.report.anonymous import BASELINE, anonymous
+    from nsystui.questions.report.report import TOP, Asked, job_report
     from nsystui.ui.pictures.selection import describe
 
     opening = argparse.Namespace(**{**vars(arguments), "output": None, "top": None})

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import Question, Titled, chosen_tables
+from nsystui.questions.queries.question import Question, Titled, chosen_tables
 
 if TYPE_CHECKING:
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
 
 DESCRIPTION = """The JSON Schema of what a command writes with --format json: its keys, their types and units.
 A key ends in the unit of its values, where they have one: total_ns. It needs no export. Without a command: the
@@ -34,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.output.stdout import print_lines
-    from nsystui.questions.catalogue import questions
-    from nsystui.questions.question import COMPARISON
-    from nsystui.questions.schemas import empty_job, schema_of
+    from nsystui.output.files import print_lines
+    from nsystui.questions.answers.schemas import empty_job, schema_of
+    from nsystui.questions.queries.question import COMPARISON
+    from nsystui.questions.queries.registry import questions
 
     with empty_job() as job:
         if not arguments.words:
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _question(words: list[str]) -> Question:
     """The question that the words begin with. Raises UsageError where there is none."""
-    from nsystui.questions.catalogue import question_named, questions
+    from nsystui.questions.queries.registry import question_named, questions
 
     families = {question.family for question in questions()} - {""}
     family = words[0] if words[0] in families else ""
@@ -77,7 +77,7 @@ def _values(question: Question, words: list[str]) -> dict[str, object]:
 def _of_command(job: Job, name: str, words: Sequence[str]) -> dict[str, Any]:
     """The schema of a command of `_COMMANDS` with those of its options that change the columns."""
     from nsystui.commands import commands
-    from nsystui.questions.schemas import schema_of_tables
+    from nsystui.questions.answers.schemas import schema_of_tables
 
     parser = argparse.ArgumentParser(prog=f"nsystui schema {name}")
     make = {"triage": _triage, "info": _info, "diff": _diff, "ncu": _ncu, "nccl-log": _nccl_log}[name]

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nsystui.commands import arguments as shared
-from nsystui.questions.question import Titled
+from nsystui.questions.queries.question import Titled
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job
-    from nsystui.questions.question import Question
-    from nsystui.questions.remembered import Remembered
+    from nsystui.questions.answers.remembered import Remembered
+    from nsystui.questions.job.job import Job
+    from nsystui.questions.queries.question import Question
 
 DESCRIPTION = """Reports of `nsys stats` by their names. With --format csv the output is that of
 `nsys stats -q --format csv -r REPORT FILE`: same header, rows, order and rounding; with several files the statistics
@@ -31,7 +31,7 @@ class _ListReports(argparse.Action):
     """Prints the reports and ends, as ``--help`` does: no file is needed for it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsystui.output.stdout import quiet_pipe
+        from nsystui.output.files import quiet_pipe
         from nsystui.questions.stats import all_reports, options_of
 
         names = [report.name + options_of(report) for report in all_reports()]
@@ -123,7 +123,7 @@ def _filtered(arguments: argparse.Namespace, job: Job) -> Selection:
     from dataclasses import replace
 
     from nsystui.base.errors import UsageError
-    from nsystui.questions.stats.windows import filter_nvtx, filter_time, range_name
+    from nsystui.questions.stats.report import filter_nvtx, filter_time, range_name
 
     selection = shared.selection_of(arguments, job)
     if arguments.filter_time:

@@ -6,13 +6,12 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from nsystui.base.answer import key_named
-from nsystui.base.columns import Column
+from nsystui.base.answer import Column, key_named
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
+from nsystui.output.files import print_lines
 from nsystui.output.formats import to_json
-from nsystui.output.stdout import print_lines
-from nsystui.questions.question import Titled
+from nsystui.questions.queries.question import Titled
 
 
 def check_sort(

@@ -13,7 +13,7 @@ from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.questions.triage.rules import Thresholds
 
 DESCRIPTION = """What is wrong with a job, worst first: what it costs, how to fix it, and where to look.
@@ -110,7 +110,7 @@ def _explain(name: str, thresholds: Thresholds) -> int:
     """Prints how a finding is measured."""
     import textwrap
 
-    from nsystui.output.stdout import print_lines
+    from nsystui.output.files import print_lines
     from nsystui.questions.triage.explain import explanation
 
     found = explanation(name, thresholds)
@@ -137,8 +137,7 @@ class _Log:
         return cls(output, arguments.force)
 
     def write(self, text: str) -> None:
-        from nsystui.output.files import save_text
-        from nsystui.output.stdout import print_lines
+        from nsystui.output.files import print_lines, save_text
 
         if not self.output:
             print_lines(text.splitlines())
@@ -185,7 +184,7 @@ def _deliver(
 ) -> None:
     """As lines or as a report for people, or as a table for programs."""
     from nsystui.output import formats
-    from nsystui.output.stdout import print_lines
+    from nsystui.output.files import print_lines
 
     is_file = shared.to_file(arguments)
     form = formats.format_for_path(arguments.output) if is_file else arguments.format or "table"

@@ -11,8 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Head
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Head, Unit
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.output.formats import markdown_text, write

@@ -24,8 +24,7 @@ from os import PathLike, fspath
 from pathlib import PurePath
 from typing import Any, Protocol
 
-from nsystui.base.answer import Answer, Row, TableAnswer, Value, column_batches, iter_rows
-from nsystui.base.columns import FILES_ONLY, Column, Unit
+from nsystui.base.answer import FILES_ONLY, Answer, Column, Row, TableAnswer, Unit, Value, column_batches, iter_rows
 from nsystui.base.errors import UsageError
 from nsystui.base.text import ascii_glyphs, safe_text, width_of
 from nsystui.base.units import Wording, round_half_up

@@ -13,15 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import compress
 
-from nsystui.base.answer import Value
-from nsystui.base.colours import COLOURS
-from nsystui.base.columns import FILES_ONLY, Column, Unit
-from nsystui.base.drawing import Drawing
+from nsystui.base.answer import FILES_ONLY, Column, Unit, Value
+from nsystui.base.drawing import COLOURS, Drawing
 from nsystui.base.text import safe_text
 from nsystui.base.units import Wording, format_value
 from nsystui.output.formats import fitting
 from nsystui.output.svg import FONT, INK, PAPER, style, svg
-from nsystui.questions.report import JobReport, Section, Table, Told
+from nsystui.questions.report.report import JobReport, Section, Table, Told
 
 _CELLS = 132
 """The characters of a line of a table: columns that matter less leave, as on a screen."""

@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import Answer, Row, Value
-from nsystui.base.columns import Column, Unit
+from nsystui.base.answer import Answer, Column, Row, Unit, Value
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.output.formats import Progress, file_values, pages
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Unit
 from nsystui.base.drawing import Drawing
 from nsystui.base.errors import OutputError, UsageError
 from nsystui.base.text import safe_text
@@ -17,7 +17,7 @@ from nsystui.output.findings import plain
 from nsystui.output.formats import markdown_text, write
 from nsystui.output.html import page
 from nsystui.output.svg import svg
-from nsystui.questions.report import JobReport, Section, Table, Told
+from nsystui.questions.report.report import JobReport, Section, Table, Told
 
 ENDINGS = (".html", ".htm", ".md")
 

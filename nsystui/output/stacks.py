@@ -18,9 +18,8 @@ from nsystui.base.kernel_names import function_name
 from nsystui.base.version import __version__
 from nsystui.output.files import save_stream
 from nsystui.output.formats import to_json
-from nsystui.questions.host.functions import NO_FUNCTION
+from nsystui.questions.host.functions import NO_FUNCTION, Samples
 from nsystui.questions.host.naming import HostThread
-from nsystui.questions.host.samples import Samples
 from nsystui.questions.host.stacks import Function
 
 COLLAPSED = (".txt", ".folded", ".collapsed", ".txt.gz", ".folded.gz", ".collapsed.gz")

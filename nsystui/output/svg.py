@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import accumulate, groupby
 
-from nsystui.base.colours import COLOURS
-from nsystui.base.drawing import Bars, Curves, Drawing, Lane, Lanes, Part
+from nsystui.base.drawing import COLOURS, Bars, Curves, Drawing, Lane, Lanes, Part
 from nsystui.base.text import safe_text, shorten, width_of
 from nsystui.base.units import format_value
 

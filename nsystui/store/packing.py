@@ -21,9 +21,8 @@ from nsystui.base.errors import DamagedError, ExportError
 from nsystui.base.resources import shortage, step_back
 from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.exports.identifiers import pid_of
 from nsystui.exports.integrity import check_rows
-from nsystui.exports.metadata import Metadata
+from nsystui.exports.metadata import Metadata, pid_of
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader, ExportFile
 from nsystui.exports.sources import Transform

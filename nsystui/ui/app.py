@@ -20,8 +20,8 @@ from textual.screen import Screen
 
 from nsystui.base.selection import Selection
 from nsystui.base.text import safe_text
-from nsystui.questions.opening import Source
-from nsystui.questions.question import SCREENS
+from nsystui.questions.job.opening import Source
+from nsystui.questions.queries.question import SCREENS
 from nsystui.ui.ascii import draw_in_ascii
 from nsystui.ui.history import History, Place
 from nsystui.ui.loading import (
@@ -44,10 +44,10 @@ from nsystui.ui.widgets.lines import progress_bar
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
-    from nsystui.questions.alignment import ClockMode
+    from nsystui.questions.collectives.alignment import ClockMode
     from nsystui.questions.compare import Options
     from nsystui.questions.compare.side import Side
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.questions.triage.run import Triage
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
@@ -311,7 +311,7 @@ class NsystuiApp(App[int]):
 
     def next_clock(self) -> ClockMode:
         """Aligns the reports by the next clock mode, in the background; returns that mode."""
-        from nsystui.questions.alignment import ClockMode
+        from nsystui.questions.collectives.alignment import ClockMode
 
         assert self.job is not None
         modes = list(ClockMode)
@@ -446,7 +446,7 @@ class NsystuiApp(App[int]):
         """The name of the open job, for the first line of every screen."""
         if self.job is None or not self.job.session.reports:
             return ""
-        from nsystui.questions.overview import title_of
+        from nsystui.questions.ranks.overview import title_of
 
         return title_of(self.job.session.reports)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.exports.identifiers import tid_of
-from nsystui.questions.catalogue import view_named
+from nsystui.exports.metadata import tid_of
+from nsystui.questions.queries.registry import view_named
 from nsystui.ui.screens import screen_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
 
-from nsystui.questions.question import SCREENS
+from nsystui.questions.queries.question import SCREENS
 
 
 @dataclass(frozen=True)

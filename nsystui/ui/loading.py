@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import Unit
+from nsystui.base.answer import TableAnswer, Unit
 from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.base.units import format_value
-from nsystui.questions.opening import Export, Listener, Opener, Source
+from nsystui.questions.job.opening import Export, Listener, Opener, Source
 from nsystui.ui.widgets.lines import UPDATE_INTERVAL, progress_bar
 
 if TYPE_CHECKING:
     from nsystui.exports.nccl_log.files import OpenLog
     from nsystui.exports.nccl_log.lines import LogReader
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.questions.nccl_log.steps import StepCut, Steps
     from nsystui.questions.nccl_log.summary import Summary
     from nsystui.store.opened import Opened
@@ -179,7 +178,7 @@ class Loading:
 
     def _remember(self, job: Job) -> None:
         """Remembers the first answers for the commands; a failure only costs those time."""
-        from nsystui.questions.remembered import remember_first_questions
+        from nsystui.questions.answers.remembered import remember_first_questions
 
         cache = job.session.cache
         if cache is not None and job.session.exports and not self._opener.is_stopped:
@@ -188,7 +187,7 @@ class Loading:
 
     def _sample(self, job: Job, opened: Sequence[Export]) -> None:
         """Posts a sampled kernel table of the exports that are not packed yet."""
-        from nsystui.questions.sample import sampled_kernels
+        from nsystui.questions.capture.sample import sampled_kernels
         from nsystui.store.opened import Opened
 
         cache = job.session.cache

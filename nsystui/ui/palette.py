@@ -13,8 +13,8 @@ from textual.content import Content
 from textual.widgets import Input, LoadingIndicator
 
 from nsystui.base.text import safe_text
-from nsystui.questions.catalogue import questions
-from nsystui.questions.question import COMPARISON, PALETTE, Question
+from nsystui.questions.queries.question import COMPARISON, PALETTE, Question
+from nsystui.questions.queries.registry import questions
 from nsystui.ui import keys
 from nsystui.ui.screens import views_on
 from nsystui.ui.widgets.repainting import ThrottledScreen
@@ -81,9 +81,9 @@ def findings(screen: JobScreen) -> Iterable[Offer]:
 
 def names(screen: JobScreen) -> Sequence[Offer]:
     """The kernels and NVTX ranges of the job by their names; a query, so for a thread."""
-    from nsystui.questions.kernels import Names, kernel_names
+    from nsystui.questions.kernels.summary import Names, kernel_names
     from nsystui.questions.nvtx.listing import range_names
-    from nsystui.ui.screens.instances import KernelInstancesScreen, RangeInstancesScreen
+    from nsystui.ui.screens.kernels import KernelInstancesScreen, RangeInstancesScreen
 
     job = screen.job
     if job is None or not _has_job(screen):

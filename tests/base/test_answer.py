@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nsystui.base.answer import Head, TableAnswer, iter_rows
-from nsystui.base.columns import NAME, Column, Unit
+from nsystui.base.answer import NAME, Column, Head, TableAnswer, Unit, iter_rows
 
 COLUMNS = (
     Column("number", header="Number", label="number", unit=Unit.NUMBER),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.units import DecimalLayout, Wording, align_decimal, format_value, parse_duration, round_half_up
 

@@ -20,7 +20,7 @@ import cloudpickle
 import distributed
 
 from nsystui.cli import main
-from nsystui.questions.on_dask import DaskWorkers
+from nsystui.questions.job.on_dask import DaskWorkers
 
 
 class _Moved:

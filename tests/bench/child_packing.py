@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from nsystui.questions.job import Job
-from nsystui.questions.remembered import remember_first_questions
+from nsystui.questions.answers.remembered import remember_first_questions
+from nsystui.questions.job.job import Job
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 

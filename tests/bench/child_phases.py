@@ -31,7 +31,7 @@ def main() -> None:
     from nsystui.base.selection import Selection
     from nsystui.exports import opening, schema, sources
     from nsystui.exports.opening import ArrowReader
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.questions.stats import report_of
     from nsystui.store.cache import Cache
     from nsystui.store.reader import CHUNK_ROWS

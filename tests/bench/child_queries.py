@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.questions.activities import API, work_summary
 from nsystui.questions.events.listing import EventList, key_of
 from nsystui.questions.gpu.utilisation import BusyIntervals
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import kernel_instances, kernel_summary
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.activities import API, work_summary
+from nsystui.questions.kernels.summary import kernel_instances, kernel_summary
 from nsystui.questions.nvtx.paths import By
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session

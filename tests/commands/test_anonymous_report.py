@@ -13,7 +13,7 @@ from support import edit, native
 from synthetic import ExportWriter
 from synthetic.variants import start_gpu_process
 
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 
 _BEHIND = [" ", ", ", ": ", "; ", "#", "&", "!", "[", "$", "'", '"', "`", "(", "|", "=", "\\", "\n"]
 """What a name of a folder may go on with."""

@@ -14,7 +14,7 @@ from support import native_count
 from synthetic import HOSTILE_NAMES, two_process_export
 
 from nsystui.commands import commands
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 
 
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:

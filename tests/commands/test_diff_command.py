@@ -17,7 +17,7 @@ from support import shared
 from synthetic import cpu_only_export
 
 from nsystui.commands.diff import prepared
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 
 TABLES = ["summary", "kernels", "families", "nvtx", "nccl", "memory", "functions", "steps"]
 

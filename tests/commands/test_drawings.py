@@ -62,7 +62,7 @@ def test_lanes_of_the_gpus_are_as_busy_as_their_table(run, demo_job):
 
 
 def test_points_of_the_bandwidth_are_the_medians_of_the_sizes(run, demo_job):
-    from nsystui.base.columns import Unit
+    from nsystui.base.answer import Unit
     from nsystui.base.units import format_value
 
     rows = run("nccl", *demo_job, "--sizes", "exact", "--format", "json").json
@@ -83,7 +83,7 @@ def test_points_of_the_bandwidth_are_the_medians_of_the_sizes(run, demo_job):
 
 
 def test_lanes_of_the_memory_reach_the_peaks_of_its_table(run, demo_job):
-    from nsystui.base.columns import Unit
+    from nsystui.base.answer import Unit
     from nsystui.base.units import format_value
 
     rows = run("gpu-memory", *demo_job, "--format", "json").json

@@ -3,7 +3,7 @@
 import pytest
 from synthetic import cpu_only_export
 
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 
 FACTORS = ["device_parallel", "device_load_balance", "device_communication", "device_orchestration"]
 

@@ -23,14 +23,13 @@ from test_byte_units import decimal_names
 
 import nsystui
 from nsystui.api import frame_of
-from nsystui.base.answer import Answer, TableAnswer, iter_rows
-from nsystui.base.columns import Column, Unit
+from nsystui.base.answer import Answer, Column, TableAnswer, Unit, iter_rows
 from nsystui.cli import main
 from nsystui.commands import arguments
-from nsystui.exports.demo import PLANTED_SECRET
+from nsystui.demo import PLANTED_SECRET
 from nsystui.output import formats
-from nsystui.questions.catalogue import questions
-from nsystui.questions.question import COMPARISON
+from nsystui.questions.queries.question import COMPARISON
+from nsystui.questions.queries.registry import questions
 
 OPTIONS = (
     "kernels --by rank", "kernels --by rank,family", "kernels --by shape", "kernels --by rank,stream --names short",

@@ -9,7 +9,7 @@ import campaign
 import pytest
 from synthetic import cpu_only_export, two_process_export
 
-from nsystui.exports.demo import PLANTED_SECRET
+from nsystui.demo import PLANTED_SECRET
 
 
 class TestExport:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsystui.exports.demo import PLANTED_SECRET
+from nsystui.demo import PLANTED_SECRET
 
 
 def test_lines_have_times_and_steps(run, demo_job):

@@ -6,7 +6,7 @@ import pytest
 from nccl_program import Program
 from synthetic import payload_export
 
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 
 SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)  # that of the fixture demo_job
 COLLECTIVES = len(SMALL_JOB.step_collectives) * SMALL_JOB.steps * SMALL_JOB.ranks

@@ -7,7 +7,7 @@ import pytest
 from synthetic import ExportWriter
 
 from nsystui.exports.ncu_csv import LIMITS
-from nsystui.questions.ncu_metrics import bound_of, limiter_of
+from nsystui.questions.kernels.ncu_metrics import bound_of, limiter_of
 
 # (full name, short name, mangled name, grid)
 KERNELS = (

@@ -12,7 +12,7 @@ import pytest
 from synthetic import ExportWriter
 
 from nsystui.exports.writing.target import Session
-from nsystui.questions.recording import launcher_of
+from nsystui.questions.capture.recording import launcher_of
 
 
 def words_of(command: str) -> list[str]:

@@ -15,10 +15,11 @@ import pytest
 
 from nsystui.base.errors import NsystuiError
 from nsystui.cli import main
-from nsystui.exports.demo import TrainingJob
-from nsystui.questions import catalogue, on_dask
-from nsystui.questions.derived import in_runs
-from nsystui.questions.on_dask import DaskWorkers, Place, compute_there
+from nsystui.demo import TrainingJob
+from nsystui.questions.job import on_dask
+from nsystui.questions.job.on_dask import DaskWorkers, Place, compute_there
+from nsystui.questions.queries import registry as catalogue
+from nsystui.questions.queries.derived import in_runs
 from nsystui.store.database import Limits
 from nsystui.store.session import Session
 

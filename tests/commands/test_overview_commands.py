@@ -6,7 +6,7 @@ import sys
 import pytest
 from synthetic import cpu_only_export
 
-from nsystui.exports.demo import PLANTED_SECRET
+from nsystui.demo import PLANTED_SECRET
 
 
 @pytest.fixture

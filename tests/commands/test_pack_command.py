@@ -16,8 +16,8 @@ from disks import fill, half_written, small_disk
 from support import edit, fingerprint, native_count, shared
 
 from nsystui.cli import main
+from nsystui.demo import PLANTED_SECRET
 from nsystui.exports import canonical
-from nsystui.exports.demo import PLANTED_SECRET
 from nsystui.store.packed_job import form_version
 from nsystui.store.session import Session
 

@@ -22,12 +22,12 @@ from synthetic import ExportWriter
 from nsystui.base.errors import UsageError
 from nsystui.commands import pack
 from nsystui.commands.progress import ProgressLine
-from nsystui.exports.demo import NcclPayloads
-from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
-from nsystui.questions import packing
-from nsystui.questions.job import Job
-from nsystui.questions.packing import RanksAhead, check_different, report_ranks
+from nsystui.demo import NcclPayloads
+from nsystui.demo import Session as Capture
+from nsystui.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
+from nsystui.questions.answers import packing
+from nsystui.questions.answers.packing import RanksAhead, check_different, report_ranks
+from nsystui.questions.job.job import Job
 from nsystui.store.session import Session
 
 ONE_BY_ONE = "import sys; from nsystui.commands import pack; pack._TOGETHER = 0; from nsystui.cli import main; "

@@ -4,7 +4,7 @@ import pytest
 from synthetic import cpu_only_export, whole_graph_export
 from test_byte_units import decimal_names
 
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Unit
 from nsystui.base.units import format_value
 from nsystui.questions.recipes import all_recipes
 
@@ -66,7 +66,7 @@ def test_a_map_is_a_table_where_a_format_or_an_order_is_asked_for(run, demo_job,
 
 
 def test_a_drawing_is_ascii_where_nothing_else_can_be_shown(run, demo_job, monkeypatch):
-    monkeypatch.setattr("nsystui.output.stdout.wants_ascii", lambda *_: True)
+    monkeypatch.setattr("nsystui.output.files.wants_ascii", lambda *_: True)
     out = run("recipe", "nccl_gpu_time_util_map", demo_job[0]).out
     assert out.isascii() and "#" in out
 

@@ -11,18 +11,16 @@ from support import edit
 from synthetic import two_process_export
 
 import nsystui.commands.arguments as shared
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import NAME, Column, Unit
+from nsystui.base.answer import NAME, Column, TableAnswer, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions import derived
-from nsystui.questions.activities import API, work_summary
-from nsystui.questions.algebra import statistics
-from nsystui.questions.alignment import ClockMode
+from nsystui.questions.answers.remembered import from_json, to_json
+from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.events import index as event_index
 from nsystui.questions.events.listing import EventList
-from nsystui.questions.job import Job
-from nsystui.questions.opening import Source
-from nsystui.questions.remembered import from_json, to_json
+from nsystui.questions.job.job import Job
+from nsystui.questions.job.opening import Source
+from nsystui.questions.kernels.activities import API, work_summary
+from nsystui.questions.queries import derived, statistics
 from nsystui.store import cache as cache_module
 from nsystui.store.cache import Cache, default_directory
 from nsystui.store.session import Session

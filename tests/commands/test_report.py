@@ -15,7 +15,7 @@ from synthetic import ExportWriter, cpu_only_export, empty_export, hostile_names
 from synthetic.variants import start_gpu_process
 
 from nsystui.cli import main
-from nsystui.exports.demo import PLANTED_SECRET, TrainingJob
+from nsystui.demo import PLANTED_SECRET, TrainingJob
 
 
 class Page(HTMLParser):

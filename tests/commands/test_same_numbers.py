@@ -5,7 +5,7 @@ import re
 import pytest
 from synthetic import training_job
 
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Unit
 from nsystui.base.units import format_value
 
 SHARES = ("busy_percent", "compute_percent", "nccl_percent", "exposed_nccl_percent", "memory_percent", "idle_percent")

@@ -8,7 +8,7 @@ import pytest
 from synthetic import training_job
 
 import nsystui
-from nsystui.questions.catalogue import questions
+from nsystui.questions.queries.registry import questions
 
 
 @pytest.fixture(scope="module")

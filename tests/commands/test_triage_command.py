@@ -6,7 +6,7 @@ import pytest
 from synthetic import empty_export, training_job
 from synthetic import illnesses as ill
 
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from support import native_count as count
 from support import real_exports
 from synthetic import ExportWriter, training_job
 
-from nsystui.exports import demo
-from nsystui.exports.demo import NcclPayloads, Session, TrainingJob
-from nsystui.exports.demo.nccl import encode_payload, payload_schema
+from nsystui import demo
+from nsystui.demo import NcclPayloads, Session, TrainingJob
+from nsystui.demo.nccl import encode_payload, payload_schema
 from nsystui.exports.writing.host import Frame
 
 Rows = list[tuple[Any, ...]]

@@ -7,7 +7,7 @@ import pytest
 from support import edit
 from synthetic import ExportWriter, empty_export
 
-from nsystui.exports.demo import Session
+from nsystui.demo import Session
 from nsystui.exports.job_output import read_job_output, time_of
 
 START = 1_780_000_000_000_000_000

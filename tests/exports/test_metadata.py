@@ -18,9 +18,9 @@ from synthetic import (
     two_process_export,
 )
 
+from nsystui.demo import PLANTED_SECRET, SCHEMAS, TrainingJob
+from nsystui.demo import Session as Capture
 from nsystui.exports.canonical import TABLES
-from nsystui.exports.demo import PLANTED_SECRET, SCHEMAS, TrainingJob
-from nsystui.exports.demo import Session as Capture
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST, Metadata
 from nsystui.exports.opening import check
 from nsystui.store import tables

@@ -11,9 +11,9 @@ from support import edit
 from synthetic import SWITCH_GUID, ExportWriter, all_tables_export, empty_export, old_schema_export, simulation_export
 
 from nsystui.base.selection import Selection
-from nsystui.exports.demo import SCHEMAS
+from nsystui.demo import SCHEMAS
 from nsystui.exports.writing.host import Pool
-from nsystui.questions.activities import LIBRARIES, work_instances, work_summary
+from nsystui.questions.kernels.activities import LIBRARIES, work_instances, work_summary
 from nsystui.store import packing, tables
 from nsystui.store.session import Session
 

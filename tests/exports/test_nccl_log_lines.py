@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nsystui.exports.nccl_log.files import TrainingStep
 from nsystui.exports.nccl_log.lines import (
     BLOCK,
     LONGEST_LINE,
@@ -22,7 +23,6 @@ from nsystui.exports.nccl_log.lines import (
     Writer,
     blocks,
 )
-from nsystui.exports.nccl_log.training import TrainingStep
 
 LOGS = Path(__file__).parents[3] / "shared/data/nccl-logs"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nsystui.exports.nccl_log.files import Measured, Reported
 from nsystui.exports.nccl_log.lines import LogReader
-from nsystui.exports.nccl_log.nccl_tests import Measured, Reported
 
 LOG = Path(__file__).parents[3] / "shared/data/nccl-logs/nccl-tests-allreduce-2gpu.log"
 HEADER = (

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synthetic import ExportWriter
 
-from nsystui.exports.demo import SCHEMAS
+from nsystui.demo import SCHEMAS
 
 QUIET = settings(
     deadline=None,

@@ -15,8 +15,8 @@ import synthetic
 from program import FEW, in_time, run
 from support import edit, native, native_count, shared
 
+from nsystui import demo
 from nsystui.base.errors import ExportError
-from nsystui.exports import demo
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -6,7 +6,7 @@ import program
 import pytest
 from support import edit
 
-from nsystui.exports import demo
+from nsystui import demo
 
 DIGITS = "9" * 5_000
 

@@ -22,8 +22,8 @@ import synthetic
 from harness import Terminal
 from scenes import SCENES
 
-from nsystui.exports import demo
-from nsystui.questions.opening import Source
+from nsystui import demo
+from nsystui.questions.job.opening import Source
 from nsystui.questions.recipes import all_recipes
 from nsystui.ui.app import LogApp, NsystuiApp
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import synthetic
 from support import edit
 
-from nsystui.exports import demo
+from nsystui import demo
 from nsystui.store import tables
 from nsystui.store.session import Session
 

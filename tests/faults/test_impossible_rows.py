@@ -15,7 +15,8 @@ import pytest
 import sqlalchemy as sa
 import synthetic
 
-from nsystui.exports import canonical, demo
+from nsystui import demo
+from nsystui.exports import canonical
 from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session

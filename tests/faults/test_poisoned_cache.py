@@ -19,7 +19,7 @@ import campaign
 import program
 import pytest
 
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 from nsystui.store import seals
 
 _ANSWERED = ("--format", "csv")

@@ -9,7 +9,7 @@ import program
 import pytest
 from support import edit
 
-from nsystui.exports import demo
+from nsystui import demo
 
 JOB = demo.TrainingJob(ranks=2, steps=2, layers=1)
 WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")

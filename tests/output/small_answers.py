@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nsystui.base.answer import Row
-from nsystui.base.columns import Column, Unit
+from nsystui.base.answer import Column, Row, Unit
 
 COLUMNS = (
     Column("share", header="Time (%)", label="share", unit=Unit.PERCENT, decimals=1),

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_answers import COLUMNS, FEW, Many, Rows
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import COUNT, FILES_ONLY, NAME, Column, Unit
+from nsystui.base.answer import COUNT, FILES_ONLY, NAME, Column, TableAnswer, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.text import width_of
 from nsystui.output.findings import plain

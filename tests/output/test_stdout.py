@@ -9,7 +9,7 @@ import pytest
 from small_answers import FEW, Rows
 
 from nsystui.base.errors import OutputError, UsageError
-from nsystui.output.stdout import print_answer
+from nsystui.output.files import print_answer
 
 FORMATS = ("table", "json", "csv", "md")  # the last two make the stream UTF-8 for good
 

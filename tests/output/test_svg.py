@@ -6,9 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from nsystui.base.colours import COLOURS
-from nsystui.base.columns import Unit
-from nsystui.base.drawing import Bar, Bars, Curves, Lane, Lanes, Name, Part, Series
+from nsystui.base.answer import Unit
+from nsystui.base.drawing import COLOURS, Bar, Bars, Curves, Lane, Lanes, Name, Part, Series
 from nsystui.output.svg import style, svg
 
 NASTY = '<script>alert("1")</script> & \x1b[31m \u202e \udcff\ufffe'

@@ -23,16 +23,16 @@ from trace_readers import ChromeTrace, ParaverTrace, read_chrome, read_paraver
 
 from nsystui.base.errors import MissingDataError, UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.exports.demo import PLANTED_SECRET
+from nsystui.demo import PLANTED_SECRET
 from nsystui.exports.writing.target import DEFAULT_STREAM
 from nsystui.exports.writing.writer import CONTEXT_SYNC
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
 from nsystui.output.files import VIEWS, TargetExistsError, save_trace
-from nsystui.questions.alignment import ClockMode
+from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.events.kinds import GPU_KINDS, EventKind
 from nsystui.questions.events.listing import EventList
-from nsystui.questions.job import Job
-from nsystui.questions.time_window import event_span
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.time_window import event_span
 from nsystui.questions.trace.layout import Lanes, Layout, ThreadTrack
 from nsystui.questions.trace.slices import Contents, bands
 from nsystui.questions.trace.trace import Trace

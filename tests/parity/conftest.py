@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support import session_over, shared
 
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
 
 PREFIX = "tests/parity/test_stats_parity.py::test_stats_prints_what_nsys_prints["
 

@@ -13,10 +13,10 @@ from support import shared
 from synthetic import cpu_only_export
 
 from nsystui.base.selection import Task, Window
-from nsystui.questions.alignment import ClockMode, fit_clock
+from nsystui.questions.collectives.alignment import ClockMode, fit_clock
 from nsystui.questions.collectives.matching import UNKNOWN, KernelSequence, MatchedCollectives, Member, match, sequences
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, lateness
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
 from nsystui.store.cache import Cache
 from nsystui.store.report import aligned
 from nsystui.store.session import Session

@@ -13,21 +13,20 @@ from hypothesis import strategies as st
 from support import session_over, shared
 from synthetic import cpu_only_export, nccl_without_nvtx_export, old_schema_export, training_job, whole_graph_export
 
-from nsystui.base.answer import TableAnswer, iter_rows
-from nsystui.base.columns import NAME
+from nsystui.base.answer import NAME, TableAnswer, iter_rows
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Selection, Window
-from nsystui.questions.activities import MEMORY, work_summary
 from nsystui.questions.compare import TABLES, Options, summary
 from nsystui.questions.compare.pairs import Compared, Measured, compared
 from nsystui.questions.compare.side import Basis, Side
 from nsystui.questions.compare.summary import worded
 from nsystui.questions.compare.tables import kernels, memory, nccl, nvtx, steps
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import Names, kernel_summary
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.activities import MEMORY, work_summary
+from nsystui.questions.kernels.summary import Names, kernel_summary
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nvtx.listing import nvtx_summary
-from nsystui.questions.overview import task_table
+from nsystui.questions.ranks.overview import task_table
 from nsystui.questions.ranks.steps import figures, step_times
 from nsystui.store.session import Session
 

@@ -9,12 +9,12 @@ import synthetic
 from support import edit, native, shared
 from synthetic import ExportWriter
 
+from nsystui import demo
 from nsystui.base.selection import Selection
-from nsystui.exports import demo
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventList, Launch, Partners, facts, key_of, launch, partners
-from nsystui.questions.job import Job
-from nsystui.questions.tasks import ranked_tasks
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.store.session import Session
 from nsystui.ui.pictures.details import event_details
 

@@ -8,9 +8,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from nsystui.exports.demo import TrainingJob
-from nsystui.questions import derived
-from nsystui.questions.derived import of_each_report
+from nsystui.demo import TrainingJob
+from nsystui.questions.queries import derived
+from nsystui.questions.queries.derived import of_each_report
 from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.session import Computation, Session

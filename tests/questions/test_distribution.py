@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.questions.algebra.distributions import CLASSES_PER_OCTAVE, distribution, log_density
+from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, distribution, log_density
 from nsystui.questions.triage.kernel_times import Classes, Spread
 
 VALUES = st.lists(st.one_of(st.integers(0, 10**6), st.integers(0, 2**62), st.integers(-(10**9), 0)), min_size=1)

@@ -15,9 +15,9 @@ from support import edit
 from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection, Window
-from nsystui.questions.answering import ask, draw_map
-from nsystui.questions.efa import UNDOCUMENTED
-from nsystui.questions.job import Job
+from nsystui.questions.answers.answering import ask, draw_map
+from nsystui.questions.counters.efa import UNDOCUMENTED
+from nsystui.questions.job.job import Job
 from nsystui.questions.recipes import recipe_named
 from nsystui.questions.recipes.recipe import Options
 from nsystui.store import tables

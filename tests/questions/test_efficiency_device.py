@@ -13,18 +13,17 @@ from synthetic import ExportWriter, cpu_only_export, two_process_export, whole_g
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo import Session as Capture
+from nsystui.demo import Session as Capture
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
-from nsystui.questions.efficiency.factors import Scaling, Sized, scalability
-from nsystui.questions.efficiency.result import Efficiency, efficiency
+from nsystui.questions.efficiency.result import Efficiency, Scaling, Sized, efficiency, scalability
 from nsystui.questions.efficiency.tables import PARTS, breakdown_table, device_table
 from nsystui.questions.gpu.device_time import Breakdown, BusyParts, Device, DeviceIntervals, total
 from nsystui.questions.host.gaps import idle_time
-from nsystui.questions.job import Job
-from nsystui.questions.tasks import RankedTask
-from nsystui.questions.time_budget import device_budgets
+from nsystui.questions.host.time_budget import device_budgets
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.triage.run import triage
 from nsystui.store.session import Session
 

@@ -13,14 +13,14 @@ from synthetic import ExportWriter
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo import Process, TrainingJob
+from nsystui.demo import Process, TrainingJob
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.host import HostEfficiency, HostTime
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, known_peak
 from nsystui.questions.efficiency.result import Efficiency, efficiency, mfu_of
 from nsystui.questions.efficiency.tables import host_table, mfu_table, process_table
-from nsystui.questions.job import Job
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.tasks import RankedTask
 from nsystui.store.session import Session
 
 Opener = Callable[..., Session]

@@ -20,12 +20,12 @@ from synthetic import ExportWriter
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.exports.demo import Session as Capture
+from nsystui.demo import Session as Capture
 from nsystui.questions.events import index as event_index
 from nsystui.questions.events import listing as events_module
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind, events_query, kinds_of
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, default_kinds, key_of, window_of
-from nsystui.questions.tasks import ranked_tasks
+from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session

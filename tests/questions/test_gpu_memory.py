@@ -14,10 +14,10 @@ from synthetic import ExportWriter, old_schema_export
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.writing.host import Frame, Pool
 from nsystui.exports.writing.target import Process
-from nsystui.questions.catalogue import question_named
-from nsystui.questions.gpu_allocations import allocation_table
-from nsystui.questions.gpu_memory import device_peaks, memory_over_time, memory_table, pool_table
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
+from nsystui.questions.memory.gpu_allocations import allocation_table
+from nsystui.questions.memory.gpu_memory import device_peaks, memory_over_time, memory_table, pool_table
+from nsystui.questions.queries.registry import question_named
 
 MS = 1_000_000
 DEVICE, PINNED = 2, 1

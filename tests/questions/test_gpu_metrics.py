@@ -16,11 +16,11 @@ from synthetic import ExportWriter
 from test_comparison import rows as records
 
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.catalogue import question_named
-from nsystui.questions.gpu.metric_tables import metric_means, metric_statistics, metrics_over_time
+from nsystui.questions.counters.metric_tables import metric_means, metric_statistics, metrics_over_time
 from nsystui.questions.gpu.metrics import MetricSource, Samples, attributed, metric_sources, samples_of, unit_of
-from nsystui.questions.job import Job
-from nsystui.questions.tasks import used_devices
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.registry import question_named
+from nsystui.questions.queries.tasks import used_devices
 from nsystui.store.session import Session
 
 Opener = Callable[..., Session]

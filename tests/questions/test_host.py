@@ -24,12 +24,11 @@ from nsystui.exports.writing.host import Frame
 from nsystui.exports.writing.target import Thread
 from nsystui.questions.host import causes, stacks
 from nsystui.questions.host.calltree import call_tree_table, tree_of
-from nsystui.questions.host.functions import functions_table
+from nsystui.questions.host.functions import functions_table, samples_of
 from nsystui.questions.host.gaps import gaps_list, gaps_table, parts_of_row
-from nsystui.questions.host.samples import samples_of
 from nsystui.questions.host.threads import PARTS, threads_table
-from nsystui.questions.idle_causes import budget_with_causes
-from nsystui.questions.job import Job
+from nsystui.questions.host.time_budget import budget_with_causes
+from nsystui.questions.job.job import Job
 from nsystui.store import packing, tables
 from nsystui.store.session import Session
 

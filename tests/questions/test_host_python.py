@@ -13,14 +13,13 @@ from nsystui.base.selection import Selection, Window
 from nsystui.exports.writing.host import Stack
 from nsystui.exports.writing.target import Session as DemoSession
 from nsystui.exports.writing.target import Thread
-from nsystui.questions.data_notes import left_out_note
 from nsystui.questions.host import causes
-from nsystui.questions.host.before import causes_in
 from nsystui.questions.host.calltree import call_tree_table
 from nsystui.questions.host.functions import functions_table
-from nsystui.questions.host.gaps import gaps_list, gaps_table
+from nsystui.questions.host.gaps import causes_in, gaps_list, gaps_table
 from nsystui.questions.host.threads import threads_table
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.data_notes import left_out_note
 from nsystui.store.session import Session
 
 WINDOW = Selection(Window(0, 12 * MS))

@@ -14,7 +14,7 @@ from nsystui.questions.algebra import interval_blocks
 from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, BlockBuilder, UnionBuilder, blocks_of, slices, without
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, covered_per_bin, intersect, merge, subtract, union
 from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask
 
 # Gaps and lengths on both sides of what 32 bits hold.
 STEPS = st.one_of(

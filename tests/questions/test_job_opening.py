@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsystui.base.errors import ExportError, UsageError
-from nsystui.questions.opening import Export, Listener, Opener, Source
+from nsystui.questions.job.opening import Export, Listener, Opener, Source
 
 
 class Heard(Listener):

@@ -19,11 +19,11 @@ from synthetic import ExportWriter
 from nsystui.base.errors import UsageError
 from nsystui.base.kernel_families import COPY, NCCL, OTHER, family_of, precision_of
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.questions.activities import MEMORY, MPI, OS, WORKS, memory_sizes, work_instances, work_summary
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import GroupBy, Names, durations, group_by_of, kernel_instances, kernel_summary
-from nsystui.questions.kernels_in_steps import kernels_in_steps
-from nsystui.questions.tasks import ranked_tasks
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.activities import MEMORY, MPI, OS, WORKS, memory_sizes, work_instances, work_summary
+from nsystui.questions.kernels.summary import GroupBy, Names, durations, group_by_of, kernel_instances, kernel_summary
+from nsystui.questions.queries.tasks import ranked_tasks
+from nsystui.questions.steps.kernels_in_steps import kernels_in_steps
 from nsystui.store import tables
 from nsystui.store.session import Session
 

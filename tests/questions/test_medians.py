@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from nsystui.base.answer import iter_rows
 from nsystui.base.selection import Selection
-from nsystui.questions.activities import API, work_summary
-from nsystui.questions.algebra.distributions import medians
-from nsystui.questions.kernels import GroupBy, kernel_summary
+from nsystui.questions.kernels.activities import API, work_summary
+from nsystui.questions.kernels.summary import GroupBy, kernel_summary
+from nsystui.questions.queries.distributions import medians
 from nsystui.store.database import engine_of
 
 TABLE = sa.table("given", sa.column("name", sa.BigInteger), sa.column("value", sa.BigInteger))
@@ -68,7 +68,7 @@ def _summaries(session):
 @pytest.mark.parametrize("has_distinct_hashes", [True, False])
 def test_the_summaries_of_many_rows_are_those_of_few(demo_session, monkeypatch, has_distinct_hashes):
     usual = list(_summaries(demo_session))
-    module = "nsystui.questions.algebra.statistics"
+    module = "nsystui.questions.queries.statistics"
     monkeypatch.setattr(f"{module}.MANY", 1)
     if not has_distinct_hashes:
         monkeypatch.setattr(f"{module}._group_number", lambda keys: sa.literal(7, sa.BigInteger))

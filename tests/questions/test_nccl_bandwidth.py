@@ -19,14 +19,14 @@ from synthetic import training_job
 from test_nccl_pairing import do
 
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo import NcclPayloads
+from nsystui.demo import NcclPayloads
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals
 from nsystui.questions.nccl.bandwidth import exposed_times, rate, sizes_moved
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.summary import KERNEL, nccl_summary
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask
 
 # With 4 ranks and a message of 80,000 bytes in 5,000 ns; the bytes of the operation, then what passes a link.
 FORMULAS = [

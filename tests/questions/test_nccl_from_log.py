@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from nccl_program import Program, rows
 
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
 from nsystui.questions.nccl.from_log import read_log
 from nsystui.questions.nccl.pairing import NcclPairing
 

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from nsystui.exports.demo import NcclPayloads, TrainingJob
-from nsystui.questions import derived
+from nsystui.demo import NcclPayloads, TrainingJob
 from nsystui.questions.nccl.pairing import NcclPairing, joined
+from nsystui.questions.queries import derived
 
 
 @pytest.fixture(scope="module", params=[*NcclPayloads])

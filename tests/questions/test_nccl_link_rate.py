@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nsystui.base.selection import Task
-from nsystui.questions.nccl.link_rate import link_rate
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.nccl.bandwidth import link_rate
+from nsystui.questions.queries.tasks import RankedTask
 
 
 def rank(number: int, host: str, *models: str) -> RankedTask:

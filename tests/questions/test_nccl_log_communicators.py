@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsystui.exports.nccl_log.lines import CommunicatorLine, CommunicatorState, Process, Signature, Writer
-from nsystui.questions.nccl_log.communicators import Communicators, Member
+from nsystui.questions.nccl.communicators import Communicators, Member
 
 START, COMPLETE = CommunicatorState.STARTED, CommunicatorState.COMPLETE
 DESTROYED = CommunicatorState.DESTROYED

@@ -14,7 +14,7 @@ from support import SHARED
 
 from nsystui.base.errors import ExportError, UsageError
 from nsystui.exports.nccl_log.lines import LogReader
-from nsystui.questions.nccl_log.communicators import call_sequences
+from nsystui.questions.nccl.communicators import call_sequences
 from nsystui.questions.nccl_log.steps import StepCut, Steps, steps_of
 from nsystui.questions.nccl_log.summary import Summary, notes
 from nsystui.questions.nccl_log.tables import TABLES

@@ -16,7 +16,7 @@ from nccl_cases import REDUCE, Process, names_of, written
 from nccl_program import A, B, Program, pairing_of, rows
 from support import shared
 
-from nsystui.exports.demo import NcclPayloads, TrainingJob
+from nsystui.demo import NcclPayloads, TrainingJob
 from nsystui.questions.nccl.names import Reason, State
 from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
 from nsystui.questions.nccl.units import NONE, Role, find_units, outer_calls

@@ -12,13 +12,12 @@ import pytest
 from nccl_program import Program, job_of
 from synthetic import PAYLOAD_BYTES, ExportWriter, payload_export
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import Unit
+from nsystui.base.answer import TableAnswer, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
-from nsystui.exports.nccl_log.nccl_tests import Measured, Reported
-from nsystui.questions.job import Job
+from nsystui.exports.nccl_log.files import Measured, Reported
+from nsystui.questions.job.job import Job
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_and_sizes, durations_of_size, size_histogram
 from nsystui.store.session import Session

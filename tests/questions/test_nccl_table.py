@@ -27,13 +27,12 @@ from synthetic import (
     whole_graph_export,
 )
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import FILES_ONLY
+from nsystui.base.answer import FILES_ONLY, TableAnswer
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.kernels import Names, kernel_summary
+from nsystui.questions.kernels.summary import Names, kernel_summary
 from nsystui.questions.nccl.bandwidth import in_steps
 from nsystui.questions.nccl.grouping import COLUMNS, SEVERAL, USUAL, By, by_of, is_of, powers_of_two
 from nsystui.questions.nccl.listing import COMMUNICATION, nccl_listing

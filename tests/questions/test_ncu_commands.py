@@ -14,8 +14,8 @@ from support import session_over
 from synthetic import ExportWriter, node_graph_export
 
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import Names
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.summary import Names
 from nsystui.questions.trace.ncu import NameBase, NcuCommand, cautions, ncu_commands, of_name, one_launch, pattern_of
 from nsystui.store import tables
 from nsystui.store.session import Session

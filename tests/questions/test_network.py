@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection, Window
-from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.timeline import nccl_kernel
+from nsystui.demo import Session as Capture
+from nsystui.demo.timeline import nccl_kernel
 from nsystui.questions.algebra.intervals import union
-from nsystui.questions.answering import draw_map
-from nsystui.questions.job import Job
-from nsystui.questions.network import moved_within, network_by_collective, network_table
+from nsystui.questions.answers.answering import draw_map
+from nsystui.questions.counters.network import moved_within, network_by_collective, network_table
+from nsystui.questions.job.job import Job
 from nsystui.questions.recipes import recipe_named
 from nsystui.questions.recipes.recipe import Options
 

@@ -13,14 +13,14 @@ from synthetic import ExportWriter
 
 from nsystui.base.answer import record
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.exports.demo import Thread
+from nsystui.demo import Thread
 from nsystui.exports.writing.writer import PUSH_POP, START_END
 from nsystui.questions.nvtx.chains import UNKNOWN
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_summary, nvtx_tree_table
 from nsystui.questions.nvtx.paths import By, NodeKind, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.nvtx.tree import Node, NodeMaker, NvtxTree, Order
-from nsystui.questions.tasks import ranked_tasks
+from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.store.session import Session
 
 PID = 4711

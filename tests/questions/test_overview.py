@@ -13,13 +13,13 @@ from synthetic import ExportWriter
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo import Process, TrainingJob
-from nsystui.exports.demo import Session as Capture
+from nsystui.demo import Process, TrainingJob
+from nsystui.demo import Session as Capture
 from nsystui.exports.writing.writer import ERROR, INFO, WARNING
 from nsystui.questions.gpu.utilisation import BusyIntervals
-from nsystui.questions.overview import JobFacts, job_facts, task_table, title_of
-from nsystui.questions.reports import contents_table, diagnostics_table
-from nsystui.questions.tasks import ranked_tasks
+from nsystui.questions.queries.reports import contents_table, diagnostics_table
+from nsystui.questions.queries.tasks import ranked_tasks
+from nsystui.questions.ranks.overview import JobFacts, job_facts, task_table, title_of
 from nsystui.store.session import Session
 
 START = 1_780_000_000_000_000_000

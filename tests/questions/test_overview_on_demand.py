@@ -11,13 +11,13 @@ import pytest
 import synthetic
 from support import damage_rows, edit, native
 
+from nsystui import demo
 from nsystui.base.selection import Selection, Window
-from nsystui.exports import demo
 from nsystui.exports.opening import ArrowReader
 from nsystui.questions.gpu.utilisation import columns_read, utilisation_table
-from nsystui.questions.job import Job
-from nsystui.questions.overview import TALLIED, job_facts, task_table
-from nsystui.questions.time_window import event_span
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.time_window import event_span
+from nsystui.questions.ranks.overview import TALLIED, job_facts, task_table
 from nsystui.store import on_demand
 from nsystui.store.cache import Cache
 from nsystui.store.packing import Packer

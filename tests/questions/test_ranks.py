@@ -13,16 +13,16 @@ from synthetic import cpu_only_export
 
 from nsystui.base.answer import iter_rows
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 from nsystui.questions.algebra.projection import Projection
-from nsystui.questions.alignment import ClockMode
+from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
-from nsystui.questions.job import Job
-from nsystui.questions.overview import task_table
+from nsystui.questions.job.job import Job
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
+from nsystui.questions.ranks.overview import task_table
 from nsystui.questions.ranks.steps import StepTimes, every_step, figures, step_times, steps_across_ranks, steps_by_rank
 from nsystui.questions.ranks.table import Measure, is_odd, rank_table, scores
-from nsystui.questions.steps import TaskSteps
+from nsystui.questions.steps.times import TaskSteps
 from nsystui.questions.triage.run import triage
 
 ANY = Measure("x", 0.0)

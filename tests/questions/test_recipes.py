@@ -21,19 +21,18 @@ from support import native, shared
 from synthetic import ExportWriter, illnesses, old_schema_export, simulation_export
 from triaging import finding, triaged
 
-from nsystui.base.answer import Answer, iter_rows
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Answer, Unit, iter_rows
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
 from nsystui.exports.writing.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
-from nsystui.questions.activities import MPI, work_instances
-from nsystui.questions.algebra import statistics
-from nsystui.questions.answering import ask, draw_map
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import Names
-from nsystui.questions.network import mean_rate
-from nsystui.questions.question import COMPARISON
+from nsystui.questions.answers.answering import ask, draw_map
+from nsystui.questions.counters.network import mean_rate
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.activities import MPI, work_instances
+from nsystui.questions.kernels.summary import Names
+from nsystui.questions.queries import statistics
+from nsystui.questions.queries.question import COMPARISON
 from nsystui.questions.recipes import all_recipes, recipe_named
 from nsystui.questions.recipes.kernels import EDGES
 from nsystui.questions.recipes.recipe import Options

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import edit, native, native_count
 
 from nsystui.base.answer import iter_rows
-from nsystui.questions.sample import _bit_reversed, _spans, sampled_kernels
+from nsystui.questions.capture.sample import _bit_reversed, _spans, sampled_kernels
 from nsystui.store.opened import open_export
 
 

@@ -15,17 +15,16 @@ from hypothesis import strategies as st
 from support import session_over
 from synthetic import ExportWriter, empty_export, old_schema_export
 
-from nsystui.base.answer import row_batches
-from nsystui.base.columns import Column
+from nsystui.base.answer import Column, row_batches
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.exports.demo import Process, Thread
-from nsystui.exports.demo import Session as Capture
+from nsystui.demo import Process, Thread
+from nsystui.demo import Session as Capture
 from nsystui.exports.writing.writer import BACKTRACE_CALL, PAGEABLE
 from nsystui.output.formats import write
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import kernel_summary
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.summary import kernel_summary
 from nsystui.questions.stats import all_reports, report_of
-from nsystui.questions.stats.kernel_names import innermost
+from nsystui.questions.stats.cuda_sums import innermost
 
 EVERYTHING = Selection()
 CUDA = [report.name for report in all_reports() if report.name.startswith("cuda_")]
@@ -156,7 +155,7 @@ EXPECTED = {
 def test_a_change_of_the_kernel_screen_does_not_reach_the_reports(ranged, monkeypatch):
     reports = ("cuda_gpu_kern_sum", "cuda_gpu_kern_gb_sum")
     expected = [[column.header for column in ask(ranged, report).columns] for report in reports]
-    monkeypatch.setattr("nsystui.questions.kernels.NAME", Column("name", header="Kernel", label="kernel"))
+    monkeypatch.setattr("nsystui.questions.kernels.summary.NAME", Column("name", header="Kernel", label="kernel"))
     assert kernel_summary(ranged, EVERYTHING).columns[-1].header == "Kernel"
     assert [[column.header for column in ask(ranged, report).columns] for report in reports] == expected
     assert {headers[-1] for headers in expected} == {"Name"}

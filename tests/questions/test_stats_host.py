@@ -10,11 +10,11 @@ from support import edit, session_over
 from synthetic import SWITCH_GUID, ExportWriter, all_tables_export, empty_export, simulation_export
 
 from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.demo import Session as Capture
 from nsystui.exports import canonical
-from nsystui.exports.demo import Session as Capture
 from nsystui.output.formats import write
-from nsystui.questions.data_notes import absent_note, missing_note
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.data_notes import absent_note, missing_note
 from nsystui.questions.stats import report_of
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -23,11 +23,11 @@ from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.writing.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
 from nsystui.output.formats import write
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import Names
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.summary import Names
+from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.questions.stats import nvtx_kernels, report_of
 from nsystui.questions.stats.report import Options
-from nsystui.questions.tasks import ranked_tasks
 from nsystui.store.session import Session
 
 EVERYTHING = Selection()

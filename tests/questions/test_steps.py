@@ -17,11 +17,11 @@ from synthetic import ExportWriter, deep_nvtx_export, empty_export, training_job
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Task
 from nsystui.cli import main
-from nsystui.exports.demo import Thread
-from nsystui.questions import steps
-from nsystui.questions.job import Job
+from nsystui.demo import Thread
+from nsystui.questions.job.job import Job
 from nsystui.questions.nccl.bandwidth import in_steps
-from nsystui.questions.steps import NO_STEP, Steps, TaskSteps
+from nsystui.questions.steps import times as steps
+from nsystui.questions.steps.times import NO_STEP, Steps, TaskSteps
 
 
 class Run:

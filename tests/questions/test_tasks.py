@@ -14,13 +14,13 @@ from synthetic import ExportWriter
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Task
-from nsystui.exports.demo import NcclPayloads
-from nsystui.exports.demo import Session as Capture
-from nsystui.exports.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
+from nsystui.demo import NcclPayloads
+from nsystui.demo import Session as Capture
+from nsystui.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
 from nsystui.exports.metadata import RANK_VARIABLES
-from nsystui.questions.job import Job
-from nsystui.questions.numbering import numbering
-from nsystui.questions.tasks import RankedTask, ranked_tasks
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.numbering import numbering
+from nsystui.questions.queries.tasks import RankedTask, ranked_tasks
 from nsystui.store.session import Session
 
 BY_ORDER = "order of files and devices"

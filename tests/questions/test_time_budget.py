@@ -11,13 +11,20 @@ import pytest
 from support import session_over, shared
 
 from nsystui.base.selection import Selection, Window
-from nsystui.exports.demo import ExportWriter
-from nsystui.exports.demo import Session as Capture
+from nsystui.demo import ExportWriter
+from nsystui.demo import Session as Capture
 from nsystui.exports.writing.host import RUNNING as STATE_RUNNING
-from nsystui.questions import time_budget
-from nsystui.questions.idle_causes import Cause, idle_causes
-from nsystui.questions.job import Job
-from nsystui.questions.time_budget import PARTS, budget_table, device_budgets, in_sum, steady_window
+from nsystui.questions.host import time_budget
+from nsystui.questions.host.time_budget import (
+    PARTS,
+    Cause,
+    budget_table,
+    device_budgets,
+    idle_causes,
+    in_sum,
+    steady_window,
+)
+from nsystui.questions.job.job import Job
 
 NAMES = {"K": "saxpy(float *)", "C": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)"}
 Event = tuple[str, int, int]

@@ -11,12 +11,12 @@ from support import session_over
 from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection
-from nsystui.exports.demo import Session as Capture
-from nsystui.questions.events import paged, time_index
-from nsystui.questions.events.paged import PagedAnswer
-from nsystui.questions.events.time_index import TimeIndex
-from nsystui.questions.kernels import Names, kernel_instances
-from nsystui.questions.tasks import ranked_tasks
+from nsystui.demo import Session as Capture
+from nsystui.questions.kernels.summary import Names, kernel_instances
+from nsystui.questions.queries import paged, time_index
+from nsystui.questions.queries.paged import PagedAnswer
+from nsystui.questions.queries.tasks import ranked_tasks
+from nsystui.questions.queries.time_index import TimeIndex
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -21,7 +21,7 @@ from nsystui.questions.algebra.intervals import union
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
 from nsystui.questions.gpu.device_time import BusyParts
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
 from nsystui.questions.nccl.names import COLLECTIVES
 from nsystui.questions.nvtx.around import path_at
 from nsystui.questions.timeline.events import (

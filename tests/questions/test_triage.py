@@ -20,14 +20,14 @@ from triaging import finding, ids, job_of, judged, told, triaged
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.cli import command_parser
-from nsystui.exports.demo import Session as DemoSession
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import Session as DemoSession
+from nsystui.demo import TrainingJob
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import merge, union
-from nsystui.questions.catalogue import views_of
 from nsystui.questions.host.causes import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, SYNCHRONISING, kind_of
-from nsystui.questions.job import Job
-from nsystui.questions.question import SCREENS
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.question import SCREENS
+from nsystui.questions.queries.registry import views_of
 from nsystui.questions.triage.case import at_least, below
 from nsystui.questions.triage.finding import DIAGNOSTICS, Door, NotChecked, Severity
 from nsystui.questions.triage.rules import RULES, Thresholds, capture

@@ -11,12 +11,12 @@ from synthetic.illnesses import one_gpu
 from triaging import finding, job_of, told, triaged
 
 from nsystui.base.selection import Selection
-from nsystui.exports.demo.timeline import nccl_kernel
+from nsystui.demo.timeline import nccl_kernel
 from nsystui.exports.writing.host import Frame
 from nsystui.exports.writing.target import Session as DemoSession
 from nsystui.exports.writing.writer import DEVICE, PINNED
 from nsystui.questions.compare import Side
-from nsystui.questions.mpi_exchanges import exchanges
+from nsystui.questions.host.mpi_exchanges import exchanges
 from nsystui.questions.triage.baseline import against
 from nsystui.questions.triage.finding import Severity
 

@@ -16,12 +16,12 @@ from nsystui.base.selection import Selection
 from nsystui.exports.writing.target import Session as DemoSession
 from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED
 from nsystui.output.findings import change_lines
-from nsystui.questions.alignment import ClockMode
+from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.compare import Side
 from nsystui.questions.host.causes import PROFILER
 from nsystui.questions.host.gaps import gaps_list, gaps_table
+from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.steps import steps_by_rank
-from nsystui.questions.tasks import world_size
 from nsystui.questions.triage.baseline import against
 from nsystui.questions.triage.finding import Severity
 from nsystui.questions.triage.run import triage

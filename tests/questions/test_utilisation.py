@@ -17,15 +17,15 @@ from support import shared
 from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.demo import Process
-from nsystui.exports.demo import Session as Capture
-from nsystui.questions import derived
+from nsystui.demo import Process
+from nsystui.demo import Session as Capture
 from nsystui.questions.gpu import utilisation
 from nsystui.questions.gpu.device_time import Breakdown, DeviceLanes, total
 from nsystui.questions.gpu.metrics import metric_lanes, metric_sources
 from nsystui.questions.gpu.utilisation import BusyIntervals, utilisation_over_time, utilisation_table
-from nsystui.questions.tasks import ranked_tasks
-from nsystui.questions.time_window import extent, extents, recorded
+from nsystui.questions.queries import derived
+from nsystui.questions.queries.tasks import ranked_tasks
+from nsystui.questions.queries.time_window import extent, extents, recorded
 from nsystui.store.session import Session
 
 START = 1_780_000_000_000_000_000

@@ -16,8 +16,8 @@ from nsystui.questions.compare import Side, summary
 from nsystui.questions.compare.tables import families
 from nsystui.questions.compare.tables import kernels as kernel_table
 from nsystui.questions.compare.verdict import By, Verdict
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import Names
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.summary import Names
 from nsystui.questions.triage.baseline import Against, Kind, against
 from nsystui.questions.triage.finding import Severity
 

@@ -11,9 +11,9 @@ from synthetic import two_process_export
 
 from nsystui.base.answer import Answer, iter_rows
 from nsystui.base.selection import NameFilter, Selection
-from nsystui.questions import derived
-from nsystui.questions.activities import API, work_summary
-from nsystui.questions.kernels import GroupBy, Names, kernel_summary
+from nsystui.questions.kernels.activities import API, work_summary
+from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
+from nsystui.questions.queries import derived
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 

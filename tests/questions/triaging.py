@@ -8,8 +8,8 @@ from pathlib import Path
 
 from support import session_over
 
-from nsystui.questions.alignment import ClockMode
-from nsystui.questions.job import Job
+from nsystui.questions.collectives.alignment import ClockMode
+from nsystui.questions.job.job import Job
 from nsystui.questions.triage.finding import Finding, Severity
 from nsystui.questions.triage.rules import RULES, Thresholds
 from nsystui.questions.triage.run import Triage, triage

@@ -18,11 +18,11 @@ from support import damage_rows, edit, real_exports
 
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 from nsystui.exports.opening import ArrowReader
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import kernel_summary
-from nsystui.questions.question import Question
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.summary import kernel_summary
+from nsystui.questions.queries.question import Question
 from nsystui.questions.stats import all_reports, report_of
 from nsystui.store import on_demand, tables
 from nsystui.store.cache import Cache, Partial

@@ -19,11 +19,11 @@ from synthetic import HOSTILE_NAMES, PAYLOAD_BYTES, PAYLOAD_COMMUNICATOR, Export
 
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
+from nsystui.demo import NcclPayloads, TrainingJob
 from nsystui.exports import opening
-from nsystui.exports.demo import NcclPayloads, TrainingJob
 from nsystui.questions.events.listing import EventList
 from nsystui.questions.host.stacks import stacks_of
-from nsystui.questions.tasks import ranked_tasks
+from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.store import packing, tables
 from nsystui.store.cache import Cache
 from nsystui.store.packing import PackingCancelled, Progress

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from nsystui.base.selection import Selection, Window
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.gpu.utilisation import utilisation_over_time
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
 from nsystui.questions.nvtx.listing import nvtx_tree_table
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.nvtx.tree import NvtxTree
-from nsystui.questions.overview import job_facts, task_table
+from nsystui.questions.ranks.overview import job_facts, task_table
 from nsystui.store import seals
 from nsystui.store.cache import Cache
 from nsystui.store.results import Caps, Key, Memory, Results, json_array, json_of

@@ -6,8 +6,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from nsystui.exports.demo import timeline
-from nsystui.exports.demo.training import WORLD_STREAM
+from nsystui.demo import timeline
+from nsystui.demo.training import WORLD_STREAM
 from nsystui.exports.writing.target import DEFAULT_STREAM, Session
 
 from .writer import ExportWriter

@@ -6,9 +6,9 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.demo import nccl
-from nsystui.exports.demo.timeline import LAYER_FORWARD, nccl_kernel
-from nsystui.exports.demo.training import WORLD_STREAM
+from nsystui.demo import nccl
+from nsystui.demo.timeline import LAYER_FORWARD, nccl_kernel
+from nsystui.demo.training import WORLD_STREAM
 from nsystui.exports.writing.target import DEFAULT_STREAM, Session
 
 from .variants import launch_kernels, one_process, start_gpu_process

@@ -10,7 +10,7 @@ import pytest
 from synthetic import training_job
 from textual.css.stylesheet import Stylesheet
 
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 from nsystui.ui.screens import base, findings
 from nsystui.ui.widgets.lines import KeyLine
 

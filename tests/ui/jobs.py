@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 from textual.strip import Strip
 
-from nsystui.questions.opening import Source
+from nsystui.questions.job.opening import Source
 from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.widgets.lines import ChoiceLine
 from nsystui.ui.widgets.repainting import ThrottledScreen

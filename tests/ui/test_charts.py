@@ -8,7 +8,7 @@ from itertools import product
 from jobs import WidgetApp, press, resize, rested, shown
 
 from nsystui.base.text import width_of
-from nsystui.questions.algebra.distributions import Density
+from nsystui.questions.queries.distributions import Density
 from nsystui.ui.widgets.charts import Lane, StripChart
 from nsystui.ui.widgets.plots import blocks, histogram_lines, plot_lines, tick_line, time_axis
 from nsystui.ui.widgets.stacks import Cell, dominant, half_cells, shade_blocks, shades, stack_cells

@@ -11,9 +11,9 @@ import pytest
 from jobs import WIDE, painted, running
 from rich.terminal_theme import TerminalTheme
 
-from nsystui.base.colours import CATEGORIES
+from nsystui.base.drawing import CATEGORIES
 from nsystui.ui.app import Look, NsystuiApp
-from nsystui.ui.widgets.categories import fill_class
+from nsystui.ui.widgets.window import fill_class
 
 GREYS = [(0, 0, 0), (229, 229, 229), (127, 127, 127), (255, 255, 255)]
 DIM = [(205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205)]

@@ -6,7 +6,7 @@ import pytest
 from jobs import WIDE, name_of_screen, press, rested, running, screen_text
 from support import native
 
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Unit
 from nsystui.base.units import format_value
 
 

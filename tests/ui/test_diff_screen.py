@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from jobs import NARROW, WIDE, answer, cells, line_with, name_of_screen, press, rested, running, screen_text, shown
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import NAME, Column, Unit
+from nsystui.base.answer import NAME, Column, TableAnswer, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 from nsystui.questions.compare import Options
 from nsystui.questions.compare.side import Side
-from nsystui.questions.opening import Source
+from nsystui.questions.job.opening import Source
 from nsystui.questions.recipes import recipe_named
 from nsystui.ui.app import DiffApp, Look
 from nsystui.ui.pictures.diff import change_styles, with_bars, without_bars

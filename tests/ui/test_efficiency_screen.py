@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jobs import NARROW, WIDE, cells, line_with, name_of_screen, press, resize, running, screen_text
 
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from jobs import NARROW, WIDE, line_with, name_of_screen, press, resize, rested,
 from synthetic import empty_export, illnesses
 
 from nsystui.base.selection import NameFilter
-from nsystui.exports.demo import TrainingJob
-from nsystui.questions.catalogue import views_of
-from nsystui.questions.question import SCREENS
+from nsystui.demo import TrainingJob
+from nsystui.questions.queries.question import SCREENS
+from nsystui.questions.queries.registry import views_of
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, Severity
 from nsystui.ui.doors import show_finding
 from nsystui.ui.screens.overview import OverviewScreen

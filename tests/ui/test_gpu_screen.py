@@ -25,7 +25,7 @@ from jobs import (
 )
 
 from nsystui.base.selection import Selection, Window
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 from nsystui.output.files import save
 from nsystui.questions.ranks.steps import step_times
 from nsystui.ui.app import NsystuiApp

@@ -11,7 +11,7 @@ from jobs import WIDE, line_with, name_of_screen, running, screen_text
 from support import native
 
 from nsystui.base.selection import Selection
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 from nsystui.questions.stats import report_of
 
 pytestmark = [pytest.mark.findings, pytest.mark.campaign]

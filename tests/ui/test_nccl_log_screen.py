@@ -16,8 +16,8 @@ from jobs import NARROW, WIDE, answer, becomes_text, line_with, name_of_screen, 
 
 from nsystui.cli import main
 from nsystui.exports.nccl_log.files import OpenLog
+from nsystui.questions.job.opening import Source
 from nsystui.questions.nccl_log.steps import steps_of
-from nsystui.questions.opening import Source
 from nsystui.ui import loading
 from nsystui.ui.app import LogApp, NsystuiApp
 from nsystui.ui.loading import LogLoading, LogState

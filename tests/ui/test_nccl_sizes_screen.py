@@ -9,7 +9,7 @@ import pytest
 from jobs import NARROW, WIDE, cells, line_with, press, resize, running, screen_text
 from synthetic import two_process_export
 
-from nsystui.exports.demo import TrainingJob
+from nsystui.demo import TrainingJob
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import threading
 import pytest
 from jobs import NARROW, answer, becomes_text, kept_at_work, last_line, name_of_screen, running, screen_text, tap
 
-from nsystui.questions.opening import Source
+from nsystui.questions.job.opening import Source
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens.kernels import KernelsScreen
 

@@ -27,8 +27,8 @@ from jobs import (
 from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
 
 from nsystui.cli import main
-from nsystui.exports.demo import TrainingJob
-from nsystui.questions.opening import Source
+from nsystui.demo import TrainingJob
+from nsystui.questions.job.opening import Source
 from nsystui.store.session import Session
 from nsystui.ui.app import FileState, NsystuiApp
 from nsystui.ui.pictures import overview_lines

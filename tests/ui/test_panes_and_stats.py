@@ -10,7 +10,7 @@ from jobs import NARROW, press, running
 from nsystui.base.answer import Answer
 from nsystui.base.selection import Selection
 from nsystui.output.formats import write
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
 from nsystui.questions.stats import report_of
 from nsystui.store.session import Session
 

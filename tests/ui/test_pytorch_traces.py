@@ -8,8 +8,8 @@ import pytest
 from jobs import line_with, press, screen_text, shown
 from synthetic import training_job
 
-from nsystui.exports.demo.kineto import ENDING, write_trace
-from nsystui.questions.opening import Source
+from nsystui.demo.kineto import ENDING, write_trace
+from nsystui.questions.job.opening import Source
 from nsystui.ui.app import NsystuiApp
 
 

@@ -8,9 +8,9 @@ import jobs
 import pytest
 from jobs import NARROW, WIDE, becomes_text, kept_at_work, line_with, press, resize, running, screen_text, shows, tap
 
-from nsystui.exports.demo import TrainingJob
-from nsystui.questions.alignment import ClockMode
-from nsystui.questions.opening import Source
+from nsystui.demo import TrainingJob
+from nsystui.questions.collectives.alignment import ClockMode
+from nsystui.questions.job.opening import Source
 from nsystui.store.session import Computation
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Computing

@@ -14,11 +14,11 @@ from support import real_exports
 from synthetic import node_graph_export, training_job
 
 from nsystui.cli import main
-from nsystui.questions.kernels import Names
-from nsystui.questions.opening import Source
+from nsystui.questions.job.opening import Source
+from nsystui.questions.kernels.summary import Names
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens import screen_of
-from nsystui.ui.screens.instances import KernelInstancesScreen
+from nsystui.ui.screens.kernels import KernelInstancesScreen
 from nsystui.ui.screens.nccl import NcclScreen
 from nsystui.ui.screens.nccl_log import NcclLogScreen
 from nsystui.ui.widgets.lines import SidePanel

@@ -6,8 +6,8 @@ import pytest
 from jobs import NARROW, screen_text
 
 from nsystui.cli import main
-from nsystui.questions.on_dask import DaskWorkers
-from nsystui.questions.opening import Source
+from nsystui.questions.job.on_dask import DaskWorkers
+from nsystui.questions.job.opening import Source
 from nsystui.ui.app import NsystuiApp
 
 pytest.importorskip("distributed", reason="Dask is not installed: pip install 'nsystui[dask]'")

@@ -10,7 +10,7 @@ from support import native
 from synthetic import cpu_only_export, empty_export, training_job
 
 from nsystui.base.selection import Window
-from nsystui.exports.identifiers import tid_of
+from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.listing import key_of
 from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.screens.timeline import TimelineScreen

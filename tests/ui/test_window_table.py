@@ -11,8 +11,7 @@ from jobs import WidgetApp, becomes, kept_at_work, press, resize, rested, shown
 from textual.binding import Binding
 from textual.message import Message
 
-from nsystui.base.answer import Row
-from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
+from nsystui.base.answer import COUNT, FILES_ONLY, Column, Row, Unit
 from nsystui.base.text import width_of
 from nsystui.base.units import Wording
 from nsystui.ui.widgets.table_layout import ColumnMeasure, PieceKind, TableLayout, place_columns, set_text

@@ -1,6 +1,10 @@
-"""The logs that the user means, and how they are opened: plain, ``.gz``, or from a pipe, always as a stream.
+"""The logs that the user means, how they are opened, and the lines of nccl-tests and training frameworks in them.
 
 Whether a file is a log of NCCL or an export of nsys, its first bytes tell: its name proves neither.
+
+The results that nccl-tests prints between NCCL's own lines: size, times and rates, out of place and in place.
+
+The lines in which training frameworks report an iteration: NeMo, Megatron-LM, PyTorch Lightning, DeepSpeed.
 """
 
 from __future__ import annotations
@@ -13,10 +17,12 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from io import BufferedReader
+from math import isfinite
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from nsystui.base.errors import ExportError
 from nsystui.base.inputs import opened
@@ -174,3 +180,134 @@ def _has_lines(name: str) -> bool:
     except ExportError:
         return False
     return False
+
+
+_HEADER = b"#wrong"
+_RESULT_LINE = re.compile(rb"^[ \t]+[0-9][^\n]*", re.MULTILINE)
+_SIZE = re.compile(rb"[ \t]+([0-9]{1,15})[ \t]+[0-9]+[ \t]+[a-z]\w*[ \t]+[a-z]+[ \t]+-?[0-9]+")
+_RATE = rb"[ \t]+([0-9]{1,9}\.[0-9]+)"
+_TIME = re.compile(rb"[ \t]+([0-9]{1,12}(?:\.[0-9]+)?)" + _RATE + _RATE + rb"[ \t]+(N/A|[0-9]{1,18})")
+
+
+class Measured(NamedTuple):
+    """One measurement: ns for one call, algorithm and bus bandwidth in bytes per second, as they are printed.
+
+    ``wrong``: how many results were, ``None`` where they were not checked.
+    """
+
+    time: float
+    algbw: float
+    busbw: float
+    wrong: int | None = None
+
+
+class Reported(NamedTuple):
+    """What nccl-tests measured of one size: bytes as it counts them."""
+
+    size: int
+    out_of_place: Measured
+    in_place: Measured
+
+
+class ResultReader:
+    """Collects the results from a log's lines, some at a time.
+
+    NCCL's own lines may stand between the size and the times of a result, glued to them.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Reported] = []
+        self._has_header = False
+        self._size: int | None = None
+        self._times: list[Measured] = []
+
+    def take(self, block: bytes) -> None:
+        """Reads whole lines."""
+        self._has_header = self._has_header or _HEADER in block
+        if self._has_header:
+            for line in _RESULT_LINE.findall(block):
+                self._take_line(line)
+
+    def _take_line(self, line: bytes) -> None:
+        head, place = _SIZE.match(line), 0
+        if head is not None:
+            self._size, self._times, place = int(head[1]), [], head.end()
+        while self._size is not None and (found := _TIME.match(line, place)):
+            place = found.end()
+            wrong = None if found[4] == b"N/A" else int(found[4])
+            self._times.append(Measured(1e3 * float(found[1]), 1e9 * float(found[2]), 1e9 * float(found[3]), wrong))
+            if len(self._times) == 2:
+                self.found.append(Reported(self._size, *self._times))
+                self._size = None
+
+
+STEP_WORDS = (
+    b"Training epoch",
+    b"elapsed time per iteration",
+    b"Epoch ",
+    b"iter time (s)",
+    b"global_step=",
+    b", skipped=",
+)
+"""A line that reports an iteration has one of these."""
+
+# Epoch and iteration, as NeMo, Lightning's progress bar, Megatron-LM and DeepSpeed (three lines) print them.
+_STEP = re.compile(
+    rb"Training epoch\s+(\d{1,18}),\s*iteration\s+(\d{1,18})/"
+    rb"|\bEpoch (\d{1,18}):[^|\r\n]{0,40}\|[^|\r\n]{0,400}\| *(\d{1,18})/[\d?]{1,18} \["
+    rb"|()\biteration {1,20}(\d{1,18})/ {0,20}\d{1,18} \|(?=.{0,200}elapsed time per iteration)"
+    rb"|()\bsteps: (\d{1,18}) (?=loss: \S{1,30} iter time \(s\): )"
+    rb"|()\bepoch=\d{1,18}/micro_step=\d{1,18}/global_step=(\d{1,18}),"
+    rb"|()\bstep=(\d{1,18}), skipped=\d"
+)
+_NUMBER = rb"\s*[:=]?\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)(?![\w.])"
+_SECONDS = re.compile(rb"(?:train_step_timing in s|iter time \(s\))" + _NUMBER)
+_MILLISECONDS = re.compile(rb"elapsed time per iteration \(ms\)" + _NUMBER)
+_TFLOPS = re.compile(rb"(?:TFLOPS_per_GPU|TFLOP/s/GPU\)|TFLOPs)" + _NUMBER)
+_LOSS = re.compile(rb"(?<![\w])(?:lm loss|reduced_train_loss|train_loss(?:_step)?|loss)" + _NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """One iteration as its line reports it.
+
+    ``step_time`` in seconds, ``tflops`` in 10¹² FLOP/s for one GPU. ``None`` is what the line does not print.
+    """
+
+    epoch: int | None
+    iteration: int
+    step_time: float | None = None
+    tflops: float | None = None
+    loss: float | None = None
+
+
+def steps_in(line: bytes) -> list[TrainingStep]:
+    """The iterations that a line reports: one, or several where their line ends were lost.
+
+    The rates of progress bars (``2.20it/s``) are means since the start, and so no step times.
+    """
+    found = list(_STEP.finditer(line))
+    ends = [*(step.start() for step in found), len(line)][1:]
+    return [_step(line, step, end) for step, end in zip(found, ends, strict=True)]
+
+
+def _step(line: bytes, step: re.Match[bytes], end: int) -> TrainingStep:
+    epoch, iteration = [group for group in step.groups() if group is not None]
+
+    def value(pattern: re.Pattern[bytes]) -> float | None:
+        return _number(pattern.search(line, step.end(), end))
+
+    seconds, milliseconds = value(_SECONDS), value(_MILLISECONDS)
+    if seconds is None and milliseconds is not None:
+        seconds = milliseconds / 1000.0
+    return TrainingStep(int(epoch) if epoch else None, int(iteration), seconds, value(_TFLOPS), value(_LOSS))
+
+
+def _number(found: re.Match[bytes] | None) -> float | None:
+    if found is None:
+        return None
+    try:
+        number = float(found[1])
+    except ValueError:  # dots and digits, but no number
+        return None
+    return number if isfinite(number) else None

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from nsystui.base.text import whole_number
-from nsystui.exports.nccl_log.nccl_tests import Reported, ResultReader
+from nsystui.exports.nccl_log.files import STEP_WORDS, Reported, ResultReader, TrainingStep, steps_in
 from nsystui.exports.nccl_log.topology import Thread, TopologyLine, thread_of, topology_in
-from nsystui.exports.nccl_log.training import STEP_WORDS, TrainingStep, steps_in
 
 _DATATYPES: tuple[tuple[str, int], ...] = (
     ("int8", 1),

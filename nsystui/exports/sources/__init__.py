@@ -11,9 +11,8 @@ from dataclasses import replace
 from nsystui.exports.canonical import BY_NAME
 from nsystui.exports.schema import NO_INTEGER, Schema
 from nsystui.exports.sources import gpu, host, network
-from nsystui.exports.sources.base import REASONS, Source, Transform, times_of
+from nsystui.exports.sources.base import REASONS, Lookup, Source, Transform, lookups, times_of
 from nsystui.exports.sources.host import nccl_condition
-from nsystui.exports.sources.lookups import Lookup, lookups
 
 __all__ = [
     "NO_INTEGER",

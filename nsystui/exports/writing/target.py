@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
 
-from nsystui.exports.identifiers import process_id
+from nsystui.exports.metadata import process_id
 from nsystui.exports.writing.sink import TableSink
 
 VIRTUAL_MACHINE: Final = 1

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.question import STEP_RANGE, Option, Question, Titled, Values, chosen_tables
+from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Titled, Values, chosen_tables
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.efficiency.device import Useful
-    from nsystui.questions.efficiency.factors import Sized
     from nsystui.questions.efficiency.mfu import MfuRequest
-    from nsystui.questions.job import Job
+    from nsystui.questions.efficiency.result import Sized
+    from nsystui.questions.job.job import Job
 
 TABLES = {
     "breakdown": "Breakdown: parts of each GPU's time, which add up to 100 %",
@@ -85,8 +85,7 @@ def _baseline_flags(values: Values) -> Values | None:
 
 
 def _compare(job: Job, selection: Selection, options: _Options) -> _Options:
-    from nsystui.questions.efficiency.factors import Sized
-    from nsystui.questions.efficiency.result import efficiency, steps_in
+    from nsystui.questions.efficiency.result import Sized, efficiency, steps_in
 
     found = efficiency(job, selection, options.useful)
     return options._replace(baseline=Sized(found.device, steps_in(job, found, options.step_range)))
@@ -101,8 +100,7 @@ def _tables(job: Job, selection: Selection, options: _Options) -> list[Titled]:
     from dataclasses import replace
 
     from nsystui.questions.efficiency import tables
-    from nsystui.questions.efficiency.factors import Scaling, Sized, scalability
-    from nsystui.questions.efficiency.result import efficiency, mfu_of, steps_in
+    from nsystui.questions.efficiency.result import Scaling, Sized, efficiency, mfu_of, scalability, steps_in
 
     found = efficiency(job, selection, options.useful)
     scaled = None

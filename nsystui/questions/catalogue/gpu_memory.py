@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.question import OVER_TIME, Option, Question, View, read_bins
+from nsystui.questions.queries.question import OVER_TIME, Option, Question, View, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
 
 
 def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.gpu_allocations import allocation_table
-    from nsystui.questions.gpu_memory import memory_over_time, memory_table, pool_table
+    from nsystui.questions.memory.gpu_allocations import allocation_table
+    from nsystui.questions.memory.gpu_memory import memory_over_time, memory_table, pool_table
 
     if options["over_time"]:
         return memory_over_time(job, selection, options["bins"])
@@ -26,8 +26,8 @@ def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
 
 def _draw(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
     """The curve, whichever table is asked for."""
-    from nsystui.questions.drawings import memory_lanes
-    from nsystui.questions.gpu_memory import memory_over_time
+    from nsystui.questions.memory.gpu_memory import memory_over_time
+    from nsystui.questions.report.drawings import memory_lanes
 
     return memory_lanes(memory_over_time(job, selection, options["bins"]), options["bins"])
 

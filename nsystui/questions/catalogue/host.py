@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import STEP_RANGE, Option, Question, Values, View
+from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
 
 
 def _ask_threads(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:

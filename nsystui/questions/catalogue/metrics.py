@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.question import OVER_TIME, Option, Question, View, read_bins
+from nsystui.questions.queries.question import OVER_TIME, Option, Question, View, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
 
 _SUBJECTS = ("kernel", "launch", "range", "step", "collective")
 
 
 def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.gpu.metric_tables import metric_means, metric_statistics, metrics_over_time
+    from nsystui.questions.counters.metric_tables import metric_means, metric_statistics, metrics_over_time
 
     if options["over_time"]:
         return metrics_over_time(job, selection, options["bins"])
@@ -25,8 +25,8 @@ def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
 
 def _draw(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
     """Over time, whichever table is asked for."""
-    from nsystui.questions.drawings import metric_lanes
-    from nsystui.questions.gpu.metric_tables import metrics_over_time
+    from nsystui.questions.counters.metric_tables import metrics_over_time
+    from nsystui.questions.report.drawings import metric_lanes
 
     return metric_lanes(metrics_over_time(job, selection, options["bins"]), options["bins"])
 

@@ -6,13 +6,13 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import STEP_RANGE, Option, Question, Values, View
+from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.questions.nccl.grouping import By
 
 
@@ -95,7 +95,7 @@ def _ask(job: Job, selection: Selection, options: _Options) -> Answer:
 def _draw(job: Job, selection: Selection, options: _Options) -> Shapes | None:
     """The histogram of ``--durations``, else the bandwidth over the message size."""
     from nsystui.base.answer import TableAnswer
-    from nsystui.questions.drawings import bandwidth_curves, duration_bars
+    from nsystui.questions.report.drawings import bandwidth_curves, duration_bars
 
     values = options.values
     if values["durations"]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import COMPARISON, Option, Question, Row, Values, in_module
+from nsystui.questions.queries.question import COMPARISON, Option, Question, Row, Values, in_module
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.questions.recipes.recipe import Options
 
 FAMILY = "recipe"
@@ -39,7 +39,7 @@ _LEAST_BINS, _MOST_BINS = 1, 1_000_000
 
 def _options(values: Values) -> Options:
     """Raises UsageError for a value that makes no sense."""
-    from nsystui.questions.kernels import Names
+    from nsystui.questions.kernels.summary import Names
     from nsystui.questions.recipes.recipe import MILLISECOND, Options
 
     given = {name: value for name, value in values.items() if value is not None}

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.text import whole_number
-from nsystui.questions.question import Option, Question, Row, Values, View, in_module
+from nsystui.questions.queries.question import Option, Question, Row, Values, View, in_module
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.questions.stats.report import Options
 
 FAMILY = "stats"
@@ -58,7 +58,7 @@ _OF_REPORTS = frozenset(
 
 
 def _options(values: Values) -> Options:
-    from nsystui.questions.kernels import Names
+    from nsystui.questions.kernels.summary import Names
     from nsystui.questions.stats.report import Options
 
     given: dict[str, Any] = {key: value for key, value in values.items() if value is not None and value is not False}

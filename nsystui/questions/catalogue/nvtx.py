@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.question import Option, Question, View
+from nsystui.questions.queries.question import Option, Question, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
 
 
 def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.question import OVER_TIME, STEP_RANGE, Drawing, Option, Question, Values, View, read_bins
+from nsystui.questions.queries.question import OVER_TIME, STEP_RANGE, Drawing, Option, Question, Values, View, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job
-    from nsystui.questions.question import Expected
+    from nsystui.questions.job.job import Job
+    from nsystui.questions.queries.question import Expected
 
 
 def _gpu_columns(values: Values) -> Expected:
@@ -27,32 +27,32 @@ def _ask_gpu(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
     busy, window = job.busy(selection), job.extent(selection)
     if not options["over_time"]:
         return utilisation_table(busy, window)
-    from nsystui.questions.gpu.metric_tables import with_metrics
+    from nsystui.questions.counters.metric_tables import with_metrics
 
     return with_metrics(utilisation_over_time(busy, window, options["bins"]), job, selection, options["bins"])
 
 
 def _ask_budget(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.idle_causes import budget_with_causes
+    from nsystui.questions.host.time_budget import budget_with_causes
 
     return budget_with_causes(job, selection, options["step_range"])
 
 
 def _draw_gpu(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
-    from nsystui.questions.drawings import utilisation_lanes
+    from nsystui.questions.report.drawings import utilisation_lanes
 
     return utilisation_lanes(job, selection, options["bins"] if options["over_time"] else None)
 
 
 def _draw_budget(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
-    from nsystui.questions.drawings import device_bars
-    from nsystui.questions.time_budget import device_budgets
+    from nsystui.questions.host.time_budget import device_budgets
+    from nsystui.questions.report.drawings import device_bars
 
     return device_bars(device_budgets(job, selection, options["step_range"]))
 
 
 def _timeline_shapes(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
-    from nsystui.questions.drawings import LANE_COLUMNS, timeline_lanes
+    from nsystui.questions.report.drawings import LANE_COLUMNS, timeline_lanes
     from nsystui.questions.timeline.picture import pictures_of
 
     pictures, _ = pictures_of(job, selection, options["width"] or LANE_COLUMNS, options["all_lanes"])
@@ -78,14 +78,14 @@ def _draw_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> D
 
 
 def _ask_network(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.network import network_by_collective, network_table
+    from nsystui.questions.counters.network import network_by_collective, network_table
 
     return (network_by_collective if options["by"] == "collective" else network_table)(job, selection)
 
 
 def _ask_events(job: Job, selection: Selection, kinds: Any) -> Answer:
     from nsystui.questions.events.listing import EventList
-    from nsystui.questions.events.named import SmartNamed
+    from nsystui.questions.queries.paged import SmartNamed
 
     return SmartNamed(EventList.build(job.session, selection, job.ranks, kinds), job.smart_names())
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.question import STEP_RANGE, Option, Question, Values, View
+from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job
-    from nsystui.questions.question import Expected
+    from nsystui.questions.job.job import Job
+    from nsystui.questions.queries.question import Expected
 
 
 def _overview_columns(values: Values) -> Expected:
     from nsystui.questions.gpu.utilisation import columns_read
-    from nsystui.questions.overview import TALLIED
+    from nsystui.questions.ranks.overview import TALLIED
 
     return columns_read(of_streams=bool(values["streams"])), TALLIED
 
 
 def _ask_overview(job: Job, selection: Selection, _: object) -> Answer:
-    from nsystui.questions.overview import task_table
+    from nsystui.questions.ranks.overview import task_table
 
     return task_table(job.session, selection, job.ranks, job.busy(selection))
 
@@ -38,8 +38,8 @@ def _ask_ranks(job: Job, selection: Selection, options: dict[str, Any]) -> Answe
 
 
 def _ask_steps(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.queries.tasks import selected_ranks
     from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
-    from nsystui.questions.tasks import selected_ranks
 
     steps = job.steps(options["step_range"])
     chosen = selected_ranks(job.ranks, selection)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.question import STEP_RANGE, Ask, Option, Question, Values, View
+from nsystui.questions.queries.question import STEP_RANGE, Ask, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.exports.ncu_csv import NcuLaunch
-    from nsystui.questions.job import Job
-    from nsystui.questions.kernels import GroupBy, Names
+    from nsystui.questions.job.job import Job
+    from nsystui.questions.kernels.summary import GroupBy, Names
 
 
 class _Kernels(NamedTuple):
@@ -24,7 +24,7 @@ class _Kernels(NamedTuple):
 
 
 def _read_kernels(values: Values) -> _Kernels:
-    from nsystui.questions.kernels import Names, family_or_precision, group_by_of
+    from nsystui.questions.kernels.summary import Names, family_or_precision, group_by_of
 
     only = family_or_precision(values["only"]) if values["only"] else ""
     groups = group_by_of(values["by"])
@@ -38,7 +38,7 @@ def _read_ncu(files: list[str], groups: tuple[GroupBy, ...], instances: str | No
 
     from nsystui.base.errors import UsageError
     from nsystui.exports.ncu_csv import read_ncu_csv
-    from nsystui.questions.kernels import GroupBy
+    from nsystui.questions.kernels.summary import GroupBy
 
     if instances or any(group is not GroupBy.SHAPE for group in groups):
         raise UsageError("--ncu goes with the kernels by name, or with --by shape: ncu tells neither rank nor stream")
@@ -47,7 +47,7 @@ def _read_ncu(files: list[str], groups: tuple[GroupBy, ...], instances: str | No
 
 
 def _ask_kernels(job: Job, selection: Selection, options: _Kernels) -> Answer:
-    from nsystui.questions.kernels import GroupBy, kernel_instances, kernel_summary
+    from nsystui.questions.kernels.summary import GroupBy, kernel_instances, kernel_summary
 
     if options.instances:
         return kernel_instances(job.session, selection, options.instances, options.names, job.ranks)
@@ -59,12 +59,12 @@ def _ask_kernels(job: Job, selection: Selection, options: _Kernels) -> Answer:
         "only": options.only,
     }
     if GroupBy.STEP in options.groups:
-        from nsystui.questions.kernels_in_steps import kernels_in_steps
+        from nsystui.questions.steps.kernels_in_steps import kernels_in_steps
 
         return kernels_in_steps(job, selection, job.steps(options.step_range), **wanted)
     answer = kernel_summary(job.session, selection, **wanted)
     if options.ncu:
-        from nsystui.questions.ncu_metrics import with_ncu
+        from nsystui.questions.kernels.ncu_metrics import with_ncu
 
         return with_ncu(answer, job.session, options.names, options.ncu, GroupBy.SHAPE in options.groups)
     return answer
@@ -74,7 +74,7 @@ def _work(name: str) -> Ask:
     """The summary of the work of that name (see `nsystui.questions.work`), or its single operations or calls."""
 
     def ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
-        from nsystui.questions.activities import LIBRARIES, WORKS, memory_sizes, work_instances, work_summary
+        from nsystui.questions.kernels.activities import LIBRARIES, WORKS, memory_sizes, work_instances, work_summary
 
         work = WORKS.get(name, LIBRARIES)
         if options["instances"]:

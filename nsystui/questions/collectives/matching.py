@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.derived import of_each_report, runs_of
 from nsystui.questions.nccl.names import collective_of_kernel
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.units import by_name
+from nsystui.questions.queries.derived import of_each_report, runs_of
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of

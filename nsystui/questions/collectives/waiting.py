@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import COLLECTIVE, START, Column, Unit
+from nsystui.base.answer import COLLECTIVE, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.collectives.matching import UNKNOWN, MatchedCollectives, Matching, Matrix, Member
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,17 +12,27 @@ from itertools import pairwise
 
 import numpy as np
 
-from nsystui.base.answer import Row, Value
-from nsystui.base.columns import FILES_ONLY, Column, Unit
+from nsystui.base.answer import FILES_ONLY, Column, Row, Unit, Value
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Window
 from nsystui.base.units import format_value
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared, minus, ratio
 from nsystui.questions.compare.side import Basis, Side, both
 from nsystui.questions.host.calltree import HOT, LEAST, CallTree, call_trees
-from nsystui.questions.host.functions import FULL_NAME, KERNEL_MODE, MODULE, Group, counts, grouped, mode_of
+from nsystui.questions.host.functions import (
+    FULL_NAME,
+    KERNEL_MODE,
+    MODULE,
+    Group,
+    Samples,
+    counts,
+    grouped,
+    mode_of,
+    samples_of_job,
+    samples_words,
+    sampling_notes,
+)
 from nsystui.questions.host.naming import named_threads
-from nsystui.questions.host.samples import Samples, samples_of_job, samples_words, sampling_notes
 from nsystui.questions.host.segments import RUNNING, scheduling_of
 from nsystui.questions.host.stacks import Function, Numbers
 from nsystui.store import tables

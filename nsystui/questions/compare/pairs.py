@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nsystui.base.answer import Row, TableAnswer, Value
-from nsystui.base.columns import FILES_ONLY, Column, Unit
+from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
 from nsystui.questions.compare.side import Basis
 
 NEW, GONE, BOTH = "new", "gone", "both"

@@ -10,11 +10,11 @@ from itertools import chain
 from nsystui.base.answer import TableAnswer
 from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
 from nsystui.questions.nvtx.loading import has_launches
-from nsystui.questions.overview import job_facts
-from nsystui.questions.tasks import RankedTask, selected_ranks
-from nsystui.questions.time_window import extent, selected_reports, shares_clock
+from nsystui.questions.queries.tasks import RankedTask, selected_ranks
+from nsystui.questions.queries.time_window import extent, selected_reports, shares_clock
+from nsystui.questions.ranks.overview import job_facts
 from nsystui.store import tables
 from nsystui.store.report import Report
 

@@ -8,8 +8,7 @@ from math import inf
 from statistics import fmean
 from typing import TypeVar
 
-from nsystui.base.answer import Row, TableAnswer, Value
-from nsystui.base.columns import FILES_ONLY, Column, Unit
+from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.units import align_decimal, format_value
 from nsystui.questions.compare.host import call_tree, functions
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared
@@ -18,13 +17,13 @@ from nsystui.questions.compare.tables import STEP, families, graph_time, kernels
 from nsystui.questions.compare.verdict import CHANGED, By, Verdict, verdict
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS
 from nsystui.questions.host.naming import worker_processes
-from nsystui.questions.host_copies import PAGEABLE, host_copies
-from nsystui.questions.kernels import GroupBy, Names
-from nsystui.questions.kernels_in_steps import kernels_in_steps
+from nsystui.questions.kernels.summary import GroupBy, Names
+from nsystui.questions.memory.host_copies import PAGEABLE, host_copies
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.nccl.summary import KERNEL
-from nsystui.questions.overview import task_table
-from nsystui.questions.time_window import extents
+from nsystui.questions.queries.time_window import extents
+from nsystui.questions.ranks.overview import task_table
+from nsystui.questions.steps.kernels_in_steps import kernels_in_steps
 from nsystui.store import tables
 
 

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer, Value
-from nsystui.base.columns import NAME, Column, Unit
+from nsystui.base.answer import NAME, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.kernel_families import family_of
-from nsystui.questions.activities import MEMORY, memory_sizes, work_summary
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.algebra.statistics import frame_groups
 from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, compared
 from nsystui.questions.compare.side import Basis, Side, both
-from nsystui.questions.conditions import duration, where
-from nsystui.questions.kernels import GroupBy, Names, kernel_summary
+from nsystui.questions.kernels.activities import MEMORY, memory_sizes, work_summary
+from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.nvtx.paths import numbered, template
+from nsystui.questions.queries.conditions import duration, where
+from nsystui.questions.queries.statistics import frame_groups
 from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.store import tables
 

@@ -20,16 +20,15 @@ from operator import mul
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Value
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Unit, Value
 from nsystui.base.selection import Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.compare.pairs import BOTH, Compared
 from nsystui.questions.compare.side import Side, smart_names_of
-from nsystui.questions.conditions import where
+from nsystui.questions.host.time_budget import Budget, device_budgets, in_sum
 from nsystui.questions.nccl.names import is_nccl_kernel
+from nsystui.questions.queries.conditions import where
 from nsystui.questions.ranks.steps import StepTimes, step_times
-from nsystui.questions.time_budget import Budget, device_budgets, in_sum
 from nsystui.store import tables
 
 CHANGED = 5.0

@@ -39,10 +39,10 @@ from nsystui.questions.algebra.interval_blocks import (
     put_blocks,
 )
 from nsystui.questions.algebra.intervals import subtract
-from nsystui.questions.derived import of_each_report
 from nsystui.questions.efficiency.device import ratio
-from nsystui.questions.mpi import is_mpi_range
-from nsystui.questions.tasks import RankedTask, selected_ranks
+from nsystui.questions.queries.derived import of_each_report
+from nsystui.questions.queries.mpi import is_mpi_range
+from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session

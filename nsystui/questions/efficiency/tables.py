@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import DEVICE, FILES_ONLY, HOST, PID, RANK, Column, Unit
+from nsystui.base.answer import DEVICE, FILES_ONLY, HOST, PID, RANK, Column, Row, TableAnswer, Unit
 from nsystui.questions.efficiency.device import Useful
-from nsystui.questions.efficiency.factors import Factor, Scalability, device_factors, host_factors
 from nsystui.questions.efficiency.mfu import Mfu
-from nsystui.questions.efficiency.result import Efficiency
+from nsystui.questions.efficiency.result import Efficiency, Factor, Scalability, device_factors, host_factors
 from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals, total
 
 EVERYTHING = "all"

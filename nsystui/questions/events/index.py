@@ -13,11 +13,11 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
-from nsystui.questions.conditions import Condition, by_report, job_start
-from nsystui.questions.derived import of_each_report
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind, events_query
-from nsystui.questions.events.time_index import Counts, TimeIndex
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.queries.conditions import Condition, by_report, job_start
+from nsystui.questions.queries.derived import of_each_report
+from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.time_index import Counts, TimeIndex
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 

@@ -40,7 +40,7 @@ from nsystui.questions.algebra.interval_blocks import (
     slices,
 )
 from nsystui.questions.algebra.intervals import Intervals, Times, covered_per_bin, intersect, merge, subtract, union
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -380,7 +380,7 @@ def _merged(
     if places and session.count(table):
         import sqlalchemy as sa
 
-        from nsystui.questions.conditions import given, where
+        from nsystui.questions.queries.conditions import given, where
         from nsystui.store import tables
 
         rows = tables.of(table)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.conditions import Condition, of_tasks, where
-from nsystui.questions.derived import rows_by_report
+from nsystui.questions.queries.conditions import Condition, of_tasks, where
+from nsystui.questions.queries.derived import rows_by_report
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.algebra.intervals import Intervals, merge, union
-from nsystui.questions.conditions import Condition, job_end, job_start, where
-from nsystui.questions.data_notes import absent_note
+from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
+from nsystui.questions.queries.data_notes import absent_note
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
+from nsystui.base.answer import DEVICE, RANK, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers, which_of
 from nsystui.exports import canonical
-from nsystui.exports.identifiers import pid_of
+from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.interval_blocks import combined
 from nsystui.questions.algebra.intervals import merge
-from nsystui.questions.data_notes import recording_advice
-from nsystui.questions.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.gpu.device_time import (
     DEVICE_KEYS,
     NOTHING,
@@ -37,8 +34,10 @@ from nsystui.questions.gpu.device_time import (
     shifted,
     to_arrays,
 )
-from nsystui.questions.tasks import GPU_TABLES, RankedTask, used_devices
-from nsystui.questions.time_window import edges_of, recorded, selected_reports, shares_clock
+from nsystui.questions.queries.data_notes import recording_advice
+from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
+from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
+from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 

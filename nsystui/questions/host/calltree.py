@@ -13,8 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import FILES_ONLY, Column, Unit
+from nsystui.base.answer import FILES_ONLY, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection
 from nsystui.questions.host.functions import (
@@ -24,13 +23,15 @@ from nsystui.questions.host.functions import (
     NO_FUNCTION,
     PATH,
     Group,
+    Samples,
     chosen_threads,
     grouped,
     mode_of,
+    samples_of_job,
+    sampling_notes,
 )
-from nsystui.questions.host.samples import Samples, samples_of_job, sampling_notes
 from nsystui.questions.host.stacks import Function, Numbers, StackTree
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,12 +30,9 @@ import sqlalchemy as sa
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
-from nsystui.questions.conditions import is_launched_by, of_tasks
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host.files import Files, files_of
-from nsystui.questions.host.gil import Gil, gil_of
+from nsystui.questions.host.functions import Samples, ThreadSamples, samples_of
 from nsystui.questions.host.naming import WORKER, HostThread, named_threads, workers_by_rank
-from nsystui.questions.host.samples import Samples, ThreadSamples, samples_of
 from nsystui.questions.host.segments import (
     BLOCKED,
     FAR,
@@ -44,20 +41,23 @@ from nsystui.questions.host.segments import (
     RUNNABLE,
     RUNNING,
     Calls,
+    Gil,
     Scheduling,
     Segments,
     Thread,
     calls_of,
+    gil_of,
     one_after_the_other,
     pairs,
     scheduling_of,
 )
-from nsystui.questions.host.stacks import OS_CALL, PYTHON, Function, Numbers, StackTree, stacks_of
-from nsystui.questions.job import Job
-from nsystui.questions.mpi import DOMAIN, has_mpi, mpi_rows
+from nsystui.questions.host.stacks import OS_CALL, PYTHON, Files, Function, Numbers, StackTree, files_of, stacks_of
+from nsystui.questions.job.job import Job
 from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
-from nsystui.questions.tasks import GPU_TABLES
+from nsystui.questions.queries.conditions import is_launched_by, of_tasks
+from nsystui.questions.queries.mpi import DOMAIN, has_mpi, mpi_rows
+from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.store import tables
 from nsystui.store.session import Session
 

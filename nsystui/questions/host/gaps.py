@@ -2,6 +2,8 @@
 
 See docs/numbers.md#gaps. The parts are those of the budget: start-up before the steady state, the tail after the last
 operation, gaps in between.
+
+What the thread that launched an operation did while its GPU was idle before it, in words.
 """
 
 from __future__ import annotations
@@ -11,21 +13,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import sqlalchemy as sa
 
-from nsystui.base.answer import Record, Row, TableAnswer
-from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
+from nsystui.base.answer import DEVICE, RANK, START, Column, Record, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect
-from nsystui.questions.data_notes import missing_note
-from nsystui.questions.host.causes import Attribution, Cause, IdleSpan, attribute, folded, over_ranks, shown_times
-from nsystui.questions.host.functions import Group, function_counts, function_words, top_function
+from nsystui.questions.host.causes import (
+    ALLOCATING,
+    COPYING,
+    IN_MPI,
+    IN_OS,
+    LAUNCHING,
+    NOTHING,
+    OTHER_CALLS,
+    RUNNING_CODE,
+    SYNCHRONISING,
+    WAITING,
+    Attribution,
+    Cause,
+    IdleSpan,
+    attribute,
+    folded,
+    over_ranks,
+    shown_times,
+)
+from nsystui.questions.host.functions import Group, function_counts, function_words, samples_of_job, top_function
+from nsystui.questions.host.host_work import Span, host_work
 from nsystui.questions.host.naming import named_threads, workers_by_rank
-from nsystui.questions.host.samples import samples_of_job
-from nsystui.questions.host_work import Span, host_work
-from nsystui.questions.job import Job
-from nsystui.questions.time_budget import LONG_GAP, device_budgets
-from nsystui.questions.time_window import extents
+from nsystui.questions.host.time_budget import LONG_GAP, device_budgets
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.tasks import GPU_TABLES
+from nsystui.questions.queries.time_window import extents, report_at
 from nsystui.store import tables
 
 PARTS = STARTUP, GAP, TAIL = ("start-up", "gap", "tail")
@@ -289,3 +309,60 @@ def samples_in_gaps(job: Job, selection: Selection) -> str:
         f"of {total:,} CPU samples in gaps of {LONG_GAP // 1_000_000} ms or more, {count:,} are of "
         f"{words}{of_rank}{where}"
     )
+
+
+LEAST = 10_000
+"""The shortest idle time before an operation that is looked into, ns: in less a thread does nothing but launch."""
+_MOST = 3
+_LEAST_SHARE = 0.05
+_CALLS = (SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_MPI, IN_OS)
+
+
+def before_launch(job: Job, task: Task, device: int, start: int) -> str:
+    """The causes of the idle time before an operation that began at ``start`` (job time); empty of none, or little.
+
+    ``the GPU was idle for 12.30 ms before: 61 % running direct_copy_kernel, 30 % in poll``
+    """
+    end = _end_before(job, task, device, start)
+    if end is None or start - end < LEAST:
+        return ""
+    length = format_value(Unit.DURATION, start - end)
+    return f"the GPU was idle for {length} before: {causes_in(job, task, device, end, start)}"
+
+
+def causes_in(job: Job, task: Task, device: int, start: int, end: int) -> str:
+    """The largest causes of idle time of a GPU, ``61 % running direct_copy_kernel, 30 % in poll``."""
+    found = shown_times(attribute(job, [IdleSpan(task, device, start, end)]).of_span(0))
+    length = end - start
+    ordered = sorted(found, key=lambda cause: (-found[cause], cause.words))
+    shown = [cause for cause in ordered if found[cause] >= _LEAST_SHARE * length][:_MOST]
+    return ", ".join(f"{100 * found[cause] / length:.0f} % {_words(cause)}" for cause in shown)
+
+
+def _words(cause: Cause) -> str:
+    if cause.kind == NOTHING:
+        return "not recorded"
+    if cause.kind == RUNNING_CODE:
+        return f"running {cause.words}"
+    if cause.kind == WAITING:
+        return f"waiting for {cause.words}"
+    return f"in {cause.words}" if cause.kind in _CALLS else cause.words
+
+
+def _end_before(job: Job, task: Task, device: int, start: int) -> int | None:
+    """When the last of the operations was over that began before ``start``; ``None`` where there is none."""
+    session = job.session.part([task.report])
+    local = start - report_at(job.session, task.report).clock_offset
+    ends = []
+    for table in map(tables.of, GPU_TABLES):
+        columns = table.c
+        if session.count(table):
+            query = sa.select(sa.func.max(columns.end)).where(
+                columns.report == task.report,
+                columns.process == task.process,
+                columns.device == device,
+                columns.start < local,
+            )
+            ends.append(session.scalar(query))
+    known = [int(end) for end in ends if end is not None]
+    return max(known) + start - local if known else None

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from nsystui.base.selection import Task
-from nsystui.exports.identifiers import pid_of, process_of, tid_of
+from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.host.segments import Thread
-from nsystui.questions.job import Job
-from nsystui.questions.tasks import process_names
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.tasks import process_names
 from nsystui.store import tables
 from nsystui.store.session import Session
 

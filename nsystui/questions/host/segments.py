@@ -1,4 +1,7 @@
-"""Stretches of time on threads that have no moment in common, each with a label: calls, scheduling, samples."""
+"""Stretches of time on threads that have no moment in common, each with a label: calls, scheduling, samples.
+
+When threads hold Python's GIL and wait for it: NVTX ranges of nsys's own (docs/exports.md#python).
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task
-from nsystui.questions.algebra.groups import numbered
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
-from nsystui.questions.conditions import where
+from nsystui.questions.queries.conditions import where
+from nsystui.questions.queries.statistics import numbered
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -231,3 +234,34 @@ def scheduling_of(session: Session, selection: Selection) -> Scheduling:
             switches[thread] = moment[~came]
             moves[thread] = moment[1:][came[1:] & (place[1:] != place[:-1])]
     return Scheduling(threads, cpus, places, switches, moves)
+
+
+DOMAIN = "GIL Trace"
+RECORD = "record with `nsys profile --trace=cuda,nvtx,osrt,python-gil`"
+_HELD, _WAITED = "Holding GIL", "Waiting for GIL"
+
+
+@dataclass(frozen=True)
+class Gil:
+    """When each thread holds the GIL of its process, and when it waits for it, job time."""
+
+    held: Mapping[Thread, Intervals] = field(default_factory=dict)
+    waited: Mapping[Thread, Intervals] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.held or self.waited)
+
+
+def gil_of(session: Session, selection: Selection, spans: Sequence[tuple[Task, int, int]] | None = None) -> Gil:
+    """The GIL in a selection, with ``spans`` of tasks as in `calls_of`; empty where it is not recorded."""
+    table = tables.nvtx_ranges
+    if not session.count(table):
+        return Gil()
+    # The row that names the domain may be missing.
+    is_own = sa.or_(table.c.domain == DOMAIN, table.c.domain.is_(None)), table.c.name.in_((_HELD, _WAITED))
+    found = calls_of(session, sa.select(table).where(*is_own).subquery("gil"), selection, spans)
+    parts: dict[str, dict[Thread, Intervals]] = {_HELD: {}, _WAITED: {}}
+    for thread, segments in found.threads.items():
+        for number, name in enumerate(found.names):
+            parts[name][thread] = segments.labelled(number)
+    return Gil(parts[_HELD], parts[_WAITED])

@@ -12,16 +12,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import PID, PROCESS_ID, RANK, REPORT_ID, TID, Column, Unit
+from nsystui.base.answer import PID, PROCESS_ID, RANK, REPORT_ID, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.identifiers import pid_of
+from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract, union
-from nsystui.questions.data_notes import missing_note
-from nsystui.questions.host.functions import Group, function_words, top_function
-from nsystui.questions.host.gil import Gil, gil_of
+from nsystui.questions.host.functions import Group, function_words, samples_of_job, top_function
 from nsystui.questions.host.naming import named_threads
-from nsystui.questions.host.samples import samples_of_job
 from nsystui.questions.host.segments import (
     BLOCKED,
     NO_SEGMENTS,
@@ -29,14 +25,17 @@ from nsystui.questions.host.segments import (
     RUNNABLE,
     RUNNING,
     Calls,
+    Gil,
     Scheduling,
     Thread,
     calls_of,
+    gil_of,
     scheduling_of,
 )
-from nsystui.questions.job import Job
-from nsystui.questions.mpi import has_mpi, mpi_rows, nvtx_reports
-from nsystui.questions.time_window import extents
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.mpi import has_mpi, mpi_rows, nvtx_reports
+from nsystui.questions.queries.time_window import extents
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -28,13 +28,16 @@ mix collectives.
 The exposed time of a kernel is its time outside of U(K) of its device (docs/nccl.md#exposed-time-of-kernels): K are the
 kernels of the same device that are not NCCL's; copies and whole CUDA graphs hide nothing. Two NCCL kernels side by side
 both count, so that a sum over them may be more than the GPU screen's |U(C) \ U(K)|, which counts every moment once.
+
+The nominal rate of the link between the GPUs of a host, by their model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +46,8 @@ from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.units import whole
-from nsystui.questions.steps import Steps
+from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.steps.times import Steps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,3 +150,38 @@ def in_steps(pairing: NcclPairing, steps: Steps) -> NcclPairing:
         step = pd.Series(numbers, index=frame.index, dtype="Int64")
         parts[name] = frame.assign(step=step.where((step >= 0) & frame[moment].notna()))
     return replace(pairing, **parts)
+
+
+class LinkRate(NamedTuple):
+    """``rate``: of one GPU in one direction, bytes/s."""
+
+    link: str
+    rate: float
+
+
+_OVER_PCIE = re.compile(r"PCIe|NVL\b", re.IGNORECASE)
+"""Cards whose NVLink bridges, if any, join them in pairs."""
+
+_NVLINK = (
+    (r"G?B[23]00", 900e9),
+    (r"GH200|H[12]00|H20", 450e9),
+    (r"H800|A800", 200e9),
+    (r"A100", 300e9),
+    (r"V100-SXM", 150e9),
+    (r"P100-SXM", 80e9),
+)
+"""NVIDIA's data sheets give the sum of both directions; this is half of it."""
+
+
+def link_rate(ranks: Sequence[RankedTask]) -> LinkRate | None:
+    """NVLink's rate, where all ranks are on one host and have GPUs of one model that is known to be joined by it.
+
+    Between hosts the network is the limit, whose rate no export tells.
+    """
+    models = {name for item in ranks for name in item.gpu_names}
+    if len(models) != 1 or len({item.host for item in ranks}) != 1:
+        return None
+    model = models.pop()
+    if _OVER_PCIE.search(model):
+        return None
+    return next((LinkRate("NVLink", rate) for names, rate in _NVLINK if re.search(rf"\b({names})", model)), None)

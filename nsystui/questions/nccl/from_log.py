@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.exports.identifiers import pid_of
+from nsystui.exports.metadata import pid_of
 from nsystui.exports.nccl_calls import reduction_name
-from nsystui.exports.nccl_log.files import open_log
+from nsystui.exports.nccl_log.files import Reported, open_log
 from nsystui.exports.nccl_log.lines import Call, Line, LogReader, Signature, datatype_name
-from nsystui.exports.nccl_log.nccl_tests import Reported
+from nsystui.questions.nccl.communicators import CallSequence, call_sequences
 from nsystui.questions.nccl.names import Reason, collective_of_api
 from nsystui.questions.nccl.units import by_name
-from nsystui.questions.nccl_log.communicators import CallSequence, call_sequences
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask
 
 if TYPE_CHECKING:
     import pandas as pd

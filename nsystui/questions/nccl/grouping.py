@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from nsystui.base.columns import COLLECTIVE, RANK, STEP, STREAM, Column, Unit
+from nsystui.base.answer import COLLECTIVE, RANK, STEP, STREAM, Column, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.questions.nccl.matching import common

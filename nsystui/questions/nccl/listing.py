@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import (
+from nsystui.base.answer import (
     COLLECTIVE,
     DEVICE,
     DURATION,
@@ -22,10 +21,11 @@ from nsystui.base.columns import (
     STEP,
     STREAM,
     Column,
+    TableAnswer,
     Unit,
 )
 from nsystui.base.selection import Selection
-from nsystui.exports.identifiers import tid_of
+from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.nccl.bandwidth import rate
 from nsystui.questions.nccl.grouping import By, is_of, selected, values_of
@@ -41,7 +41,7 @@ from nsystui.questions.nccl.summary import (
     nccl_notes,
     without_empty,
 )
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:

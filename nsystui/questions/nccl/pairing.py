@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.questions.conditions import is_launched_by, job_end, job_start
-from nsystui.questions.derived import in_runs
-from nsystui.questions.kernels import rank_of
+from nsystui.questions.kernels.summary import rank_of
 from nsystui.questions.nccl.matching import SHARED_KEYS, Found, find, place_in_group
 from nsystui.questions.nccl.names import Reason, State, collective_of_api, collective_of_kernel
 from nsystui.questions.nccl.units import (
@@ -34,7 +32,9 @@ from nsystui.questions.nccl.units import (
     roles_of,
     without_inner_calls,
 )
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start
+from nsystui.questions.queries.derived import in_runs
+from nsystui.questions.queries.tasks import RankedTask
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import COUNT, RANK, Column, Unit
+from nsystui.base.answer import COUNT, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.base.text import few
 from nsystui.base.units import format_value, size_label
-from nsystui.questions.algebra.distributions import distribution
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.bandwidth import rate
 from nsystui.questions.nccl.grouping import (
@@ -32,13 +30,14 @@ from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.summary import RANKS, WITHOUT_WAIT, nccl_notes, without_empty
 from nsystui.questions.nccl.units import NONE, Ints, first_of_each, whole
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.queries.distributions import distribution
+from nsystui.questions.queries.tasks import RankedTask
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nsystui.exports.nccl_log.nccl_tests import Reported
+    from nsystui.exports.nccl_log.files import Reported
 
 
 class SizeBin(NamedTuple):

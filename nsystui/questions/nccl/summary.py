@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import COUNT, FILES_ONLY, Column, Unit
+from nsystui.base.answer import COUNT, FILES_ONLY, Column, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, few_numbers
 from nsystui.exports import canonical
-from nsystui.questions.conditions import duration, where
-from nsystui.questions.data_notes import recording_advice
-from nsystui.questions.derived import rows_by_report
 from nsystui.questions.nccl.bandwidth import Floats, rate
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By, group_numbers, selected, shared_values, values_of
 from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
 from nsystui.questions.nccl.units import Ints, first_of_each
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.queries.conditions import duration, where
+from nsystui.questions.queries.data_notes import recording_advice
+from nsystui.questions.queries.derived import rows_by_report
+from nsystui.questions.queries.tasks import RankedTask
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from nsystui.base.errors import UsageError
 from nsystui.base.text import whole_number
+from nsystui.exports.nccl_log.files import TrainingStep
 from nsystui.exports.nccl_log.lines import Call, CommunicatorLine, Line
 from nsystui.exports.nccl_log.topology import TopologyLine
-from nsystui.exports.nccl_log.training import TrainingStep
 
 _ALWAYS = (CommunicatorLine, TopologyLine)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from nsystui.exports.nccl_log.files import Reported, TrainingStep
 from nsystui.exports.nccl_log.lines import (
     Call,
     CommunicatorLine,
@@ -23,11 +24,9 @@ from nsystui.exports.nccl_log.lines import (
     Unread,
     datatype_size,
 )
-from nsystui.exports.nccl_log.nccl_tests import Reported
 from nsystui.exports.nccl_log.topology import TopologyLine
-from nsystui.exports.nccl_log.training import TrainingStep
+from nsystui.questions.nccl.communicators import Communicators, Member
 from nsystui.questions.nccl.names import bucket_of
-from nsystui.questions.nccl_log.communicators import Communicators, Member
 from nsystui.questions.nccl_log.steps import StepCut
 from nsystui.questions.nccl_log.topology import Topology
 

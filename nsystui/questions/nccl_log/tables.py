@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import COUNT, HOST, PID, RANK, Column, Unit
+from nsystui.base.answer import COUNT, HOST, PID, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.text import few
 from nsystui.exports.nccl_log.lines import Damage, datatype_name
+from nsystui.questions.nccl.communicators import Member
 from nsystui.questions.nccl.names import BUCKETS, bucket_of
 from nsystui.questions.nccl_log import topology_tables as topology
-from nsystui.questions.nccl_log.communicators import Member
 from nsystui.questions.nccl_log.summary import Gpu, Kind, MemberCalls, Summary
 
 _OP = Column("op", header="Op", label="op")

@@ -25,7 +25,7 @@ from nsystui.exports.nccl_log.topology import (
     TreePart,
     Via,
 )
-from nsystui.questions.nccl_log.communicators import Member
+from nsystui.questions.nccl.communicators import Member
 
 _MOST_PARTS = 1_000_000
 """How many parts of topologies are kept: far more than jobs have, far less than a hostile log can make."""

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import HOST, RANK, Column, Unit
+from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.text import few
 from nsystui.exports.nccl_log.topology import ChannelCounts, Via
 from nsystui.questions.nccl_log.topology import Connected, Ring, numbers_of

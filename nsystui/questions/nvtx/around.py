@@ -15,8 +15,8 @@ from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, partners
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.nvtx.ranges import NvtxRanges
-from nsystui.questions.tasks import RankedTask
-from nsystui.questions.time_window import report_at
+from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 

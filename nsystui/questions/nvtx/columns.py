@@ -17,9 +17,9 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.nesting import NO_PARENT, tree_of
 from nsystui.questions.algebra.projection import project_parts
-from nsystui.questions.derived import in_runs
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, WHOLE, Chains, Totals, added_up, chained, narrow
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, Ints, Launches, Texts, has_launches, launch_parts, range_parts
+from nsystui.questions.queries.derived import in_runs
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import as_arrays, json_array, json_of, version_of

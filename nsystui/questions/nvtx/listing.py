@@ -7,21 +7,34 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import DEVICE, DURATION, NAME, PID, RANK, REPORT_ID, ROW_ID, START, STREAM, TID, Column, Unit
+from nsystui.base.answer import (
+    DEVICE,
+    DURATION,
+    NAME,
+    PID,
+    RANK,
+    REPORT_ID,
+    ROW_ID,
+    START,
+    STREAM,
+    TID,
+    Column,
+    TableAnswer,
+    Unit,
+)
 from nsystui.base.selection import Selection
-from nsystui.exports.identifiers import pid_column, tid_column, tid_of
-from nsystui.questions.algebra import statistics
-from nsystui.questions.conditions import duration, job_start, where
-from nsystui.questions.data_notes import missing_note
+from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, EventKind, events_query
-from nsystui.questions.events.paged import PagedAnswer
-from nsystui.questions.kernels import rank_of
+from nsystui.questions.kernels.summary import rank_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.nvtx.paths import NO_NODE
 from nsystui.questions.nvtx.tree import NvtxTree, Order
-from nsystui.questions.tasks import RankedTask
-from nsystui.questions.time_window import report_at
+from nsystui.questions.queries import statistics
+from nsystui.questions.queries.conditions import duration, job_start, where
+from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.paged import PagedAnswer
+from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 

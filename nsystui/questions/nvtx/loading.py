@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.projection import LaunchCalls
-from nsystui.questions.conditions import Condition, where
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind
-from nsystui.questions.tasks import GPU_TABLES
+from nsystui.questions.queries.conditions import Condition, where
+from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nsystui.questions.nvtx.chains import Chains, Totals, rows_by_level
 from nsystui.questions.nvtx.loading import Ints, SmallInts
 from nsystui.questions.nvtx.ranges import Lane, NvtxRanges
-from nsystui.questions.time_window import report_at
+from nsystui.questions.queries.time_window import report_at
 
 FEWEST_VARIANTS = 3
 """The minimum number of different names that are folded as numbered: ``fp16`` and ``fp32`` are two things."""

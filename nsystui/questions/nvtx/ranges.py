@@ -15,14 +15,14 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.exports.identifiers import pid_of, process_of, tid_of
+from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.nesting import NO_PARENT
-from nsystui.questions.data_notes import missing_note
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, Chains, added_up, chained, narrow, rows_by_level
 from nsystui.questions.nvtx.columns import RangeColumns, by_appearance, columns_of_each
 from nsystui.questions.nvtx.loading import LABEL, Flags, Ints, SmallInts, has_launches
-from nsystui.questions.tasks import RankedTask
-from nsystui.questions.time_window import report_at, selected_reports
+from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.time_window import report_at, selected_reports
 from nsystui.store import tables
 from nsystui.store.session import Session
 

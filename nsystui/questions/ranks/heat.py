@@ -14,14 +14,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import END, RANK, START, STEP, Column, Unit
+from nsystui.base.answer import END, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.gpu.metrics import MetricLane, metric_lanes, metric_sources
 from nsystui.questions.gpu.utilisation import BusyIntervals
+from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.ranks.steps import StepTimes
-from nsystui.questions.tasks import RankedTask
-from nsystui.questions.time_window import edges_of
 from nsystui.store.session import Session
 
 Values = NDArray[np.float64]

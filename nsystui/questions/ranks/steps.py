@@ -13,12 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import DURATION, RANK, START, STEP, Column, Unit
+from nsystui.base.answer import DURATION, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.steps import Steps, TaskSteps
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.steps.times import Steps, TaskSteps
 
 SLOW = 1.5
 """A step is slow that takes more than so many times the median of its rank."""

@@ -12,18 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.base.answer import Row, TableAnswer, Value
-from nsystui.base.columns import HOST, PID, RANK, Column, Unit
+from nsystui.base.answer import HOST, PID, RANK, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few_numbers
-from nsystui.questions.alignment import Alignment
+from nsystui.questions.collectives.alignment import Alignment
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
 from nsystui.questions.gpu.device_time import Breakdown
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, shares, window_notes
-from nsystui.questions.overview import task_counts
+from nsystui.questions.queries.tasks import RankedTask, selected_ranks, world_size
+from nsystui.questions.queries.time_window import extents, shares_clock
+from nsystui.questions.ranks.overview import task_counts
 from nsystui.questions.ranks.steps import StepFigures, StepTimes, figures
-from nsystui.questions.tasks import RankedTask, selected_ranks, world_size
-from nsystui.questions.time_window import extents, shares_clock
 from nsystui.store.session import Session
 
 ODD_SCORE = 3.5

@@ -1,7 +1,7 @@
 """The multi-report recipes of Nsight Systems: what each answers, over all ranks of a job.
 
 See docs/numbers.md#expert-rules and docs/recipes.md#recipes. The catalogue declares them:
-`nsystui.questions.catalogue.nsys_recipes`.
+`nsystui.questions.queries.registry.nsys_recipes`.
 
 They are the questions of this room, put together: a recipe has no way of its own to count what another one counts.
 """
@@ -9,8 +9,8 @@ They are the questions of this room, put together: a recipe has no way of its ow
 from __future__ import annotations
 
 from nsystui.base.errors import UsageError, meant
-from nsystui.questions.catalogue import of_family, question_named
-from nsystui.questions.question import Question
+from nsystui.questions.queries.question import Question
+from nsystui.questions.queries.registry import of_family, question_named
 
 FAMILY = "recipe"
 

@@ -8,14 +8,16 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.columns import DEVICE, RANK
+from nsystui.base.answer import DEVICE, RANK
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, IntervalBlocks, combined
 from nsystui.questions.algebra.intervals import intersect, merge
 from nsystui.questions.efficiency.host import HostCalls, host_calls
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.gpu.utilisation import recording_notes
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.tasks import selected_ranks
+from nsystui.questions.queries.time_window import recorded
 from nsystui.questions.recipes.recipe import (
     Draw,
     Figure,
@@ -25,8 +27,6 @@ from nsystui.questions.recipes.recipe import (
     clock_notes,
     percent,
 )
-from nsystui.questions.tasks import selected_ranks
-from nsystui.questions.time_window import recorded
 from nsystui.store import tables
 from nsystui.store.report import Report
 

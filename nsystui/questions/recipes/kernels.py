@@ -11,16 +11,15 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Answer, Row, TableAnswer
-from nsystui.base.columns import NAME, Column, Unit
+from nsystui.base.answer import NAME, Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.errors import UsageError, meant
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.interval_blocks import NO_BLOCKS
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.conditions import Condition, duration, where
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import Names, kernel_notes, name_of
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.summary import Names, kernel_notes, name_of
+from nsystui.questions.queries.conditions import Condition, duration, where
 from nsystui.questions.recipes.recipe import Ask, Options, of_each_rank
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -9,13 +9,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.columns import HOST, Column, Unit
+from nsystui.base.answer import HOST, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import few_numbers
-from nsystui.questions.efa import counters
-from nsystui.questions.gpu.metrics import metric_lanes, metric_sources
-from nsystui.questions.job import Job
-from nsystui.questions.network import (
+from nsystui.questions.counters.efa import counters
+from nsystui.questions.counters.network import (
     ADAPTER,
     EFA,
     GUID,
@@ -31,6 +29,8 @@ from nsystui.questions.network import (
     mean_rate,
     once,
 )
+from nsystui.questions.gpu.metrics import metric_lanes, metric_sources
+from nsystui.questions.job.job import Job
 from nsystui.questions.recipes.recipe import Draw, Figure, MapLine, Options, RecipeMap, clock_notes, percent
 
 Floats = NDArray[np.float64]

@@ -17,20 +17,19 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Answer, Row, TableAnswer
-from nsystui.base.columns import DURATION, RANK, START, Column, Unit
+from nsystui.base.answer import DURATION, RANK, START, Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.errors import UsageError, meant
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, shorten
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.conditions import job_end, job_start, where
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import kernel_notes, kernel_summary, name_of
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.summary import kernel_notes, kernel_summary, name_of
 from nsystui.questions.nvtx.paths import Templates, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
+from nsystui.questions.queries.conditions import job_end, job_start, where
+from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.recipes.kernels import named_kernels
 from nsystui.questions.recipes.recipe import Ask, Options
-from nsystui.questions.tasks import selected_ranks
 from nsystui.store import tables
 
 _NAME = 100

@@ -14,14 +14,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Answer, Row, TableAnswer, row_batches
-from nsystui.base.columns import END, RANK, START, Column, Unit
+from nsystui.base.answer import END, RANK, START, Answer, Column, Row, TableAnswer, Unit, row_batches
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import Names
-from nsystui.questions.tasks import RankedTask, selected_ranks
-from nsystui.questions.time_window import edges_of, selected_reports, shares_clock
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.summary import Names
+from nsystui.questions.queries.tasks import RankedTask, selected_ranks
+from nsystui.questions.queries.time_window import edges_of, selected_reports, shares_clock
 from nsystui.store.session import Session
 
 T = TypeVar("T")

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer, Row, TableAnswer
-from nsystui.base.columns import (
+from nsystui.base.answer import (
     BYTES,
     DEVICE,
     DURATION,
@@ -24,21 +23,24 @@ from nsystui.base.columns import (
     START,
     STREAM,
     TID,
+    Answer,
     Column,
+    Row,
+    TableAnswer,
     Unit,
 )
 from nsystui.base.selection import Selection
-from nsystui.exports.identifiers import pid_column, tid_column
-from nsystui.questions.activities import MemoryCalls, are, with_calls
+from nsystui.exports.metadata import pid_column, tid_column
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import Intervals, Times, merge
-from nsystui.questions.conditions import duration, job_start, where
-from nsystui.questions.events.paged import PagedAnswer
 from nsystui.questions.gpu.profiler_overhead import overhead_by_name, unnoticed
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import rank_of
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.activities import MemoryCalls, are, with_calls
+from nsystui.questions.kernels.summary import rank_of
+from nsystui.questions.queries.conditions import duration, job_start, where
+from nsystui.questions.queries.paged import PagedAnswer
+from nsystui.questions.queries.time_window import extents
 from nsystui.questions.recipes.recipe import Ask, Options
-from nsystui.questions.time_window import extents
 from nsystui.store import tables
 
 _CALLS, _MEMORY = tables.api_calls, tables.memory_ops

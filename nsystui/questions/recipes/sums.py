@@ -12,25 +12,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer, Row, TableAnswer, Value, iter_rows
-from nsystui.base.columns import Column, Unit
+from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit, Value, iter_rows
 from nsystui.base.selection import Selection
-from nsystui.questions.activities import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
-from nsystui.questions.algebra import statistics
-from nsystui.questions.conditions import duration, where
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import name_of, rank_of
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.activities import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
+from nsystui.questions.kernels.summary import name_of, rank_of
 from nsystui.questions.nccl.grouping import By, selected, values_of
 from nsystui.questions.nccl.summary import nccl_notes
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
+from nsystui.questions.queries import statistics
+from nsystui.questions.queries.conditions import duration, where
+from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.recipes.recipe import Ask, Options, of_each_rank, of_rank
 from nsystui.questions.stats.cuda_sums import kernels_as_nsys
 from nsystui.questions.stats.nvtx_kernels import Groups
 from nsystui.questions.stats.nvtx_projected import projected_summary, projected_trace
 from nsystui.questions.stats.report import Options as ReportOptions
-from nsystui.questions.tasks import selected_ranks
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -1,6 +1,6 @@
 """The reports of ``nsys stats`` by their names: same columns, same rows, same order, same rounding.
 
-See docs/numbers.md#nsys-stats. The catalogue declares them: `nsystui.questions.catalogue.nsys_stats`.
+See docs/numbers.md#nsys-stats. The catalogue declares them: `nsystui.questions.queries.registry.nsys_stats`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError, meant
 from nsystui.exports import canonical
-from nsystui.questions.catalogue import of_family, question_named
-from nsystui.questions.data_notes import recording_advice
-from nsystui.questions.question import Option, Question
+from nsystui.questions.queries.data_notes import recording_advice
+from nsystui.questions.queries.question import Option, Question
+from nsystui.questions.queries.registry import of_family, question_named
 
 if TYPE_CHECKING:
     from nsystui.store.session import Session

@@ -1,31 +1,255 @@
-"""Summaries by name of CUDA work and calls, as ``nsys stats`` has them (docs/numbers.md#nsys-stats)."""
+"""Summaries by name of CUDA work and calls as ``nsys stats`` has them, also by the NVTX range around the launch.
+
+A kernel whose launch was not recorded, or is in no range, keeps its name alone; so does one in a range without a text.
+The domain of the range is not shown. The name filter of the selection looks at the kernel's own name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
-from nsystui.base.answer import Answer, Row, TableAnswer
-from nsystui.base.columns import NAME, Column, Unit
+from nsystui.base.answer import NAME, Answer, Changed, Column, Row, TableAnswer, Unit, iter_rows
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
-from nsystui.questions.activities import MEMORY, SIZE_COLUMNS, memory_sizes, work_summary
-from nsystui.questions.algebra import statistics
-from nsystui.questions.conditions import duration, where
-from nsystui.questions.data_notes import missing_note
-from nsystui.questions.derived import of_all_reports
-from nsystui.questions.kernels import Names, block_of, grid_of, kernel_notes, name_of
-from nsystui.questions.stats.kernel_names import notes
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.nesting import one_timeline
+from nsystui.questions.kernels.activities import MEMORY, SIZE_COLUMNS, memory_sizes, work_summary
+from nsystui.questions.kernels.summary import Names, block_of, grid_of, kernel_notes, name_of
+from nsystui.questions.nvtx.loading import Texts, read_ranges
+from nsystui.questions.queries import statistics
+from nsystui.questions.queries.conditions import duration, is_launched_by, where
+from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.stats.report import Ask, Options
 from nsystui.store import tables
+from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def notes(session: Session, options: Options, *needed: sa.Table) -> tuple[str, ...]:
+    """The notes of a report on kernels; ``needed`` are the other tables that it reads."""
+    ranges = (tables.nvtx_ranges,) if options.nvtx_name else ()
+    lacking = (missing_note(session, table) for table in (*needed, *ranges))
+    return (*kernel_notes(session), *(note for note in lacking if note))
+
+
+class Coded:
+    """A text column as the places of its texts in the list of those that differ; a missing text is the empty one.
+
+    ``conditions`` are on the table of the column and narrow the list.
+    """
+
+    def __init__(self, column: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> None:
+        self._column = sa.func.coalesce(column, "")
+        different = sa.select(self._column.label("text")).where(*conditions).distinct().subquery()
+        number = sa.func.row_number().over(order_by=different.c.text) - 1
+        self._numbers = sa.select(different.c.text, number.label("number")).subquery()
+
+    def added_to(self, query: sa.Select[Any], label: str) -> sa.Select[Any]:
+        """``query``, which selects from the table of the column, with the number as its last column."""
+        numbers = self._numbers.c
+        return query.add_columns(numbers.number.label(label)).join(self._numbers, numbers.text == self._column)
+
+    def texts(self, session: Session) -> list[str]:
+        """The texts that differ, in order."""
+        query = sa.select(self._numbers.c.text).order_by(self._numbers.c.text)
+        return [str(text) for text in session.arrays(query)["text"]]
+
+
+Rows = NDArray[np.int64]
+Spans = tuple[Times, Times, Times]  # starts, ends, threads
+NO_RANGE = -1
+
+
+def innermost(ranges: Spans, calls: Spans) -> Rows:
+    """For each call the index of the range that encloses it on its thread and starts last, -1 where none does.
+
+    ``ranges`` and ``calls`` are (starts, ends, threads) of n ranges and m calls, in ns; the result has the shape
+    ``(m,)``. Of ranges that start together the shorter is the inner one, of equal ones the later. What ends before it
+    starts counts as without length. O((n + m) log n).
+    """
+    n = len(ranges[0])
+    if not n or not len(calls[0]):
+        return np.full(len(calls[0]), NO_RANGE, np.int64)
+    starts, ends, threads = (np.concatenate(pair) for pair in zip(ranges, calls, strict=True))
+    starts, ends = one_timeline(starts, np.maximum(starts, ends), threads)
+    order = np.lexsort((-ends[:n], starts[:n]))
+    begun = np.searchsorted(starts[:n][order], starts[n:], side="right")
+    place = _last_reaching(ends[:n][order], begun, ends[n:])
+    return np.where(place >= 0, order[place], NO_RANGE)
+
+
+def _last_reaching(values: Times, before: Rows, least: Times) -> Rows:
+    """For each i the last place in ``values[: before[i]]`` with a value of ``least[i]`` or more, -1 where none has it.
+
+    All questions climb a pyramid of maxima together, each to the nearest block on its left that has such a value, and
+    come down again inside that block.
+    """
+    pyramid = _pyramid(values)
+    left = before.copy()  # from here on to the right everything is too small
+    height = np.full(len(before), -1)
+    for level, maxima in enumerate(pyramid):
+        asks = np.flatnonzero((height < 0) & ((left >> level) & 1 == 1))
+        reaches = maxima[(left[asks] >> level) - 1] >= least[asks]
+        height[asks[reaches]] = level
+        left[asks[~reaches]] -= 1 << level
+    place = np.where(height >= 0, (left >> np.maximum(height, 0)) - 1, -1)
+    for level in range(len(pyramid) - 1, 0, -1):
+        down = np.flatnonzero(height >= level)
+        right = 2 * place[down] + 1
+        place[down] = right - (pyramid[level - 1][right] < least[down])
+    return place
+
+
+def _pyramid(values: Times) -> list[Times]:
+    """``values``, then the maxima of every whole block of 2, 4, 8 … of them."""
+    levels = [values]
+    while len(levels[-1]) > 1:
+        whole = levels[-1][: len(levels[-1]) & ~1]
+        levels.append(np.maximum(whole[::2], whole[1::2]))
+    return levels
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchRanges:
+    """The NVTX range around the launch of each kernel that has one.
+
+    ``by_report``: for each report the row numbers of these kernels, ascending, and where the names of their ranges are
+    in ``texts``; two int64 arrays of one length.
+    """
+
+    by_report: Mapping[int, tuple[Rows, Rows]]
+    texts: Sequence[str]
+
+    @classmethod
+    def find(cls, session: Session, selection: Selection) -> LaunchRanges:
+        """Among the selected calls and ranges: nsys applies a time window to each table."""
+        by_report: dict[int, tuple[Rows, Rows]] = {}
+        texts: list[str] = []
+        for report in session.reports:
+            rows, codes, names = _launch_ranges(session.part([report.index]), selection, report)
+            by_report[report.index] = rows, codes + len(texts)
+            texts += names
+        return cls(by_report, texts)
+
+    def of(self, report: NDArray[Any], row: NDArray[Any]) -> Rows:
+        """The indices in ``texts`` of the ranges of kernels by report and row number, -1 for those without a range."""
+        found = np.full(len(row), NO_RANGE, np.int64)
+        for index, (rows, codes) in self.by_report.items():
+            own = np.flatnonzero(report == index)
+            if len(rows) and len(own):
+                place = np.minimum(np.searchsorted(rows, row[own]), len(rows) - 1)
+                found[own] = np.where(rows[place] == row[own], codes[place], NO_RANGE)
+        return found
+
+
+def _launch_ranges(session: Session, selection: Selection, report: Report) -> tuple[Rows, Rows, list[str]]:
+    """The rows of the kernels of one report that have a range, the numbers of the names of their ranges, the names."""
+    ranges, calls, kernels = tables.nvtx_ranges, tables.api_calls, tables.kernels
+    texts = Texts()
+    is_wanted = [ranges.c.end.is_not(None), *where(ranges, selection)]
+    around = read_ranges(session, report, texts, ranges.c.name, conditions=is_wanted)
+    query = (
+        sa.select(calls.c.start, calls.c.end, calls.c.thread, kernels.c.row)
+        .select_from(kernels.join(calls, is_launched_by(kernels, calls)))
+        .where(kernels.c.report == report.index, calls.c.end.is_not(None))
+        .where(*where(kernels, selection), *where(calls, selection))
+    )
+    start, end, thread, row = (np.ma.getdata(values) for values in session.arrays(query).values())
+    chosen = innermost((around.start, around.end, around.thread), (start, end, thread))
+    has_range = np.flatnonzero(chosen >= 0)
+    chosen, row = chosen[has_range], row[has_range]
+    # A kernel that has several calls (one inside another) has the range that starts last.
+    order = np.lexsort((around.start[chosen], row))
+    last = order[np.append(np.diff(row[order]) > 0, True)[: len(order)]]
+    # Texts in order are put together with the names of kernels, and sorted, faster.
+    return row[last], texts.ranks()[around.name[chosen[last]]], sorted(texts.texts)
+
+
+def _behind(text: str, kernel: str) -> str:
+    return f"{text}/{kernel}" if text else kernel
+
+
+def range_named_frame(
+    session: Session,
+    selection: Selection,
+    query: sa.Select[Any],
+    kernel_name: sa.ColumnElement[Any],
+    words: Mapping[str, sa.ColumnElement[Any]],
+) -> pd.DataFrame:
+    """The rows of ``query``, a select from the kernels, with the ``name`` of each behind its range.
+
+    ``words`` are more text columns by their keys; all texts are categories.
+    """
+    import pandas as pd
+
+    kernels = Coded(kernel_name)
+    place = (tables.kernels.c.report.label("kernel_report"), tables.kernels.c.row.label("kernel_row"))
+    query = kernels.added_to(query.add_columns(*place), "kernel_name")
+    coded = {key: Coded(column) for key, column in words.items()}
+    for key, column in coded.items():
+        query = column.added_to(query, key)
+    frame = session.frame(query)
+    for key, column in coded.items():
+        frame[key] = pd.Categorical.from_codes(frame[key], column.texts(session))
+    ranges = LaunchRanges.find(session, selection)
+    codes = ranges.of(frame.pop("kernel_report").to_numpy(), frame.pop("kernel_row").to_numpy())
+    texts = kernels.texts(session)
+    # A pair of a range and a kernel as one number, so that every name is put together once.
+    pairs, pair = np.unique(codes * len(texts) + frame.pop("kernel_name").to_numpy(), return_inverse=True)
+    split = [divmod(number, len(texts)) for number in pairs.tolist()]
+    names = [_behind("" if code == NO_RANGE else ranges.texts[code], texts[kernel]) for code, kernel in split]
+    different, name = np.unique(np.array(names, dtype=object), return_inverse=True)
+    return frame.assign(name=pd.Categorical.from_codes(name[pair], different))
+
+
+KERNEL_PLACE = (
+    Column("kernel_report", header="", label="", unit=Unit.NUMBER),
+    Column("kernel_row", header="", label="", unit=Unit.NUMBER),
+)
+"""The columns by which ``RangeNamed`` knows a kernel: its report and row number, ``None`` for what is no kernel."""
+
+
+@dataclass(frozen=True)
+class RangeNamed(Changed):
+    """The rows of ``whole``, which has the columns ``KERNEL_PLACE``: without those, and with ranges before names."""
+
+    ranges: LaunchRanges
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(column for column in self.whole.columns if column not in KERNEL_PLACE)
+
+    def changed(self, rows: Sequence[Row]) -> Sequence[Row]:
+        keys = [column.key for column in self.whole.columns]
+        columns: Sequence[Row] = list(zip(*rows, strict=True)) or [()] * len(keys)
+        cells = dict(zip(keys, columns, strict=True))
+        report, number = (
+            np.array([NO_RANGE if part is None else part for part in cells[column.key]], np.int64)
+            for column in KERNEL_PLACE
+        )
+        codes = self.ranges.of(report, number).tolist()
+        texts = ("" if code == NO_RANGE else self.ranges.texts[code] for code in codes)
+        named = zip(texts, cells["name"], strict=True)
+        cells["name"] = tuple(_behind(text, str(name or "")) if text else name for text, name in named)
+        return list(zip(*(cells[column.key] for column in self.columns), strict=True))
+
+    def sorted_by(self, key: str, descending: bool) -> Answer:
+        if key != "name":
+            return super().sorted_by(key, descending)
+        rows = list(iter_rows(self))
+        return TableAnswer(self.name, self.columns, rows, self.total, self.notes).sorted_by(key, descending)
+
 
 _KERNELS, _MEMORY_OPS, _CALLS, _DOUBLES = tables.kernels, tables.memory_ops, tables.api_calls, tables.api_backtraces
 
@@ -153,7 +377,6 @@ def _range_groups(
     """The kernels by their names behind their ranges, and by ``words``."""
     name = name_of(_KERNELS, options.names)
     query = sa.select(duration(_KERNELS).label("duration")).where(*where(_KERNELS, selection, name))
-    from nsystui.questions.stats.kernel_names import range_named_frame
 
     rows = range_named_frame(session, selection, query, name, words)
     return statistics.frame_groups(rows, "duration", ["name", *words])

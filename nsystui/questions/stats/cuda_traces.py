@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Answer, TableAnswer
-from nsystui.base.columns import COUNT, DURATION, NAME, PID, START, STREAM, TID, Column, Unit
+from nsystui.base.answer import COUNT, DURATION, NAME, PID, START, STREAM, TID, Answer, Column, TableAnswer, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
-from nsystui.exports.identifiers import pid_column, tid_column
-from nsystui.questions.algebra import statistics
-from nsystui.questions.conditions import duration, is_launched_by, job_start, where
-from nsystui.questions.data_notes import missing_note
-from nsystui.questions.derived import frame_by_report
-from nsystui.questions.events.paged import PagedAnswer
-from nsystui.questions.kernels import block_of, grid_of, name_of
+from nsystui.exports.metadata import pid_column, tid_column
+from nsystui.questions.kernels.summary import block_of, grid_of, name_of
 from nsystui.questions.nvtx.loading import calls_as_nsys
-from nsystui.questions.stats.kernel_names import KERNEL_PLACE, LaunchRanges, RangeNamed, notes, range_named_frame
+from nsystui.questions.queries import statistics
+from nsystui.questions.queries.conditions import duration, is_launched_by, job_start, where
+from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.derived import frame_by_report
+from nsystui.questions.queries.paged import PagedAnswer
+from nsystui.questions.stats.cuda_sums import KERNEL_PLACE, LaunchRanges, RangeNamed, notes, range_named_frame
 from nsystui.questions.stats.report import Ask, Options
 from nsystui.store import tables
 from nsystui.store.session import Session

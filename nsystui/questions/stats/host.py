@@ -10,16 +10,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import DURATION, END, NAME, RANK, START, Column, Unit
+from nsystui.base.answer import DURATION, END, NAME, RANK, START, Column, TableAnswer, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
-from nsystui.exports.identifiers import pid_column, tid_column
-from nsystui.questions.activities import OS, work_summary
-from nsystui.questions.algebra import statistics
-from nsystui.questions.conditions import duration, job_end, job_start, where
-from nsystui.questions.data_notes import absent_note
-from nsystui.questions.events.paged import PagedAnswer
+from nsystui.exports.metadata import pid_column, tid_column
+from nsystui.questions.kernels.activities import OS, work_summary
+from nsystui.questions.queries import statistics
+from nsystui.questions.queries.conditions import duration, job_end, job_start, where
+from nsystui.questions.queries.data_notes import absent_note
+from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.stats.report import Ask, Options
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -17,14 +17,11 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import PID, TID, Column, Unit
+from nsystui.base.answer import PID, TID, Column, TableAnswer, Unit
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.projection import Inside, are_outside, calls_inside
-from nsystui.questions.conditions import duration, is_launched_by, where
-from nsystui.questions.data_notes import missing_note
-from nsystui.questions.kernels import name_of
+from nsystui.questions.kernels.summary import name_of
 from nsystui.questions.nvtx.loading import (
     Flags,
     Ints,
@@ -36,7 +33,9 @@ from nsystui.questions.nvtx.loading import (
     matching,
     ranges_as_nsys,
 )
-from nsystui.questions.stats.kernel_names import Coded
+from nsystui.questions.queries.conditions import duration, is_launched_by, where
+from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.stats.cuda_sums import Coded
 from nsystui.questions.stats.nvtx_ranges import pids, style, tids
 from nsystui.questions.stats.report import Options
 from nsystui.store import tables

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import PID, TID, Column, Unit
+from nsystui.base.answer import PID, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.nesting import NO_PARENT, one_timeline, tree_of
 from nsystui.questions.algebra.projection import are_outside, calls_inside, project_parts
-from nsystui.questions.data_notes import missing_note
-from nsystui.questions.derived import of_each_report
 from nsystui.questions.nvtx.loading import (
     Ints,
     Launches,
@@ -25,10 +22,12 @@ from nsystui.questions.nvtx.loading import (
     matching,
     ranges_as_nsys,
 )
+from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.derived import of_each_report
+from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.stats.nvtx_kernels import Groups, kernels_by_range
 from nsystui.questions.stats.nvtx_ranges import Trace, by_start, depth_note, parent_rows, pids, stacks, style, tids
 from nsystui.questions.stats.report import Ask, Options
-from nsystui.questions.time_window import selected_reports
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of

@@ -8,12 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import DURATION, END, NAME, PID, START, TID, Column, Unit
+from nsystui.base.answer import DURATION, END, NAME, PID, START, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
-from nsystui.exports.identifiers import pid_of, tid_of
+from nsystui.exports.metadata import pid_of, tid_of
 from nsystui.questions.algebra.nesting import NO_PARENT, nest
-from nsystui.questions.data_notes import missing_note
 from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.nvtx.loading import (
     PUSH_POP_TYPES,
@@ -25,6 +23,7 @@ from nsystui.questions.nvtx.loading import (
     matching,
     ranges_as_nsys,
 )
+from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.stats.report import Ask, Options
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -11,12 +11,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import Column, Unit
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
-from nsystui.questions.conditions import duration, where
-from nsystui.questions.data_notes import absent_note
+from nsystui.questions.queries.conditions import duration, where
+from nsystui.questions.queries.data_notes import absent_note
 from nsystui.questions.stats.report import Ask, Options
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.host.causes import program_function, running_stretches
-from nsystui.questions.host.samples import samples_of
+from nsystui.questions.host.functions import samples_of
 from nsystui.questions.host.segments import Segments, scheduling_of
 from nsystui.questions.host.stacks import StackTree
 from nsystui.store import tables

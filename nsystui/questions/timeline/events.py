@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import Answer, Row, record
 from nsystui.base.selection import NameFilter, Window
-from nsystui.questions.conditions import Condition, given, job_start, matches
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, columns_of, event_row, key_of
 from nsystui.questions.gpu.device_time import STREAM_KEYS
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nccl.names import collective_of_kernel
-from nsystui.questions.tasks import GPU_TABLES
-from nsystui.questions.time_window import event_span, report_at
+from nsystui.questions.queries.conditions import Condition, given, job_start, matches
+from nsystui.questions.queries.tasks import GPU_TABLES
+from nsystui.questions.queries.time_window import event_span, report_at
 from nsystui.questions.timeline.lanes import Lane, ThreadEvents, Timeline
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -18,17 +18,17 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.identifiers import pid_of, process_of, tid_of
+from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import Times, union
-from nsystui.questions.derived import of_each_report
 from nsystui.questions.events.kinds import KIND_TABLES, RUNTIMES, EventKind
 from nsystui.questions.gpu.device_time import STREAM_KEYS, BusyParts, busy_parts, of_arrays, to_arrays
 from nsystui.questions.nvtx.chains import PUSH_POP
 from nsystui.questions.nvtx.columns import RangeColumns
 from nsystui.questions.nvtx.loading import Texts, coded_arrays
-from nsystui.questions.tasks import GPU_TABLES, selected_ranks
-from nsystui.questions.time_window import recorded, report_at
+from nsystui.questions.queries.derived import of_each_report
+from nsystui.questions.queries.tasks import GPU_TABLES, selected_ranks
+from nsystui.questions.queries.time_window import recorded, report_at
 from nsystui.questions.timeline.cpu import CpuWork, events_of
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -36,8 +36,8 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.questions.gpu.utilisation import BusyIntervals
-    from nsystui.questions.job import Job
-    from nsystui.questions.tasks import RankedTask
+    from nsystui.questions.job.job import Job
+    from nsystui.questions.queries.tasks import RankedTask
     from nsystui.store.results import Arrays
 
 

@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nsystui.base import terminal
-from nsystui.base.answer import Answer, Row, TableAnswer
-from nsystui.base.columns import DEVICE, DURATION, RANK, START, STREAM, Column, Unit
+from nsystui.base.answer import DEVICE, DURATION, RANK, START, STREAM, Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.text import fit, safe_text, width_of
 from nsystui.base.units import format_value
-from nsystui.exports.identifiers import tid_of
+from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import RUNTIMES, EventKind
-from nsystui.questions.job import Job
-from nsystui.questions.question import Drawing
-from nsystui.questions.tasks import GPU_TABLES
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.question import Drawing
+from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.timeline.events import Span, long_events, matching_columns, matching_ranges, thread_spans
 from nsystui.questions.timeline.lanes import CATEGORIES, IDLE, UNSEEN, Columns, Lane, Timeline, columns
 

@@ -15,13 +15,13 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task
-from nsystui.exports.identifiers import pid_of, tid_of
-from nsystui.questions.conditions import where
+from nsystui.exports.metadata import pid_of, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, RUNTIMES, EventKind
-from nsystui.questions.events.time_index import ByTable
-from nsystui.questions.job import Job
-from nsystui.questions.tasks import process_names
-from nsystui.questions.time_window import selected_reports
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.conditions import where
+from nsystui.questions.queries.tasks import process_names
+from nsystui.questions.queries.time_index import ByTable
+from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.trace.slices import ON_CPU, Contents, slices
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -9,17 +9,16 @@ from enum import Enum
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import FILES_ONLY, HOST, RANK, Column, Unit
+from nsystui.base.answer import FILES_ONLY, HOST, RANK, Column, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import safe_text, shell_word
-from nsystui.exports.identifiers import pid_of
-from nsystui.questions.conditions import Condition, of_tasks, where
-from nsystui.questions.data_notes import missing_note
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import Names, name_of
-from nsystui.questions.recording import LAUNCHERS, launcher_of
-from nsystui.questions.tasks import RankedTask
+from nsystui.exports.metadata import pid_of
+from nsystui.questions.capture.recording import LAUNCHERS, launcher_of
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.summary import Names, name_of
+from nsystui.questions.queries.conditions import Condition, of_tasks, where
+from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.trace.slices import with_calls
 from nsystui.store import tables
 

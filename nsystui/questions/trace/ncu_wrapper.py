@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from nsystui.base.text import safe_text, shell_word
-from nsystui.questions.recording import LAUNCHERS
+from nsystui.questions.capture.recording import LAUNCHERS
 from nsystui.questions.trace.ncu import NcuCommand
 
 NAME = "ncu-ranks.sh"

@@ -10,14 +10,14 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
-from nsystui.questions.conditions import Condition, is_launched_by, where
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, RUNTIMES, EventKind, kinds_of
 from nsystui.questions.events.listing import EventList
-from nsystui.questions.events.time_index import ByTable
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import Names, name_of
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.summary import Names, name_of
 from nsystui.questions.nvtx.loading import START_END_TYPES
-from nsystui.questions.time_window import event_span
+from nsystui.questions.queries.conditions import Condition, is_launched_by, where
+from nsystui.questions.queries.time_index import ByTable
+from nsystui.questions.queries.time_window import event_span
 from nsystui.store import tables
 from nsystui.store.session import Session
 

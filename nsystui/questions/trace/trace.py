@@ -9,14 +9,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Window
-from nsystui.questions.alignment import Alignment, ClockMode
-from nsystui.questions.conditions import Condition, is_launched_by, where
-from nsystui.questions.data_notes import missing_note
+from nsystui.questions.collectives.alignment import Alignment, ClockMode
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
-from nsystui.questions.events.time_index import ByTable
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import Names
-from nsystui.questions.time_window import selected_reports
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.summary import Names
+from nsystui.questions.queries.conditions import Condition, is_launched_by, where
+from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.time_index import ByTable
+from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.trace.layout import Layout
 from nsystui.questions.trace.slices import KERNEL_FACTS, ON_CPU, TRACED, Contents, bands, slices, with_calls
 from nsystui.store import tables

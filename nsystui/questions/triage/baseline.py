@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from nsystui.base.answer import Row, TableAnswer, record
-from nsystui.base.columns import Column, Unit
+from nsystui.base.answer import Column, Row, TableAnswer, Unit, record
 from nsystui.questions.compare import Side, Summary, Verdict, summary, worded
 from nsystui.questions.triage.finding import Finding, Severity
 from nsystui.questions.triage.rules import Thresholds

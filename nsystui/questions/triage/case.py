@@ -14,22 +14,22 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value as worded
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, without
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
-from nsystui.questions.conditions import Condition, job_end, job_start, where
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import IdleSpan
 from nsystui.questions.host.segments import Scheduling, scheduling_of
-from nsystui.questions.host_copies import HostCopies, host_copies
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
+from nsystui.questions.memory.host_copies import HostCopies, host_copies
+from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
+from nsystui.questions.queries.tasks import RankedTask, selected_ranks
+from nsystui.questions.queries.time_window import extents, selected_reports
 from nsystui.questions.ranks.steps import StepTimes, step_times
-from nsystui.questions.tasks import RankedTask, selected_ranks
-from nsystui.questions.time_window import extents, selected_reports
 from nsystui.questions.triage.rules import Thresholds
 from nsystui.store import tables
 from nsystui.store.report import Report

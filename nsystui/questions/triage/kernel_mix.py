@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import NAME, Column, Unit
+from nsystui.base.answer import NAME, Column, TableAnswer, Unit
 from nsystui.base.kernel_families import family_of, precision_of
-from nsystui.questions.conditions import duration, where
-from nsystui.questions.kernels import FAMILY, PRECISION
+from nsystui.questions.kernels.summary import FAMILY, PRECISION
 from nsystui.questions.nvtx.loading import LABEL
+from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.triage.case import Case
 from nsystui.store import tables
 

@@ -22,8 +22,8 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Task
-from nsystui.questions.algebra.distributions import CLASSES_PER_OCTAVE, class_of, medians
-from nsystui.questions.conditions import Condition, by_report, duration, job_start, where
+from nsystui.questions.queries.conditions import Condition, by_report, duration, job_start, where
+from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, class_of, medians
 from nsystui.questions.triage.case import Case
 from nsystui.store import tables
 

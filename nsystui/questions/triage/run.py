@@ -6,18 +6,25 @@ import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import END, FILES_ONLY, START, Column, Unit
+from nsystui.base.answer import END, FILES_ONLY, START, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_families import OTHER
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
-from nsystui.questions.data_notes import fitting_advice
-from nsystui.questions.idle_causes import UNEXPLAINED, Cause, IdleCauses, caused_budgets, idle_words
-from nsystui.questions.job import Job
-from nsystui.questions.time_budget import Budget, device_budgets, in_sum
+from nsystui.questions.host.time_budget import (
+    UNEXPLAINED,
+    Budget,
+    Cause,
+    IdleCauses,
+    caused_budgets,
+    device_budgets,
+    idle_words,
+    in_sum,
+)
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.data_notes import fitting_advice
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from nsystui.base.columns import FILES_ONLY, Column, Unit
+from nsystui.base.answer import FILES_ONLY, Column, Unit
 from nsystui.base.units import MISSING, format_value
 from nsystui.ui import keys
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Row, Value
     from nsystui.questions.events.listing import EventKey
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.store.session import Session
 
 Details = list[list[str]]
@@ -57,8 +57,7 @@ def event_details(job: Job, row: Row) -> Details:
     Of GPU work also what its thread did while the GPU was idle before it.
     """
     from nsystui.base.answer import record
-    from nsystui.questions.events.listing import EVENT_COLUMNS, facts, key_of
-    from nsystui.questions.events.waited import waited_for
+    from nsystui.questions.events.listing import EVENT_COLUMNS, facts, key_of, waited_for
 
     session, values = job.session, record(EVENT_COLUMNS, row)
     found = facts(session, key_of(row))
@@ -111,7 +110,7 @@ def _step(job: Job, key: EventKey) -> list[str]:
 
     from nsystui.base.answer import record
     from nsystui.questions.events.listing import EVENT_COLUMNS, event_row, partners
-    from nsystui.questions.steps import NO_STEP
+    from nsystui.questions.steps.times import NO_STEP
 
     row = event_row(job.session, key, job.ranks)
     if row is not None and key.kind.on_gpu:
@@ -150,7 +149,7 @@ def idle_before(job: Job, row: Row) -> list[str]:
     from nsystui.base.answer import record
     from nsystui.base.selection import Task
     from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
-    from nsystui.questions.host.before import before_launch
+    from nsystui.questions.host.gaps import before_launch
 
     key, values = key_of(row), record(EVENT_COLUMNS, row)
     process, device = values["process"], values["device"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nsystui.base.answer import Record, Row, TableAnswer, Value
-from nsystui.base.columns import Column
+from nsystui.base.answer import Column, Record, Row, TableAnswer, Value
 
 BAR = Column("bar", header="Bar", label="▼ less │ more ▲", importance=2)
 _HALF = 6  # cells of a bar on each side of its middle

@@ -12,18 +12,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import END, RANK, START, Column, Unit
+from nsystui.base.answer import END, RANK, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import safe_text
 from nsystui.base.units import MISSING, format_value
 from nsystui.questions.algebra.intervals import covered_per_bin, union
-from nsystui.questions.data_notes import missing_note
-from nsystui.questions.gpu.device_time import NOTHING, Breakdown, Device, DeviceLanes
-from nsystui.questions.gpu.metrics import MetricLane, MetricSource, metric_lanes, metric_sources
-from nsystui.questions.gpu.utilisation import BusyIntervals, utilisation_table
-from nsystui.questions.job import Job
-from nsystui.questions.network import (
+from nsystui.questions.counters.network import (
     RECEIVED,
     SENT,
     SWITCH,
@@ -34,9 +28,14 @@ from nsystui.questions.network import (
     moved_within,
     slow_collectives,
 )
+from nsystui.questions.gpu.device_time import NOTHING, Breakdown, Device, DeviceLanes
+from nsystui.questions.gpu.metrics import MetricLane, MetricSource, metric_lanes, metric_sources
+from nsystui.questions.gpu.utilisation import BusyIntervals, utilisation_table
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.ranks.steps import step_times
-from nsystui.questions.tasks import RankedTask
-from nsystui.questions.time_window import edges_of
 from nsystui.store import tables
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.widgets.charts import Lane

@@ -12,14 +12,13 @@ from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown
 from nsystui.questions.gpu.utilisation import BusyIntervals
-from nsystui.questions.idle_causes import IdleCauses, caused_budgets
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import kernel_summary
-from nsystui.questions.overview import JobFacts, job_facts, task_table
-from nsystui.questions.reports import diagnostics_table
-from nsystui.questions.tasks import RankedTask
-from nsystui.questions.time_budget import Budget, device_budgets, in_sum, steady_window
-from nsystui.questions.time_window import extents
+from nsystui.questions.host.time_budget import Budget, IdleCauses, caused_budgets, device_budgets, in_sum, steady_window
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.summary import kernel_summary
+from nsystui.questions.queries.reports import diagnostics_table
+from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.time_window import extents
+from nsystui.questions.ranks.overview import JobFacts, job_facts, task_table
 
 PARTS = ("kernels", "exposed_nccl", "memory_only", "graph_only")
 """The parts of busy time that have no moment in common, from the bottom of the stack to its top."""

@@ -9,13 +9,12 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Row, TableAnswer, Value
-from nsystui.base.columns import Column, Unit
+from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
 from nsystui.base.text import counted, safe_text, shorten, width_of
 from nsystui.base.units import format_value
-from nsystui.questions.catalogue import view_of_table
-from nsystui.questions.job_words import job_words, machine_words
-from nsystui.questions.question import SCREENS
+from nsystui.questions.queries.question import SCREENS
+from nsystui.questions.queries.registry import view_of_table
+from nsystui.questions.ranks.job_words import job_words, machine_words
 from nsystui.ui import keys
 from nsystui.ui.widgets.lines import Part, wrapped
 from nsystui.ui.widgets.plots import BLOCKS, NO_DATA
@@ -23,7 +22,7 @@ from nsystui.ui.widgets.plots import BLOCKS, NO_DATA
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.questions.gpu.device_time import Breakdown
-    from nsystui.questions.overview import JobFacts
+    from nsystui.questions.ranks.overview import JobFacts
     from nsystui.questions.triage.finding import Finding
     from nsystui.ui.app import FileState
     from nsystui.ui.pictures.overview import Held, IdlePicture, OverviewPicture
@@ -180,7 +179,7 @@ def idle_lines(idle: IdlePicture, width: int, most_lines: int = 2) -> list[Line]
 
     With as many causes as fit on so many lines, each part whole.
     """
-    from nsystui.questions.idle_causes import idle_words
+    from nsystui.questions.host.time_budget import idle_words
 
     if not idle.budget.idle:
         return []

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import CRUMB_GAP, spans
 from nsystui.base.units import format_value
 
 if TYPE_CHECKING:
-    from nsystui.questions.tasks import RankedTask
+    from nsystui.questions.queries.tasks import RankedTask
 
 
 def describe(selection: Selection, ranks: Iterable[RankedTask]) -> str:

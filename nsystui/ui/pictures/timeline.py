@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from nsystui.base.answer import Row, record
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Row, Unit, record
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value
-from nsystui.exports.identifiers import tid_of
-from nsystui.questions.data_notes import missing_note
+from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, partners
-from nsystui.questions.host.before import causes_in
+from nsystui.questions.host.gaps import causes_in
 from nsystui.questions.host.segments import BLOCKED, OFF, RUNNABLE
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
 from nsystui.questions.nvtx.around import path_at
+from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.timeline.cpu import ON_CPU
 from nsystui.questions.timeline.events import CpuInterval, cpu_interval_in, longest_in, longest_range_in
 from nsystui.questions.timeline.lanes import Lane, Timeline

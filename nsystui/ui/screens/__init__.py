@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, NamedTuple
 
-from nsystui.questions.question import SCREENS
+from nsystui.questions.queries.question import SCREENS
 
 MODES = (*SCREENS, "nccl_log", "diff")
 """The screens that are modes of an application."""
@@ -17,8 +17,8 @@ _MAKERS = {
     "nccl sizes": "screens.nccl:NcclSizesScreen",
     "nvtx names": "screens.nvtx:NvtxNamesScreen",
     "diagnostics": "screens.capture:DiagnosticsScreen",
-    "metrics": "screens.gpu_tables:MetricsScreen",
-    "network": "screens.gpu_tables:NetworkScreen",
+    "metrics": "screens.gpu:MetricsScreen",
+    "network": "screens.gpu:NetworkScreen",
     "palette": "palette:Palette",
     "recipe": "screens.recipe:RecipeScreen",
     "recipe map": "screens.recipe:RecipeMapScreen",
@@ -69,7 +69,7 @@ _BESIDE = {"nvtx": "nvtx names"}
 
 def views_on(tab: str) -> tuple[TabView, ...]:
     """The views of a tab, a mode of the application, in the order of ``v``."""
-    from nsystui.questions.catalogue import views_of
+    from nsystui.questions.queries.registry import views_of
 
     if tab in _OF_TAB:
         return _OF_TAB[tab]

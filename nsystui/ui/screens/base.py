@@ -34,14 +34,13 @@ from nsystui.ui.widgets.window_table import WindowTable
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from nsystui.base.answer import Answer, Row
-    from nsystui.base.columns import Column
+    from nsystui.base.answer import Answer, Column, Row
     from nsystui.base.drawing import Drawing
     from nsystui.base.selection import Selection, Window
     from nsystui.questions.events.listing import EventKey
-    from nsystui.questions.job import Job
-    from nsystui.questions.question import Question
-    from nsystui.questions.tasks import RankedTask
+    from nsystui.questions.job.job import Job
+    from nsystui.questions.queries.question import Question
+    from nsystui.questions.queries.tasks import RankedTask
     from nsystui.ui.app import NsystuiApp
 
 DETAIL_DELAY = 0.2
@@ -228,7 +227,7 @@ class JobScreen(ThrottledScreen[None]):
 
     def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
         """Shows an answer that arrived, with the lines that belong to it; ``ranks`` are those it was asked with."""
-        from nsystui.questions.data_notes import left_out_note
+        from nsystui.questions.queries.data_notes import left_out_note
 
         self.job_ranks = ranks
         self.show_selection()
@@ -417,7 +416,7 @@ class JobScreen(ThrottledScreen[None]):
 
     def open_question(self, question: Question) -> None:
         """Opens the table of a question, or its map, over this screen."""
-        from nsystui.questions.question import COMPARISON
+        from nsystui.questions.queries.question import COMPARISON
 
         if not self.has_job():
             return

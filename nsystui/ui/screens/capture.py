@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from nsystui.base.answer import Answer, Record, TableAnswer
 from nsystui.base.selection import Selection, Window
-from nsystui.questions.catalogue import view_of_table
-from nsystui.questions.job import Job
-from nsystui.questions.job_output import output_table
-from nsystui.questions.reports import contents_table, diagnostics_table
+from nsystui.questions.capture.job_output import output_table
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.registry import view_of_table
+from nsystui.questions.queries.reports import contents_table, diagnostics_table
 from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures.overview_lines import files_answer

@@ -23,9 +23,9 @@ from nsystui.questions.compare import TABLES, Options, Side, worded
 from nsystui.questions.compare.pairs import GONE
 from nsystui.questions.compare.side import smart_names_of
 from nsystui.questions.compare.summary import Summary
-from nsystui.questions.kernels import Names
+from nsystui.questions.job.opening import Source
+from nsystui.questions.kernels.summary import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
-from nsystui.questions.opening import Source
 from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.loading import Advanced, ExportFailed, JobStarted, Loading, LoadingEnded
@@ -37,7 +37,7 @@ from nsystui.ui.widgets.lines import Choice, PartLines, SelectionLine
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.ui.app import DiffApp
 
 

@@ -7,15 +7,12 @@ from typing import Any
 
 from textual.widget import Widget
 
-from nsystui.base.answer import Answer, TableAnswer
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Answer, TableAnswer, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
-from nsystui.questions.data_notes import with_fitting_advice
 from nsystui.questions.efficiency.device import Useful
-from nsystui.questions.efficiency.factors import Factor, device_factors, host_factors
-from nsystui.questions.efficiency.result import Efficiency, efficiency
+from nsystui.questions.efficiency.result import Efficiency, Factor, device_factors, efficiency, host_factors
 from nsystui.questions.efficiency.tables import (
     BREAKDOWN_COLUMNS,
     EVERYTHING,
@@ -24,7 +21,8 @@ from nsystui.questions.efficiency.tables import (
     host_table,
     process_table,
 )
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.data_notes import with_fitting_advice
 from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.screens.table import TableScreen

@@ -23,7 +23,7 @@ from nsystui.questions.events.listing import (
     partners,
     window_of,
 )
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
 from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
@@ -139,7 +139,7 @@ class EventsScreen(TableScreen):
         return None if row is None else key_of(row)
 
     def answer_to_export(self) -> Answer | None:
-        from nsystui.questions.events.named import SmartNamed
+        from nsystui.questions.queries.paged import SmartNamed
 
         answer = self.table.answer
         return None if answer is None else SmartNamed(answer, self.shown_names())

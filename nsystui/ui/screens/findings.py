@@ -12,8 +12,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.worker import get_current_worker
 
-from nsystui.base.answer import Answer, Record, Row, TableAnswer, record
-from nsystui.base.columns import FILES_ONLY, Column, Unit
+from nsystui.base.answer import FILES_ONLY, Answer, Column, Record, Row, TableAnswer, Unit, record
 from nsystui.base.text import safe_text, shorten
 from nsystui.base.units import format_value
 from nsystui.ui import keys
@@ -26,7 +25,7 @@ from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
     from nsystui.base.selection import Selection, Window
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.questions.triage.finding import Finding, NotChecked
     from nsystui.questions.triage.run import Triage
 

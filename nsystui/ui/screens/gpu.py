@@ -1,20 +1,20 @@
-"""4 GPU: how busy each GPU was over time, and with what."""
+"""4 GPU: how busy each GPU was over time, and with what; and its tables whose rows are grouped by one option."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from textual import on
 
-from nsystui.base.answer import Answer, Row
-from nsystui.base.columns import Column, Unit
+from nsystui.base.answer import Answer, Column, Row, Unit
 from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.registry import view_named
 from nsystui.ui import keys
 from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.pictures.gpu import (
@@ -31,8 +31,61 @@ from nsystui.ui.pictures.gpu import (
 )
 from nsystui.ui.pictures.selection import describe
 from nsystui.ui.screens.chart import ZoomableChartScreen
+from nsystui.ui.screens.table import ViewsScreen
 from nsystui.ui.widgets.charts import StripChart
 from nsystui.ui.widgets.lines import Choice
+
+
+class _GroupedScreen(ViewsScreen):
+    """The table of a question by its option ``by``."""
+
+    HOME = "gpu"
+    MODE_KEY = "4"
+    PLACES = ("table", "everywhere")
+    BINDINGS = keys.bindings(*PLACES)
+    WORDS: ClassVar[Mapping[str, str]] = {}
+    """The words for groupings that the option words otherwise."""
+    ABOUT: ClassVar[Mapping[str, str]] = {}
+    """By grouping the column that says what a row is about, where it is not its name."""
+
+    def __init__(self) -> None:
+        super().__init__("4 GPU")
+        self.view = self.answered = view_named(self.SCREEN)
+        by = next(one for one in self.view.question.options if one.name == "by")
+        self.groups = tuple(dict.fromkeys((by.default or "", *by.choices)))
+        self.options = {"by": self.groups[0]}
+
+    def show(self, result: Any, same_place: bool) -> None:
+        self.table.elastic = self.ABOUT.get(self.options["by"], "name")
+        super().show(result, same_place)
+
+    def choices(self) -> tuple[Choice, ...]:
+        def choose(place: int) -> None:
+            self.options["by"] = self.groups[place]
+            self.job_changed()
+
+        words = tuple(self.WORDS.get(one, one) for one in self.groups)
+        return (*super().choices(), Choice("by", words, self.groups.index(self.options["by"]), choose))
+
+
+class MetricsScreen(_GroupedScreen):
+    """Every sampled counter by rank, or its means over kernels, launches, ranges, steps and collectives."""
+
+    SCREEN = "metrics"
+    WORDS: ClassVar[Mapping[str, str]] = {"": "metric"}
+    ABOUT: ClassVar[Mapping[str, str]] = {"": "metric", "step": "busiest", "collective": "collective"}
+
+    def show(self, result: Any, same_place: bool) -> None:
+        self.table.bar_category = "metric"
+        super().show(result, same_place)
+
+
+class NetworkScreen(_GroupedScreen):
+    """What each network adapter sent and received, or what moved while NCCL's collectives ran."""
+
+    SCREEN = "network"
+    ABOUT: ClassVar[Mapping[str, str]] = {"adapter": "adapter", "collective": "collective"}
+
 
 _LABEL_WIDTH = 16
 _VALUE_WIDTH = 7
@@ -228,7 +281,7 @@ class GpuScreen(ZoomableChartScreen):
             return None
 
         def draw() -> Drawing:
-            from nsystui.questions.drawings import LANE_COLUMNS
+            from nsystui.questions.report.drawings import LANE_COLUMNS
 
             drawn = gpu_picture(job, selection, replace(wanted, columns=LANE_COLUMNS, halves=False))
             return strips(f"GPUs over time, {describe(selection, job.ranks)}", drawn.lanes, drawn.window)

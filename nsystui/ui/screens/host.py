@@ -6,13 +6,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nsystui.base.answer import Answer, Record, Row, TableAnswer
-from nsystui.base.columns import FILES_ONLY
+from nsystui.base.answer import FILES_ONLY, Answer, Record, Row, TableAnswer
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
-from nsystui.questions.gpu_memory import COLUMNS as MEMORY_COLUMNS
-from nsystui.questions.gpu_memory import memory_over_time
 from nsystui.questions.host.calltree import CALL, COLUMNS, HOT, LEAST, CallTree, nodes_table, tree_of
 from nsystui.questions.host.causes import (
     ALLOCATING,
@@ -29,11 +26,23 @@ from nsystui.questions.host.causes import (
     SYNCHRONISING,
     WAITING,
 )
-from nsystui.questions.host.functions import FULL_NAME, KERNEL_MODE, MODULE, PATH, functions_table, mode_of
+from nsystui.questions.host.functions import (
+    FULL_NAME,
+    KERNEL_MODE,
+    MODULE,
+    PATH,
+    Samples,
+    functions_table,
+    mode_of,
+    samples_of_job,
+    samples_words,
+    sampling_notes,
+)
 from nsystui.questions.host.gaps import parts_of_row
-from nsystui.questions.host.samples import Samples, samples_of_job, samples_words, sampling_notes
-from nsystui.questions.job import Job
-from nsystui.questions.question import QuestionView
+from nsystui.questions.job.job import Job
+from nsystui.questions.memory.gpu_memory import COLUMNS as MEMORY_COLUMNS
+from nsystui.questions.memory.gpu_memory import memory_over_time
+from nsystui.questions.queries.question import QuestionView
 from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.outline import Layout, Outline, OutlineScreen

@@ -9,16 +9,14 @@ from enum import Enum
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import Answer, Record
-from nsystui.base.columns import FILES_ONLY, Unit
+from nsystui.base.answer import FILES_ONLY, Answer, Record, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import fit
 from nsystui.base.units import format_value
-from nsystui.questions.algebra.distributions import curve_places, distribution, log_density
 from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
+from nsystui.questions.nccl.bandwidth import LinkRate, link_rate
 from nsystui.questions.nccl.grouping import COLUMNS, By, bucket_numbers, powers_of_two
-from nsystui.questions.nccl.link_rate import LinkRate, link_rate
 from nsystui.questions.nccl.listing import nccl_listing
 from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.sizes import (
@@ -30,9 +28,10 @@ from nsystui.questions.nccl.sizes import (
     size_histogram,
 )
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
-from nsystui.questions.tasks import selected_ranks
+from nsystui.questions.queries.distributions import curve_places, distribution, log_density
+from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.ui import keys
-from nsystui.ui.screens.instances import EventRowsScreen
+from nsystui.ui.screens.kernels import EventRowsScreen
 from nsystui.ui.screens.nccl_log import log_note
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.lines import Choice
@@ -307,7 +306,7 @@ class NcclSizesScreen(TableScreen):
             return None
 
         def draw() -> Shapes | None:
-            from nsystui.questions.drawings import bandwidth_curves
+            from nsystui.questions.report.drawings import bandwidth_curves
 
             sizes = bandwidth_by_size(job.session, selection, job.ranks, job.pairing())
             return bandwidth_curves(job, selection, sizes)

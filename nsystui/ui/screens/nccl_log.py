@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Answer, Record, TableAnswer, record
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Answer, Record, TableAnswer, Unit, record
 from nsystui.base.units import format_value
 from nsystui.questions.nccl.names import bucket_of
 from nsystui.ui import keys

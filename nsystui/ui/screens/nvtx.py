@@ -8,19 +8,18 @@ from typing import Any
 
 from textual.widget import Widget
 
-from nsystui.base.answer import Answer, Record, Row, TableAnswer
-from nsystui.base.columns import START, Column, Unit
+from nsystui.base.answer import START, Answer, Column, Record, Row, TableAnswer, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.exports.identifiers import tid_of
+from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
 from nsystui.questions.nvtx.listing import TREE_COLUMNS, kernels_of, nvtx_tree_table
 from nsystui.questions.nvtx.paths import By, NodeKind
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.ui import keys
 from nsystui.ui.doors import show_event
-from nsystui.ui.screens.instances import EventRowsScreen, RangeInstancesScreen
+from nsystui.ui.screens.kernels import EventRowsScreen, RangeInstancesScreen
 from nsystui.ui.screens.outline import PAGE, Layout, Outline, OutlineScreen
 from nsystui.ui.screens.table import TableScreen, ViewsScreen
 from nsystui.ui.widgets.lines import Choice

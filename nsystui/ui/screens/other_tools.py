@@ -12,7 +12,7 @@ from nsystui.ui.screens.dialogs import TextDialog
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 
 if TYPE_CHECKING:
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.questions.trace.ncu import NcuCommand
     from nsystui.ui.screens.base import JobScreen, Writer
 

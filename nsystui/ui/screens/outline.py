@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 from nsystui.ui.screens.table import TableScreen
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Row
-    from nsystui.base.columns import Column
+    from nsystui.base.answer import Column, Row
 
 PAGE = 500
 

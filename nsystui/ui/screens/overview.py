@@ -10,7 +10,7 @@ from textual import events, on
 from textual.containers import Container, Vertical
 from textual.widget import Widget
 
-from nsystui.questions.catalogue import view_of_table
+from nsystui.questions.queries.registry import view_of_table
 from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures import overview_lines as words
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer, Record, Value
     from nsystui.base.drawing import Drawing
     from nsystui.base.selection import Selection
-    from nsystui.questions.job import Job
+    from nsystui.questions.job.job import Job
     from nsystui.ui.pictures.overview import IdlePicture, OverviewPicture
 
 
@@ -384,8 +384,8 @@ class OverviewScreen(TablesScreen):
             return None
 
         def draw() -> Drawing | None:
-            from nsystui.questions.drawings import device_bars
-            from nsystui.questions.time_budget import device_budgets
+            from nsystui.questions.host.time_budget import device_budgets
+            from nsystui.questions.report.drawings import device_bars
 
             return device_bars(device_budgets(job, selection))
 
@@ -439,8 +439,8 @@ class OverviewScreen(TablesScreen):
             await show_view(self.explorer, view.name)
 
     def _open_kernel(self) -> None:
-        from nsystui.questions.kernels import Names
-        from nsystui.ui.screens.instances import KernelInstancesScreen
+        from nsystui.questions.kernels.summary import Names
+        from nsystui.ui.screens.kernels import KernelInstancesScreen
 
         name = self.kernels.current_values.get("name")
         if isinstance(name, str):

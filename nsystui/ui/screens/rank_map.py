@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 from textual import on
 
-from nsystui.base.answer import Answer
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Answer, Unit
 from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import spans
 from nsystui.base.units import format_value
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
 from nsystui.questions.ranks.steps import step_times
-from nsystui.questions.tasks import RankedTask
 from nsystui.ui import keys
 from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen

@@ -9,8 +9,8 @@ from textual.widget import Widget
 
 from nsystui.base.answer import Record, Value
 from nsystui.base.selection import Window
+from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.table import odd_figures
-from nsystui.questions.tasks import RankedTask
 from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.rank_comparison import RankComparison

@@ -9,22 +9,21 @@ from typing import Any
 
 from textual import on
 
-from nsystui.base.answer import Answer
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Answer, Unit
 from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
-from nsystui.questions.activities import WORKS
-from nsystui.questions.answering import ask, draw_map, lacking
-from nsystui.questions.job import Job
-from nsystui.questions.kernels import Names
-from nsystui.questions.question import Question
+from nsystui.questions.answers.answering import ask, draw_map, lacking
+from nsystui.questions.job.job import Job
+from nsystui.questions.kernels.activities import WORKS
+from nsystui.questions.kernels.summary import Names
+from nsystui.questions.queries.question import Question
+from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.recipes.recipe import RecipeMap, map_table
-from nsystui.questions.time_window import edges_of
 from nsystui.ui import keys
 from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen
-from nsystui.ui.screens.instances import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
+from nsystui.ui.screens.kernels import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
 from nsystui.ui.screens.table import TableScreen, names_choice
 from nsystui.ui.widgets.charts import Lane, StripChart
 from nsystui.ui.widgets.lines import Choice

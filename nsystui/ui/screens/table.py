@@ -11,9 +11,9 @@ from textual import events, on
 from textual.containers import Container, Horizontal
 from textual.widget import Widget
 
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Unit
 from nsystui.base.selection import NameFilter
-from nsystui.questions.catalogue import views_of
+from nsystui.questions.queries.registry import views_of
 from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
@@ -23,14 +23,13 @@ from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer, Record, Row, TableAnswer, Value
-    from nsystui.base.columns import Column
+    from nsystui.base.answer import Answer, Column, Record, Row, TableAnswer, Value
     from nsystui.base.drawing import Drawing
     from nsystui.base.selection import Selection, Window
-    from nsystui.questions.job import Job
-    from nsystui.questions.kernels import Names
-    from nsystui.questions.question import QuestionView
-    from nsystui.questions.tasks import RankedTask
+    from nsystui.questions.job.job import Job
+    from nsystui.questions.kernels.summary import Names
+    from nsystui.questions.queries.question import QuestionView
+    from nsystui.questions.queries.tasks import RankedTask
 
 
 _BESIDE = 150
@@ -223,7 +222,7 @@ class TableScreen(TablesScreen):
 
     async def action_metrics(self, by: str) -> None:
         """Shows the means of the GPU metrics over what the rows are about."""
-        from nsystui.questions.data_notes import missing_note
+        from nsystui.questions.queries.data_notes import missing_note
         from nsystui.store import tables
 
         job = self.job

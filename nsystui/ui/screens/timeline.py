@@ -9,13 +9,12 @@ from typing import Any
 
 from textual import events, on
 
-from nsystui.base.answer import Answer, Row
-from nsystui.base.columns import Column, Unit
+from nsystui.base.answer import Answer, Column, Row, Unit
 from nsystui.base.drawing import Drawing
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value, parse_duration
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, key_of, window_of
-from nsystui.questions.job import Job
+from nsystui.questions.job.job import Job
 from nsystui.questions.timeline.events import (
     Match,
     Matches,
@@ -674,7 +673,7 @@ class TimelineScreen(ZoomableChartScreen):
         lanes, window = [picture.lanes[number] for number in self.chart.in_sight], self._view_of(picture)
 
         def draw() -> Drawing | None:
-            from nsystui.questions.drawings import LANE_COLUMNS, timeline_lanes
+            from nsystui.questions.report.drawings import LANE_COLUMNS, timeline_lanes
 
             return timeline_lanes(lane_pictures(picture.timeline, lanes, window, LANE_COLUMNS))
 

@@ -20,10 +20,9 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from nsystui.base.colours import SHADES
+from nsystui.base.drawing import SHADES
 from nsystui.base.text import fit, safe_text, width_of
 from nsystui.ui.ascii import draws_in_ascii
-from nsystui.ui.widgets.categories import CategoryWidget, category_class, fill_class
 from nsystui.ui.widgets.plots import BLOCKS, NO_DATA, blocks, tick_line, time_axis
 from nsystui.ui.widgets.repainting import OwnFocus
 from nsystui.ui.widgets.stacks import (
@@ -36,7 +35,7 @@ from nsystui.ui.widgets.stacks import (
     shades,
     stack_cells,
 )
-from nsystui.ui.widgets.window import Window
+from nsystui.ui.widgets.window import CategoryWidget, Window, category_class, fill_class
 
 MARKER = "▸ "
 """Stands before the label of the cursor's lane."""

@@ -21,7 +21,7 @@ from textual.widget import Widget
 from nsystui.base.text import CRUMB_GAP, fit, safe_text, shorten, width_of
 from nsystui.ui.ascii import key_name
 from nsystui.ui.keys import textual_key
-from nsystui.ui.widgets.categories import CategoryWidget, category_class, fill_class
+from nsystui.ui.widgets.window import CategoryWidget, category_class, fill_class
 
 CRUMB = " › "
 GAP = "   "

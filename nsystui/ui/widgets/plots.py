@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nsystui.base.text import fit, safe_text, width_of
 
 if TYPE_CHECKING:
-    from nsystui.questions.algebra.distributions import Density
+    from nsystui.questions.queries.distributions import Density
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 NOTHING = " "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nsystui.base.colours import SHADES
+from nsystui.base.drawing import SHADES
 from nsystui.ui.widgets.plots import BLOCKS, NO_DATA, NOTHING
 
 Stack = tuple[tuple[str, Sequence[float]], ...]

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from rich.cells import set_cell_size
 
-from nsystui.base.answer import Row, Value
-from nsystui.base.columns import FILES_ONLY, Column, Unit
+from nsystui.base.answer import FILES_ONLY, Column, Row, Unit, Value
 from nsystui.base.text import fit, safe_text, shorten, width_of
 from nsystui.base.units import Wording
 from nsystui.ui.widgets.plots import bar

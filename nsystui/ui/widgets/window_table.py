@@ -22,12 +22,10 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
 
-from nsystui.base.answer import Answer, Record, Row, TableAnswer, Value, record
-from nsystui.base.columns import FILES_ONLY, Unit
-from nsystui.ui.widgets.categories import SEVERITIES, CategoryWidget, category_class, fill_class
+from nsystui.base.answer import FILES_ONLY, Answer, Record, Row, TableAnswer, Unit, Value, record
 from nsystui.ui.widgets.repainting import OwnFocus, in_thread
 from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
-from nsystui.ui.widgets.window import Window
+from nsystui.ui.widgets.window import SEVERITIES, CategoryWidget, Window, category_class, fill_class
 
 PAGE_ROWS = 200
 """Rows asked for at a time: several screens' worth, and still one short query."""

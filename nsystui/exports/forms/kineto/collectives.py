@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from nsystui.exports.forms.kineto.values import whole
+from nsystui.exports.forms.kineto.reading import whole
 from nsystui.exports.nccl_calls import COMMUNICATOR, DATATYPE, MESSAGE_SIZE, PEER, RANKS, ROOT
 
 RECORD = "record_param_comms"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from nsystui.exports.forms.kineto.values import whole
+from nsystui.exports.forms.kineto.reading import whole
 from nsystui.exports.metadata import MADE_OF
 from nsystui.exports.writing.schema import SCHEMAS, TABLES, Tables
 from nsystui.exports.writing.target import GLOBAL_VM, Session

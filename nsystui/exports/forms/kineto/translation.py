@@ -15,8 +15,7 @@ from nsystui.base.errors import ExportError
 from nsystui.exports.forms.form import Advance
 from nsystui.exports.forms.kineto.collectives import RECORD, collective_of
 from nsystui.exports.forms.kineto.export import TRACE, TraceExport
-from nsystui.exports.forms.kineto.reading import Event, Trace
-from nsystui.exports.forms.kineto.values import nanoseconds, whole
+from nsystui.exports.forms.kineto.reading import Event, Trace, nanoseconds, whole
 from nsystui.exports.schema import EARLIEST
 from nsystui.exports.writing.target import Process, Thread
 from nsystui.exports.writing.writer import (

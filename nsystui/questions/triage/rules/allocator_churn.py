@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import Intervals, union
-from nsystui.questions.conditions import Condition, job_end, job_start, where
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host.causes import ALLOCATING, ALLOCATIONS, IdleSpan, attribute
-from nsystui.questions.time_budget import steady_start
+from nsystui.questions.host.time_budget import steady_start
+from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework

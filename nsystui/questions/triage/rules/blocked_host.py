@@ -11,16 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import RANK, Column, Unit
+from nsystui.base.answer import RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.exports import canonical
-from nsystui.exports.identifiers import process_of
+from nsystui.exports.metadata import process_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge
 from nsystui.questions.host.causes import GIL, READS, WAITING, Cause, IdleSpan, attribute
 from nsystui.questions.host.gaps import CAUSE_COLUMNS, cause_cells
-from nsystui.questions.host.gil import RECORD, gil_of
-from nsystui.questions.host.segments import Segments, pairs
+from nsystui.questions.host.segments import RECORD, Segments, gil_of, pairs
 from nsystui.questions.triage.case import Case, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

@@ -9,11 +9,11 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Task
 from nsystui.exports import canonical
-from nsystui.questions.conditions import where
 from nsystui.questions.host.causes import COPYING, LAUNCHING, kind_of
-from nsystui.questions.reports import diagnostics_table
-from nsystui.questions.tasks import world_size
-from nsystui.questions.time_window import shares_clock
+from nsystui.questions.queries.conditions import where
+from nsystui.questions.queries.reports import diagnostics_table
+from nsystui.questions.queries.tasks import world_size
+from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

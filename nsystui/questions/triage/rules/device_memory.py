@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Window
 from nsystui.exports import canonical
-from nsystui.questions.conditions import job_start, where
-from nsystui.questions.gpu_allocations import AT_PEAK, allocation_table
-from nsystui.questions.gpu_memory import ON_DEVICE, DevicePeak, device_peaks
+from nsystui.questions.memory.gpu_allocations import AT_PEAK, allocation_table
+from nsystui.questions.memory.gpu_memory import ON_DEVICE, DevicePeak, device_peaks
+from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.triage.case import Case, bytes_words, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import RANK, Column, Unit
-from nsystui.questions.time_window import shares_clock
+from nsystui.base.answer import RANK, Column, TableAnswer, Unit
+from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 

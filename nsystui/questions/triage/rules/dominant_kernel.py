@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from nsystui.base.kernel_names import smart_names
 from nsystui.base.text import shorten
-from nsystui.questions.conditions import duration, where
-from nsystui.questions.kernels import Names, kernel_summary
+from nsystui.questions.kernels.summary import Names, kernel_summary
+from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nsystui.base.columns import Unit
+from nsystui.base.answer import Unit
 from nsystui.base.units import format_value
 from nsystui.questions.gpu.device_time import total
 from nsystui.questions.nccl.grouping import By

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import sqlalchemy as sa
 
-from nsystui.questions.activities import MEMORY, work_summary
-from nsystui.questions.conditions import Condition, duration, where
-from nsystui.questions.host_copies import HOST_TO_DEVICE, LARGE_COPY, MANY_COPIES, PINNED
+from nsystui.questions.kernels.activities import MEMORY, work_summary
+from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, LARGE_COPY, MANY_COPIES, PINNED
+from nsystui.questions.queries.conditions import Condition, duration, where
 from nsystui.questions.triage.case import REMARKED, Case, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import COUNT, DURATION, RANK, START, Column, Unit
+from nsystui.base.answer import COUNT, DURATION, RANK, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import EMPTY, intersect, union
-from nsystui.questions.conditions import duration, is_launched_by, job_end, job_start, where
+from nsystui.questions.queries.conditions import duration, is_launched_by, job_end, job_start, where
 from nsystui.questions.triage.case import Case, Place, number_of, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import DEVICE, RANK, START, Column, Unit
+from nsystui.base.answer import DEVICE, RANK, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Window
 from nsystui.exports import canonical
 from nsystui.questions.host.causes import (
@@ -30,7 +29,7 @@ from nsystui.questions.host.causes import (
     SYNCHRONISING,
     WAITING,
 )
-from nsystui.questions.host_work import HostWork, Span, host_work
+from nsystui.questions.host.host_work import HostWork, Span, host_work
 from nsystui.questions.triage.case import Case, by_place, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules.allocator_churn import advice as allocator_advice

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import RANK, TID, Column, Unit
+from nsystui.base.answer import RANK, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
-from nsystui.questions.conditions import job_start, where
 from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
@@ -39,11 +37,11 @@ from nsystui.questions.host.causes import (
     IdleSpan,
     attribute,
 )
-from nsystui.questions.host.functions import Group, function_counts, function_words, top_function
+from nsystui.questions.host.functions import Group, function_counts, function_words, samples_of, top_function
 from nsystui.questions.host.naming import HostThread, named_threads
-from nsystui.questions.host.samples import samples_of
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
+from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.triage.case import Case, by_place, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework

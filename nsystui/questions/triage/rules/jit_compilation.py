@@ -15,18 +15,17 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import COUNT, RANK, Column
+from nsystui.base.answer import COUNT, RANK, Column, Row, TableAnswer
 from nsystui.base.selection import Task
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Intervals, intersect, merge, union
-from nsystui.questions.conditions import where
 from nsystui.questions.host.causes import running_stretches
+from nsystui.questions.host.functions import samples_of
 from nsystui.questions.host.naming import named_threads
-from nsystui.questions.host.samples import samples_of
 from nsystui.questions.host.segments import scheduling_of
 from nsystui.questions.host.stacks import Function, StackTree, stacks_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
+from nsystui.questions.queries.conditions import where
 from nsystui.questions.triage.case import Case, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

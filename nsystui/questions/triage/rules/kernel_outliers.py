@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import DEVICE, RANK, Column, Unit
+from nsystui.base.answer import DEVICE, RANK, Column, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import shorten
-from nsystui.questions.conditions import duration, job_start
+from nsystui.questions.queries.conditions import duration, job_start
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import (

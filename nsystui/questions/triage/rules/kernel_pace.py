@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import DEVICE, RANK, Column, Unit
+from nsystui.base.answer import DEVICE, RANK, Column, Row, TableAnswer, Unit
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import FEWEST, PARTS, Launches, kernel_launches, part_bounds

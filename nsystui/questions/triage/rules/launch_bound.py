@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import DEVICE, DURATION, RANK, START, Column, Unit
+from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, TableAnswer, Unit
 from nsystui.base.selection import Window
 from nsystui.questions.algebra.intervals import Times, merge
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.host_work import Span, host_work
+from nsystui.questions.host.host_work import Span, host_work
 from nsystui.questions.triage.case import Case, below, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules.launch_overhead import late_gaps, launches_of

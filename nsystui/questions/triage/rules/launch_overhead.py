@@ -11,11 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import DEVICE, RANK, Column, Unit
+from nsystui.base.answer import DEVICE, RANK, Column, TableAnswer, Unit
 from nsystui.questions.algebra.intervals import Intervals, Times, merge
-from nsystui.questions.conditions import is_launched_by, job_end, job_start, where
 from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, where
 from nsystui.questions.triage.case import Case, Place, places_in, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework

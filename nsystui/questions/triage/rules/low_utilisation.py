@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import DEVICE, DURATION, RANK, START, Column, Unit
+from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, TableAnswer, Unit
 from nsystui.base.selection import Window
 from nsystui.questions.algebra.intervals import covered_per_bin
 from nsystui.questions.triage.case import Case, number_of, rank_words, time_words

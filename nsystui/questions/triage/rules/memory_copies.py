@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import BYTES, COUNT, RANK, Column, Unit
+from nsystui.base.answer import BYTES, COUNT, RANK, Column, TableAnswer, Unit
 from nsystui.base.selection import Task
-from nsystui.questions.activities import MemoryCalls, are, with_calls
-from nsystui.questions.algebra.groups import places_by
 from nsystui.questions.algebra.intervals import union
-from nsystui.questions.conditions import job_end, job_start, where
-from nsystui.questions.host_copies import HOST_TO_DEVICE, LARGE_COPY, MANY_COPIES, PAGEABLE, PINNED, link_words, mostly
+from nsystui.questions.kernels.activities import MemoryCalls, are, with_calls
+from nsystui.questions.memory.host_copies import (
+    HOST_TO_DEVICE,
+    LARGE_COPY,
+    MANY_COPIES,
+    PAGEABLE,
+    PINNED,
+    link_words,
+    mostly,
+)
+from nsystui.questions.queries.conditions import job_end, job_start, where
+from nsystui.questions.queries.statistics import places_by
 from nsystui.questions.triage.case import REMARKED, Case, bytes_words, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework

@@ -14,16 +14,15 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import HOST, RANK, Column, Unit
+from nsystui.base.answer import HOST, RANK, Column, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
-from nsystui.questions.conditions import Condition, duration, job_end, job_start, where
-from nsystui.questions.mpi import has_mpi, mpi_rows
-from nsystui.questions.mpi_exchanges import Pair, exchanges
-from nsystui.questions.tasks import RankedTask
+from nsystui.questions.host.mpi_exchanges import Pair, exchanges
+from nsystui.questions.queries.conditions import Condition, duration, job_end, job_start, where
+from nsystui.questions.queries.mpi import has_mpi, mpi_rows
+from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.triage.case import Case, Spans, by_place, number_of, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 

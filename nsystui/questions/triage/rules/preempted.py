@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import DURATION, RANK, Column, Unit
+from nsystui.base.answer import DURATION, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task
 from nsystui.exports import canonical
-from nsystui.exports.identifiers import process_of
+from nsystui.exports.metadata import process_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
 from nsystui.questions.host.causes import PREEMPTED, IdleSpan, attribute
 from nsystui.questions.host.segments import BLOCKED, RUNNABLE, RUNNING

@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import COUNT, NAME, Column, Unit
+from nsystui.base.answer import COUNT, NAME, Column, TableAnswer, Unit
 from nsystui.questions.algebra.intervals import EMPTY
-from nsystui.questions.conditions import duration
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
+from nsystui.questions.queries.conditions import duration
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

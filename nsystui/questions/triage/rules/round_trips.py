@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import BYTES, DEVICE, RANK, Column, Unit
+from nsystui.base.answer import BYTES, DEVICE, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task
-from nsystui.questions.conditions import where
-from nsystui.questions.host_copies import DEVICE_TO_HOST, HOST_TO_DEVICE
+from nsystui.questions.memory.host_copies import DEVICE_TO_HOST, HOST_TO_DEVICE
+from nsystui.questions.queries.conditions import where
 from nsystui.questions.triage.case import Case, Place, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import DEVICE, HOST, RANK, Column, Unit
+from nsystui.base.answer import DEVICE, HOST, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.time_window import shares_clock
+from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import FEWEST, Kernel, Launches, kernel_launches, usual_times

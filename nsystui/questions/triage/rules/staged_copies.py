@@ -9,11 +9,10 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import BYTES, COUNT, DEVICE, RANK, Column, Unit
+from nsystui.base.answer import BYTES, COUNT, DEVICE, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task
-from nsystui.questions.conditions import duration, where
-from nsystui.questions.host_copies import DIRECTIONS
+from nsystui.questions.memory.host_copies import DIRECTIONS
+from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.triage.case import Case, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import Column, Unit
+from nsystui.base.answer import Column, TableAnswer, Unit
 from nsystui.base.selection import Window
 from nsystui.questions.algebra.intervals import Intervals, intersect
 from nsystui.questions.host.causes import NOTHING, OFF_CPU
 from nsystui.questions.host.gaps import STARTUP, TAIL, idle_time
-from nsystui.questions.time_budget import LONG_GAP, device_budgets, in_sum
+from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum
 from nsystui.questions.triage.case import Case, Place, by_place, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules.idle_gaps import what_to_record

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import few
 from nsystui.questions.host.causes import NOTHING
-from nsystui.questions.host_work import Span, host_work
+from nsystui.questions.host.host_work import Span, host_work
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.triage.case import Case, covered, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity

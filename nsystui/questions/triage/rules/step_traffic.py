@@ -8,12 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import DEVICE, RANK, Column, Unit
+from nsystui.base.answer import DEVICE, RANK, Column, TableAnswer, Unit
 from nsystui.base.selection import Task
-from nsystui.questions.conditions import job_start, where
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, mostly
+from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, mostly
+from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.triage.case import Case, Place, Spans, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

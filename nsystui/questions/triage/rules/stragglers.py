@@ -25,14 +25,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import HOST, RANK, Column, Unit
+from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.collectives.matching import Matrix, Member
 from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, lateness
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.tasks import world_size
+from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.triage.case import Case, Computed, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 

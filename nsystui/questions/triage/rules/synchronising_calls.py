@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from nsystui.base.selection import Window
-from nsystui.questions.activities import API, work_summary
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge
 from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.triage.case import Case, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsystui.base.answer import Row, TableAnswer
-from nsystui.base.columns import Column, Unit
+from nsystui.base.answer import Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Window
 from nsystui.exports import canonical
 from nsystui.questions.gpu.metrics import MetricSource, metric_lanes, metric_sources

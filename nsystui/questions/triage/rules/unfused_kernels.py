@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import DEVICE, DURATION, RANK, START, STREAM, Column, Unit
+from nsystui.base.answer import DEVICE, DURATION, RANK, START, STREAM, Column, TableAnswer, Unit
 from nsystui.base.kernel_families import COPY, ELEMENTWISE
 from nsystui.base.selection import Selection, Task
-from nsystui.questions.conditions import duration, job_end, job_start, where
-from nsystui.questions.stats.kernel_names import NO_RANGE, LaunchRanges
+from nsystui.questions.queries.conditions import duration, job_end, job_start, where
+from nsystui.questions.stats.cuda_sums import NO_RANGE, LaunchRanges
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import NameWork, by_framework, kernel_mix

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import TableAnswer
-from nsystui.base.columns import DEVICE, RANK, Column, Unit
+from nsystui.base.answer import DEVICE, RANK, Column, TableAnswer, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import merge
-from nsystui.questions.conditions import where
-from nsystui.questions.time_window import report_at
+from nsystui.questions.queries.conditions import where
+from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.triage.case import Case, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables

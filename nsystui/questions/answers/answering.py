@@ -1,0 +1,71 @@
+"""Asks a question of the catalogue, and says what the exports lack for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from nsystui.base.answer import Answer, Row, Wrapped, row_batches
+from nsystui.base.selection import Selection
+from nsystui.exports import canonical
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.data_notes import recording_advice, with_fitting_advice
+from nsystui.questions.queries.question import Question
+
+if TYPE_CHECKING:
+    from nsystui.questions.recipes.recipe import RecipeMap
+
+
+def ask(question: Question, job: Job, selection: Selection, options: Any = None) -> Answer:
+    """The answer as a table; where its data were not recorded it has no rows, and a note says what to record.
+
+    ``options`` are the question's own, its defaults where there are none. Raises UsageError for a name that nothing
+    has.
+    """
+    options = question.defaults() if options is None else options
+    answer = with_fitting_advice(question.ask(job, selection, options), job.session.reports)
+    if not question.needs:
+        return answer
+    missing = lacking(question, job) if not len(answer) else ()
+    notes = tuple(dict.fromkeys((*missing, *answer.notes)))
+    return _Named(answer, question.name.replace("_", "-"), notes)
+
+
+def draw_map(question: Question, job: Job, selection: Selection, options: Any = None) -> RecipeMap:
+    """The lanes of a question that has a ``map``."""
+    assert question.map is not None
+    drawn = question.map(job, selection, question.defaults() if options is None else options)
+    missing = lacking(question, job) if not drawn.lines else ()
+    return replace(drawn, notes=tuple(dict.fromkeys((*missing, *drawn.notes))))
+
+
+@dataclass(frozen=True)
+class _Named(Wrapped):
+    """An answer under the name of its question."""
+
+    title: str
+    remarks: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.title
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.remarks
+
+    def stream(self, size: int) -> Iterator[Sequence[Row]]:
+        return row_batches(self.whole, size)
+
+
+def lacking(question: Question, job: Job) -> tuple[str, ...]:
+    """A sentence for each group of tables of which no export has any row."""
+    which = "this export" if len(job.session.reports) == 1 else "these exports"
+    groups = [[canonical.BY_NAME[name] for name in group] for group in question.needs]
+    return tuple(
+        f"no {' or '.join(table.what for table in group)} in {which}: "
+        + " or ".join(dict.fromkeys(recording_advice(table, job.session.reports) for table in group))
+        for group in groups
+        if not any(job.session.count(table) for table in group)
+    )

@@ -1,0 +1,122 @@
+"""What the application printed, next to the steps in which it did (docs/privacy.md#output-of-the-application)."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import Any
+
+import numpy as np
+
+from nsystui.base.answer import PID, RANK, STEP, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Task
+from nsystui.base.text import which_of
+from nsystui.exports.discover import is_packed_report
+from nsystui.exports.job_output import JobOutput, OutputLine, read_job_output
+from nsystui.exports.metadata import pid_of
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.time_window import recorded
+from nsystui.questions.steps.times import NO_STEP
+from nsystui.store.packed_job import JobReport
+from nsystui.store.report import Report
+from nsystui.store.results import Results
+from nsystui.store.session import Session
+
+COLUMNS = (
+    RANK,
+    Column("time", header="Time (ns)", label="time", unit=Unit.TIME, importance=1),
+    STEP.with_importance(1),
+    Column("stream", header="Stream", label="stream", importance=2),
+    Column("line", header="Line", label="line", unit=Unit.NUMBER, importance=3),
+    Column("text", header="Text", label="text"),
+    PID.with_importance(4),
+)
+_RESULT = "job-output"
+_SECOND = 10**9
+
+
+def output_table(job: Job) -> TableAnswer:
+    """One row for each line that may be seen, in the order of ranks and streams.
+
+    ``time`` is the job time that the line itself says, missing where it says none, or none within the session. Its
+    step is told where the time has more than whole seconds.
+    """
+    rows: list[Row] = []
+    left_out, lacking = 0, []
+    ranks = {item.task: item.rank for item in job.ranks}
+    found = [(report, output_of(job.session, report)) for report in job.session.reports]
+    for report, output in sorted(found, key=lambda one: _first_rank(ranks, one[0])):
+        if output is None:
+            lacking.append(report.name)
+            continue
+        left_out += output.left_out
+        lines = output.lines
+        times = [_job_time(report, line) for line in lines]
+        steps = _steps(job, report, lines, times)
+        rows += [
+            (
+                ranks.get(Task(report.index, line.process)), time, step, line.stream, line.number, line.text,
+                pid_of(line.process) if line.process else None,
+            )
+            for line, time, step in zip(lines, times, steps, strict=True)
+        ]  # fmt: skip
+    notes = [f"{left_out:,} lines are left out that look like environment variables or keys"] if left_out else []
+    if lacking:
+        where = which_of(lacking, len(job.session.reports))
+        notes.append(f"the output of the application is not in {where}: pack with --job-output")
+    if not rows and not notes:
+        notes.append("no output of the application: nsys keeps what a program prints that it started itself")
+    return TableAnswer("job-output", COLUMNS, rows, len(rows), tuple(notes))
+
+
+def output_of(session: Session, report: Report) -> JobOutput | None:
+    """The output of a report; ``None`` for a packed one that was packed without."""
+    if not is_packed_report(report.path):
+        return read_job_output(report.path)
+    return session.results(report).load(_RESULT, read=_kept)
+
+
+def _kept(found: Any) -> JobOutput:
+    return JobOutput(tuple(OutputLine(*line) for line in found["lines"]), int(found["left_out"]))
+
+
+def keep_output(session: Session) -> None:
+    """Keeps the output of all reports with what was computed of them, as far as it may be seen."""
+    for report in session.reports:
+        output = read_job_output(report.path)
+        lines = [astuple(line) for line in output.lines]
+        session.results(report).save(_RESULT, {"lines": lines, "left_out": output.left_out})
+
+
+def has_output(report: JobReport) -> bool:
+    """Whether a report was packed with the output of the application."""
+    return Results((report.identity,), report.path).load(_RESULT) is not None
+
+
+def _first_rank(ranks: dict[Task, int], report: Report) -> tuple[int, int]:
+    mine = [rank for task, rank in ranks.items() if task.report == report.index]
+    return min(mine, default=len(ranks)), report.index
+
+
+def _job_time(report: Report, line: OutputLine) -> int | None:
+    start = report.metadata.session_start_utc
+    if line.time is None or start is None:
+        return None
+    time = line.time - start + report.clock_offset
+    session = recorded(report)
+    # A time without digits behind the second is up to a second early.
+    return time if session.start - _SECOND < time < session.end + _SECOND else None
+
+
+def _steps(job: Job, report: Report, lines: tuple[OutputLine, ...], times: list[int | None]) -> list[int | None]:
+    exact = [number for number, line in enumerate(lines) if line.is_exact and times[number] is not None]
+    found: list[int | None] = [None] * len(lines)
+    if not exact:
+        return found
+    numbers = job.steps().numbers_at(
+        np.full(len(exact), report.index, np.int64),
+        np.array([lines[number].process for number in exact], np.int64),
+        np.array([times[number] for number in exact], np.int64),
+    )
+    for number, step in zip(exact, numbers.tolist(), strict=True):
+        found[number] = None if step == NO_STEP else step
+    return found

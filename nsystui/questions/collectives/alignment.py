@@ -1,0 +1,132 @@
+"""One clock for all reports of a job, from UTC and from collectives, and its residual error (docs/ranks.md#clock).
+
+A synchronous collective of all ranks ends at the same time on each of them, within microseconds inside a machine and
+tens of microseconds over a network. A report's clock is ahead by as much as its ends lie after the mean of all; the
+median over the collectives is not affected by a few that were disturbed. (``nsys_jax`` of JAX's toolbox does the same.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from nsystui.base.answer import Unit
+from nsystui.base.units import format_value
+from nsystui.questions.collectives.matching import STREAM_COLUMNS, MatchedCollectives, match, stream_sequences
+from nsystui.questions.queries.time_window import shares_clock
+from nsystui.store.report import Clock, Report, aligned
+from nsystui.store.session import Session
+
+ENDING_TOGETHER = ("AllReduce", "AllGather")
+"""Collectives that no rank can leave before the last one has contributed."""
+
+
+@dataclass(frozen=True)
+class ClockFit:
+    """The clocks as the collectives show them.
+
+    ``shifts``: ns to add to the times of a report, by its index; only of those that took part. ``errors``: the median
+    deviation of a report's ends from the mean after that, ns; missing with a single collective. ``collectives``: the
+    number of those that were used.
+    """
+
+    shifts: Mapping[int, int] = field(default_factory=dict)
+    errors: Mapping[int, int] = field(default_factory=dict)
+    collectives: int = 0
+
+    @property
+    def error(self) -> int | None:
+        """The largest of the errors, ns."""
+        return max(self.errors.values(), default=None)
+
+
+def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
+    """The shifts that make the ends of collectives coincide.
+
+    Those are used in which most reports took part; without any of two reports there is nothing to shift.
+    """
+    usable = [group for group in groups if len(group.reports) > 1 and _kinds(group).any()]
+    if not usable:
+        return ClockFit()
+    widest = max((group.reports for group in usable), key=lambda reports: (len(reports), sorted(reports)))
+    reports = sorted(widest)
+    ends = np.hstack([_ends(group, reports) for group in usable if group.reports == widest])
+    off = ends - ends.mean(axis=0)
+    skew = np.median(off, axis=1)
+    count = ends.shape[1]
+    rest = np.median(np.abs(off - skew[:, None]), axis=1)
+    errors = dict(zip(reports, np.rint(rest).astype(int).tolist(), strict=True)) if count > 1 else {}
+    # The job as a whole is not moved: what one report gains the others lose.
+    shifts = -np.rint(skew - skew.mean()).astype(np.int64)
+    return ClockFit(dict(zip(reports, shifts.tolist(), strict=True)), errors, count)
+
+
+def _kinds(group: MatchedCollectives) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.isin(group.collective.astype(str), ENDING_TOGETHER)
+
+
+def _ends(group: MatchedCollectives, reports: Sequence[int]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """The ends of the collectives in each report, shape ``(reports, n)``: the mean of its members."""
+    of_member = np.array([member.task.report for member in group.members])
+    # From a near moment: a float holds differences to the ns, but not the hours since the start.
+    ends = (group.end - group.end.min(axis=0))[:, _kinds(group)].astype(np.float64)
+    return np.stack([ends[of_member == report].mean(axis=0) for report in reports])
+
+
+class ClockMode(Enum):
+    """The way to put reports on one clock: UTC refined by collectives, UTC alone, or none (each from its own start)."""
+
+    COLLECTIVES = "collectives"
+    UTC = "utc"
+    OWN = "own"
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The way the reports of a session were put on one clock. ``fit`` is empty unless collectives were used."""
+
+    mode: ClockMode = ClockMode.UTC
+    fit: ClockFit = field(default_factory=ClockFit)
+
+    def words(self, reports: Sequence[Report]) -> str:
+        """``clock: UTC, then 2,208 collectives: residual 14 µs``; empty where there is one report only."""
+        if len(reports) < 2:
+            return ""
+        if self.mode is ClockMode.OWN:
+            return "clock: not aligned, each report counts from its own start"
+        if not shares_clock(reports):
+            return "clock: the reports lie on no common one"
+        if self.mode is ClockMode.UTC:
+            return "clock: UTC of the hosts, which may be milliseconds apart"
+        if not self.fit.shifts:
+            kinds = " or ".join(ENDING_TOGETHER)
+            return (
+                f"clock: UTC of the hosts, which may be milliseconds apart (no {kinds} of several reports to refine it)"
+            )
+        number = self.fit.collectives
+        told = f"{number:,} collective" + ("" if number == 1 else "s")
+        error = "not known" if self.fit.error is None else format_value(Unit.DURATION, self.fit.error)
+        rest = len(reports) - len(self.fit.shifts)
+        only_utc = f"; UTC only for {rest} of {len(reports)} reports" if rest else ""
+        return f"clock: UTC, then {told}: residual {error}{only_utc}"
+
+
+def columns_read() -> dict[str, tuple[str, ...]]:
+    """The columns that ``align`` reads where collectives are used."""
+    return {"kernels": STREAM_COLUMNS}
+
+
+def align(session: Session, mode: ClockMode) -> Alignment:
+    """Puts the reports of a session on one clock, and returns how."""
+    if mode is ClockMode.OWN:
+        session.set_clock(Clock(is_common=False))
+        return Alignment(mode)
+    fit = ClockFit()
+    on_utc = aligned(session.reports)
+    if mode is ClockMode.COLLECTIVES and len(on_utc) > 1 and shares_clock(on_utc):
+        fit = fit_clock(match(stream_sequences(session, on_utc)).groups)
+    session.set_clock(Clock(shifts=fit.shifts))
+    return Alignment(mode, fit)

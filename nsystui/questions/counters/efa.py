@@ -1,0 +1,192 @@
+"""The counters of AWS's EFA plugin, which are generic events (docs/recipes.md#aws-efa)."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.base.inputs import json_in
+from nsystui.base.text import few
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.job.job import Job
+from nsystui.store import tables
+
+Floats = NDArray[np.float64]
+
+UNDOCUMENTED = (
+    "EFA counters are shown under the names they were recorded with; NVIDIA documents neither these nor their units"
+)
+_UNREADABLE = "the EFA samples have no time in the session, or no field that is a number"
+_SAMPLES = tables.efa_samples
+_SECOND = 1e9
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """A counter of an adapter, job time, shapes ``(n,)``: from the sample before to each sample.
+
+    ``values`` are what was recorded, or of a running total (``is_total``) its rise per second.
+    """
+
+    report: int
+    adapter: str
+    type_id: int
+    counter: str
+    is_total: bool
+    starts: Times
+    ends: Times
+    values: Floats
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The counters of the EFA plugin: a lane for each counter of bytes, and notes on them."""
+
+    lanes: tuple[Lane, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, order=True)
+class _Key:
+    """A field of an adapter: where the events name none, the type of the events identifies it."""
+
+    report: int
+    adapter: str
+    type_id: int
+    field: str
+
+
+def counters(job: Job, reports: Collection[int]) -> Counters:
+    """The counters of ``reports``; nothing, and no notes, where none has samples of EFA."""
+    if not job.session.count(_SAMPLES):
+        return Counters()
+    series: dict[_Key, tuple[Times, Floats]] = {}
+    fields: set[str] = set()
+    for source in (_of_rows(job, fields), _of_json(job, reports, fields)):
+        series.update((key, found) for key, found in source if key.report in reports)
+    if not fields:
+        having = {report for (report,) in job.session.rows(sa.select(_SAMPLES.c.report).distinct())}
+        return Counters(notes=(UNDOCUMENTED, _UNREADABLE) if having.intersection(reports) else ())
+    totals = _totals(series)
+    lanes = tuple(_lane(key, *series[key], key.field in totals) for key in sorted(series))
+    return Counters(lanes, tuple(_notes(fields, {key.field for key in series}, totals)))
+
+
+def _of_rows(job: Job, fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
+    """The series of exports with a row for each value; adds the names of all fields to ``fields``."""
+    keys = (_SAMPLES.c.report, _SAMPLES.c.type_id, _SAMPLES.c.source, _SAMPLES.c.type, _SAMPLES.c.field)
+    known = [_SAMPLES.c.field.is_not(None), _SAMPLES.c.time.is_not(None), _SAMPLES.c.type_id.is_not(None)]
+    for report, type_id, source, kind, field in job.session.rows(sa.select(*keys).where(*known).distinct()):
+        fields.add(field)
+        if not _says_bytes(field):
+            continue
+        own = [_SAMPLES.c.report == report, _SAMPLES.c.type_id == type_id, _SAMPLES.c.field == field]
+        time = (_SAMPLES.c.time + _SAMPLES.c.clock_offset).label("time")
+        rows = job.session.arrays(sa.select(time, _SAMPLES.c.value).where(*known, *own))
+        yield _Key(report, _adapter(source, kind, "", type_id), type_id, field), (rows["time"], rows["value"])
+
+
+def _of_json(job: Job, reports: Collection[int], fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
+    """The same of exports whose events are JSON."""
+    time = (_SAMPLES.c.time + _SAMPLES.c.clock_offset).label("time")
+    columns = (_SAMPLES.c.report, time, _SAMPLES.c.type_id, _SAMPLES.c.source, _SAMPLES.c.type, _SAMPLES.c.data)
+    known = [_SAMPLES.c.data.is_not(None), _SAMPLES.c.time.is_not(None), _SAMPLES.c.type_id.is_not(None)]
+    found: dict[_Key, list[tuple[int, float]]] = defaultdict(list)
+    for report, at, type_id, source, kind, data in job.session.rows(sa.select(*columns).where(*known)):
+        if report not in reports:
+            continue
+        numbers, texts = _decoded(data)
+        fields.update(numbers)
+        adapter = _adapter(source, kind, " ".join(texts.values()), type_id)
+        for field, value in numbers.items():
+            if _says_bytes(field):
+                found[_Key(report, adapter, type_id, field)].append((at, value))
+    for key, samples in found.items():
+        times, values = zip(*samples, strict=True)
+        yield key, (np.array(times, dtype=np.int64), np.array(values, dtype=np.float64))
+
+
+def _decoded(data: str) -> tuple[dict[str, float], dict[str, str]]:
+    """The numbers and the texts of an event by field: nsys writes numbers as texts, too (measured in schema 3.7.2)."""
+    try:
+        event = json_in(data)
+    except ValueError:
+        return {}, {}
+    numbers: dict[str, float] = {}
+    texts: dict[str, str] = {}
+    for field, value in _flat(event, "") if isinstance(event, dict) else ():
+        number = _number(value)
+        if number is not None:
+            numbers[field] = number
+        elif isinstance(value, str):
+            texts[field] = value
+    return numbers, texts
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _flat(event: dict[str, Any], within: str) -> Iterator[tuple[str, Any]]:
+    for name, value in event.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{within}{name}.")
+        else:
+            yield f"{within}{name}", value
+
+
+def _says_bytes(field: str) -> bool:
+    return "bytes" in field.lower()
+
+
+def _adapter(source: str | None, kind: str | None, device: str, type_id: int) -> str:
+    names = dict.fromkeys(name for name in (source, kind) if name)
+    return " ".join((*names, device or str(type_id & 0xFF)))
+
+
+def _totals(series: dict[_Key, tuple[Times, Floats]]) -> frozenset[str]:
+    """The fields that fall on no adapter and rise more than once on one; a rate by its name is none."""
+    falling, rising = set(), set()
+    for key, (times, values) in series.items():
+        steps = np.diff(values[np.argsort(times, kind="stable")])
+        if (steps < 0).any() or "per second" in key.field.lower():
+            falling.add(key.field)
+        if np.count_nonzero(steps > 0) > 1:
+            rising.add(key.field)
+    return frozenset(rising - falling)
+
+
+def _lane(key: _Key, times: Times, values: Floats, is_total: bool) -> Lane:
+    order = np.argsort(times, kind="stable")
+    at, found = times[order], values[order].astype(np.float64)
+    starts, ends = at[:-1], at[1:]
+    lasts = ends > starts
+    shown = np.diff(found)[lasts] / ((ends - starts)[lasts] / _SECOND) if is_total else found[1:][lasts]
+    return Lane(key.report, key.adapter, key.type_id, key.field, is_total, starts[lasts], ends[lasts], shown)
+
+
+def _notes(fields: set[str], shown: set[str], totals: frozenset[str]) -> Iterator[str]:
+    yield UNDOCUMENTED
+    if not shown:
+        yield f"no field of the EFA samples says bytes; there are: {', '.join(sorted(fields))}"
+        return
+    if totals:
+        names = few(sorted(totals))
+        yield f"EFA counters that never fall are taken as running totals, and shown as their rise per second: {names}"
+    if shown - totals:
+        names = few(sorted(shown - totals))
+        yield f"EFA counters that fall, stay or say per second are shown as recorded, as their mean in a bin: {names}"
+    yield "an EFA sample counts from the sample before it, so the first one of each counter is not shown"

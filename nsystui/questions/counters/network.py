@@ -1,0 +1,423 @@
+"""The network: what each adapter and switch moved, and what moved while NCCL's collectives ran.
+
+Every report of a host samples all of its adapters. One that several reports saw counts once: it is known by its host
+and GUID, a switch by its GUID alone, and of samples that overlap those of the report count that sampled it longest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.base.answer import COLLECTIVE, COUNT, HOST, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, intersect, merge, union
+from nsystui.questions.counters.efa import counters
+from nsystui.questions.job.job import Job
+from nsystui.questions.nccl.grouping import bucket_label, bucket_numbers, selected
+from nsystui.store import tables
+
+Floats = NDArray[np.float64]
+Samples = tuple[Times, Times, Floats]
+"""Starts, ends (job time) and rates: bytes/s, or ticks/ms of send waits. Samples of several ports add up."""
+
+RECEIVED, SENT, WAITS = range(3)
+"""The places of the figures of an adapter, and of the ends of their metrics' names here."""
+_ENDINGS = (
+    ("bytes received", "rx bytes", "rx_bytes"),
+    ("bytes sent", "tx bytes", "tx_bytes"),
+    ("send waits",),
+)
+
+SWITCH, EFA = "InfiniBand switch", "EFA"
+_LINKS = {"ib": "InfiniBand", "eth": "Ethernet", "ethernet": "Ethernet"}
+_BYTES = re.compile(r"(?:bytes?|B)/(ns|us|µs|ms|s|sec)")
+_PER_SECOND = {"ns": 1e9, "us": 1e6, "µs": 1e6, "ms": 1e3, "s": 1.0, "sec": 1.0}
+_NOTHING: Samples = (EMPTY.starts, EMPTY.ends, np.empty(0))
+
+ADAPTER = Column("adapter", header="Adapter", label="adapter")
+LINK = Column("link", header="Link", label="link")
+GUID = Column("guid", header="GUID", label="guid", importance=4)
+RATES = (
+    Column("sent", header="Sent (B/s)", label="sent", unit=Unit.RATE, decimals=1),
+    Column("received", header="Received (B/s)", label="received", unit=Unit.RATE, decimals=1),
+)
+SEND_WAITS = Column(
+    "waits", header="Send Waits (ticks/ms)", label="waits/ms", unit=Unit.TICK_RATE, decimals=1, importance=1
+)
+_SAMPLED = Column("sampled", header="Sampled (%)", label="sampled", unit=Unit.PERCENT, decimals=1, importance=2)
+_ADAPTER_COLUMNS = (
+    HOST,
+    ADAPTER,
+    LINK.with_importance(1),
+    *RATES,
+    Column("peak_sent", header="Peak Sent (B/s)", label="peak sent", unit=Unit.RATE, decimals=1, importance=1),
+    Column("peak_received", header="Peak Received (B/s)", label="peak rec.", unit=Unit.RATE, decimals=1, importance=1),
+    SEND_WAITS,
+    _SAMPLED,
+    Column("reports", header="Reports", label="reports", unit=Unit.COUNT, importance=3),
+    GUID,
+)
+_COLLECTIVE_COLUMNS = (
+    COLLECTIVE,
+    Column("size", header="Size", label="size"),
+    LINK,
+    COUNT,
+    Column("time", header="Time (ns)", label="time", unit=Unit.DURATION, importance=2),
+    *RATES,
+    SEND_WAITS,
+    Column(
+        "slow_waits", header="Send Waits, Slow (ticks/ms)", label="slow", unit=Unit.TICK_RATE, decimals=1, importance=1
+    ),
+    Column("hosts", header="Hosts", label="hosts", unit=Unit.COUNT, importance=3),
+    _SAMPLED,
+)
+_SLOW = 0.9
+"""The share of the collectives of a group that are faster than the slow ones."""
+
+
+@dataclass(frozen=True)
+class _Key:
+    """An adapter on one kind of link: ``name`` tells it where it has no GUID, and ``report`` where it has no host."""
+
+    host: str
+    link: str
+    guid: int | None
+    name: str
+    report: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Adapter:
+    """An adapter or switch and its samples: ``figures`` are what it received and sent, and its send waits.
+
+    A switch has no host.
+    """
+
+    host: str
+    link: str
+    name: str
+    guid: str | None
+    reports: int
+    figures: tuple[Samples, Samples, Samples]
+
+
+def adapters(job: Job, selection: Selection, with_efa: bool = True) -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
+    """The adapters and switches that the reports of the selected ranks saw, each once, and notes."""
+    return job.once(("adapters", selection.tasks, with_efa), lambda: _adapters(job, selection, with_efa))
+
+
+def _adapters(job: Job, selection: Selection, with_efa: bool) -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
+    hosts = hosts_of(job)
+    chosen = set(hosts) if selection.tasks is None else {task.report for task in selection.tasks}
+    notes: list[str] = []
+    found: dict[_Key, dict[tuple[int, int], list[Samples]]] = {}
+    names: dict[_Key, str] = {}
+    sampled = [*_sampled(job, hosts, chosen, notes), *(_of_efa(job, hosts, chosen, notes) if with_efa else ())]
+    for place, key, name, report, samples in sampled:
+        found.setdefault(key, {}).setdefault((place, report), []).append(samples)
+        names.setdefault(key, name)
+    order = sorted(found, key=lambda key: (key.link == SWITCH, key.host, names[key], key.link, key.guid or 0))
+    return tuple(_adapter(key, names[key], found[key]) for key in order), tuple(dict.fromkeys(notes))
+
+
+def hosts_of(job: Job) -> dict[int, str]:
+    """The host of each report by its index; empty where the report does not name it."""
+    return {report.index: report.metadata.host for report in job.session.reports}
+
+
+def _adapter(key: _Key, name: str, parts: dict[tuple[int, int], list[Samples]]) -> Adapter:
+    received, sent, waits = (
+        once([_joined(samples) for (place, _), samples in sorted(parts.items()) if place == figure])
+        for figure in (RECEIVED, SENT, WAITS)
+    )
+    guid = None if key.guid is None else f"0x{key.guid & 0xFFFF_FFFF_FFFF_FFFF:x}"
+    reports = len({report for _, report in parts})
+    return Adapter(key.host, key.link, name or guid or "?", guid, reports, (received, sent, waits))
+
+
+def _sampled(
+    job: Job, hosts: dict[int, str], chosen: set[int], notes: list[str]
+) -> Iterator[tuple[int, _Key, str, int, Samples]]:
+    """The samples of ``NET_NIC_METRIC`` and of switches: figure, adapter, its name, report, samples."""
+    wanted, known = dict(_metrics(job)), _names(job)
+    if job.session.count(tables.nic_metrics) and not wanted:
+        notes.append("none of the metrics sampled are bytes received, bytes sent or send waits")
+    if chosen != hosts.keys() and wanted:
+        notes.append("adapters are those of the reports of the selected ranks")
+    for (report, nic, is_switch, metric), unit, (starts, ends, values) in _samples(job, sorted(wanted)):
+        if report not in chosen:
+            continue
+        scale = 1.0 if wanted[metric] == WAITS else _scale(unit)
+        if scale is None:
+            notes.append(f"no rate of {metric!r}: its unit {unit!r} is not bytes in a time")
+            continue
+        samples = starts, ends, values * scale
+        if is_switch:
+            yield wanted[metric], _Key("", SWITCH, nic, "", None), "switch", report, samples
+            continue
+        guid, name = known.get((report, nic), (None, None))
+        link = _LINKS.get(metric.partition(":")[0].strip().lower(), "")
+        own = "" if guid is not None else name or f"adapter {nic}"
+        key = _Key(hosts[report], link, guid, own, None if hosts[report] else report)
+        yield wanted[metric], key, name or own, report, samples
+
+
+def _metrics(job: Job) -> Iterator[tuple[str, int]]:
+    """The metrics that a figure is made of, with its place."""
+    column = tables.nic_metrics.c.metric
+    if not job.session.count(tables.nic_metrics):
+        return
+    for (metric,) in job.session.rows(sa.select(column).where(column.is_not(None)).distinct()):
+        for place, endings in enumerate(_ENDINGS):
+            if metric.lower().endswith(endings):
+                yield metric, place
+
+
+def _samples(
+    job: Job, metrics: list[str]
+) -> Iterator[tuple[tuple[int, int, int, str], str, tuple[Times, Times, Floats]]]:
+    """The samples of each (report, adapter, whether it is a switch, metric) with their unit, job time."""
+    table = tables.nic_metrics
+    if not metrics:
+        return
+    keys = (table.c.report, table.c.nic, table.c.is_switch, table.c.metric)
+    known = [
+        table.c.metric.in_(metrics),
+        table.c.end.is_not(None),
+        table.c.value.is_not(None),
+        table.c.nic.is_not(None),
+    ]
+    groups = sa.select(*keys, sa.func.min(table.c.unit)).where(*known).group_by(*keys).order_by(*keys)
+    for *key, unit in job.session.rows(groups):
+        moved = [(table.c[name] + table.c.clock_offset).label(name) for name in ("start", "end")]
+        is_own = [column == value for column, value in zip(keys, key, strict=True)]
+        rows = job.session.arrays(sa.select(*moved, table.c.value).where(*known, *is_own))
+        yield (key[0], key[1], key[2], key[3]), unit or "", (rows["start"], rows["end"], rows["value"])
+
+
+def _names(job: Job) -> dict[tuple[int, int], tuple[Any, Any]]:
+    """GUID and name of each (report, adapter)."""
+    table = tables.nic_devices
+    if not job.session.count(table):
+        return {}
+    rows = job.session.rows(sa.select(table.c.report, table.c.nic, table.c.guid, table.c.name))
+    return {(report, nic): (guid, name) for report, nic, guid, name in rows}
+
+
+def _scale(unit: str) -> float | None:
+    match = _BYTES.fullmatch(unit)
+    return _PER_SECOND[match[1]] if match else None
+
+
+def _of_efa(
+    job: Job, hosts: dict[int, str], chosen: set[int], notes: list[str]
+) -> Iterator[tuple[int, _Key, str, int, Samples]]:
+    """The same of EFA: counters that are running totals of bytes received or sent."""
+    efa = counters(job, chosen)
+    left_out = set()
+    for lane in efa.lanes:
+        name = lane.counter.lower()
+        place = next((at for at, endings in enumerate(_ENDINGS) if name.endswith(endings)), None)
+        if place is None or not lane.is_total:
+            left_out.add(lane.counter)
+            continue
+        key = _Key(hosts[lane.report], EFA, None, lane.adapter, None if hosts[lane.report] else lane.report)
+        yield place, key, lane.adapter, lane.report, (lane.starts, lane.ends, lane.values)
+    if efa.lanes and not left_out.issuperset(lane.counter for lane in efa.lanes):
+        notes.append("EFA counters are taken as running totals of bytes by their names, which NVIDIA does not document")
+    if left_out:
+        notes.append(f"EFA counters that are no totals of bytes received or sent: {', '.join(sorted(left_out))}")
+
+
+def _joined(parts: Iterable[Samples]) -> Samples:
+    starts, ends, values = zip(*parts, strict=True)
+    return np.concatenate(starts), np.concatenate(ends), np.concatenate(values)
+
+
+def once(parts: Iterable[Samples]) -> Samples:
+    """The samples of several reports: those of the longest, and of the others those of further times."""
+    covered, kept = EMPTY, []
+    for starts, ends, values in sorted(parts, key=lambda one: -union(one[0], one[1]).length):
+        first = np.searchsorted(covered.ends, starts, side="right")
+        begin = np.append(covered.starts, np.iinfo(np.int64).max)[first]
+        is_new = begin >= ends
+        kept.append((starts[is_new], ends[is_new], values[is_new]))
+        covered = merge(covered, union(starts[is_new], ends[is_new]))
+    return _joined(kept) if kept else _NOTHING
+
+
+def moved_within(samples: Samples, times: Intervals) -> tuple[float | None, int]:
+    """The mean rate over the sampled part of ``times``, ``None`` where none is, and the length of that part, ns."""
+    starts, ends, values = samples
+    covered = intersect(union(starts, ends), times).length
+    if not covered:
+        return None, 0
+    low = int(times.starts[0])
+
+    def until(edges: Times) -> Floats:
+        moved = (edges - low).astype(np.float64)
+        difference: Floats = _integral(starts - low, values, moved) - _integral(ends - low, values, moved)
+        return difference
+
+    return float((until(times.ends) - until(times.starts)).sum()) / covered, covered
+
+
+def mean_rate(starts: Times, ends: Times, values: Floats, lo: int, hi: int, bins: int) -> Floats:
+    """The mean of a rate over the sampled part of each of ``bins`` equal spans of ``[lo, hi)``; NaN where none is.
+
+    Each sample is a rate from its start to its end, shapes ``(n,)``; samples that overlap, of several ports, add up.
+    """
+    edges = lo + np.arange(bins + 1) * ((hi - lo) / bins)
+    moved = edges - lo
+    total: Floats = np.subtract(_integral(starts - lo, values, moved), _integral(ends - lo, values, moved))
+    covered = covered_per_bin(union(starts, ends), lo, hi, bins)
+    rate: Floats = np.diff(total) / np.where(covered > 0, covered, np.nan)
+    return rate
+
+
+def _integral(times: Times, values: Floats, edges: NDArray[np.floating[Any]]) -> Floats:
+    """Σ value · max(edge − time, 0) for each edge."""
+    order = np.argsort(times, kind="stable")
+    at, value = times[order].astype(np.float64), values[order].astype(np.float64)
+    sums = np.concatenate(([0.0], np.cumsum(value)))
+    moments = np.concatenate(([0.0], np.cumsum(value * at)))
+    before = np.searchsorted(at, edges, side="left")
+    found: Floats = sums[before] * edges - moments[before]
+    return found
+
+
+def _peak(samples: Samples, times: Intervals) -> float | None:
+    """The highest rate at any time of ``times``, samples of several ports together."""
+    starts, ends, values = samples
+    low, high = int(times.starts[0]), int(times.ends[-1])
+    inside = (ends > low) & (starts < high)
+    if not inside.any():
+        return None
+    moments = np.concatenate((ends[inside], starts[inside]))  # what ends makes room before what begins
+    changes = np.concatenate((-values[inside], values[inside]))
+    return float(np.cumsum(changes[np.argsort(moments, kind="stable")]).max())
+
+
+def network_table(job: Job, selection: Selection) -> TableAnswer:
+    """What each adapter and switch sent and received over the selected time: mean rates of its sampled part, and peaks.
+
+    ``reports`` is how many saw it.
+    """
+    found, notes = adapters(job, selection)
+    window = job.extent(selection)
+    times = union([window.start], [window.end])
+    rows = [_adapter_row(one, times) for one in found] if len(times) else []
+    return TableAnswer("network", _ADAPTER_COLUMNS, rows, notes=_notes(found, notes))
+
+
+def _adapter_row(one: Adapter, times: Intervals) -> Row:
+    rates = [moved_within(samples, times) for samples in one.figures]
+    sampled = 100 * max(covered for _, covered in rates) / times.length
+    return (
+        *(one.host, one.name, one.link, rates[SENT][0], rates[RECEIVED][0]),
+        *(_peak(one.figures[SENT], times), _peak(one.figures[RECEIVED], times)),
+        *(_rounded(rates[WAITS][0]), sampled, one.reports, one.guid),
+    )
+
+
+def network_by_collective(job: Job, selection: Selection) -> TableAnswer:
+    """What the adapters of a host moved while its collectives of a kind and size ran, by link.
+
+    Rates are those of a host, its adapters together, over the sampled part of the time in which one of its kernels of
+    the group ran, and the mean over hosts by that time; waits are the mean over adapters. ``slow_waits`` are those
+    while the slowest tenth of the group ran. All kernels of the group count for a switch.
+    """
+    found, notes = adapters(job, selection)
+    if not found:
+        return TableAnswer("network-by-collective", _COLLECTIVE_COLUMNS, [], notes=_notes(found, notes))
+    rows: list[Row] = []
+    groups = list(_groups(job, selection))
+    for (collective, bucket), group in groups:
+        for link in sorted({one.link for one in found}):
+            own = [one for one in found if one.link == link]
+            values = _group_row(group, own)
+            if values is not None:
+                rows.append((collective, bucket_label(int(bucket)), link, len(group), *values))
+    if not groups:
+        notes = (*notes, "no NCCL kernels in the selection")
+    return TableAnswer("network-by-collective", _COLLECTIVE_COLUMNS, rows, notes=_notes(found, notes))
+
+
+def _groups(job: Job, selection: Selection) -> Iterator[tuple[Any, Any]]:
+    """The selected NCCL kernels by collective and bucket of sizes, with their host, and whether they are slow ones."""
+    kernels = selected(job.pairing().kernels, selection)
+    kernels = kernels[kernels["end"].notna()]
+    hosts = hosts_of(job)
+    kernels = kernels.assign(
+        host=[hosts[report] for report in kernels["report"]], bucket=bucket_numbers(kernels["message_size"])
+    )
+    for key, group in kernels.groupby(["collective", "bucket"], sort=True, dropna=False):
+        durations = (group["end"] - group["start"]).to_numpy(np.int64)
+        yield key, group.assign(is_slow=durations >= np.quantile(durations, _SLOW))
+
+
+def slow_collectives(job: Job, selection: Selection) -> dict[str, Intervals]:
+    """By host, when the slowest tenth of the NCCL kernels of each collective and size ran."""
+    return job.once(("slow-collectives", selection), lambda: _slow_collectives(job, selection))
+
+
+def _slow_collectives(job: Job, selection: Selection) -> dict[str, Intervals]:
+    found: dict[str, Intervals] = {}
+    for _, group in _groups(job, selection):
+        for host, slow in group[group["is_slow"]].groupby("host"):
+            found[host] = merge(found.get(host, EMPTY), _times(slow))
+    return found
+
+
+def _group_row(group: Any, found: list[Adapter]) -> tuple[Any, ...] | None:
+    """Time, rates, waits, waits of the slow ones, hosts and the sampled share; ``None`` where nothing was sampled."""
+    is_slow = group["is_slow"].to_numpy(bool)
+    by_host: dict[str, list[Adapter]] = {}
+    for one in found:
+        by_host.setdefault(one.host, []).append(one)
+    time, sampled, hosts = 0, 0, 0
+    weighted, weights = [0.0] * 4, [0] * 4
+    for host, own in by_host.items():
+        here = group["host"].to_numpy() == host if host else np.ones(len(group), bool)
+        if not here.any():
+            continue
+        hosts += 1
+        times, slow = _times(group[here]), _times(group[here & is_slow])
+        time += times.length
+        longest = 0
+        for place, (figure, when) in enumerate(((SENT, times), (RECEIVED, times), (WAITS, times), (WAITS, slow))):
+            rates = [moved_within(one.figures[figure], when) for one in own] if len(when) else []
+            known = [rate for rate, _ in rates if rate is not None]
+            if known:
+                covered = max(length for _, length in rates)
+                weighted[place] += covered * sum(known) / (len(known) if figure == WAITS else 1)
+                weights[place] += covered
+                longest = max(longest, covered)
+        sampled += longest
+    if not sampled:
+        return None
+    means = [total / weight if weight else None for total, weight in zip(weighted, weights, strict=True)]
+    return (time, *means[:2], *map(_rounded, means[2:]), hosts, 100 * sampled / time)
+
+
+def _rounded(waits: float | None) -> float | None:
+    return None if waits is None else round(waits, 1)
+
+
+def _times(group: Any) -> Intervals:
+    return union(group["start"].to_numpy(np.int64), group["end"].to_numpy(np.int64))
+
+
+def _notes(found: Sequence[Adapter], notes: Sequence[str]) -> tuple[str, ...]:
+    lengths = [ends - starts for one in found for starts, ends, _ in one.figures if len(starts)]
+    if lengths:
+        period = float(np.median(np.concatenate(lengths))) / 1e6
+        notes = (*notes, f"a sample is the mean of {period:g} ms: shorter events share it with what ran beside them")
+    return tuple(notes)

@@ -1,0 +1,148 @@
+"""The work of the CPU in spans of time, by kind: what the launching thread did, and in which NVTX range.
+
+The causes are those of `host.causes`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from nsystui.base.selection import Task, Window
+from nsystui.questions.host import segments as gil
+from nsystui.questions.host.causes import (
+    KINDS,
+    Attribution,
+    Cause,
+    IdleSpan,
+    attribute,
+    folded,
+    over_ranks,
+    shown_times,
+)
+from nsystui.questions.job.job import Job
+from nsystui.questions.nvtx.loading import FOLDED_LABEL
+from nsystui.questions.queries import mpi
+from nsystui.questions.queries.conditions import job_start
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+_NO_RANGES = (f"{mpi.DOMAIN}:", f"{gil.DOMAIN}:")
+"""What the names of ranges begin with that are causes themselves."""
+_SPAN = ("number", "report", "process", "thread", "lo", "hi")
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class Span:
+    """A span of time in which the CPU of a task is looked at; ``device`` is whose gap it was."""
+
+    task: Task
+    device: int
+    window: Window
+
+    @property
+    def length(self) -> int:
+        return self.window.end - self.window.start
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """The CPU's work in a span: ns by cause (their sum is its length), and two NVTX ranges of the launching thread.
+
+    ``range_name`` is the shortest range around the middle of the span, ``next_range`` the first that starts behind it.
+    """
+
+    span: Span
+    causes: Mapping[Cause, int]
+    range_name: str | None
+    next_range: str | None = None
+
+    @property
+    def spent(self) -> dict[str, int]:
+        """The time by kind, ns."""
+        found = dict.fromkeys(KINDS, 0)
+        for cause, time in self.causes.items():
+            found[cause.kind] += time
+        return found
+
+    @property
+    def calls(self) -> dict[str, str]:
+        """What took most of the time of each kind: a call, a function."""
+        longest = sorted(self.causes.items(), key=lambda one: (one[1], one[0].words))
+        return {cause.kind: cause.words for cause, _ in longest if cause.what}
+
+    @property
+    def kind(self) -> str:
+        """The kind that took most of the time."""
+        spent = self.spent
+        return max(KINDS, key=lambda kind: spent[kind])
+
+
+class _Range(NamedTuple):
+    start: int
+    end: int
+    name: str
+
+
+def host_work(job: Job, spans: Sequence[Span], with_calls: bool = False) -> list[HostWork]:
+    """The CPU's work in each of some spans (dozens: each range is compared with all of its process)."""
+    idle = [IdleSpan(one.task, one.device, one.window.start, one.window.end) for one in spans]
+    attributed = attribute(job, idle, with_calls=with_calls)
+    found, ranges = over_ranks(attributed), _overlapping(job.session, attributed)
+    causes = [found.of_span(number) for number in range(len(spans))]
+    whole: Counter[Cause] = Counter()
+    for own in causes:
+        whole.update(own)
+    shown = folded(whole)
+    return [_work(*one) for one in zip(spans, (shown_times(own, shown) for own in causes), ranges, strict=True)]
+
+
+def _work(span: Span, causes: Mapping[Cause, int], ranges: Sequence[_Range]) -> HostWork:
+    middle = (span.window.start + span.window.end) // 2
+    around = [
+        (end - start, name)
+        for start, end, name in ranges
+        if start <= middle < end and name and not name.startswith(_NO_RANGES)
+    ]
+    behind = (name for start, _, name in ranges if start >= middle and name and not name.startswith(_NO_RANGES))
+    return HostWork(span, causes, min(around)[1] if around else None, next(behind, None))
+
+
+def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
+    """The NVTX ranges of the launching thread that overlap each span, by start; of its task where none is known."""
+    table = tables.nvtx_ranges
+    found: list[list[_Range]] = [[] for _ in idle.spans]
+    if not idle.spans or not session.count(table):
+        return found
+    columns, offset = table.c, table.c.clock_offset
+    asked = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN), name="asked").data(
+        [
+            (number, one.task.report, one.task.process, thread[1] if thread else _UNKNOWN, one.start, one.end)
+            for number, (one, thread) in enumerate(zip(idle.spans, idle.threads, strict=True))
+        ]
+    )
+    # Given as values the spans are known to be few: the rows go past them, in one scan.
+    wanted = sa.select(asked).cte("wanted")
+    own = wanted.c
+    query = (
+        sa.select(
+            own.number,
+            job_start(table).label("start"),
+            sa.func.coalesce(columns.end + offset, own.hi).label("end"),
+            sa.func.coalesce(FOLDED_LABEL, "").label("name"),
+        )
+        .join_from(table, wanted, sa.and_(columns.report == own.report, columns.process == own.process))
+        .where(
+            sa.or_(columns.thread == own.thread, own.thread == _UNKNOWN),
+            columns.start < own.hi - offset,
+            sa.or_(columns.end > own.lo - offset, columns.end.is_(None)),
+        )
+    )
+    for number, start, end, label in sorted(session.rows(query)):
+        found[number].append(_Range(start, end, label))
+    return found

@@ -1,0 +1,256 @@
+"""Opens files as one job: finds them, converts reports, reads several at a time, and puts them on one clock.
+
+What happens meanwhile is told to a `Listener`: the command line and the screens have one each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsystui.base import resources
+from nsystui.base.errors import NsystuiError
+
+if TYPE_CHECKING:
+    from nsystui.base.kernel_families import Rules
+    from nsystui.questions.job.job import Job
+    from nsystui.questions.nccl_log.steps import Steps
+    from nsystui.store.opened import Opened
+    from nsystui.store.packed_job import JobReport
+    from nsystui.store.packing import Progress
+    from nsystui.store.report import Report
+    from nsystui.store.session import Computation, Session
+
+# A report in another form is made an export in so many steps, as far as its progress is told.
+_PARTS = 1000
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files to open, and the ways in which to open them. ``cache_directory`` is ``None`` for memory only.
+
+    ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
+    ``logs`` are debug logs of NCCL, one name each. ``ranks`` says who is which rank, where the user does, and ``clock``
+    what makes the clocks one (a ``ClockMode``). ``step_range``, ``families``: see `Job`. ``log_steps``: the training
+    steps that the screens show of the logs. ``dask``: the scheduler of a Dask cluster whose workers compute what is
+    made of single reports: its address, or the path of its file.
+    """
+
+    files: tuple[str, ...]
+    cache_directory: Path | None = None
+    threads: int = field(default_factory=lambda: resources.usual_threads())
+    convert: bool = False
+    conversion_directory: Path | None = None
+    memory: int | None = None
+    cache_cap: int | None = None
+    logs: tuple[str, ...] = ()
+    log_steps: Steps | None = None
+    ranks: str = ""
+    clock: str = "collectives"
+    step_range: str | None = None
+    families: Rules = ()
+    dask: str | None = None
+
+    @property
+    def cap(self) -> int:
+        """What the cache may grow to, bytes."""
+        from nsystui.store.cache import DEFAULT_CAP
+
+        return DEFAULT_CAP if self.cache_cap is None else self.cache_cap
+
+
+class Listener:
+    """Hears how the opening goes on; every method may be called from threads.
+
+    In every method ``path`` is what the user named; a report that was converted is opened under another path.
+    """
+
+    def started(self, files: int) -> None:
+        """It is known how many files there are."""
+
+    def advanced(self, path: Path, progress: Progress) -> None:
+        """Rows of an export were read."""
+
+    def ready(self, path: Path, report: Report) -> None:
+        """A report joined the session: every question sees it."""
+
+    def failed(self, path: Path, error: NsystuiError) -> None:
+        """An export cannot be used; the others go on."""
+
+    def warned(self, text: str) -> None:
+        """Something the user should know, in one line."""
+
+    def computing(self, working: Computation | None) -> None:
+        """A question takes its time; ``None`` when it is done."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A file to add: its number keeps the order of the command line, ``path`` is what the user named.
+
+    ``opened`` is what it was found to be, where somebody has looked at it already.
+    """
+
+    number: int
+    path: Path
+    opened: Opened | JobReport | None = None
+
+
+class Opener:
+    """Opens what a source names, once or bit by bit."""
+
+    def __init__(self, source: Source, listener: Listener) -> None:
+        self.source = source
+        self._listener = listener
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Ends the reading as soon as the current chunk is read; what is ready stays."""
+        self._stopped.set()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def start(self) -> tuple[Job, list[Export]]:
+        """A job without reports, and the exports to add to it. Raises UsageError for names that make no sense.
+
+        Raises NsystuiError where there is no such cluster.
+        """
+        from nsystui.exports.discover import discover
+        from nsystui.questions.job.job import Job
+        from nsystui.questions.queries.numbering import numbering
+        from nsystui.store.cache import Cache
+        from nsystui.store.database import Limits
+        from nsystui.store.session import Session
+
+        source, listener = self.source, self._listener
+        who = numbering(source.ranks)
+        exports = [Export(number, path) for number, path in enumerate(discover(source.files))]
+        session = Session(
+            cache=None if source.cache_directory is None else Cache(source.cache_directory, source.cap),
+            limits=Limits(source.threads, source.memory or Limits().memory),
+            warn=listener.warned,
+            tell=listener.computing,
+        )
+        if source.dask is not None:
+            self._connect(session, source.dask, [export.path for export in exports])
+        return Job(session, numbering=who, step_range=source.step_range, families=source.families), exports
+
+    def _connect(self, session: Session, scheduler: str, paths: Sequence[Path]) -> None:
+        """Gives the session the workers of a cluster."""
+        from nsystui.questions.job.on_dask import DaskWorkers, check_packed
+        from nsystui.store.session import Computation
+
+        try:
+            check_packed(paths)
+            self._listener.computing(Computation(f"waiting for workers of {scheduler}", 0, len(paths)))
+            session.workers = DaskWorkers.connect(scheduler, session.limits)
+            self._listener.computing(None)
+        except BaseException:
+            session.close()
+            raise
+
+    def look_at(self, job: Job, export: Export) -> Export | None:
+        """An export with what it is found to be, converted before where that is asked for; ``None`` if it fails."""
+        from dataclasses import replace
+
+        from nsystui.store.opened import look_at
+        from nsystui.store.packing import PackingCancelled
+
+        if self.is_stopped:
+            return None
+        try:
+            return replace(export, opened=look_at(self._converted(job.session, export.path)))
+        except PackingCancelled:
+            return None
+        except NsystuiError as error:
+            self._listener.failed(export.path, error)
+            return None
+
+    def add(self, job: Job, exports: Sequence[Export], whole: bool = True, partly: bool = False) -> list[NsystuiError]:
+        """Adds every export, several at a time; why some were not added, in their order.
+
+        Unless ``whole``, only what is asked for is read of them, when it is asked for. With ``partly``, damaged exports
+        are opened without the tables that cannot be read.
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
+        from nsystui.base.resources import step_back
+
+        self._listener.started(len(exports))
+
+        def add(export: Export) -> NsystuiError | None:
+            return self._add(job.session, export, whole, partly)
+
+        pool = ThreadPoolExecutor(max(self.source.threads, 1), "load", initializer=step_back)
+        try:
+            return [error for error in pool.map(add, exports) if error is not None]
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _add(self, session: Session, export: Export, whole: bool, partly: bool) -> NsystuiError | None:
+        from nsystui.store.packing import PackingCancelled
+
+        def advanced(progress: Progress) -> None:
+            self._listener.advanced(export.path, progress)
+
+        if self.is_stopped:
+            return None
+        try:
+            path = export.opened.path if export.opened is not None else self._converted(session, export.path)
+            report = session.add(path, advanced, self._stopped.is_set, export.number, whole, partly)
+        except PackingCancelled:
+            return None
+        except NsystuiError as error:
+            self._listener.failed(export.path, error)
+            return error
+        self._listener.ready(export.path, report)
+        return None
+
+    def _converted(self, session: Session, path: Path) -> Path:
+        """The export itself, or what is made of a report in another form, at low priority.
+
+        NVIDIA's programs are only run where that is asked for.
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
+        from nsystui.base.resources import step_back
+        from nsystui.exports.convert import convert, export_of
+        from nsystui.exports.discover import is_packed_report
+        from nsystui.exports.forms import form_of
+        from nsystui.store.cache import size_of
+        from nsystui.store.packing import PackingCancelled, Progress
+
+        directory, form = self.source.conversion_directory, None if is_packed_report(path) else form_of(path)
+        if directory is None or form is None or (form.asks and not self.source.convert):
+            return path
+
+        def advance(part: float) -> None:
+            if self.is_stopped:
+                raise PackingCancelled
+            self._listener.advanced(path, Progress(path, form.what, int(part * _PARTS), _PARTS))
+
+        session.room.use(export_of(path, form, directory).parent)
+        with ThreadPoolExecutor(1, initializer=step_back) as pool:
+            cap = None if form.asks else self.source.cap  # what was asked for is made however large it is
+            try:
+                export = pool.submit(convert, path, form, directory, advance, cap).result()
+            except KeyboardInterrupt:  # before the pool waits for the conversion
+                self.stop()
+                raise
+        session.room.make(size_of(export.parent))
+        return export
+
+    def align(self, job: Job) -> None:
+        """Makes the clocks of several reports one. Raises NsystuiError where that cannot be."""
+        from nsystui.questions.collectives.alignment import ClockMode
+
+        if len(job.session.reports) > 1 and not self.is_stopped:
+            job.align(ClockMode(self.source.clock))

@@ -1,0 +1,252 @@
+"""Summaries of activities other than kernels: memory operations, API, OS runtime, MPI and library calls; instances.
+
+The memory, API and OS runtime tables have the columns, order and values of nsys's ``cuda_gpu_mem_time_sum``,
+``cuda_gpu_mem_size_sum`` (but in bytes), ``cuda_api_sum`` and ``osrt_sum``; calls that ``--cudabacktrace`` wrote twice
+count once. MPI calls are those that nsys recorded as such, or as NVTX ranges (`mpi`).
+
+`MemoryCalls` are kinds of memory operations by the calls that launched them: synchronous and pageable copies, and
+synchronous memsets, as nsys's rules ``cuda_memcpy_sync``, ``cuda_memcpy_async`` and ``cuda_memset_sync`` choose them
+(docs/numbers.md#expert-rules), but a call belongs to an operation by (report, process, correlation id).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import (
+    BYTES,
+    COUNT,
+    DURATION,
+    PROCESS_ID,
+    RANK,
+    REPORT_ID,
+    ROW_ID,
+    START,
+    Column,
+    Row,
+    TableAnswer,
+    Unit,
+)
+from nsystui.base.selection import Selection
+from nsystui.exports.metadata import tid_column
+from nsystui.questions.kernels.summary import rank_of
+from nsystui.questions.queries import statistics
+from nsystui.questions.queries.conditions import duration, is_launched_by, job_start, where
+from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.derived import of_all_reports
+from nsystui.questions.queries.mpi import has_mpi, mpi_notes, mpi_rows
+from nsystui.questions.queries.paged import PagedAnswer
+from nsystui.questions.queries.tasks import RankedTask
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+
+@dataclass(frozen=True)
+class Work:
+    """An activity that is summarised by name: its table, and nsys's headings of the count and the name."""
+
+    name: str
+    table: sa.Table
+    label: sa.ColumnElement[Any]
+    count_header: str
+    name_header: str
+
+
+MEMORY = Work("memory", tables.memory_ops, tables.memory_ops.c.operation, "Count", "Operation")
+API = Work("api", tables.api_calls, tables.api_calls.c.name, "Num Calls", "Name")
+OS = Work("os", tables.os_calls, tables.os_calls.c.name, "Num Calls", "Name")
+MPI = Work("mpi", tables.mpi_calls, tables.mpi_calls.c.name, "Num Calls", "Name")
+LIBRARIES = Work("libraries", tables.library_calls, tables.library_calls.c.name, "Num Calls", "Name")
+WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
+
+
+def work_summary(session: Session, selection: Selection, work: Work) -> TableAnswer:
+    """One row for each name: share of the time, statistics of durations in ns."""
+    columns = (*statistics.duration_columns(work.count_header), Column("name", header=work.name_header, label="name"))
+
+    def ask() -> list[Row]:
+        table, label = rows_of(session, work)
+        names, conditions = [label.label("name")], where(table, selection, label)
+        return statistics.summary_rows(session, table, duration(table), names, conditions, columns, table.c.row)
+
+    rows = of_all_reports(session, selection, work.table, work.name, ask)
+    return TableAnswer(work.name, columns, rows, _names(session, selection, work, rows), _notes(session, work))
+
+
+def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnElement[Any]]:
+    """The rows of an activity and the expression for their names: its table, or the NVTX ranges that are MPI calls."""
+    if work is not MPI:
+        return work.table, work.label
+    rows = mpi_rows(session)
+    return rows, rows.c.name
+
+
+def has_rows(session: Session, work: Work) -> bool:
+    """Whether there is any such work."""
+    return has_mpi(session) if work is MPI else session.count(work.table) > 0
+
+
+def _names(session: Session, selection: Selection, work: Work, rows: Sequence[Row]) -> int:
+    """The number of names without the selection."""
+    if selection.is_everything:
+        return sum(name is not None for *_, name in rows)
+    _, label = rows_of(session, work)
+    return statistics.number_of_values(session, label)
+
+
+def _notes(session: Session, work: Work) -> tuple[str, ...]:
+    if work is MPI:
+        return mpi_notes(session)
+    lacking = missing_note(session, work.table)
+    notes = [lacking] if lacking else []
+    doubles = session.count(tables.api_backtraces) if work is API else 0
+    if doubles:
+        notes.append(f"every call once: nsys stats also counts the {doubles:,} second rows that --cudabacktrace writes")
+    return tuple(notes)
+
+
+SIZE_COLUMNS = (
+    Column("total", header="Total (B)", label="total", unit=Unit.BYTES),
+    COUNT,
+    Column("avg", header="Avg (B)", label="avg", unit=Unit.BYTES, decimals=1, importance=1),
+    Column("median", header="Med (B)", label="median", unit=Unit.BYTES, decimals=1, importance=2),
+    Column("min", header="Min (B)", label="min", unit=Unit.BYTES, importance=3),
+    Column("max", header="Max (B)", label="max", unit=Unit.BYTES, importance=2),
+    Column("stddev", header="StdDev (B)", label="stddev", unit=Unit.BYTES, decimals=1, importance=4),
+    Column("name", header="Operation", label="operation"),
+)
+
+
+def memory_sizes(session: Session, selection: Selection) -> TableAnswer:
+    """Bytes moved by each kind of memory operation, the rows of nsys's ``cuda_gpu_mem_size_sum``."""
+    table = tables.memory_ops
+    conditions = where(table, selection, table.c.operation)
+    names = [table.c.operation.label("name")]
+    rows = statistics.summary_rows(session, table, table.c.bytes, names, conditions, SIZE_COLUMNS)
+    note = missing_note(session, table)
+    return TableAnswer("memory-sizes", SIZE_COLUMNS, rows, len(rows), (note,) if note else ())
+
+
+INSTANCE_COLUMNS = (
+    START,
+    DURATION,
+    RANK.with_importance(1),
+    Column("place", header="Where", label="where", importance=2),
+    BYTES.with_importance(1),
+    Column("detail", header="Detail", label="detail", importance=3),
+    REPORT_ID,
+    PROCESS_ID,
+    ROW_ID,
+)
+
+
+def work_instances(
+    session: Session, selection: Selection, work: Work, name: str, ranks: Sequence[RankedTask] = ()
+) -> PagedAnswer:
+    """The single operations or calls of one name, a page at a time; start in job time, ns."""
+    table, label = rows_of(session, work)
+    conditions = [*where(table, selection.with_name(None)), label == name]
+    query = sa.select(
+        job_start(table).label("start"),
+        duration(table).label("duration"),
+        rank_of(table, ranks).label("rank"),
+        _place(table).label("place"),
+        _bytes(table).label("bytes"),
+        _detail(table).label("detail"),
+        table.c.report,
+        table.c.process,
+        table.c.row,
+    ).where(*conditions)
+    count = sa.select(sa.func.count()).select_from(table).where(*conditions)
+    everything = sa.select(sa.func.count()).select_from(table).where(label == name)
+    answer = PagedAnswer.of(
+        session,
+        f"{work.name}-instances",
+        INSTANCE_COLUMNS,
+        query,
+        count,
+        everything,
+        ("start", False),
+        ("report", "row"),
+    )
+    return answer.in_time(table) if isinstance(table, sa.Table) else answer
+
+
+def _text(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.cast(value, sa.Text)
+
+
+def _place(table: sa.FromClause) -> sa.ColumnElement[Any]:
+    """``d0 s7`` for GPU work, ``t4711`` for a call."""
+    if "device" in table.c:
+        return sa.func.concat("d", _text(table.c.device), " s", _text(table.c.stream))
+    return sa.func.concat("t", _text(tid_column(table.c.thread)))
+
+
+def _bytes(table: sa.FromClause) -> sa.ColumnElement[Any]:
+    for name in ("bytes", "send_bytes"):
+        if name in table.c:
+            return table.c[name]
+    return sa.cast(sa.null(), sa.BigInteger)
+
+
+def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
+    if table is tables.memory_ops:
+        return sa.func.concat_ws(" → ", table.c.source_memory, table.c.target_memory)
+    if "remote_rank" in table.c:
+        peer = sa.func.coalesce(table.c.remote_rank, table.c.root_rank)
+        return sa.case((peer.is_(None), sa.null()), else_=sa.func.concat("peer ", _text(peer)))
+    if "library" in table.c:
+        return table.c.library
+    if "return_value" in table.c:
+        return sa.func.concat("returned ", _text(table.c.return_value))
+    return sa.cast(sa.null(), sa.Text)
+
+
+_HOST_TO_DEVICE = 1
+_STAGED = 64_000
+"""A host-to-device copy of at most so many bytes returns before it is done, although its call is synchronous."""
+
+
+class MemoryCalls(Enum):
+    """The kind of memory operation that is looked for."""
+
+    SYNCHRONOUS_COPIES = "synchronous copies"
+    PAGEABLE_COPIES = "pageable copies"
+    SYNCHRONOUS_MEMSETS = "synchronous memsets"
+
+
+def with_calls() -> sa.Join:
+    """The memory operations joined with the calls that launched them."""
+    memory, calls = tables.memory_ops, tables.api_calls
+    return memory.join(calls, is_launched_by(memory, calls))
+
+
+def are(kind: MemoryCalls) -> list[sa.ColumnElement[bool]]:
+    """The conditions for rows of `with_calls` of this kind."""
+    memory, name = tables.memory_ops.c, tables.api_calls.c.name
+    is_async = sa.func.contains(sa.func.lower(name), "async", type_=sa.Boolean)
+    is_set = sa.cast(memory.is_memset, sa.Boolean)
+    if kind is MemoryCalls.SYNCHRONOUS_MEMSETS:
+        return [
+            is_set,
+            name.startswith("cudaMemset"),
+            sa.not_(is_async),
+            memory.target_memory.in_(["Pinned", "Managed"]),
+        ]
+    is_copy = [sa.not_(is_set), name.startswith("cudaMemcpy")]
+    if kind is MemoryCalls.PAGEABLE_COPIES:
+        return [*is_copy, is_async, sa.or_(memory.source_memory == "Pageable", memory.target_memory == "Pageable")]
+    is_staged = sa.and_(memory.copy_kind == _HOST_TO_DEVICE, memory.bytes <= _STAGED)
+    inside = sa.and_(memory.source_device.is_not(None), memory.source_device == memory.target_device)
+    return [
+        *is_copy,
+        sa.not_(is_async),
+        sa.not_(sa.func.coalesce(is_staged, sa.false())),
+        sa.not_(sa.func.coalesce(inside, sa.false())),
+    ]

@@ -1,0 +1,231 @@
+"""What Nsight Compute measured of kernels, beside their rows of the kernel summary (docs/numbers.md#nsight-compute)."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, TableAnswer, Unit, Value
+from nsystui.exports.ncu_csv import LIMITS, NcuLaunch
+from nsystui.questions.kernels.summary import Names, block_of, grid_of
+from nsystui.questions.queries.derived import of_each_report
+from nsystui.store import tables
+from nsystui.store.results import json_array, json_of
+
+if TYPE_CHECKING:
+    from nsystui.store.report import Report
+    from nsystui.store.results import Arrays
+    from nsystui.store.session import Session
+
+COLUMNS = (
+    Column("ncu_bound", header="NCU Bound", label="bound", importance=1),
+    Column("ncu_duration", header="NCU Avg (ns)", label="ncu avg", unit=Unit.DURATION, decimals=1, importance=1),
+    Column("ncu_compute", header="NCU Compute (%)", label="compute", unit=Unit.PERCENT, decimals=1, importance=1),
+    Column("ncu_memory", header="NCU Memory (%)", label="memory", unit=Unit.PERCENT, decimals=1, importance=1),
+    Column("ncu_dram", header="NCU DRAM (%)", label="dram", unit=Unit.PERCENT, decimals=1, importance=5),
+    Column(
+        "ncu_achieved",
+        header="NCU Achieved Occupancy (%)",
+        label="achieved",
+        unit=Unit.PERCENT,
+        decimals=1,
+        importance=2,
+    ),
+    Column(
+        "ncu_theoretical",
+        header="NCU Theoretical Occupancy (%)",
+        label="theor.",
+        unit=Unit.PERCENT,
+        decimals=1,
+        importance=3,
+    ),
+    Column("ncu_limiter", header="NCU Occupancy Limiter", label="limiter", importance=2),
+    Column("ncu_launches", header="NCU Launches", label="profiled", unit=Unit.COUNT, importance=2),
+)
+_NOTHING: tuple[Value, ...] = (None,) * len(COLUMNS)
+
+_LATENCY_BELOW, _BALANCED_WITHIN, _SATURATED_FROM = 60.0, 10.0, 80.0
+"""The thresholds of the rule SOLBottleneck of Nsight Compute (SpeedOfLight.py), percent of the peak."""
+
+_MOST_NAMED = 3
+METHOD = (
+    "ncu measures another run: one kernel at a time, by default with the GPU's clocks fixed at their base and caches "
+    "flushed, so that its duration is not that of this run"
+)
+
+
+class _Kernel(NamedTuple):
+    name: str
+    short: str
+    mangled: str
+
+    def shown(self, names: Names) -> str:
+        """The name that a table of these names has."""
+        if names is Names.SHORT:
+            return self.short
+        return self.mangled or self.name if names is Names.MANGLED else self.name
+
+
+_Shape = tuple[str, str]
+"""Grid and block, as tables write them."""
+_Place = tuple[str, _Shape | None]
+"""The name and, in a table by shape, the shape of a row."""
+
+
+@dataclass(frozen=True)
+class _Matched:
+    """The profiled launches by the row that they belong to, and the names of those that belong to none."""
+
+    rows: Mapping[_Place, list[NcuLaunch]]
+    unknown: list[str]
+    ambiguous: list[str]
+
+
+def with_ncu(
+    answer: TableAnswer, session: Session, names: Names, launches: Sequence[NcuLaunch], by_shape: bool
+) -> TableAnswer:
+    """The kernel summary with what ncu measured of the kernel of each row; missing where it did not profile it.
+
+    Values are means over its profiled launches. Of one kernel of several by a function's name, the launch's grid and
+    block tell which it was.
+    """
+    found = _matched(session, names, launches, by_shape)
+    keys = [column.key for column in answer.columns]
+    name, grid, block = (keys.index(key) if key in keys else 0 for key in ("name", "grid", "block"))
+    rows = []
+    for row in answer.rows:
+        shape = (str(row[grid]), str(row[block])) if by_shape else None
+        own = found.rows.get((str(row[name] or ""), shape), ())
+        rows.append((*row, *(measured(own) if own else _NOTHING)))
+    notes = [METHOD]
+    if found.unknown:
+        notes.append(f"ncu profiled {_listed(found.unknown)}, which the exports do not have")
+    if found.ambiguous:
+        notes.append(
+            f"ncu profiled {_listed(found.ambiguous)}: several kernels have this name; --names short adds them up, "
+            "ncu --print-kernel-base mangled tells them apart"
+        )
+    return TableAnswer(answer.name, (*answer.columns, *COLUMNS), rows, answer.total, (*answer.notes, *notes))
+
+
+def measured(launches: Sequence[NcuLaunch]) -> tuple[Value, ...]:
+    """The values of `COLUMNS` for the launches of a row."""
+    mean = {key: _mean(launches, key) for key in ("duration", "compute", "memory", "dram", "achieved", "theoretical")}
+    limiters = dict.fromkeys(limiter for one in launches if (limiter := limiter_of(one.values)))
+    return (
+        bound_of(mean["compute"], mean["memory"]),
+        *mean.values(),
+        " or ".join(limiters) or None,
+        len(launches),
+    )
+
+
+def bound_of(compute: float | None, memory: float | None) -> str | None:
+    """``latency``, ``compute``, ``memory`` or ``both``, by the rule SOLBottleneck of Nsight Compute."""
+    if compute is None or memory is None:
+        return None
+    most = max(compute, memory)
+    if most < _LATENCY_BELOW:
+        return "latency"
+    if compute == memory or (most < _SATURATED_FROM and abs(compute - memory) < _BALANCED_WITHIN):
+        return "both"
+    return "compute" if compute > memory else "memory"
+
+
+def limiter_of(values: Mapping[str, float]) -> str | None:
+    """What keeps more blocks off a multiprocessor, the several where they are equal; needs all four limits."""
+    limits = {key: values[key] for key in LIMITS if key in values}
+    if len(limits) < len(LIMITS):
+        return None
+    least = min(limits.values())
+    return ", ".join(key for key, limit in limits.items() if limit == least)
+
+
+def _mean(launches: Sequence[NcuLaunch], key: str) -> float | None:
+    values = [one.values[key] for one in launches if key in one.values]
+    return sum(values) / len(values) if values else None
+
+
+def _matched(session: Session, names: Names, launches: Sequence[NcuLaunch], by_shape: bool) -> _Matched:
+    kernels = _kernels(session)
+    forms = (
+        _by(kernels, lambda one: one.name),
+        _by(kernels, lambda one: _plain(one.name)),
+        _by(kernels, lambda one: one.mangled),
+        _by(kernels, lambda one: one.short),
+    )
+    rows: dict[_Place, list[NcuLaunch]] = defaultdict(list)
+    unknown: dict[str, None] = {}
+    ambiguous: dict[str, None] = {}
+    for launch in launches:
+        words = (launch.kernel, _plain(launch.kernel), launch.kernel, launch.kernel)
+        candidates: Iterable[_Kernel] = next(
+            (form[word] for form, word in zip(forms, words, strict=True) if word in form), ()
+        )
+        shown = {one.shown(names) for one in candidates}
+        shape = _shape_of(launch)
+        if len(shown) > 1:
+            shown = {one.shown(names) for one in candidates if shape in kernels[one]}
+            if len(shown) != 1:
+                ambiguous[launch.kernel] = None
+                continue
+        if shown:
+            rows[shown.pop(), shape if by_shape else None].append(launch)
+        else:
+            unknown[launch.kernel] = None
+    return _Matched(rows, list(unknown), list(ambiguous))
+
+
+def _kernels(session: Session) -> dict[_Kernel, set[_Shape]]:
+    """Every kernel of the session, with the shapes in which it ran."""
+    having = [one for one in session.reports if one.count(tables.kernels)]
+    stored = of_each_report(session, having, "kernel-shapes", _shapes_of_each, by=tables.kernels)
+    found: dict[_Kernel, set[_Shape]] = defaultdict(set)
+    for arrays in stored.values():
+        for name, short, mangled, grid, block in json_of(arrays["shapes"]):
+            found[_Kernel(name, short, mangled)].add((grid, block))
+    return found
+
+
+def _shapes_of_each(session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    table = tables.kernels
+    names = [sa.func.coalesce(table.c[key], "") for key in ("name", "short_name", "mangled_name")]
+    query = sa.select(table.c.report, *names, grid_of(table), block_of(table)).distinct()
+    rows = session.rows(query.where(table.c.report.in_([one.index for one in reports])))
+    return {one.index: {"shapes": json_array([row[1:] for row in rows if row[0] == one.index])} for one in reports}
+
+
+def _shape_of(launch: NcuLaunch) -> _Shape | None:
+    if launch.grid is None or launch.block is None:
+        return None
+    grid, block = (" ".join(f"{number:4d}" for number in size) for size in (launch.grid, launch.block))
+    return grid, block
+
+
+def _by(kernels: Iterable[_Kernel], word_of: Callable[[_Kernel], str]) -> dict[str, list[_Kernel]]:
+    found: dict[str, list[_Kernel]] = defaultdict(list)
+    for one in kernels:
+        if word := word_of(one):
+            found[word].append(one)
+    return found
+
+
+_BOOL = re.compile(r"\(bool\)([01])")
+_CAST = re.compile(r"\((?:(?:un)?signed )?(?:int|short|char|long|long long)\)(?=-?\d)")
+
+
+def _plain(name: str) -> str:
+    """A demangled name without that in which demanglers differ: blanks, casts, nameless namespaces."""
+    name = _BOOL.sub(lambda found: ("false", "true")[int(found[1])], name)
+    name = _CAST.sub("", name).replace("(anonymous namespace)", "<unnamed>")
+    return name.replace(" ", "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MOST_NAMED])
+    return f"{shown} and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else shown

@@ -1,0 +1,155 @@
+"""The single allocations of GPU memory: the call that made each, its call stack and the NVTX ranges around it.
+
+See docs/numbers.md#gpu-memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import (
+    BYTES,
+    DEVICE,
+    DURATION,
+    PROCESS_ID,
+    RANK,
+    REPORT_ID,
+    ROW_ID,
+    START,
+    TID,
+    Column,
+    Row,
+    TableAnswer,
+    Unit,
+)
+from nsystui.base.selection import Selection, Task
+from nsystui.exports.metadata import tid_of
+from nsystui.questions.host.stacks import CUDA_CALL, stacks_of
+from nsystui.questions.job.job import Job
+from nsystui.questions.memory.gpu_memory import MEMORY, NEVER, by_rank, gpu_memory, windows_of
+from nsystui.questions.nvtx.around import paths_around
+from nsystui.questions.queries.conditions import duration, is_launched_by, job_start, where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+COLUMNS = (
+    RANK,
+    DEVICE,
+    MEMORY,
+    BYTES,
+    START,
+    Column("lifetime", header="Lifetime (ns)", label="lifetime", unit=Unit.DURATION, importance=1),
+    Column("at_peak", header="At Peak", label="at peak", unit=Unit.NUMBER, importance=3),
+    Column("call", header="Call", label="call", importance=2),
+    DURATION.with_importance(4),
+    TID.with_importance(5),
+    Column("stack", header="Call Stack", label="stack", importance=6),
+    Column("nvtx", header="NVTX Ranges", label="NVTX ranges", importance=1),
+    REPORT_ID,
+    PROCESS_ID,
+    ROW_ID,
+)
+_CUDA = re.compile(r"lib(?:cuda|cudart|cupti|ToolsInjection)\b.*|libToolsInjection.*")
+"""Modules between the program and the profiler."""
+AT_PEAK, NEVER_FREED = "at-peak", "never-freed"
+"""Which allocations a table has, but for all."""
+_NO_STACKS = "no call stacks of allocations in this export: record with `nsys profile --cudabacktrace=memory`"
+_Key = tuple[Task, int]
+"""The task and the correlation id of a call."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The API call that made an allocation; nothing of it is known without a correlation id."""
+
+    name: str | None = None
+    duration: int | None = None
+    tid: int | None = None
+    nvtx: str | None = None
+
+
+_NO_CALL = _Call()
+
+
+def allocation_table(job: Job, selection: Selection, which: str = "all") -> TableAnswer:
+    """The single allocations that were made in the window, the largest first, with the call and NVTX ranges of each.
+
+    ``which``: all, those in use at the peak of their rank, device and kind (whenever they were made), or those that
+    are never freed. The name filter looks at the NVTX ranges.
+    """
+    memory = gpu_memory(job.session, selection)
+    windows = windows_of(job, selection)
+    # What is in use at a peak may be older than the window.
+    wide = Selection(tasks=selection.tasks, devices=selection.devices)
+    calls, stacks = _calls(job, wide), _stacks(job.session, wide)
+    rows: list[Row] = []
+    total = 0
+    for usage, rank in by_rank(job, memory):
+        place, window = usage.place, windows[usage.place.task.report]
+        total += len(usage.start)
+        at_peak = usage.live(usage.peak(window)[2])
+        made = usage.in_window(window)
+        chosen = {AT_PEAK: at_peak, NEVER_FREED: made & (usage.end == NEVER)}.get(which, made)
+        for number in np.flatnonzero(chosen).tolist():
+            key = (place.task, int(usage.correlation[number]))
+            call = calls.get(key, _NO_CALL)
+            if selection.name is not None and not selection.name.matches(call.nvtx or ""):
+                continue
+            start, end = int(usage.start[number]), int(usage.end[number])
+            rows.append(
+                (
+                    rank, place.device, place.memory, int(usage.bytes[number]), start,
+                    None if end == NEVER else end - start, int(at_peak[number]), call.name, call.duration, call.tid,
+                    stacks.get(key), call.nvtx, place.task.report, place.task.process, int(usage.row[number]),
+                )
+            )  # fmt: skip
+    rows.sort(key=lambda row: (-int(row[3] or 0), int(row[4] or 0), row[-1]))
+    notes = memory.notes if stacks or not rows else (*memory.notes, _NO_STACKS)
+    return TableAnswer("gpu-memory-allocations", COLUMNS, rows, total, notes)
+
+
+def _of_allocations(calls: sa.FromClause, selection: Selection, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Report, process, correlation id and ``columns`` of the calls in a table that allocated."""
+    memory = tables.gpu_memory
+    own = sa.select(memory.c.report, memory.c.process, memory.c.correlation_id)
+    made = own.where(memory.c.is_free == 0, *where(memory, selection)).distinct().subquery()
+    query = sa.select(calls.c.report, calls.c.process, calls.c.correlation_id, *columns)
+    return query.join_from(calls, made, is_launched_by(made, calls))
+
+
+def _calls(job: Job, selection: Selection) -> Mapping[_Key, _Call]:
+    """The calls that allocated."""
+    session, calls = job.session, tables.api_calls
+    if not session.count(tables.gpu_memory) or not session.count(calls):
+        return {}
+    query = _of_allocations(calls, selection, calls.c.thread, job_start(calls), duration(calls), calls.c.name)
+    rows = session.rows(query.where(calls.c.thread.is_not(None)))
+    moments = [(report, thread, start) for report, _, _, thread, start, *_ in rows]
+    paths = paths_around(job.nvtx_ranges(selection), moments)
+    return {
+        (Task(report, process), correlation): _Call(name, time, tid_of(thread), path)
+        for (report, process, correlation, thread, _, time, name), path in zip(rows, paths, strict=True)
+    }
+
+
+def _stacks(session: Session, selection: Selection) -> Mapping[_Key, str]:
+    """The stacks of these calls, from where the program calls CUDA outwards."""
+    chains: dict[int, dict[_Key, int]] = {}
+    for calls in (tables.api_calls, tables.api_backtraces):  # --cudabacktrace writes a second row
+        if session.count(tables.gpu_memory) and session.count(calls):
+            query = _of_allocations(calls, selection, calls.c.chain).where(calls.c.chain.is_not(None))
+            for report, process, correlation, chain in session.rows(query):
+                chains.setdefault(report, {})[Task(report, process), correlation] = chain
+    found: dict[_Key, str] = {}
+    reports = [report for report in session.reports if report.index in chains]
+    for index, stacks in stacks_of(session, reports).items():
+        nodes = stacks.nodes(CUDA_CALL, np.array(list(chains[index].values()), np.int64)).tolist()
+        words = {node: stacks.tree.words(stacks.tree.outside(node, _CUDA)) for node in set(nodes)}
+        found |= {key: words[node] for key, node in zip(chains[index], nodes, strict=True) if words[node]}
+    return found

@@ -1,0 +1,112 @@
+"""Copies between host and GPU by the memory of the host: pinned or pageable, how fast, and on whose stream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import Unit
+from nsystui.base.selection import Selection
+from nsystui.base.units import format_value
+from nsystui.questions.queries.conditions import duration, where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
+PINNED, PAGEABLE = "Pinned", "Pageable"
+MANY_COPIES, LARGE_COPY = 20, 65_536
+"""Copies that are worth a remark: so many of so many bytes in the mean."""
+DIRECTIONS = {HOST_TO_DEVICE: "host-to-device", DEVICE_TO_HOST: "device-to-host"}
+
+
+@dataclass(frozen=True)
+class HostCopies:
+    """The copies of one kind from or to one kind of host memory (``None``: the export does not say); time in ns.
+
+    ``is_apart``: whether all of them run on streams that have no kernels.
+    """
+
+    kind: int
+    memory: str | None
+    count: int
+    bytes: int
+    time: int
+    is_apart: bool
+
+    @property
+    def rate(self) -> float:
+        """Bytes in a second."""
+        return 1e9 * self.bytes / self.time if self.time else 0.0
+
+    @property
+    def words(self) -> str:
+        """``device-to-host, pageable memory: 4 GiB at 2.0 GB/s``."""
+        memory = "" if self.memory is None else f", {self.memory.lower()} memory"
+        size = format_value(Unit.BYTES, self.bytes)
+        return f"{DIRECTIONS[self.kind]}{memory}: {size} at {self.rate / 1e9:.1f} GB/s"
+
+
+def host_copies(session: Session, selection: Selection) -> tuple[HostCopies, ...]:
+    """The copies between host and GPUs, those that take longest first; not those between GPUs over the host."""
+    memory, kernels = tables.memory_ops.c, tables.kernels
+    streams = set(
+        session.rows(
+            sa.select(*(kernels.c[key] for key in ("report", "process", "device", "stream")))
+            .where(*where(kernels, selection))
+            .distinct()
+        )
+        if session.count(kernels)
+        else ()
+    )
+    host = sa.case((memory.copy_kind == HOST_TO_DEVICE, memory.source_memory), else_=memory.target_memory)
+    places = (memory.report, memory.process, memory.device, memory.stream)
+    query = (
+        sa.select(
+            memory.copy_kind,
+            host.label("host"),
+            *places,
+            sa.func.count(),
+            sa.cast(sa.func.coalesce(sa.func.sum(memory.bytes), 0), sa.BigInteger),
+            sa.cast(sa.func.coalesce(sa.func.sum(duration(tables.memory_ops)), 0), sa.BigInteger),
+        )
+        .where(*where(tables.memory_ops, selection), memory.copy_kind.in_(list(DIRECTIONS)))
+        .where(sa.or_(host.is_(None), host != "Device"))
+        .group_by(memory.copy_kind, host, *places)
+    )
+    found: dict[tuple[int, str | None], HostCopies] = {}
+    for kind, name, *place, count, size, time in session.rows(query):
+        is_apart = tuple(place) not in streams
+        before = found.get((kind, name), HostCopies(kind, name, 0, 0, 0, True))
+        found[kind, name] = HostCopies(
+            kind, name, before.count + count, before.bytes + size, before.time + time, before.is_apart and is_apart
+        )
+    return tuple(sorted(found.values(), key=lambda one: (-one.time, one.kind, one.memory or "")))
+
+
+def mostly(copies: Iterable[HostCopies], memory: str) -> bool:
+    """Whether nine tenths of the time of copies are from or to this host memory."""
+    every = list(copies)
+    whole = sum(one.time for one in every)
+    return bool(whole) and sum(one.time for one in every if one.memory == memory) >= 0.9 * whole
+
+
+_LINKS = {
+    "GP": (3, 13), "GV": (3, 13), "TU": (3, 13), "GA": (4, 26), "AD": (4, 26), "GH": (5, 55), "GB": (5, 55),
+}  # fmt: skip
+"""By the beginning of the chip's name the generation of PCIe, and about how many GB/s 16 lanes of it give copies."""
+_SUPERCHIP = re.compile(r"\bG[HB]200\b")
+"""GPUs whose link to the host is no PCIe."""
+
+
+def link_words(session: Session, copies: Iterable[HostCopies]) -> str:
+    """What the link of the GPUs could give, where some of the copies get less than half of it; empty if not known."""
+    devices = tables.devices.c
+    known = session.rows(sa.select(devices.chip, devices.name).distinct()) if session.count(tables.devices) else []
+    links = {_LINKS.get((chip or "")[:2]) for chip, name in known if not _SUPERCHIP.search(name or "")}
+    link = links.pop() if len(links) == 1 else None
+    if link is None or all(one.rate >= 0.5e9 * link[1] for one in copies):
+        return ""
+    return f"; the GPU's link, PCIe {link[0]} at best, gives about {link[1]} GB/s"

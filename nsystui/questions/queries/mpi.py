@@ -1,0 +1,95 @@
+"""MPI calls, however a version of nsys recorded them.
+
+Since 2023 they have tables of their own. Before, nsys wrote each call as an NVTX range of the domain ``MPI``
+(docs/exports.md#mpi-and-ucx), of which only name and time are known. A report counts by the one or the other, never by
+both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsystui.base.text import few
+from nsystui.exports import canonical
+from nsystui.questions.queries.data_notes import lacking_note
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from nsystui.questions.queries.conditions import Condition
+
+DOMAIN = "MPI"
+_CALLS, _RANGES = canonical.BY_NAME["mpi_calls"], canonical.BY_NAME["nvtx_ranges"]
+
+
+def is_mpi_range() -> Condition:
+    """Whether an NVTX range is an MPI call, by its own name where the row that names its domain is missing."""
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    columns = tables.nvtx_ranges.c
+    return sa.or_(columns.domain == DOMAIN, sa.and_(columns.domain.is_(None), columns.name.startswith("MPI_")))
+
+
+def nvtx_reports(session: Session) -> list[Report]:
+    """The reports whose MPI calls are NVTX ranges."""
+    asked = [one for one in session.reports if not one.count(_CALLS) and one.count(_RANGES)]
+    if not asked:
+        return []
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    report = tables.nvtx_ranges.c.report
+    query = sa.select(report).where(report.in_([one.index for one in asked]), is_mpi_range())
+    found = {index for (index,) in session.rows(query.distinct())}
+    return [one for one in asked if one.index in found]
+
+
+def mpi_rows(session: Session) -> sa.FromClause:
+    """The MPI calls of every report, with the columns of the table ``mpi_calls``."""
+    return _rows(session, nvtx_reports(session))
+
+
+def _rows(session: Session, by_range: list[Report]) -> sa.FromClause:
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    calls, found = tables.mpi_calls, tables.nvtx_ranges.c
+    if not by_range:
+        return calls
+    columns = [
+        found[one.name] if one.name in found else sa.cast(sa.null(), one.type).label(one.name) for one in calls.c
+    ]
+    is_own = found.report.in_([one.index for one in by_range])
+    ranges = sa.select(*columns).where(is_own, is_mpi_range())
+    return (sa.union_all(sa.select(*calls.c), ranges) if session.count(_CALLS) else ranges).subquery("mpi")
+
+
+def has_mpi(session: Session) -> bool:
+    """Whether there is any MPI call."""
+    return bool(session.count(_CALLS) or nvtx_reports(session))
+
+
+def is_by_range(session: Session, report: int) -> bool:
+    """Whether an MPI call of a report is an NVTX range."""
+    return not any(one.index == report and one.count(_CALLS) for one in session.reports)
+
+
+def mpi_notes(session: Session) -> tuple[str, ...]:
+    """Notes on the reports without MPI calls, and on those whose MPI calls are NVTX ranges."""
+    by_range = nvtx_reports(session)
+    notes = [
+        lacking_note(session, _CALLS, [one for one in session.reports if not one.count(_CALLS) and one not in by_range])
+    ]
+    if by_range:
+        whose = few([one.name for one in by_range])
+        notes.append(
+            f"the MPI calls of {whose} are NVTX ranges of the domain {DOMAIN}, as nsys 2022 and older record them: "
+            "without sizes and peers"
+        )
+    return tuple(note for note in notes if note)

@@ -1,0 +1,230 @@
+"""An answer of any length: a query whose rows are fetched a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import FILES_ONLY, Answer, Column, Row, Value, row_batches
+from nsystui.questions.queries.time_index import TimeIndex
+from nsystui.store.session import Session
+
+# Below this many rows a search for a page costs no more than finding out where it lies.
+_MANY = 50_000
+# Where a page needs a scan of all rows, as many are fetched, so that its neighbours need none.
+_BLOCK = 4096
+# Rows of a block whose late column is looked up together: rows that lie all over the report cost by their number.
+_LOOKED_UP = 512
+
+
+class Late(Protocol):
+    """A column that is not in a query: found for all rows by a join, for those of a page by what they are."""
+
+    key: str
+
+    def joined(self, query: sa.Select[Any]) -> sa.Select[Any]:
+        """``query`` with the column."""
+
+    def of_rows(self, session: Session, rows: Sequence[Mapping[str, Value]]) -> Sequence[Value]:
+        """The values for some rows of the query."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Rows from ``first`` on that were fetched together, and those that are ``complete``, by their chunk of them."""
+
+    first: int
+    fetched: Sequence[Row]
+    complete: dict[int, Sequence[Row]]
+
+    def rows_of(self, offset: int, limit: int, completed: Callable[[Sequence[Row]], Sequence[Row]]) -> Sequence[Row]:
+        """``limit`` rows from the one that is ``offset`` behind the first."""
+        chunks = range(offset // _LOOKED_UP, -(-(offset + limit) // _LOOKED_UP))
+        for chunk in chunks:
+            if chunk not in self.complete:
+                self.complete[chunk] = completed(self.fetched[chunk * _LOOKED_UP : (chunk + 1) * _LOOKED_UP])
+        rows = [row for chunk in chunks for row in self.complete[chunk]]
+        skipped = offset - chunks.start * _LOOKED_UP
+        return rows[skipped : skipped + limit]
+
+
+@dataclass(frozen=True)
+class PagedAnswer:
+    """Rows of ``query`` in the order of ``order``; ``ties`` are the columns that make the order definite.
+
+    ``late`` is a column that ``query`` has not; of a page it is looked up afterwards, where the order does not depend
+    on it. ``in_time_of`` is the table whose starts are the key ``start``: then a time index finds the pages in order of
+    start where rows are many.
+    """
+
+    session: Session
+    name: str
+    columns: tuple[Column, ...]
+    query: sa.Select[Any]
+    length: int
+    total: int | None
+    order: tuple[str, bool]
+    ties: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    late: Late | None = None
+    in_time_of: sa.Table | None = None
+    _last_block: list[_Block] = field(default_factory=list, init=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        session: Session,
+        name: str,
+        columns: tuple[Column, ...],
+        query: sa.Select[Any],
+        count: sa.Select[Any],
+        everything: sa.Select[Any],
+        order: tuple[str, bool],
+        ties: tuple[str, ...],
+        notes: tuple[str, ...] = (),
+    ) -> PagedAnswer:
+        """Counts the rows with ``count`` (and without the selection with ``everything``) and fetches none."""
+        length = int(session.scalar(count) or 0)
+        total = length if everything is count else int(session.scalar(everything) or 0)
+        return cls(session, name, columns, query, length, total, order, ties, notes)
+
+    def with_late(self, late: Late) -> PagedAnswer:
+        """The same with the column of ``late`` added."""
+        return replace(self, late=late)
+
+    def in_time(self, table: sa.Table) -> PagedAnswer:
+        """The same, where the key ``start`` of the query is the start of a row of ``table`` in job time."""
+        return replace(self, in_time_of=table)
+
+    def __len__(self) -> int:
+        return self.length
+
+    @cached_property
+    def _whole(self) -> sa.Select[Any]:
+        """Every row with every column, in order."""
+        query = self.query if self.late is None else self.late.joined(self.query)
+        return self._ordered(query, [column.key for column in self.columns])
+
+    def _ordered(self, query: sa.Select[Any], keys: Sequence[str]) -> sa.Select[Any]:
+        rows = query.subquery()
+        key, descending = self.order
+        first = rows.c[key].desc() if descending else rows.c[key].asc()
+        chosen = [rows.c[key] for key in keys]
+        return sa.select(*chosen).order_by(first.nulls_last(), *[rows.c[tie] for tie in self.ties])
+
+    def page(self, offset: int, limit: int) -> Sequence[Row]:
+        limit = min(limit, self.length - offset)
+        if limit <= 0:
+            return []
+        first = offset - offset % _BLOCK
+        if self.length < _MANY or self._is_indexed or offset + limit > first + _BLOCK:
+            return self._completed(self._fetched(offset, limit))
+        # Another thread may take its place meanwhile: what is looked into is this one.
+        block = next((block for block in self._last_block if block.first == first), None)
+        if block is None:
+            block = _Block(first, self._fetched(first, min(_BLOCK, self.length - first)), {})
+            self._last_block[:] = [block]
+        return block.rows_of(offset - first, limit, self._completed)
+
+    def _fetched(self, offset: int, limit: int) -> Sequence[Row]:
+        """Rows without the late column, unless the order is its."""
+        if self._is_late_first:
+            return self.session.rows(self._whole.limit(limit).offset(offset))
+        query, offset = self._narrowed(offset, limit)
+        return self.session.rows(self._ordered(query, self._early_keys).limit(limit).offset(offset))
+
+    @property
+    def _is_late_first(self) -> bool:
+        return self.late is not None and self.order[0] == self.late.key
+
+    @property
+    def _early_keys(self) -> list[str]:
+        return [column.key for column in self.columns if self.late is None or column.key != self.late.key]
+
+    def _completed(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Rows as they were fetched, with the late column."""
+        if self.late is None or self._is_late_first:
+            return rows
+        found = [dict(zip(self._early_keys, row, strict=True)) for row in rows]
+        values = self.late.of_rows(self.session, found)
+        complete = ({**row, self.late.key: value} for row, value in zip(found, values, strict=True))
+        return [tuple(row[column.key] for column in self.columns) for row in complete]
+
+    @cached_property
+    def _is_indexed(self) -> bool:
+        """Whether a page is found without looking at all rows."""
+        if self.in_time_of is None or self.order[0] != "start" or self.length < _MANY:
+            return False
+        # A row without a start is not in the index: then the rows before a page cannot be told from it.
+        return self._index.rows == self.length
+
+    @cached_property
+    def _index(self) -> TimeIndex:
+        assert self.in_time_of is not None
+        return TimeIndex.of_table(self.session, self.in_time_of, self.query)
+
+    def _narrowed(self, offset: int, limit: int) -> tuple[sa.Select[Any], int]:
+        """The query for a part of the time that holds the page, and where in that the page begins."""
+        if self.in_time_of is None or not self._is_indexed:
+            return self.query, offset
+        index, (_, descending) = self._index, self.order
+        row = self.length - offset - limit if descending else offset
+        first, last = index.bins_of(row, row + limit)
+        skipped = index.rows - int(index.before[last]) if descending else int(index.before[first])
+        return self.query.where(*index.within(first, last)(self.in_time_of)), offset - skipped
+
+    def stream(self, size: int) -> Iterator[Sequence[Row]]:
+        """Every row, in one query: a page costs a search of its own, and a million rows are many pages."""
+        return self.session.batches(self._whole, size)
+
+    def sorted_by(self, key: str, descending: bool) -> PagedAnswer:
+        return replace(self, order=(key, descending))
+
+
+SMART_NAME = Column("smart", header="Smart Name", label="what")
+
+
+@dataclass(frozen=True)
+class SmartNamed:
+    """``answer``, with what ``names`` has for its column ``name``; other rows show their name itself."""
+
+    answer: Answer
+    names: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        return self.answer.name
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        columns = self.answer.columns
+        return (*(replace(one, importance=FILES_ONLY) if one.key == "name" else one for one in columns), SMART_NAME)
+
+    @property
+    def total(self) -> int | None:
+        return self.answer.total
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.answer.notes
+
+    def __len__(self) -> int:
+        return len(self.answer)
+
+    def page(self, offset: int, limit: int) -> Sequence[Row]:
+        return self._named(self.answer.page(offset, limit))
+
+    def stream(self, size: int) -> Iterator[Sequence[Row]]:
+        """All rows in order, ``size`` at a time."""
+        return map(self._named, row_batches(self.answer, size))
+
+    def sorted_by(self, key: str, descending: bool) -> SmartNamed:
+        return replace(self, answer=self.answer.sorted_by("name" if key == SMART_NAME.key else key, descending))
+
+    def _named(self, rows: Sequence[Row]) -> Sequence[Row]:
+        place = [column.key for column in self.answer.columns].index("name")
+        return [(*row, self.names.get(str(row[place]), row[place])) for row in rows]

@@ -1,0 +1,209 @@
+"""The open reports: their origin and ranks, the contents of their tables, and nsys's messages about the capture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from nsystui.base.answer import COUNT, DURATION, HOST, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.base.text import few, which_of
+from nsystui.exports import canonical
+from nsystui.exports.canonical import CanonicalTable
+from nsystui.exports.metadata import Metadata
+from nsystui.questions.queries.conditions import Condition, matches
+from nsystui.questions.queries.data_notes import recording_advice
+from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.time_window import event_span, selected_reports
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+COLUMNS = (
+    Column("report", header="Report", label="report"),
+    Column("ranks", header="Ranks", label="ranks"),
+    Column("rank_source", header="Ranks From", label="ranks from", importance=2),
+    Column("nsys", header="nsys", label="nsys", importance=1),
+    Column("schema", header="Schema", label="schema", importance=3),
+    HOST.with_importance(1),
+    Column("gpus", header="GPUs", label="GPUs", importance=1),
+    Column("driver", header="Driver", label="driver", importance=4),
+    Column("cuda", header="CUDA", label="CUDA", importance=4),
+    Column("command", header="Command", label="command", importance=5),
+    Column("started", header="Started (UTC)", label="started (UTC)", importance=3),
+    DURATION.with_importance(1),
+    Column("first_event", header="First Event (ns)", label="first event", unit=Unit.TIME, importance=6),
+    Column("last_event", header="Last Event (ns)", label="last event", unit=Unit.TIME, importance=6),
+    Column("json", header="JSON Included", label="JSON", importance=7),
+    Column("blobs", header="Blobs Included", label="blobs", importance=7),
+    Column("path", header="Path", label="path", importance=8),
+)
+
+
+def reports_table(session: Session, ranks: Sequence[RankedTask]) -> TableAnswer:
+    """One row for each report, in the order of the command line. Times of events are on the job's clock, ns.
+
+    ``gpus`` are the models of the GPUs that its tasks used; where the export does not record them, of all GPUs of the
+    machine. Of the captured environment nothing is shown: ``rank_source`` says whether rank numbers come from it.
+    """
+    rows = [_row(report, [item for item in ranks if item.task.report == report.index]) for report in session.reports]
+    return TableAnswer("reports", COLUMNS, rows, len(rows), tuple(_made_of_notes(session.reports)))
+
+
+def _made_of_notes(reports: Sequence[Report]) -> Iterator[str]:
+    """The note on reports that nsys did not record."""
+    found = [report for report in reports if report.metadata.made_of]
+    for made_of in dict.fromkeys(report.metadata.made_of for report in found):
+        where = which_of([report.name for report in found if report.metadata.made_of == made_of], len(reports))
+        lacks = "no OS calls, CPU samples, scheduling, GPU or network metrics, and no calls of MPI"
+        yield f"{where}: made of a {made_of}, which has {lacks} (nsystui help exports)"
+
+
+def _row(report: Report, tasks: Sequence[RankedTask]) -> Row:
+    facts = report.metadata
+    span = event_span(report)
+    models = [name for item in tasks for name in item.gpu_names] or [gpu.name for gpu in facts.gpus]
+    return (
+        report.name,
+        ",".join(str(item.rank) for item in tasks) or None,
+        tasks[0].source if tasks else None,
+        facts.nsys_version or facts.made_of or None,
+        None if facts.made_of else facts.schema_version or None,
+        facts.host or None,
+        _counted(models),
+        facts.driver_version or None,
+        facts.cuda_version or None,
+        facts.command or None,
+        _utc(facts.session_start_utc),
+        facts.duration,
+        span.start if span else None,
+        span.end if span else None,
+        _option_of_export(facts, facts.json_included),
+        _option_of_export(facts, facts.blobs_included),
+        str(report.path),
+    )
+
+
+def _option_of_export(facts: Metadata, is_given: bool) -> str | None:
+    """Missing where `nsys export` did not make the file."""
+    return None if facts.made_of else "yes" if is_given else "no"
+
+
+def _counted(models: Sequence[str]) -> str | None:
+    """``8× NVIDIA H100 80GB HBM3``."""
+    counts = {model: models.count(model) for model in models if model}
+    return ", ".join(model if count == 1 else f"{count}× {model}" for model, count in counts.items()) or None
+
+
+def _utc(ns: int | None) -> str | None:
+    """Nanoseconds since 1970 as ``2026-11-21 02:13:00``."""
+    return None if ns is None else datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+DIAGNOSTIC_COLUMNS = (
+    Column("severity", header="Severity", label="severity"),
+    COUNT,
+    Column("report", header="Report", label="report", importance=1),
+    Column("time", header="First Time (ns)", label="first", unit=Unit.TIME, importance=2),
+    Column("text", header="Text", label="text"),
+)
+_WARNING, _ERROR = 2, 3
+_LOST = re.compile(r"\blost\b|\bdropp|\bnot all\b|overflow|incomplete|discarded|truncated", re.IGNORECASE)
+
+
+def diagnostics_table(session: Session, selection: Selection) -> TableAnswer:
+    """The messages of nsys about the capture: one row for each text and severity, errors first, then warnings.
+
+    ``time`` is the first time it was said, in job time. Of the selection the reports of its tasks and the name filter
+    apply (to the text): what went wrong with a capture concerns every window and every process of it. The notes tell
+    of lost events, for then the numbers of every other table are too small.
+    """
+    reports = selected_reports(session, selection)
+    table = tables.diagnostics
+    of_reports = table.c.report.in_([report.index for report in reports])
+    named = [matches(table.c.text, selection.name)] if selection.name is not None else []
+    names = {report.index: report.name for report in reports}
+    found = _said(session, [of_reports, *named])
+    rows: list[Row] = []
+    for severity, count, spread, report, time, text in found:
+        rows.append((severity, count, names[report] if spread == 1 else f"{spread} reports", time, text))
+    every = _said(session, [of_reports]) if named else found
+    return TableAnswer("diagnostics", DIAGNOSTIC_COLUMNS, rows, len(every), tuple(_diagnostic_notes(reports, every)))
+
+
+def _said(session: Session, conditions: Sequence[Condition]) -> list[tuple[Any, ...]]:
+    """(severity, count, reports, one report, first time, text), worst first."""
+    table = tables.diagnostics
+    if not session.count(table):
+        return []
+    urgency = sa.case((table.c.severity == _ERROR, 0), (table.c.severity == _WARNING, 1), else_=2)
+    first = sa.func.min(table.c.time + table.c.clock_offset)
+    query = (
+        sa.select(
+            table.c.severity_name,
+            sa.func.count(),
+            sa.func.count(table.c.report.distinct()),
+            sa.func.min(table.c.report),
+            first,
+            table.c.text,
+        )
+        .where(*conditions)
+        .group_by(table.c.severity, table.c.severity_name, table.c.text)
+        .order_by(urgency, first.nulls_last(), table.c.severity_name, table.c.text)
+    )
+    return list(session.rows(query))
+
+
+def _diagnostic_notes(reports: Sequence[Report], said: Sequence[tuple[Any, ...]]) -> Iterator[str]:
+    lost = [text.strip() for level, *_, text in said if level in ("Warning", "Error") and _LOST.search(text or "")]
+    if lost:
+        yield f"events may be missing; counts and times may be undercounted: {few(list(dict.fromkeys(lost)))}"
+    silent = [report.name for report in reports if not report.count(tables.diagnostics)]
+    if silent:
+        yield f"no diagnostics in {which_of(silent, len(reports))}: nsys 2024.4 and later write them"
+
+
+CONTENTS_COLUMNS = (
+    Column("table", header="Table", label="table"),
+    Column("what", header="What", label="what", importance=2),
+    Column("rows", header="Rows", label="rows", unit=Unit.COUNT),
+    Column("reports", header="Reports", label="reports", unit=Unit.COUNT, importance=3),
+    Column("first", header="First (ns)", label="first", unit=Unit.TIME, importance=4),
+    Column("last", header="Last (ns)", label="last", unit=Unit.TIME, importance=4),
+    Column("record", header="To Record It", label="to record it", importance=1),
+)
+
+
+def contents_table(session: Session) -> TableAnswer:
+    """One row for each canonical event table: its rows in all reports, and in how many reports it has any.
+
+    ``first`` and ``last`` are the first start and the last end (or moment) in job time, ns. ``record`` says what to
+    record where a report has none of it, and is missing where all have some.
+    """
+    rows = [_contents_row(session, table) for table in canonical.TABLES if "row" in table.field_names]
+    return TableAnswer("contents", CONTENTS_COLUMNS, rows, len(rows))
+
+
+def _contents_row(session: Session, table: CanonicalTable) -> Row:
+    lacking = [report for report in session.reports if not report.count(table)]
+    having = len(session.reports) - len(lacking)
+    record = recording_advice(table, lacking) if lacking else None
+    first, last = _times(session, table) if having else (None, None)
+    return (table.name, table.what, session.count(table), having, first, last, record)
+
+
+def _times(session: Session, table: CanonicalTable) -> tuple[int | None, int | None]:
+    """The first and the last time of a table that has rows, if these have any."""
+    columns = tables.METADATA.tables[table.name].c
+    if not {"start", "time"} & set(table.field_names):
+        return None, None
+    start = columns.start if "start" in columns else columns.time
+    # A range that was never closed has no end, and reaches at least to its start.
+    end = sa.func.greatest(columns.end, start) if "end" in columns else start
+    offset = columns.clock_offset
+    ((first, last),) = session.rows(sa.select(sa.func.min(start + offset), sa.func.max(end + offset)))
+    return first, last

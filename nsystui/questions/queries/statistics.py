@@ -1,0 +1,303 @@
+"""The statistics that every summary shows, as ``nsys stats`` defines them (docs/numbers.md#statistics).
+
+Median is the mean of the two middle values, the standard deviation is the sample's (n−1; 0 for one value), and a
+share is a share of the sum over all rows of the table.
+
+Rows of the same values together, for results of small and middling size: what a frame's ``groupby`` does.
+
+It is as fast as pandas for up to a million rows, without the time that importing pandas takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.base.answer import Column, Row, Unit
+from nsystui.questions.queries.derived import rows_by_report
+from nsystui.questions.queries.distributions import MANY, medians
+from nsystui.questions.queries.partial_sums import HugeInteger, Measures, groups_of_parts, squares
+from nsystui.store.report import most_rows
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def duration_columns(count: str) -> tuple[Column, ...]:
+    """The statistics of durations with nsys's CSV headers; ``count`` is what nsys calls the number of rows."""
+    return (
+        Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, has_bar=True),
+        Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
+        Column("count", header=count, label="count", unit=Unit.COUNT, importance=1),
+        Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=3),
+        Column("median", header="Med (ns)", label="median", unit=Unit.DURATION, decimals=1, importance=2),
+        Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=5),
+        Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=4),
+        Column("stddev", header="StdDev (ns)", label="stddev", unit=Unit.DURATION, decimals=1, importance=6),
+    )
+
+
+def measures(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
+    """The aggregates over ``value`` (ns or bytes) that the statistics are made of."""
+    return [sa.cast(sa.func.sum(value), sa.BigInteger).label("total"), sa.func.count().label("count"), *spread(value)]
+
+
+def spread(value: sa.ColumnElement[Any], prefix: str = "") -> list[sa.ColumnElement[Any]]:
+    """Mean, median, minimum, maximum and standard deviation of ``value``; missing values count for none of them.
+
+    Mean and deviation are made of whole numbers, so that they are the same in whatever parts the rows are added up.
+    """
+    total, known = sa.cast(sa.func.sum(value), sa.BigInteger), sa.func.count(value)
+    return [
+        (sa.cast(total, sa.Double) / sa.cast(known, sa.Double)).label(f"{prefix}avg"),
+        sa.cast(sa.func.median(value), sa.Double).label(f"{prefix}median"),
+        sa.func.min(value).label(f"{prefix}min"),
+        sa.func.max(value).label(f"{prefix}max"),
+        _deviation(known, total, squares(value)).label(f"{prefix}stddev"),
+    ]
+
+
+def _deviation(
+    known: sa.ColumnElement[Any], total: sa.ColumnElement[Any], squares: sa.ColumnElement[Any]
+) -> sa.ColumnElement[Any]:
+    huge = sa.cast(total, HugeInteger())
+    variance = sa.cast(known * squares - huge * huge, sa.Double) / sa.cast(known * (known - 1), sa.Double)
+    return sa.case((known > 1, sa.func.sqrt(variance)), else_=0.0)
+
+
+def quartiles(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
+    """The lower and the upper quartile of ``value`` as nsys has them (Hyndman and Fan's type 2).
+
+    That is the mean of the two values between which a share of 1/4 (3/4) of all lies, or the one that it lies in: the
+    first value from below up to which there are as many or more, and the first such value from above.
+    """
+
+    def at(share: float) -> sa.ColumnElement[Any]:
+        from_below, from_above = sa.func.quantile_disc(value, share), sa.func.quantile_disc(-value, 1.0 - share)
+        return (sa.cast(from_below, sa.Double) - sa.cast(from_above, sa.Double)) / 2.0
+
+    return [at(0.25).label("q1"), at(0.75).label("q3")]
+
+
+def spread_columns(prefix: str, word: str) -> tuple[Column, ...]:
+    """The columns of ``spread``; ``word`` is what nsys puts before ``Avg (ns)`` and so on."""
+    short = word.lower()
+    return (
+        Column(
+            f"{prefix}avg", header=f"{word}Avg (ns)", label=f"{short} avg", unit=Unit.DURATION, decimals=1, importance=1
+        ),
+        Column(
+            f"{prefix}median",
+            header=f"{word}Med (ns)",
+            label=f"{short} median",
+            unit=Unit.DURATION,
+            decimals=1,
+            importance=2,
+        ),
+        Column(f"{prefix}min", header=f"{word}Min (ns)", label=f"{short} min", unit=Unit.DURATION, importance=4),
+        Column(f"{prefix}max", header=f"{word}Max (ns)", label=f"{short} max", unit=Unit.DURATION, importance=3),
+        Column(
+            f"{prefix}stddev",
+            header=f"{word}StdDev (ns)",
+            label=f"{short} stddev",
+            unit=Unit.DURATION,
+            decimals=1,
+            importance=5,
+        ),
+    )
+
+
+def grouped(
+    table: sa.FromClause,
+    value: sa.ColumnElement[Any],
+    keys: Sequence[sa.Label[Any]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    first: sa.ColumnElement[Any] | None = None,
+    with_median: bool = True,
+) -> sa.Select[Any]:
+    """One row for each combination of ``keys`` with the measures of ``value``, in no order.
+
+    ``first``, a row number, adds the minimum of each group under that name. Unless ``with_median``, the number of the
+    group stands in its place.
+    """
+    tie = [] if first is None else [sa.func.min(first).label("first")]
+    number = sa.func.min(_group_number(keys)).label("median")
+    wanted = [measure if with_median or measure.name != "median" else number for measure in measures(value)]
+    chosen = sa.select(*keys, *wanted, *tie).select_from(table).where(*conditions)
+    return chosen.group_by(*[key.element for key in keys])
+
+
+def summary(
+    table: sa.FromClause,
+    value: sa.ColumnElement[Any],
+    keys: Sequence[sa.Label[Any]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    first: sa.ColumnElement[Any] | None = None,
+    with_median: bool = True,
+) -> sa.Select[Any]:
+    """One row for each combination of ``keys`` with every statistic of ``value``, largest total first.
+
+    Equal totals are in the order of the keys, or of the smallest ``first`` (a row number: as the export has them).
+    """
+    groups = grouped(table, value, keys, conditions, first, with_median).subquery()
+    share = (100.0 * groups.c.total / sa.func.nullif(sa.func.sum(groups.c.total).over(), 0)).label("share")
+    ties = [key.key for key in reversed(keys)] if first is None else ["first"]
+    order = [groups.c.total.desc(), *[groups.c[name] for name in ties]]
+    return sa.select(sa.func.coalesce(share, 0.0).label("share"), *groups.c).order_by(*order)
+
+
+def summary_rows(
+    session: Session,
+    table: sa.FromClause,
+    value: sa.ColumnElement[Any],
+    keys: Sequence[sa.Label[Any]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    columns: Sequence[Column],
+    first: sa.ColumnElement[Any] | None = None,
+) -> list[Row]:
+    """The rows of ``summary`` in the order of ``columns``; of a large table the medians come in a pass of their own."""
+    if session.workers is not None:
+        return _summed(groups_of_parts(session, table, value, keys, conditions, first), keys, columns, first is None)
+    counted = table.left if isinstance(table, sa.Join) else table
+    if not isinstance(counted, sa.Table) or most_rows(session.reports, counted) < MANY:
+        return query_rows(session, summary(table, value, keys, conditions, first), columns)
+    rows = query_rows(session, summary(table, value, keys, conditions, first, with_median=False), columns)
+    place = [column.key for column in columns].index("median")
+    numbers = [row[place] for row in rows]
+    if len(set(numbers)) < len(numbers):  # a hash may give two groups one number
+        return query_rows(session, summary(table, value, keys, conditions, first), columns)
+    found: dict[Any, float] = medians(session, table, value, _group_number(keys), conditions)
+    return [(*row[:place], found.get(row[place]), *row[place + 1 :]) for row in rows]
+
+
+def summary_frame(
+    session: Session,
+    table: sa.FromClause,
+    value: sa.ColumnElement[Any],
+    keys: Sequence[sa.Label[Any]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    columns: Sequence[Column],
+) -> pd.DataFrame:
+    """The rows of ``summary`` as a frame, where there are too many for rows of Python's."""
+    if session.workers is None:
+        return session.frame(summary(table, value, keys, conditions))
+    return _frame_of(summary_rows(session, table, value, keys, conditions, columns), [one.key for one in columns])
+
+
+_MEASURED = ("total", "count", "avg", "median", "min", "max", "stddev")
+
+
+def group_frame(
+    session: Session,
+    table: sa.FromClause,
+    value: sa.ColumnElement[Any],
+    keys: Sequence[sa.Label[Any]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+) -> pd.DataFrame:
+    """The rows of ``grouped`` as a frame."""
+    if session.workers is None:
+        return session.frame(grouped(table, value, keys, conditions))
+    groups = groups_of_parts(session, table, value, keys, conditions)
+    rows = [(*key, *(getattr(one, name) for name in _MEASURED)) for key, one in groups.items()]
+    return _frame_of(rows, [*(key.key for key in keys), *_MEASURED])
+
+
+def _frame_of(rows: Sequence[Row], names: Sequence[str]) -> pd.DataFrame:
+    """A frame as a session makes it: whole numbers stay whole where some are missing."""
+    import pandas as pd
+
+    frame = pd.DataFrame(list(rows), columns=list(names), dtype=object)
+    whole = ("total", "count", "min", "max")
+    kinds = {name: "Int64" if name in whole else "float64" for name in names if name in (*_MEASURED, "share")}
+    return frame.astype(kinds)
+
+
+def _summed(
+    groups: Mapping[tuple[Any, ...], Measures], keys: Sequence[sa.Label[Any]], columns: Sequence[Column], by_key: bool
+) -> list[Row]:
+    """The rows of ``summary`` from groups by their keys."""
+
+    def order(group: tuple[tuple[Any, ...], Measures]) -> tuple[Any, ...]:
+        key, one = group
+        ties = [(tie is None, tie) for tie in (key[::-1] if by_key else (one.first,))]
+        return (one.total is None, -(one.total or 0), *ties)
+
+    whole = sum(one.total or 0 for one in groups.values())
+    rows = []
+    for key, one in sorted(groups.items(), key=order):
+        known: dict[str, Any] = dict(zip((key.key for key in keys), key, strict=True))
+        known["share"] = 100.0 * (one.total or 0) / whole if whole else 0.0
+        rows.append(tuple(known[at.key] if at.key in known else getattr(one, at.key) for at in columns))
+    return rows
+
+
+def number_of_values(session: Session, value: sa.ColumnElement[Any]) -> int:
+    """The number of different values, missing ones not counted."""
+    return number_of_groups(session, sa.select(value.label("value")).where(value.is_not(None)))
+
+
+def number_of_groups(session: Session, groups: sa.Select[Any]) -> int:
+    """The number of different rows of a query."""
+    if session.workers is None:
+        return int(session.scalar(sa.select(sa.func.count()).select_from(groups.distinct().subquery())) or 0)
+    return len(set(rows_by_report(session, groups.distinct())))
+
+
+def _group_number(keys: Sequence[sa.Label[Any]]) -> sa.ColumnElement[int]:
+    """A number of 63 bits for each combination of ``keys``."""
+    return sa.cast(sa.func.hash(*[key.element for key in keys]).op(">>")(1), sa.BigInteger)
+
+
+def frame_groups(frame: pd.DataFrame, value: str, keys: Sequence[str]) -> pd.DataFrame:
+    """The same as ``grouped``, for rows that are in memory (names that SQL cannot make)."""
+    groups = frame.groupby(list(keys), observed=True, sort=False, dropna=False)[value]
+    sizes = groups.agg(total="sum", count="size")
+    return sizes.join(frame_spread(groups)).reset_index()
+
+
+def frame_spread(groups: pd.api.typing.SeriesGroupBy, prefix: str = "") -> pd.DataFrame:
+    """The same as ``spread``, for groups that are in memory."""
+    found = groups.agg(avg="mean", median="median", min="min", max="max", stddev="std")
+    found["stddev"] = found["stddev"].fillna(0.0)
+    return found.add_prefix(prefix)
+
+
+def with_shares(groups: pd.DataFrame, ties: Sequence[str]) -> pd.DataFrame:
+    """Groups with their share of the total of all, largest first; equal totals in the order of the columns ``ties``."""
+    whole = groups["total"].sum()
+    shared = groups.assign(share=100.0 * groups["total"] / whole if whole else 0.0)
+    order = [False] + [True] * len(ties)
+    return shared.sort_values(["total", *ties], ascending=order, kind="stable").reset_index(drop=True)
+
+
+_AT_ONCE = 10_000
+
+
+def query_rows(session: Session, query: sa.Select[Any], columns: Sequence[Column]) -> list[Row]:
+    """The rows of ``query``, whose columns have the keys of ``columns`` and are put into their order."""
+    names = list(query.selected_columns.keys())
+    places = [names.index(column.key) for column in columns]
+    return [tuple(row[place] for place in places) for batch in session.batches(query, _AT_ONCE) for row in batch]
+
+
+def numbered(values: NDArray[Any]) -> tuple[NDArray[np.int64], list[Any]]:
+    """The number of each value, and the different values by their numbers, in order of first appearance."""
+    listed = values.tolist()
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(listed))}
+    return np.fromiter(map(numbers.__getitem__, listed), np.int64, len(listed)), list(numbers)
+
+
+def places_by(columns: Iterable[NDArray[Any]]) -> dict[tuple[Any, ...], NDArray[np.int64]]:
+    """The places of the rows that have the same values in all ``columns``, by these values, as they first appear.
+
+    Rows where one of them is missing are in no group.
+    """
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for place, key in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        found.setdefault(key, []).append(place)
+    return {key: np.array(places, np.int64) for key, places in found.items() if None not in key}

@@ -1,0 +1,257 @@
+"""The overview: the facts of the job, and one row for each of its tasks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nsystui.base.answer import HOST, PID, RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.exports.canonical import BY_NAME, CanonicalTable
+from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, gpu_key, shares, window_notes
+from nsystui.questions.queries.derived import of_each_report, rows_by_report
+from nsystui.questions.queries.tasks import RankedTask, rows_of_tasks, selected_ranks, used_devices
+from nsystui.questions.queries.time_window import extent, extents, recorded, report_at, selected_reports, shares_clock
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.results import Arrays
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """The facts of the job that the open reports record. Empty tuples and ``None`` stand for what none of them records.
+
+    ``gpus`` counts the GPUs that worked, ``duration`` (ns) is the length of the sessions on their common clock,
+    ``events`` the span of the events in job time, ``session_start`` the earliest start as ns since 1970 UTC.
+    """
+
+    title: str
+    commands: tuple[str, ...]
+    reports: int
+    ranks: int
+    hosts: tuple[str, ...]
+    gpus: int
+    gpu_models: tuple[str, ...]
+    nsys_versions: tuple[str, ...]
+    schema_versions: tuple[str, ...]
+    driver_versions: tuple[str, ...]
+    cuda_versions: tuple[str, ...]
+    duration: int | None
+    events: Window
+    session_start: int | None
+    rank_source: str
+    """The source of the rank numbers, as ``RankedTask.source`` words it; empty without tasks."""
+    clocks_aligned: bool
+    """Whether all times lie on one clock. If not, the reports are of different runs, or one does not say its start."""
+    start_spread: int | None
+    """The time from the first session's start to the last one's, ns."""
+    made_of: tuple[str, ...] = ()
+    """What reports were made of that nsys did not record: ``PyTorch profiler trace``."""
+
+
+def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
+    """The facts of all open reports; reads no events."""
+    reports = session.reports
+    metadata = [report.metadata for report in reports]
+    starts = [facts.session_start_utc for facts in metadata if facts.session_start_utc is not None]
+    return JobFacts(
+        title=title_of(reports),
+        commands=_distinct(os.path.basename(facts.command) for facts in metadata),
+        reports=len(reports),
+        ranks=len(ranks),
+        hosts=_distinct(facts.host for facts in metadata),
+        gpus=_count_gpus(session),
+        gpu_models=_distinct(name for item in ranks for name in item.gpu_names),
+        nsys_versions=_distinct(facts.nsys_version for facts in metadata),
+        schema_versions=_distinct(facts.schema_version for facts in metadata),
+        driver_versions=_distinct(facts.driver_version for facts in metadata),
+        cuda_versions=_distinct(facts.cuda_version for facts in metadata),
+        duration=_duration(session),
+        events=extent(session, Selection()),
+        session_start=min(starts, default=None),
+        rank_source=ranks[0].source if ranks else "",
+        clocks_aligned=shares_clock(reports),
+        start_spread=max(starts) - min(starts) if starts else None,
+        made_of=_distinct(facts.made_of for facts in metadata),
+    )
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    """The values without repetition and without the empty string, in order of first appearance."""
+    return tuple(dict.fromkeys(value for value in values if value))
+
+
+_NUMBERED = re.compile(r"(?:^|[\W_]+)(?:rank|node|task|proc|profile|report|n|r)?[\W_]*\d*[\W_]*$", re.IGNORECASE)
+
+
+def title_of(reports: Sequence[Report]) -> str:
+    """The common beginning of the reports' names before the rank; else their folder, else the command."""
+    names = [report.name for report in reports]
+    if len(names) == 1:
+        return names[0]
+    common = _NUMBERED.sub("", _common_start(min(names, default=""), max(names, default="")))
+    if common:
+        return common
+    folders = {report.folder.name for report in reports}
+    if len(folders) == 1:
+        return folders.pop()
+    return next((command for report in reports if (command := os.path.basename(report.metadata.command))), "")
+
+
+def _common_start(first: str, last: str) -> str:
+    """The common beginning of two names, and of all names between them in alphabetical order."""
+    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+
+
+def _duration(session: Session) -> int | None:
+    """The length of the job's sessions on one clock, ns; of runs that share none, the longest."""
+    if all(report.metadata.duration is None and report.packed.last_event is None for report in session.reports):
+        return None
+    if shares_clock(session.reports):
+        window = extent(session, Selection(), fit=False)
+        return window.end - window.start
+    return max(window.end - window.start for window in map(recorded, session.reports))
+
+
+def _count_gpus(session: Session) -> int:
+    """GPUs that worked; one that several processes share counts once."""
+    reports = {report.index: report for report in session.reports}
+    return len({gpu_key(reports[used.task.report], used.task, used.device) for used in used_devices(session)})
+
+
+def _assumed_gpus(session: Session, selection: Selection) -> Iterator[str]:
+    """The note on the column of GPUs where an export of a machine with several does not say who used which."""
+    for report in selected_reports(session, selection):
+        if not report.metadata.cuda_devices and len(report.metadata.gpus) > 1:
+            yield (
+                "not every export says which GPU a process used: the number is that of its CUDA device, which differs "
+                "under CUDA_VISIBLE_DEVICES"
+            )
+            return
+
+
+_COUNTED = {
+    "kernels": BY_NAME["kernels"],
+    "graphs": BY_NAME["graph_launches"],
+    "memory_ops": BY_NAME["memory_ops"],
+    "api_calls": BY_NAME["api_calls"],
+}
+TASK_COLUMNS = (
+    RANK,
+    HOST.with_importance(2),
+    Column("gpu", header="GPU", label="gpu", importance=2),
+    *SHARE_COLUMNS,
+    Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT, importance=3),
+    Column("graphs", header="Graph Launches", label="graphs", unit=Unit.COUNT, importance=6),
+    Column("memory_ops", header="Memory Ops", label="memory ops", unit=Unit.COUNT, importance=5),
+    Column("api_calls", header="API Calls", label="API calls", unit=Unit.COUNT, importance=5),
+    Column("model", header="GPU Model", label="model", importance=6),
+    PID.with_importance(7),
+    Column("process", header="Process", label="process", importance=7),
+    Column("report", header="Report", label="report", importance=4),
+)
+
+
+TALLIED = tuple(table.name for table in _COUNTED.values())
+"""The tables whose rows ``task_table`` counts by task; what else it needs says ``utilisation.columns_read``."""
+
+
+def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], busy: BusyIntervals) -> TableAnswer:
+    """One row for each selected task: where it ran, how much it did, and what kept its GPUs busy.
+
+    Percentages are of the selection's window, else of the job's extent, the same for every rank (``extents``); of
+    a task with several GPUs they are the mean over them. The columns about a GPU are empty for a task that used none.
+    ``busy`` comes from ``BusyIntervals.load`` with the same selection (its window may differ).
+    """
+    chosen = selected_ranks(ranks, selection)
+    counts = task_counts(session, selection, chosen)
+    windows = extents(session, selection)
+    spent = busy.breakdown(windows)
+    rows: list[Row] = []
+    for item in chosen:
+        counted = [counts[name][item.task] for name in _COUNTED]
+        place = (item.rank, item.host or None, busy.gpu_numbers(item.task))
+        who = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
+        rows.append((*place, *shares(spent.get(item.task)), *counted, *who))
+    notes = (*busy.notes, *_assumed_gpus(session, selection), *window_notes(busy, windows))
+    return TableAnswer("overview", TASK_COLUMNS, rows, len(ranks), notes)
+
+
+def task_counts(
+    session: Session, selection: Selection, chosen: Sequence[RankedTask]
+) -> Mapping[str, Mapping[Task, int | None]]:
+    """The numbers of ``kernels``, ``graphs``, ``memory_ops`` and ``api_calls`` of each ``chosen`` task selected.
+
+    ``None`` is what was not traced.
+    """
+    counts = _counts(session, selection)
+    return {
+        name: {item.task: counts[name].get(item.task, _none_or_zero(session, item, name)) for item in chosen}
+        for name in _COUNTED
+    }
+
+
+def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]]:
+    """Selected rows of each task by the names of ``_COUNTED``; those of whole tasks are stored next to the columns.
+
+    The name filter is left out, as it is from the percentages next to them.
+    """
+    of_tasks = Selection(tasks=selection.tasks)
+    if selection.with_name(None) != of_tasks:
+        return {name: _counted(session, selection.with_name(None), table) for name, table in _COUNTED.items()}
+
+    def compute(part: Session, reports: list[Report]) -> Mapping[int, Arrays]:
+        found: dict[int, dict[str, Any]] = {report.index: {} for report in reports}
+        for name, table in _COUNTED.items():
+            of_reports: dict[int, dict[int, int]] = {report.index: {} for report in reports}
+            for task, count in rows_of_tasks(part, table, reports).items():
+                of_reports[task.report][task.process] = count
+            for index, counts in of_reports.items():
+                found[index][f"{name}_process"] = np.array(list(counts.keys()), np.int64)
+                found[index][name] = np.array(list(counts.values()), np.int64)
+        return found
+
+    stored = of_each_report(session, selected_reports(session, of_tasks), "counts", compute)
+    return {
+        name: {
+            Task(report, process): count
+            for report, arrays in stored.items()
+            for process, count in zip(arrays[f"{name}_process"].tolist(), arrays[name].tolist(), strict=True)
+        }
+        for name in _COUNTED
+    }
+
+
+def _counted(session: Session, selection: Selection, table: CanonicalTable) -> dict[Task, int]:
+    """Selected rows of each task in a table."""
+    if not session.count(table):
+        return {}
+    import sqlalchemy as sa
+
+    from nsystui.questions.queries.conditions import where
+    from nsystui.store import tables
+
+    rows = tables.of(table)
+    columns = rows.c
+    query = (
+        sa.select(columns.report, columns.process, sa.func.count())
+        .where(*where(rows, selection), columns.process.is_not(None))
+        .group_by(columns.report, columns.process)
+    )
+    return {Task(report, process): int(count) for report, process, count in rows_by_report(session, query)}
+
+
+def _none_or_zero(session: Session, item: RankedTask, name: str) -> int | None:
+    """The value for a task without rows: 0 where nothing happened, missing where nothing was traced."""
+    if name == "api_calls":
+        report = report_at(session, item.task.report)
+        return 0 if report.count(BY_NAME["api_calls"]) else None
+    return 0 if item.devices else None

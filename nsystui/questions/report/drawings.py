@@ -1,0 +1,235 @@
+"""The drawings of a job: the numbers are those of the tables and screens, none is computed here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from nsystui.base.answer import Answer, Record, TableAnswer, Unit, Value, iter_rows, record
+from nsystui.base.drawing import Bar, Bars, Curves, Lane, Lanes, Name, Part, Series
+from nsystui.base.selection import Selection
+from nsystui.base.units import MISSING, format_value
+from nsystui.questions.gpu.device_time import Device
+from nsystui.questions.gpu.utilisation import BusyIntervals
+from nsystui.questions.host.time_budget import PARTS, Budget, DeviceBudget
+from nsystui.questions.job.job import Job
+from nsystui.questions.nccl.bandwidth import link_rate
+from nsystui.questions.nccl.sizes import bandwidth_curve
+from nsystui.questions.queries.tasks import selected_ranks
+from nsystui.questions.queries.time_window import extent
+from nsystui.questions.recipes.recipe import RecipeMap
+from nsystui.questions.timeline.lanes import CATEGORIES, IDLE
+from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_text
+
+MOST_LANES = 512
+LANE_COLUMNS = 380
+_LANE_COLUMNS = ((8, LANE_COLUMNS), (96, 190), (10**9, 95))
+"""Up to how many lanes they have how many columns: the drawing of 512 stays below two megabytes."""
+
+BUDGET_PARTS = (
+    Part("compute", "compute"),
+    Part("exposed NCCL", "nccl"),
+    Part("memory", "memory"),
+    Part("graphs", "graph"),
+    Part("start-up", "idle", 1.0),
+    Part("long gaps", "idle", 0.7),
+    Part("short gaps", "idle", 0.45),
+    Part("tail", "idle", 0.25),
+    Part("not recorded", "idle", 0.1),
+)
+"""The parts of a budget, in the order of `time_budget.PARTS`."""
+
+_BUSY = (
+    ("kernels", Part("compute", "compute")),
+    ("exposed_nccl", Part("exposed NCCL", "nccl")),
+    ("memory_only", Part("memory", "memory")),
+    ("graph_only", Part("graphs", "graph")),
+)
+
+
+def budget_bars(budgets: Sequence[tuple[str, Budget]], title: str = "budget of time") -> Bars:
+    """A bar for each budget with its label, in percent of its own time."""
+    bars = []
+    for label, one in budgets:
+        whole = max(one.time, 1)
+        shares = tuple(100.0 * getattr(one, part) / whole for part in PARTS)
+        busy = format_value(Unit.PERCENT, 100.0 * (whole - one.idle - one.unrecorded) / whole)
+        bars.append(Bar(label, shares, f"busy {busy}"))
+    used = [number for number, _ in enumerate(PARTS) if any(bar.values[number] for bar in bars)]
+    kept = tuple(Bar(bar.label, tuple(bar.values[number] for number in used), bar.words) for bar in bars)
+    return Bars(title, tuple(BUDGET_PARTS[number] for number in used), kept, Unit.PERCENT, 100.0)
+
+
+def device_bars(budgets: Sequence[DeviceBudget], most: int = MOST_LANES) -> Bars | None:
+    """A bar for each GPU; ``None`` without any."""
+    if not budgets:
+        return None
+    named = [(device_label(one.device), one.budget) for one in budgets[:most]]
+    return budget_bars(named, "budget of time by GPU")
+
+
+def utilisation_lanes(job: Job, selection: Selection, columns: int | None = None) -> Lanes | None:
+    """A lane for each GPU: compute, NCCL that no compute hides, memory and graphs that nothing else hides.
+
+    In as many ``columns`` as suit their number, unless told.
+    ``None`` without a GPU, or where the selected reports share no clock.
+    """
+    busy: BusyIntervals = job.busy(selection)
+    window = extent(job.session, selection)
+    if not busy.devices or not busy.shares_clock or window.end <= window.start:
+        return None
+    columns = columns or next(columns for most, columns in _LANE_COLUMNS if len(busy.devices) <= most)
+    parts = [(name, part) for name, part in _BUSY if any(len(getattr(one.parts, name)) for one in busy.devices)]
+    lanes = []
+    for item in busy.devices[:MOST_LANES]:
+        spent = item.breakdown(window)
+        values = tuple(tuple(item.share(name, window, columns).tolist()) for name, _ in parts)
+        label = device_label(item.device)
+        lanes.append(Lane(label, values, f"busy {format_value(Unit.PERCENT, spent.percent(spent.busy))}"))
+    more = len(busy.devices) - len(lanes)
+    return Lanes("GPU utilisation", window.start, window.end, tuple(part for _, part in parts), tuple(lanes), more)
+
+
+def device_label(device: Device) -> str:
+    """``rank 3``, of a rank with several GPUs ``rank 3 GPU 1``."""
+    task = device.task
+    return f"rank {task.rank} GPU {device.device}" if len(task.devices) > 1 else f"rank {task.rank}"
+
+
+def bandwidth_curves(job: Job, selection: Selection, sizes: TableAnswer) -> Curves | None:
+    """Median bus bandwidth over message size, a curve for each collective; ``sizes`` is by exact size.
+
+    ``None`` where no bandwidth is known.
+    """
+    names = sorted(set(map(str, filter(None, sizes.cells("collective")))))
+    curves = [(name, tuple(zip(*bandwidth_curve(sizes, name), strict=True))) for name in names]
+    series = tuple(Series(name, "nccl", points) for name, points in curves if points)
+    if not series:
+        return None
+    link = link_rate(selected_ranks(job.ranks, selection))
+    level = None
+    if link is not None:
+        level = f"{link.link}, nominal {format_value(Unit.RATE, link.rate)} a GPU and direction", link.rate
+    how = "w/o wait (where known) " if any(value is not None for value in sizes.cells("busbw_without_wait")) else ""
+    return Curves(f"median bus bandwidth {how}against message size", Unit.BYTES, Unit.RATE, series, level)
+
+
+def duration_bars(answer: Answer) -> Bars | None:
+    """The histogram of ``nccl --durations`` over all ranks: a bar for each span of durations; ``None`` of nothing."""
+    rows = [one for one in (record(answer.columns, row) for row in iter_rows(answer)) if one["rank"] is None]
+    if not rows:
+        return None
+    bars = []
+    for row in rows:
+        count = float(row["count"] or 0)
+        bars.append(Bar(f"from {format_value(Unit.DURATION, row['from'])}", (count,), f"{count:,.0f}"))
+    largest = max(bar.values[0] for bar in bars)
+    title = next((note for note in answer.notes if "; rows without" in note), "durations").partition("; rows")[0]
+    return Bars(f"{title}: kernels by duration", (Part("kernels", "nccl"),), tuple(bars), Unit.COUNT, largest)
+
+
+def metric_lanes(answer: Answer, columns: int) -> Lanes | None:
+    """A lane for each metric of each GPU; ``answer`` is ``metrics --over-time`` of so many columns.
+
+    Percentages are drawn in 100 %, other metrics in their own largest value.
+    """
+
+    def words(row: Record, most: float) -> tuple[float, str]:
+        if str(row["unit"] or "").startswith("%"):
+            return 100.0, f"≤ {format_value(Unit.PERCENT, most)}"
+        return most, f"≤ {format_value(Unit.COUNT, most)}"
+
+    return _over_time("GPU metrics", answer, columns, ("metric", "value"), words, "metric")
+
+
+def memory_lanes(answer: Answer, columns: int) -> Lanes | None:
+    """A lane for each kind of memory of each GPU, all in the largest peak; ``answer`` is ``gpu-memory --over-time``."""
+    values = [record(answer.columns, row)["peak"] for row in iter_rows(answer)]
+    peaks = [float(value) for value in values if isinstance(value, int | float)]
+
+    def words(_: Record, most: float) -> tuple[float, str]:
+        return max(peaks), f"≤ {format_value(Unit.BYTES, round(most))}"
+
+    return _over_time("GPU memory in use", answer, columns, ("memory", "peak"), words, "memory")
+
+
+def _over_time(
+    title: str,
+    answer: Answer,
+    columns: int,
+    keys: tuple[str, str],
+    words: Callable[[Record, float], tuple[float, str]],
+    category: str,
+) -> Lanes | None:
+    """Lanes of an answer with a row for each rank, device, name and column; ``keys`` are those of name and value.
+
+    ``words`` tells of a lane with its largest value what its full height is, and what stands behind it.
+    """
+    rows = [record(answer.columns, row) for row in iter_rows(answer)]
+    lanes: dict[tuple[Value, Value, Value], list[Record]] = {}
+    for row in rows:
+        lanes.setdefault((row["rank"], row["device"], row[keys[0]]), []).append(row)
+    if not lanes:
+        return None
+    starts = [int(row["start"] or 0) for row in rows[:columns]]
+    step = starts[1] - starts[0] if len(starts) > 1 else 1
+    has_several = len({key[:2] for key in lanes}) > len({key[0] for key in lanes})
+    drawn = []
+    for (rank, device, name), own in list(lanes.items())[:MOST_LANES]:
+        values = [float(value) if isinstance(value := row[keys[1]], int | float) else math.nan for row in own]
+        known = [value for value in values if value == value]
+        top, text = words(own[0], max(known)) if known else (1.0, MISSING)
+        where = "no rank" if rank is None else f"rank {rank}"
+        label = " ".join((where, *([f"GPU {device}"] if has_several else []), str(name).partition(" [")[0]))
+        drawn.append(Lane(label, (tuple(value / (top or 1.0) for value in values),), text))
+    more = len(lanes) - len(drawn)
+    return Lanes(title, starts[0], starts[-1] + step, (Part(category, category),), tuple(drawn), more)
+
+
+def timeline_lanes(pictures: Sequence[LanePicture], title: str = "timeline") -> Lanes | None:
+    """The lanes of a timeline: each column in the colour of what takes most of it, as high as it is busy."""
+    if not pictures:
+        return None
+    used = sorted({int(one) for picture in pictures for one in picture.columns.category if one > IDLE})
+    window = pictures[0].columns.window
+    lanes = []
+    for picture in pictures[:MOST_LANES]:
+        category, busy = picture.columns.category, picture.columns.busy
+        values = tuple(
+            tuple(np.where(np.isnan(busy), np.nan, np.where(category == number, busy, 0.0)).tolist()) for number in used
+        )
+        words = "–" if picture.busy is None else format_value(Unit.PERCENT, 100 * picture.busy)
+        names = tuple(Name(name.first, name.last, name.text) for name in lane_text(picture).names)
+        lanes.append(Lane(lane_label(picture.lane).strip(), values, words, names))
+    parts = tuple(_part(CATEGORIES[number]) for number in used)
+    return Lanes(title, window.start, window.end, parts, tuple(lanes), len(pictures) - len(lanes))
+
+
+def map_lanes(shown: RecipeMap) -> Lanes | None:
+    """Each figure of each place of a map as a lane."""
+    if not shown.lines:
+        return None
+    lanes: list[Lane] = []
+    parts: dict[str, Part] = {}
+    for figure in shown.figures:
+        category = figure.category or "metric"
+        parts.setdefault(category, Part(figure.title.removesuffix(" (%)"), category))
+    for number, figure in enumerate(shown.figures):
+        for line, shares in zip(shown.lines, shown.shares(number), strict=True):
+            own = tuple(shares.tolist())
+            nothing = tuple(0.0 if share == share else share for share in own)
+            values = tuple(own if name == (figure.category or "metric") else nothing for name in parts)
+            label = f"{line.label} {figure.title.removesuffix(' (%)')}" if len(shown.figures) > 1 else line.label
+            mean = line.mean(number)
+            lanes.append(Lane(label, values, figure.words(mean) if mean == mean else "–"))
+    more = max(0, len(lanes) - MOST_LANES)
+    return Lanes(
+        shown.name, shown.window.start, shown.window.end, tuple(parts.values()), tuple(lanes[:MOST_LANES]), more
+    )
+
+
+def _part(category: str) -> Part:
+    words = {"nccl": "NCCL", "nvtx": "NVTX", "api": "API", "os": "OS, MPI", "cpu": "CPU"}
+    return Part(words.get(category, category), category)

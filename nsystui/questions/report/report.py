@@ -1,0 +1,389 @@
+"""A report on a job as data: its verdict, findings, tables and drawings, for one file that is sent to somebody.
+
+Every table is the answer of a question of the catalogue, or one that a command prints; nothing is computed here. Of a
+long table there are its first rows, with the number of all and the command that prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nsystui.base.answer import Answer, TableAnswer, Unit
+from nsystui.base.drawing import Bars, Drawing
+from nsystui.base.errors import NsystuiError
+from nsystui.base.selection import Selection
+from nsystui.base.text import counted
+from nsystui.base.units import format_value
+from nsystui.base.version import __version__
+from nsystui.questions.answers.answering import ask, lacking
+from nsystui.questions.compare import TABLES, Options, Side, worded
+from nsystui.questions.compare.side import with_smart_names
+from nsystui.questions.host.time_budget import caused_budgets
+from nsystui.questions.job.job import Job
+from nsystui.questions.queries.registry import question_named
+from nsystui.questions.queries.reports import contents_table, diagnostics_table, reports_table
+from nsystui.questions.queries.tasks import selected_ranks
+from nsystui.questions.ranks.job_words import job_words, machine_words
+from nsystui.questions.ranks.overview import job_facts
+from nsystui.questions.report.drawings import bandwidth_curves, budget_bars, device_bars, utilisation_lanes
+from nsystui.questions.triage.baseline import Against, Change, against
+from nsystui.questions.triage.finding import Finding
+from nsystui.questions.triage.rules import Thresholds
+from nsystui.questions.triage.run import COSTS, Triage, triage
+
+TOP = 20
+_MOST_RANKS = 64
+"""Rows of tables with a row for each rank, and bars of the budget."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The first rows of an answer: ``total`` is how many there are, ``command`` prints all of them."""
+
+    title: str
+    answer: TableAnswer
+    total: int
+    command: str = ""
+
+    @property
+    def more(self) -> str:
+        """``20 of 3,411 rows; all of them: nsystui kernels FILE…``; empty where all are here."""
+        if len(self.answer) >= self.total:
+            return ""
+        rest = f"; all of them: {self.command}" if self.command else ""
+        return f"{len(self.answer):,} of {self.total:,} rows{rest}"
+
+
+@dataclass(frozen=True)
+class Told:
+    """A finding. ``kind`` is its change against a baseline, with what it cost there; empty without one."""
+
+    id: str
+    severity: str
+    cost: str
+    percent: float | None
+    sentence: str
+    advice: str
+    reason: str
+    measured: str
+    command: str
+    ranks: str = ""
+    window: str = ""
+    under: str = ""
+    kind: str = ""
+    was: str = ""
+    is_brief: bool = False
+    """Whether the sentence is all there is to tell: what did not get worse."""
+    evidence: Table | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report. ``lines`` are sentences, ``method`` is how its numbers are counted, by question."""
+
+    key: str
+    title: str
+    lines: tuple[str, ...] = ()
+    drawings: tuple[Drawing, ...] = ()
+    tables: tuple[Table, ...] = ()
+    method: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """A report: the first of ``verdict`` is its one sentence, ``budget`` the time of all GPUs by part.
+
+    ``warnings`` are to be read before the numbers are believed: the files that are left out.
+    """
+
+    title: str
+    facts: tuple[str, ...]
+    verdict: tuple[str, ...]
+    budget: Bars | None
+    headline: str
+    findings: tuple[Told, ...]
+    remarks: tuple[str, ...]
+    not_checked: tuple[str, ...]
+    sections: tuple[Section, ...]
+    warnings: tuple[str, ...] = ()
+    version: str = __version__
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What a report is about: ``flags`` are those of the selection, for the commands that print more of a table."""
+
+    job: Job
+    selection: Selection
+    selected: str = ""
+    flags: str = ""
+    top: int = TOP
+    step_range: str | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+
+
+Advanced = Callable[[str], object]
+
+
+def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = lambda title: None) -> JobReport:
+    """The report, against a ``baseline`` where there is one; ``advanced`` is called with the title of each section.
+
+    Raises UsageError where ``step_range`` is no regular expression.
+    """
+    job, selection = asked.job, asked.selection
+    facts = job_facts(job.session, job.ranks)
+    title = facts.title or "job"
+    advanced("Findings")
+    words = [*job_words(facts), *machine_words(facts), *([asked.selected] if asked.selected else [])]
+    sections: list[Section] = []
+    if baseline is None:
+        found = triage(job, selection, asked.thresholds, asked.step_range)
+        verdict, headline = (found.summary, found.account, found.kernels), found.headline
+        told = tuple(_told(one, asked) for one in found.findings)
+        budget = _whole_budget([("all GPUs", found)])
+    else:
+        change = against(Side(job, selection, title), baseline, asked.thresholds, asked.step_range)
+        found, headline = change.found, change.headline
+        verdict = (change.words, found.summary, found.account)
+        told = tuple(_changed(one, asked) for one in change.changes)
+        budget = _whole_budget([("A baseline", change.baseline), ("B this job", found)])
+        advanced("What changed")
+        sections.append(_comparison(asked, baseline, change))
+    for name, make in _SECTIONS:
+        advanced(name)
+        section = _made(name, make, asked)
+        if section is not None:
+            sections.append(section)
+    return JobReport(
+        title,
+        tuple(words),
+        tuple(filter(None, verdict)),
+        budget,
+        headline,
+        told,
+        (COSTS,) if any(one.percent is not None for one in told) else (),
+        tuple(found.unjudged),
+        tuple(sections),
+        _left_out(job, "") + (_left_out(baseline.job, " of the baseline") if baseline is not None else ()),
+    )
+
+
+def _left_out(job: Job, whose: str) -> tuple[str, ...]:
+    return tuple(f"a file{whose} is left out: {reason}" for reason in job.left_out)
+
+
+def _made(name: str, make: Callable[[Asked], Section | None], asked: Asked) -> Section | None:
+    """The section; where its data cannot be read, with the reason."""
+    try:
+        return make(asked)
+    except NsystuiError as error:
+        return Section(name.lower().replace(" ", "-"), name, (str(error),))
+
+
+def _whole_budget(found: Sequence[tuple[str, Triage]]) -> Bars | None:
+    budgets = [(label, one.budget) for label, one in found if one.budget.time]
+    return budget_bars(budgets, "where the time of the GPUs went") if budgets else None
+
+
+# -- findings ---------------------------------------------------------------------------------------------------------
+
+
+def _told(one: Finding, asked: Asked) -> Told:
+    evidence = None
+    if one.evidence is not None and len(one.evidence):
+        evidence = _table_of("evidence", one.evidence, asked.top)
+    window = f"--time {one.window.start}:{one.window.end}" if one.window is not None else ""
+    name, _, rest = one.door.command.partition(" ")
+    return Told(
+        one.id,
+        one.severity.value,
+        "" if one.cost is None else format_value(Unit.DURATION, one.cost),
+        one.percent,
+        one.sentence,
+        one.advice.text,
+        one.advice.reason,
+        one.measured,
+        f"nsystui {name} FILE… {rest}".rstrip(),
+        one.rank_numbers,
+        window,
+        one.under,
+        evidence=evidence,
+    )
+
+
+def _changed(one: Change, asked: Asked) -> Told:
+    told = _told(one.finding, asked)
+    was = "" if one.before is None else _cost(one.before)
+    if one.after is None:
+        told = replace(told, cost="", percent=None)
+    brief = not one.kind.is_worse
+    return replace(told, kind=one.kind.value, was=was, is_brief=brief, evidence=None if brief else told.evidence)
+
+
+def _cost(one: Finding) -> str:
+    if one.cost is None or one.percent is None:
+        return "without a cost"
+    return f"{format_value(Unit.DURATION, one.cost)}, {format_value(Unit.PERCENT, one.percent)}"
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _table_of(title: str, answer: Answer, top: int, command: str = "") -> Table:
+    head = TableAnswer(answer.name, answer.columns, list(answer.page(0, top)), answer.total, tuple(answer.notes))
+    return Table(title, head, len(answer), command)
+
+
+def _asked(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any) -> Table:
+    """A question with some of its options, and the command that prints the whole answer."""
+    question = question_named(name)
+    given: Mapping[str, Any] = {key: value for key, value in values.items() if value is not None}
+    options = question.read({**question.default_values(), **given})
+    answer = ask(question, asked.job, asked.selection, options)
+    return _table_of(title or question.title, answer, top or asked.top, _command(asked, question.command(given)))
+
+
+def _command(asked: Asked, words: str) -> str:
+    name, _, rest = words.partition(" ")
+    return " ".join(filter(None, ("nsystui", name, "FILE…", rest, asked.flags)))
+
+
+def _methods(*names: str) -> tuple[tuple[str, str], ...]:
+    return tuple((f"nsystui {name}", question_named(name).description) for name in names)
+
+
+def _section(key: str, title: str, tables: Sequence[Table], *names: str, drawing: Drawing | None = None) -> Section:
+    """A section of tables: those without rows leave their notes, each note stands once."""
+    notes = tuple(dict.fromkeys(note for table in tables for note in table.answer.notes))
+    kept = tuple(replace(one, answer=replace(one.answer, notes=())) for one in tables if len(one.answer))
+    if not kept and not notes:
+        notes = ("nothing of this was recorded, or there is none in the selection",)
+    return Section(key, title, notes, (drawing,) if drawing is not None else (), kept, _methods(*names))
+
+
+# -- the sections -----------------------------------------------------------------------------------------------------
+
+
+def _comparison(asked: Asked, baseline: Side, change: Against) -> Section:
+    """A is the baseline, as in the triage; the tables of `nsystui diff`."""
+    side = Side(asked.job, asked.selection, "B")
+    options = Options(step_range=asked.step_range)
+    summary = worded(change.summary) if "unit" in {one.key for one in change.summary.columns} else change.summary
+    told = tuple(note for note in summary.notes if note != change.summary.headline)
+    tables = [Table(TABLES["summary"].title, replace(summary, notes=()), len(summary))]
+    for name in ("kernels", "families", "nvtx", "nccl", "memory", "steps"):
+        answer = TABLES[name].make(baseline, side, options)
+        if name == "kernels":
+            answer = with_smart_names(answer, baseline, side)
+        command = f"nsystui diff A… -- B… --tables {name}"
+        tables.append(_table_of(TABLES[name].title, answer, asked.top, command))
+    kept = tuple(replace(one, answer=replace(one.answer, notes=())) for one in tables if len(one.answer))
+    return Section("changes", "What changed", (f"A is {baseline.label}, B this job", *told), (), kept)
+
+
+def _over_time(asked: Asked) -> Section:
+    lanes = utilisation_lanes(asked.job, asked.selection)
+    return _section("over-time", "GPUs over time", [_asked(asked, "gpu", "by GPU", _MOST_RANKS)], "gpu", drawing=lanes)
+
+
+def _budget(asked: Asked) -> Section:
+    budgets, _ = caused_budgets(asked.job, asked.selection, asked.step_range)
+    table = _asked(asked, "budget", "by GPU", _MOST_RANKS, step_range=asked.step_range)
+    drawing = device_bars(budgets, _MOST_RANKS) if len(budgets) > 1 else None
+    found = _section("budget", "Budget of time", [table], "budget", drawing=drawing)
+    return found if table.total else replace(found, lines=lacking(question_named("gaps"), asked.job) or found.lines)
+
+
+def _ranks(asked: Asked) -> Section:
+    tables = [_asked(asked, "ranks", "ranks", _MOST_RANKS, step_range=asked.step_range)]
+    if len(selected_ranks(asked.job.ranks, asked.selection)) > 1:
+        kinds = _asked(asked, "ranks", "who waits for whom, by kind of collective", kinds=True)
+        tables += [kinds] if len(kinds.answer) else []
+    return _section("ranks", "Ranks", tables, "ranks")
+
+
+def _steps(asked: Asked) -> Section:
+    tables = [_asked(asked, "steps", "by rank", _MOST_RANKS, step_range=asked.step_range)]
+    if len(selected_ranks(asked.job.ranks, asked.selection)) > 1 and len(tables[0].answer):
+        tables.append(_asked(asked, "steps", "across ranks", across=True, step_range=asked.step_range))
+    return _section("steps", "Steps", tables, "steps")
+
+
+def _kernels(asked: Asked) -> Section:
+    tables = [_asked(asked, "kernels", "by family", by="family"), _asked(asked, "kernels", "by name")]
+    return _section("kernels", "Kernels", tables, "kernels")
+
+
+def _nccl(asked: Asked) -> Section | None:
+    """Left out where the job has no NCCL at all."""
+    pairing = asked.job.pairing()
+    if not len(pairing.kernels) and not len(pairing.calls):
+        return None
+    question = question_named("nccl")
+    options = question.read({**question.default_values(), "sizes": "exact"})
+    sizes = ask(question, asked.job, asked.selection, options)
+    drawing = bandwidth_curves(asked.job, asked.selection, sizes) if isinstance(sizes, TableAnswer) else None
+    command = _command(asked, "nccl --sizes exact")
+    tables = [
+        _asked(asked, "nccl", "by collective and size"),
+        _table_of("durations and bandwidth by message size", sizes, asked.top, command),
+    ]
+    return _section("nccl", "NCCL", tables, "nccl", drawing=drawing)
+
+
+def _nvtx(asked: Asked) -> Section:
+    return _section("nvtx", "NVTX ranges", [_asked(asked, "nvtx", by="all", depth=3)], "nvtx")
+
+
+def _efficiency(asked: Asked) -> Section:
+    question = question_named("efficiency")
+    assert question.tables is not None
+    found = question.tables(asked.job, asked.selection, question.defaults())
+    tables = [
+        _table_of(one.title, one.answer, _MOST_RANKS, _command(asked, f"efficiency --tables {one.name}"))
+        for one in found
+    ]
+    return _section("efficiency", "Efficiency", tables, "efficiency")
+
+
+def _host(asked: Asked) -> Section:
+    tables = [
+        _asked(asked, "gaps", "idle time of the GPUs by cause", step_range=asked.step_range),
+        _asked(asked, "gaps", "the same by NVTX range", by="range", step_range=asked.step_range),
+    ]
+    return _section("host", "Host: why the GPUs were idle", tables, "gaps")
+
+
+def _capture(asked: Asked) -> Section:
+    """The files, their contents, and what nsys said of its capture."""
+    session = asked.job.session
+    reports = reports_table(session, asked.job.ranks)
+    reports = reports.with_columns(tuple(one for one in reports.columns if one.key != "path"))
+    contents = contents_table(session)
+    held = [row for row in contents.rows if row[2]]
+    lacking = [str(row[1]) for row in contents.rows if not row[2]]
+    tables = [
+        _table_of("files", reports, _MOST_RANKS, "nsystui info FILE… --show reports"),
+        _table_of("recorded", replace(contents, rows=held), len(held)),
+        _table_of("what nsys said of its capture", diagnostics_table(session, asked.selection), asked.top),
+    ]
+    found = _section("capture", "Capture and versions", tables)
+    made = f"made by nsystui {__version__} from {counted(len(session.reports), 'export')}"
+    absent = [f"not recorded: {', '.join(lacking)}"] if lacking else []
+    return replace(found, lines=(made, *absent, *found.lines))
+
+
+_SECTIONS: tuple[tuple[str, Callable[[Asked], Section | None]], ...] = (
+    ("GPUs over time", _over_time),
+    ("Budget of time", _budget),
+    ("Ranks", _ranks),
+    ("Steps", _steps),
+    ("Kernels", _kernels),
+    ("NCCL", _nccl),
+    ("NVTX ranges", _nvtx),
+    ("Efficiency", _efficiency),
+    ("Host", _host),
+    ("Capture and versions", _capture),
+)

@@ -1,0 +1,1 @@
+"""Training steps: where they begin and end, and the work of each."""
