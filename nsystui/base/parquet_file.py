@@ -6,6 +6,7 @@ not lock a pipe: there it writes into one, and a thread takes the bytes to the f
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -23,8 +24,8 @@ def copy_to_parquet(
 ) -> list[tuple[Any, ...]]:
     """Writes what ``select`` gives to ``path``, over what is there; returns what DuckDB says of it.
 
-    ``options`` are those of DuckDB's ``COPY``; ``parameters`` are for ``$2`` and on. Raises duckdb.Error and OSError,
-    and may then leave a part of ``path``.
+    ``options`` are those of DuckDB's ``COPY``; ``parameters`` are for ``$2`` and on. Raises OSError with the system's
+    reason, and duckdb.Error, and may then leave a part of ``path``.
     """
     import duckdb
 
@@ -36,6 +37,10 @@ def copy_to_parquet(
         return connection.execute(copy, [absolute, *parameters]).fetchall()
     except duckdb.IOException as error:
         if "set lock" not in str(error) or not os.path.isdir(_PIPES):
+            # DuckDB's own text is a line of JSON about a write of a range; only the system's words in it say why.
+            for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOENT, errno.EFBIG, errno.EIO):
+                if os.strerror(code) in str(error):
+                    raise OSError(code, os.strerror(code)) from error
             raise
     with _Pipe(absolute) as pipe:
         return connection.execute(copy, [pipe.name, *parameters]).fetchall()

@@ -244,8 +244,8 @@ def _why(error: OSError, directory: Path) -> str:
         errno.EACCES: f"no permission to write in {folder}",
         errno.EPERM: f"no permission to write in {folder}",
         errno.EROFS: f"{folder} is on a read-only file system",
-        errno.ENOSPC: f"no space left on the file system of {folder}",
-        errno.EDQUOT: f"the disk quota on the file system of {folder} is used up",
+        errno.ENOSPC: f"no space left on the file system of {folder}: make room, or name another place",
+        errno.EDQUOT: f"the disk quota on the file system of {folder} is used up: make room, or name another place",
         errno.ENAMETOOLONG: "the name is too long",
     }
     return reasons.get(error.errno or 0) or safe_text(error.strerror or str(error))

@@ -6,8 +6,6 @@ small file, and one last statement streams those into the file that was asked fo
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -96,16 +94,12 @@ def _array(column: Column, values: Sequence[Value]) -> tuple[str, Any]:
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, select: str, path: Path) -> None:
-    """Writes what ``select`` gives to ``path``; raises ``OSError`` with the reason of DuckDB's error."""
+    """Writes what ``select`` gives to ``path``; raises ``OSError`` alone."""
     import duckdb
 
     try:
         copy_to_parquet(connection, select, path, "COMPRESSION snappy")
     except duckdb.Error as error:
-        # DuckDB's own text is a line of JSON about a write of a range; only the system's words in it say why.
-        for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOENT, errno.EFBIG, errno.EIO):
-            if os.strerror(code) in str(error):
-                raise OSError(code, os.strerror(code)) from error
         raise OSError(str(error).partition("\n")[0]) from error
 
 

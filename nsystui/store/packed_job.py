@@ -241,7 +241,8 @@ class JobWriter:
     def add(self, report: NewReport, staging: Path) -> JobReport:
         """Puts a report into the job.
 
-        Raises OutputError where its rank is there already, or the disk is full; then the job is as it was.
+        Raises OutputError where its rank is there already, or the disk is full: then the job is as it was; and where
+        the rank is replaced, but a file of before cannot be removed.
         """
         target_directory = self.directory / REPORTS / rank_directory(report.rank)
         if not self.force:
@@ -257,7 +258,7 @@ class JobWriter:
             facts = facts_text(report.to_json(identity, seals), indent=1)
             (prepared / FACTS).write_text(facts, encoding="utf-8")
             self._publish(moves, prepared, target_directory, report)
-        self._remove_others(report.rank, moves)
+            self._remove_others(report.rank, moves)
         try:
             return read_report(target_directory)
         except ExportError as error:
@@ -304,14 +305,23 @@ class JobWriter:
             raise OutputError(f"{report.name} is rank {report.rank} ({report.source}), and {there}: {advice}")
 
     def _remove_others(self, rank: int, own: Mapping[Path, Path]) -> None:
-        """Removes what a report that was replaced, or a process that was killed, left in the datasets."""
+        """Removes what a report that was replaced, or a process that was killed, left in the datasets.
+
+        Raises OutputError where one cannot be removed, after all others.
+        """
+        refused = ""
         for table in canonical.TABLES:
             partition = self.directory / table.name / rank_directory(rank)
             for file in partition.glob("*.parquet"):
-                if file not in own:
-                    file.unlink(missing_ok=True)
+                try:
+                    if file not in own:
+                        file.unlink(missing_ok=True)
+                except OSError as error:
+                    refused = f"{file}, which it replaced, cannot be removed ({reason_of(error)})"
             with suppress(OSError):
                 partition.rmdir()
+        if refused:
+            raise OutputError(f"rank {rank} is packed, but {refused}: remove it, or Dask counts its rows twice")
 
     @contextmanager
     def _write_errors(self) -> Iterator[None]:

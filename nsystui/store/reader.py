@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -150,7 +150,11 @@ class Lookups:
         self.share(self.connection)
 
     def drop(self) -> None:
-        self.connection.execute(f"DROP SCHEMA {self.schema} CASCADE")
+        """Makes room for others. Never raises: where that fails, the tables stay until the database is closed."""
+        import duckdb
+
+        with suppress(duckdb.Error, MemoryError):
+            self.connection.execute(f"DROP SCHEMA {self.schema} CASCADE")
 
     def share(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Lets a connection find the tables by their names; it makes its own where it did before."""

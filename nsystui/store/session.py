@@ -134,6 +134,15 @@ class Session:
         if self.cache is not None and (why := why_not_ours(self.cache.directory)):
             self.warn(f"the cache {self.cache.directory} is not used: {why}; keeping columns in memory")
             self.cache = None
+        told: dict[str, object] = {}
+        warn = self.warn
+
+        def warn_once(message: str) -> None:
+            this = object()
+            if told.setdefault(message, this) is this:  # in one step, for threads may meet here
+                warn(message)
+
+        self.warn = warn_once
         self.room = Room(self.cache)
         self.large_questions = threading.Lock()
         """Held by whoever asks about all rows of a large table: two at once would need twice the memory."""

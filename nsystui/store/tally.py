@@ -77,11 +77,11 @@ def count_left_out(connection: duckdb.DuckDBPyConnection, transform: Transform) 
 
 
 def count_nameless(connection: duckdb.DuckDBPyConnection, transform: Transform) -> LeftOut:
-    """The rows made of ``chunk`` for which a name, or that of the domain, is lost."""
+    """The rows made of ``chunk`` for which a name, or that of the domain or the type, is lost."""
     looked_up = {
         alias: table
         for alias, join in transform.joins.items()
-        for table in ("strings", "domains")
+        for table in ("strings", "domains", "efa_types", "efa_fields")
         if {alias, table} <= transform.words and table in words_of(join)
     }
     lost = [

@@ -36,7 +36,7 @@ os.environ["NSYSTUI_CACHE_DIR"] = str(place)
 os.setpriority = lambda *_: None  # the walk takes hours at a low priority on a busy machine
 sys.dont_write_bytecode = True  # Python would leave a module's bytecode cut off, for every start to come
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime"}
-SAID = {"fail": "No space left on device", "size": "File too large"}.get(how, "memory")
+SAID = {"fail": "no space left", "size": "file too large"}.get(how, "memory")
 packs = words[0] == "pack"
 
 def change_fails_at(number):
@@ -87,9 +87,10 @@ def run(at, out):
             strike(at)
         ran = program.run(*words)
         limit(resource.RLIM_INFINITY)
-        refused = ran.status == 2 and (packs or not ran.out) and SAID in ran.err
-        answered = (packs or ran.out == right.out) and ran.status == right.status and ran.err.count(SAID) <= 2
-        failed = bool(ran.trouble) or not (refused or answered)
+        said = sum(SAID in line for line in ran.err.lower().splitlines())
+        refused = ran.status == 2 and (packs or not ran.out) and said > 0
+        answered = (packs or ran.out == right.out) and ran.status == right.status and said <= 1
+        failed = bool(ran.trouble) or "{" in ran.err or not (refused or answered)
         if packs and at is None:
             failed, ran = ran.status != 0, answer()
         out.write_text(ran.out + ran.err + ran.trouble)
@@ -136,11 +137,6 @@ print(at)
 """
 
 
-# Found by these walks and not mended yet: a message of another form, an answer with a line too many, and `pack --force`
-# that ends as an error of its own where one of its last changes is refused (every rank is whole then).
-OPEN = [pytest.mark.campaign, pytest.mark.xfail(reason="docs/exports.md, Writing that fails")]
-
-
 class TestKilled:
     """At every change that is made in the cache: the next run answers right and leaves what it always leaves."""
 
@@ -164,8 +160,8 @@ class TestKilled:
         [
             *((words, campaign.step(step)) for words, step in (
                 ("kernels --format csv", 1), ("overview --format csv", 12), ("nvtx --format csv", 12),
-            )),
-            pytest.param("export --trace PLACE/t.json --force", campaign.step(8), marks=OPEN),
+                ("export --trace PLACE/t.json --force", 8),
+            ))
         ],
     )  # fmt: skip
     def test_a_change_that_is_refused_is_told_in_a_line(self, export, tmp_path, words, step):
@@ -181,13 +177,10 @@ class TestKilled:
         [
             *((words, "size", campaign.step(step)) for words, step in (
                 ("kernels --format csv", 500), ("events --format csv", 1000),
-                ("export --trace PLACE/t.json --force", 2000),
+                ("export --trace PLACE/t.json --force", 2000), ("overview --format csv", 500),
             )),
-            pytest.param("overview --format csv", "size", campaign.step(500), marks=OPEN),
-            *(pytest.param("kernels --format csv", error, campaign.step(1), marks=OPEN)
-              for error in ("OutOfMemoryException", "MemoryError")),
             *((f"{name} --format csv", error, campaign.step(step))
-              for name, step in (("overview", 6), ("nvtx", 12), ("events", 12))
+              for name, step in (("kernels", 1), ("overview", 6), ("nvtx", 12), ("events", 12))
               for error in ("OutOfMemoryException", "MemoryError")),
         ],
     )  # fmt: skip
@@ -203,7 +196,7 @@ class TestKilled:
     @pytest.mark.parametrize(
         ("how", "step", "more"),
         [
-            pytest.param(how, campaign.step(step), more, marks=OPEN if (how, more) == ("fail", ("--force",)) else [])
+            (how, campaign.step(step), more)
             for how, step in (
                 ("kill", 30), ("fail", 30), ("size", 2000), ("OutOfMemoryException", 60), ("MemoryError", 60)
             )

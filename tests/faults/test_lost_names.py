@@ -74,3 +74,23 @@ def test_ranges_of_a_domain_whose_name_is_lost_say_so(export):
     assert ran.out == right.replace("NCCL:", "[name 987654 lost]:") != right
     assert f"lacks the names of {ranges:,} NVTX ranges; export" in ran.err
     assert again.out == calls != ""
+
+
+@pytest.mark.parametrize(("lost", "rows"), [("efa_metrics", 6), ("EFA rdmap0s6", 6), ("tx_bytes", 3)])
+def test_samples_of_efa_whose_source_type_or_field_is_lost_are_counted(tmp_path, lost, rows):
+    """As long as one name tells that they are EFA's."""
+    path, packed = tmp_path / "efa.sqlite", tmp_path / "packed"
+    with synthetic.ExportWriter(path) as writer:
+        writer.nvtx_range(writer.thread(writer.process(100), 100, "main"), 0, 4 * 10**9, "all")
+        writer.generic_source(1, "efa_metrics")
+        writer.generic_type(3, 1, "EFA rdmap0s6", ["rx_bytes", "tx_bytes"])
+        for second in range(3):
+            writer.generic_event(second * 10**9, 3, {"rx_bytes": 9 - second, "tx_bytes": 5})
+    ((number,),) = native(path, f"SELECT id FROM StringIds WHERE value = '{lost}'")
+    edit(path, f"DELETE FROM StringIds WHERE id = {number}")
+    asked = ("recipe", "network_traffic_map", "--no-cache", *CSV)
+    ran = [program.run(*asked, path), program.run("pack", path, "-o", packed, "--ranks", "efa.sqlite=0")]
+    ran.append(program.run(*asked, packed))
+    for one in ran:
+        assert f"lacks the names of {rows} samples of AWS's EFA adapters; export" in one.err
+    assert lost == "tx_bytes" or all(f"[name {number} lost]" in one.out for one in ran[::2])  # no bytes, as is known

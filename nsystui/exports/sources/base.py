@@ -236,6 +236,7 @@ GPU_EVENT_FIELDS = {**as_they_are(*GPU_EVENT), "process": f'coalesce(c."process"
 DOMAIN_TYPE = 75
 """The NVTX event type of a row that names a domain (docs/exports.md#nvtx)."""
 
+_LOST = "'[name ' || {} || ' lost]'"
 _IS_LOST = "(coalesce(text, '') = '' AND text_id IS NOT NULL AND s.id IS NULL)"
 
 
@@ -278,7 +279,7 @@ def lookups(schema: Schema) -> list[Lookup]:
             f"FROM NVTX_EVENTS WHERE eventType = {DOMAIN_TYPE}",
             # The text as text, which it is not of its own where there is no row.
             f"SELECT {process_of('thread')}, domain_id, any_value(CASE WHEN {_IS_LOST} "
-            f"THEN '[name ' || text_id || ' lost]' ELSE {NVTX_TEXT} END), bool_and({_IS_LOST}) "
+            f"THEN {_LOST.format('text_id')} ELSE {NVTX_TEXT} END), bool_and({_IS_LOST}) "
             "FROM (SELECT * REPLACE (CAST(text AS VARCHAR) AS text) FROM incoming) "
             "LEFT JOIN strings s ON s.id = text_id GROUP BY 1, 2",
         )
@@ -349,24 +350,27 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
         ),
         Lookup(
             "efa_types",
-            "type_id BIGINT, source VARCHAR, type VARCHAR, is_session_time BOOLEAN",
+            "type_id BIGINT, source VARCHAR, type VARCHAR, is_session_time BOOLEAN, is_lost BOOLEAN",
             types,
             f"SELECT {schema.integer(types, 'typeId')} AS type_id, {schema.integer(types, 'nameId')} AS name_id, "
             f"{schema.text(types, 'data')} AS data, {origin_id} AS origin_id, "
             f"ifnull({origin_data}, x'') AS origin_data FROM {types} {mine}",
-            f"SELECT type_id, any_value(coalesce(o.value, {_name_in('origin_data')})), "
-            f"any_value(coalesce(s.value, {_name_in('data')})), "
-            f"any_value({_SESSION_TIME}) FROM incoming "
-            "LEFT JOIN strings s ON s.id = name_id LEFT JOIN strings o ON o.id = origin_id GROUP BY type_id",
+            f"SELECT type_id, any_value(coalesce(source, {_LOST.format('origin_id')})), "
+            f"any_value(coalesce(type, {_LOST.format('name_id')})), any_value({_SESSION_TIME}), "
+            "bool_or((source IS NULL AND origin_id IS NOT NULL) OR (type IS NULL AND name_id IS NOT NULL)) "
+            f"FROM (SELECT incoming.*, coalesce(o.value, {_name_in('origin_data')}) AS source, "
+            f"coalesce(s.value, {_name_in('data')}) AS type FROM incoming "
+            "LEFT JOIN strings s ON s.id = name_id LEFT JOIN strings o ON o.id = origin_id) GROUP BY type_id",
         ),
         Lookup(
             "efa_fields",
-            "type_id BIGINT, field_index BIGINT, field VARCHAR",
+            "type_id BIGINT, field_index BIGINT, field VARCHAR, is_lost BOOLEAN",
             of_types,
             f"SELECT {schema.integer(of_types, 'typeId')} AS type_id, {schema.integer(of_types, 'fieldIdx')} "
             f"AS field_index, {schema.integer(of_types, 'fieldNameId')} AS name_id FROM {of_types} {mine}",
-            "SELECT type_id, field_index, any_value(s.value) FROM incoming LEFT JOIN strings s ON s.id = name_id "
-            "GROUP BY 1, 2",
+            f"SELECT type_id, field_index, any_value(coalesce(s.value, {_LOST.format('name_id')})), "
+            "bool_or(s.id IS NULL AND name_id IS NOT NULL) "
+            "FROM incoming LEFT JOIN strings s ON s.id = name_id GROUP BY 1, 2",
         ),
     ]
 
