@@ -113,6 +113,8 @@ def report(found: Triage) -> str:
         parts += [*([f"Caused by: {one.under}.\n"] if one.under else []), *body_report(one)]
     if found.not_checked:
         parts += ["## Not checked\n", *not_checked_report(found)]
+    if found.notes:
+        parts += ["\n## Notes\n", *(f"* {plain(note)}" for note in found.notes)]
     return "\n".join(parts) + "\n"
 
 

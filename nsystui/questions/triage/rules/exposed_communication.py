@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from nsystui.base.columns import Unit
 from nsystui.base.units import format_value
 from nsystui.questions.gpu.device_time import total
+from nsystui.questions.nccl.bandwidth import launched_in_steps
 from nsystui.questions.nccl.grouping import By
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.triage.case import Case, bytes_words, time_words
@@ -77,7 +78,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
 
 def _advice(case: Case, most: pd.DataFrame, share: float) -> Advice:
     first = most.iloc[0]
-    each = _per_step(case, int(first["count"]))
+    each = _per_step(case, first["collective"])
     if each is not None and each <= _FEW and share >= 50 and first["collective"] == "AllReduce":
         buckets = by_framework(case, "", pytorch=" (bucket_cap_mb of DDP)")
         return Advice(f"cut it into smaller buckets{buckets}, each sent when its gradients are ready", _LARGE_BUCKETS)
@@ -90,7 +91,7 @@ def _advice(case: Case, most: pd.DataFrame, share: float) -> Advice:
 def _calls(case: Case, row: dict[str, object]) -> str:
     """``8 AllReduce a step of 25 MiB``; without steps their number."""
     count = int(str(row["count"]))
-    each = _per_step(case, count)
+    each = _per_step(case, row["collective"])
     words = (
         f"{count:,} {row['collective']}"
         if each is None
@@ -101,7 +102,13 @@ def _calls(case: Case, row: dict[str, object]) -> str:
     return f"{words}, {bytes_words(float(str(size)) / count)} each" if known else words
 
 
-def _per_step(case: Case, count: int) -> float | None:
-    """The mean number of calls in a step of a rank; ``None`` without steps."""
+def _per_step(case: Case, collective: object) -> float | None:
+    """The mean number of kernels of a collective that a rank launches in a step; ``None`` without any."""
     steps = sum(map(len, case.steps.values()))
-    return round(count / steps, 1) if steps else None
+    if not steps:
+        return None
+    calls = case.once(
+        f"{_NAME} calls",
+        lambda: launched_in_steps(case.job.pairing(), case.job.steps(case.step_name), case.chosen),
+    )
+    return round(calls.get(str(collective), 0) / steps, 1) or None
