@@ -69,7 +69,7 @@ ILL = {
         ("400 launches of pointwise kernels (8 a step) come back to back, in 50 runs of different kernels, ",
         "most of the longest in NVTX range `optimizer`: "), ("fused or foreach optimizer",)),
     "a starved GPU": Illness("input-pipeline", ill.starved, ("the thread that launches waits",
-        "pin_memory thread (python 5900", "runs for 20 % of their time", "repeat every 3 steps, as with 3 workers"),
+        "pin_memory thread (python 5900", "runs for 20 % of the gaps' time", "repeat every 3 steps, as with 3 workers"),
         ("num_workers",)),
     "copies between GPUs over the host": Illness("staged-peer-copies", ill.staged_copies,
         ("go over the host: 30 that are named",), ("peer access",), rules=COPIES),

@@ -23,12 +23,18 @@ if TYPE_CHECKING:
 
 _NAME, _REMARK = "exposed-communication", "communication"
 _TOLD = 2
+_LITTLE = 5.0
+"""Exposed time that costs less, in %, needs no advice where compute hides most of the communication."""
 _FEW, _MANY, _SHORT = 2, 100, 50_000
 """So many calls of a step are few, or many if a usual one takes less than so many ns."""
 _USUAL = Advice(
     "overlap it with compute (gradient buckets during backward, prefetch of shards, a stream of its own); "
     "first mend any straggler",
     "communication costs time only where no kernel runs beside it",
+)
+_NOTHING_ELSE = Advice(
+    "first mend any straggler; then larger messages, faster links (`nsystui nccl --by bucket`)",
+    "nothing but NCCL ran here, so that there is no compute to hide it behind",
 )
 _LARGE_BUCKETS = (
     "one or two calls of a step begin when nearly all of it is computed, and then nothing is left to hide them"
@@ -54,7 +60,8 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     if is_exposed:
         sentence = (
             f"NCCL kernels run {time_words(cost)} on each GPU with no other kernel beside them: {share:.0f} % of all "
-            f"NCCL time is exposed, most of it in {most['collective'].iloc[0]} ({calls}); waiting for ranks that come "
+            f"NCCL time is exposed, {'most' if len(most) > 1 else 'all'} of it in {most['collective'].iloc[0]} "
+            f"({calls}); waiting for ranks that come "
             "late is part of it"
         )
         advice = _advice(case, most, share)
@@ -71,12 +78,14 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         f"{calls}"
     )
     hidden = Advice("nothing: it is overlapped", "what compute hides costs no time, but for what it takes from kernels")
-    advice = hidden if share < 50 else _advice(case, most, share)
+    advice = hidden if share < 50 and percent < _LITTLE else _advice(case, most, share)
     told = gist if share < 50 else ""
     return [Finding(_REMARK, Severity.INFO, sentence, advice, door, cost, percent, measured, evidence, gist=told)]
 
 
 def _advice(case: Case, most: pd.DataFrame, share: float) -> Advice:
+    if not case.spent.kernels and not case.spent.graph:
+        return _NOTHING_ELSE
     first = most.iloc[0]
     each = _per_step(case, first["collective"])
     if each is not None and each <= _FEW and share >= 50 and first["collective"] == "AllReduce":
