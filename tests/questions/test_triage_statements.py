@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import edit
-from synthetic import ExportWriter
+from synthetic import ExportWriter, whole_graph_export
 from synthetic.illnesses import one_gpu
 from triaging import finding, job_of, judged, told, triaged
 
@@ -369,6 +369,13 @@ def test_what_nsys_says_it_may_have_lost_is_one_sentence(tmp_path):
         "nsys is not sure that it has everything: Not all NVTX events might have been collected, "
         "Not all CUDA events might have been collected"
     )
+
+
+def test_what_cuda_graphs_hide_is_not_said_to_be_missing(tmp_path):
+    found = triaged(whole_graph_export(tmp_path / "a.sqlite"), rules=("exposed_communication", "exposed_memory"))
+    assert {one.why.partition(": ")[2] for one in found.not_checked} == {
+        "this job has none outside of its CUDA graphs, which were not traced inside"
+    }
 
 
 def test_a_tail_that_is_the_profilers_is_not_to_be_shortened(tmp_path):

@@ -44,7 +44,7 @@ _SMALL_BUCKETS = "so many short calls of a step pay latency, not bandwidth"
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.spent.nccl:
-        return [NotChecked(_NAME, "needs NCCL kernels: this job has none")]
+        return [NotChecked(_NAME, f"needs NCCL kernels: {case.has_none}")]
     cost, limits = case.mean([case.spent.exposed_nccl]), case.thresholds
     is_exposed = case.percent(cost) >= limits.exposed_percent
     if not is_exposed and case.percent(case.mean([case.spent.nccl])) < limits.communication_percent:

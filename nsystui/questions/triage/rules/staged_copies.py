@@ -34,7 +34,7 @@ _COLUMNS = (
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     table = tables.memory_ops
     if not case.job.session.count(table):
-        return [NotChecked(_NAME, "needs memory operations: this job has none")]
+        return [NotChecked(_NAME, f"needs memory operations: {case.has_none}")]
     are_staged = [
         table.c.copy_kind.in_(list(DIRECTIONS)),
         table.c.source_memory.in_(_ON_DEVICE),
