@@ -33,7 +33,7 @@ _USUAL = Advice(
     "communication costs time only where no kernel runs beside it",
 )
 _NOTHING_ELSE = Advice(
-    "first mend any straggler; then larger messages, faster links (`nsystui nccl --by bucket`)",
+    "first mend any straggler; then larger messages, faster links (`nsystui nccl --by size`)",
     "nothing but NCCL ran here, so that there is no compute to hide it behind",
 )
 _LARGE_BUCKETS = (
