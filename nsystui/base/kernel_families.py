@@ -3,7 +3,8 @@
 Patterns are regular expressions, whatever the case, searched in the full name. A user's own rules come first
 (``[families]`` of the config file). To add a kernel, add its word to the row of its family; rows stand in the order in
 which they are tried, from what a name is sure to mean to words that many names have in them. Those that programs of
-other fields have in their names too (``norm`` in ``normal_velocity``) match as words: see `_words`.
+other fields have in their names too (``norm`` in ``normal_velocity``) match as words (`_words`),
+or beside the name of a framework alone (``gather`` in ``pme_gather``: `_of_frameworks`).
 """
 
 from __future__ import annotations
@@ -29,9 +30,21 @@ def _words(pattern: str) -> str:
     return f"{_EDGE}(?:{pattern}){_EDGE}"
 
 
+_FRAMEWORK = r"\b(?:at|c10|caffe2|tf|phi|moe)::|" + _words(
+    r"torch\w*|tensorflow|jax|xla|triton|onnx\w*|ort|paddle\w*|mxnet|mshadow|cudnn|nvinfer|trt|vllm|sglang|flashinfer"
+    r"|megatron|apex|transformer_?engine|deepspeed|dgl|fbgemm|ggml|tvm"
+)
+
+
+def _of_frameworks(pattern: str) -> str:
+    """Let words that every program may use count only where the name of a framework of machine learning stands too."""
+    return rf"^(?=.*?(?:{_FRAMEWORK})).*?{_words(pattern)}"
+
+
 _LOOP = r"^(?:loop_|input_|wrapped_)?"  # how XLA begins the name of a fusion
 _OPTIMIZERS = _words(
-    r"(?:fused_?)?(?:adam(?:w|ax)?|adagrad|rmsprop|lamb|lars|lion|sgd|adafactor|novograd)|optimizers?"
+    r"(?:fused_?)?(?:adam(?:w|ax)?|adagrad|rmsprop|sgd|adafactor|novograd)|optimizers?"
+    r"|(?:lamb|lars|lion)(?=_?(?:cuda|stage|step|update|optim|functor))|fused_?(?:lamb|lars|lion)"
     r"|amp_(?:update|non_finite|foreach)\w*"
 )
 _FAMILY_RULES = (
@@ -81,18 +94,20 @@ _FAMILY_RULES = (
     (GEMM, r"gemm|gemv|nvjet|matmul|(?<!qm_)(?<![a-z])b?mm_|mul_mat|splitk_?reduce|cublas|marlin|awq|gptq|fused_moe"
         r"|cutlass(?!::(?:half|bfloat16|float_e\w+)_t)|compute_gemm_pointers|(?<![a-z])(?:trsm|syrk|dot_kernel)"),
     # Words
-    (SORT, _words(r"(?:arg|quick|counting)?_?sort(?:ed|ing)?|(?<!up)(?<!down)(?<!grid_)sampl(?:e[sdr]?|ing)"
-        r"|random\w*|rng|unique_?by_?key")
-        + r"|multinomial|device_?scan|tensor_kernel_scan|device_?select|cumsum|histogram|curand"),
+    (SORT, _words(r"(?:arg|quick|counting)?_?sort(?:ed|ing)?|unique_?by_?key")
+        + r"|multinomial|device_?scan|tensor_kernel_scan|device_?select|cumsum|histogram|curand|"
+        + _of_frameworks(r"(?<!up)(?<!down)(?<!grid_)sampl(?:e[sdr]?|ing)|random\w*|rng")),
     (NORMALISATION, r"soft_?max|(?:batch|group|layer|rms|instance|weight|response|qk)_?norm|(?<![a-z])bn_(?:fw|bw)"
-        r"|rowwise_?moments|gammabeta|welford|" + _words(r"normali[sz]\w*|norm_(?:fwd|bwd|forward|backward)")),
+        r"|rowwise_?moments|gammabeta|welford|" + _words(r"norm_(?:fwd|bwd|forward|backward)")
+        + "|" + _of_frameworks(r"normali[sz]\w*")),
     (REDUCTION, r"reduc(?:e(?!d)|ing|tion)|(?:max|avg|average)_?pool|pooling|cross_?entropy|argm(?:ax|in)|lpnorm|"
         + _words(r"amax|(?<!rope_)norm|sum|(?:nll|mse|bce|ctc|kl|l1|hinge|huber|focal|margin)_?loss"
         r"|loss_(?:fwd|bwd|forward|backward|grad)|mean_?(?:ops|var|std|kernel|squares?)|pool_?(?:fw|bw|forward|backward)?")),
-    (EMBEDDING, _words(r"index_?(?:select|put|func)|indexing|gather|scatter(?:_?(?:add|nd))?|krn_partial"
-        r"|compute_grad_weight")),
+    (EMBEDDING, _words(r"index_?(?:select|put|func)|gather_?nd|scatter_?(?:add|nd)|krn_partial|compute_grad_weight")
+        + "|" + _of_frameworks(r"indexing|gather|scatter")),
     (COPY, r"transpose|catarray|concat|memcpy|memset|deinterleave|swap_blocks|"
-        + _words(r"copy|cpy|permute\w*|flip_?(?:kernel|cuda)|(?:un)?pad(?:ding)?|roll|cast|slice|stack|tri[lu]")),
+        + _words(r"copy|cpy|permute\w*|flip_?(?:kernel|cuda)|(?:un)?pad(?:ding)?|tri[lu]")
+        + "|" + _of_frameworks(r"roll|cast|slice|stack")),
     (ELEMENTWISE, r"elementwise|pointwise|dropout|act_and_mul|sigmoid|rotary|axpy|vec(?:tor)?_?add|scal_kernel"
         r"|CudaCodeGen|(?:set|scale|add)(?:packed|generic)?_?tensor(?!_?(?:field|product))|upsampl|op_?tensor|"
         + _words(r"(?:leaky_?|p|s|g|r|c|bias_?)?relu|[gscr]elu|silu|(?:swi?|ge|re)glu|activation(?!_?energy)|tanh|rope"

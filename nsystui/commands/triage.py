@@ -189,7 +189,8 @@ def _deliver(
     is_file = shared.to_file(arguments)
     form = formats.format_for_path(arguments.output) if is_file else arguments.format or "table"
     if is_file and form in ("md", "table"):
-        _save(arguments, report() if form == "md" else "\n".join(lines()) + "\n")
+        notes = ["Notes:", *(f"-  {note}" for note in table.notes)] if table.notes else []
+        _save(arguments, report() if form == "md" else "\n".join([*lines(), *notes]) + "\n")
     elif not is_file and form == "table" and not arguments.sort:
         print_lines(lines())
     else:

@@ -112,6 +112,8 @@ def report(found: Triage) -> str:
         parts += [*([f"Caused by: {one.under}.\n"] if one.under else []), *body_report(one)]
     if found.not_checked:
         parts += ["## Not checked\n", *not_checked_report(found)]
+    if found.notes:
+        parts += ["\n## Notes\n", *(f"* {plain(note)}" for note in found.notes)]
     return "\n".join(parts) + "\n"
 
 
@@ -155,7 +157,7 @@ def change_lines(found: Against) -> list[str]:
     """The lines for a terminal: new and worse findings in full, the others in a line each, then the largest changes."""
     text = [*textwrap.wrap(found.words, _WIDTH), found.headline, ""]
     for one in found.told:
-        title = f"{one.kind.value.upper():<7} {_change_title(one)}"
+        title = f"{one.kind.value.upper():<7} {_change_title(one, found)}"
         text += textwrap.wrap(title, _WIDTH, subsequent_indent=" " * 11)
         if one.kind.is_worse:
             text += [*body_lines(one.finding), ""]
@@ -172,7 +174,7 @@ def change_report(found: Against) -> str:
     parts = ["# Triage against a baseline\n", *([f"{plain(found.words)}.\n"] if found.words else [])]
     parts.append(f"{plain(found.headline)}.\n")
     for one in found.told:
-        parts.append(f"## {one.kind.value.capitalize()}: {_change_title(one)}\n")
+        parts.append(f"## {one.kind.value.capitalize()}: {_change_title(one, found)}\n")
         parts += body_report(one.finding) if one.kind.is_worse else [f"{plain(one.finding.sentence)}.\n"]
     text = io.StringIO()
     write(found.summary, "md", text)
@@ -184,16 +186,19 @@ def change_report(found: Against) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _change_title(one: Change) -> str:
-    letter = one.finding.severity.value[0].upper()
+def _change_title(one: Change, found: Against) -> str:
+    # Of two that are about a rank each, the one may be new and the other gone.
+    is_one_of_several = sum(other.finding.id == one.finding.id for other in found.told) > 1
+    whose = f" of rank {one.finding.rank_numbers}" if is_one_of_several and len(one.finding.ranks) == 1 else ""
+    name = f"{one.finding.severity.value[0].upper()}  {one.finding.id}{whose}"
     before = "" if one.before is None or one.before.cost is None else f" (was {_cost_alone(one.before)})"
     if one.after is None:
-        return f"{letter}  {one.finding.id}{before}"
+        return f"{name}{before}"
     compared = ""
     if one.unit:
         was, now = (format_value(Unit.DURATION, cost) for cost in one.costs)
         compared = f"; {one.unit}: {now} instead of {was}"
-    return f"{letter}  {one.finding.id}  {_cost_alone(one.finding)}{before}{compared}"
+    return f"{name}  {_cost_alone(one.finding)}{before}{compared}"
 
 
 def _cost_alone(one: Finding) -> str:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from synthetic import empty_export, training_job
+from synthetic import empty_export, training_job, whole_graph_export
 from synthetic import illnesses as ill
 
 from nsystui.demo import TrainingJob
@@ -74,6 +74,16 @@ def test_the_report_has_the_evidence_as_tables(run, refused, stalled, tmp_path):
     assert "## Not checked" in text
     assert "exists already" in refused("triage", *stalled, "-o", target)
     assert target.read_text() == text
+
+
+def test_a_file_for_people_has_the_notes_that_go_to_standard_error(run, tmp_path):
+    path = whole_graph_export(tmp_path / "a.sqlite")
+    note = "10 whole CUDA graph launches count as busy"
+    assert note in run("triage", path).err
+    for name, start in (("triage.md", "* "), ("triage.txt", "-  ")):
+        target = tmp_path / name
+        run("triage", path, "-o", target)
+        assert f"\n{start}{note}" in target.read_text()
 
 
 def test_a_threshold_is_changed(run, refused, stalled):

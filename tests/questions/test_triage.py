@@ -187,7 +187,7 @@ def test_copies_cost_the_time_that_no_kernel_hides(tmp_path, call, name):
 
 def test_exposed_communication_and_what_dominates_are_named(tmp_path):
     found = triaged(*illnesses.exposed_communication(tmp_path / "exposed.sqlite").paths)
-    told(finding(found, "exposed-communication"), "50 % of all NCCL time is exposed, most of it in AllReduce")
+    told(finding(found, "exposed-communication"), "50 % of all NCCL time is exposed, all of it in AllReduce")
     assert finding(found, "dominant-kernel").cost == 150 * MS
     names = [one.id for one in found.findings]
     assert len(names) == len(set(names)), "each is kept, whatever it stands under"

@@ -202,10 +202,15 @@ def test_inputs_and_results_of_other_sizes_are_none(tmp_path):
     assert triaged(trips(tmp_path / "a.sqlite", (8,), (2,)), rules=("round_trips",)).findings == ()
 
 
-def reduced(path, calls, hidden=True):
-    """12 steps with 10 ms of compute, and so many AllReduce that take 5 ms together, beside it or after it."""
+def reduced(path, calls, hidden=True, before=0):
+    """12 steps with 10 ms of compute, and so many AllReduce that take 5 ms together, beside it or after it.
+
+    Before all steps there are ``before`` AllReduce.
+    """
     name, length = nccl_kernel("AllReduce").name, 5 * MS // calls
     with one_gpu(path) as gpu:
+        for call in range(before):
+            gpu.kernel(call * 5_000, call * 5_000 + 1_000, launched=call * 5_000, name=name)
         for number, start in enumerate(gpu.rounds(12, 16 * MS, 10 * MS)):
             gpu.export.nvtx_range(gpu.main, start - 20_000, start + 15 * MS, f"step {number}")
             for call in range(calls):
@@ -220,6 +225,11 @@ def test_hidden_communication_is_a_remark_with_calls_per_step(tmp_path):
     assert (one.severity, one.cost) == (Severity.INFO, 0)
     told(one, "compute hides 100 % of NCCL's time (60 ms on each GPU", "8 AllReduce a step")
     assert found.summary.endswith("compute hides 100 % of NCCL's time")
+
+
+def test_calls_of_a_step_are_those_that_are_launched_in_steps_as_in_comparisons(tmp_path):
+    path = reduced(tmp_path / "a.sqlite", calls=8, before=60)
+    told(finding(triaged(path, rules=("exposed_communication",)), "communication"), ": 8 AllReduce a step")
 
 
 @pytest.mark.parametrize(("calls", "advice"), [

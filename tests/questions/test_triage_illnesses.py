@@ -69,7 +69,7 @@ ILL = {
         ("400 launches of pointwise kernels (8 a step) come back to back, in 50 runs of different kernels, ",
         "most of the longest in NVTX range `optimizer`: "), ("fused or foreach optimizer",)),
     "a starved GPU": Illness("input-pipeline", ill.starved, ("the thread that launches waits",
-        "pin_memory thread (python 5900", "runs for 20 % of their time", "repeat every 3 steps, as with 3 workers"),
+        "pin_memory thread (python 5900", "runs for 20 % of the gaps' time", "repeat every 3 steps, as with 3 workers"),
         ("num_workers",)),
     "copies between GPUs over the host": Illness("staged-peer-copies", ill.staged_copies,
         ("go over the host: 30 that are named",), ("peer access",), rules=COPIES),
@@ -136,6 +136,7 @@ HEALTHY: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     "two first steps allocate": (partial(ill.allocator_churn, calls=2), "allocator_churn", "churn_percent=0"),
     # Its longest launches take more than three times the median, and are no further off than the others.
     "a kernel always varies": (ill.varying_kernel, "kernel_outliers"),
+    "a long kernel has the template of a short one": (ill.two_templates, "kernel_outliers"),
     "BF16": (partial(ill.slow_precision, precision="bf16bf16_bf16f32_f32"), "precision"),
     "a loop launches one pointwise kernel": (partial(ill.unfused, kinds=1), "unfused_kernels"),
     "pointwise kernels lie apart": (partial(ill.unfused, gap=20_000), "unfused_kernels"),

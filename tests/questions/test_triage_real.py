@@ -79,7 +79,7 @@ def test_the_late_rank_of_a_pair_is_told_among_those_that_are_open():
     assert found.ranks == (4,)
     # docs/ranks.md#waiting: by duration rank 4 arrived 166.885 ms later, which one of the two GPUs loses.
     assert found.cost == pytest.approx(166_885_000 / 2, abs=1_000)
-    told(found, "2 open ranks of 8", "each other GPU loses 166.9 ms")
+    told(found, "2 open ranks of 8", "the other GPU loses 166.9 ms waiting for it (exposed wait)")
     # Its capture began 80.406 ms after the first event of rank 0, whose own ended 19.823 ms before the last event.
     assert pair.budget.unrecorded == pytest.approx(80_406_000 + 19_823_000, abs=2_000)
     assert "not recorded 23.4 %" in pair.account

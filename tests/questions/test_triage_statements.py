@@ -7,14 +7,16 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from nsystui.exports.demo.timeline import nccl_kernel
 from support import edit
-from synthetic import ExportWriter
+from synthetic import ExportWriter, whole_graph_export
 from synthetic.illnesses import one_gpu
 from triaging import finding, job_of, judged, told, triaged
 
 from nsystui.base.selection import Selection
+from nsystui.exports.demo import TrainingJob
 from nsystui.exports.writing.target import Session as DemoSession
-from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED
+from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED, WARNING
 from nsystui.output.findings import change_lines
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.compare import Side
@@ -121,7 +123,7 @@ def test_slow_steps_are_held_against_the_median_that_the_table_of_steps_has(tmp_
         (row,) = steps_by_rank(job.ranks, job.steps()).records()
         slow = finding(judged(job, rules=("step_times",)), "slow-steps")
     assert row["median"] == pytest.approx(10 * MS, rel=0.01)
-    told(slow, f"{row['slow']} steps of 10 (number 5, 6, 7 and 1 more) took more", "instead of 10 ms")
+    told(slow, f"{row['slow']} steps of 8 (number 5, 6, 7 and 1 more) took more", "instead of 10 ms")
     assert slow.cost == pytest.approx((3 * 10 + 50) * MS, rel=0.01)
 
 
@@ -139,7 +141,9 @@ def test_moments_of_the_profiler_divide_no_gap_and_cost_the_program_nothing(tmp_
         found = judged(job, rules=("idle_gaps", "profiler_overhead"))
         listed, summed = gaps_list(job, Selection()), gaps_table(job, Selection())
     gaps = finding(found, "idle-gaps")
-    told(gaps, "(2 gaps on 1 GPU; the longest, on rank 0, takes 10 ms)")
+    told(
+        gaps, "(2 gaps on 1 GPU; the longest, on rank 0, takes 10 ms); for 100 % of their time the launching thread was"
+    )
     assert gaps.cost == (2 * 10 * MS) - 200_000
     assert finding(found, "profiler-overhead").cost == 10 * MS + 200_000
     assert [row["duration"] for row in listed.records() if row["part"] == "gap"] == [10 * MS] * 3
@@ -352,3 +356,75 @@ def test_more_steps_of_the_same_length_are_not_worse(tmp_path):
         assert head.startswith("About as fast: a step takes 20 ms instead of 20 ms")
         assert "of 50 steps instead of 5" in head
         assert "Nothing got worse" in head
+
+
+def test_what_nsys_says_it_may_have_lost_is_one_sentence(tmp_path):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        gpu.kernel(MS, 2 * MS, launched=MS // 2)
+        for time, what in enumerate(("NVTX", "CUDA")):
+            text = f"Not all {what} events might have been collected."
+            gpu.export.diagnostic(time, text, severity=WARNING)
+    one = finding(triaged(tmp_path / "a.sqlite", rules=("capture",)), "lost-events")
+    assert one.sentence == (
+        "nsys is not sure that it has everything: Not all NVTX events might have been collected, "
+        "Not all CUDA events might have been collected"
+    )
+
+
+def test_what_cuda_graphs_hide_is_not_said_to_be_missing(tmp_path):
+    found = triaged(whole_graph_export(tmp_path / "a.sqlite"), rules=("exposed_communication", "exposed_memory"))
+    assert {one.why.partition(": ")[2] for one in found.not_checked} == {
+        "this job has none outside of its CUDA graphs, which were not traced inside"
+    }
+
+
+def test_a_tail_that_is_the_profilers_is_not_to_be_shortened(tmp_path):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        for _ in gpu.rounds(4, 10 * MS, 10 * MS):
+            pass
+        gpu.export.profiler_overhead(gpu.main, 42 * MS, 80 * MS, "CUPTI Buffer flush")
+        gpu.call("cudaDeviceSynchronize_v3020", 80 * MS, 81 * MS)
+    tail = finding(triaged(tmp_path / "a.sqlite", rules=("start_and_end",)), "tail")
+    told(
+        tail, "38 ms the profiler's own work", advises=("without nsys there is none",), never=("shorten it", "pays it")
+    )
+
+
+def test_one_rank_alone_does_not_tell_who_is_late_and_nothing_hides_what_is_alone_on_its_gpu(tmp_path):
+    """A rank of eight that does nothing but an AllGather."""
+    session = DemoSession(environment={"RANK": "0", "SLURM_NTASKS": "8"})
+    with one_gpu(tmp_path / "a.sqlite", session=session) as gpu:
+        gpu.kernel(MS, 90 * MS, launched=MS // 2, name=nccl_kernel("AllGather").name)
+    found = triaged(tmp_path / "a.sqlite", rules=("capture", "exposed_communication"))
+    told(finding(found, "ranks-missing"), "1 of 8 ranks is open: alone it does not tell who is late")
+    alone = finding(found, "exposed-communication")
+    told(alone, "all of it in AllGather", advises=("no compute to hide it behind",), never=("overlap it",))
+
+
+def test_communication_that_is_exposed_for_a_good_part_is_not_said_to_be_overlapped(tmp_path):
+    """8 steps of 100 ms, with 24 ms of NCCL: 16 beside a kernel, 8 alone; and one more kernel alone."""
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        for start in gpu.rounds(8, 100 * MS, 90 * MS):
+            begin = start + 74 * MS
+            gpu.kernel(begin, begin + 24 * MS, launched=start, name=nccl_kernel("AllReduce").name)
+    one = finding(triaged(tmp_path / "a.sqlite", rules=("exposed_communication",)), "communication")
+    told(one, "compute hides 67 % of NCCL's time", advises=("overlap it with compute",), never=("nothing: it is",))
+
+
+def test_the_busiest_kernel_is_not_said_to_be_all_that_can_gain_in_a_job_that_waits_longer(tmp_path):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        for _ in gpu.rounds(20, 10 * MS, 4 * MS):
+            pass
+    one = finding(triaged(tmp_path / "a.sqlite", rules=("dominant_kernel",)), "dominant-kernel")
+    told(one, advises=("no other kernel can gain as much",), never=("nothing else",))
+
+
+def test_the_straggler_that_is_gone_and_the_one_that_is_new_are_told_by_their_ranks(tmp_path):
+    paths = [
+        TrainingJob(ranks=2, steps=8, layers=4, straggler=rank, stall_ms=0).write(tmp_path / str(rank))
+        for rank in range(2)
+    ]
+    with closing(job_of(*paths[1])) as job, closing(job_of(*paths[0])) as baseline:
+        text = "\n".join(change_lines(against(Side(job, Selection(), "B"), Side(baseline, Selection(), "A"))))
+    assert "NEW     W  straggler of rank 1  " in text
+    assert "GONE    W  straggler of rank 0 (was " in text

@@ -419,6 +419,18 @@ def varying_kernel(path: Path) -> Ill:
     return Ill((path,), 0)
 
 
+def two_templates(path: Path) -> Ill:
+    """200 launches of a kernel that take 1 ms and 4 that take 10, with other arguments of the same template."""
+    with one_gpu(path) as gpu:
+        start = MS
+        for number in range(200):
+            kinds = (("float", MS), ("double", 10 * MS)) if number % 50 == 49 else (("float", MS),)
+            for kind, length in kinds:
+                gpu.kernel(start, start + length, launched=start - 10_000, name=f"void relax<{kind}>({kind} *)")
+                start += length
+    return Ill((path,), 0)
+
+
 def slow_numa_node(folder: Path, schema: str = "3.28.1") -> Ill:
     """4 GPUs on each of 2 hosts, 100 launches of 2 ms each; those of NUMA node 1 are by a quarter slower.
 

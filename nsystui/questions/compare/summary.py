@@ -19,7 +19,7 @@ from nsystui.questions.gpu.utilisation import SHARE_COLUMNS
 from nsystui.questions.host.naming import worker_processes
 from nsystui.questions.kernels.summary import GroupBy, Names
 from nsystui.questions.memory.host_copies import PAGEABLE, host_copies
-from nsystui.questions.nccl.names import is_nccl_kernel
+from nsystui.questions.nccl.bandwidth import launched_in_steps
 from nsystui.questions.nccl.summary import KERNEL
 from nsystui.questions.queries.time_window import extents
 from nsystui.questions.ranks.overview import task_table
@@ -314,9 +314,8 @@ def _of_a_step(side: Side, step_range: str | None) -> _Pair:
         return None, None
     table = kernels_in_steps(side.job, side.selection, side.job.steps(step_range), group_by=(GroupBy.STEP,))
     rows = [row for row in table.records() if row["step"] is not None]
-    return _total(rows, "count") / count, _total(
-        [row for row in rows if is_nccl_kernel(str(row["name"]))], "count"
-    ) / count
+    calls = launched_in_steps(side.job.pairing(), side.job.steps(step_range), side.selection)
+    return _total(rows, "count") / count, sum(calls.values()) / count
 
 
 def _workers(side: Side) -> int | None:

@@ -42,8 +42,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nsystui.base.selection import Selection
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.nccl.grouping import selected
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.queries.tasks import RankedTask
@@ -150,6 +152,13 @@ def in_steps(pairing: NcclPairing, steps: Steps) -> NcclPairing:
         step = pd.Series(numbers, index=frame.index, dtype="Int64")
         parts[name] = frame.assign(step=step.where((step >= 0) & frame[moment].notna()))
     return replace(pairing, **parts)
+
+
+def launched_in_steps(pairing: NcclPairing, steps: Steps, selection: Selection) -> dict[str, int]:
+    """The number of selected NCCL kernels that were launched in steps, by collective."""
+    kernels = selected(in_steps(pairing, steps).kernels, selection)
+    counts: dict[str, int] = kernels.loc[kernels["step"].notna(), "collective"].value_counts(dropna=False).to_dict()
+    return counts
 
 
 class LinkRate(NamedTuple):

@@ -89,7 +89,8 @@ _RECORD = "record with `nsys "
 def fitting_advice(reports: Sequence[Report], text: str) -> str:
     """A text that says what to record with nsys, as it fits these reports.
 
-    Where nsys recorded none of them, the other profiler's own option is in its place, or that this profiler has none;
+    Where nsys recorded none of them, the other profiler's own option is in its place, or that this profiler has none of
+    what the text names before;
     where all have CUDA calls, that CUDA was traced.
     """
     if canonical.KERNELS.record in text and _is_traced(reports):
@@ -101,6 +102,8 @@ def fitting_advice(reports: Sequence[Report], text: str) -> str:
     none = f"a {known} has none; "
     for table, advice in _OF_PYTORCH.items():
         text = text.replace(table.record, advice)
+    if text.startswith(_RECORD):
+        return text
     return text.replace(none + _RECORD, _RECORD).replace(_RECORD, none + _RECORD)
 
 

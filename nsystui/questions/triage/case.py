@@ -131,6 +131,12 @@ class Case:
         """The time of all GPUs by category."""
         return total(one.breakdown(self.window_of(one)) for one in self.devices) if self.devices else NOTHING
 
+    @property
+    def has_none(self) -> str:
+        """What is said of operations that are not there: inside a whole CUDA graph none is traced."""
+        where = " outside of its CUDA graphs, which were not traced inside" if self.spent.graph else ""
+        return f"this job has none{where}"
+
     def idle(self, device: DeviceIntervals) -> IntervalBlocks:
         """The idle time of a GPU between its first operation (that of its first step, if there is one) and its last."""
         return self._idle[self.devices.index(device)]

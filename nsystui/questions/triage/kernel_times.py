@@ -1,8 +1,8 @@
 """Durations of the launches of the same kernel: by GPU, over time, and how they scatter (median and MAD).
 
-Kernels are the same that have name, grid and block in common. The run is cut in parts; the usual duration of a kernel
-on a GPU is the median of the means of its parts, so that one stall of many launches does not change it, and one pass of
-sums is enough.
+Kernels are the same that have full name, grid and block in common. The run is cut in parts; the usual duration of a
+kernel on a GPU is the median of the means of its parts, so that one stall of many launches does not change it, and one
+pass of sums is enough.
 
 `spreads` gives the medians of the launches themselves, and of their distances from it (MAD), for the kernels that may
 have outliers. Neither is affected by the outliers themselves, as a mean and a standard deviation would be. Both are
@@ -21,6 +21,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
 from nsystui.questions.queries.conditions import Condition, by_report, duration, job_start, where
 from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, class_of, medians
@@ -39,18 +40,18 @@ _MOST_GROUPS = 200_000
 
 @dataclass(frozen=True)
 class Kernel:
-    """Kernels that are the same, by ``name`` and ``shape`` (grid and block)."""
+    """Kernels that are the same, by ``name`` (in full, with its template) and ``shape`` (grid and block)."""
 
     name: str
     shape: tuple[int, ...]
 
     @property
     def words(self) -> str:
-        """``name <<<132·1·1, 384·1·1>>>``, or the name alone where no shape is known."""
+        """``name <<<132·1·1, 384·1·1>>>`` with the smart name, which is alone where no shape is known."""
         if _NO_SIZE in self.shape:
-            return self.name
+            return smart_name(self.name)
         grid, block = ("·".join(map(str, part)) for part in (self.shape[:3], self.shape[3:]))
-        return f"{self.name} <<<{grid}, {block}>>>"
+        return f"{smart_name(self.name)} <<<{grid}, {block}>>>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +161,7 @@ def part_bounds(case: Case) -> dict[int, tuple[int, int]]:
 def shape_columns() -> list[sa.Label[Any]]:
     """The columns by which launches are of the same kernel."""
     columns = tables.kernels.c
-    name = sa.func.coalesce(columns.short_name, "(no name)").label(_NAME)
+    name = sa.func.coalesce(columns.name, columns.short_name, "(no name)").label(_NAME)
     return [name, *(sa.func.coalesce(columns[key.removeprefix("key_")], _NO_SIZE).label(key) for key in _SIZES)]
 
 

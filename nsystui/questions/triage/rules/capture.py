@@ -46,7 +46,7 @@ def _lost(case: Case) -> Iterator[Finding]:
         # "Not all … events might have been collected" is what nsys says of many a capture that lacks nothing.
         sure = [text for text in said.cells("text") if _SURE.search(str(text))]
         severity = Severity.ERROR if sure else Severity.INFO
-        text = lost[0].rstrip(".")
+        text = re.sub(r"\.(?=, | and \d+ more|$)", "", lost[0])  # each message of nsys is a sentence
         if not sure:
             text = f"nsys is not sure that it has everything: {text.partition(': ')[2]}"
             advice = Advice(
@@ -170,7 +170,9 @@ def _missing(case: Case) -> Iterator[Finding]:
         yield Finding(
             "ranks-missing",
             Severity.INFO,
-            f"{len(case.ranks)} of {size} ranks are open: who is late, and by how much, is known among these only",
+            f"1 of {size} ranks is open: alone it does not tell who is late"
+            if len(case.ranks) == 1
+            else f"{len(case.ranks)} of {size} ranks are open: who is late, and by how much, is known among these only",
             Advice(
                 "open the exports of all ranks, if they were recorded", "the slowest rank may be one that is not here"
             ),

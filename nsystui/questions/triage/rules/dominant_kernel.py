@@ -45,7 +45,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         f"but NCCL's ({time_words(cost)} on each GPU, {number_of(count, 'launch')})"
     )
     advice = Advice(
-        "profile it with Nsight Compute (ncu)", "what it gains, the job gains; nothing else can gain as much"
+        "profile it with Nsight Compute (ncu)", "what it gains, the job gains; no other kernel can gain as much"
     )
     evidence = kernel_summary(session, case.chosen, Names.SMART)
     measured = "sum of the durations of its launches; mean over the GPUs"

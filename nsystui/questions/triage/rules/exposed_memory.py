@@ -28,7 +28,7 @@ _USUAL = Advice(
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.job.session.count(tables.memory_ops):
-        return [NotChecked(_NAME, "needs memory operations: this job has none")]
+        return [NotChecked(_NAME, f"needs memory operations: {case.has_none}")]
     cost = case.mean(device.breakdown(case.working(device)).exposed_memory for device in case.devices)
     if case.percent(cost) < case.thresholds.exposed_memory_percent:
         return list(_beside_kernels(case))

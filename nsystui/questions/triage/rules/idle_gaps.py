@@ -123,7 +123,7 @@ def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost:
     if not case.job.session.count(tables.api_calls):
         doing, advice = "", Advice("record CUDA API calls (-t cuda)", "they would say what the CPU did in the gaps")
     else:
-        which = "them" if len(works) == len(spans) else f"the {len(works)} longest"
+        which = "their time" if len(works) == len(spans) else f"the time of the {len(works)} longest"
         doing = (
             f"; for {100 * spent[kind] / looked:.0f} % of {which} the launching thread was {kind}{_where(works, kind)}"
         )

@@ -216,11 +216,11 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
     doing = max(spent, key=lambda key: spent[key])
     if spent[doing]:
         what = {"waits": "waits", "reads": "reads files", "prepares": "prepares the input itself"}[doing]
-        words.append(f"the thread that launches {what} for {100 * spent[doing] / whole:.0f} % of them")
+        words.append(f"the thread that launches {what} for {100 * spent[doing] / whole:.0f} % of their time")
     busiest = max(workers, key=lambda one: one.samples, default=None)
     sampled = sum(one.samples for one in workers)
     if pinning is not None:
-        ran = "" if pinning.ran is None else f", which runs for {100 * pinning.ran:.0f} % of their time"
+        ran = "" if pinning.ran is None else f", which runs for {100 * pinning.ran:.0f} % of the gaps' time"
         words.append(
             f"{pinning.samples:,} of {sampled:,} CPU samples in them are of the pin_memory thread ({pinning.name}{ran})"
         )
@@ -229,7 +229,7 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
     if others:
         share = 100 * float(np.mean([one.ran or 0 for one in others.values()]))
         processes = "1 worker process" if len(others) == 1 else f"each of {len(others)} worker processes"
-        words.append(f"{processes} ran for {share:.0f} % of their time")
+        words.append(f"{processes} ran for {share:.0f} % of the gaps' time")
     if period:
         words.append(f"step times repeat every {period} steps, as with {period} workers")
     longest = max(kept, key=lambda one: (one.end - one.start, -one.start))

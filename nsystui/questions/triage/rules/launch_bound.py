@@ -118,11 +118,12 @@ def _finding(case: Case, found: Sequence[_Stretch], cost: int, share: float) -> 
     whole, waited, late, kernels = (
         sum(getattr(one, key) for one in found) for key in ("duration", "waited", "late", "kernels")
     )
+    idle, is_late = (round(100 * part / whole) for part in (waited, late))
     stretches = "a stretch" if len(found) == 1 else f"{len(found):,} stretches"
     sentence = (
         f"launch-bound in {stretches} of {time_words(whole)} with {100 * share:.0f} % of the GPU work: GPUs are idle "
-        f"for {100 * waited / whole:.0f} % of that time between {kernels:,} kernels, for {100 * late / whole:.0f} % "
-        f"because the next was launched late, else by what each start costs the GPU "
+        f"for {idle} % of that time between {kernels:,} kernels: for {is_late} % because the next was launched late, "
+        f"for {idle - is_late} % by what each start costs the GPU "
         f"(median of a kernel {time_words(worst.median)}{where})"
     )
     advice = Advice(

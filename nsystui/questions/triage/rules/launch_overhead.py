@@ -62,7 +62,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     late, launches = sum(row.late for row in rows), sum(row.launches for row in rows)
     tiny = sum(row.tiny for row in rows)
     sentence = (
-        f"GPUs wait {time_words(cost)} each for kernels that were launched when they had run dry "
+        f"GPUs wait {time_words(cost)} each for kernels that were launched only after the GPU had gone idle "
         f"({late:,} of {launches:,} launches; {100 * tiny / launches:.0f} % of the kernels take less than "
         f"{case.thresholds.tiny_kernel_us:g} µs)"
     )

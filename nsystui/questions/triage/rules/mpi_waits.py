@@ -44,7 +44,8 @@ _COLUMNS = (
 
 _ADVICE_OF_ONE = Advice(
     "open the exports of all ranks to see who comes last; overlap the calls (MPI_I…, GPU work in between)",
-    "a rank in a blocking call launches nothing, so its GPU runs dry; how much of it is waiting the other ranks tell",
+    "a rank in a blocking call launches nothing, so its GPU runs dry; only the exports of the other ranks tell how "
+    "much of that is waiting",
 )
 _ADVICE_OF_ALL = Advice(
     "overlap the calls (MPI_I…, GPU work in between)",

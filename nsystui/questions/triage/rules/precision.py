@@ -98,6 +98,6 @@ def _sentence(
     half = [one for one in works if one.precision not in ("TF32", "FP32", "FP64", None)]
     other = f"{percent(half)} does such work in fewer bits" if half else "no FP16 or BF16 kernel does such work"
     untold = [one for one in works if one.precision is None]
-    hidden = f" (the names of {percent(untold)} do not tell)" if untold else ""
+    hidden = f" (the names of {percent(untold)} do not tell)" if percent(untold) != percent([]) else ""
     limit = f"a faster precision could save {time_words(cost)} on each GPU at most"
     return f"of the kernel time {', '.join(parts)}; {other}{hidden}; {limit}"

@@ -18,7 +18,7 @@ _NAME = "small-messages"
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.spent.nccl:
-        return [NotChecked(_NAME, "needs NCCL kernels: this job has none")]
+        return [NotChecked(_NAME, f"needs NCCL kernels: {case.has_none}")]
     if not case.has_message_sizes:
         return [_without_sizes()]
     if case.percent(case.mean([case.spent.exposed_nccl])) < case.thresholds.small_message_percent:

@@ -33,7 +33,7 @@ _COLUMNS = (
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     table = tables.memory_ops
     if not case.job.session.count(table):
-        return [NotChecked(_NAME, "needs memory operations: this job has none")]
+        return [NotChecked(_NAME, f"needs memory operations: {case.has_none}")]
     are_staged = [
         table.c.copy_kind.in_(list(DIRECTIONS)),
         table.c.source_memory.in_(_ON_DEVICE),
@@ -65,11 +65,12 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         exposed += own.length - one.parts.kernels.shared_with(own)
     cost = case.mean([exposed])
     gpus = sorted({(str(rank), int(str(device))) for rank, device, *_ in rows})
-    names = ", ".join(str(device) for _, device in gpus[:4]) + (" …" if len(gpus) > 4 else "")
+    names = "GPUs " if len(gpus) > 1 else "GPU "
+    names += ", ".join(str(device) for _, device in gpus[:4]) + (" …" if len(gpus) > 4 else "")
     size = bytes_words(sum(int(row[4] or 0) for row in rows))
     sentence = (
         f"copies between GPUs go over the host: {count:,} that are named Device-to-Host or Host-to-Device have device "
-        f"memory at both ends ({size}, GPU {names}); no kernel hides {time_words(cost)} of them on each GPU"
+        f"memory at both ends ({size}, {names}); no kernel hides {time_words(cost)} of them on each GPU"
     )
     advice = Advice(
         "enable peer access (cudaDeviceEnablePeerAccess), or place the processes on GPUs that have it "

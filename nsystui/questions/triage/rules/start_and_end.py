@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from nsystui.base.answer import Column, TableAnswer, Unit
 from nsystui.base.selection import Window
 from nsystui.questions.algebra.intervals import Intervals, intersect
-from nsystui.questions.host.causes import NOTHING, OFF_CPU
+from nsystui.questions.host.causes import NOTHING, OFF_CPU, PROFILER
 from nsystui.questions.host.gaps import STARTUP, TAIL, idle_time
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum
 from nsystui.questions.triage.case import Case, Place, by_place, time_words, worked_by
@@ -62,6 +62,8 @@ def _finding(case: Case, part: str, cost: int) -> Finding:
     flags = what_to_record(case, longest) if longest in (NOTHING, OFF_CPU) else ""
     if flags:
         advice = Advice(f"record with `nsys profile {flags}`: it would say what the CPU did then", _ONCE)
+    elif longest == PROFILER:
+        advice = Advice("leave it out of timings", "most of it is the profiler's own work: without nsys there is none")
     else:
         advice = Advice("leave it out of timings; in a run as short as this, shorten it (`nsystui gaps`)", _ONCE)
     measured = "idle time by part of the budget, without gaps below 1 ms among the causes; mean over the GPUs"

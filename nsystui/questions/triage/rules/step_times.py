@@ -27,7 +27,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     least = warm_up + _FEWEST
     judged = {task: one for task, one in case.steps.items() if len(one) >= least}
     if not judged:
-        why = f"needs {least} steps of a rank or more: numbered NVTX ranges such as `step 7`, or --step-range REGEX"
+        why = f"needs {least} steps or more of a rank: numbered NVTX ranges such as `step 7`, or --step-range REGEX"
         return [NotChecked("steps", why)]
     found = [_slow(case, judged, warm_up), _warm_up(case, judged, warm_up), _drift(case, judged, warm_up)]
     return [one for one in found if one is not None]
@@ -54,7 +54,7 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     if case.percent(cost) < case.thresholds.slow_step_percent:
         return None
     sentence = (
-        f"after warm-up, {number_of(len(numbers), 'step')} of {max(map(len, steps.values()))} "
+        f"after warm-up, {number_of(len(numbers), 'step')} of {max(map(len, steps.values())) - warm_up} "
         f"(number {few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step; "
         f"the longest {time_words(longest)} instead of {time_words(usual)}"
     )

@@ -43,7 +43,7 @@ class _Row(NamedTuple):
 
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.job.session.count(tables.memory_ops):
-        return [NotChecked(_NAME, "needs memory operations: this job has none")]
+        return [NotChecked(_NAME, f"needs memory operations: {case.has_none}")]
     devices = [one for one in case.devices if one.device.task.task in case.steps]
     if not devices:
         return [NotChecked(_NAME, "needs steps: numbered NVTX ranges such as `step 7`, or --step-range REGEX")]

@@ -149,11 +149,13 @@ def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
             continue
         own = waiting.lateness[item.task]
         why, advice = _reason(item.task, computed)
+        whole_wait = time_words(own.caused)
+        hidden = f"; {whole_wait} with what compute hides" if whole_wait != time_words(loss) else ""
         sentence = (
             f"rank {item.rank} ({item.host or 'host unknown'}) is the last at {own.late:,} of "
             f"{own.operations:,} collectives{_among(case)}; "
-            f"each other GPU loses {time_words(loss)} waiting for it (exposed wait; "
-            f"{time_words(own.caused)} with what compute hides){why}"
+            f"{'each other' if len(case.devices) > 2 else 'the other'} GPU loses {time_words(loss)} waiting for it "
+            f"(exposed wait{hidden}){why}"
         )
         found.append(_finding(case, "straggler", sentence, advice, cost, evidence, (item.rank,)))
     cost = case.mean(waiting.suffered.values())
