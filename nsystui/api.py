@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job as OpenedJob
+    from nsystui.questions.job.job import OpenJob as OpenedJob
     from nsystui.questions.queries.question import Question
 
 __all__ = ["Job", "NsystuiError", "UsageError", "catalogue", "open"]

@@ -10,10 +10,10 @@ from typing import Any
 from support import session_over
 from synthetic import PAYLOAD_BYTES, ExportWriter
 
+from nsystui.demo import CaptureSession as Capture
 from nsystui.demo import NcclPayloads, Thread
-from nsystui.demo import Session as Capture
 from nsystui.demo.nccl import encode_payload, payload_schema
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.queries.tasks import ranked_tasks
 
@@ -91,7 +91,7 @@ class Program:
         self.export.close()
         return pairing_of(self.export.path)
 
-    def job(self) -> Job:
+    def job(self) -> OpenJob:
         self.export.close()
         return job_of(self.export.path)
 
@@ -104,9 +104,9 @@ def pairing_of(*paths: Path) -> NcclPairing:
         session.close()
 
 
-def job_of(*paths: Path) -> Job:
+def job_of(*paths: Path) -> OpenJob:
     """Some exports as a job, which must be closed."""
-    return Job(session_over(*paths))
+    return OpenJob(session_over(*paths))
 
 
 def rows(frame: Any, *columns: str) -> list[tuple[Any, ...]]:

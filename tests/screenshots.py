@@ -19,7 +19,7 @@ from pathlib import Path
 from scenes import NARROW, SCENES, WIDE, Scene, cache_in
 from synthetic import training_job
 
-from nsystui.questions.job.opening import Source
+from nsystui.questions.job.opening import JobSource
 from nsystui.ui.app import NsystuiApp
 
 HERE = Path(__file__).resolve().parents[1]
@@ -58,7 +58,7 @@ def expected(with_real: bool) -> dict[str, str]:
 
 async def picture(files: list[str], scene: Scene, size: tuple[int, int], directory: Path) -> str:
     """The SVG of one scene."""
-    app = NsystuiApp(Source(tuple(files), cache_in(directory)))
+    app = NsystuiApp(JobSource(tuple(files), cache_in(directory)))
     async with app.run_test(size=size) as pilot:
         await pilot.press(*scene.keys)
         return app.export_screenshot(title="nsystui", simplify=True)

@@ -118,6 +118,16 @@ def test_the_rooms_of_questions_import_each_other_in_no_circle():
     assert circles(graph) == []
 
 
+def test_the_name_of_a_public_type_is_used_once():
+    """Whoever reads a name knows which type it is; no search finds another one."""
+    where: dict[str, list[str]] = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
 def test_every_canonical_table_that_is_asked_for_exists():
     """``nsystui.store.tables`` makes its attributes, so mypy takes any name for a table."""
     wrong = [

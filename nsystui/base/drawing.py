@@ -79,7 +79,7 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Name:
+class LaneName:
     """The name of an event on a lane, and the columns from ``first`` to ``last`` that it may take."""
 
     first: int
@@ -88,17 +88,17 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Lane:
+class DrawnLane:
     """For each part the values of all columns, 0 to 1; NaN where nothing was recorded. ``words`` stand behind it."""
 
     label: str
     values: tuple[tuple[float, ...], ...]
     words: str = ""
-    names: tuple[Name, ...] = ()
+    names: tuple[LaneName, ...] = ()
 
 
 @dataclass(frozen=True)
-class Lanes:
+class DrawnLanes:
     """Lanes over the time from ``start`` to ``end`` (ns, job time); parts stand on top of each other.
 
     ``more``: lanes that there are besides, but are not drawn. With ``numbers`` the columns are steps of these numbers
@@ -109,7 +109,7 @@ class Lanes:
     start: int
     end: int
     parts: tuple[Part, ...]
-    lanes: tuple[Lane, ...]
+    lanes: tuple[DrawnLane, ...]
     more: int = 0
     numbers: tuple[int, ...] = ()
 
@@ -134,4 +134,4 @@ class Curves:
     level: tuple[str, float] | None = None
 
 
-Drawing = Bars | Lanes | Curves
+Drawing = Bars | DrawnLanes | Curves

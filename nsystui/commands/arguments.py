@@ -19,8 +19,8 @@ from nsystui.questions.queries.question import STEP_RANGE, Question, Values
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.questions.answers.remembered import Remembered
-    from nsystui.questions.job.job import Job
-    from nsystui.questions.job.opening import Source
+    from nsystui.questions.job.job import OpenJob
+    from nsystui.questions.job.opening import JobSource
 
     Expected = tuple[Mapping[str, Collection[str]], Collection[str]]
 
@@ -122,7 +122,7 @@ def add_format(parser: argparse.ArgumentParser, others: tuple[str, ...] = ()) ->
     group.add_argument("--top", type=int, metavar="N", help="only the first N rows")
 
 
-def selection_of(arguments: argparse.Namespace, job: Job) -> Selection:
+def selection_of(arguments: argparse.Namespace, job: OpenJob) -> Selection:
     """The selection that the flags describe; raises UsageError for ranks that are not there."""
     chosen = Selection()
     if arguments.ranks and numbering(arguments.ranks) is None:
@@ -144,7 +144,7 @@ def open_job(
     times: bool = False,
     expected: Expected | None = None,
     partly: bool = False,
-) -> Job:
+) -> OpenJob:
     """Opens every file that can be opened, and reports the others on stderr, one line each.
 
     Unless ``whole``, only what is asked for is read of them, when it is asked for: ``expected`` says what that will be
@@ -189,14 +189,14 @@ def open_job(
     return job
 
 
-def source_of(arguments: argparse.Namespace) -> Source:
+def source_of(arguments: argparse.Namespace) -> JobSource:
     """The exports to open, and how, from the flags."""
-    from nsystui.questions.job.opening import Source
+    from nsystui.questions.job.opening import JobSource
 
     limits = limits_of(arguments)
     is_kept = not arguments.no_cache
     place = default_cache(config_of(arguments))
-    return Source(
+    return JobSource(
         tuple(arguments.files),
         place.directory if is_kept else None,
         limits.threads,
@@ -211,7 +211,7 @@ def source_of(arguments: argparse.Namespace) -> Source:
     )
 
 
-def _expect(job: Job, expected: Expected, with_clock: bool) -> None:
+def _expect(job: OpenJob, expected: Expected, with_clock: bool) -> None:
     """Tells the session what will be read, with what the clocks need."""
     columns, tallied = expected
     merged = {table: set(names) for table, names in columns.items()}

@@ -17,8 +17,8 @@ from nsystui.questions.queries.question import Titled, chosen_tables
 
 if TYPE_CHECKING:
     from nsystui.base.answer import TableAnswer
-    from nsystui.questions.compare import Options, Side
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.compare import ComparisonOptions, Side
+    from nsystui.questions.job.job import OpenJob
 
 DESCRIPTION = """What changed from A to B: a summary, then kernels by name and by family, NVTX ranges, NCCL, memory
 operations, functions by CPU samples and steps, largest difference first; with --tables calltree the call tree of the
@@ -87,12 +87,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from nsystui.questions.compare import Options
+    from nsystui.questions.compare import ComparisonOptions
     from nsystui.questions.kernels.summary import Names
 
     _check_sides(arguments)
     names = chosen_tables(arguments.tables, _TABLES, _USUAL)
-    options = Options(Names(arguments.names or "full"), not arguments.no_fold, arguments.step_range)
+    options = ComparisonOptions(Names(arguments.names or "full"), not arguments.no_fold, arguments.step_range)
     if arguments.screen or _is_for_screen(arguments):
         return _open_screen(arguments, options if arguments.names else replace(options, names=Names.SMART))
     shared.check_output(arguments)
@@ -143,7 +143,7 @@ def _of_side(arguments: argparse.Namespace, side: str) -> argparse.Namespace:
     )
 
 
-def sides_of(arguments: argparse.Namespace, jobs: Sequence[Job]) -> tuple[Side, Side]:
+def sides_of(arguments: argparse.Namespace, jobs: Sequence[OpenJob]) -> tuple[Side, Side]:
     """A and B in one job, or one in each of two. Raises UsageError for ranks that are not there."""
     from nsystui.questions.compare.side import Side, job_labels
     from nsystui.ui.pictures.selection import describe
@@ -157,7 +157,9 @@ def sides_of(arguments: argparse.Namespace, jobs: Sequence[Job]) -> tuple[Side, 
     return made[0], made[1]
 
 
-def _answer(arguments: argparse.Namespace, names: Sequence[str], sides: tuple[Side, Side], options: Options) -> int:
+def _answer(
+    arguments: argparse.Namespace, names: Sequence[str], sides: tuple[Side, Side], options: ComparisonOptions
+) -> int:
     from nsystui.commands.tables import check_sort, deliver_tables
     from nsystui.questions.compare import TABLES
 
@@ -178,9 +180,9 @@ def _told(arguments: argparse.Namespace, summary: TableAnswer | None) -> str:
     import textwrap
 
     from nsystui.output.files import print_lines
-    from nsystui.questions.compare import Summary
+    from nsystui.questions.compare import ComparisonSummary
 
-    if not isinstance(summary, Summary) or not _is_text(arguments) or shared.to_file(arguments):
+    if not isinstance(summary, ComparisonSummary) or not _is_text(arguments) or shared.to_file(arguments):
         return ""
     if summary.headline:
         print_lines([*textwrap.wrap(summary.headline, 79), ""])
@@ -244,7 +246,7 @@ def _arranged(
     return answer if top is None else replace(answer, rows=answer.rows[:top])
 
 
-def _open_screen(arguments: argparse.Namespace, options: Options) -> int:
+def _open_screen(arguments: argparse.Namespace, options: ComparisonOptions) -> int:
     from nsystui.commands.open import NamedFiles, checked_terminal, look_of, run_app, source_of
 
     environ = checked_terminal("diff, without --screen,")

@@ -20,7 +20,7 @@ from nsystui.commands.configuration import Config, default_path
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.store.cache import Cache
     from nsystui.store.database import Limits
 
@@ -101,7 +101,7 @@ def _chosen(arguments: argparse.Namespace) -> tuple[str, ...]:
     return TABLES[:1] if one_only else TABLES
 
 
-def table_of(job: Job, name: str) -> Answer:
+def table_of(job: OpenJob, name: str) -> Answer:
     """One of `TABLES`, or ``job-output``."""
     from nsystui.base.selection import Selection
     from nsystui.questions.queries.reports import contents_table, diagnostics_table, reports_table

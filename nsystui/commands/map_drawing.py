@@ -12,21 +12,21 @@ from nsystui.base.selection import Selection
 from nsystui.base.text import fit, safe_text
 from nsystui.base.units import format_value
 from nsystui.questions.answers.answering import draw_map
-from nsystui.questions.job.job import Job
-from nsystui.questions.queries.question import Drawing, Question
-from nsystui.questions.recipes.recipe import Options, RecipeMap
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.question import Question, TextDrawing
+from nsystui.questions.recipes.recipe import RecipeMap, RecipeOptions
 from nsystui.ui.widgets.plots import blocks, time_axis
 
 _LABEL, _VALUE, _LEAST = 16, 10, 10
 
 
 def draw(
-    question: Question, job: Job, selection: Selection, options: Options, width: int | None, bins: int | None
-) -> Drawing:
+    question: Question, job: OpenJob, selection: Selection, options: RecipeOptions, width: int | None, bins: int | None
+) -> TextDrawing:
     """The map of a question in ``width`` cells (``None``: the terminal's), with a bin for each unless told how many."""
     width = width or terminal.text_width(120)
     drawn = draw_map(question, job, selection, options if bins else replace(options, bins=_columns_of(width)))
-    return Drawing(lines_of(drawn, width), drawn.notes)
+    return TextDrawing(lines_of(drawn, width), drawn.notes)
 
 
 def _columns_of(width: int) -> int:

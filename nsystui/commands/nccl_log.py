@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsystui.exports.nccl_log.files import OpenLog
     from nsystui.exports.nccl_log.lines import LogReader
     from nsystui.questions.nccl_log.steps import StepCut
-    from nsystui.questions.nccl_log.summary import Summary
+    from nsystui.questions.nccl_log.summary import LogSummary
 
 DESCRIPTION = """The debug log of NCCL and RCCL (NCCL_DEBUG=INFO) as tables, in one pass and in little memory:
 calls and bytes by op, message sizes in buckets, calls by op, count and datatype, communicators with their ranks, rings,
@@ -51,14 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
     from nsystui.commands.tables import check_sort, deliver_tables
     from nsystui.exports.nccl_log.lines import LogReader
     from nsystui.questions.nccl_log.steps import StepCut, steps_of
-    from nsystui.questions.nccl_log.summary import Summary
+    from nsystui.questions.nccl_log.summary import LogSummary
 
     shared.check_output(arguments)
     names = chosen_tables(arguments.tables, tuple(TABLES), [name for name, table in TABLES.items() if table.is_usual])
     if arguments.sort is not None:  # before the reading, which may take minutes
-        check_sort(arguments.sort, {name: table.make(Summary()).columns for name, table in TABLES.items()}, names)
+        check_sort(arguments.sort, {name: table.make(LogSummary()).columns for name, table in TABLES.items()}, names)
     cut = StepCut(steps_of(arguments.steps)) if arguments.steps is not None else None
-    summary, reader = Summary(), LogReader()
+    summary, reader = LogSummary(), LogReader()
     _read_all(arguments, summary, reader, cut)
     summary.lines, summary.results = reader.lines, reader.reported
     tables = _tables(names, summary, cut, is_named=arguments.tables not in (None, "all"))
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if tables else MissingDataError.exit_code
 
 
-def _read_all(arguments: argparse.Namespace, summary: Summary, reader: LogReader, cut: StepCut | None) -> None:
+def _read_all(arguments: argparse.Namespace, summary: LogSummary, reader: LogReader, cut: StepCut | None) -> None:
     """Adds every log that can be read; of the others a line on stderr. Raises NsystuiError where none can."""
     from nsystui.base.errors import ExportError, NsystuiError
     from nsystui.commands.progress import ProgressLine
@@ -95,7 +95,7 @@ def _read_all(arguments: argparse.Namespace, summary: Summary, reader: LogReader
 
 
 def _read(
-    log: OpenLog, summary: Summary, reader: LogReader, cut: StepCut | None, line: ProgressLine, before: int
+    log: OpenLog, summary: LogSummary, reader: LogReader, cut: StepCut | None, line: ProgressLine, before: int
 ) -> None:
     """Adds one log, which begins ``before`` bytes after the first one."""
     from nsystui.base.answer import Unit
@@ -116,7 +116,7 @@ def _read(
         shared.complain(f"{log.name}: no training lines to cut it by, so --steps leaves all of its calls out")
 
 
-def _tables(names: Sequence[str], summary: Summary, cut: StepCut | None, is_named: bool) -> list[Titled]:
+def _tables(names: Sequence[str], summary: LogSummary, cut: StepCut | None, is_named: bool) -> list[Titled]:
     """The tables that have rows, with the notes on the last; those asked for by name that have none, on stderr."""
     from dataclasses import replace
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.trace.ncu import NcuCommand
 
 DESCRIPTION = """The `ncu` commands that have Nsight Compute profile kernels of the selection, one for each kernel of
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         job.close()
 
 
-def _commands(arguments: argparse.Namespace, job: Job, selection: Selection) -> list[NcuCommand]:
+def _commands(arguments: argparse.Namespace, job: OpenJob, selection: Selection) -> list[NcuCommand]:
     from nsystui.questions.trace.ncu import NameBase, ncu_commands, one_launch
 
     base = NameBase(arguments.base) if arguments.base else None
@@ -133,7 +133,7 @@ def _with_options(arguments: argparse.Namespace, commands: list[NcuCommand]) -> 
     ]
 
 
-def _print_wrapper(arguments: argparse.Namespace, job: Job, commands: Sequence[NcuCommand]) -> int:
+def _print_wrapper(arguments: argparse.Namespace, job: OpenJob, commands: Sequence[NcuCommand]) -> int:
     from nsystui.output.files import print_lines
     from nsystui.questions.capture.recording import LAUNCHERS
     from nsystui.questions.trace.ncu import cautions, launcher_of_job
@@ -165,7 +165,7 @@ def _print_wrapper(arguments: argparse.Namespace, job: Job, commands: Sequence[N
     return 0
 
 
-def _print(job: Job, commands: Sequence[NcuCommand], limit: int) -> int:
+def _print(job: OpenJob, commands: Sequence[NcuCommand], limit: int) -> int:
     from nsystui.output.files import print_lines
     from nsystui.questions.trace.ncu import cautions, ncu_table
 

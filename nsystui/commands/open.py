@@ -17,8 +17,8 @@ from nsystui.exports.forms.form import EXPORT_ENDINGS
 from nsystui.exports.nccl_log.files import STDIN, FileKind, kind_of, named
 
 if TYPE_CHECKING:
-    from nsystui.questions.job.opening import Source
-    from nsystui.questions.nccl_log.steps import Steps
+    from nsystui.questions.job.opening import JobSource
+    from nsystui.questions.nccl_log.steps import IterationSpan
     from nsystui.ui.app import Look, NsystuiApp
 
 
@@ -143,13 +143,13 @@ def run_app(arguments: argparse.Namespace, environ: Mapping[str, str], app: Nsys
 
 def _log_app(files: NamedFiles, look: Look) -> NsystuiApp:
     """The screens of logs alone: other ones, which a start on exports need not import."""
-    from nsystui.questions.job.opening import Source
+    from nsystui.questions.job.opening import JobSource
     from nsystui.ui.app import LogApp
 
-    return LogApp(Source((), logs=files.logs, log_steps=files.log_steps), look)
+    return LogApp(JobSource((), logs=files.logs, log_steps=files.log_steps), look)
 
 
-def _log_steps(arguments: argparse.Namespace, files: NamedFiles) -> Steps | None:
+def _log_steps(arguments: argparse.Namespace, files: NamedFiles) -> IterationSpan | None:
     """The training steps of ``--steps``; raises UsageError where there is no log to choose them in."""
     if arguments.steps is None:
         return None
@@ -160,7 +160,7 @@ def _log_steps(arguments: argparse.Namespace, files: NamedFiles) -> Steps | None
     return steps_of(arguments.steps)
 
 
-def source_of(arguments: argparse.Namespace, files: NamedFiles) -> Source:
+def source_of(arguments: argparse.Namespace, files: NamedFiles) -> JobSource:
     """The exports and logs to open, and how, from the flags."""
     from nsystui.commands import arguments as shared
 
@@ -211,7 +211,7 @@ class NamedFiles:
 
     exports: tuple[str, ...]
     logs: tuple[str, ...] = ()
-    log_steps: Steps | None = None
+    log_steps: IterationSpan | None = None
 
 
 def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> NamedFiles:

@@ -171,10 +171,10 @@ class _Run:
         """Packs exports, and puts those whose rank is certain into the job; without ``ahead`` all ranks are."""
         from nsystui.questions.answers.packing import check_different, compute_first_answers, report_ranks
         from nsystui.questions.capture.job_output import keep_output
-        from nsystui.questions.job.job import Job
+        from nsystui.questions.job.job import OpenJob
 
         line.head = f"{self}  "
-        with closing(Job(session, numbering=self.who)) as job:
+        with closing(OpenJob(session, numbering=self.who)) as job:
             self.failures += _opener(self.arguments, session.limits, line).add(job, exports)
             if not session.reports:
                 return
@@ -237,10 +237,10 @@ def _opener(arguments: argparse.Namespace, limits: Limits, line: ProgressLine) -
     """Reads the exports; what it converts for that goes into the cache."""
     from nsystui.commands.configuration import config_of, default_cache
     from nsystui.commands.progress import OpeningProgress
-    from nsystui.questions.job.opening import Opener, Source
+    from nsystui.questions.job.opening import JobSource, Opener
 
     cache = default_cache(config_of(arguments))
-    source = Source(
+    source = JobSource(
         (),
         threads=limits.threads,
         convert=arguments.convert,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
-from nsystui.questions.queries.question import Drawing, Option, Question
+from nsystui.questions.queries.question import Option, Question, TextDrawing
 
 if TYPE_CHECKING:
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
 
 
 class QuestionCommand:
@@ -124,7 +124,7 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
         return shared.deliver(arguments, answer)
 
 
-def _as_svg(question: Question, arguments: argparse.Namespace, job: Job, selection: Selection, options: Any) -> int:
+def _as_svg(question: Question, arguments: argparse.Namespace, job: OpenJob, selection: Selection, options: Any) -> int:
     """Prints or writes the drawing; 3 where there is nothing to draw, which the notes of the table explain."""
     from nsystui.output.files import print_lines, save_text
     from nsystui.output.svg import svg
@@ -148,7 +148,7 @@ def _as_svg(question: Question, arguments: argparse.Namespace, job: Job, selecti
     return 0
 
 
-def _opened(question: Question, arguments: argparse.Namespace) -> Job:
+def _opened(question: Question, arguments: argparse.Namespace) -> OpenJob:
     values = vars(arguments)
     has_times = question.has_times or any(one.is_given(values) for one in question.options if one.lists)
     return shared.open_job(
@@ -165,10 +165,10 @@ def is_table(arguments: argparse.Namespace) -> bool:
 
 
 def _drawn(
-    question: Question, arguments: argparse.Namespace, job: Job, selection: Selection, options: Any
+    question: Question, arguments: argparse.Namespace, job: OpenJob, selection: Selection, options: Any
 ) -> int | None:
     """Prints the drawing of a question that has one; the exit status, ``None`` where nothing is drawn."""
-    drawing: Drawing | None = None
+    drawing: TextDrawing | None = None
     if question.map is not None:
         from nsystui.commands.map_drawing import draw
 

@@ -11,7 +11,7 @@ from nsystui.base.errors import UsageError
 from nsystui.questions.queries.question import Question, Titled, chosen_tables
 
 if TYPE_CHECKING:
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
 
 DESCRIPTION = """The JSON Schema of what a command writes with --format json: its keys, their types and units.
 A key ends in the unit of its values, where they have one: total_ns. It needs no export. Without a command: the
@@ -74,7 +74,7 @@ def _values(question: Question, words: list[str]) -> dict[str, object]:
     return vars(parser.parse_args(words))
 
 
-def _of_command(job: Job, name: str, words: Sequence[str]) -> dict[str, Any]:
+def _of_command(job: OpenJob, name: str, words: Sequence[str]) -> dict[str, Any]:
     """The schema of a command of `_COMMANDS` with those of its options that change the columns."""
     from nsystui.commands import commands
     from nsystui.questions.answers.schemas import schema_of_tables
@@ -84,7 +84,7 @@ def _of_command(job: Job, name: str, words: Sequence[str]) -> dict[str, Any]:
     return schema_of_tables(name, commands()[name], make(job, parser, words))
 
 
-def _triage(job: Job, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
+def _triage(job: OpenJob, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
     from nsystui.base.selection import Selection
     from nsystui.questions.compare.side import Side
     from nsystui.questions.triage.baseline import against, against_table
@@ -97,7 +97,7 @@ def _triage(job: Job, parser: argparse.ArgumentParser, words: Sequence[str]) -> 
     return [Titled("triage", "", against_table(against(side, side)))]
 
 
-def _info(job: Job, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
+def _info(job: OpenJob, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
     from nsystui.commands.info import TABLES, table_of
 
     group = parser.add_mutually_exclusive_group()
@@ -106,28 +106,28 @@ def _info(job: Job, parser: argparse.ArgumentParser, words: Sequence[str]) -> li
     return [Titled("info", "", table_of(job, parser.parse_args(words).show))]
 
 
-def _ncu(job: Job, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
+def _ncu(job: OpenJob, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
     from nsystui.questions.trace.ncu import ncu_table
 
     parser.parse_args(words)
     return [Titled("ncu", "", ncu_table(job, ()))]
 
 
-def _diff(job: Job, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
+def _diff(job: OpenJob, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
     from nsystui.base.selection import Selection
-    from nsystui.questions.compare import TABLES, Options
+    from nsystui.questions.compare import TABLES, ComparisonOptions
     from nsystui.questions.compare.side import Side
 
     parser.add_argument("--tables", metavar="LIST")
     names = chosen_tables(parser.parse_args(words).tables, tuple(TABLES), tuple(TABLES))
     side = Side(job, Selection(), "")
-    return [Titled(name, "", TABLES[name].make(side, side, Options())) for name in names]
+    return [Titled(name, "", TABLES[name].make(side, side, ComparisonOptions())) for name in names]
 
 
-def _nccl_log(_: Job, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
-    from nsystui.questions.nccl_log.summary import Summary
+def _nccl_log(_: OpenJob, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
+    from nsystui.questions.nccl_log.summary import LogSummary
     from nsystui.questions.nccl_log.tables import TABLES
 
     parser.add_argument("--tables", metavar="LIST")
     names = chosen_tables(parser.parse_args(words).tables, tuple(TABLES), tuple(TABLES))
-    return [Titled(name, "", TABLES[name].make(Summary())) for name in names]
+    return [Titled(name, "", TABLES[name].make(LogSummary())) for name in names]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.answers.remembered import Remembered
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.queries.question import Question
 
 DESCRIPTION = """Reports of `nsys stats` by their names. With --format csv the output is that of
@@ -118,7 +118,7 @@ def _deliver(arguments: argparse.Namespace, tables: Iterator[Titled], is_alone: 
         shared.complain(f"the usual reports: {shared.no_rows(arguments)}")
 
 
-def _filtered(arguments: argparse.Namespace, job: Job) -> Selection:
+def _filtered(arguments: argparse.Namespace, job: OpenJob) -> Selection:
     """The selection of the flags; ``--filter-time`` and ``--filter-nvtx`` narrow it further."""
     from dataclasses import replace
 
@@ -140,7 +140,7 @@ def _filtered(arguments: argparse.Namespace, job: Job) -> Selection:
 
 
 def _selections(
-    arguments: argparse.Namespace, job: Job, selection: Selection
+    arguments: argparse.Namespace, job: OpenJob, selection: Selection
 ) -> Iterator[tuple[int | None, Selection]]:
     """The rank (``None``: all together) and what is selected for it."""
     if not arguments.by_rank:
@@ -153,7 +153,7 @@ def _selections(
 
 def _tables(
     arguments: argparse.Namespace,
-    job: Job,
+    job: OpenJob,
     wanted: Sequence[tuple[str, Question, Any]],
     selections: Sequence[tuple[int | None, Selection]],
     memory: Remembered | None,

@@ -13,7 +13,7 @@ from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.triage.rules import Thresholds
 
 DESCRIPTION = """What is wrong with a job, worst first: what it costs, how to fix it, and where to look.
@@ -146,7 +146,7 @@ class _Log:
         shared.complain(f"wrote the triage to {self.output}")
 
 
-def _exports(job: Job) -> list[Path]:
+def _exports(job: OpenJob) -> list[Path]:
     return [report.path for report in job.session.reports]
 
 

@@ -6,7 +6,7 @@ A `TrainingJob` writes whole reports; `ExportWriter`, in `exports.writing`, sing
 from __future__ import annotations
 
 from nsystui.exports.writing.schema import SCHEMAS
-from nsystui.exports.writing.target import H100, GpuModel, Process, Session, Thread
+from nsystui.exports.writing.target import H100, CaptureSession, GpuModel, Process, Thread
 from nsystui.exports.writing.writer import ExportWriter, NvtxPayload
 
 from .nccl import NcclPayloads
@@ -21,7 +21,7 @@ __all__ = [
     "NcclPayloads",
     "NvtxPayload",
     "Process",
-    "Session",
+    "CaptureSession",
     "Thread",
     "TrainingJob",
 ]

@@ -394,7 +394,7 @@ Program = Generator[Arrival, int, None]
 """The program of a rank: at each collective it yields its arrival, and is sent the true time at which that ends."""
 
 
-class NcclCall(NamedTuple):
+class DemoNcclCall(NamedTuple):
     """One NCCL API call and what its payload tells."""
 
     function: str
@@ -626,7 +626,7 @@ class RankTimeline:
             yield
 
     def collective(
-        self, operation: str, label: str, communicator: Communicator, calls: Sequence[NcclCall], moved: float
+        self, operation: str, label: str, communicator: Communicator, calls: Sequence[DemoNcclCall], moved: float
     ) -> Program:
         """One grouped NCCL operation as PyTorch issues it: the kernel is launched by ncclGroupEnd.
 

@@ -42,12 +42,12 @@ from nsystui.demo.timeline import (
     SAMPLING_PERIOD,
     Arrival,
     Communicator,
-    NcclCall,
+    DemoNcclCall,
     Program,
     RankTimeline,
 )
 from nsystui.exports.writing.host import UNINTERRUPTIBLE
-from nsystui.exports.writing.target import DEFAULT_STREAM, Session, Thread
+from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession, Thread
 from nsystui.exports.writing.writer import PINNED, START_END, WARNING, ExportWriter
 
 PLANTED_SECRET: Final = "demo-secret"
@@ -172,10 +172,10 @@ class OpenRank:
         timeline.export.flush(until=now - 2 * max(watcher.period for watcher in self.watchers))
 
 
-def rank_session(layout: JobLayout, rank: int, *, include_json: bool, include_blobs: bool) -> Session:
+def rank_session(layout: JobLayout, rank: int, *, include_json: bool, include_blobs: bool) -> CaptureSession:
     """The session of one rank's report: sessions start up to 29 ms apart."""
     started = JOB_START + 1_000_000 * ((7 + 13 * rank) % 29)
-    return Session(
+    return CaptureSession(
         hostname=layout.hostname(rank),
         utc_epoch_ns=started + layout.clock_ahead(rank),
         command=("python", "train.py", "--model", "demo-1b", "--global-batch", "512"),
@@ -569,14 +569,14 @@ def _init_communicator(rank: RankTimeline, communicator: Communicator) -> Progra
 def _exchange(rank: RankTimeline, communicator: Communicator) -> Program:
     position, count = communicator.members.index(rank.rank), len(communicator.members)
     calls = [
-        NcclCall("ncclSend", {MESSAGE_SIZE: BOUNDARY, PEER: (position + 1) % count}),
-        NcclCall("ncclRecv", {MESSAGE_SIZE: BOUNDARY, PEER: (position - 1) % count}),
+        DemoNcclCall("ncclSend", {MESSAGE_SIZE: BOUNDARY, PEER: (position + 1) % count}),
+        DemoNcclCall("ncclRecv", {MESSAGE_SIZE: BOUNDARY, PEER: (position - 1) % count}),
     ]
     yield from rank.collective("SendRecv", "coalesced", communicator, calls, moved=BOUNDARY)
 
 
 def _all_reduce(rank: RankTimeline, communicator: Communicator, size: int) -> Program:
-    calls = [NcclCall("ncclAllReduce", {MESSAGE_SIZE: size, REDUCTION: REDUCTIONS["Sum"]})]
+    calls = [DemoNcclCall("ncclAllReduce", {MESSAGE_SIZE: size, REDUCTION: REDUCTIONS["Sum"]})]
     count = len(communicator.members)
     moved = 2 * size * (count - 1) / count
     yield from rank.collective("AllReduce", "all_reduce", communicator, calls, moved)
@@ -589,13 +589,13 @@ def embedding_shard(ranks: int) -> int:
 
 def _reduce_scatter(rank: RankTimeline, communicator: Communicator) -> Program:
     shard = embedding_shard(len(communicator.members))
-    calls = [NcclCall("ncclReduceScatter", {MESSAGE_SIZE: shard, REDUCTION: REDUCTIONS["Sum"]})]
+    calls = [DemoNcclCall("ncclReduceScatter", {MESSAGE_SIZE: shard, REDUCTION: REDUCTIONS["Sum"]})]
     moved = shard * (len(communicator.members) - 1)
     yield from rank.collective("ReduceScatter", "_reduce_scatter_base", communicator, calls, moved)
 
 
 def _all_gather(rank: RankTimeline, communicator: Communicator) -> Program:
     shard = embedding_shard(len(communicator.members))
-    calls = [NcclCall("ncclAllGather", {MESSAGE_SIZE: shard})]
+    calls = [DemoNcclCall("ncclAllGather", {MESSAGE_SIZE: shard})]
     moved = shard * (len(communicator.members) - 1)
     yield from rank.collective("AllGather", "_all_gather_base", communicator, calls, moved)

@@ -31,7 +31,7 @@ NO_PROCESS = 0
 """The process of GPU work whose process is not known: no program has this globalPid."""
 
 
-class Kind(Enum):
+class ColumnKind(Enum):
     """The type of a column."""
 
     INT = "BIGINT"
@@ -44,7 +44,7 @@ class Field:
     """One column of a canonical table; ``None`` in it means that the export does not say."""
 
     name: str
-    kind: Kind = Kind.INT
+    kind: ColumnKind = ColumnKind.INT
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class CanonicalTable:
 
 def _table(name: str, what: str, record: str, fields: str) -> CanonicalTable:
     """Reads ``fields`` as names separated by blanks; ``:t`` marks text and ``:f`` floats, the rest are integers."""
-    kinds = {"t": Kind.TEXT, "f": Kind.FLOAT, "": Kind.INT}
+    kinds = {"t": ColumnKind.TEXT, "f": ColumnKind.FLOAT, "": ColumnKind.INT}
     parsed = []
     for word in fields.split():
         field, _, mark = word.partition(":")

@@ -17,19 +17,19 @@ from nsystui.base.selection import Task
 from nsystui.base.version import __version__
 from nsystui.output.formats import to_json
 from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.trace.layout import NCCL_DOMAIN, Lanes
+from nsystui.questions.trace.layout import NCCL_DOMAIN, StreamLanes
 from nsystui.questions.trace.trace import Trace
 
 Progress = Callable[[int], object]
 
 
-class Sink(Protocol):
+class ByteSink(Protocol):
     """The target of the bytes."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
-def write_chrome_trace(trace: Trace, stream: Sink, progress: Progress = lambda rows: None) -> int:
+def write_chrome_trace(trace: Trace, stream: ByteSink, progress: Progress = lambda rows: None) -> int:
     """Writes the trace and returns how many events, marks and samples of the export are in it.
 
     ``progress`` gets the number written so far, and may stop the writing by raising. Memory does not grow with the
@@ -107,7 +107,7 @@ class _Writer:
             yield self._host_lines(rows, enclosing)
         for rows in trace.marks():
             yield len(rows), [self._mark(row) for row in rows]
-        lanes = Lanes()
+        lanes = StreamLanes()
         for rows in trace.gpu_slices():
             yield self._gpu_lines(rows, lanes)
         for rows in trace.samples():
@@ -149,7 +149,7 @@ class _Writer:
         track = self._host_tracks[key] = tid, f'"cat":"{category}","pid":{self._pids[task]},"tid":{tid}'
         return track
 
-    def _gpu_lines(self, rows: Sequence[tuple[Any, ...]], lanes: Lanes) -> Lines:
+    def _gpu_lines(self, rows: Sequence[tuple[Any, ...]], lanes: StreamLanes) -> Lines:
         """Work of streams, each with the arrow from its call."""
         lines: list[str] = []
         for row in rows:

@@ -340,12 +340,12 @@ def save_trace(
         from nsystui.output.chrome_trace import write_chrome_trace
 
         return save_stream(path, overwrite, lambda stream: write_chrome_trace(trace, stream, progress))
-    from nsystui.output.paraver import Rows, view_texts, write_records
+    from nsystui.output.paraver import ParaverRows, view_texts, write_records
     from nsystui.output.paraver_types import EventTypes
 
     if not trace.layout.processes:
         raise MissingDataError("a Paraver trace needs calls, ranges or GPU work, and the selection has none")
-    rows, types = Rows(trace), EventTypes.of(trace)
+    rows, types = ParaverRows(trace), EventTypes.of(trace)
     written = save_stream(path, overwrite, lambda stream: write_records(trace, rows, types, stream, progress))
     save_text(types.pcf(), files[1], overwrite)
     save_text(rows.row_file(), files[2], overwrite)

@@ -19,7 +19,7 @@ from nsystui.base.text import safe_text
 from nsystui.base.units import Wording, format_value
 from nsystui.output.formats import fitting
 from nsystui.output.svg import FONT, INK, PAPER, style, svg
-from nsystui.questions.report.report import JobReport, Section, Table, Told
+from nsystui.questions.report.report import JobPage, ReportTable, Section, Told
 
 _CELLS = 132
 """The characters of a line of a table: columns that matter less leave, as on a screen."""
@@ -54,7 +54,7 @@ addEventListener('afterprint', () => { for (const one of closed) one.open = fals
 _POLICY = ("default-src 'none'", "img-src data:", "style-src 'unsafe-inline'", "base-uri 'none'", "form-action 'none'")
 
 
-def page(report: JobReport) -> str:
+def page(report: JobPage) -> str:
     """The page."""
     sections = [("findings", "Findings"), *((one.key, one.title) for one in report.sections)]
     links = "".join(f'<li><a href="#{key}">{_text(title)}</a></li>' for key, title in sections)
@@ -110,7 +110,7 @@ def _sentence(text: str) -> str:
     )
 
 
-def _head(report: JobReport) -> Iterator[str]:
+def _head(report: JobPage) -> Iterator[str]:
     first, *others = report.verdict or ("",)
     yield f"<header><h1>{_text(report.title)}</h1>"
     yield f'<ul class="facts">{"".join(f"<li>{_text(fact)}</li>" for fact in report.facts)}</ul>'
@@ -122,7 +122,7 @@ def _head(report: JobReport) -> Iterator[str]:
     yield "</header>"
 
 
-def _findings(report: JobReport) -> Iterator[str]:
+def _findings(report: JobPage) -> Iterator[str]:
     yield f'<section id="findings"><h2>Findings <small>{_text(report.headline)}</small></h2>'
     for one in report.findings:
         yield from _finding(one)
@@ -212,7 +212,7 @@ def _scrolled(title: str) -> str:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _table(table: Table, has_title: bool = True) -> Iterator[str]:
+def _table(table: ReportTable, has_title: bool = True) -> Iterator[str]:
     answer = table.answer
     values: Sequence[Sequence[Value]] = list(zip(*answer.rows, strict=True)) or [()] * len(answer.columns)
     known = tuple(column for column, held in zip(answer.columns, values, strict=True) if set(held) != {None})

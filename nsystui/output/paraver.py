@@ -26,10 +26,10 @@ from typing import Any
 
 from nsystui.base.selection import Task
 from nsystui.base.text import safe_text
-from nsystui.output.chrome_trace import Progress, Sink
+from nsystui.output.chrome_trace import ByteSink, Progress
 from nsystui.output.paraver_types import COPIES, DETAILS, LAUNCHES, NCCL_TYPES, STATES, EventTypes
 from nsystui.questions.events.kinds import GPU_KINDS, EventKind
-from nsystui.questions.trace.layout import Lanes
+from nsystui.questions.trace.layout import StreamLanes
 from nsystui.questions.trace.trace import TIMED_FIELDS, Trace
 
 STATE_OF = {
@@ -50,7 +50,7 @@ GpuRow = tuple[int, int]
 """The metrics of a GPU: its report, and the machine's number of it, -1 where that is not known."""
 
 
-class Rows:
+class ParaverRows:
     """The rows with their numbers, all from 1: CPUs node by node, threads task by task."""
 
     def __init__(self, trace: Trace) -> None:
@@ -132,7 +132,7 @@ def _short(process: Any) -> str:
 
 
 def write_records(
-    trace: Trace, rows: Rows, types: EventTypes, stream: Sink, progress: Progress = lambda rows: None
+    trace: Trace, rows: ParaverRows, types: EventTypes, stream: ByteSink, progress: Progress = lambda rows: None
 ) -> int:
     """Writes the ``.prv`` and returns how many events of the export are in it; memory does not grow with them.
 
@@ -160,11 +160,11 @@ _FROM_ONE = frozenset({"event_kind"})
 class _Body:
     """The records in the order of time: an end waits until nothing can begin before it."""
 
-    def __init__(self, trace: Trace, rows: Rows, types: EventTypes) -> None:
+    def __init__(self, trace: Trace, rows: ParaverRows, types: EventTypes) -> None:
         self._origin = trace.span.start
         self._prefixes, self._types = rows.prefixes, types
         self._crossing = trace.layout.crossing
-        self._lanes = Lanes()
+        self._lanes = StreamLanes()
         self._ends: list[tuple[int, int, str, Pairs]] = []
         self._numbers = count()
         self._open: dict[tuple[str, int], list[Pairs]] = {}
@@ -186,7 +186,7 @@ class _Body:
         """The records after that."""
         yield from self._ended(None)
 
-    def _sampled(self, trace: Trace, rows: Rows) -> Iterator[tuple[int, str]]:
+    def _sampled(self, trace: Trace, rows: ParaverRows) -> Iterator[tuple[int, str]]:
         """The samples of GPU metrics with their times: one record for all that a GPU has at a time."""
         batches = chain.from_iterable(trace.samples_by_time())
         for (time, report, gpu), samples in groupby(batches, itemgetter(0, 1, 2)):

@@ -17,7 +17,7 @@ from nsystui.output.findings import plain
 from nsystui.output.formats import markdown_text, write
 from nsystui.output.html import page
 from nsystui.output.svg import svg
-from nsystui.questions.report.report import JobReport, Section, Table, Told
+from nsystui.questions.report.report import JobPage, ReportTable, Section, Told
 
 ENDINGS = (".html", ".htm", ".md")
 
@@ -32,7 +32,7 @@ def check_target(path: str, overwrite: bool) -> None:
             refuse_existing(_folder(Path(path).expanduser()))
 
 
-def save_report(report: JobReport, path: str, overwrite: bool = False) -> tuple[Path, ...]:
+def save_report(report: JobPage, path: str, overwrite: bool = False) -> tuple[Path, ...]:
     """Saves the report and returns its files, that of its name first.
 
     The drawings of Markdown come first, so that what has the name is whole. Raises what `files.save` raises.
@@ -72,7 +72,7 @@ def _folder(target: Path) -> Path:
     return target.with_name(f"{target.stem}.files")
 
 
-def _drawings(report: JobReport) -> Iterator[tuple[str, Drawing]]:
+def _drawings(report: JobPage) -> Iterator[tuple[str, Drawing]]:
     """Every drawing by the name of its file."""
     if report.budget is not None:
         yield "summary.svg", report.budget
@@ -85,7 +85,7 @@ def _file_of(section: Section, number: int) -> str:
     return f"{section.key}{f'-{number + 1}' if number else ''}.svg"
 
 
-def markdown(report: JobReport, folder: str) -> str:
+def markdown(report: JobPage, folder: str) -> str:
     """The report as Markdown, with links to its drawings in ``folder``; tables have plain values (ns, bytes)."""
     first, *others = report.verdict or ("",)
     parts = [f"# {markdown_text(report.title)}\n", f"{' · '.join(map(plain, report.facts))}\n", f"**{plain(first)}**\n"]
@@ -134,7 +134,7 @@ def _finding(one: Told) -> Iterator[str]:
         yield from _table(one.evidence, has_title=False)
 
 
-def _table(table: Table, has_title: bool = True) -> Iterator[str]:
+def _table(table: ReportTable, has_title: bool = True) -> Iterator[str]:
     if has_title:
         yield f"### {markdown_text(table.title)}\n"
     text = io.StringIO()

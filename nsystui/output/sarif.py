@@ -9,7 +9,7 @@ from typing import Any
 
 from nsystui.base.text import safe_text
 from nsystui.base.version import __version__
-from nsystui.questions.triage.baseline import Against, Kind
+from nsystui.questions.triage.baseline import Against, ChangeKind
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.run import Triage
 
@@ -17,11 +17,11 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 # SARIF knows no finding that is there and cheaper: it is there, and changed.
 _STATES = {
-    Kind.NEW: "new",
-    Kind.WORSE: "updated",
-    Kind.BETTER: "updated",
-    Kind.SAME: "unchanged",
-    Kind.GONE: "absent",
+    ChangeKind.NEW: "new",
+    ChangeKind.WORSE: "updated",
+    ChangeKind.BETTER: "updated",
+    ChangeKind.SAME: "unchanged",
+    ChangeKind.GONE: "absent",
 }
 
 

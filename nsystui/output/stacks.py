@@ -18,7 +18,7 @@ from nsystui.base.kernel_names import function_name
 from nsystui.base.version import __version__
 from nsystui.output.files import save_stream
 from nsystui.output.formats import to_json
-from nsystui.questions.host.functions import NO_FUNCTION, Samples
+from nsystui.questions.host.functions import NO_FUNCTION, CpuSamples
 from nsystui.questions.host.naming import HostThread
 from nsystui.questions.host.stacks import Function
 
@@ -37,7 +37,7 @@ def check_stacks_ending(path: str) -> None:
 
 
 def save_stacks(
-    samples: Samples, threads: Sequence[HostThread], path: str, overwrite: bool = False, full_names: bool = False
+    samples: CpuSamples, threads: Sequence[HostThread], path: str, overwrite: bool = False, full_names: bool = False
 ) -> int:
     """Writes the stacks of the samples of ``threads``; returns how many samples. Raises what `save_stream` raises."""
     check_stacks_ending(path)
@@ -53,7 +53,7 @@ def save_stacks(
     return save_stream(path, overwrite, fill)
 
 
-def refuse_no_samples(samples: Samples) -> None:
+def refuse_no_samples(samples: CpuSamples) -> None:
     """Raises ``MissingDataError`` where there is nothing to write."""
     if not len(samples):
         raise MissingDataError(
@@ -62,7 +62,9 @@ def refuse_no_samples(samples: Samples) -> None:
         )
 
 
-def write_collapsed(samples: Samples, threads: Sequence[HostThread], stream: BinaryIO, full_names: bool = False) -> int:
+def write_collapsed(
+    samples: CpuSamples, threads: Sequence[HostThread], stream: BinaryIO, full_names: bool = False
+) -> int:
     """Writes the stacks of each thread, and returns how many samples they are."""
     written = 0
     for one in threads:
@@ -80,7 +82,7 @@ def write_collapsed(samples: Samples, threads: Sequence[HostThread], stream: Bin
 
 
 def write_speedscope(
-    samples: Samples, threads: Sequence[HostThread], stream: BinaryIO, title: str, full_names: bool = False
+    samples: CpuSamples, threads: Sequence[HostThread], stream: BinaryIO, title: str, full_names: bool = False
 ) -> int:
     """Writes a profile for each thread, and returns how many samples they are."""
     numbers: dict[tuple[str, str], int] = {}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import accumulate, groupby
 
-from nsystui.base.drawing import COLOURS, Bars, Curves, Drawing, Lane, Lanes, Part
+from nsystui.base.drawing import COLOURS, Bars, Curves, Drawing, DrawnLane, DrawnLanes, Part
 from nsystui.base.text import safe_text, shorten, width_of
 from nsystui.base.units import format_value
 
@@ -33,7 +33,7 @@ def svg(drawing: Drawing, *, alone: bool = True) -> str:
     top = 26 if alone else 0
     if isinstance(drawing, Bars):
         body, height = _bars(drawing, top)
-    elif isinstance(drawing, Lanes):
+    elif isinstance(drawing, DrawnLanes):
         body, height = _lanes(drawing, top)
     else:
         body, height = _curves(drawing, top)
@@ -166,7 +166,7 @@ _SIZES = ((8, (34, 6)), (26, (22, 4)), (70, (11, 3)), (math.inf, (5, 1)))
 """Up to how many lanes they are how thick, and how far apart."""
 
 
-def _lanes(drawing: Lanes, top: int) -> tuple[list[str], int]:
+def _lanes(drawing: DrawnLanes, top: int) -> tuple[list[str], int]:
     room = _Room((lane.label for lane in drawing.lanes), (lane.words for lane in drawing.lanes))
     body, used = _legend(drawing.parts, room.left, top)
     count = len(drawing.lanes)
@@ -197,7 +197,7 @@ def _lanes(drawing: Lanes, top: int) -> tuple[list[str], int]:
     return body, end + 24
 
 
-def _lane(lane: Lane, parts: Sequence[Part], room: _Room, y: int, thick: int) -> Iterator[str]:
+def _lane(lane: DrawnLane, parts: Sequence[Part], room: _Room, y: int, thick: int) -> Iterator[str]:
     """Each part reaches from the top of the one below to its own."""
     sums = list(zip(*(accumulate(column) for column in zip(*lane.values, strict=True)), strict=True))
     count = len(lane.values[0]) if lane.values else 1

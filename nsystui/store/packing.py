@@ -34,8 +34,8 @@ from nsystui.store.reader import (
     Chunk,
     Chunks,
     Lookups,
-    Part,
     Reader,
+    TableChunk,
     make_table,
     read_errors,
 )
@@ -453,7 +453,7 @@ class ChunkPacker:
     def write_rows(self, table: CanonicalTable, rows: Sequence[tuple[Any, ...]]) -> None:
         """Writes rows that Python made."""
         make_table(self.connection, table, rows, "made")
-        self._write(Part(table, "SELECT * FROM made"), 0)
+        self._write(TableChunk(table, "SELECT * FROM made"), 0)
 
     def _reader(self, chunk: Chunk) -> Reader:
         table = chunk.source.table
@@ -462,7 +462,7 @@ class ChunkPacker:
             self._readers[table] = Reader(self.connection, lookups, chunk.source, ALL_FIELDS, left_out, self._payload)
         return self._readers[table]
 
-    def _write(self, part: Part, position: int) -> None:
+    def _write(self, part: TableChunk, position: int) -> None:
         """Hands rows to the sink, whose columns have the names and the canonical types of their table."""
         if rows := self._sink.write(part.table, self.connection, part.select, position):
             self.packed.count(part.table, rows, part.first, part.last)

@@ -58,7 +58,7 @@ class PackFiles:
         with self._lock:
             self._file(table, position, found).add(found, position)
 
-    def _file(self, table: str, position: int, part: Part) -> JoinedFile:
+    def _file(self, table: str, position: int, part: RowGroups) -> JoinedFile:
         """The file for the rows: columns in which nothing is missing in a chunk have another type in Parquet."""
         key = (table, position // ROWS_PER_FILE, part.columns)
         if key not in self._joined:
@@ -90,7 +90,7 @@ _META, _CHUNK_OFFSETS = 3, frozenset({2, 4, 6})
 _PAGE_OFFSETS = frozenset({9, 10, 11, 14})
 
 
-class Part(NamedTuple):
+class RowGroups(NamedTuple):
     """The bytes of a file's row groups, what its footer says of them, and its columns: only alike can be joined."""
 
     groups: memoryview
@@ -98,7 +98,7 @@ class Part(NamedTuple):
     columns: bytes
 
 
-def read_part(path: Path) -> Part:
+def read_part(path: Path) -> RowGroups:
     """Reads a small Parquet file.
 
     Raises OSError, and ValueError where it is none, or its footer is in a form that is not known.
@@ -115,7 +115,7 @@ def read_part(path: Path) -> Part:
         raise ValueError(f"{path}: not Parquet in a form that is known") from error
     if not is_whole:
         raise ValueError(f"{path}: not a whole Parquet file")
-    return Part(memoryview(data)[len(_MAGIC) : end], footer, columns)
+    return RowGroups(memoryview(data)[len(_MAGIC) : end], footer, columns)
 
 
 class _Group(NamedTuple):
@@ -134,7 +134,7 @@ class JoinedFile:
     _groups: list[_Group] = field(default_factory=list)
     _footer: Struct = field(default_factory=list)
 
-    def add(self, part: Part, position: int) -> None:
+    def add(self, part: RowGroups, position: int) -> None:
         """Appends the row groups of ``part``; the footer has them in the order of ``position``.
 
         Raises OSError; the file is of no use then.

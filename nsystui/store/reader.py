@@ -118,7 +118,7 @@ _NO_ROW = 1 << 62
 _NO_PAYLOAD = PayloadSchemas({})
 
 
-class Part(NamedTuple):
+class TableChunk(NamedTuple):
     """The rows of a canonical table in a chunk: ``select`` is DuckDB's SQL, and only good until the next part.
 
     ``first`` and ``last`` are the first start and the last end of events that stretch a session, ns, as far as they
@@ -241,14 +241,14 @@ class Reader:
             ((found,),) = self.connection.execute("SELECT row_id FROM following").fetchall()
         return _NO_ROW if found is None else int(found)
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[TableChunk]:
         """The rows of the chunk that was read, by canonical table; of a table without rows there is none."""
         with read_errors(self._lookups.path, self.source.table):
             chosen = self._with_rows()
         for name, (transform, rows, first, last) in chosen.items():
             # The chunk is a table of DuckDB's, whose own row numbers are in the order of the export's.
             tie = "" if self._is_sorted(transform, rows) else "rowid"
-            yield Part(canonical.BY_NAME[name], transform.select(tie), first, last)
+            yield TableChunk(canonical.BY_NAME[name], transform.select(tie), first, last)
         if self.source.decoded:
             yield from self._calls()
 
@@ -330,7 +330,7 @@ class Reader:
         ((breaks,),) = self.connection.execute(query).fetchall()
         return bool(breaks == 1)
 
-    def _calls(self) -> Iterator[Part]:
+    def _calls(self) -> Iterator[TableChunk]:
         """NCCL API calls, decoded by Python only where a payload or an instrumented name is there to decode."""
         table = canonical.NCCL_CALLS
         with read_errors(self._lookups.path, self.source.table):
@@ -341,11 +341,11 @@ class Reader:
         chosen = [item for item in table.fields if item.name in self._fields[table.name]]
         if len(decoded) < calls:
             casts = ", ".join(f'CAST("{item.name}" AS {item.kind.value}) AS "{item.name}"' for item in chosen)
-            yield Part(table, f"SELECT {casts} FROM ({_WITHOUT_PAYLOAD})")
+            yield TableChunk(table, f"SELECT {casts} FROM ({_WITHOUT_PAYLOAD})")
         if decoded:
             make_table(self.connection, table, decoded, "decoded")
             names = ", ".join(f'"{item.name}"' for item in chosen)
-            yield Part(table, f"SELECT {names} FROM decoded")
+            yield TableChunk(table, f"SELECT {names} FROM decoded")
 
 
 def _counted(table: CanonicalTable, made: Transform) -> str:

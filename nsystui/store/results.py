@@ -39,7 +39,7 @@ T = TypeVar("T")
 _LENGTH_BYTES = 4
 
 
-class Key(NamedTuple):
+class ResultKey(NamedTuple):
     """The key of a result. ``reports`` identify the reports and their state; in files ``question`` is a text."""
 
     reports: tuple[str, ...]
@@ -101,25 +101,25 @@ class Memory:
 
     def __init__(self, most: int = sys.maxsize) -> None:
         self._most = most
-        self._results: OrderedDict[Key, Any] = OrderedDict()
+        self._results: OrderedDict[ResultKey, Any] = OrderedDict()
         self._turns: dict[Hashable, threading.RLock] = {}
         self._lock = threading.Lock()
 
-    def load(self, key: Key) -> Any | None:
+    def load(self, key: ResultKey) -> Any | None:
         """The result; ``None`` where it is not in memory."""
         with self._lock:
             if key in self._results:
                 self._results.move_to_end(key)
             return self._results.get(key)
 
-    def save(self, key: Key, value: Any) -> None:
+    def save(self, key: ResultKey, value: Any) -> None:
         with self._lock:
             self._results[key] = value
             self._results.move_to_end(key)
             while len(self._results) > self._most:
                 self._results.popitem(last=False)
 
-    def once(self, key: Key, make: Callable[[], T]) -> T:
+    def once(self, key: ResultKey, make: Callable[[], T]) -> T:
         """The result, which ``make`` computes where it is not in memory.
 
         Questions whose first part is the same wait for each other: side by side they would take twice the memory.
@@ -170,7 +170,7 @@ class Results:
         Without a ``version`` it is as old as the identities of the reports. A result of which ``read`` raises an error
         was not written by this program: it is removed.
         """
-        key = Key(self.reports, question, version)
+        key = ResultKey(self.reports, question, version)
         found = self.memory.load(key) if self.memory is not None else None
         if found is not None:
             return read(found)
@@ -190,7 +190,7 @@ class Results:
 
         Never raises for the cache: where it is full, read-only or gone, nothing is saved there. Whether it is saved.
         """
-        key = Key(self.reports, question, version)
+        key = ResultKey(self.reports, question, version)
         if self.memory is not None:
             self.memory.save(key, value)
         if self.directory is None:
@@ -212,13 +212,13 @@ class Results:
             return
         for file in sorted(self.directory.glob(_file_name("*", ""))):
             _, question, *version = file.stem.split("=")
-            content = seals.read(file, Key(self.reports, question, *version).text)
+            content = seals.read(file, ResultKey(self.reports, question, *version).text)
             if content is not None:
-                key = Key(other.reports, question, *version)
+                key = ResultKey(other.reports, question, *version)
                 seals.write(other.directory / file.name, key.text, [content], other.directory)
             file.unlink(missing_ok=True)
 
-    def _read(self, key: Key) -> Any | None:
+    def _read(self, key: ResultKey) -> Any | None:
         if self.directory is None:
             return None
         file = self._file(self.directory, key)
@@ -229,7 +229,7 @@ class Results:
             os.utime(self.directory if self.caps is None else file)
         return _decoded(content)
 
-    def _file(self, directory: Path, key: Key) -> Path:
+    def _file(self, directory: Path, key: ResultKey) -> Path:
         if self.caps is None:
             return directory / _file_name(str(key.question), key.version)
         return directory / f"{hashlib.sha256(key.text.encode()).hexdigest()[:32]}.bin"

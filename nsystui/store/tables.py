@@ -11,12 +11,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.exports import canonical
-from nsystui.exports.canonical import CanonicalTable, Kind
+from nsystui.exports.canonical import CanonicalTable, ColumnKind
 
-_TYPES: dict[Kind, type[sa.types.TypeEngine[Any]]] = {
-    Kind.INT: sa.BigInteger,
-    Kind.FLOAT: sa.Double,
-    Kind.TEXT: sa.Text,
+_TYPES: dict[ColumnKind, type[sa.types.TypeEngine[Any]]] = {
+    ColumnKind.INT: sa.BigInteger,
+    ColumnKind.FLOAT: sa.Double,
+    ColumnKind.TEXT: sa.Text,
 }
 METADATA = sa.MetaData()
 

@@ -20,10 +20,10 @@ from textual.screen import Screen
 
 from nsystui.base.selection import Selection
 from nsystui.base.text import safe_text
-from nsystui.questions.job.opening import Source
+from nsystui.questions.job.opening import JobSource
 from nsystui.questions.queries.question import SCREENS
 from nsystui.ui.ascii import draw_in_ascii
-from nsystui.ui.history import History, Place
+from nsystui.ui.history import History, HistoryStep
 from nsystui.ui.loading import (
     Advanced,
     Computing,
@@ -45,9 +45,9 @@ from nsystui.ui.widgets.lines import progress_bar
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.questions.collectives.alignment import ClockMode
-    from nsystui.questions.compare import Options
+    from nsystui.questions.compare import ComparisonOptions
     from nsystui.questions.compare.side import Side
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.triage.run import Triage
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
@@ -94,7 +94,7 @@ class NsystuiApp(App[int]):
     Screen { layers: base prompt; }
     """
 
-    def __init__(self, source: Source, look: Look = Look()) -> None:
+    def __init__(self, source: JobSource, look: Look = Look()) -> None:
         super().__init__(ansi_color=True if look.no_color else None)
         self.animation_level = "none"
         self._colours = "ansi" if look.no_color or look.few_colors else "textual"
@@ -104,7 +104,7 @@ class NsystuiApp(App[int]):
         if look.ascii_only:
             draw_in_ascii(self)
         self.source = source
-        self.job: Job | None = None
+        self.job: OpenJob | None = None
         self.selection = Selection()
         self.files: dict[Path, FileState] = {}
         self.sample: Answer | None = None
@@ -162,7 +162,7 @@ class NsystuiApp(App[int]):
             self.call_from_thread(self._leave, str(error))
 
     @work(thread=True, group="loading", exit_on_error=False)
-    def _load_rest(self, loading: Loading, job: Job, rest: list[tuple[int, Path]]) -> None:
+    def _load_rest(self, loading: Loading, job: OpenJob, rest: list[tuple[int, Path]]) -> None:
         loading.go_on(job, rest)
 
     @work(thread=True, group="log", exit_on_error=False)
@@ -230,7 +230,7 @@ class NsystuiApp(App[int]):
     def remember(self) -> None:
         """Remembers this place: the next step begins here."""
         shown = [screen for screen in self.screen_stack if hasattr(screen, "state")]
-        place = Place(self.current_mode, self.selection, tuple((screen, screen.state()) for screen in shown))
+        place = HistoryStep(self.current_mode, self.selection, tuple((screen, screen.state()) for screen in shown))
         for screen in self._history.add(place):
             if all(screen not in stack for stack in self._screen_stacks.values()):
                 screen.remove()
@@ -321,7 +321,7 @@ class NsystuiApp(App[int]):
         return mode
 
     @work(thread=True, group="clock", exit_on_error=False, exclusive=True)
-    def _align(self, job: Job, mode: ClockMode) -> None:
+    def _align(self, job: OpenJob, mode: ClockMode) -> None:
         from nsystui.base.errors import NsystuiError
 
         try:
@@ -420,7 +420,7 @@ class NsystuiApp(App[int]):
             self._align_log(self.job)
 
     @work(thread=True, group="log", exit_on_error=False)
-    def _align_log(self, job: Job) -> None:
+    def _align_log(self, job: OpenJob) -> None:
         """Message sizes that the exports lack come from the log."""
         from nsystui.base.errors import NsystuiError
         from nsystui.questions.nccl.from_log import read_log
@@ -506,9 +506,9 @@ class DiffApp(NsystuiApp):
 
     def __init__(
         self,
-        sources: Sequence[Source],
-        sides_of: Callable[[Sequence[Job]], tuple[Side, Side]],
-        options: Options,
+        sources: Sequence[JobSource],
+        sides_of: Callable[[Sequence[OpenJob]], tuple[Side, Side]],
+        options: ComparisonOptions,
         look: Look,
     ) -> None:
         super().__init__(sources[0], look)
@@ -518,7 +518,7 @@ class DiffApp(NsystuiApp):
         self._sides_of = sides_of
         self._reading = 0
         self._shown: tuple[str, Side] | None = None
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, OpenJob] = {}
 
     def _begin(self) -> None:
         self._read(0)
@@ -539,7 +539,7 @@ class DiffApp(NsystuiApp):
         elif not isinstance(message, SampleTaken):
             self.post_message(message)
 
-    def _started(self, number: int, job: Job, paths: tuple[Path, ...]) -> None:
+    def _started(self, number: int, job: OpenJob, paths: tuple[Path, ...]) -> None:
         self._jobs[number] = job
         for path in paths:
             self._state(path).ready = False
@@ -558,7 +558,7 @@ class DiffApp(NsystuiApp):
             self._make_sides([self._jobs[place] for place in sorted(self._jobs)])
 
     @work(thread=True, group="sides", exit_on_error=False)
-    def _make_sides(self, jobs: Sequence[Job]) -> None:
+    def _make_sides(self, jobs: Sequence[OpenJob]) -> None:
         from nsystui.base.errors import NsystuiError
 
         try:

@@ -16,7 +16,7 @@ MOST_STEPS = 100
 
 
 @dataclass(frozen=True)
-class Place:
+class HistoryStep:
     """Where a user was: the mode, the selection, and the screens of the mode with what each of them showed."""
 
     mode: str
@@ -28,19 +28,19 @@ class History:
     """The places that steps were made from, newest last. The screens of each stay alive, for going back to them."""
 
     def __init__(self) -> None:
-        self._places: list[Place] = []
+        self._places: list[HistoryStep] = []
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def add(self, place: Place) -> Sequence[Screen[Any]]:
+    def add(self, place: HistoryStep) -> Sequence[Screen[Any]]:
         """Adds a place; the screens of the place that is forgotten for it, if nothing else keeps them."""
         self._places.append(place)
         if len(self._places) <= MOST_STEPS:
             return ()
         return [screen for screen, _ in self._places.pop(0).screens if not self.keeps(screen)]
 
-    def take(self) -> Place | None:
+    def take(self) -> HistoryStep | None:
         """The newest place, which is no part of the history any more."""
         return self._places.pop() if self._places else None
 

@@ -15,7 +15,7 @@ from nsystui.questions.queries.question import SCREENS
 
 
 @dataclass(frozen=True)
-class Key:
+class KeyBinding:
     """One key. ``keys`` is Textual's spelling, ``shown`` ours; an empty ``label`` keeps it out of the key line.
 
     With an empty ``help`` it is in no help either: such a key takes the place of one that means nothing there.
@@ -124,11 +124,11 @@ TOPICS = {
 }
 """The topic of the documentation that explains a place; of the others it is ``screens``."""
 
-KEYS: tuple[Key, ...] = (
+KEYS: tuple[KeyBinding, ...] = (
     # What acts in one place stands first: it is the first that a narrow key line shows.
-    Key("enter", "⏎", "", "open", "a finding's page; a rank's kernels; a kernel's launches", "overview"),
-    Key("tab", "tab", "other_table", "table", "the next table, which e then exports", "overview"),
-    Key(
+    KeyBinding("enter", "⏎", "", "open", "a finding's page; a rank's kernels; a kernel's launches", "overview"),
+    KeyBinding("tab", "tab", "other_table", "table", "the next table, which e then exports", "overview"),
+    KeyBinding(
         "d",
         "d",
         "diagnostics",
@@ -136,37 +136,45 @@ KEYS: tuple[Key, ...] = (
         "what nsys recorded of its own capture: lost events, warnings",
         "overview",
     ),
-    Key("S", "S", "leave_startup_out", "no start-up", "leave start-up out: select the steady state", "overview"),
-    Key("i", "i", "contents", "contents", "what the exports hold, and what to record for the rest", "overview"),
-    Key("exclamation_mark", "!", "check", "", "check the rules; on a huge job only when asked", "overview"),
-    Key("p", "p", "printed", "printed", "what the application printed, beside the steps", "overview"),
-    Key("F", "F", "files", "files", "every file: how much of it is read, or why it is left out", "overview"),
-    Key(
+    KeyBinding("S", "S", "leave_startup_out", "no start-up", "leave start-up out: select the steady state", "overview"),
+    KeyBinding("i", "i", "contents", "contents", "what the exports hold, and what to record for the rest", "overview"),
+    KeyBinding("exclamation_mark", "!", "check", "", "check the rules; on a huge job only when asked", "overview"),
+    KeyBinding("p", "p", "printed", "printed", "what the application printed, beside the steps", "overview"),
+    KeyBinding("F", "F", "files", "files", "every file: how much of it is read, or why it is left out", "overview"),
+    KeyBinding(
         "x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "overview"
     ),
-    Key("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "overview"),
-    Key("enter", "⏎", "show_finding", "show", "go to the screen that shows this finding, at its time", "finding"),
-    Key("right_square_bracket", "[ ]", "next_finding(1)", "next", "previous and next finding", "finding"),
-    Key("left_square_bracket", "[", "next_finding(-1)", "", "", "finding"),
-    Key("enter", "⏎", "", "open", "from the summary to a table; this name on its own screen, in A or in B", "diff"),
-    Key("x", "x", "swap", "swap", "swap A and B", "diff"),
-    Key("tab", "tab", "choose('view', 1)", "", "", "diff"),
-    Key("shift+tab", "shift+tab", "choose('view', -1)", "", "", "diff"),
-    Key("d", "d", "fold", "digits", "fold numbered NVTX names (layer 0, layer 1 …) into one row, or not", "diff"),
-    Key("slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all", "diff"),
-    Key("escape", "esc", "back", "back", "undo the last step: the filter, then the comparison", "diff"),
+    KeyBinding("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "overview"),
+    KeyBinding(
+        "enter", "⏎", "show_finding", "show", "go to the screen that shows this finding, at its time", "finding"
+    ),
+    KeyBinding("right_square_bracket", "[ ]", "next_finding(1)", "next", "previous and next finding", "finding"),
+    KeyBinding("left_square_bracket", "[", "next_finding(-1)", "", "", "finding"),
+    KeyBinding(
+        "enter", "⏎", "", "open", "from the summary to a table; this name on its own screen, in A or in B", "diff"
+    ),
+    KeyBinding("x", "x", "swap", "swap", "swap A and B", "diff"),
+    KeyBinding("tab", "tab", "choose('view', 1)", "", "", "diff"),
+    KeyBinding("shift+tab", "shift+tab", "choose('view', -1)", "", "", "diff"),
+    KeyBinding(
+        "d", "d", "fold", "digits", "fold numbered NVTX names (layer 0, layer 1 …) into one row, or not", "diff"
+    ),
+    KeyBinding("slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all", "diff"),
+    KeyBinding("escape", "esc", "back", "back", "undo the last step: the filter, then the comparison", "diff"),
     # What A and B are is what is selected here.
-    *(Key(key, key, "selection", "", "", "diff") for key in "trDT"),
-    Key("f", "f", "filter", "", "", "diff"),
-    Key("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"),
-    Key("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel, shown and copied", "kernel names"),
-    Key("enter", "⏎", "", "event", "the event", "launches"),
-    Key("u", "u", "ncu", "ncu", "the ncu command that profiles this launch, shown and copied", "launches"),
-    Key("enter", "⏎", "", "calls", "the single kernels or calls of this row; then the event", "nccl"),
-    Key("enter", "⏎", "", "event", "the event", "nccl calls"),
-    Key("c", "c", "partner", "partner", "from a call to its kernel and back", "nccl calls"),
-    Key("enter", "⏎", "", "kernels", "the single kernels of this size; then the event", "nccl sizes"),
-    Key(
+    *(KeyBinding(key, key, "selection", "", "", "diff") for key in "trDT"),
+    KeyBinding("f", "f", "filter", "", "", "diff"),
+    KeyBinding(
+        "enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"
+    ),
+    KeyBinding("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel, shown and copied", "kernel names"),
+    KeyBinding("enter", "⏎", "", "event", "the event", "launches"),
+    KeyBinding("u", "u", "ncu", "ncu", "the ncu command that profiles this launch, shown and copied", "launches"),
+    KeyBinding("enter", "⏎", "", "calls", "the single kernels or calls of this row; then the event", "nccl"),
+    KeyBinding("enter", "⏎", "", "event", "the event", "nccl calls"),
+    KeyBinding("c", "c", "partner", "partner", "from a call to its kernel and back", "nccl calls"),
+    KeyBinding("enter", "⏎", "", "kernels", "the single kernels of this size; then the event", "nccl sizes"),
+    KeyBinding(
         "d",
         "d",
         "drawing",
@@ -174,23 +182,27 @@ KEYS: tuple[Key, ...] = (
         "bandwidth by size, durations by size or of this row, or calls and bytes",
         "nccl sizes",
     ),
-    Key("enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU", "nccl log"),
-    Key("tab", "tab", "choose('by', 1)", "", "", "nccl log"),
-    Key("shift+tab", "shift+tab", "choose('by', -1)", "", "", "nccl log"),
-    Key("slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all", "nccl log"),
-    Key("escape", "esc", "back", "back", "undo the last step; stops the reading", "nccl log"),
-    Key("R", "R", "resume", "", "read the log again after a stop, or when it has grown", "nccl log"),
+    KeyBinding(
+        "enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU", "nccl log"
+    ),
+    KeyBinding("tab", "tab", "choose('by', 1)", "", "", "nccl log"),
+    KeyBinding("shift+tab", "shift+tab", "choose('by', -1)", "", "", "nccl log"),
+    KeyBinding(
+        "slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all", "nccl log"
+    ),
+    KeyBinding("escape", "esc", "back", "back", "undo the last step; stops the reading", "nccl log"),
+    KeyBinding("R", "R", "resume", "", "read the log again after a stop, or when it has grown", "nccl log"),
     # The selection is of exports: what a log says has no time, and its ranks are not theirs.
-    *(Key(key, key, "selection", "", "", "nccl log") for key in "trDT"),
-    Key("f", "f", "filter", "", "", "nccl log"),
-    *(Key(key, key, "", "", "", "nccl log alone") for key in "12345678L"),
-    Key("plus,equals_sign", "+", "zoom(1)", "zoom in", "zoom in around the cursor", "gpu"),
-    Key("minus", "-", "zoom(-1)", "out", "zoom out", "gpu"),
-    Key("left_square_bracket", "[ ]", "pan(-1)", "pan", "move the view by half of its width", "gpu"),
-    Key("right_square_bracket", "]", "pan(1)", "", "", "gpu"),
-    Key("space", "space", "", "mark", "begin and end a marked span at the cursor", "gpu"),
-    Key("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen", "gpu"),
-    Key(
+    *(KeyBinding(key, key, "selection", "", "", "nccl log") for key in "trDT"),
+    KeyBinding("f", "f", "filter", "", "", "nccl log"),
+    *(KeyBinding(key, key, "", "", "", "nccl log alone") for key in "12345678L"),
+    KeyBinding("plus,equals_sign", "+", "zoom(1)", "zoom in", "zoom in around the cursor", "gpu"),
+    KeyBinding("minus", "-", "zoom(-1)", "out", "zoom out", "gpu"),
+    KeyBinding("left_square_bracket", "[ ]", "pan(-1)", "pan", "move the view by half of its width", "gpu"),
+    KeyBinding("right_square_bracket", "]", "pan(1)", "", "", "gpu"),
+    KeyBinding("space", "space", "", "mark", "begin and end a marked span at the cursor", "gpu"),
+    KeyBinding("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen", "gpu"),
+    KeyBinding(
         "m",
         "m M",
         "choose('metrics', 1)",
@@ -198,20 +210,22 @@ KEYS: tuple[Key, ...] = (
         "next and previous choice of GPU metrics that have lanes, or the network",
         "gpu",
     ),
-    Key("M", "M", "choose('metrics', -1)", "", "", "gpu"),
-    Key("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "gpu"),
-    Key("t", "t", "take_window", "", "the same as ⏎, as in tables: select this time", "gpu"),
-    Key("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view", "gpu"),
-    Key("enter", "⏎", "", "open", "the screen that explains this factor; this rank and its GPU", "efficiency"),
-    Key("U", "U", "useful", "useful", "what counts as useful: kernels but NCCL's (pop), or all (talp)", "efficiency"),
-    Key("left,right", "← →", "", "", "move along time, as h and l do; < and > (or shift) by ten columns", "gpu"),
-    Key("right,l", "→", "expand", "", "open a range; l too", "nvtx"),
-    Key("left,h", "←", "collapse", "", "close a range, or go to the one around it; h too", "nvtx"),
-    Key("right,l", "→", "expand", "", "open a function; l too", "call tree"),
-    Key("left,h", "←", "collapse", "", "close a function, or go to the one above it; h too", "call tree"),
-    Key("enter", "⏎", "", "open", "open and close", "call tree"),
-    Key("c", "c", "callers", "callers", "who calls this function, wherever it is called", "call tree"),
-    Key(
+    KeyBinding("M", "M", "choose('metrics', -1)", "", "", "gpu"),
+    KeyBinding("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "gpu"),
+    KeyBinding("t", "t", "take_window", "", "the same as ⏎, as in tables: select this time", "gpu"),
+    KeyBinding("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view", "gpu"),
+    KeyBinding("enter", "⏎", "", "open", "the screen that explains this factor; this rank and its GPU", "efficiency"),
+    KeyBinding(
+        "U", "U", "useful", "useful", "what counts as useful: kernels but NCCL's (pop), or all (talp)", "efficiency"
+    ),
+    KeyBinding("left,right", "← →", "", "", "move along time, as h and l do; < and > (or shift) by ten columns", "gpu"),
+    KeyBinding("right,l", "→", "expand", "", "open a range; l too", "nvtx"),
+    KeyBinding("left,h", "←", "collapse", "", "close a range, or go to the one around it; h too", "nvtx"),
+    KeyBinding("right,l", "→", "expand", "", "open a function; l too", "call tree"),
+    KeyBinding("left,h", "←", "collapse", "", "close a function, or go to the one above it; h too", "call tree"),
+    KeyBinding("enter", "⏎", "", "open", "open and close", "call tree"),
+    KeyBinding("c", "c", "callers", "callers", "who calls this function, wherever it is called", "call tree"),
+    KeyBinding(
         "enter",
         "⏎",
         "",
@@ -219,34 +233,48 @@ KEYS: tuple[Key, ...] = (
         "of a thread its functions, of those the callers; of a cause its gaps, then the timeline",
         "host",
     ),
-    Key("c", "c", "call_tree", "call tree", "the call tree of a thread, or of what a function calls", "host samples"),
-    Key("enter", "⏎", "", "open", "open and close; on a single range with nothing inside, its event", "nvtx"),
-    Key("c", "c", "work", "GPU work", "the GPU work launched in this range", "nvtx"),
-    Key("d", "d", "fold", "digits", "fold numbered names (layer 0, layer 1 …) into one row, or not", "nvtx"),
-    Key("n", "n N", "next_match(1)", "", "next and previous range that passes the filter", "nvtx"),
-    Key("N", "N", "next_match(-1)", "", "", "nvtx"),
-    Key("w", "w", "nvtx_range", "", "", "nvtx"),
-    Key("enter", "⏎", "", "open", "the single ranges of this name; then the event", "nvtx names"),
-    Key("c", "c", "partner", "partner", "from an API call to its GPU work, from GPU work to its API call", "events"),
-    Key(
+    KeyBinding(
+        "c", "c", "call_tree", "call tree", "the call tree of a thread, or of what a function calls", "host samples"
+    ),
+    KeyBinding("enter", "⏎", "", "open", "open and close; on a single range with nothing inside, its event", "nvtx"),
+    KeyBinding("c", "c", "work", "GPU work", "the GPU work launched in this range", "nvtx"),
+    KeyBinding("d", "d", "fold", "digits", "fold numbered names (layer 0, layer 1 …) into one row, or not", "nvtx"),
+    KeyBinding("n", "n N", "next_match(1)", "", "next and previous range that passes the filter", "nvtx"),
+    KeyBinding("N", "N", "next_match(-1)", "", "", "nvtx"),
+    KeyBinding("w", "w", "nvtx_range", "", "", "nvtx"),
+    KeyBinding("enter", "⏎", "", "open", "the single ranges of this name; then the event", "nvtx names"),
+    KeyBinding(
+        "c", "c", "partner", "partner", "from an API call to its GPU work, from GPU work to its API call", "events"
+    ),
+    KeyBinding(
         "left_square_bracket", "[ ]", "same_kind(-1)", "same kind", "previous and next event of the same kind", "events"
     ),
-    Key("right_square_bracket", "]", "same_kind(1)", "", "", "events"),
-    Key("slash", "/", "search", "search", "search for a name", "events"),
-    Key("n", "n N", "search_on(1)", "", "next and previous match of the search", "events"),
-    Key("N", "N", "search_on(-1)", "", "", "events"),
-    Key("colon", ":", "go_to", "go to", "go to a time, such as 1.25s", "events"),
-    Key("K", "K", "kinds", "kinds", "which kinds of events are listed", "events"),
-    Key("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel launch, shown and copied", "events"),
-    Key("E", "E", "trace", "trace", "write a trace of the selection: .json.gz (Perfetto), .prv (Paraver)", "events"),
-    Key("enter", "⏎", "", "open", "select this rank, step or moment, and show it", "ranks"),
-    Key("enter", "⏎", "", "open", "the ranks of this line on lines of their own; of one rank, this time", "rank map"),
-    Key("a", "a", "merge", "mean", "what stands for several ranks on a line: mean, minimum, maximum", "rank map"),
-    Key("t", "t", "take_window", "time", "select the time (or step) of this column for every screen", "rank map"),
-    Key("x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "ranks"),
-    Key("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "ranks"),
-    Key("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none", "ranks"),
-    Key(
+    KeyBinding("right_square_bracket", "]", "same_kind(1)", "", "", "events"),
+    KeyBinding("slash", "/", "search", "search", "search for a name", "events"),
+    KeyBinding("n", "n N", "search_on(1)", "", "next and previous match of the search", "events"),
+    KeyBinding("N", "N", "search_on(-1)", "", "", "events"),
+    KeyBinding("colon", ":", "go_to", "go to", "go to a time, such as 1.25s", "events"),
+    KeyBinding("K", "K", "kinds", "kinds", "which kinds of events are listed", "events"),
+    KeyBinding("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel launch, shown and copied", "events"),
+    KeyBinding(
+        "E", "E", "trace", "trace", "write a trace of the selection: .json.gz (Perfetto), .prv (Paraver)", "events"
+    ),
+    KeyBinding("enter", "⏎", "", "open", "select this rank, step or moment, and show it", "ranks"),
+    KeyBinding(
+        "enter", "⏎", "", "open", "the ranks of this line on lines of their own; of one rank, this time", "rank map"
+    ),
+    KeyBinding(
+        "a", "a", "merge", "mean", "what stands for several ranks on a line: mean, minimum, maximum", "rank map"
+    ),
+    KeyBinding(
+        "t", "t", "take_window", "time", "select the time (or step) of this column for every screen", "rank map"
+    ),
+    KeyBinding(
+        "x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "ranks"
+    ),
+    KeyBinding("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "ranks"),
+    KeyBinding("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none", "ranks"),
+    KeyBinding(
         "right_square_bracket",
         "[ ]",
         "event(1)",
@@ -254,12 +282,14 @@ KEYS: tuple[Key, ...] = (
         "previous and next event on the lane",
         "timeline",
     ),
-    Key("left_square_bracket", "[", "event(-1)", "", "", "timeline"),
-    Key("plus,equals_sign,z", "+ -", "zoom(1)", "zoom", "zoom in and out around the cursor; z and Z", "timeline"),
-    Key("minus,Z", "-", "zoom(-1)", "", "", "timeline"),
-    Key("slash", "/", "highlight", "find", "find events by name: text, !text, /regex/", "timeline"),
-    Key("space", "space", "open_rank", "streams", "show or hide the streams and threads of a rank", "timeline"),
-    Key(
+    KeyBinding("left_square_bracket", "[", "event(-1)", "", "", "timeline"),
+    KeyBinding(
+        "plus,equals_sign,z", "+ -", "zoom(1)", "zoom", "zoom in and out around the cursor; z and Z", "timeline"
+    ),
+    KeyBinding("minus,Z", "-", "zoom(-1)", "", "", "timeline"),
+    KeyBinding("slash", "/", "highlight", "find", "find events by name: text, !text, /regex/", "timeline"),
+    KeyBinding("space", "space", "open_rank", "streams", "show or hide the streams and threads of a rank", "timeline"),
+    KeyBinding(
         "tab",
         "tab",
         "next_rank(1)",
@@ -267,8 +297,8 @@ KEYS: tuple[Key, ...] = (
         "open the next rank in place of this one; shift+tab the previous one",
         "timeline",
     ),
-    Key("shift+tab", "shift+tab", "next_rank(-1)", "", "", "timeline"),
-    Key(
+    KeyBinding("shift+tab", "shift+tab", "next_rank(-1)", "", "", "timeline"),
+    KeyBinding(
         "enter",
         "⏎",
         "open_event",
@@ -276,7 +306,7 @@ KEYS: tuple[Key, ...] = (
         "the event under the cursor; on a CPU the call tree; of a closed rank its streams",
         "timeline",
     ),
-    Key(
+    KeyBinding(
         "n",
         "n N",
         "match(1)",
@@ -284,18 +314,18 @@ KEYS: tuple[Key, ...] = (
         "next and previous event found, on any lane; on a CPU, function or state",
         "timeline",
     ),
-    Key("N", "N", "match(-1)", "", "", "timeline"),
-    Key("c", "c", "partner", "partner", "from GPU work to the call that launched it, and back", "timeline"),
-    Key("m", "m", "mark", "mark", "mark this time, to measure from; again to take the mark away", "timeline"),
-    Key("t", "t", "take_window", "time", "select the time in view, or from the mark to the cursor", "timeline"),
-    Key(
+    KeyBinding("N", "N", "match(-1)", "", "", "timeline"),
+    KeyBinding("c", "c", "partner", "partner", "from GPU work to the call that launched it, and back", "timeline"),
+    KeyBinding("m", "m", "mark", "mark", "mark this time, to measure from; again to take the mark away", "timeline"),
+    KeyBinding("t", "t", "take_window", "time", "select the time in view, or from the mark to the cursor", "timeline"),
+    KeyBinding(
         "less_than_sign,ctrl+left", "< >", "pan(-1)", "pan", "move the view by half of its width; ctrl+← →", "timeline"
     ),
-    Key("greater_than_sign,ctrl+right", ">", "pan(1)", "", "", "timeline"),
-    Key("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view", "timeline"),
-    Key("colon", ":", "go_to", "go to", "go to a time, such as 1.25s", "timeline"),
-    Key("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "timeline"),
-    Key(
+    KeyBinding("greater_than_sign,ctrl+right", ">", "pan(1)", "", "", "timeline"),
+    KeyBinding("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view", "timeline"),
+    KeyBinding("colon", ":", "go_to", "go to", "go to a time, such as 1.25s", "timeline"),
+    KeyBinding("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "timeline"),
+    KeyBinding(
         "u",
         "u",
         "ncu",
@@ -303,8 +333,10 @@ KEYS: tuple[Key, ...] = (
         "the ncu command that profiles the kernel under the cursor, shown and copied",
         "timeline",
     ),
-    Key("E", "E", "trace", "trace", "write a trace of the selection: .json.gz (Perfetto), .prv (Paraver)", "timeline"),
-    Key(
+    KeyBinding(
+        "E", "E", "trace", "trace", "write a trace of the selection: .json.gz (Perfetto), .prv (Paraver)", "timeline"
+    ),
+    KeyBinding(
         "left,h",
         "← →",
         "move(-1)",
@@ -312,20 +344,22 @@ KEYS: tuple[Key, ...] = (
         "move the cursor along time; h and l too, with shift by ten columns",
         "timeline",
     ),
-    Key("right,l", "→", "move(1)", "", "", "timeline"),
-    Key("shift+left", "shift+←", "move(-10)", "", "", "timeline"),
-    Key("shift+right", "shift+→", "move(10)", "", "", "timeline"),
-    Key("home,g", "home", "move(-1000000)", "", "", "timeline"),
-    Key("end,G", "end", "move(1000000)", "", "", "timeline"),
-    Key("up,k", "↑ ↓", "lane(-1)", "", "the lane above or below; k and j too, PgUp and PgDn by a page", "timeline"),
-    Key("down,j", "↓", "lane(1)", "", "", "timeline"),
-    Key("pageup,ctrl+b", "pgup", "page(-1)", "", "", "timeline"),
-    Key("pagedown,ctrl+f", "pgdn", "page(1)", "", "", "timeline"),
-    Key("enter", "⏎", "", "open", "the launches, calls or ranges of this name", "recipe"),
-    Key("t", "t", "take_window", "time", "select the time of this column for every screen; ⏎ too", "recipe map"),
-    Key("left,right", "← →", "", "", "move along time, as h and l do; < and > by ten columns", "recipe map"),
+    KeyBinding("right,l", "→", "move(1)", "", "", "timeline"),
+    KeyBinding("shift+left", "shift+←", "move(-10)", "", "", "timeline"),
+    KeyBinding("shift+right", "shift+→", "move(10)", "", "", "timeline"),
+    KeyBinding("home,g", "home", "move(-1000000)", "", "", "timeline"),
+    KeyBinding("end,G", "end", "move(1000000)", "", "", "timeline"),
+    KeyBinding(
+        "up,k", "↑ ↓", "lane(-1)", "", "the lane above or below; k and j too, PgUp and PgDn by a page", "timeline"
+    ),
+    KeyBinding("down,j", "↓", "lane(1)", "", "", "timeline"),
+    KeyBinding("pageup,ctrl+b", "pgup", "page(-1)", "", "", "timeline"),
+    KeyBinding("pagedown,ctrl+f", "pgdn", "page(1)", "", "", "timeline"),
+    KeyBinding("enter", "⏎", "", "open", "the launches, calls or ranges of this name", "recipe"),
+    KeyBinding("t", "t", "take_window", "time", "select the time of this column for every screen; ⏎ too", "recipe map"),
+    KeyBinding("left,right", "← →", "", "", "move along time, as h and l do; < and > by ten columns", "recipe map"),
     *(
-        Key("m", "m", f"metrics('{by}')", "", f"GPU metrics; the mean of each over these {words}", place)
+        KeyBinding("m", "m", f"metrics('{by}')", "", f"GPU metrics; the mean of each over these {words}", place)
         for place, by, words in (
             ("kernels", "kernel", "kernels"),
             ("nccl", "collective", "collectives"),
@@ -334,9 +368,9 @@ KEYS: tuple[Key, ...] = (
             ("ranks", "step", "ranks' steps"),
         )
     ),
-    Key("slash", "/", "filter", "filter", "filter by name: text, !text, /regex/; empty for all", "table"),
-    Key("t", "t", "take_window", "this time", "select the time of this row", "table"),
-    Key(
+    KeyBinding("slash", "/", "filter", "filter", "filter by name: text, !text, /regex/; empty for all", "table"),
+    KeyBinding("t", "t", "take_window", "this time", "select the time of this row", "table"),
+    KeyBinding(
         "s",
         "s",
         "sort",
@@ -344,17 +378,17 @@ KEYS: tuple[Key, ...] = (
         "sort by the column whose marked letter follows; the same again reverses, s: next",
         "table",
     ),
-    Key("up,down", "↑ ↓", "", "", "move, as k and j do; PgUp and PgDn by a page, g and G to the ends", "table"),
-    Key("v", "v V", "choose('view', 1)", "", "next and previous view of this tab", "everywhere"),
-    Key("V", "V", "choose('view', -1)", "", "", "everywhere"),
-    Key("b", "b B", "choose('by', 1)", "", "next and previous grouping of the rows", "everywhere"),
-    Key("B", "B", "choose('by', -1)", "", "", "everywhere"),
-    Key("n", "n", "choose('names', 1)", "", "next kind of kernel names", "everywhere"),
-    Key("f", "f", "filter", "", "filter by name, on every screen", "everywhere"),
-    Key("r", "r", "ranks", "ranks", "select ranks, such as 0,4-7; empty for all", "everywhere"),
-    Key("D", "D", "devices", "", "select devices by CUDA number; empty for all", "everywhere"),
-    Key("T", "T", "window", "", "type a time to select, such as 1.2s:1.5s; empty for all", "everywhere"),
-    Key(
+    KeyBinding("up,down", "↑ ↓", "", "", "move, as k and j do; PgUp and PgDn by a page, g and G to the ends", "table"),
+    KeyBinding("v", "v V", "choose('view', 1)", "", "next and previous view of this tab", "everywhere"),
+    KeyBinding("V", "V", "choose('view', -1)", "", "", "everywhere"),
+    KeyBinding("b", "b B", "choose('by', 1)", "", "next and previous grouping of the rows", "everywhere"),
+    KeyBinding("B", "B", "choose('by', -1)", "", "", "everywhere"),
+    KeyBinding("n", "n", "choose('names', 1)", "", "next kind of kernel names", "everywhere"),
+    KeyBinding("f", "f", "filter", "", "filter by name, on every screen", "everywhere"),
+    KeyBinding("r", "r", "ranks", "ranks", "select ranks, such as 0,4-7; empty for all", "everywhere"),
+    KeyBinding("D", "D", "devices", "", "select devices by CUDA number; empty for all", "everywhere"),
+    KeyBinding("T", "T", "window", "", "type a time to select, such as 1.2s:1.5s; empty for all", "everywhere"),
+    KeyBinding(
         "e",
         "e",
         "export",
@@ -362,21 +396,27 @@ KEYS: tuple[Key, ...] = (
         "write what is shown to a file: .csv .json .md .parquet .txt, drawings as .svg",
         "everywhere",
     ),
-    Key("y", "y", "copy_row", "", "copy the row to the terminal's clipboard (OSC 52)", "everywhere"),
-    Key("Y", "Y", "copy_table", "", "copy the whole table", "everywhere"),
-    Key("escape", "esc", "back", "back", "undo the last step: a jump or a selection; stops loading", "everywhere"),
-    Key("R", "R", "resume", "", "resume loading", "everywhere"),
-    Key("1", "1", "mode('overview')", "", "Overview; each of these keys again: the tab's first view", "everywhere"),
-    Key("2", "2", "mode('kernels')", "", "Kernels", "everywhere"),
-    Key("3", "3", "mode('nccl')", "", "NCCL", "everywhere"),
-    Key("4", "4", "mode('gpu')", "", "GPU utilisation", "everywhere"),
-    Key("5", "5", "mode('nvtx')", "", "NVTX tree", "everywhere"),
-    Key("6", "6", "mode('events')", "", "Events", "everywhere"),
-    Key("7", "7", "mode('ranks')", "", "Ranks", "everywhere"),
-    Key("8", "8", "mode('host')", "", "Host", "everywhere"),
-    Key("L", "L", "timeline", "", "Timeline", "everywhere"),
-    Key("w", "w", "nvtx_range", "", "its range; from an event to the deepest NVTX range around it", "everywhere"),
-    Key(
+    KeyBinding("y", "y", "copy_row", "", "copy the row to the terminal's clipboard (OSC 52)", "everywhere"),
+    KeyBinding("Y", "Y", "copy_table", "", "copy the whole table", "everywhere"),
+    KeyBinding(
+        "escape", "esc", "back", "back", "undo the last step: a jump or a selection; stops loading", "everywhere"
+    ),
+    KeyBinding("R", "R", "resume", "", "resume loading", "everywhere"),
+    KeyBinding(
+        "1", "1", "mode('overview')", "", "Overview; each of these keys again: the tab's first view", "everywhere"
+    ),
+    KeyBinding("2", "2", "mode('kernels')", "", "Kernels", "everywhere"),
+    KeyBinding("3", "3", "mode('nccl')", "", "NCCL", "everywhere"),
+    KeyBinding("4", "4", "mode('gpu')", "", "GPU utilisation", "everywhere"),
+    KeyBinding("5", "5", "mode('nvtx')", "", "NVTX tree", "everywhere"),
+    KeyBinding("6", "6", "mode('events')", "", "Events", "everywhere"),
+    KeyBinding("7", "7", "mode('ranks')", "", "Ranks", "everywhere"),
+    KeyBinding("8", "8", "mode('host')", "", "Host", "everywhere"),
+    KeyBinding("L", "L", "timeline", "", "Timeline", "everywhere"),
+    KeyBinding(
+        "w", "w", "nvtx_range", "", "its range; from an event to the deepest NVTX range around it", "everywhere"
+    ),
+    KeyBinding(
         "ctrl+p",
         "ctrl+p",
         "palette",
@@ -384,8 +424,8 @@ KEYS: tuple[Key, ...] = (
         "commands, views, findings, recipes, kernels by name",
         "everywhere",
     ),
-    Key("question_mark", "?", "help", "help", "the keys of this place", "everywhere"),
-    Key(
+    KeyBinding("question_mark", "?", "help", "help", "the keys of this place", "everywhere"),
+    KeyBinding(
         "ctrl+z",
         "ctrl+z",
         "",
@@ -393,7 +433,7 @@ KEYS: tuple[Key, ...] = (
         "suspend the program until fg",
         "everywhere",
     ),
-    Key("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit", "everywhere"),
+    KeyBinding("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit", "everywhere"),
 )
 
 _TAB_KEYS = "12345678L"
@@ -416,9 +456,9 @@ def textual_key(shown: str) -> str:
     return next((key.keys.partition(",")[0] for key in KEYS if key.shown == shown), shown)
 
 
-def keys_of(places: Iterable[str]) -> list[Key]:
+def keys_of(places: Iterable[str]) -> list[KeyBinding]:
     """The keys of ``places``, most special first; a key that a special place has taken is not repeated."""
-    found: list[Key] = []
+    found: list[KeyBinding] = []
     taken: set[str] = set()
     for place in places:
         found += [key for key in KEYS if key.place == place and not taken.issuperset(key.keys.split(","))]

@@ -16,15 +16,15 @@ from textual.message import Message
 from nsystui.base.answer import TableAnswer, Unit
 from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.base.units import format_value
-from nsystui.questions.job.opening import Export, Listener, Opener, Source
+from nsystui.questions.job.opening import Export, JobSource, Listener, Opener
 from nsystui.ui.widgets.lines import UPDATE_INTERVAL, progress_bar
 
 if TYPE_CHECKING:
     from nsystui.exports.nccl_log.files import OpenLog
     from nsystui.exports.nccl_log.lines import LogReader
-    from nsystui.questions.job.job import Job
-    from nsystui.questions.nccl_log.steps import StepCut, Steps
-    from nsystui.questions.nccl_log.summary import Summary
+    from nsystui.questions.job.job import OpenJob
+    from nsystui.questions.nccl_log.steps import IterationSpan, StepCut
+    from nsystui.questions.nccl_log.summary import LogSummary
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.packing import Progress
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class JobStarted(Message):
     """The store is there; reports will join it."""
 
-    job: Job
+    job: OpenJob
     paths: tuple[Path, ...]
 
 
@@ -136,7 +136,7 @@ class _Messages(Listener):
 class Loading:
     """One run of the loading; ``post`` must be safe to call from threads."""
 
-    def __init__(self, source: Source, post: Callable[[Message], object]) -> None:
+    def __init__(self, source: JobSource, post: Callable[[Message], object]) -> None:
         self.source = source
         self._post = post
         self._opener = Opener(source, _Messages(post))
@@ -152,7 +152,7 @@ class Loading:
         self._post(JobStarted(job, paths))
         self.go_on(job, list(enumerate(paths)))
 
-    def go_on(self, job: Job, numbered: Sequence[tuple[int, Path]]) -> None:
+    def go_on(self, job: OpenJob, numbered: Sequence[tuple[int, Path]]) -> None:
         """Loads the given exports into ``job``; the numbers keep the order of the command line."""
         opened = [found for number, path in numbered if (found := self._looked_at(job, Export(number, path)))]
         sampling = threading.Thread(target=self._sample, args=(job, opened), daemon=True)
@@ -163,20 +163,20 @@ class Loading:
         self._post(LoadingEnded(self._opener.is_stopped))
         self._remember(job)
 
-    def _looked_at(self, job: Job, export: Export) -> Export | None:
+    def _looked_at(self, job: OpenJob, export: Export) -> Export | None:
         found = self._opener.look_at(job, export)
         if found is not None and found.opened is not None:
             self._post(ExportOpened(found.path, found.opened))
         return found
 
-    def _align(self, job: Job) -> None:
+    def _align(self, job: OpenJob) -> None:
         """Aligns the clocks of all reports; if that fails, they stay on UTC."""
         try:
             self._opener.align(job)
         except NsystuiError as error:
             self._post(Warned(f"the clocks go by UTC alone: {error}"))
 
-    def _remember(self, job: Job) -> None:
+    def _remember(self, job: OpenJob) -> None:
         """Remembers the first answers for the commands; a failure only costs those time."""
         from nsystui.questions.answers.remembered import remember_first_questions
 
@@ -185,7 +185,7 @@ class Loading:
             with suppress(ExportError, OSError):
                 remember_first_questions(job, cache)
 
-    def _sample(self, job: Job, opened: Sequence[Export]) -> None:
+    def _sample(self, job: OpenJob, opened: Sequence[Export]) -> None:
         """Posts a sampled kernel table of the exports that are not packed yet."""
         from nsystui.questions.capture.sample import sampled_kernels
         from nsystui.store.opened import Opened
@@ -280,7 +280,9 @@ class LogLoading:
     ``post`` gets a `LogRead` now and then, and must be safe to call in threads.
     """
 
-    def __init__(self, names: Sequence[str], post: Callable[[Message], object], steps: Steps | None = None) -> None:
+    def __init__(
+        self, names: Sequence[str], post: Callable[[Message], object], steps: IterationSpan | None = None
+    ) -> None:
         self.state = LogState(tuple(names))
         self._steps = steps
         self._cut: StepCut | None = None
@@ -306,12 +308,12 @@ class LogLoading:
         from nsystui.exports.nccl_log.files import open_log, size_of
         from nsystui.exports.nccl_log.lines import LogReader
         from nsystui.questions.nccl_log.steps import StepCut
-        from nsystui.questions.nccl_log.summary import Summary
+        from nsystui.questions.nccl_log.summary import LogSummary
 
         self._cut = None if self._steps is None else StepCut(self._steps)
         sizes = [size_of(name) or 0 for name in self.state.names]
         self._tell(size=sum(sizes))
-        summary, reader = Summary(), LogReader()
+        summary, reader = LogSummary(), LogReader()
         before = 0
         for name, size in zip(self.state.names, sizes, strict=True):
             try:
@@ -325,7 +327,7 @@ class LogLoading:
             before += size
         self._tell_tables(summary, reader, read=self.state.size, is_over=True)
 
-    def _read(self, log: OpenLog, summary: Summary, reader: LogReader, before: int) -> None:
+    def _read(self, log: OpenLog, summary: LogSummary, reader: LogReader, before: int) -> None:
         """Adds one log, which begins ``before`` bytes after the first one."""
 
         def read(size: int) -> bytes:
@@ -341,7 +343,7 @@ class LogLoading:
             if time.monotonic() >= self._next_tables:
                 self._tell_tables(summary, reader)
 
-    def _tell_tables(self, summary: Summary, reader: LogReader, **changes: object) -> None:
+    def _tell_tables(self, summary: LogSummary, reader: LogReader, **changes: object) -> None:
         """Makes the tables here, in the thread of the reading: nothing adds to the summary meanwhile."""
         from nsystui.questions.nccl_log.summary import notes, nothing
         from nsystui.questions.nccl_log.tables import TABLES

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from nsystui.questions.answers.remembered import remember_first_questions
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 
@@ -22,7 +22,7 @@ def main() -> None:
     figures = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     # What the application does then, so that later measurements find the same cache.
-    remember_first_questions(Job(session), Cache(cache))
+    remember_first_questions(OpenJob(session), Cache(cache))
     session.close()
     print(json.dumps({**figures, "peak": peak}))
 

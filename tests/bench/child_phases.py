@@ -31,7 +31,7 @@ def main() -> None:
     from nsystui.base.selection import Selection
     from nsystui.exports import opening, schema, sources
     from nsystui.exports.opening import ArrowReader
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.stats import report_of
     from nsystui.store.cache import Cache
     from nsystui.store.reader import CHUNK_ROWS
@@ -42,9 +42,9 @@ def main() -> None:
     session = Session(cache=Cache(cache))
     session.add(path, whole=False)
     mark = lap("opening", mark)
-    report.ask(Job(session), Selection(), options)
+    report.ask(OpenJob(session), Selection(), options)
     mark = lap("reading and answering", mark)
-    report.ask(Job(session), Selection(), options)
+    report.ask(OpenJob(session), Selection(), options)
     mark = lap("answering alone", mark)
 
     native = schema.probe(path, opening.connect(path))

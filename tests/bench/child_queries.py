@@ -14,10 +14,10 @@ from pathlib import Path
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.questions.events.listing import EventList, key_of
 from nsystui.questions.gpu.utilisation import BusyIntervals
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.kernels.summary import kernel_instances, kernel_summary
-from nsystui.questions.nvtx.paths import By
+from nsystui.questions.nvtx.paths import TreeGrouping
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 
@@ -31,7 +31,7 @@ def main() -> None:
     path, cache, what, repeats = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     session = Session(cache=Cache(cache))
     session.add(path)
-    job = Job(session)
+    job = OpenJob(session)
     questions = _tree(job) if what == "tree" else _questions(job)
     print(json.dumps({name: [_milliseconds(ask) for _ in range(repeats)] for name, ask in questions}))
     job.close()
@@ -43,11 +43,11 @@ def _milliseconds(ask: Callable[[], object]) -> float:
     return (time.perf_counter() - start) * 1000
 
 
-def _tree(job: Job) -> Iterator[Question]:
-    yield "NVTX tree", lambda: job.nvtx_tree(Selection(), By.THREAD.value, True).roots()
+def _tree(job: OpenJob) -> Iterator[Question]:
+    yield "NVTX tree", lambda: job.nvtx_tree(Selection(), TreeGrouping.THREAD.value, True).roots()
 
 
-def _questions(job: Job) -> Iterator[Question]:
+def _questions(job: OpenJob) -> Iterator[Question]:
     yield from _of_kernels(job)
     yield from _of_events(job)
     yield "API summary", lambda: work_summary(job.session, Selection(), API)
@@ -57,7 +57,7 @@ def _questions(job: Job) -> Iterator[Question]:
     yield "GPU utilisation, the chart of a zoom", lambda: busy.lanes(_one_percent(window), COLUMNS)
 
 
-def _of_kernels(job: Job) -> Iterator[Question]:
+def _of_kernels(job: OpenJob) -> Iterator[Question]:
     session, narrow = job.session, Selection(window=_one_percent(job.extent()))
     yield "kernel summary", lambda: kernel_summary(session, Selection())
     yield "kernel summary, filtered by name", lambda: kernel_summary(session, Selection(name=NameFilter("gemm")))
@@ -74,7 +74,7 @@ def _of_kernels(job: Job) -> Iterator[Question]:
     yield "instances, next page by duration", lambda: ordered.page(PAGE, PAGE)
 
 
-def _of_events(job: Job) -> Iterator[Question]:
+def _of_events(job: OpenJob) -> Iterator[Question]:
     yield "events, list made", lambda: EventList.build(job.session, Selection(), job.ranks)
     events = EventList.build(job.session, Selection(), job.ranks)
     middle = len(events) // 2

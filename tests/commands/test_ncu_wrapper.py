@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from synthetic import ExportWriter
 
-from nsystui.exports.writing.target import Session
+from nsystui.exports.writing.target import CaptureSession
 from nsystui.questions.capture.recording import launcher_of
 
 
@@ -101,7 +101,7 @@ def hostile(tmp_path) -> Path:
     """One rank of an Open MPI job, with a kernel, a host and a program that a shell could trip over."""
     path = tmp_path / "rank.sqlite"
     name = 'void it\'s<"$(touch HACKED)">`touch HACKED`(int)\n touch HACKED; é *'
-    with ExportWriter(path, session=Session(environment={"OMPI_COMM_WORLD_RANK": "5"})) as writer:
+    with ExportWriter(path, session=CaptureSession(environment={"OMPI_COMM_WORLD_RANK": "5"})) as writer:
         writer.gpu(0)
         process = writer.process(5_000, "/opt/my app\n touch HACKED")
         writer.kernel(process, 0, 7, 1_000, 2_000, name=name, short=name, mangled=None, correlation_id=1)

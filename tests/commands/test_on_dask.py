@@ -17,7 +17,7 @@ from nsystui.base.errors import NsystuiError
 from nsystui.cli import main
 from nsystui.demo import TrainingJob
 from nsystui.questions.job import on_dask
-from nsystui.questions.job.on_dask import DaskWorkers, Place, compute_there
+from nsystui.questions.job.on_dask import DaskWorkers, ReportPlace, compute_there
 from nsystui.questions.queries import registry as catalogue
 from nsystui.questions.queries.derived import in_runs
 from nsystui.store.database import Limits
@@ -160,7 +160,7 @@ def test_workers_of_another_version_or_without_the_program(refused, dask_schedul
 
 
 def test_a_job_that_the_worker_does_not_see(tmp_path):
-    told = compute_there([Place(0, str(tmp_path / "reports/rank=0"), 0)], Limits(), lambda session, reports: 1)
+    told = compute_there([ReportPlace(0, str(tmp_path / "reports/rank=0"), 0)], Limits(), lambda session, reports: 1)
     assert told.result is None
     assert "must see the packed job" in told.failure
 

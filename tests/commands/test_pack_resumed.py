@@ -22,12 +22,12 @@ from synthetic import ExportWriter
 from nsystui.base.errors import UsageError
 from nsystui.commands import pack
 from nsystui.commands.progress import ProgressLine
+from nsystui.demo import CaptureSession as Capture
 from nsystui.demo import NcclPayloads
-from nsystui.demo import Session as Capture
 from nsystui.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
 from nsystui.questions.answers import packing
 from nsystui.questions.answers.packing import RanksAhead, check_different, report_ranks
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.store.session import Session
 
 ONE_BY_ONE = "import sys; from nsystui.commands import pack; pack._TOGETHER = 0; from nsystui.cli import main; "
@@ -48,7 +48,7 @@ def interrupted_at(monkeypatch):
         numbers = itertools.count(1)
         whole = packing.compute_first_answers
 
-        def compute(job: Job) -> None:
+        def compute(job: OpenJob) -> None:
             if next(numbers) == place:
                 raise KeyboardInterrupt
             whole(job)
@@ -218,7 +218,7 @@ def test_ranks_that_are_certain_early_are_those_of_all_exports_together(tmp_path
         with closing(Session()) as session:
             for number, path in exports.items():
                 session.add(path, index=number, whole=False)
-            together, _ = report_ranks(Job(session))
+            together, _ = report_ranks(OpenJob(session))
         try:
             check_different(together)
         except UsageError:
@@ -228,7 +228,7 @@ def test_ranks_that_are_certain_early_are_those_of_all_exports_together(tmp_path
         for number, path in exports.items():
             with closing(Session()) as session:
                 session.add(path, index=number, whole=False)
-                for one in ahead.ranks(Job(session))[0]:
+                for one in ahead.ranks(OpenJob(session))[0]:
                     assert one.ranks == expected[number], (told, number)
 
 

@@ -17,8 +17,8 @@ from nsystui.questions.answers.remembered import from_json, to_json
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.events import index as event_index
 from nsystui.questions.events.listing import EventList
-from nsystui.questions.job.job import Job
-from nsystui.questions.job.opening import Source
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.job.opening import JobSource
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries import derived, statistics
 from nsystui.store import cache as cache_module
@@ -185,7 +185,7 @@ class TestRememberedWhileLoading:
     """The answers that the application stores for the commands that come after it."""
 
     def test_the_kernel_summary_is_there_without_opening(self, run, demo_job, opened):
-        Loading(Source(tuple(map(str, demo_job)), default_directory()), lambda message: None).start()
+        Loading(JobSource(tuple(map(str, demo_job)), default_directory()), lambda message: None).start()
         for words in (SUM, ("kernels", "--format", "csv")):
             told = run(*words, *demo_job)
             assert opened == [], words
@@ -195,7 +195,7 @@ class TestRememberedWhileLoading:
     @pytest.mark.campaign
     def test_the_event_list_and_api_summary_compute_nothing_then(self, demo_job, directory, monkeypatch):
         monkeypatch.setattr(derived, "_MANY_ROWS", 1)
-        Loading(Source(tuple(map(str, demo_job)), default_directory()), lambda message: None).start()
+        Loading(JobSource(tuple(map(str, demo_job)), default_directory()), lambda message: None).start()
 
         def compute(*arguments: object) -> object:
             raise AssertionError("computed again")
@@ -205,13 +205,13 @@ class TestRememberedWhileLoading:
         with closing(Session(cache=Cache(default_directory()))) as session:
             for path in demo_job:
                 session.add(path)
-            job = Job(session)
+            job = OpenJob(session)
             job.align(ClockMode.COLLECTIVES)
             assert len(EventList.build(session, Selection(), job.ranks))
             assert len(work_summary(session, Selection(), API))
 
     def test_nothing_is_kept_of_a_loading_that_was_stopped(self, demo_job, directory):
-        loading = Loading(Source(tuple(map(str, demo_job)), default_directory()), lambda message: None)
+        loading = Loading(JobSource(tuple(map(str, demo_job)), default_directory()), lambda message: None)
         loading.stop()
         loading.start()
         assert not (directory / "answers").exists()

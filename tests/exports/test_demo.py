@@ -14,7 +14,7 @@ from support import real_exports
 from synthetic import ExportWriter, training_job
 
 from nsystui import demo
-from nsystui.demo import NcclPayloads, Session, TrainingJob
+from nsystui.demo import CaptureSession, NcclPayloads, TrainingJob
 from nsystui.demo.nccl import encode_payload, payload_schema
 from nsystui.exports.writing.host import Frame
 
@@ -120,7 +120,7 @@ class TestFileFormat:
 
     def test_session_lasts_until_the_last_event_unless_told_otherwise(self, tmp_path):
         for duration, expected in ((None, 7_000), (5_000, 5_000)):
-            with ExportWriter(tmp_path / "x.sqlite", session=Session(duration=duration)) as export:
+            with ExportWriter(tmp_path / "x.sqlite", session=CaptureSession(duration=duration)) as export:
                 export.osrt(export.thread(export.process(1), 1, "x"), 0, 7_000, "poll")
             assert query(tmp_path / "x.sqlite", "SELECT duration FROM ANALYSIS_DETAILS") == [(expected,)]
 

@@ -7,7 +7,7 @@ import pytest
 from support import edit
 from synthetic import ExportWriter, empty_export
 
-from nsystui.demo import Session
+from nsystui.demo import CaptureSession
 from nsystui.exports.job_output import read_job_output, time_of
 
 START = 1_780_000_000_000_000_000
@@ -15,7 +15,7 @@ START = 1_780_000_000_000_000_000
 
 
 def written(path: Path, text: str, stream: str = "stdout") -> Path:
-    with ExportWriter(path, session=Session(utc_epoch_ns=START)) as export:
+    with ExportWriter(path, session=CaptureSession(utc_epoch_ns=START)) as export:
         export.output(export.process(7), text, stream)
     return path
 

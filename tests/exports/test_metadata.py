@@ -19,7 +19,7 @@ from synthetic import (
 )
 
 from nsystui.demo import PLANTED_SECRET, SCHEMAS, TrainingJob
-from nsystui.demo import Session as Capture
+from nsystui.demo import CaptureSession as Capture
 from nsystui.exports.canonical import TABLES
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST, Metadata
 from nsystui.exports.opening import check

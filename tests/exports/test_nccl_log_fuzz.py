@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsystui.exports.nccl_log.lines import Call, LogReader, Unread
-from nsystui.questions.nccl_log.summary import Summary
+from nsystui.questions.nccl_log.summary import LogSummary
 from nsystui.questions.nccl_log.tables import TABLES
 
 PREFIXES = ("", "1: ", "(Worker pid=6, ip=10.7.7.6) ", "[2026-03-12 13:57:49] ", "  40.2  1.7  ", "-1")
@@ -119,7 +119,7 @@ def test_undamaged_calls_are_all_read(whole):
 @given(st.lists(torn() | cut() | glued(), max_size=8), st.binary(max_size=40))
 def test_every_table_is_made_of_a_damaged_log(pieces, noise):
     data = noise.join(text.encode() for _, text in pieces)
-    summary = Summary()
+    summary = LogSummary()
     summary.add(LogReader().read(io.BytesIO(data).read))
     for table in TABLES.values():
         assert table.make(summary).total >= 0

@@ -15,8 +15,8 @@ from nsystui.exports.nccl_log.lines import (
     CommunicatorState,
     Damage,
     Line,
+    LogProcess,
     LogReader,
-    Process,
     Signature,
     TuningLine,
     Unread,
@@ -31,7 +31,7 @@ TEXT = (
     "comm 0x55aa [nranks=8] stream 0x55bb"
 )
 LINE = f"n1:100:101 [3] {TEXT}"
-WRITER = Writer(Process("n1", 100), 3)
+WRITER = Writer(LogProcess("n1", 100), 3)
 SIGNATURE = Signature(WRITER, "AllReduce", 1000, 7, reduction=0, root=0, communicator=0x55AA, ranks=8)
 CALL = Call(SIGNATURE, 0x1A)
 
@@ -144,7 +144,7 @@ OF_RANK = "comm 0xc1 rank 2 nranks 4 cudaDev 1"
 )
 def test_communicators_are_read_by_the_names_of_the_words(text, words):
     expected = {"state": CommunicatorState.COMPLETE, "pointer": 0xC1, "rank": 2, "ranks": 4, "device": 1, **words}
-    assert read(f"n1:100:101 [1] NCCL INFO {text}") == [CommunicatorLine(Writer(Process("n1", 100), 1), **expected)]
+    assert read(f"n1:100:101 [1] NCCL INFO {text}") == [CommunicatorLine(Writer(LogProcess("n1", 100), 1), **expected)]
 
 
 @pytest.mark.parametrize(
@@ -320,10 +320,10 @@ class TestRealLogs:
         ray = "r24-02-22-23-29-0066-raycluster-lv52c-worker-l4-8-fqztx"
         # learnfair062: not the torn one in front of it
         told = {(ray, 615, 2), ("node-3", 278, 0), ("TARS", 829508, 1), ("learnfair062", 32629, 7)}
-        assert {Writer(Process(host, process), device) for host, process, device in told} <= {*writers}
+        assert {Writer(LogProcess(host, process), device) for host, process, device in told} <= {*writers}
         assert [line.damage for line in found if isinstance(line, Unread)] == [Damage.HEADLESS, Damage.CUT_SHORT]
 
     def test_glued_output_makes_no_other_host(self):
         with (LOGS / "nccl-tests-allreduce-2gpu.log").open("rb") as log:
             found = calls(LogReader().read(log.read))
-        assert {call.signature.writer.process for call in found if call.signature.writer} == {Process("mew0", 64904)}
+        assert {call.signature.writer.process for call in found if call.signature.writer} == {LogProcess("mew0", 64904)}

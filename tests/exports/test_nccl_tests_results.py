@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nsystui.exports.nccl_log.files import Measured, Reported
+from nsystui.exports.nccl_log.files import NcclTestsResult, Reported
 from nsystui.exports.nccl_log.lines import LogReader
 
 LOG = Path(__file__).parents[3] / "shared/data/nccl-logs/nccl-tests-allreduce-2gpu.log"
@@ -26,7 +26,7 @@ def reported(*parts: bytes) -> list[Reported]:
 @pytest.mark.parametrize("between", [b"", INFO, INFO * 3])
 def test_a_result_is_read_whole_or_in_parts(between):
     parts = (HEADER, SIZE, between, FIRST, between, SECOND, b"\n", INFO)
-    out, inside = Measured(83_330.0, 100.66e9, 100.66e9, 0), Measured(80_980.0, 103.59e9, 103.59e9, None)
+    out, inside = NcclTestsResult(83_330.0, 100.66e9, 100.66e9, 0), NcclTestsResult(80_980.0, 103.59e9, 103.59e9, None)
     ((size, *found),) = reported(*parts)
     assert size == 8388608
     assert [one[:3] for one in found] == [pytest.approx(out[:3]), pytest.approx(inside[:3])]

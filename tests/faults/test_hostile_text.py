@@ -23,7 +23,7 @@ from harness import Terminal
 from scenes import SCENES
 
 from nsystui import demo
-from nsystui.questions.job.opening import Source
+from nsystui.questions.job.opening import JobSource
 from nsystui.questions.recipes import all_recipes
 from nsystui.ui.app import LogApp, NsystuiApp
 
@@ -284,7 +284,7 @@ async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, c
 
 async def test_the_screens_of_a_log_show_printable_text(log):
     found = Found()
-    app = LogApp(Source((), logs=(str(log),)))
+    app = LogApp(JobSource((), logs=(str(log),)))
     async with app.run_test(size=jobs.WIDE) as pilot:
         jobs.line_with(app, "calls in")
         for key in ("b", "enter", "y", "escape", *"bbbbbb"):

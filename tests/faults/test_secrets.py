@@ -9,7 +9,7 @@ import program
 import pytest
 from synthetic import ExportWriter
 
-from nsystui.demo import Session as Capture
+from nsystui.demo import CaptureSession as Capture
 from nsystui.demo import TrainingJob
 
 SECRET = "s3cret-9f8e7d6c"

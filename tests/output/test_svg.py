@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from nsystui.base.answer import Unit
-from nsystui.base.drawing import COLOURS, Bar, Bars, Curves, Lane, Lanes, Name, Part, Series
+from nsystui.base.drawing import COLOURS, Bar, Bars, Curves, DrawnLane, DrawnLanes, LaneName, Part, Series
 from nsystui.output.svg import style, svg
 
 NASTY = '<script>alert("1")</script> & \x1b[31m \u202e \udcff\ufffe'
@@ -18,8 +18,8 @@ def bars(*values: tuple[float, float], label: str = "rank 0") -> Bars:
     return Bars("budget", PARTS, tuple(Bar(label, value, "busy") for value in values), Unit.PERCENT, 100.0)
 
 
-def lanes(*values: float, label: str = "rank 0", names: tuple[Name, ...] = ()) -> Lanes:
-    return Lanes("use", 0, 10**9, PARTS[:1], (Lane(label, (values,), "50 %", names),))
+def lanes(*values: float, label: str = "rank 0", names: tuple[LaneName, ...] = ()) -> DrawnLanes:
+    return DrawnLanes("use", 0, 10**9, PARTS[:1], (DrawnLane(label, (values,), "50 %", names),))
 
 
 def curves(*points: tuple[float, float], name: str = "AllReduce") -> Curves:
@@ -31,18 +31,18 @@ EVERY = {
     "no bars": bars(),
     "bars of nothing": bars((0.0, 0.0)),
     "lanes": lanes(0.0, 0.5, math.nan, 1.0),
-    "no lanes": Lanes("use", 0, 0, (), ()),
+    "no lanes": DrawnLanes("use", 0, 0, (), ()),
     "curves": curves((1024.0, 1e9), (2048.0, 2e9)),
     "one point": curves((1024.0, 1e9)),
     "no points": curves(),
     "a curve of zeros": Curves("b", Unit.BYTES, Unit.RATE, (Series("a", "nccl", ((4.0, 0.0),)),)),
     "nasty bars": bars((50.0, 50.0), label=NASTY),
-    "nasty lanes": lanes(1.0, 1.0, label=NASTY, names=(Name(0, 1, NASTY),)),
+    "nasty lanes": lanes(1.0, 1.0, label=NASTY, names=(LaneName(0, 1, NASTY),)),
     "nasty curves": curves((8.0, 1.0), name=NASTY),
 }
 
 
-def drawn(drawing: Bars | Lanes | Curves) -> ElementTree.Element:
+def drawn(drawing: Bars | DrawnLanes | Curves) -> ElementTree.Element:
     text = svg(drawing)
     text.encode()  # no lone surrogate
     return ElementTree.fromstring(text)
@@ -95,7 +95,7 @@ def test_a_lane_is_as_high_as_its_columns_and_says_where_nothing_was_recorded():
 
 
 def test_parts_on_top_of_each_other_cover_no_more_than_their_own():
-    root = drawn(Lanes("use", 0, 100, PARTS, (Lane("rank 0", ((0.25,), (0.5,))),)))
+    root = drawn(DrawnLanes("use", 0, 100, PARTS, (DrawnLane("rank 0", ((0.25,), (0.5,))),)))
     compute, idle = (float(re.findall(r"V([\d.]+)H", paths(root, name)[0])[0]) for name in ("compute", "idle"))
     ground = float(re.match(r"M[\d.]+ ([\d.]+)", paths(root, "compute")[0]).group(1))
     assert (ground - idle) == pytest.approx(3 * (ground - compute), abs=1)
@@ -111,14 +111,16 @@ def test_a_curve_is_drawn_from_its_smallest_size_to_its_largest():
 
 
 def test_time_is_told_in_round_steps_with_as_many_decimals_as_they_need():
-    found = Lanes("use", 6_412_018_000, 6_412_019_000, PARTS[:1], (Lane("rank 0", ((1.0,),)),))
+    found = DrawnLanes("use", 6_412_018_000, 6_412_019_000, PARTS[:1], (DrawnLane("rank 0", ((1.0,),)),))
     words = [one.text or "" for one in shapes(drawn(found), "text")]
     assert "6.4120182 s" in words
 
 
 def test_five_hundred_lanes_are_a_small_file():
     values = tuple((number % 7) / 7 for number in range(95))
-    many = Lanes("use", 0, 10**9, PARTS[:1], tuple(Lane(f"rank {number}", (values,)) for number in range(512)), more=3)
+    many = DrawnLanes(
+        "use", 0, 10**9, PARTS[:1], tuple(DrawnLane(f"rank {number}", (values,)) for number in range(512)), more=3
+    )
     text = svg(many)
     assert len(text) < 1_500_000
     assert "3 more are not drawn" in text

@@ -31,9 +31,9 @@ from nsystui.output.files import VIEWS, TargetExistsError, save_trace
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.events.kinds import GPU_KINDS, EventKind
 from nsystui.questions.events.listing import EventList
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import event_span
-from nsystui.questions.trace.layout import Lanes, Layout, ThreadTrack
+from nsystui.questions.trace.layout import StreamLanes, ThreadTrack, TraceLayout
 from nsystui.questions.trace.slices import Contents, bands
 from nsystui.questions.trace.trace import Trace
 from nsystui.store import tables
@@ -43,11 +43,11 @@ EVERYTHING = Contents()
 
 
 @pytest.fixture(scope="module")
-def job(demo_job) -> Job:
+def job(demo_job) -> OpenJob:
     session = Session()
     for path in demo_job[:2]:
         session.add(path)
-    found = Job(session)
+    found = OpenJob(session)
     found.align(ClockMode.UTC)
     yield found
     found.close()
@@ -79,7 +79,7 @@ def paraver(whole, directory) -> ParaverTrace:
 def traces_of(path: Path, directory: Path, contents: Contents = EVERYTHING) -> tuple[ChromeTrace, ParaverTrace]:
     with closing(Session()) as session:
         session.add(path)
-        trace = Trace.of(Job(session), Selection(), contents)
+        trace = Trace.of(OpenJob(session), Selection(), contents)
         save_trace(trace, directory / "one.json")
         save_trace(trace, directory / "one.prv")
     return read_chrome(directory / "one.json"), read_paraver(directory / "one.prv")
@@ -456,7 +456,7 @@ def test_in_bands_of_time_it_is_the_same_trace(job, whole, directory, chrome, pa
     """An export of millions is read in many bands, this one in one."""
     parts = bands(job, Selection(), whole.contents.kinds, most=300)
     assert len(whole.parts) == 1 and len(parts) > 2
-    again = replace(whole, parts=parts, layout=Layout.of(job, Selection(), whole.contents, parts))
+    again = replace(whole, parts=parts, layout=TraceLayout.of(job, Selection(), whole.contents, parts))
     assert again.layout == whole.layout
     save_trace(again, tmp_path / "job.json")
     save_trace(again, tmp_path / "job.prv")
@@ -495,7 +495,7 @@ class TestOverlaps:
     @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=30))
     def test_lanes_are_as_few_as_can_be(self, work):
         slices = sorted((start, start + length) for start, length in work)
-        lanes, placed = Lanes(), {}
+        lanes, placed = StreamLanes(), {}
         for start, end in slices:
             placed.setdefault(lanes.lane("stream", start, end), []).append((start, max(end, start + 1)))
         for lane in placed.values():

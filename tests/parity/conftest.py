@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from support import session_over, shared
 
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 
 PREFIX = "tests/parity/test_stats_parity.py::test_stats_prints_what_nsys_prints["
 
 
 @pytest.fixture(scope="session")
-def job_of() -> Iterator[Callable[[str], Job]]:
+def job_of() -> Iterator[Callable[[str], OpenJob]]:
     """The job of a real export by its name. Nothing is to be added to it."""
-    opened: dict[str, Job] = {}
+    opened: dict[str, OpenJob] = {}
 
-    def open_once(export: str) -> Job:
+    def open_once(export: str) -> OpenJob:
         if export not in opened:
-            opened[export] = Job(session_over(*shared(export)))
+            opened[export] = OpenJob(session_over(*shared(export)))
         return opened[export]
 
     yield open_once

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nsystui.exports.nccl_log.lines import Call, LogReader, datatype_name
-from nsystui.questions.nccl_log.summary import Summary
+from nsystui.questions.nccl_log.summary import LogSummary
 from nsystui.questions.nccl_log.tables import TABLES
 
 LOGS = Path(__file__).parents[3] / "shared/data/nccl-logs"
@@ -34,7 +34,7 @@ def lines(name: str, ending: str) -> list[str]:
 
 
 def rows(name: str, table: str):
-    summary = Summary()
+    summary = LogSummary()
     with (LOGS / f"{name}.log").open("rb") as log:
         summary.add(LogReader().read(log.read))
     answer = TABLES[table].make(summary)

@@ -16,7 +16,7 @@ from nsystui.base.selection import Task, Window
 from nsystui.questions.collectives.alignment import ClockMode, fit_clock
 from nsystui.questions.collectives.matching import UNKNOWN, KernelSequence, MatchedCollectives, Member, match, sequences
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, lateness
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.store.cache import Cache
 from nsystui.store.report import aligned
 from nsystui.store.session import Session
@@ -124,7 +124,7 @@ class TestClock:
 
     @pytest.mark.campaign
     def test_the_demo_is_put_right_or_left_as_it_is(self, demo_job, opened):
-        job = Job(opened(*demo_job))
+        job = OpenJob(opened(*demo_job))
         before = [report.clock_offset for report in job.session.reports]
         job.align(ClockMode.COLLECTIVES)
         moved = [report.clock_offset - old for report, old in zip(job.session.reports, before, strict=True)]
@@ -139,7 +139,7 @@ class TestClock:
         assert job.session.reports == aligned(job.session.reports)
 
     def test_the_real_pair_ends_together(self, opened):
-        job = Job(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))
+        job = OpenJob(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))
         (raw,) = match(sequences(job.session, job.session.reports)).groups
         by_rank = {item.rank: lateness([Arrivals.of(raw)])[item.task] for item in job.ranks}
         assert (by_rank[0].late, by_rank[4].late) == (0, 1), "the late rank"

@@ -16,12 +16,12 @@ from synthetic import cpu_only_export, nccl_without_nvtx_export, old_schema_expo
 from nsystui.base.answer import NAME, TableAnswer, iter_rows
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Selection, Window
-from nsystui.questions.compare import TABLES, Options, summary
+from nsystui.questions.compare import TABLES, ComparisonOptions, summary
 from nsystui.questions.compare.pairs import Compared, Measured, compared
 from nsystui.questions.compare.side import Basis, Side
 from nsystui.questions.compare.summary import worded
 from nsystui.questions.compare.tables import kernels, memory, nccl, nvtx, steps
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MEMORY, work_summary
 from nsystui.questions.kernels.summary import Names, kernel_summary
 from nsystui.questions.nccl.summary import nccl_summary
@@ -46,31 +46,31 @@ def total(answer: Any, key: str) -> float:
     return sum(row[key] or 0 for row in rows(answer))
 
 
-def side(job: Job, *ranks: int, label: str = "", window: Window | None = None) -> Side:
+def side(job: OpenJob, *ranks: int, label: str = "", window: Window | None = None) -> Side:
     tasks = job.tasks_of_ranks(frozenset(ranks)) if ranks else None
     return Side(job, Selection(window, tasks), label)
 
 
 @pytest.fixture(scope="module")
-def demo(demo_session: Session) -> Job:
-    return Job(demo_session)
+def demo(demo_session: Session) -> OpenJob:
+    return OpenJob(demo_session)
 
 
-def job_of(*paths: Path) -> Job:
-    return Job(session_over(*paths))
+def job_of(*paths: Path) -> OpenJob:
+    return OpenJob(session_over(*paths))
 
 
 @pytest.fixture(scope="module")
-def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
     """The demo job again, without its straggler."""
     with closing(job_of(*training_job(tmp_path_factory.mktemp("faster"), 4, 3, layers=2, straggler=None))) as job:
         yield job
 
 
 @pytest.fixture(scope="module")
-def forth(demo: Job, faster: Job) -> dict[str, TableAnswer]:
+def forth(demo: OpenJob, faster: OpenJob) -> dict[str, TableAnswer]:
     """Each table of the demo job and the faster one."""
-    return {name: TABLES[name].make(side(demo), side(faster), Options()) for name in TABLES}
+    return {name: TABLES[name].make(side(demo), side(faster), ComparisonOptions()) for name in TABLES}
 
 
 # Rows
@@ -139,7 +139,7 @@ def test_sorting_by_a_difference_looks_at_its_size():
     "name", [pytest.param(name, marks=[pytest.mark.campaign] * (number % 3 > 0)) for number, name in enumerate(TABLES)]
 )
 def test_jobs_do_not_differ_from_themselves_and_two_differ_alike_from_either_side(demo, faster, forth, name):
-    same, back = (rows(TABLES[name].make(side(a), side(demo), Options())) for a in (demo, faster))
+    same, back = (rows(TABLES[name].make(side(a), side(demo), ComparisonOptions())) for a in (demo, faster))
     assert same or name == "calltree"  # it has what differs
     assert all(not value for row in same for key, value in row.items() if key.endswith("difference"))
     assert all(row["ratio"] in (1, None) and row.get("status", "both") == "both" for row in same)
@@ -264,7 +264,7 @@ def test_a_side_without_gpu_work_is_missing_not_zero(demo, tmp_path):
         assert found["GPU operation time"]["difference"] is None
         # What neither side has gives no rows and says why.
         for name in ("kernels", "nccl", "memory"):
-            answer = TABLES[name].make(side(other), side(other), Options())
+            answer = TABLES[name].make(side(other), side(other), ComparisonOptions())
             assert not len(answer) and answer.notes, name
         assert not any(note.startswith(("A: ", "B: ")) for note in kernels(side(other), side(other)).notes)
 

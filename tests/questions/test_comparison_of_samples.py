@@ -17,7 +17,7 @@ from nsystui.exports.writing.host import Frame
 from nsystui.questions.compare.host import call_tree, functions
 from nsystui.questions.compare.side import Side
 from nsystui.questions.host.calltree import call_tree_table
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.steps.times import TaskSteps
 
 MS = 1_000_000
@@ -47,14 +47,14 @@ AFTER = {(MAIN,): 4, (LOAD, MAIN): 10, (TRAIN, MAIN): 60, (CODEC, TRAIN, MAIN): 
 
 
 @pytest.fixture(scope="module")
-def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
     with closing(job_of(written(tmp_path_factory.mktemp("before") / "a.sqlite", BEFORE))) as job:
         yield job
 
 
 @pytest.mark.parametrize(("period", "install"), [(MS, "/opt"), (2 * MS, "/home/me/env")])
 def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
-    before: Job, tmp_path: Path, period: int, install: str
+    before: OpenJob, tmp_path: Path, period: int, install: str
 ):
     part = Selection(None, None, name=NameFilter("train"))
     with closing(job_of(written(tmp_path / "b.sqlite", AFTER, period, install=install))) as after:
@@ -101,7 +101,7 @@ def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path):
     assert any("of which A has 2, B 4" in note for note in halves.notes)
 
 
-def test_a_side_without_samples_is_missing_not_zero(before: Job, tmp_path: Path):
+def test_a_side_without_samples_is_missing_not_zero(before: OpenJob, tmp_path: Path):
     with training(tmp_path / "none.sqlite") as (export, thread, _):
         launched(export, thread, (0, 1, 1, 2))
     with closing(job_of(tmp_path / "none.sqlite")) as without:

@@ -13,7 +13,7 @@ from nsystui import demo
 from nsystui.base.selection import Selection
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventList, Launch, Partners, facts, key_of, launch, partners
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.store.session import Session
 from nsystui.ui.pictures.details import event_details
@@ -23,7 +23,7 @@ KEYS = [column.key for column in EVENT_COLUMNS]
 
 def lines_of(session, row) -> list[str]:
     """The details of an event, fact by fact."""
-    return [fact for paragraph in event_details(Job(session), row) for fact in paragraph]
+    return [fact for paragraph in event_details(OpenJob(session), row) for fact in paragraph]
 
 
 def waited(session: Session, row: tuple[Any, ...]) -> list[str]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, distribution, log_density
-from nsystui.questions.triage.kernel_times import Classes, Spread
+from nsystui.questions.triage.kernel_times import Classes, KernelSpread
 
 VALUES = st.lists(st.one_of(st.integers(0, 10**6), st.integers(0, 2**62), st.integers(-(10**9), 0)), min_size=1)
 
@@ -102,7 +102,7 @@ def classes_of(durations: list[int]) -> Classes:
 @given(st.lists(st.integers(0, 10**7), min_size=3, max_size=60), st.sampled_from([0.0, 0.03, 0.2]))
 def test_a_tail_is_never_less_than_what_the_outliers_are_over_the_median(durations, rare):
     middle = median(durations)
-    limit = Spread(middle, median(abs(one - middle) for one in durations)).above(TIMES, SCORE)
+    limit = KernelSpread(middle, median(abs(one - middle) for one in durations)).above(TIMES, SCORE)
     above = [one for one in durations if one > limit]
     over = sum(one - middle for one in above)
     assert classes_of(durations).tail(TIMES, SCORE, rare) >= over * (1 - 1e-9) or len(above) > rare * len(durations)

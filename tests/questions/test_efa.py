@@ -17,9 +17,9 @@ from synthetic import ExportWriter
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.answers.answering import ask, draw_map
 from nsystui.questions.counters.efa import UNDOCUMENTED
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.recipes import recipe_named
-from nsystui.questions.recipes.recipe import Options
+from nsystui.questions.recipes.recipe import RecipeOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -46,18 +46,18 @@ def export(path: Path, schema: str, events: Sequence[Values], source="efa_metric
 
 
 @pytest.fixture
-def job(opened: Callable[..., Session], tmp_path: Path) -> Callable[..., Job]:
-    def make(schema: str, events: Sequence[Values], **more: Any) -> Job:
-        return Job(opened(export(Path(tempfile.mkdtemp(dir=tmp_path)) / "rank0.sqlite", schema, events, **more)))
+def job(opened: Callable[..., Session], tmp_path: Path) -> Callable[..., OpenJob]:
+    def make(schema: str, events: Sequence[Values], **more: Any) -> OpenJob:
+        return OpenJob(opened(export(Path(tempfile.mkdtemp(dir=tmp_path)) / "rank0.sqlite", schema, events, **more)))
 
     return make
 
 
-def drawn(job: Job) -> Any:
-    return draw_map(MAP, job, Selection().with_window(Window(0, 4 * SECOND)), Options(bins=4))
+def drawn(job: OpenJob) -> Any:
+    return draw_map(MAP, job, Selection().with_window(Window(0, 4 * SECOND)), RecipeOptions(bins=4))
 
 
-def series(job: Job) -> dict[str, list[float | None]]:
+def series(job: OpenJob) -> dict[str, list[float | None]]:
     """The bins of each figure of the only line."""
     shown = drawn(job)
     assert len(shown.lines) == 1
@@ -112,7 +112,7 @@ class TestBothForms:
         with ExportWriter(other, schema) as writer:
             writer.nic(0, "mlx5_0", [("IB: Bytes sent", "bytes/ms")])
             writer.nic_metric(0, 0, SECOND, (5,))
-        shown = drawn(Job(opened(path, other)))
+        shown = drawn(OpenJob(opened(path, other)))
         assert [figure.title for figure in shown.figures][-1] == "rx_bytes"
         assert [line.label for line in shown.lines] == ["mlx5_0", "efa_metrics rdmap0s6 3"]
         assert shown.lines[0].values[1, 0] == 5_000 and shown.lines[1].values[3, 0] == 2
@@ -143,7 +143,7 @@ class TestOneForm:
         path = export(tmp_path / "raw.sqlite", "3.7.2", events_of(rx_bytes=[5, 2]))
         replaced = f"replace(data, 'SessionNs', '{source}')"
         edit(path, "UPDATE GENERIC_EVENTS SET timestamp = NULL", f"UPDATE GENERIC_EVENT_SOURCES SET data = {replaced}")
-        found = Job(opened(path))
+        found = OpenJob(opened(path))
         if bins:
             assert series(found) == {"rx_bytes": bins}
         else:
@@ -155,7 +155,7 @@ class TestOneForm:
         nested = '{"port": {"rx_bytes": 4}, "ok": true}'
         edit(path, f"UPDATE GENERIC_EVENTS SET data = '{nested}' WHERE timestamp < {2 * SECOND}",
              f"UPDATE GENERIC_EVENTS SET data = '{{bad' WHERE timestamp = {2 * SECOND}")  # fmt: skip
-        assert series(Job(opened(path))) == {"port.rx_bytes": [4, None, None, None]}
+        assert series(OpenJob(opened(path))) == {"port.rx_bytes": [4, None, None, None]}
 
     def test_values_that_are_there_as_json_too_count_once(self, job):
         found = job("3.25.0", events_of(rx_bytes=[3.5, 2.5]), with_json=True)
@@ -165,7 +165,7 @@ class TestOneForm:
     def test_missing_values_are_no_zeros(self, opened, tmp_path):
         path = export(tmp_path / "m.sqlite", "3.25.0", events_of(rx_bytes=[5, 3, 4]))
         edit(path, "UPDATE GENERIC_EVENT_DATA SET uintVal = NULL WHERE uintVal = 3")
-        assert series(Job(opened(path))) == {"rx_bytes": [4, 4, None, None]}
+        assert series(OpenJob(opened(path))) == {"rx_bytes": [4, 4, None, None]}
 
     def test_columns_come_with_the_names(self, job):
         session = job("3.25.0", events_of(rx_bytes=[5])).session

@@ -13,7 +13,7 @@ from synthetic import ExportWriter, cpu_only_export, two_process_export, whole_g
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.demo import Session as Capture
+from nsystui.demo import CaptureSession as Capture
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
@@ -22,7 +22,7 @@ from nsystui.questions.efficiency.tables import PARTS, breakdown_table, device_t
 from nsystui.questions.gpu.device_time import Breakdown, BusyParts, Device, DeviceIntervals, total
 from nsystui.questions.host.gaps import idle_time
 from nsystui.questions.host.time_budget import device_budgets
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.triage.run import triage
 from nsystui.store.session import Session
@@ -148,7 +148,7 @@ def put(export: ExportWriter, pid: int, events: Sequence[Event], gpu: int | None
 
 
 def of(session: Session, selection: Selection | None = None, useful: Useful = Useful.POP) -> Efficiency:
-    return efficiency(Job(session), selection or Selection(), useful)
+    return efficiency(OpenJob(session), selection or Selection(), useful)
 
 
 def written(path: Path, events: Sequence[Event], late: int = 0, duration: int | None = None) -> Path:
@@ -180,7 +180,7 @@ class TestJobs:
             export.gpu(0)
             put(export, 100, [("K", time * MS, (time + 10) * MS) for time in range(0, 100, 20)])
             put(export, 200, [("K", (time + 10) * MS, (time + 20) * MS) for time in range(0, 80, 20)])
-        job = Job(opened(path))
+        job = OpenJob(opened(path))
         (budget,) = device_budgets(job, Selection())
         assert budget.budget.compute == budget.budget.time == 90 * MS
         assert idle_time(job, Selection()).idle == 0

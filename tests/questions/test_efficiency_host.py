@@ -19,7 +19,7 @@ from nsystui.questions.efficiency.host import HostEfficiency, HostTime
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, known_peak
 from nsystui.questions.efficiency.result import Efficiency, efficiency, mfu_of
 from nsystui.questions.efficiency.tables import host_table, mfu_table, process_table
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.store.session import Session
 
@@ -28,7 +28,7 @@ WHOLE = Selection(Window(0, 100))
 
 
 def of(session: Session, selection: Selection = WHOLE) -> Efficiency:
-    return efficiency(Job(session), selection)
+    return efficiency(OpenJob(session), selection)
 
 
 def process(export: ExportWriter, pid: int, kernel: bool = True) -> Process:
@@ -142,7 +142,7 @@ def test_the_peaks_of_known_gpus_are_those_of_their_data_sheets():
 
 
 def mfu_in(session: Session, request: MfuRequest, selection: Selection | None = None) -> Mfu:
-    job = Job(session)
+    job = OpenJob(session)
     chosen = selection or Selection()
     return mfu_of(job, chosen, efficiency(job, chosen, Useful.POP), request)
 

@@ -20,7 +20,7 @@ from synthetic import ExportWriter
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.demo import Session as Capture
+from nsystui.demo import CaptureSession as Capture
 from nsystui.questions.events import index as event_index
 from nsystui.questions.events import listing as events_module
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind, events_query, kinds_of

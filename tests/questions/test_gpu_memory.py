@@ -14,7 +14,7 @@ from synthetic import ExportWriter, old_schema_export
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.writing.host import Frame, Pool
 from nsystui.exports.writing.target import Process
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_allocations import allocation_table
 from nsystui.questions.memory.gpu_memory import device_peaks, memory_over_time, memory_table, pool_table
 from nsystui.questions.queries.registry import question_named
@@ -93,27 +93,27 @@ def windows(seed: int) -> Iterator[Window]:
 
 
 @pytest.fixture(scope="module")
-def random_jobs(tmp_path_factory) -> Iterator[list[tuple[Path, Job]]]:
+def random_jobs(tmp_path_factory) -> Iterator[list[tuple[Path, OpenJob]]]:
     """The jobs of `random_export` for some seeds. Nothing is to be added to them."""
     place = tmp_path_factory.mktemp("random")
     paths = [random_export(place / f"{seed}.sqlite", seed) for seed in range(4)]
-    jobs = [Job(session_over(path)) for path in paths]
+    jobs = [OpenJob(session_over(path)) for path in paths]
     yield list(zip(paths, jobs, strict=True))
     for job in jobs:
         job.close()
 
 
 @pytest.fixture
-def job_with(opened, tmp_path) -> Callable[..., Job]:
+def job_with(opened, tmp_path) -> Callable[..., OpenJob]:
     """The job of an export of one process that a function fills; schemas by name."""
 
-    def make(fill: Callable[[ExportWriter, Process], object], schema: str = "3.25.0") -> Job:
+    def make(fill: Callable[[ExportWriter, Process], object], schema: str = "3.25.0") -> OpenJob:
         path = tmp_path / f"{schema}.sqlite"
         with ExportWriter(path, schema) as export:
             process = export.process(70)
             export.kernel(process, 0, 7, 1, 9_000, name="k(int)", correlation_id=None)
             fill(export, process)
-        return Job(opened(path))
+        return OpenJob(opened(path))
 
     return make
 
@@ -131,7 +131,7 @@ def test_processes_share_the_memory_of_their_gpu(opened, tmp_path):
             size = 10 * 2**number << 20
             export.gpu_memory(process, 0, 1_000 * (1 + number), size, address=4096)
             export.gpu_memory(process, 0, 50_000 + number, size, address=4096, is_free=True)
-    peaks = device_peaks(Job(opened(tmp_path / "x.sqlite")), Selection())
+    peaks = device_peaks(OpenJob(opened(tmp_path / "x.sqlite")), Selection())
     assert [(one.peak >> 20, one.time, len(one.places)) for one in peaks] == [(40, 3_000, 1), (30, 2_000, 2)]
     assert [sorted(size >> 20 for size in one.sizes) for one in peaks] == [[40], [10, 20]]
 
@@ -165,7 +165,7 @@ class TestTable:
         assert [(row["frees"], row["at_end"], row["peak"]) for row in found.values()] == [(0, 64, 64), (1, 0, 64)]
 
     def test_demo_says_what_its_native_rows_say(self, demo_job, demo_session):
-        rows = memory_table(Job(demo_session), Selection()).records()
+        rows = memory_table(OpenJob(demo_session), Selection()).records()
         assert [row["rank"] for row in rows] == [0, 0, 1, 1, 2, 2, 3, 3]
         for row, path in zip(rows[::2], demo_job, strict=True):
             assert (row["memory"], row["peak"]) == ("Device", max(used for _, used in Ledger(path, 0, DEVICE).curve))
@@ -192,7 +192,7 @@ class TestTable:
         rows = ", ".join(values.format(*one) for one in ((0, 9, 0), (64, -9, 0), (64, 9, 7)))
         names = "start, globalPid, deviceId, contextId, address, pc, bytes, memKind, memoryOperationType"
         edit(path, f"INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS ({names}) VALUES {rows}")
-        answer = memory_table(Job(opened(path)), Selection())
+        answer = memory_table(OpenJob(opened(path)), Selection())
         assert answer.records() == whole.records()
         assert any(note.startswith("3 events are left out that have no address, no size") for note in answer.notes)
 
@@ -222,7 +222,7 @@ class TestTable:
         assert [row["rank"] for row in memory_table(job, only).records()] == [1]
 
     def test_missing_memory_says_what_to_record(self, opened, tmp_path):
-        job = Job(opened(old_schema_export(tmp_path / "x.sqlite")))
+        job = OpenJob(opened(old_schema_export(tmp_path / "x.sqlite")))
         for answer in (memory_table(job, Selection()), pool_table(job, Selection())):
             assert not answer.rows
             assert answer.notes == (
@@ -250,7 +250,7 @@ class TestOverTime:
                 assert [(row["peak"], row["at_end"]) for row in rows] == expected, (seed, window)
 
     def test_its_highest_span_has_the_peak_of_the_table(self, demo_session):
-        job = Job(demo_session)
+        job = OpenJob(demo_session)
         rows = memory_over_time(job, Selection(), 50).records()
         for row in memory_table(job, Selection()).records():
             mine = [one["peak"] for one in rows if (one["rank"], one["memory"]) == (row["rank"], row["memory"])]
@@ -259,7 +259,7 @@ class TestOverTime:
 
 class TestAllocations:
     def test_largest_first_with_call_and_ranges(self, demo_session, demo_job):
-        job = Job(demo_session)
+        job = OpenJob(demo_session)
         answer = allocation_table(job, Selection())
         rows = answer.records()
         assert "--cudabacktrace=memory" in answer.notes[-1]
@@ -338,7 +338,7 @@ class TestPools:
         assert (row["allocations"], row["frees"], row["trims"]) == (3, 1, 1)
 
     def test_memory_without_pools_is_said(self, demo_session):
-        answer = pool_table(Job(demo_session), Selection())
+        answer = pool_table(OpenJob(demo_session), Selection())
         assert answer.notes == ("no memory pools: all memory was allocated without (cudaMalloc, not cudaMallocAsync)",)
 
 
@@ -347,5 +347,5 @@ def test_question_is_asked_by_its_options(demo_session):
     names = {}
     for given in ({}, {"over_time": True}, {"allocations": "all"}, {"pools": True}):
         values = {**question.default_values(), **given}
-        names[question.ask(Job(demo_session), Selection(), question.read(values)).name] = given
+        names[question.ask(OpenJob(demo_session), Selection(), question.read(values)).name] = given
     assert list(names) == ["gpu-memory", "gpu-memory-time", "gpu-memory-allocations", "gpu-memory-pools"]

@@ -17,8 +17,8 @@ from test_comparison import rows as records
 
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.counters.metric_tables import metric_means, metric_statistics, metrics_over_time
-from nsystui.questions.gpu.metrics import MetricSource, Samples, attributed, metric_sources, samples_of, unit_of
-from nsystui.questions.job.job import Job
+from nsystui.questions.gpu.metrics import MetricSamples, MetricSource, attributed, metric_sources, samples_of, unit_of
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.registry import question_named
 from nsystui.questions.queries.tasks import used_devices
 from nsystui.store.session import Session
@@ -30,7 +30,7 @@ METRICS = ("SMs Active [Throughput %]", "GPC Clock Frequency [MHz]", "DRAM Read 
 
 
 @pytest.fixture(scope="module")
-def sampled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
     """A GPU sampled every 10 ns from 0 to 200, not from 100 to 150; a long kernel, and two short ones side by side."""
     path = tmp_path_factory.mktemp("sampled") / "metrics.sqlite"
     with ExportWriter(path) as export:
@@ -43,7 +43,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
         for time in (*range(0, 101, 10), *range(150, 201, 10)):
             clock = -5 if time == 30 else 1000 + time
             export.gpu_metric(3, time, [150 if time == 30 else time // 2, clock, 7])
-    job = Job(session_over(path))
+    job = OpenJob(session_over(path))
     yield job
     job.close()
 
@@ -65,7 +65,7 @@ def test_samples_are_weighted_by_their_overlap_with_each_interval() -> None:
         edges = sorted(chance.sample(range(-50, 300), 2 * chance.randrange(0, 12)))
         spans = list(zip(edges[::2], edges[1::2], strict=True))
         values = [chance.uniform(0, 100) for _ in spans]
-        own = Samples(SOURCE, *np.array(spans, np.int64).reshape(-1, 2).T, np.array(values))
+        own = MetricSamples(SOURCE, *np.array(spans, np.int64).reshape(-1, 2).T, np.array(values))
         starts = np.array([chance.randrange(-80, 320) for _ in range(20)])
         ends = starts + np.array([chance.randrange(0, 90) for _ in range(20)])
         ((time, value),) = attributed([own], starts, ends)
@@ -75,7 +75,7 @@ def test_samples_are_weighted_by_their_overlap_with_each_interval() -> None:
             assert value[number] == pytest.approx((expected or 0.0) * time[number], abs=1e-6)
 
 
-def test_a_sample_describes_the_time_since_the_one_before_but_no_gap(sampled: Job) -> None:
+def test_a_sample_describes_the_time_since_the_one_before_but_no_gap(sampled: OpenJob) -> None:
     ((first, *_),) = samples_of(sampled.session, metric_sources(sampled.session, Selection(), every=True))
     spans = list(zip(first.starts.tolist(), first.ends.tolist(), strict=True))
     assert spans[0] == (-10, 0) and (90, 100) in spans and (140, 150) in spans
@@ -97,7 +97,7 @@ def test_a_unit_is_the_recorded_one_and_a_percentage_says_of_what() -> None:
         assert unit_of(metric) == unit, metric
 
 
-def test_implausible_samples_are_cut_or_left_out_and_the_others_count_by_their_overlap(sampled: Job) -> None:
+def test_implausible_samples_are_cut_or_left_out_and_the_others_count_by_their_overlap(sampled: OpenJob) -> None:
     active, memory, clock = records(metric_statistics(sampled, Selection()))
     assert [one["metric"] for one in (active, memory, clock)] == [METRICS[0], METRICS[2], METRICS[1]]
     assert {"rank": 0, "device": 0, "gpu": 3, "samples": 17, "implausible": 1, "max": 100}.items() <= active.items()
@@ -108,7 +108,7 @@ def test_implausible_samples_are_cut_or_left_out_and_the_others_count_by_their_o
     assert (clock["samples"], clock["min"], clock["max"]) == (3, 1060, 1080)
 
 
-def test_the_means_of_kernels_say_how_much_of_them_was_long_enough(sampled: Job) -> None:
+def test_the_means_of_kernels_say_how_much_of_them_was_long_enough(sampled: OpenJob) -> None:
     long, short = records(metric_means(sampled, Selection(), "kernel"))
     assert (long["name"], long["count"], long["total"], long["resolved"]) == ("long", 1, 55, 100)
     assert (short["name"], short["count"], short["total"], short["resolved"]) == ("short", 2, 11, 0)
@@ -133,7 +133,7 @@ def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened: Op
             export.kernel(process, 0, 7, 100 * number, 100 * number + 100, name=f"{name}()", correlation_id=number + 1)
             for time in range(10, 101, 10):
                 export.gpu_metric(0, 100 * number + time, values)
-    job = Job(opened(tmp_path / "bound.sqlite"))
+    job = OpenJob(opened(tmp_path / "bound.sqlite"))
     found = {one["name"]: one for one in records(metric_means(job, Selection(), "kernel"))}
     assert found.keys() == samples.keys()
     # Where few SMs worked, a quotient of whole percents says nothing.
@@ -143,19 +143,21 @@ def test_what_bounds_a_kernel_and_its_occupancy_are_made_of_its_means(opened: Op
     assert told["tiny"] == ("tensor", 0, None, None)
 
 
-def test_without_samples_or_a_launch_of_two_a_note_says_what_to_record(sampled: Job, opened, tmp_path: Path) -> None:
+def test_without_samples_or_a_launch_of_two_a_note_says_what_to_record(
+    sampled: OpenJob, opened, tmp_path: Path
+) -> None:
     answer = metric_means(sampled, Selection(Window(80, 90)), "launch")
     assert not len(answer) and "no launch is long enough" in answer.notes[0]
     assert "too short for two samples" in metric_means(sampled, Selection(Window(80, 90)), "kernel").notes[0]
     with ExportWriter(tmp_path / "without.sqlite") as export:
         export.kernel(export.process(100), 0, 7, 0, 10, name="a", correlation_id=1)
-    job = Job(opened(tmp_path / "without.sqlite"))
+    job = OpenJob(opened(tmp_path / "without.sqlite"))
     subjects = ("kernel", "launch", "range", "step", "collective")
     for answer in (metric_statistics(job, Selection()), *(metric_means(job, Selection(), by) for by in subjects)):
         assert not len(answer) and "--gpu-metrics-devices=all" in answer.notes[0]
 
 
-def spans_of(job: Job, metric: str) -> dict[tuple[int, int | None], list[tuple[int, int, float]]]:
+def spans_of(job: OpenJob, metric: str) -> dict[tuple[int, int | None], list[tuple[int, int, float]]]:
     """The samples of a metric by report and GPU, each from the one before it."""
     found: dict[tuple[int, int | None], list[tuple[int, int, float]]] = {}
     for report in job.session.reports:
@@ -176,7 +178,9 @@ def spans_of(job: Job, metric: str) -> dict[tuple[int, int | None], list[tuple[i
     return found
 
 
-def pieces_of(job: Job, by: str, answer: list[dict[str, Any]]) -> Iterator[tuple[Any, tuple[int, int | None], Span]]:
+def pieces_of(
+    job: OpenJob, by: str, answer: list[dict[str, Any]]
+) -> Iterator[tuple[Any, tuple[int, int | None], Span]]:
     """What the means are of: the key of a row, report and GPU, and a time."""
     gpu = {one.task: (one.task.report, one.gpu) for one in used_devices(job.session)}
     if by == "step":
@@ -202,7 +206,7 @@ KEYS = {"step": ("rank", "start"), "collective": ("collective", "message_size"),
 
 @pytest.mark.parametrize("by", campaign.first(1, KEYS))
 def test_the_means_of_a_job_are_those_of_a_loop_over_its_samples(demo_session: Session, by: str) -> None:
-    job, metric = Job(demo_session), "Tensor Active [Throughput %]"
+    job, metric = OpenJob(demo_session), "Tensor Active [Throughput %]"
     samples, answer = spans_of(job, metric), records(metric_means(job, Selection(), by))
     total: dict[object, list[float]] = {}
     for key, place, (start, end) in pieces_of(job, by, answer):
@@ -220,7 +224,7 @@ def test_the_means_of_a_job_are_those_of_a_loop_over_its_samples(demo_session: S
 
 
 def test_over_time_every_device_has_its_metrics_and_the_kernels_in_flight(demo_session: Session) -> None:
-    job, bins = Job(demo_session), 7
+    job, bins = OpenJob(demo_session), 7
     question = question_named("gpu")
     options = question.read({**question.default_values(), "over_time": True, "bins": bins})
     rows, window = records(question.ask(job, Selection(), options)), job.extent(Selection())
@@ -241,7 +245,7 @@ def test_over_time_every_device_has_its_metrics_and_the_kernels_in_flight(demo_s
 
 def test_the_statistics_of_a_real_export_are_those_of_its_samples(opened: Opener, shared_export) -> None:
     path = shared_export("gpu-metrics")
-    rows = {one["metric"]: one for one in records(metric_statistics(Job(opened(path)), Selection()))}
+    rows = {one["metric"]: one for one in records(metric_statistics(OpenJob(opened(path)), Selection()))}
     names = dict(native(path, "SELECT metricId, metricName FROM TARGET_INFO_GPU_METRICS"))
     assert rows.keys() == set(names.values())
     for metric, name in names.items():
@@ -253,7 +257,7 @@ def test_the_statistics_of_a_real_export_are_those_of_its_samples(opened: Opener
 
 def test_the_means_of_a_real_kernel_are_those_of_a_loop(opened: Opener, shared_export) -> None:
     path = shared_export("gpu-metrics")
-    job = Job(opened(path))
+    job = OpenJob(opened(path))
     (one,) = records(metric_means(job, Selection(), "kernel"))
     kernels = native(path, "SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL")
     assert (one["name"], one["count"], one["total"]) == ("vectorAdd", 1010, sum(end - start for start, end in kernels))

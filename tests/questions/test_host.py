@@ -28,7 +28,7 @@ from nsystui.questions.host.functions import functions_table, samples_of
 from nsystui.questions.host.gaps import gaps_list, gaps_table, parts_of_row
 from nsystui.questions.host.threads import PARTS, threads_table
 from nsystui.questions.host.time_budget import budget_with_causes
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.store import packing, tables
 from nsystui.store.session import Session
 
@@ -52,7 +52,7 @@ KERNEL = Frame("do_syscall_64", "[kernel.kallsyms]", is_kernel=True)
 
 
 def job_of(*paths: Path) -> closing:
-    return closing(Job(session_over(*paths)))
+    return closing(OpenJob(session_over(*paths)))
 
 
 @contextmanager
@@ -87,13 +87,13 @@ def written(path: Path, schema: str = "3.13.2") -> Path:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
     """The job of ``written``, open."""
     with job_of(written(tmp_path_factory.mktemp("host") / "a.sqlite")) as job:
         yield job
 
 
-def test_functions_have_the_samples_at_their_end_and_anywhere(host: Job):
+def test_functions_have_the_samples_at_their_end_and_anywhere(host: OpenJob):
     found = {row["function"]: row for row in functions_table(host, Selection()).records()}
     assert {name: (row["own"], row["total"], row["module"], row["mode"]) for name, row in found.items()} == {
         "Grid::leaf": (6, 10, "main", ""), "memcpy": (4, 6, "libc.so.6", ""), "app::work": (0, 8, "main", ""),
@@ -103,7 +103,7 @@ def test_functions_have_the_samples_at_their_end_and_anywhere(host: Job):
     assert sum(row["own_percent"] for row in found.values()) == pytest.approx(100)
 
 
-def test_the_size_of_chunks_changes_no_stack(host: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_size_of_chunks_changes_no_stack(host: OpenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     whole = functions_table(host, Selection()).rows
     path = written(tmp_path / "a.sqlite")
     for chunk in (1, 3):
@@ -144,7 +144,7 @@ def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero
     assert any("no OS runtime library calls" in note for note in answer.notes)
 
 
-def test_a_selection_cuts_samples_and_times(host: Job):
+def test_a_selection_cuts_samples_and_times(host: OpenJob):
     selection = Selection(Window(5 * MS, 7 * MS))
     assert {row["function"]: row["own"] for row in functions_table(host, selection).records()} == {
         "Grid::leaf": 1, "memcpy": 2, "app::work": 0, "main": 0,
@@ -155,7 +155,7 @@ def test_a_selection_cuts_samples_and_times(host: Job):
     assert [(row["thread"], row["total"]) for row in named.records()] == [("train (main)", 1), ("loader", 2)]
 
 
-def test_a_call_tree_from_callers_and_from_callees(host: Job):
+def test_a_call_tree_from_callers_and_from_callees(host: OpenJob):
     down = call_tree_table(host, Selection())
     up = call_tree_table(host, Selection(), bottom_up=True, depth=2)
     part = call_tree_table(host, Selection().with_name("app::work"))
@@ -173,7 +173,7 @@ def test_a_call_tree_from_callers_and_from_callees(host: Job):
     assert [(row["call"], row["total"]) for row in callers.records()] == [("app::work", 8), ("  main", 8)]
 
 
-def test_calls_of_the_os_and_of_cuda_know_their_stacks(host: Job):
+def test_calls_of_the_os_and_of_cuda_know_their_stacks(host: OpenJob):
     found = stacks.stacks_of(host.session, host.session.reports)[0]
     chains = [chain for (chain,) in host.session.rows(sa.select(tables.os_calls.c.chain))]
     (node,) = found.nodes(stacks.OS_CALL, chains)
@@ -227,7 +227,7 @@ def test_time_on_cpu_of_real_exports_is_the_union_of_their_scheduling(name: str)
         assert sum(row[part] or 0 for part in PARTS) == row["window"] == last
 
 
-def test_a_damaged_chain_is_a_note_and_never_a_wrong_sum(host: Job, tmp_path: Path):
+def test_a_damaged_chain_is_a_note_and_never_a_wrong_sum(host: OpenJob, tmp_path: Path):
     before = sum(functions_table(host, Selection()).cells("own"))
     path = written(tmp_path / "a.sqlite")
     edit(
@@ -281,7 +281,7 @@ def test_samples_are_alike_where_columns_are_read_on_demand(tmp_path: Path):
     with closing(Session()) as session:
         session.add(path, whole=False)
         assert len(samples_of(session, Selection())) == 14
-        assert sum(functions_table(Job(session), Selection()).cells("own")) == 14
+        assert sum(functions_table(OpenJob(session), Selection()).cells("own")) == 14
 
 
 def gaps_export(path: Path) -> Path:

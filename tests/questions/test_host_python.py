@@ -11,14 +11,14 @@ from test_host import COPY, LEAF, MAIN, MS, WORK, job_of, launched, training
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.writing.host import Stack
-from nsystui.exports.writing.target import Session as DemoSession
+from nsystui.exports.writing.target import CaptureSession as DemoSession
 from nsystui.exports.writing.target import Thread
 from nsystui.questions.host import causes
 from nsystui.questions.host.calltree import call_tree_table
 from nsystui.questions.host.functions import functions_table
 from nsystui.questions.host.gaps import causes_in, gaps_list, gaps_table
 from nsystui.questions.host.threads import threads_table
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import left_out_note
 from nsystui.store.session import Session
 
@@ -141,7 +141,7 @@ PYTHON_WINDOW = Selection(Window(0, 14 * MS))
 def test_python_frames_are_functions_like_any(tmp_path: Path, schema: str, whole: bool):
     session = Session()
     session.add(python_export(tmp_path / "a.sqlite", schema), whole=whole)
-    with closing(Job(session)) as job:
+    with closing(OpenJob(session)) as job:
         table, tree = functions_table(job, Selection()), call_tree_table(job, Selection())
     counts = {row["function"]: (row["own"], row["total"], row["module"]) for row in table.records()}
     assert counts == {"fetch": (6, 6, "data.py"), "forward": (3, 3, "model.py"), "train_step": (0, 9, "train.py")}

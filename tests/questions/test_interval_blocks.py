@@ -144,7 +144,7 @@ class TestDeviceGaps:
     st.lists(st.sampled_from([0, 1, 0xFFFF, 0x10000, 0x12345678, 0xFFFFFFFF]) | st.integers(0, 0xFFFFFFFF), min_size=2)
 )
 def test_steps_of_up_to_32_bits_are_kept(steps):
-    found = interval_blocks.Steps.of(np.array([0, *steps[1:]], np.int64)).edges(7)
+    found = interval_blocks.EdgeSteps.of(np.array([0, *steps[1:]], np.int64)).edges(7)
     assert found.tolist() == np.cumsum([7, *steps[1:]]).tolist()
 
 

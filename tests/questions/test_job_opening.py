@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsystui.base.errors import ExportError, UsageError
-from nsystui.questions.job.opening import Export, Listener, Opener, Source
+from nsystui.questions.job.opening import Export, JobSource, Listener, Opener
 
 
 class Heard(Listener):
@@ -38,7 +38,7 @@ def start():
     jobs = []
 
     def begin(files, listener, **how):
-        opener = Opener(Source(tuple(map(str, files)), **how), listener)
+        opener = Opener(JobSource(tuple(map(str, files)), **how), listener)
         job, exports = opener.start()
         jobs.append(job)
         return opener, job, exports

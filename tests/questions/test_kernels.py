@@ -19,7 +19,7 @@ from synthetic import ExportWriter
 from nsystui.base.errors import UsageError
 from nsystui.base.kernel_families import COPY, NCCL, OTHER, family_of, precision_of
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MEMORY, MPI, OS, WORKS, memory_sizes, work_instances, work_summary
 from nsystui.questions.kernels.summary import GroupBy, Names, durations, group_by_of, kernel_instances, kernel_summary
 from nsystui.questions.queries.tasks import ranked_tasks
@@ -131,7 +131,7 @@ class TestSummary:
                 export.kernel(process, 0, 7, start, start + length, name=name, correlation_id=correlation)
                 step = launch // 10_000 if launch % 10_000 < 9_000 else None
                 expected.setdefault(step, {}).setdefault(names[name], []).append(length)
-        with closing(Job(session_over(path))) as job:
+        with closing(OpenJob(session_over(path))) as job:
             answer = kernels_in_steps(job, EVERYTHING, job.steps(), group_by=(GroupBy.STEP, GroupBy.FAMILY))
             found = records(answer)
         assert [row["step"] for row in found] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, None, None]

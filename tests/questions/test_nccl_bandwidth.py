@@ -24,7 +24,7 @@ from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals
 from nsystui.questions.nccl.bandwidth import exposed_times, rate, sizes_moved
-from nsystui.questions.nccl.grouping import By
+from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nccl.summary import KERNEL, nccl_summary
 from nsystui.questions.queries.tasks import RankedTask
 
@@ -52,17 +52,17 @@ class Programs(Process):
     def every_formula(self):
         self.call("ncclCommInitRankConfig", comm=FOUR, ranks=4)
         self._every_call(comm=FOUR, size=80_000)
-        return By.STREAM, *[found for _, *found in FORMULAS]
+        return NcclProperty.STREAM, *[found for _, *found in FORMULAS]
 
     def what_needs_the_number_of_ranks_is_missing_without_it(self):
         self._every_call(comm=UNKNOWN, size=80_000)
         without = [(16.0 if size == 16.0 else None, 16.0 if size == bus else None) for _, size, bus in FORMULAS]
-        return By.STREAM, *without
+        return NcclProperty.STREAM, *without
 
     def without_a_size_there_is_none(self):
         self.call("ncclCommInitRankConfig", comm=FOUR, ranks=4)
         self._every_call()
-        return By.STREAM, *[NOTHING] * len(FORMULAS)
+        return NcclProperty.STREAM, *[NOTHING] * len(FORMULAS)
 
     a_way_counts_as_in_the_sendrecv_of_nccl_tests = do.group(("ncclSend", 80_000), ("ncclRecv", 80_000)).returning(SAME)
     the_larger_direction_counts = do.group(("ncclSend", 10_000), ("ncclRecv", 30_000), ("ncclRecv", 50_000)).returning(
@@ -74,7 +74,7 @@ class Programs(Process):
     collectives_of_a_row_have_their_own_factors = (
         do.reduce(80_000, comm=FOUR)
         .call("ncclAllGather", comm=FOUR, size=80_000, launches=1)
-        .returning((By.RANK, (40.0, 36.0)))
+        .returning((NcclProperty.RANK, (40.0, 36.0)))
     )
     a_kernel_of_several_calls_has_the_bytes_of_all = do.group(
         ("ncclAllReduce", 30_000, TWO), ("ncclAllReduce", 50_000, TWO), kernel=REDUCE
@@ -114,11 +114,13 @@ def programs(tmp_path_factory) -> Iterator[Callable[[str], tuple[pd.DataFrame, A
 
     def ask(name: str) -> tuple[pd.DataFrame, Any]:
         process, expected = written_[name]
-        by = expected[0] if isinstance(expected[0], By) else By.COLLECTIVE
+        by = expected[0] if isinstance(expected[0], NcclProperty) else NcclProperty.COLLECTIVE
         only = Selection(tasks=frozenset({Task(0, process.process.global_id)}))
         frame = nccl_summary(job.session, only, job.ranks, job.pairing(), (by,)).frame()
         kernels = frame[frame["what"] == KERNEL]
-        return kernels.sort_values("stream") if by is By.STREAM else kernels, expected[by is not By.COLLECTIVE :]
+        return kernels.sort_values("stream") if by is NcclProperty.STREAM else kernels, expected[
+            by is not NcclProperty.COLLECTIVE :
+        ]
 
     yield ask
     job.close()
@@ -178,14 +180,16 @@ def by_hand_without_wait(job: Any) -> dict[tuple[str, int], float]:
 def test_bandwidth_without_waiting_is_that_of_the_last_rank_to_arrive_where_all_ranks_are_open(tmp_path):
     paths = training_job(tmp_path, ranks=3, steps=2, layers=1)
     job = job_of(*paths)
-    answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE, By.BYTES), KERNEL)
+    answer = nccl_summary(
+        job.session, Selection(), job.ranks, job.pairing(), (NcclProperty.COLLECTIVE, NcclProperty.BYTES), KERNEL
+    )
     frame = answer.frame().dropna(subset=["busbw_without_wait"])
     found = {(row.collective, int(row.message_size)): row.busbw_without_wait for row in frame.itertuples()}
     assert found and found == pytest.approx({key: by_hand_without_wait(job)[key] for key in found})
     assert (frame["busbw_without_wait"] >= frame["busbw"]).all()
     job.close()
     job = job_of(*paths[:2])
-    frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE,), KERNEL).frame()
+    frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (NcclProperty.COLLECTIVE,), KERNEL).frame()
     assert frame["busbw"].notna().any() and frame["busbw_without_wait"].isna().all()
     job.close()
 
@@ -229,7 +233,7 @@ class TestExposedTime:
         program.compute(start + 21_000, start + 26_000, device=1)
         program.call("ncclAllGather", size=8, launches=1, kernel="AllGather")
         job = program.job()
-        frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (By.COLLECTIVE,)).frame()
+        frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), (NcclProperty.COLLECTIVE,)).frame()
         told = frame[frame["what"] == KERNEL].set_index("collective")
         assert told["exposed"].to_dict() == {"AllReduce": 4_000, "AllGather": 5_000}
         assert told["overlapped"].to_dict() == pytest.approx({"AllReduce": 60.0, "AllGather": 0.0})
@@ -237,7 +241,9 @@ class TestExposedTime:
         calls = frame[frame["what"] != KERNEL]
         assert len(calls) and calls[["exposed", "overlapped", "algbw", "busbw"]].isna().all(axis=None)
         # What hides a kernel does not depend on the streams of the selection.
-        chosen = nccl_summary(job.session, Selection(streams=frozenset({20})), job.ranks, job.pairing(), (By.STREAM,))
+        chosen = nccl_summary(
+            job.session, Selection(streams=frozenset({20})), job.ranks, job.pairing(), (NcclProperty.STREAM,)
+        )
         assert chosen.frame()["exposed"].dropna().tolist() == [2_000 + 5_000]
         job.close()
 

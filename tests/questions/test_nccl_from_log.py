@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from nccl_program import Program, rows
 
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.from_log import read_log
 from nsystui.questions.nccl.pairing import NcclPairing
 
@@ -45,7 +45,7 @@ def program(tmp_path: Path) -> Program:
 
 
 @pytest.fixture(scope="module")
-def reduced(tmp_path_factory) -> Iterator[Job]:
+def reduced(tmp_path_factory) -> Iterator[OpenJob]:
     """A program that reduces twice, and gathers once, without telling sizes."""
     program = Program(tmp_path_factory.mktemp("reduced") / "program.sqlite")
     for name in ("AllReduce", "AllReduce", "AllGather"):
@@ -55,7 +55,7 @@ def reduced(tmp_path_factory) -> Iterator[Job]:
 
 
 @pytest.fixture(scope="module")
-def two_streams(tmp_path_factory) -> Iterator[Job]:
+def two_streams(tmp_path_factory) -> Iterator[OpenJob]:
     """Three reductions, the second of which is on a stream of its own."""
     program = Program(tmp_path_factory.mktemp("streams") / "program.sqlite")
     for stream in (20, 30, 20):
@@ -64,9 +64,9 @@ def two_streams(tmp_path_factory) -> Iterator[Job]:
         yield job
 
 
-def aligned(job: Job, *names: Path) -> NcclPairing:
+def aligned(job: OpenJob, *names: Path) -> NcclPairing:
     """The pairing with the sizes of logs, which may come when a pairing is there already."""
-    job = Job(job.session)
+    job = OpenJob(job.session)
     assert "size_source" in job.pairing().calls
     job.nccl_log = read_log(map(str, names), job.ranks)
     return job.pairing()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from nsystui.exports.nccl_log.lines import CommunicatorLine, CommunicatorState, Process, Signature, Writer
-from nsystui.questions.nccl.communicators import Communicators, Member
+from nsystui.exports.nccl_log.lines import CommunicatorLine, CommunicatorState, LogProcess, Signature, Writer
+from nsystui.questions.nccl.communicators import CommunicatorRank, Communicators
 
 START, COMPLETE = CommunicatorState.STARTED, CommunicatorState.COMPLETE
 DESTROYED = CommunicatorState.DESTROYED
 
 
 def writer(pid: int = 1, device: int = 0) -> Writer:
-    return Writer(Process("n1", pid), device)
+    return Writer(LogProcess("n1", pid), device)
 
 
 def line(state: CommunicatorState = COMPLETE, pid: int = 1, pointer: int = 0xC1, rank: int = 0, **words: int):
@@ -29,7 +29,7 @@ def communicators() -> Communicators:
     return Communicators()
 
 
-def heard(communicators: Communicators, *lines: CommunicatorLine) -> Member:
+def heard(communicators: Communicators, *lines: CommunicatorLine) -> CommunicatorRank:
     for each in lines:
         communicators.hear(each)
     return communicators.member_of(call())

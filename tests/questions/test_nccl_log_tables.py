@@ -15,8 +15,8 @@ from support import SHARED
 from nsystui.base.errors import ExportError, UsageError
 from nsystui.exports.nccl_log.lines import LogReader
 from nsystui.questions.nccl.communicators import call_sequences
-from nsystui.questions.nccl_log.steps import StepCut, Steps, steps_of
-from nsystui.questions.nccl_log.summary import Summary, notes
+from nsystui.questions.nccl_log.steps import IterationSpan, StepCut, steps_of
+from nsystui.questions.nccl_log.summary import LogSummary, notes
 from nsystui.questions.nccl_log.tables import TABLES
 
 LOG = SHARED / "nccl-logs/nccl-tests-allreduce-2gpu.log"
@@ -50,25 +50,25 @@ def stream(texts: tuple[str, ...]) -> Callable[[int], bytes]:
     return io.BytesIO("".join(text + "\n" for text in texts).encode()).read
 
 
-def summary_of(*texts: str, steps: str | None = None) -> Summary:
-    summary, reader = Summary(), LogReader()
+def summary_of(*texts: str, steps: str | None = None) -> LogSummary:
+    summary, reader = LogSummary(), LogReader()
     lines = reader.read(stream(texts))
     summary.add(lines if steps is None else StepCut(steps_of(steps)).of(lines))
     summary.lines = reader.lines
     return summary
 
 
-def rows(name: str, summary: Summary) -> list[dict[str, Any]]:
+def rows(name: str, summary: LogSummary) -> list[dict[str, Any]]:
     answer = TABLES[name].make(summary)
     return [dict(zip([column.key for column in answer.columns], row, strict=True)) for row in answer.rows]
 
 
-def cells(name: str, summary: Summary, *keys: str) -> list[tuple[Any, ...]]:
+def cells(name: str, summary: LogSummary, *keys: str) -> list[tuple[Any, ...]]:
     """Some columns of a table."""
     return [tuple(row[key] for key in keys) for row in rows(name, summary)]
 
 
-def says(summary: Summary, text: str) -> bool:
+def says(summary: LogSummary, text: str) -> bool:
     return any(text in note for note in notes(summary))
 
 
@@ -189,7 +189,7 @@ class TestSteps:
         assert says(summary, "has the first 3: 7 lines of others left out")
 
     def test_each_log_is_cut_by_its_own_lines(self):
-        cut, summary = StepCut(Steps(45, 45)), Summary()
+        cut, summary = StepCut(IterationSpan(45, 45)), LogSummary()
         for texts in ((step(45), call(count=1)), (call(count=2),)):
             summary.add(cut.of(LogReader().read(stream(texts))))
         assert [kind.elements for kind in summary.kinds] == [1]
@@ -218,7 +218,7 @@ class TestMemory:
             yield from LogReader().read(stream((call(), call())))
             raise ExportError("x.gz", "the .gz ends early")
 
-        summary = Summary()
+        summary = LogSummary()
         with pytest.raises(ExportError):
             summary.add(broken())
         assert summary.calls == 2
@@ -433,7 +433,7 @@ class TestOthers:
 
 @pytest.mark.skipif(not LOG.exists(), reason="the real log of nccl-tests is not on this machine")
 def test_a_real_log():
-    summary, reader = Summary(), LogReader()
+    summary, reader = LogSummary(), LogReader()
     with LOG.open("rb") as log:
         summary.add(reader.read(log.read))
     summary.results = reader.reported

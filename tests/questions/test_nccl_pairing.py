@@ -17,11 +17,11 @@ from nccl_program import A, B, Program, pairing_of, rows
 from support import shared
 
 from nsystui.demo import NcclPayloads, TrainingJob
-from nsystui.questions.nccl.names import Reason, State
+from nsystui.questions.nccl.names import PairingState, Reason
 from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
 from nsystui.questions.nccl.units import NONE, Role, find_units, outer_calls
 
-PAIRED, ESTIMATED, UNPAIRED = State.PAIRED, State.ESTIMATED, State.UNPAIRED
+PAIRED, ESTIMATED, UNPAIRED = PairingState.PAIRED, PairingState.ESTIMATED, PairingState.UNPAIRED
 
 Expected = dict[str, list[tuple[Any, ...]]]
 EXCHANGE = (("ncclSend", 1), ("ncclRecv", 1)) * 2

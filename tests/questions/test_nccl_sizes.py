@@ -16,9 +16,9 @@ from nsystui.base.answer import TableAnswer, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
-from nsystui.exports.nccl_log.files import Measured, Reported
-from nsystui.questions.job.job import Job
-from nsystui.questions.nccl.grouping import By
+from nsystui.exports.nccl_log.files import NcclTestsResult, Reported
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_and_sizes, durations_of_size, size_histogram
 from nsystui.store.session import Session
 
@@ -26,14 +26,14 @@ EVERYTHING = Selection()
 
 
 @pytest.fixture(scope="module")
-def payload(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+def payload(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
     job = job_of(payload_export(tmp_path_factory.mktemp("payload") / "payload.sqlite"))
     yield job
     job.close()
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory) -> Iterator[Job]:
+def plain(tmp_path_factory) -> Iterator[OpenJob]:
     """The same without sizes."""
     job = job_of(payload_export(tmp_path_factory.mktemp("plain") / "plain.sqlite", json=False))
     yield job
@@ -64,16 +64,20 @@ class TestHistogram:
             "4MiB": (1, sizes["ncclAllReduce"]),
             "16MiB": (1, sizes["ncclReduce"]),
         }
-        told = size_histogram(payload.pairing(), EVERYTHING, By.POW2)
+        told = size_histogram(payload.pairing(), EVERYTHING, NcclProperty.POW2)
         assert told == [(label, *found) for label, found in expected.items()]
         assert sum(one.bytes or 0 for one in told) == sum(sizes.values())
         # Empty messages and single bytes.
         program = Program(tmp_path / "program.sqlite")
         for size in (0, 1, 3, 0):
             program.call("ncclAllReduce", size=size)
-        assert size_histogram(program.pairing(), EVERYTHING, By.POW2) == [("0B", 2, 0), ("1B", 1, 1), ("2B", 1, 3)]
+        assert size_histogram(program.pairing(), EVERYTHING, NcclProperty.POW2) == [
+            ("0B", 2, 0),
+            ("1B", 1, 1),
+            ("2B", 1, 3),
+        ]
 
-    @pytest.mark.parametrize(("by", "bins"), [(By.SIZE, 4), (By.POW2, 0)])
+    @pytest.mark.parametrize(("by", "bins"), [(NcclProperty.SIZE, 4), (NcclProperty.POW2, 0)])
     def test_unknown_sizes_are_counted_apart(self, plain, by, bins):
         told = size_histogram(plain.pairing(), EVERYTHING, by)
         assert told[-1] == (None, 7, None)
@@ -84,7 +88,7 @@ DURATIONS = {("AllReduce", 1024): [1_000, 3_000, 5_000, 47_000], ("AllReduce", 4
 
 
 @pytest.fixture(scope="module")
-def timed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
     """Two ranks in a communicator, kernels of ``DURATIONS``, and one of unknown size."""
     program = Program(tmp_path_factory.mktemp("timed") / "timed.sqlite")
     program.call("ncclCommInitRankConfig", ranks=2)
@@ -113,7 +117,9 @@ def rows(answer: TableAnswer, *keys: str) -> list[tuple[Any, ...]]:
 
 
 class TestBySize:
-    def by_size(self, job: Job, by: By = By.BYTES, selection: Selection = EVERYTHING) -> TableAnswer:
+    def by_size(
+        self, job: OpenJob, by: NcclProperty = NcclProperty.BYTES, selection: Selection = EVERYTHING
+    ) -> TableAnswer:
         return bandwidth_by_size(job.session, selection, job.ranks, job.pairing(), by)
 
     def test_spread_of_the_durations_of_each_size(self, timed):
@@ -134,9 +140,9 @@ class TestBySize:
         assert told[2] == (pytest.approx(1024 / 9e-9), pytest.approx(1024 / 9e-9), 1024, 9, 2)
 
     def test_by_buckets_and_powers_of_two(self, timed):
-        buckets = rows(self.by_size(timed, By.SIZE), "collective", "bucket", "count")
+        buckets = rows(self.by_size(timed, NcclProperty.SIZE), "collective", "bucket", "count")
         assert buckets == [("AllReduce", "<64KiB", 5), ("Broadcast", "<64KiB", 1)]
-        powers = rows(self.by_size(timed, By.POW2), "collective", "size_from", "count")
+        powers = rows(self.by_size(timed, NcclProperty.POW2), "collective", "size_from", "count")
         assert powers == [("AllReduce", 1024, 4), ("AllReduce", 4096, 1), ("Broadcast", 1024, 1)]
 
     def test_selected_kernels_only_and_without_sizes_a_reason(self, timed, plain):
@@ -158,10 +164,10 @@ def test_sizes_and_durations_for_a_scatter(timed):
 
 class TestDurationsOfOneSize:
     @pytest.fixture(scope="class")
-    def job(self, demo_session: Session) -> Job:
-        return Job(demo_session)
+    def job(self, demo_session: Session) -> OpenJob:
+        return OpenJob(demo_session)
 
-    def naive(self, job: Job, collective: str, size: int) -> dict[int, list[int]]:
+    def naive(self, job: OpenJob, collective: str, size: int) -> dict[int, list[int]]:
         kernels = job.pairing().kernels
         found: dict[int, list[int]] = {}
         for row in kernels.itertuples():
@@ -219,7 +225,11 @@ class TestDurationsOfOneSize:
         for size in (1 << 20, 1 << 20, 2 << 20):
             program.call("ncclAllReduce", size=size, ranks=2, launches=1, kernel="AllReduce")
         job = program.job()
-        out, within, longer = Measured(5e3, 200e9, 210e9), Measured(9e3, 110e9, 120e9), Measured(7e3, 1e9, 1e9)
+        out, within, longer = (
+            NcclTestsResult(5e3, 200e9, 210e9),
+            NcclTestsResult(9e3, 110e9, 120e9),
+            NcclTestsResult(7e3, 1e9, 1e9),
+        )
         reported = [Reported(1 << 20, out, within), Reported(4 << 20, longer, longer)]
         arguments = (job.session, EVERYTHING, job.ranks, job.pairing())
         answer = bandwidth_by_size(*arguments, reported=reported)

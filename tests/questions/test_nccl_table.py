@@ -34,14 +34,14 @@ from nsystui.demo import TrainingJob
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.kernels.summary import Names, kernel_summary
 from nsystui.questions.nccl.bandwidth import in_steps
-from nsystui.questions.nccl.grouping import COLUMNS, SEVERAL, USUAL, By, by_of, is_of, powers_of_two
+from nsystui.questions.nccl.grouping import COLUMNS, SEVERAL, USUAL, NcclProperty, by_of, is_of, powers_of_two
 from nsystui.questions.nccl.listing import COMMUNICATION, nccl_listing
 from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.summary import CALL, EXPORT_COMMAND, KERNEL, nccl_summary
 from nsystui.store import tables
 
 EVERYTHING = Selection()
-COLLECTIVE = (By.COLLECTIVE,)
+COLLECTIVE = (NcclProperty.COLLECTIVE,)
 
 
 class Opened:
@@ -52,7 +52,7 @@ class Opened:
         self.session, self.ranks = self.job.session, self.job.ranks
         self.pairing = self.job.pairing()
 
-    def summary(self, selection: Selection = EVERYTHING, by: tuple[By, ...] = USUAL) -> TableAnswer:
+    def summary(self, selection: Selection = EVERYTHING, by: tuple[NcclProperty, ...] = USUAL) -> TableAnswer:
         return nccl_summary(self.session, selection, self.ranks, self.pairing, by)
 
     def listing(
@@ -120,8 +120,13 @@ STEP = TrainingJob(ranks=2, steps=3, layers=6).step_collectives
 
 class TestGroups:
     SUMMED = ["count", "bytes", "total", "exposed"]
-    EVERY = [one for size in (1, 2) for one in combinations(By, size) if len({By.SIZE, By.POW2, By.BYTES} & {*one}) < 2]
-    EVERY.append(tuple(by for by in By if by not in (By.SIZE, By.POW2)))
+    EVERY = [
+        one
+        for size in (1, 2)
+        for one in combinations(NcclProperty, size)
+        if len({NcclProperty.SIZE, NcclProperty.POW2, NcclProperty.BYTES} & {*one}) < 2
+    ]
+    EVERY.append(tuple(by for by in NcclProperty if by not in (NcclProperty.SIZE, NcclProperty.POW2)))
 
     @pytest.mark.parametrize(("selection", "groupings"), [
         (EVERYTHING, EVERY[::3]),
@@ -133,15 +138,15 @@ class TestGroups:
         assert whole["count"].to_dict()[KERNEL] > 40
         for by in groupings:
             parts = mixed.summary(selection, by).frame()
-            assert len(parts) > 2 or by in ((By.DATATYPE,), (By.REDUCTION,)), by
+            assert len(parts) > 2 or by in ((NcclProperty.DATATYPE,), (NcclProperty.REDUCTION,)), by
             assert not parts.duplicated(["what", *(COLUMNS[one].key for one in by)]).any(), by
             pd.testing.assert_frame_equal(parts.groupby("what")[self.SUMMED].sum(min_count=1).loc[whole.index], whole)
 
     @pytest.mark.parametrize(("by", "selection"), campaign.first(1, [
         (USUAL, EVERYTHING.with_window(Window(400_000_000, 450_000_000))),
         (USUAL, EVERYTHING),
-        ((By.STEP, By.STREAM), EVERYTHING),
-        ((By.COMMUNICATOR, By.RANK, By.POW2), EVERYTHING),
+        ((NcclProperty.STEP, NcclProperty.STREAM), EVERYTHING),
+        ((NcclProperty.COMMUNICATOR, NcclProperty.RANK, NcclProperty.POW2), EVERYTHING),
     ]))  # fmt: skip
     def test_every_row_opens_what_is_behind_it_in_order_of_time(self, mixed, by, selection):
         answer = mixed.summary(selection, by)
@@ -154,7 +159,7 @@ class TestGroups:
             assert by != USUAL or set(listed.cells("bucket")) == {row[1]}
 
     def test_a_column_tells_what_all_rows_share(self, mixed):
-        frame = mixed.summary(by=(By.RANK,)).frame()
+        frame = mixed.summary(by=(NcclProperty.RANK,)).frame()
         kernels = frame[frame["what"] == KERNEL].set_index("rank").astype(object)
         kernels = kernels.where(kernels.notna(), None)
         shared_keys = ["collective", "communicator", "datatype", "reduction"]
@@ -172,14 +177,14 @@ class TestGroups:
                 program.call("ncclAllReduce", comm=comm, size=size, launches=1, stream=stream, kernel="AllReduce")
         job = program.job()
 
-        def kernels(by: By, *keys: str) -> set[tuple[object, ...]]:
+        def kernels(by: NcclProperty, *keys: str) -> set[tuple[object, ...]]:
             answer = nccl_summary(job.session, EVERYTHING, job.ranks, job.pairing(), (by,))
             return {row[1:] for row in values(answer, "what", *keys, "count") if row[0] == KERNEL}
 
-        assert kernels(By.COMMUNICATOR, "communicator", "ranks") == {("0xa0", 4, 3), ("0xb0", 2, 3)}
-        assert kernels(By.STREAM, "stream", "communicator") == {(20, "0xa0", 3), (21, "0xb0", 3)}
-        assert kernels(By.POW2, "size_from") == {(512, 2), (1024, 4)}
-        assert kernels(By.BYTES, "message_size") == {(1000, 2), (1024, 2), (1500, 2)}
+        assert kernels(NcclProperty.COMMUNICATOR, "communicator", "ranks") == {("0xa0", 4, 3), ("0xb0", 2, 3)}
+        assert kernels(NcclProperty.STREAM, "stream", "communicator") == {(20, "0xa0", 3), (21, "0xb0", 3)}
+        assert kernels(NcclProperty.POW2, "size_from") == {(512, 2), (1024, 4)}
+        assert kernels(NcclProperty.BYTES, "message_size") == {(1000, 2), (1024, 2), (1500, 2)}
         job.close()
 
     @given(st.lists(st.integers(0, 2**63 - 1)))
@@ -189,7 +194,7 @@ class TestGroups:
         assert powers_of_two(pd.Series([*sizes, None], dtype="Int64")).tolist() == [*expected, pd.NA]
 
     def test_words_of_groups(self):
-        assert by_of("rank, collective,rank") == (By.RANK, By.COLLECTIVE)
+        assert by_of("rank, collective,rank") == (NcclProperty.RANK, NcclProperty.COLLECTIVE)
         assert by_of("") == ()
         with pytest.raises(UsageError, match="'ranks': the groups are collective, size"):
             by_of("ranks")
@@ -198,10 +203,10 @@ class TestGroups:
 
     def test_a_row_of_what_is_missing(self):
         frame = pd.DataFrame({"rank": pd.array([0, None], "Int64"), "message_size": pd.array([None, 9], "Int64")})
-        assert is_of(frame, {By.RANK: None}).tolist() == [False, True]
-        assert is_of(frame, {By.SIZE: None, By.RANK: 0}).tolist() == [True, False]
+        assert is_of(frame, {NcclProperty.RANK: None}).tolist() == [False, True]
+        assert is_of(frame, {NcclProperty.SIZE: None, NcclProperty.RANK: 0}).tolist() == [True, False]
         assert is_of(frame, {}).tolist() == [True, True]
-        assert is_of(frame, {By.BYTES: 9}).tolist() == [False, True]
+        assert is_of(frame, {NcclProperty.BYTES: 9}).tolist() == [False, True]
 
 
 class TestSummary:

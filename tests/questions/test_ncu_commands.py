@@ -14,7 +14,7 @@ from support import session_over
 from synthetic import ExportWriter, node_graph_export
 
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.trace.ncu import NameBase, NcuCommand, cautions, ncu_commands, of_name, one_launch, pattern_of
 from nsystui.store import tables
@@ -32,7 +32,7 @@ LAUNCHES = (
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory) -> Iterator[Job]:
+def job(tmp_path_factory) -> Iterator[OpenJob]:
     with ExportWriter(tmp_path_factory.mktemp("ncu") / "launches.sqlite") as writer:
         writer.gpu(0)
         process = writer.process(5_000, "/opt/app")
@@ -43,12 +43,12 @@ def job(tmp_path_factory) -> Iterator[Job]:
                 writer.api(main, call * 1000, call * 1000 + 500, "cudaLaunchKernel_v7000", number)
             place, names = (0, stream, start * 1000, (start + 20) * 1000), {"short": short, "mangled": mangled}
             writer.kernel(process, *place, name=name, correlation_id=number, **names)
-    job = Job(session_over(writer.path))
+    job = OpenJob(session_over(writer.path))
     yield job
     job.close()
 
 
-def row_of(job: Job, start: int) -> tuple[int, int]:
+def row_of(job: OpenJob, start: int) -> tuple[int, int]:
     kernels = tables.kernels
     ((report, row),) = job.session.rows(
         kernels.select().with_only_columns(kernels.c.report, kernels.c.row).where(kernels.c.start == start * 1000)
@@ -113,14 +113,14 @@ def test_a_window_gives_the_place_of_what_is_in_it(job):
 def test_kernels_of_graphs_say_what_ncu_does(tmp_path):
     with closing(Session()) as session:
         session.add(node_graph_export(tmp_path / "graph.sqlite"))
-        commands = [one for one in ncu_commands(Job(session), Selection()) if one.in_graph]
+        commands = [one for one in ncu_commands(OpenJob(session), Selection()) if one.in_graph]
     assert commands
     assert all(option(one, "--graph-profiling") == "node" for one in commands)
     assert any("CUDA graphs" in caution for caution in cautions(commands))
 
 
 def test_ranks_and_nccl_are_warned_of(demo_session):
-    commands = ncu_commands(Job(demo_session), Selection(name=NameFilter("AllReduce")))
+    commands = ncu_commands(OpenJob(demo_session), Selection(name=NameFilter("AllReduce")))
     assert {one.rank for one in commands} == {0, 1, 2, 3}
     said = " ".join(cautions(commands))
     assert "rank alone" in said and "may hang" in said

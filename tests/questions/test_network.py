@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection, Window
-from nsystui.demo import Session as Capture
+from nsystui.demo import CaptureSession as Capture
 from nsystui.demo.timeline import nccl_kernel
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.answers.answering import draw_map
 from nsystui.questions.counters.network import moved_within, network_by_collective, network_table
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.recipes import recipe_named
-from nsystui.questions.recipes.recipe import Options
+from nsystui.questions.recipes.recipe import RecipeOptions
 
 MS = 1_000_000
 SENT = (("IB: Bytes sent", "bytes/ms"), ("IB: Send waits", "ticks/ms"))
@@ -56,9 +56,9 @@ def rows(answer: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def job(opened, tmp_path) -> Job:
+def job(opened, tmp_path) -> OpenJob:
     """Ranks 0 and 1 on one host saw one adapter, rank 1 for longer; rank 2 has its own."""
-    return Job(
+    return OpenJob(
         opened(
             rank(tmp_path / "rank0.sqlite", "a", [(0, 10, 1_000_000, 5), (10, 20, 9_000_000, 99)], [(5, 15)]),
             rank(tmp_path / "rank1.sqlite", "a", [(10, 20, 2_000_000, 7), (20, 40, 3_000_000, 9)]),
@@ -94,20 +94,20 @@ def test_rates_beside_a_collective_are_those_of_the_hosts_that_ran_it(job):
 def test_waits_of_slow_collectives_stand_beside_those_of_all(opened, tmp_path):
     quick = [(place, place + 1) for place in range(0, 18, 2)]
     path = rank(tmp_path / "rank0.sqlite", "a", [(0, 20, 1, 10), (20, 40, 1, 5_000)], [*quick, (25, 35)])
-    (found,) = rows(network_by_collective(Job(opened(path)), Selection()))
+    (found,) = rows(network_by_collective(OpenJob(opened(path)), Selection()))
     assert (found["slow_waits"], found["waits"]) == (5_000, pytest.approx((9 * 10 + 10 * 5_000) / 19, abs=0.05))
 
 
 def test_a_unit_that_is_no_rate_of_bytes_makes_no_number(opened, tmp_path):
     path = rank(tmp_path / "rank0.sqlite", "a", [(0, 10, 7, 1)], metrics=(("Eth: Bytes sent", "furlongs"), SENT[1]))
-    answer = network_table(Job(opened(path)), Selection())
+    answer = network_table(OpenJob(opened(path)), Selection())
     assert all(one["sent"] is None for one in rows(answer))
     assert any("furlongs" in note for note in answer.notes)
 
 
 def test_a_switch_counts_once_and_has_no_host(opened, tmp_path):
     paths = [synthetic.simulation_export(tmp_path / f"rank{number}.sqlite", rank=number) for number in range(2)]
-    found = rows(network_table(Job(opened(*paths)), Selection()))
+    found = rows(network_table(OpenJob(opened(*paths)), Selection()))
     switches = [(one["host"], one["reports"], one["sent"]) for one in found if one["link"] == "InfiniBand switch"]
     assert switches == [("", 2, 2e9)]
     assert len(found) == 2
@@ -115,7 +115,7 @@ def test_a_switch_counts_once_and_has_no_host(opened, tmp_path):
 
 def test_the_map_has_an_adapter_once_by_host_and_guid_with_the_rates_of_the_table(job):
     window = Selection(window=Window(0, 4 * MS))
-    drawn = draw_map(recipe_named("network_traffic_map"), job, window, Options(bins=4))
+    drawn = draw_map(recipe_named("network_traffic_map"), job, window, RecipeOptions(bins=4))
     assert [line.place[:2] for line in drawn.lines] == [("a", "mlx5_0"), ("b", "mlx5_0")]
     assert [line.label for line in drawn.lines] == ["a mlx5_0", "b mlx5_0"]
     sent = [figure.column.key for figure in drawn.figures].index("sent")
@@ -140,7 +140,7 @@ def efa_rank(path: Path, host: str, seconds: range, *fields: str) -> Path:
 
 
 def test_a_running_total_of_efa_is_a_rate_once_by_host(opened, tmp_path):
-    job = Job(
+    job = OpenJob(
         opened(
             efa_rank(tmp_path / "rank0.sqlite", "a", range(5), "tx_bytes", "rx_bytes", "rdma_read_bytes"),
             efa_rank(tmp_path / "rank1.sqlite", "a", range(3), "tx_bytes"),
@@ -158,7 +158,7 @@ def test_a_running_total_of_efa_is_a_rate_once_by_host(opened, tmp_path):
     assert [(one["sent"], one["peak_sent"], one["sampled"]) for one in found] == [(2.5e6, 4e6, 100)] * 2
     assert [one["received"] for one in found] == [2.5e6, None]
     assert any("no totals of bytes received or sent: rdma_read_bytes" in note for note in answer.notes)
-    drawn = draw_map(recipe_named("network_traffic_map"), job, window, Options(bins=4))
+    drawn = draw_map(recipe_named("network_traffic_map"), job, window, RecipeOptions(bins=4))
     assert [line.place[0] for line in drawn.lines] == ["a", "b"]
     sent = next(number for number, figure in enumerate(drawn.figures) if figure.title.startswith("tx_bytes"))
     assert [line.values[sent].tolist() for line in drawn.lines] == [[1e6, 2e6, 3e6, 4e6]] * 2

@@ -17,7 +17,7 @@ from nsystui.demo import Thread
 from nsystui.exports.writing.writer import PUSH_POP, START_END
 from nsystui.questions.nvtx.chains import UNKNOWN
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_summary, nvtx_tree_table
-from nsystui.questions.nvtx.paths import By, NodeKind, template
+from nsystui.questions.nvtx.paths import NodeKind, TreeGrouping, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.nvtx.tree import Node, NodeMaker, NvtxTree, Order
 from nsystui.questions.queries.tasks import ranked_tasks
@@ -413,7 +413,7 @@ def test_threads_or_everything_can_be_merged(session_of):
     assert [(node.rank, node.total) for node in by_rank.roots()] == [(0, 30), (1, 30)]
     (work,) = by_rank.children(by_rank.roots()[0])
     assert (work.count, work.rank, work.thread) == (2, 0, None)
-    (everything,) = tree_of(session, by=By.ALL).roots()
+    (everything,) = tree_of(session, by=TreeGrouping.ALL).roots()
     assert (everything.count, everything.total, everything.rank, everything.thread) == (4, 60, None, None)
     with pytest.raises(ValueError, match="galaxy"):
         tree_of(session, by="galaxy")
@@ -516,7 +516,7 @@ def test_the_tree_is_what_walking_up_from_every_range_gives(session_of):
 
             descend(0, 3_000, 0)
 
-    tree = tree_of(session_of(fill), by=By.ALL)
+    tree = tree_of(session_of(fill), by=TreeGrouping.ALL)
     naive: Counter[tuple[str, ...]] = Counter()
     for above in range(len(tree.ranges)):
         names: tuple[str, ...] = ()

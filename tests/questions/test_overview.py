@@ -13,8 +13,8 @@ from synthetic import ExportWriter
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.demo import CaptureSession as Capture
 from nsystui.demo import Process, TrainingJob
-from nsystui.demo import Session as Capture
 from nsystui.exports.writing.writer import ERROR, INFO, WARNING
 from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.queries.reports import contents_table, diagnostics_table

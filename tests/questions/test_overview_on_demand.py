@@ -15,7 +15,7 @@ from nsystui import demo
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.opening import ArrowReader
 from nsystui.questions.gpu.utilisation import columns_read, utilisation_table
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import event_span
 from nsystui.questions.ranks.overview import TALLIED, job_facts, task_table
 from nsystui.store import on_demand
@@ -82,17 +82,17 @@ CAMPAIGN: dict[str, Callable[[Path], list[Path]]] = {
 
 
 @contextmanager
-def opened(paths: Sequence[Path], cache: Cache | None, whole: bool = False) -> Iterator[Job]:
+def opened(paths: Sequence[Path], cache: Cache | None, whole: bool = False) -> Iterator[OpenJob]:
     session = Session(cache=cache, warn=pytest.fail)
     for path in paths:
         session.add(path, whole=whole)
     session.expect(columns_read(of_streams=False), TALLIED)
-    job = Job(session)
+    job = OpenJob(session)
     yield job
     job.close()
 
 
-def overview(job: Job, selection: Selection = Selection()) -> object:  # noqa: B008
+def overview(job: OpenJob, selection: Selection = Selection()) -> object:  # noqa: B008
     busy = job.busy(selection)
     table = task_table(job.session, selection, job.ranks, busy)
     gpus = utilisation_table(busy, job.extent(selection))
@@ -244,7 +244,7 @@ def test_an_export_that_cannot_be_read_whole_is_left_out_every_time(job: list[Pa
         for path in job:
             session.add(path, whole=False)
         session.expect(columns_read(of_streams=False), TALLIED)
-        each = Job(session)
+        each = OpenJob(session)
         assert overview(each)[2] == expected  # type: ignore[index]
         each.close()
         # The second time the damage is known before anything is read.

@@ -17,7 +17,7 @@ from nsystui.demo import TrainingJob
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
 from nsystui.questions.ranks.overview import task_table
 from nsystui.questions.ranks.steps import StepTimes, every_step, figures, step_times, steps_across_ranks, steps_by_rank
@@ -83,13 +83,13 @@ class TestStepTimes:
         assert found is not None and (found.count, found.median, found.slow, found.most) == (5, 10, 1, 16)
 
     def test_the_steps_of_a_real_run(self, opened):
-        (times,) = step_times(Job(opened(*shared("ddp-a100-rank0of4"))).steps()).values()
+        (times,) = step_times(OpenJob(opened(*shared("ddp-a100-rank0of4"))).steps()).values()
         found = figures(times)
         assert found is not None and found.count == 59 and times.on_gpu
         assert 29e6 < found.p5 <= found.median <= found.p95 < 32e6
 
     def test_a_window_chooses_the_steps_that_begin_in_it(self, demo_session):
-        job = Job(demo_session)
+        job = OpenJob(demo_session)
         task, own = next(iter(step_times(job.steps()).items()))
         assert step_times(job.steps(), own.window(1))[task].numbers.tolist() == [own.numbers[1]]
 
@@ -97,7 +97,7 @@ class TestStepTimes:
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory):
     """Eight ranks with a straggler."""
-    job = Job(session_over(*TrainingJob(ranks=8, steps=6, layers=2).write(tmp_path_factory.mktemp("eight"))))
+    job = OpenJob(session_over(*TrainingJob(ranks=8, steps=6, layers=2).write(tmp_path_factory.mktemp("eight"))))
     job.align(ClockMode.COLLECTIVES)
     yield job
     job.close()
@@ -105,7 +105,7 @@ def eight(tmp_path_factory):
 
 class TestTable:
     @staticmethod
-    def rows(job: Job, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
+    def rows(job: OpenJob, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
         return rows_of(rank_table(job.session, selection, job.ranks, job.rank_facts(selection)))
 
     def test_the_straggler_is_the_odd_one_and_says_why(self, eight):
@@ -131,7 +131,7 @@ class TestTable:
         assert "rank numbers from: NCCL communicator" in answer.notes
 
     def test_a_part_of_a_job_says_so(self, opened):
-        job = Job(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))
+        job = OpenJob(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))
         answer = rank_table(job.session, Selection(), job.ranks, job.rank_facts(Selection()))
         assert any(note.startswith("2 of 8 ranks are open") for note in answer.notes)
         rows = rows_of(answer)
@@ -139,13 +139,13 @@ class TestTable:
         assert rows[1]["median_lateness"] == 166_884_618 and rows[1]["step_median"] is None
 
     def test_without_gpu_work_nothing_is_made_up(self, tmp_path, opened):
-        for row in self.rows(Job(opened(cpu_only_export(tmp_path / "cpu.sqlite")))):
+        for row in self.rows(OpenJob(opened(cpu_only_export(tmp_path / "cpu.sqlite")))):
             assert row["busy_percent"] is None and row["late"] is None and row["wait_caused"] is None
 
 
 class TestCollectiveTables:
     @staticmethod
-    def operations(job: Job, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
+    def operations(job: OpenJob, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
         return rows_of(collective_operations(selection, job.ranks, job.collectives()))
 
     def test_transfer_and_waiting_of_a_kind_are_those_of_its_operations(self, eight):
@@ -185,7 +185,7 @@ def test_different_runs_are_not_compared(tmp_path, opened):
     two_runs = TrainingJob(steps=3, layers=1, gpu_metrics=False).write(tmp_path)
     for path in two_runs[2:]:
         edit(path, "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 86400000000000")
-    job = Job(opened(*two_runs))
+    job = OpenJob(opened(*two_runs))
     assert not job.shares_clock
     matching = job.collectives()
     assert matching.unmatched and all(len(group.reports) == 1 for group in matching.groups)

@@ -28,14 +28,14 @@ from nsystui.exports import canonical
 from nsystui.exports.writing.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
 from nsystui.questions.answers.answering import ask, draw_map
 from nsystui.questions.counters.network import mean_rate
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MPI, work_instances
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.question import COMPARISON
 from nsystui.questions.recipes import all_recipes, recipe_named
 from nsystui.questions.recipes.kernels import EDGES
-from nsystui.questions.recipes.recipe import Options
+from nsystui.questions.recipes.recipe import RecipeOptions
 from nsystui.questions.stats.nvtx_kernels import Groups
 from nsystui.store.session import Session
 
@@ -55,9 +55,9 @@ Opener = Callable[..., Session]
 
 
 @pytest.fixture(scope="module")
-def job(demo_session: Session) -> Job:
+def job(demo_session: Session) -> OpenJob:
     """Four ranks on two hosts. The job is only asked."""
-    return Job(demo_session)
+    return OpenJob(demo_session)
 
 
 def rows(answer: Answer) -> list[Row]:
@@ -65,15 +65,15 @@ def rows(answer: Answer) -> list[Row]:
     return [dict(zip(keys, row, strict=True)) for row in iter_rows(answer)]
 
 
-def table(job: Job, recipe: str, selection: Selection = EVERYTHING, /, **options: Any) -> list[Row]:
-    return rows(ask(recipe_named(recipe), job, selection, Options(**options)))
+def table(job: OpenJob, recipe: str, selection: Selection = EVERYTHING, /, **options: Any) -> list[Row]:
+    return rows(ask(recipe_named(recipe), job, selection, RecipeOptions(**options)))
 
 
-def notes(job: Job, recipe: str, /, **options: Any) -> str:
-    return " ".join(ask(recipe_named(recipe), job, EVERYTHING, Options(**options)).notes)
+def notes(job: OpenJob, recipe: str, /, **options: Any) -> str:
+    return " ".join(ask(recipe_named(recipe), job, EVERYTHING, RecipeOptions(**options)).notes)
 
 
-def gaps(job: Job, least: int, *keys: str) -> list[tuple[Any, ...]]:
+def gaps(job: OpenJob, least: int, *keys: str) -> list[tuple[Any, ...]]:
     """Columns of the gaps that are at least so long."""
     return [tuple(row[key] for key in keys) for row in table(job, "gpu_gaps", gap=least)]
 
@@ -96,9 +96,9 @@ def on_gpu(export: ExportWriter, pid: int) -> Any:
 
 
 @pytest.fixture
-def job_of(opened, tmp_path) -> Callable[..., Job]:
+def job_of(opened, tmp_path) -> Callable[..., OpenJob]:
     """Opens an export that a test fills."""
-    return lambda fill: Job(opened(written(tmp_path / "filled.sqlite", fill)))
+    return lambda fill: OpenJob(opened(written(tmp_path / "filled.sqlite", fill)))
 
 
 class TestTheListOfThem:
@@ -139,7 +139,7 @@ class TestTheListOfThem:
     def test_an_export_without_its_data_says_what_to_record(self, opened, tmp_path):
         with ExportWriter(tmp_path / "nothing.sqlite", "3.25.0"):
             pass
-        job = Job(opened(tmp_path / "nothing.sqlite"))
+        job = OpenJob(opened(tmp_path / "nothing.sqlite"))
         for name in COMPUTED:
             answer = ask(recipe_named(name), job, EVERYTHING)
             needs = [one for group in recipe_named(name).needs for one in group]
@@ -231,7 +231,7 @@ class TestSums:
             assert [[row[key] for key in keys] for row in own] == [[row[key] for key in keys] for row in alone], name
 
     def test_a_row_of_ranks_is_found_by_its_place_and_sorted(self, job):
-        answer = ask(recipe_named("cuda_gpu_kern_sum"), job, EVERYTHING, Options(by_rank=True))
+        answer = ask(recipe_named("cuda_gpu_kern_sum"), job, EVERYTHING, RecipeOptions(by_rank=True))
         everything = list(iter_rows(answer))
         for offset, limit in ((0, 3), (len(answer) // 4 - 1, 5), (len(answer) - 2, 50)):
             assert list(answer.page(offset, limit)) == everything[offset : offset + limit]
@@ -243,7 +243,7 @@ class TestSums:
         path = old_schema_export(tmp_path / "doubles.sqlite")
         doubles = "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass = "
         assert native(path, doubles + str(BACKTRACE_CALL)) == [(40,)]
-        assert sum(row["count"] for row in table(Job(opened(path)), "cuda_api_sum")) == 40
+        assert sum(row["count"] for row in table(OpenJob(opened(path)), "cuda_api_sum")) == 40
 
     def test_an_extreme_of_a_process_that_is_no_rank_has_none(self, job_of):
         def fill(export, process, main):
@@ -274,11 +274,11 @@ class TestSums:
         written(tmp_path / "old.sqlite", old, "3.0.0")
         written(tmp_path / "both.sqlite", both)
         written(tmp_path / "none.sqlite", lambda *_: None)
-        alone = Job(opened(tmp_path / "old.sqlite"))
+        alone = OpenJob(opened(tmp_path / "old.sqlite"))
         found = {row["name"]: (row["count"], row["total"]) for row in table(alone, "mpi_sum")}
         assert found == {"MPI_Send": (2, 40), "MPI_Barrier": (1, 5)}
         assert "the MPI calls of old are NVTX ranges" in notes(alone, "mpi_sum")
-        job = Job(opened(*(tmp_path / f"{name}.sqlite" for name in ("old", "both", "none"))))
+        job = OpenJob(opened(*(tmp_path / f"{name}.sqlite" for name in ("old", "both", "none"))))
         sends, barrier = table(job, "mpi_sum")
         assert (sends["name"], sends["count"], sends["total"], sends["max"]) == ("MPI_Send", 3, 80, 40)
         assert barrier["name"] == "MPI_Barrier"
@@ -390,7 +390,7 @@ class TestRules:
                 export.memset(own, 0, 7, begin + 5000, begin + 5040, size=64, correlation_id=3, memory=PINNED)
 
         path = written(tmp_path / "copies.sqlite", fill)
-        job = Job(opened(path))
+        job = OpenJob(opened(path))
         by_pid = {(item.task.process >> 24) & 0xFFFFFF: item.rank for item in job.ranks}
         found = {name: table(job, name) for name in ("cuda_memcpy_sync", "cuda_memcpy_async", "cuda_memset_sync")}
         assert [[row["rank"] for row in own] for own in found.values()] == [[by_pid[200]]] * 3
@@ -447,14 +447,14 @@ class TestRules:
         assert "profiler" not in notes(job, "gpu_gaps", gap=10)
 
     def test_a_gap_that_the_profiler_made_is_listed_as_nsys_has_it(self, opened, shared_export):
-        job = Job(opened(shared_export("ddp-a100-rank0of4")))
+        job = OpenJob(opened(shared_export("ddp-a100-rank0of4")))
         expected = (11_183_795, 1_822_597_346, 11_183_795, "CUDA profiling data flush")
         assert gaps(job, 5 * MILLISECOND, "duration", "start", "profiler", "work") == [expected]
 
     def test_gaps_and_the_triage_share_what_is_the_profilers(self, opened, tmp_path):
         ill = illnesses.profiler_at_work(tmp_path / "ill.sqlite")
         found = triaged(*ill.paths, rules=("idle_gaps", "profiler_overhead"), settings=("gap_percent=0",))
-        gaps = table(Job(opened(*ill.paths)), "gpu_gaps", gap=0)
+        gaps = table(OpenJob(opened(*ill.paths)), "gpu_gaps", gap=0)
         assert sum(row["profiler"] for row in gaps) == finding(found, "profiler-overhead").cost
         assert sum(row["duration"] - row["profiler"] for row in gaps) == finding(found, "idle-gaps").cost
 
@@ -544,7 +544,7 @@ class TestPaces:
             return lambda export, process, _: export.kernel(process, 0, 7, 0, 10, name=name, correlation_id=1)
 
         paths = [written(tmp_path / f"rank{number}.sqlite", fill(name)) for number, name in enumerate(("a()", "b()"))]
-        found = table(Job(opened(*paths)), "cuda_gpu_kern_hist", name="b()", by_rank=True)
+        found = table(OpenJob(opened(*paths)), "cuda_gpu_kern_hist", name="b()", by_rank=True)
         assert [(row["rank"], row["name"], row["count"]) for row in found] == [(1, "b()", 1)]
 
     def test_a_range_is_found_without_its_domain(self, job):
@@ -612,7 +612,7 @@ def scene(path: Path) -> Path:
 def scene_job(tmp_path_factory):
     session = Session()
     session.add(scene(tmp_path_factory.mktemp("scene") / "scene.sqlite"))
-    yield Job(session)
+    yield OpenJob(session)
     session.close()
 
 
@@ -644,7 +644,7 @@ class TestMaps:
     def test_the_mean_of_a_map_is_that_of_what_was_sampled_however_it_is_cut(self, scene_job):
         """Two samples of 1e5 and 3e5 bytes/s of one length: a bin that is sampled in part weighs as much as it is."""
         for bins in (1, 3, 4, 5, 7):
-            drawn = draw_map(recipe_named("network_traffic_map"), scene_job, EVERYTHING, Options(bins=bins))
+            drawn = draw_map(recipe_named("network_traffic_map"), scene_job, EVERYTHING, RecipeOptions(bins=bins))
             assert [drawn.lines[0].mean(number) for number in (0, 1)] == pytest.approx([8e3, 2e5]), bins
             assert [figure.column.unit for figure in drawn.figures] == [Unit.RATE, Unit.RATE, Unit.TICK_RATE]
             assert np.nanmax(drawn.shares(1)) == 1.0, bins
@@ -655,7 +655,7 @@ class TestMaps:
             assert max(nccl, compute) - 1e-6 <= both <= min(100.0, nccl + compute) + 1e-6
 
     def test_a_switch_is_an_adapter_of_its_own(self, opened, tmp_path):
-        job = Job(opened(simulation_export(tmp_path / "switch.sqlite")))
+        job = OpenJob(opened(simulation_export(tmp_path / "switch.sqlite")))
         assert {row["adapter"] for row in table(job, "network_traffic_map")} == {"mlx5_0", "switch"}
 
 
@@ -682,7 +682,7 @@ def test_ranks_are_those_of_the_job_and_not_the_order_of_names(opened, demo_job,
     """NVIDIA's recipes number the sorted names: there `a` would be rank 0."""
     for name, rank in (("a", 3), ("b", 0)):
         shutil.copy(demo_job[rank], tmp_path / f"{name}.sqlite")
-    found = table(Job(opened(tmp_path / "a.sqlite", tmp_path / "b.sqlite")), "cuda_gpu_kern_sum", by_rank=True)
+    found = table(OpenJob(opened(tmp_path / "a.sqlite", tmp_path / "b.sqlite")), "cuda_gpu_kern_sum", by_rank=True)
     for name, rank in (("a", 3), ("b", 0)):
         total = native(tmp_path / f"{name}.sqlite", "SELECT sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL")
         assert [(sum(row["total"] for row in found if row["rank"] == rank),)] == total
@@ -690,7 +690,7 @@ def test_ranks_are_those_of_the_job_and_not_the_order_of_names(opened, demo_job,
 
 def test_two_ranks_of_one_report_are_two_ranks(opened):
     (path,) = shared("h100-2rank-moe-before")
-    job = Job(opened(path))
+    job = OpenJob(opened(path))
     found = table(job, "cuda_gpu_kern_sum", by_rank=True)
     sql = "SELECT globalPid, sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY 1"
     expected = dict(native(path, sql))
@@ -704,5 +704,5 @@ def test_two_ranks_of_one_report_are_two_ranks(opened):
 def test_a_grouped_all_reduce_of_a_real_export_has_its_time(opened):
     """nsys 2023.4 gives ``NCCL:ncclGroupEnd`` 472 instances and 292,789,300 ns, and ``ncclAllReduce`` no row."""
     (path,) = shared("ddp-a100-rank0of4")
-    (row,) = table(Job(opened(path)), "nccl_gpu_proj_sum")
+    (row,) = table(OpenJob(opened(path)), "nccl_gpu_proj_sum")
     assert (row["name"], row["count"], row["total"]) == ("AllReduce", 472, 292_789_300)

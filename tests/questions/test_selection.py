@@ -15,7 +15,7 @@ from synthetic import ExportWriter
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.demo import Session as Capture
+from nsystui.demo import CaptureSession as Capture
 from nsystui.questions.queries.conditions import matches, where
 from nsystui.store import tables
 from nsystui.store.session import Session

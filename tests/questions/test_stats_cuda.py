@@ -17,11 +17,11 @@ from synthetic import ExportWriter, empty_export, old_schema_export
 
 from nsystui.base.answer import Column, row_batches
 from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.demo import CaptureSession as Capture
 from nsystui.demo import Process, Thread
-from nsystui.demo import Session as Capture
 from nsystui.exports.writing.writer import BACKTRACE_CALL, PAGEABLE
 from nsystui.output.formats import write
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import kernel_summary
 from nsystui.questions.stats import all_reports, report_of
 from nsystui.questions.stats.cuda_sums import innermost
@@ -33,7 +33,7 @@ WITH_RANGES = [name for name in CUDA if "nvtx-name" in report_of(name)[0].takes]
 
 def ask(session: Any, text: str, selection: Selection = EVERYTHING) -> Any:
     report, options = report_of(text)
-    return report.ask(Job(session), selection, options)
+    return report.ask(OpenJob(session), selection, options)
 
 
 def printed(session: Any, text: str, selection: Selection = EVERYTHING) -> str:

@@ -10,10 +10,10 @@ from support import edit, session_over
 from synthetic import SWITCH_GUID, ExportWriter, all_tables_export, empty_export, simulation_export
 
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.demo import Session as Capture
+from nsystui.demo import CaptureSession as Capture
 from nsystui.exports import canonical
 from nsystui.output.formats import write
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import absent_note, missing_note
 from nsystui.questions.stats import report_of
 from nsystui.store import tables
@@ -34,7 +34,7 @@ STATISTICS = "Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns)"
 
 def ask(session: Session, report: str, selection: Selection | None = None):
     asked, options = report_of(report)
-    return asked.ask(Job(session), selection or Selection(), options)
+    return asked.ask(OpenJob(session), selection or Selection(), options)
 
 
 def csv(session: Session, report: str, selection: Selection | None = None) -> str:

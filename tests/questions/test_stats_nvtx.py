@@ -23,11 +23,11 @@ from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.writing.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
 from nsystui.output.formats import write
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.questions.stats import nvtx_kernels, report_of
-from nsystui.questions.stats.report import Options
+from nsystui.questions.stats.report import ReportOptions
 from nsystui.store.session import Session
 
 EVERYTHING = Selection()
@@ -72,7 +72,7 @@ def session_of(sessions: Sessions) -> Iterator[Callable[..., Session]]:
 
 def ask(session: Session, report: str, selection: Selection = EVERYTHING) -> Answer:
     asked, options = report_of(report)
-    return asked.ask(Job(session), selection, options)
+    return asked.ask(OpenJob(session), selection, options)
 
 
 def records(session: Session, report: str, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
@@ -444,7 +444,7 @@ def test_names_carry_their_domain_and_those_of_kernels_are_as_asked_for(session_
         ("NCCL:ncclAllReduce", f"void saxpy<(int){number}>(float *)", 1) for number in (2, 1)
     ]
     assert cells(session, "nvtx_kern_sum:base", *keys) == [("NCCL:ncclAllReduce", "saxpy", 2)]
-    assert report_of("nvtx_kern_sum:mangled")[1] == Options(names=Names.MANGLED)
+    assert report_of("nvtx_kern_sum:mangled")[1] == ReportOptions(names=Names.MANGLED)
     assert cells(session, "nvtx_gpu_proj_trace", "op_count", "gpu_start") == [(2, 90)]
     assert ask(session, "nvtx_gpu_proj_sum").notes == (
         "1 whole CUDA graph launches are not projected, as in nsys stats",

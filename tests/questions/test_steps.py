@@ -18,7 +18,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Task
 from nsystui.cli import main
 from nsystui.demo import Thread
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import in_steps
 from nsystui.questions.steps import times as steps
 from nsystui.questions.steps.times import NO_STEP, Steps, TaskSteps
@@ -59,7 +59,7 @@ def run(tmp_path: Path) -> Run:
 
 def steps_of(run: Run, name: str | None = None) -> Steps:
     run.export.close()
-    with closing(Job(session_over(run.export.path))) as job:
+    with closing(OpenJob(session_over(run.export.path))) as job:
         return job.steps(name)
 
 
@@ -207,7 +207,7 @@ class TestNamed:
         for place, loss in ((8, 2), (9, 5)):
             run.range(f"rank 3 it {place}/9 loss {loss}", 100 * place, 100 * place + 90)
         run.export.close()
-        job = Job(opened(run.export.path))
+        job = OpenJob(opened(run.export.path))
         numbers = {r"it \d+": [8, 9], r"rank 3 it (\d+)": [8, 9], r"loss (\d)": [2, 5], "/9": [8, 9], "(rank)": [0, 1]}
         for name, expected in numbers.items():
             (found,) = job.steps(name).of_task.values()
@@ -241,7 +241,7 @@ class TestPlaces:
 class TestJobs:
     def test_every_rank_of_a_job(self, tmp_path, opened):
         """The kernels of collectives are launched by two threads, and every one lies in its step."""
-        job = Job(opened(*training_job(tmp_path, ranks=2, steps=4, layers=2)))
+        job = OpenJob(opened(*training_job(tmp_path, ranks=2, steps=4, layers=2)))
         steps = job.steps()
         found = [(own.name, own.numbers.tolist()) for own in steps.of_task.values()]
         assert found == [("step *", [0, 1, 2, 3])] * 2
@@ -259,17 +259,17 @@ class TestJobs:
         other = Run(ExportWriter(tmp_path / "rank7.sqlite"))
         other.launch(10, 20)
         other.export.close()
-        notes = Job(opened(*paths, other.export.path)).steps().notes
+        notes = OpenJob(opened(*paths, other.export.path)).steps().notes
         assert notes[1].startswith("no steps of rank 7: no numbered NVTX ranges")
 
     def test_nothing_to_find(self, tmp_path, opened):
         for paths in ([], [empty_export(tmp_path / "empty.sqlite")]):
-            assert not Job(opened(*paths)).steps().of_task
+            assert not OpenJob(opened(*paths)).steps().of_task
 
 
 class TestGolden:
     def test_ddp_has_59_steps_of_8_all_reduces(self, shared_export, opened):
-        job = Job(opened(shared_export("ddp-a100-rank0of4")))
+        job = OpenJob(opened(shared_export("ddp-a100-rank0of4")))
         ((task, found),) = job.steps().of_task.items()
         assert isinstance(task, Task)
         assert (found.name, found.numbers.tolist()) == ("step *", list(range(59)))
@@ -278,7 +278,7 @@ class TestGolden:
         assert in_steps(job.pairing(), job.steps()).kernels["step"].value_counts().tolist() == [8] * 59
 
     def test_a_capture_without_numbered_ranges_has_none(self, shared_export, opened):
-        assert not Job(opened(shared_export("h100-2rank-moe-before"))).steps().of_task
+        assert not OpenJob(opened(shared_export("h100-2rank-moe-before"))).steps().of_task
 
 
 def test_ranges_nested_in_each_other_are_work_by_their_number(tmp_path, monkeypatch):

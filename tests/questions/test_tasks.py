@@ -14,11 +14,11 @@ from synthetic import ExportWriter
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Task
+from nsystui.demo import CaptureSession as Capture
 from nsystui.demo import NcclPayloads
-from nsystui.demo import Session as Capture
 from nsystui.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
 from nsystui.exports.metadata import RANK_VARIABLES
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.numbering import numbering
 from nsystui.questions.queries.tasks import RankedTask, ranked_tasks
 from nsystui.store.session import Session
@@ -30,11 +30,11 @@ BY_NCCL = "NCCL communicator"
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+def job(tmp_path: Path) -> Iterator[Callable[..., OpenJob]]:
     """Opens exports, each with one process that ran a kernel, as told."""
     opened: list[Session] = []
 
-    def make(*reports: Mapping[str, Any]) -> Job:
+    def make(*reports: Mapping[str, Any]) -> OpenJob:
         opened.append(Session())
         for number, told in enumerate(reports):
             folder = tmp_path / f"{len(opened)}-{number}"
@@ -42,7 +42,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             path = folder / f"{told.get('name', 'report')}.sqlite"
             write(path, told)
             opened[-1].add(path, whole=False)
-        return Job(opened[-1])
+        return OpenJob(opened[-1])
 
     yield make
     for session in opened:
@@ -69,7 +69,7 @@ def write(path: Path, told: Mapping[str, Any]) -> None:
                 export.nvtx_range(main, moment, moment + 1, name, domain_id=1, registered=True, payload=payload)
 
 
-def numbers(job: Job) -> tuple[list[int], str]:
+def numbers(job: OpenJob) -> tuple[list[int], str]:
     """The rank of each report in their order, and where it is from."""
     (source,) = {item.source for item in job.ranks}
     return [item.rank for item in sorted(job.ranks, key=lambda item: item.task)], source
@@ -216,7 +216,7 @@ class TestTasks:
 
 class TestJob:
     def test_tasks_of_ranks(self, demo_session):
-        job = Job(demo_session)
+        job = OpenJob(demo_session)
         assert {task.report for task in job.tasks_of_ranks(frozenset({1, 3}))} == {1, 3}
         with pytest.raises(UsageError, match="rank 7 is not open: the ranks are 0 to 3"):
             job.tasks_of_ranks(frozenset({1, 7, 9}))
@@ -225,11 +225,11 @@ class TestJob:
         session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
         assert ranked_tasks(session) == ()
         with pytest.raises(UsageError, match="the ranks are none"):
-            Job(session).tasks_of_ranks(frozenset({0}))
+            OpenJob(session).tasks_of_ranks(frozenset({0}))
 
     def test_what_was_computed_is_kept_until_a_report_joins(self, session, tmp_path):
         session.add(synthetic.two_process_export(tmp_path / "two.sqlite"))
-        job = Job(session)
+        job = OpenJob(session)
         made: list[int] = []
 
         def make() -> list[int]:
@@ -284,7 +284,7 @@ class TestNumbersOfTheUser:
             numbering(text).numbers(names)
 
     def test_it_overrides_what_the_exports_say(self, demo_session):
-        job = Job(demo_session, numbering=numbering(",".join(f"rank{rank}={10 - rank}" for rank in range(4))))
+        job = OpenJob(demo_session, numbering=numbering(",".join(f"rank{rank}={10 - rank}" for rank in range(4))))
         found = [(item.rank, item.report_name) for item in job.ranks]
         assert found == [(7, "rank3"), (8, "rank2"), (9, "rank1"), (10, "rank0")]
         assert {item.source for item in job.ranks} == {"--ranks"}
@@ -292,4 +292,4 @@ class TestNumbersOfTheUser:
     def test_a_report_of_several_ranks_cannot_be_numbered_by_its_name(self, tmp_path, session):
         session.add(synthetic.two_process_export(tmp_path / "rank3.sqlite"))
         with pytest.raises(UsageError, match="holds 2 ranks"):
-            assert Job(session, numbering=numbering(r"rank(\d+)")).ranks
+            assert OpenJob(session, numbering=numbering(r"rank(\d+)")).ranks

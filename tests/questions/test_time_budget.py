@@ -11,20 +11,20 @@ import pytest
 from support import session_over, shared
 
 from nsystui.base.selection import Selection, Window
+from nsystui.demo import CaptureSession as Capture
 from nsystui.demo import ExportWriter
-from nsystui.demo import Session as Capture
 from nsystui.exports.writing.host import RUNNING as STATE_RUNNING
 from nsystui.questions.host import time_budget
 from nsystui.questions.host.time_budget import (
     PARTS,
-    Cause,
+    SummedCause,
     budget_table,
     device_budgets,
     idle_causes,
     in_sum,
     steady_window,
 )
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 
 NAMES = {"K": "saxpy(float *)", "C": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)"}
 Event = tuple[str, int, int]
@@ -60,7 +60,7 @@ def written(
 
 def budgets(path: Path, window: Window | None = None):
     with closing(session_over(path)) as session:
-        return device_budgets(Job(session), Selection(window))
+        return device_budgets(OpenJob(session), Selection(window))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -80,7 +80,7 @@ def test_every_nanosecond_is_in_one_part(tmp_path: Path, seed: int, monkeypatch:
         at = ns + 1
     long = {ns for a, b in gaps if b - a >= 20 for ns in range(a, b)}
     with closing(session_over(written(tmp_path / "a.sqlite", events, duration=1800))) as session:
-        job = Job(session)
+        job = OpenJob(session)
         for window in (Window(0, 2000), Window(300, 1400), Window(0, 50), Window(1700, 2000)):
             (found,) = device_budgets(job, Selection(window))
             inside = set(range(window.start, window.end))
@@ -159,7 +159,7 @@ def test_idle_time_is_explained_by(tmp_path: Path, name: str):
     calls, ranges = ([(word, start * MS, stop * MS) for word, start, stop in spans] for spans in (calls, ranges))
     path = written(tmp_path / "a.sqlite", events, duration=100 * MS, calls=calls, ranges=ranges)
     with closing(session_over(path)) as session:
-        job, selection = Job(session), Selection(Window(0, end * MS))
+        job, selection = OpenJob(session), Selection(Window(0, end * MS))
         found = idle_causes(job, selection, device_budgets(job, selection))
     for part, causes in zip((found.startup, found.long_gaps), expected, strict=True):
         assert {one.name: one.time for one in part} == {cause: time * MS for cause, time in causes.items()}
@@ -169,10 +169,10 @@ def test_a_short_start_up_and_tail_are_explained_too(tmp_path: Path):
     calls = [("cudaMalloc", 0, 800), ("cudaFree", 2_100, 2_600)]
     path = written(tmp_path / "a.sqlite", [("K", 1_000, 2_000)], duration=3_000, calls=calls)
     with closing(session_over(path)) as session:
-        job, selection = Job(session), Selection(Window(0, 2_600))
+        job, selection = OpenJob(session), Selection(Window(0, 2_600))
         found = idle_causes(job, selection, device_budgets(job, selection))
-    assert found.startup == (Cause("cudaMalloc", 800), Cause("nothing recorded, after cudaMalloc", 200))
-    assert found.tail == (Cause("cudaFree", 500), Cause("nothing recorded, before cudaFree", 100))
+    assert found.startup == (SummedCause("cudaMalloc", 800), SummedCause("nothing recorded, after cudaMalloc", 200))
+    assert found.tail == (SummedCause("cudaFree", 500), SummedCause("nothing recorded, before cudaFree", 100))
 
 
 def test_a_thread_is_off_the_cpu_before_the_first_event_that_puts_it_on_one(tmp_path: Path):
@@ -192,7 +192,7 @@ def test_a_thread_is_off_the_cpu_before_the_first_event_that_puts_it_on_one(tmp_
         export.switch(main, 42 * MS, 0, is_in=False, state=STATE_RUNNING)
         export.switch(main, 44 * MS, 0, is_in=True)
     with closing(session_over(tmp_path / "a.sqlite")) as session:
-        job, selection = Job(session), Selection(Window(0, 100 * MS))
+        job, selection = OpenJob(session), Selection(Window(0, 100 * MS))
         found = idle_causes(job, selection, device_budgets(job, selection))
     assert {one.name: one.time // MS for one in found.startup} == {
         "off the CPU": 37,
@@ -217,7 +217,7 @@ def test_a_thread_is_off_the_cpu_before_the_first_event_that_puts_it_on_one(tmp_
 ])  # fmt: skip
 def test_parts_of_real_exports_add_up_and_so_do_the_causes_of_each(name: str):
     with closing(session_over(*shared(name))) as session:
-        job = Job(session)
+        job = OpenJob(session)
         budgets = device_budgets(job, Selection())
         for row in budget_table(budgets).records():
             assert sum(row[f"{part}_percent"] for part in PARTS) == pytest.approx(100)

@@ -11,7 +11,7 @@ from support import session_over
 from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection
-from nsystui.demo import Session as Capture
+from nsystui.demo import CaptureSession as Capture
 from nsystui.questions.kernels.summary import Names, kernel_instances
 from nsystui.questions.queries import paged, time_index
 from nsystui.questions.queries.paged import PagedAnswer

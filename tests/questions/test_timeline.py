@@ -21,13 +21,13 @@ from nsystui.questions.algebra.intervals import union
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
 from nsystui.questions.gpu.device_time import BusyParts
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.names import COLLECTIVES
 from nsystui.questions.nvtx.around import path_at
 from nsystui.questions.timeline.events import (
+    EventSpan,
     Matches,
     Neighbours,
-    Span,
     lane_events,
     long_events,
     longest_in,
@@ -35,7 +35,16 @@ from nsystui.questions.timeline.events import (
     range_next_to,
     thread_spans,
 )
-from nsystui.questions.timeline.lanes import CATEGORIES, IDLE, UNSEEN, Columns, Lane, LaneWork, Timeline, columns
+from nsystui.questions.timeline.lanes import (
+    CATEGORIES,
+    IDLE,
+    UNSEEN,
+    LaneColumns,
+    LaneIdentity,
+    LaneWork,
+    Timeline,
+    columns,
+)
 from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_pictures, lane_text
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -45,29 +54,29 @@ RANGES = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 60)), max_size=8
 
 
 @pytest.fixture(scope="session")
-def job(demo_session: Session) -> Job:
-    return Job(demo_session)
+def job(demo_session: Session) -> OpenJob:
+    return OpenJob(demo_session)
 
 
 @pytest.fixture(scope="session")
-def timeline(job: Job) -> Timeline:
+def timeline(job: OpenJob) -> Timeline:
     return Timeline.of(job, Selection())
 
 
 @pytest.fixture(scope="session")
-def opened_lanes(timeline: Timeline) -> list[Lane]:
+def opened_lanes(timeline: Timeline) -> list[LaneIdentity]:
     lanes, is_whole = timeline.lanes(frozenset({timeline.ranks[0].task}))
     assert is_whole
     return list(lanes)
 
 
-def first_rank(session: Session) -> tuple[Timeline, list[Lane]]:
+def first_rank(session: Session) -> tuple[Timeline, list[LaneIdentity]]:
     """The timeline of a session, and the lanes of its first rank, opened."""
-    timeline = Timeline.of(Job(session), Selection())
+    timeline = Timeline.of(OpenJob(session), Selection())
     return timeline, list(timeline.lanes(frozenset({timeline.ranks[0].task}))[0])
 
 
-def stream_lanes(lanes: list[Lane]) -> list[Lane]:
+def stream_lanes(lanes: list[LaneIdentity]) -> list[LaneIdentity]:
     return [lane for lane in lanes if lane.stream is not None]
 
 
@@ -75,7 +84,7 @@ def by_key(row: Row) -> dict[str, Value]:
     return record(EVENT_COLUMNS, row)
 
 
-def operations(job: Job, lane: Lane) -> list[tuple[int, int, str, str]]:
+def operations(job: OpenJob, lane: LaneIdentity) -> list[tuple[int, int, str, str]]:
     """Start, end, category and name of what ran on a lane of rank 0, from SQLite itself, in job time."""
     report = next(report for report in job.session.reports if report.index == lane.task.report)
     where = f"WHERE globalPid = {lane.task.process} AND deviceId = {lane.device}"
@@ -202,7 +211,7 @@ def test_calls_of_no_known_thread_have_no_lane(tmp_path, opened):
 
 
 def test_what_is_not_in_memory_is_left_out_until_there_is_time(demo_session):
-    fresh = Timeline.of(Job(demo_session), Selection())
+    fresh = Timeline.of(OpenJob(demo_session), Selection())
     task = fresh.ranks[1].task
     lanes, is_whole = fresh.lanes(frozenset({task}), wait=False)
     assert not is_whole and len(lanes) == 4
@@ -390,9 +399,9 @@ def test_collectives_are_named_as_such(job, timeline, opened_lanes):
     assert "AllReduce" in names and names <= set(COLLECTIVES)
 
 
-def drawn(count: int, category: list[int], busy: list[float], spans: tuple[Span, ...] = ()) -> str:
-    made = Columns(Window(0, 10 * count), np.array(category, np.int8), np.array(busy), {})
-    return lane_text(LanePicture(Lane.__new__(Lane), made, None, spans)).with_names()
+def drawn(count: int, category: list[int], busy: list[float], spans: tuple[EventSpan, ...] = ()) -> str:
+    made = LaneColumns(Window(0, 10 * count), np.array(category, np.int8), np.array(busy), {})
+    return lane_text(LanePicture(LaneIdentity.__new__(LaneIdentity), made, None, spans)).with_names()
 
 
 def test_letters_say_category_and_whether_half_of_the_column_is_busy():
@@ -402,16 +411,19 @@ def test_letters_say_category_and_whether_half_of_the_column_is_busy():
 
 def test_a_name_stands_in_the_columns_of_its_event():
     full = [1.0] * 12
-    assert drawn(12, [1] * 12, full, (Span(20, 100, "sgemm", "compute"),)) == "KK│sgemm KKK"
-    assert drawn(12, [1] * 12, full, (Span(-50, 60, "sgemm", "compute"),)) == "‹sgemKKKKKKK"
-    assert drawn(12, [1] * 12, full, (Span(20, 60, "sgemm", "compute"),)) == "K" * 12
-    assert drawn(12, [2] * 12, full, (Span(20, 100, "sgemm", "compute"),)) == "N" * 12
-    assert drawn(12, [5] * 12, full, (Span(0, 70, "a\x1bb", "nvtx"), Span(70, 90, "x", "nvtx"))) == "│a␛b═══│════"
-    assert drawn(12, [1] * 12, full, (Span(0, 120, "日本語", "compute"),)) == "│??? KKKKKKK"
+    assert drawn(12, [1] * 12, full, (EventSpan(20, 100, "sgemm", "compute"),)) == "KK│sgemm KKK"
+    assert drawn(12, [1] * 12, full, (EventSpan(-50, 60, "sgemm", "compute"),)) == "‹sgemKKKKKKK"
+    assert drawn(12, [1] * 12, full, (EventSpan(20, 60, "sgemm", "compute"),)) == "K" * 12
+    assert drawn(12, [2] * 12, full, (EventSpan(20, 100, "sgemm", "compute"),)) == "N" * 12
+    assert (
+        drawn(12, [5] * 12, full, (EventSpan(0, 70, "a\x1bb", "nvtx"), EventSpan(70, 90, "x", "nvtx")))
+        == "│a␛b═══│════"
+    )
+    assert drawn(12, [1] * 12, full, (EventSpan(0, 120, "日本語", "compute"),)) == "│??? KKKKKKK"
     # It begins where its event takes most of a column.
-    assert drawn(12, [1] * 2 + [2] * 10, full, (Span(10, 120, "AllReduce", "nccl"),)) == "KK│AllRedu…N"
+    assert drawn(12, [1] * 2 + [2] * 10, full, (EventSpan(10, 120, "AllReduce", "nccl"),)) == "KK│AllRedu…N"
     # Two that share a column: the first leaves its letter before the second begins.
-    both = (Span(0, 65, "scale", "compute"), Span(65, 120, "add", "compute"))
+    both = (EventSpan(0, 65, "scale", "compute"), EventSpan(65, 120, "add", "compute"))
     assert drawn(12, [1] * 12, full, both) == "│scalK│add K"
 
 

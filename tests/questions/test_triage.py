@@ -20,12 +20,12 @@ from triaging import finding, ids, job_of, judged, told, triaged
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.cli import command_parser
-from nsystui.demo import Session as DemoSession
+from nsystui.demo import CaptureSession as DemoSession
 from nsystui.demo import TrainingJob
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import merge, union
 from nsystui.questions.host.causes import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, SYNCHRONISING, kind_of
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import views_of
 from nsystui.questions.triage.case import at_least, below
@@ -42,7 +42,7 @@ STALLED = {"ranks": 1, "stall_ms": STALL}
 class Judged:
     """A job of four ranks (one where it is only stalled), open, and its triage."""
 
-    job: Job
+    job: OpenJob
     found: Triage
 
 

@@ -13,7 +13,7 @@ from triaging import finding, job_of, told, triaged
 from nsystui.base.selection import Selection
 from nsystui.demo.timeline import nccl_kernel
 from nsystui.exports.writing.host import Frame
-from nsystui.exports.writing.target import Session as DemoSession
+from nsystui.exports.writing.target import CaptureSession as DemoSession
 from nsystui.exports.writing.writer import DEVICE, PINNED
 from nsystui.questions.compare import Side
 from nsystui.questions.host.mpi_exchanges import exchanges

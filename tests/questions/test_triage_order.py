@@ -9,10 +9,10 @@ from synthetic.illnesses import one_gpu
 from triaging import triaged
 
 from nsystui.output.findings import change_lines, lines, report, told
-from nsystui.questions.compare import Summary, Verdict
+from nsystui.questions.compare import ComparisonSummary, Verdict
 from nsystui.questions.compare.summary import COLUMNS
-from nsystui.questions.compare.verdict import _PARTS, By, Timed
-from nsystui.questions.triage.baseline import Against, Kind, _changes
+from nsystui.questions.compare.verdict import _PARTS, ComparedBy, Timed
+from nsystui.questions.triage.baseline import Against, ChangeKind, _changes
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules import Thresholds
 from nsystui.questions.triage.run import Triage
@@ -100,21 +100,21 @@ def triage(*findings: Finding, unsaid: frozenset[str] = frozenset()) -> Triage:
     return Triage(findings, (), 100_000_000, 1, unsaid, {one.id: f"rule of {one.id}" for one in findings})
 
 
-def kinds(before: Triage, after: Triage, *below: Finding) -> dict[str, Kind]:
+def kinds(before: Triage, after: Triage, *below: Finding) -> dict[str, ChangeKind]:
     return {one.finding.id: one.kind for one in _changes(after, before, below, least=2.0)}
 
 
 @pytest.mark.parametrize(("before", "after", "below", "expected"), [
     # Of both: by its share of the job, or its severity that rises.
-    ([finding("gaps", 10.0)], [finding("gaps", 15.0)], [], {"gaps": Kind.WORSE}),
-    ([finding("gaps", 10.0)], [finding("gaps", 11.0)], [], {"gaps": Kind.SAME}),
-    ([finding("gaps", 10.0)], [finding("gaps", 5.0)], [], {"gaps": Kind.BETTER}),
-    ([finding("gaps", None)], [finding("gaps", None)], [], {"gaps": Kind.SAME}),
-    ([finding("errors", None, INFO)], [finding("errors", None)], [], {"errors": Kind.WORSE}),
-    ([finding("gaps", 9.0)], [finding("copies", 9.0)], [], {"copies": Kind.NEW, "gaps": Kind.GONE}),
+    ([finding("gaps", 10.0)], [finding("gaps", 15.0)], [], {"gaps": ChangeKind.WORSE}),
+    ([finding("gaps", 10.0)], [finding("gaps", 11.0)], [], {"gaps": ChangeKind.SAME}),
+    ([finding("gaps", 10.0)], [finding("gaps", 5.0)], [], {"gaps": ChangeKind.BETTER}),
+    ([finding("gaps", None)], [finding("gaps", None)], [], {"gaps": ChangeKind.SAME}),
+    ([finding("errors", None, INFO)], [finding("errors", None)], [], {"errors": ChangeKind.WORSE}),
+    ([finding("gaps", 9.0)], [finding("copies", 9.0)], [], {"copies": ChangeKind.NEW, "gaps": ChangeKind.GONE}),
     # It was just below its threshold, or much below what it is.
-    ([], [finding("gaps", 5.1)], [finding("gaps", 4.9)], {"gaps": Kind.SAME}),
-    ([], [finding("gaps", 15.0)], [finding("gaps", 4.9)], {"gaps": Kind.NEW}),
+    ([], [finding("gaps", 5.1)], [finding("gaps", 4.9)], {"gaps": ChangeKind.SAME}),
+    ([], [finding("gaps", 15.0)], [finding("gaps", 4.9)], {"gaps": ChangeKind.NEW}),
 ])  # fmt: skip
 def test_a_finding_changed_or_is_new_or_gone(before, after, below, expected):
     assert kinds(triage(*before), triage(*after), *below) == expected
@@ -122,12 +122,12 @@ def test_a_finding_changed_or_is_new_or_gone(before, after, below, expected):
 
 def test_what_cannot_be_judged_any_more_is_not_gone():
     after = triage(unsaid=frozenset({"rule of gaps"}))
-    assert kinds(triage(finding("gaps", 9.0)), after) == {"gaps": Kind.UNKNOWN}
+    assert kinds(triage(finding("gaps", 9.0)), after) == {"gaps": ChangeKind.UNKNOWN}
 
 
 def test_a_finding_without_a_cost_is_not_said_to_have_had_one():
     before, after = triage(finding("tensor", None)), triage(unsaid=frozenset({"rule of tensor"}))
-    nothing = Summary("summary", COLUMNS, [], 0)
+    nothing = ComparisonSummary("summary", COLUMNS, [], 0)
     text = "\n".join(change_lines(Against(after, before, "a", tuple(_changes(after, before, (), 2.0)), nothing)))
     assert "UNKNOWN W  tensor\n" in text and "cost" not in text
 
@@ -135,7 +135,7 @@ def test_a_finding_without_a_cost_is_not_said_to_have_had_one():
 def test_another_straggler_is_another_finding():
     before, after = triage(finding("straggler", 9.0, ranks=(3,))), triage(finding("straggler", 9.0, ranks=(5,)))
     found = _changes(after, before, (), least=2.0)
-    assert [(one.kind, one.finding.ranks) for one in found] == [(Kind.NEW, (5,)), (Kind.GONE, (3,))]
+    assert [(one.kind, one.finding.ranks) for one in found] == [(ChangeKind.NEW, (5,)), (ChangeKind.GONE, (3,))]
 
 
 def test_what_got_worse_comes_first():
@@ -157,8 +157,8 @@ def test_a_finding_that_costs_less_is_not_worse_for_its_share_or_severity():
     """1.973 s of 9.6 s instead of 2.209 s of 18.1 s."""
     times = [Timed({"compute": time}, {"compute": time}) for time in (181e6, 96e6)]
     before, after = triage(finding("precision", 22.09, INFO)), triage(finding("precision", 19.73))
-    (one,) = _changes(after, before, (), 2.0, Verdict(By.JOB, *times))
-    assert one.kind is Kind.SAME
+    (one,) = _changes(after, before, (), 2.0, Verdict(ComparedBy.JOB, *times))
+    assert one.kind is ChangeKind.SAME
 
 
 def test_a_finding_that_is_worse_by_step_tells_its_cost_of_a_step():
@@ -166,10 +166,12 @@ def test_a_finding_that_is_worse_by_step_tells_its_cost_of_a_step():
     nothing = dict.fromkeys(_PARTS, 0.0)
     times = [Timed(nothing | {"compute": 5e6}, nothing | {"compute": 5e6 * count}, count) for count in (20, 10)]
     before, after = triage(finding("precision", 22.09)), triage(finding("precision", 19.73))
-    verdict = Verdict(By.STEP, *times)
+    verdict = Verdict(ComparedBy.STEP, *times)
     changes = tuple(_changes(after, before, (), 2.0, verdict))
-    assert [one.kind for one in changes] == [Kind.WORSE]
-    text = change_lines(Against(after, before, "a", changes, Summary("diff-summary", COLUMNS, [], 0, verdict=verdict)))
+    assert [one.kind for one in changes] == [ChangeKind.WORSE]
+    text = change_lines(
+        Against(after, before, "a", changes, ComparisonSummary("diff-summary", COLUMNS, [], 0, verdict=verdict))
+    )
     title = "W  precision  19.73 ms, 19.7 % (was 22.09 ms, 22.1 %); a step: 1.973 ms instead of 1.105 ms"
     assert title in " ".join(map(str.strip, text)).replace("WORSE   ", "")
 
@@ -177,7 +179,7 @@ def test_a_finding_that_is_worse_by_step_tells_its_cost_of_a_step():
 def test_what_had_no_cost_is_not_said_to_have_been_without_one():
     before, after = triage(finding("errors", None)), triage()
     changes = tuple(_changes(after, before, (), 2.0))
-    text = change_lines(Against(after, before, "a", changes, Summary("diff-summary", COLUMNS, [], 0)))
+    text = change_lines(Against(after, before, "a", changes, ComparisonSummary("diff-summary", COLUMNS, [], 0)))
     assert "GONE    W  errors" in text
 
 

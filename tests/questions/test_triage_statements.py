@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from nsystui.exports.demo import TrainingJob
 from nsystui.exports.demo.timeline import nccl_kernel
 from support import edit
 from synthetic import ExportWriter, whole_graph_export
@@ -14,8 +15,7 @@ from synthetic.illnesses import one_gpu
 from triaging import finding, job_of, judged, told, triaged
 
 from nsystui.base.selection import Selection
-from nsystui.exports.demo import TrainingJob
-from nsystui.exports.writing.target import Session as DemoSession
+from nsystui.exports.writing.target import CaptureSession as DemoSession
 from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED, WARNING
 from nsystui.output.findings import change_lines
 from nsystui.questions.collectives.alignment import ClockMode

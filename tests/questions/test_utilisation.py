@@ -17,8 +17,8 @@ from support import shared
 from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.demo import CaptureSession as Capture
 from nsystui.demo import Process
-from nsystui.demo import Session as Capture
 from nsystui.questions.gpu import utilisation
 from nsystui.questions.gpu.device_time import Breakdown, DeviceLanes, total
 from nsystui.questions.gpu.metrics import metric_lanes, metric_sources

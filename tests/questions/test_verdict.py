@@ -15,17 +15,17 @@ from nsystui.exports.writing.writer import PAGEABLE, PINNED
 from nsystui.questions.compare import Side, summary
 from nsystui.questions.compare.tables import families
 from nsystui.questions.compare.tables import kernels as kernel_table
-from nsystui.questions.compare.verdict import By, Verdict
-from nsystui.questions.job.job import Job
+from nsystui.questions.compare.verdict import ComparedBy, Verdict
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
-from nsystui.questions.triage.baseline import Against, Kind, against
+from nsystui.questions.triage.baseline import Against, ChangeKind, against
 from nsystui.questions.triage.finding import Severity
 
 MS = 1_000_000
 
 
 def side(path: Path, label: str = "") -> Side:
-    return Side(Job(session_over(path)), Selection(), label)
+    return Side(OpenJob(session_over(path)), Selection(), label)
 
 
 def judged(a: Path, b: Path) -> tuple[Verdict, list[str]]:
@@ -73,7 +73,7 @@ def test_the_same_work_in_a_longer_run_is_slower_although_the_gpu_is_idle_for_le
     a = kernels(tmp_path / "a.sqlite", 10, 20, 10)
     b = kernels(tmp_path / "b.sqlite", 10, 200, 180)
     found, _ = judged(a, b)
-    assert (found.basis, found.is_slower) == (By.JOB, True)
+    assert (found.basis, found.is_slower) == (ComparedBy.JOB, True)
     assert "× slower" in found.words and "compute +1.7 s" in found.words
     back, _ = judged(b, a)
     assert back.is_faster and "× faster" in back.words and "compute -1.7 s" in back.words
@@ -83,7 +83,7 @@ def test_steps_are_judged_by_their_mean_and_not_their_median(tmp_path):
     """B's loader has two workers: every other step is fast, the median the fast one, the sum hardly less."""
     a = steps(tmp_path / "a.sqlite", [150] * 21)
     found, _ = judged(a, steps(tmp_path / "b.sqlite", [20, 400] * 10 + [20]))
-    assert found.basis is By.STEP
+    assert found.basis is ComparedBy.STEP
     assert found.is_slower
     # The last step ends with its last kernel, of which the demo's step has 10 ms.
     assert found.a.unit == pytest.approx((20 * 150 + 10) / 21 * MS, rel=1e-3)
@@ -94,7 +94,7 @@ def test_steps_that_hold_little_of_a_job_do_not_decide_and_are_told(tmp_path):
     """Steps of 58 ms instead of 50, and 1 s instead of 3 before them."""
     a, b = steps(tmp_path / "a.sqlite", [50] * 10, setup=3_000), steps(tmp_path / "b.sqlite", [58] * 10, setup=1_000)
     found, notes = judged(a, b)
-    assert (found.basis, found.is_faster, found.is_no_worse) == (By.JOB, True, False)
+    assert (found.basis, found.is_faster, found.is_no_worse) == (ComparedBy.JOB, True, False)
     assert found.words.startswith("2.2 × faster: the job takes 1.")
     assert "; but a step takes 53" in found.words
     assert notes[0].startswith(f"B is {found.words}")
@@ -103,7 +103,7 @@ def test_steps_that_hold_little_of_a_job_do_not_decide_and_are_told(tmp_path):
 def test_a_job_that_takes_longer_is_said_so_although_its_steps_are_faster(tmp_path):
     a, b = steps(tmp_path / "a.sqlite", [40] * 10, setup=1), steps(tmp_path / "b.sqlite", [36] * 10, setup=200)
     found = triaged_against(a, b)
-    assert found.verdict is not None and (found.verdict.basis, found.verdict.is_faster) == (By.STEP, True)
+    assert found.verdict is not None and (found.verdict.basis, found.verdict.is_faster) == (ComparedBy.STEP, True)
     assert "; but the job takes" in found.words
     assert "Nothing got worse" not in found.headline
 
@@ -169,7 +169,7 @@ def test_without_steps_the_sums_are_named(tmp_path):
 def test_captures_of_one_length_are_judged_by_the_work_in_them(tmp_path):
     """B runs the same kernel half as often in the same time."""
     found, _ = judged(kernels(tmp_path / "a.sqlite", 40, 20, 10), kernels(tmp_path / "b.sqlite", 20, 40, 10))
-    assert (found.basis, found.is_slower) == (By.WORK, True)
+    assert (found.basis, found.is_slower) == (ComparedBy.WORK, True)
     assert found.b.unit / found.a.unit == pytest.approx(2, rel=0.05)
 
 
@@ -177,7 +177,7 @@ def test_captures_of_one_length_are_judged_by_the_work_in_them(tmp_path):
 def test_other_kernels_are_other_work_and_count_among_what_changed_most(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 10, 20, 10)
     found, notes = judged(a, kernels(tmp_path / "b.sqlite", 20, 5, 2, name="fused(float*)"))
-    assert (found.basis, found.is_faster) == (By.JOB, True)
+    assert (found.basis, found.is_faster) == (ComparedBy.JOB, True)
     (changed,) = [note for note in notes if note.startswith("kernels that changed most")]
     assert "work -100 ms (gone)" in changed and "fused +40 ms (new)" in changed
 
@@ -225,7 +225,7 @@ def test_a_faster_job_passes_although_a_gap_has_a_larger_share_of_it(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 20, 200, 190)
     found = triaged_against(a, kernels(tmp_path / "b.sqlite", 20, 20, 10))
     assert found.verdict is not None and found.verdict.is_faster
-    assert {one.finding.id: one.kind for one in found.told}["idle-gaps"] is not Kind.WORSE
+    assert {one.finding.id: one.kind for one in found.told}["idle-gaps"] is not ChangeKind.WORSE
     assert not found.has(Severity.WARNING)
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from support import session_over
 
 from nsystui.questions.collectives.alignment import ClockMode
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.triage.finding import Finding, Severity
 from nsystui.questions.triage.rules import RULES, Thresholds
 from nsystui.questions.triage.run import Triage, triage
 
 
-def job_of(*paths: Path) -> Job:
-    return Job(session_over(*paths))
+def job_of(*paths: Path) -> OpenJob:
+    return OpenJob(session_over(*paths))
 
 
 def triaged(*paths: Path, settings: Sequence[str] = (), rules: Sequence[str] = tuple(RULES)) -> Triage:
@@ -24,7 +24,7 @@ def triaged(*paths: Path, settings: Sequence[str] = (), rules: Sequence[str] = t
         return judged(job, settings, rules)
 
 
-def judged(job: Job, settings: Sequence[str] = (), rules: Sequence[str] = tuple(RULES)) -> Triage:
+def judged(job: OpenJob, settings: Sequence[str] = (), rules: Sequence[str] = tuple(RULES)) -> Triage:
     if len(job.session.reports) > 1:
         job.align(ClockMode.COLLECTIVES)
     return triage(job, thresholds=Thresholds().changed(settings), rules=rules)

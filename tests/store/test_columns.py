@@ -20,7 +20,7 @@ from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
 from nsystui.demo import TrainingJob
 from nsystui.exports.opening import ArrowReader
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import kernel_summary
 from nsystui.questions.queries.question import Question
 from nsystui.questions.stats import all_reports, report_of
@@ -97,7 +97,7 @@ def names(session: Session) -> list[str]:
 
 def answered(session: Session, report: Question) -> object:
     """The rows of a report without options, and what stands below them."""
-    answer = report.ask(Job(session), Selection(), report_of(report.name)[1])
+    answer = report.ask(OpenJob(session), Selection(), report_of(report.name)[1])
     return list(answer.page(0, 10_000)), answer.notes, answer.total
 
 

@@ -20,14 +20,14 @@ from nsystui.base.selection import Selection, Window
 from nsystui.demo import TrainingJob
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.gpu.utilisation import utilisation_over_time
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.listing import nvtx_tree_table
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.nvtx.tree import NvtxTree
 from nsystui.questions.ranks.overview import job_facts, task_table
 from nsystui.store import seals
 from nsystui.store.cache import Cache
-from nsystui.store.results import Caps, Key, Memory, Results, json_array, json_of
+from nsystui.store.results import Caps, Memory, ResultKey, Results, json_array, json_of
 from nsystui.store.session import Session
 
 ARRAYS = {
@@ -120,7 +120,7 @@ class TestMemory:
 
     def test_of_more_than_the_most_those_used_longest_ago_go(self):
         memory = Memory(2)
-        keys = [Key(("rank0",), number) for number in range(3)]
+        keys = [ResultKey(("rank0",), number) for number in range(3)]
         for key in keys[:2]:
             memory.save(key, "value")
         memory.load(keys[0])
@@ -130,7 +130,7 @@ class TestMemory:
     def test_it_is_computed_once_for_each_state_of_the_reports(self):
         memory, computed = Memory(), []
         for state in ("1", "1", "2", "1"):
-            memory.once(Key((state,), "question"), lambda: computed.append(None))
+            memory.once(ResultKey((state,), "question"), lambda: computed.append(None))
             memory.forget_others((state,))
         assert len(computed) == 3
 
@@ -179,11 +179,11 @@ def cache(packs: Path, tmp_path: Path) -> Path:
 
 
 @contextmanager
-def opened(paths: Sequence[Path], cache: Path | None) -> Iterator[Job]:
+def opened(paths: Sequence[Path], cache: Path | None) -> Iterator[OpenJob]:
     session = Session(cache=None if cache is None else Cache(cache))
     for path in paths:
         session.add(path)
-    job = Job(session)
+    job = OpenJob(session)
     yield job
     job.close()
 
@@ -192,14 +192,14 @@ def result_files(cache: Path) -> list[Path]:
     return sorted(cache.glob("*/result=*"))
 
 
-def overview(job: Job, selection: Selection) -> object:
+def overview(job: OpenJob, selection: Selection) -> object:
     busy = job.busy(selection)
     table = task_table(job.session, selection, job.ranks, busy)
     times = utilisation_over_time(busy, job.extent(selection), 50)
     return job_facts(job.session, job.ranks), table.rows, table.notes, list(map(repr, times.rows))
 
 
-def tree(job: Job, selection: Selection) -> object:
+def tree(job: OpenJob, selection: Selection) -> object:
     found = job.nvtx_tree(selection, "rank-thread", True)
     return nvtx_tree_table(found).rows, arrays_of(found.ranges)
 
@@ -215,7 +215,7 @@ def arrays_of(ranges: NvtxRanges) -> object:
     return ranges.lanes, ranges.names, ranges.notes, arrays
 
 
-def everything(job: Job, selection: Selection) -> object:
+def everything(job: OpenJob, selection: Selection) -> object:
     return overview(job, selection), tree(job, selection)
 
 
@@ -226,7 +226,7 @@ def whole(exports: list[Path]) -> object:
         return everything(job, Selection())
 
 
-def selections(job: Job) -> dict[str, Selection]:
+def selections(job: OpenJob) -> dict[str, Selection]:
     whole, tasks = job.extent(), [item.task for item in job.ranks]
     middle = (whole.start + whole.end) // 2
     return {
@@ -331,7 +331,7 @@ def test_a_good_seal_over_something_else_is_no_result_and_goes(tmp_path, content
     results = Results(("report",), tmp_path)
     results.save("question", [1, 2])
     (file,) = tmp_path.iterdir()
-    seals.write(file, Key(("report",), "question").text, [content], tmp_path)
+    seals.write(file, ResultKey(("report",), "question").text, [content], tmp_path)
     assert results.load("question") is None and not file.exists()
 
 

@@ -16,7 +16,7 @@ from support import edit
 from synthetic import ExportWriter, empty_export
 
 from nsystui.base.errors import ExportError
-from nsystui.demo import Session as Capture
+from nsystui.demo import CaptureSession as Capture
 from nsystui.store import tables
 from nsystui.store.database import Limits
 from nsystui.store.session import Computation, Session

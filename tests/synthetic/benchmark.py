@@ -8,7 +8,7 @@ from typing import Final
 
 from nsystui.demo import timeline
 from nsystui.demo.training import WORLD_STREAM
-from nsystui.exports.writing.target import DEFAULT_STREAM, Session
+from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession
 
 from .writer import ExportWriter
 
@@ -42,7 +42,7 @@ def benchmark_export(
         for name, spec in specs.items()
     ][: max(1, names - 1)]
     nccl = timeline.nccl_kernel("AllReduce")
-    with ExportWriter(path, schema, session=Session(command=("python", "benchmark.py"))) as export:
+    with ExportWriter(path, schema, session=CaptureSession(command=("python", "benchmark.py"))) as export:
         process = export.process(4_000, "python")
         main = export.thread(process, 4_000, "python")
         export.gpu(0)

@@ -13,7 +13,7 @@ from typing import Final
 
 from nsystui.demo.timeline import nccl_kernel
 from nsystui.exports.writing.host import RUNNING, Frame
-from nsystui.exports.writing.target import H100, GpuModel, Session, Thread
+from nsystui.exports.writing.target import H100, CaptureSession, GpuModel, Thread
 from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED
 
 from .variants import start_gpu_process
@@ -88,10 +88,10 @@ class OneGpu:
 
 @contextmanager
 def one_gpu(
-    path: Path, schema: str = _SCHEMA, *, session: Session | None = None, gpu: int = 0, model: GpuModel = H100
+    path: Path, schema: str = _SCHEMA, *, session: CaptureSession | None = None, gpu: int = 0, model: GpuModel = H100
 ) -> Iterator[OneGpu]:
     """An export with one process on one GPU."""
-    with ExportWriter(path, schema, session=session or Session()) as export:
+    with ExportWriter(path, schema, session=session or CaptureSession()) as export:
         yield OneGpu(export, gpu, model)
 
 
@@ -293,7 +293,7 @@ def mpi_waits(folder: Path, schema: str = _SCHEMA, set_up: int = 0) -> Ill:
     folder.mkdir(parents=True, exist_ok=True)
     paths = (folder / "rank0.sqlite", folder / "rank1.sqlite")
     for rank, path in enumerate(paths):
-        with ExportWriter(path, schema, session=Session(environment={"RANK": str(rank)})) as export:
+        with ExportWriter(path, schema, session=CaptureSession(environment={"RANK": str(rank)})) as export:
             gpu = OneGpu(export, rank)
             mpi = _mpi_writer(gpu, rank)
             mpi("MPI_Init", 0, 900_000)
@@ -327,7 +327,7 @@ def slow_pair(folder: Path, slow: tuple[int, int] = (0, 3), times: int = 5) -> I
                 calls[rank].append((free[rank], end, peer))
                 free[rank] = end
     for rank, path in enumerate(paths):
-        with ExportWriter(path, _SCHEMA, session=Session(environment={"RANK": str(rank)})) as export:
+        with ExportWriter(path, _SCHEMA, session=CaptureSession(environment={"RANK": str(rank)})) as export:
             gpu = OneGpu(export, rank)
             export.mpi_rank(gpu.main, rank)
             gpu.kernel(MS // 2, MS, launched=MS // 2 - 10_000)
@@ -440,7 +440,7 @@ def slow_numa_node(folder: Path, schema: str = "3.28.1") -> Ill:
     paths = tuple(folder / f"rank{rank}.sqlite" for rank in range(8))
     for rank, path in enumerate(paths):
         host, gpu_id = divmod(rank, 4)
-        session = Session(hostname=f"n{host}", environment={"RANK": str(rank), "SLURM_NTASKS": "8"})
+        session = CaptureSession(hostname=f"n{host}", environment={"RANK": str(rank), "SLURM_NTASKS": "8"})
         with ExportWriter(path, schema, session=session) as export:
             gpu = OneGpu(export, 2 + gpu_id)  # of four GPUs each, see `TargetInfo.gpu`
             time = 2_500_000 if gpu_id >= 2 else 2 * MS

@@ -9,7 +9,7 @@ from typing import Final
 from nsystui.demo import nccl
 from nsystui.demo.timeline import LAYER_FORWARD, nccl_kernel
 from nsystui.demo.training import WORLD_STREAM
-from nsystui.exports.writing.target import DEFAULT_STREAM, Session
+from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession
 
 from .variants import launch_kernels, one_process, start_gpu_process
 from .writer import ExportWriter
@@ -21,7 +21,9 @@ def two_process_export(path: str | Path, schema: str = "3.25.0") -> Path:
     Each launches 100 kernels; the first has correlation ids 1–100, the second 23–122, so 78 ids are shared. Both have
     device context ``device + 1``. There is no rank in the environment.
     """
-    session = Session(command=("torchrun", "--nproc_per_node=2", "train.py"), environment={"NCCL_VERSION": "2.25.1-1"})
+    session = CaptureSession(
+        command=("torchrun", "--nproc_per_node=2", "train.py"), environment={"NCCL_VERSION": "2.25.1-1"}
+    )
     with ExportWriter(path, schema, session=session) as export:
         export.gpu(0)
         export.gpu(1)
@@ -58,7 +60,7 @@ def node_graph_export(path: str | Path, schema: str = "3.25.0") -> Path:
     10 (<< 32); the launch lies in the NVTX range ``replay n``, the capture in the range ``capture``. No kernel lies
     outside a graph.
     """
-    with one_process(path, schema, session=Session(graph_mode="Node")) as (export, process, main):
+    with one_process(path, schema, session=CaptureSession(graph_mode="Node")) as (export, process, main):
         export.nvtx_range(main, 1_000_000, 1_900_000, "capture")
         for node, spec in enumerate(LAYER_FORWARD, start=1):
             moment = 1_000_000 + 80_000 * node
@@ -96,7 +98,7 @@ def payload_export(
     Payloads come in the forms asked for; with neither, as nsys exports by default, all are NULL. Raises `ValueError`
     if `binary` is asked of a schema before 3.16.
     """
-    session = Session(include_json=json, include_blobs=binary)
+    session = CaptureSession(include_json=json, include_blobs=binary)
     with one_process(path, schema, session=session) as (export, process, main):
         export.cuda_stream(process, WORLD_STREAM)
         export.nvtx_domain(main, 500_000, 1, nccl.NCCL_DOMAIN)

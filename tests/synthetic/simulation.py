@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.writing.target import DEFAULT_STREAM, Process, Session, Thread
+from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession, Process, Thread
 from nsystui.exports.writing.writer import MANAGED
 
 from .writer import ExportWriter
@@ -30,7 +30,7 @@ def simulation_export(path: str | Path, schema: str = "3.28.1", *, rank: int = 0
     and 2 groups of 12 and 5 GPU faults, all on the two pages.
     Network: samples of mlx5_0 and of a switch, 1 ms each; send waits 20,000 and 500 ticks/ms, and 30,000 of the switch.
     """
-    session = Session(event_types=("Cuda", "MPI", "OpenMP", "OpenACC"), command=("./simulation", "input.nml"))
+    session = CaptureSession(event_types=("Cuda", "MPI", "OpenMP", "OpenACC"), command=("./simulation", "input.nml"))
     with ExportWriter(path, schema, session=session) as export:
         process = export.process(7_000 + rank, "./simulation")
         main = export.thread(process, 7_000 + rank, "simulation")

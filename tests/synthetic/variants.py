@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from nsystui.demo.timeline import LAYER_FORWARD
-from nsystui.exports.writing.target import DEFAULT_STREAM, Process, Session, Thread
+from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession, Process, Thread
 from nsystui.exports.writing.writer import BACKTRACE_CALL, MANAGED
 
 from .writer import ExportWriter
@@ -27,7 +27,7 @@ def start_gpu_process(export: ExportWriter, pid: int = 5_000, *, device: int = 0
 
 @contextmanager
 def one_process(
-    path: str | Path, schema: str, session: Session | None = None
+    path: str | Path, schema: str, session: CaptureSession | None = None
 ) -> Iterator[tuple[ExportWriter, Process, Thread]]:
     """An export of a process on one GPU, the process and its main thread."""
     with ExportWriter(path, schema, session=session) as export:
@@ -79,7 +79,7 @@ def cpu_only_export(path: str | Path, schema: str = "3.7.2") -> Path:
     The ranges ``iteration 0`` … are 1 ms long, 1 ms apart, from t = 0. Raises `ValueError` for schemas before 3.1,
     which had no MPI tables.
     """
-    session = Session(event_types=("OSRuntime", "NvtxEvents", "MPI"), command=("./cfd", "input.nml"))
+    session = CaptureSession(event_types=("OSRuntime", "NvtxEvents", "MPI"), command=("./cfd", "input.nml"))
     with ExportWriter(path, schema, session=session) as export:
         process = export.process(6_000, "./cfd")
         main = export.thread(process, 6_000, "cfd")
@@ -116,7 +116,7 @@ def delayed_capture_export(path: str | Path, schema: str = "3.25.0") -> Path:
     The NVTX domains ``NCCL`` (1) and ``DALI`` (2) and two thread names were created about five minutes earlier; the
     first GPU metric sample is at -376,735 ns; the last event ends 400 ms after the session's duration of 3 ms.
     """
-    with one_process(path, schema, session=Session(duration=3_000_000)) as (export, process, main):
+    with one_process(path, schema, session=CaptureSession(duration=3_000_000)) as (export, process, main):
         worker = export.thread(process, 5_009, "python")
         export.nvtx_domain(main, -351_429_369_363, 1, "NCCL")
         export.nvtx_domain(main, -346_050_393_894, 2, "DALI")
@@ -155,7 +155,7 @@ def unified_memory_export(path: str | Path, schema: str = "3.7.2") -> Path:
 
 def hostile_names_export(path: str | Path, schema: str = "3.25.0") -> Path:
     """One kernel (50 µs), one NVTX range and one API call for each of `HOSTILE_NAMES`, in that order, 1 ms apart."""
-    with ExportWriter(path, schema, session=Session(hostname=HOSTILE_NAMES[1])) as export:
+    with ExportWriter(path, schema, session=CaptureSession(hostname=HOSTILE_NAMES[1])) as export:
         export.gpu(0)
         process = export.process(5_000, HOSTILE_NAMES[0])
         main = export.thread(process, 5_000, HOSTILE_NAMES[2])

@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 from textual.strip import Strip
 
-from nsystui.questions.job.opening import Source
+from nsystui.questions.job.opening import JobSource
 from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.widgets.lines import ChoiceLine
 from nsystui.ui.widgets.repainting import ThrottledScreen
@@ -60,7 +60,7 @@ async def running(
     files: Iterable[Path], cache: Path | None, size: tuple[int, int] = NARROW, *keys: str, look: Look | None = None
 ) -> AsyncIterator[tuple[NsystuiApp, Any]]:
     """The program on these files, with everything loaded and shown, and then these keys pressed."""
-    async with shown(NsystuiApp(Source(tuple(map(str, files)), cache), look or Look()), size) as (app, pilot):
+    async with shown(NsystuiApp(JobSource(tuple(map(str, files)), cache), look or Look()), size) as (app, pilot):
         await pilot.pause()
         await pilot.press(*keys)
         yield app, pilot

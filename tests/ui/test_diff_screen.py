@@ -15,9 +15,9 @@ from nsystui.base.answer import NAME, Column, TableAnswer, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
 from nsystui.demo import TrainingJob
-from nsystui.questions.compare import Options
+from nsystui.questions.compare import ComparisonOptions
 from nsystui.questions.compare.side import Side
-from nsystui.questions.job.opening import Source
+from nsystui.questions.job.opening import JobSource
 from nsystui.questions.recipes import recipe_named
 from nsystui.ui.app import DiffApp, Look
 from nsystui.ui.pictures.diff import change_styles, with_bars, without_bars
@@ -37,8 +37,8 @@ def whole(jobs: Sequence[Any]) -> tuple[Side, Side]:
 async def comparing(
     files: Sequence[Sequence[Path]], cache: Path, size: tuple[int, int] = WIDE, sides: Any = whole
 ) -> AsyncIterator[tuple[DiffApp, Any]]:
-    sources = [Source(tuple(map(str, own)), cache) for own in files]
-    async with shown(DiffApp(sources, sides, Options(), Look()), size) as (app, pilot):
+    sources = [JobSource(tuple(map(str, own)), cache) for own in files]
+    async with shown(DiffApp(sources, sides, ComparisonOptions(), Look()), size) as (app, pilot):
         yield app, pilot
 
 

@@ -16,7 +16,7 @@ from jobs import NARROW, WIDE, answer, becomes_text, line_with, name_of_screen, 
 
 from nsystui.cli import main
 from nsystui.exports.nccl_log.files import OpenLog
-from nsystui.questions.job.opening import Source
+from nsystui.questions.job.opening import JobSource
 from nsystui.questions.nccl_log.steps import steps_of
 from nsystui.ui import loading
 from nsystui.ui.app import LogApp, NsystuiApp
@@ -54,7 +54,7 @@ def log(tmp_path) -> Path:
 @contextlib.asynccontextmanager
 async def open_logs(*logs: Path, size=NARROW, steps: str | None = None):
     log_steps = None if steps is None else steps_of(steps)
-    async with shown(LogApp(Source((), logs=tuple(map(str, logs)), log_steps=log_steps)), size) as (app, pilot):
+    async with shown(LogApp(JobSource((), logs=tuple(map(str, logs)), log_steps=log_steps)), size) as (app, pilot):
         yield app, pilot
 
 
@@ -195,7 +195,7 @@ class TestReading:
         """The program on a long log."""
         path = tmp_path / "long.log"
         path.write_text(log_text(calls=3000))
-        return LogApp(Source((), logs=(str(path),)))
+        return LogApp(JobSource((), logs=(str(path),)))
 
     async def test_tables_grow_stop_and_are_read_again(self, app, gate):
         async with jobs.kept_at_work(app, WIDE) as rest:
@@ -252,7 +252,7 @@ class TestBesideExports:
     @pytest.mark.parametrize("kind", ["none", "gone", "read"])
     async def test_the_log_is_a_view_beside_the_exports(self, two_ranks, cache, log, tmp_path, kind):
         logs = {"none": (), "gone": (str(tmp_path / "gone.log"),), "read": (str(log),)}[kind]
-        async with shown(NsystuiApp(Source(tuple(map(str, two_ranks)), cache, logs=logs)), WIDE) as (app, pilot):
+        async with shown(NsystuiApp(JobSource(tuple(map(str, two_ranks)), cache, logs=logs)), WIDE) as (app, pilot):
             line_with(await press(pilot, "3"), "[kernels]")
             assert app.return_code is None
             assert kind != "none" or ("log" not in screen_text(app)[2] and not has(app, "NCCL log"))

@@ -8,7 +8,7 @@ import threading
 import pytest
 from jobs import NARROW, answer, becomes_text, kept_at_work, last_line, name_of_screen, running, screen_text, tap
 
-from nsystui.questions.job.opening import Source
+from nsystui.questions.job.opening import JobSource
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens.kernels import KernelsScreen
 
@@ -29,7 +29,7 @@ async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_dir
 async def test_before_the_first_table_u_and_enter_say_that_there_is_nothing_yet(demo_job, cache_directory, monkeypatch):
     may_answer, ask = threading.Event(), KernelsScreen.ask
     monkeypatch.setattr(KernelsScreen, "ask", lambda *given: may_answer.wait(60) and ask(*given))
-    app = NsystuiApp(Source((str(demo_job[0]),), cache_directory))
+    app = NsystuiApp(JobSource((str(demo_job[0]),), cache_directory))
     async with kept_at_work(app) as rest:
         await rest()
         tap(app, "2")

@@ -28,7 +28,7 @@ from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whol
 
 from nsystui.cli import main
 from nsystui.demo import TrainingJob
-from nsystui.questions.job.opening import Source
+from nsystui.questions.job.opening import JobSource
 from nsystui.store.session import Session
 from nsystui.ui.app import FileState, NsystuiApp
 from nsystui.ui.pictures import overview_lines
@@ -226,7 +226,7 @@ def held_up(monkeypatch) -> Iterator[threading.Event]:
 
 
 async def test_while_loading_there_are_the_files_and_a_sample(demo_job, tmp_path, held_up):
-    app = NsystuiApp(Source(tuple(map(str, demo_job[1:])), tmp_path / "cache"))
+    app = NsystuiApp(JobSource(tuple(map(str, demo_job[1:])), tmp_path / "cache"))
     async with jobs.kept_at_work(app) as rest:
         assert await becomes_text(app, "sample: ") and await becomes_text(app, "H100")
         row = line_with(app, "rank1")
@@ -244,7 +244,7 @@ async def test_the_table_of_many_files_is_not_made_for_each(tmp_path, monkeypatc
     monkeypatch.setattr(overview_lines, "files_answer", lambda states: (made.append(states), make(states))[1])
     for number in range(40):
         shutil.copyfile(demo_job[0], tmp_path / f"rank{number + 100}.sqlite")
-    app = NsystuiApp(Source((str(tmp_path),), tmp_path / "cache"))
+    app = NsystuiApp(JobSource((str(tmp_path),), tmp_path / "cache"))
     async with jobs.kept_at_work(app):
         assert await jobs.becomes(lambda: len(app.files) == 40 and all(one.opened for one in app.files.values()))
         assert await becomes_text(app, "H100") and len(made) < 20
@@ -270,7 +270,7 @@ def test_the_states_of_files_in_words_and_many_failures_in_two_lines(tmp_path):
 
 @pytest.mark.campaign
 async def test_while_reports_join_what_is_there_is_said_to_be_so_far(demo_job, tmp_path, held_up):
-    app = NsystuiApp(Source(tuple(map(str, demo_job)), tmp_path / "cache"))
+    app = NsystuiApp(JobSource(tuple(map(str, demo_job)), tmp_path / "cache"))
     async with jobs.kept_at_work(app) as rest:
         assert await becomes_text(app, "1 rank so far")
         held_up.set()

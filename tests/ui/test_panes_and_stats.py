@@ -10,7 +10,7 @@ from jobs import NARROW, press, running
 from nsystui.base.answer import Answer
 from nsystui.base.selection import Selection
 from nsystui.output.formats import write
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.stats import report_of
 from nsystui.store.session import Session
 
@@ -33,7 +33,7 @@ def as_csv(answer: Answer) -> str:
 
 def printed(session: Session, text: str) -> str:
     report, options = report_of(text)
-    return as_csv(report.ask(Job(session), Selection(), options))
+    return as_csv(report.ask(OpenJob(session), Selection(), options))
 
 
 @pytest.mark.parametrize("export", ["demo", pytest.param("ddp-a100-rank0of4", marks=pytest.mark.campaign)])

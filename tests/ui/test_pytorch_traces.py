@@ -9,7 +9,7 @@ from jobs import line_with, press, screen_text, shown
 from synthetic import training_job
 
 from nsystui.demo.kineto import ENDING, write_trace
-from nsystui.questions.job.opening import Source
+from nsystui.questions.job.opening import JobSource
 from nsystui.ui.app import NsystuiApp
 
 
@@ -25,7 +25,7 @@ def traces(written_once, tmp_path_factory) -> list[Path]:
 
 @pytest.mark.campaign
 async def test_the_screens_show_traces_and_say_what_they_are(traces, tmp_path):
-    source = Source(tuple(map(str, traces)), tmp_path / "columns", conversion_directory=tmp_path / "exports")
+    source = JobSource(tuple(map(str, traces)), tmp_path / "columns", conversion_directory=tmp_path / "exports")
     async with shown(NsystuiApp(source)) as (app, pilot):
         assert "PyTorch profiler trace" in line_with(app, "2 ranks")
         for key, words in (("2", "nvjet"), ("3", "AllReduce"), ("5", "ProfilerStep#"), ("7", "rank")):

@@ -10,7 +10,7 @@ from jobs import NARROW, WIDE, becomes_text, kept_at_work, line_with, press, res
 
 from nsystui.demo import TrainingJob
 from nsystui.questions.collectives.alignment import ClockMode
-from nsystui.questions.job.opening import Source
+from nsystui.questions.job.opening import JobSource
 from nsystui.store.session import Computation
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Computing
@@ -86,7 +86,7 @@ async def test_the_map_marks_the_rank_that_is_unlike_the_others(tmp_path):
 async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, cache_directory, monkeypatch):
     may_answer, ask = threading.Event(), RanksScreen.ask
     monkeypatch.setattr(RanksScreen, "ask", lambda *args: may_answer.wait(60) and ask(*args))
-    app = NsystuiApp(Source(tuple(map(str, demo_job)), cache_directory))
+    app = NsystuiApp(JobSource(tuple(map(str, demo_job)), cache_directory))
     async with kept_at_work(app, WIDE) as rest:
         await rest()
         tap(app, "7")

@@ -14,7 +14,7 @@ from support import real_exports
 from synthetic import node_graph_export, training_job
 
 from nsystui.cli import main
-from nsystui.questions.job.opening import Source
+from nsystui.questions.job.opening import JobSource
 from nsystui.questions.kernels.summary import Names
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens import screen_of
@@ -201,7 +201,7 @@ async def test_a_broken_file_leaves_the_others_open_and_alone_ends_the_program(j
     async with running([*job, broken], cache, WIDE, "2") as (app, _):
         assert len(app.screen.table.answer) and "empty" in app.files[broken].failure
     broken.write_bytes(b"not a database")
-    async with shown(NsystuiApp(Source((str(broken),), tmp_path / "cache"))) as (app, _):
+    async with shown(NsystuiApp(JobSource((str(broken),), tmp_path / "cache"))) as (app, _):
         pass
     assert app.return_code == 2
 
@@ -233,7 +233,9 @@ async def test_a_report_is_converted_when_asked_and_counts_as_one_file(tmp_path,
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     report = tmp_path / "rank0.nsys-rep"
     report.write_bytes(b"report")
-    source = Source((str(report),), tmp_path / "cache", convert=True, conversion_directory=tmp_path / "cache/exports")
+    source = JobSource(
+        (str(report),), tmp_path / "cache", convert=True, conversion_directory=tmp_path / "cache/exports"
+    )
     async with shown(NsystuiApp(source)) as (app, _):
         assert list(app.files) == [report] and app.files[report].ready
 
@@ -308,7 +310,7 @@ async def test_every_table_has_the_details_of_its_row(job, cache):
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_enter_on_outdated_rows_opens_nothing(job, cache, monkeypatch, fails):
-    app, computed, ask = NsystuiApp(Source(tuple(map(str, job)), cache)), threading.Event(), NcclScreen.ask
+    app, computed, ask = NsystuiApp(JobSource(tuple(map(str, job)), cache)), threading.Event(), NcclScreen.ask
 
     def asked_slowly(screen, *question):
         assert computed.wait(60)

@@ -7,7 +7,7 @@ from jobs import NARROW, screen_text
 
 from nsystui.cli import main
 from nsystui.questions.job.on_dask import DaskWorkers
-from nsystui.questions.job.opening import Source
+from nsystui.questions.job.opening import JobSource
 from nsystui.ui.app import NsystuiApp
 
 pytest.importorskip("distributed", reason="Dask is not installed: pip install 'nsystui[dask]'")
@@ -36,7 +36,7 @@ def asked(monkeypatch):
 
 async def shown(packed, dask):
     """The Kernels, NCCL and Ranks screens."""
-    app = NsystuiApp(Source((str(packed),), dask=dask))
+    app = NsystuiApp(JobSource((str(packed),), dask=dask))
     async with app.run_test(size=NARROW) as pilot:
         screens = []
         for key in "237":
@@ -54,7 +54,7 @@ async def test_the_screens_of_a_cluster_are_the_screens_here(packed, dask_schedu
 
 @pytest.mark.campaign
 async def test_no_scheduler_ends_the_program_with_the_reason(packed):
-    app = NsystuiApp(Source((str(packed),), dask="nowhere"))
+    app = NsystuiApp(JobSource((str(packed),), dask="nowhere"))
     async with app.run_test(size=NARROW):
         pass
     assert app.return_code == 2

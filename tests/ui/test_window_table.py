@@ -15,7 +15,7 @@ from nsystui.base.answer import COUNT, FILES_ONLY, Column, Row, Unit
 from nsystui.base.text import width_of
 from nsystui.base.units import Wording
 from nsystui.ui.widgets.table_layout import ColumnMeasure, PieceKind, TableLayout, place_columns, set_text
-from nsystui.ui.widgets.window import Window
+from nsystui.ui.widgets.window import RowWindow
 from nsystui.ui.widgets.window_table import PageCache, WindowTable
 
 COLUMNS = (
@@ -183,21 +183,21 @@ def test_headings_mark_the_sorted_column_even_when_cut_and_a_click_finds_its_col
 
 
 def test_a_step_over_the_edge_scrolls_by_a_third():
-    window = Window(count=1000, height=30)
+    window = RowWindow(count=1000, height=30)
     assert not window.reveal(29) and window.reveal(30) and window.top == 11
     assert [window.reveal(row) for row in range(31, 41)] == [False] * 10 and window.reveal(10) and window.top == 0
 
 
 def test_a_jump_lands_in_the_middle_and_a_window_is_never_scrolled_past_its_ends():
-    window = Window(count=1000, height=30)
+    window = RowWindow(count=1000, height=30)
     for row, top in ((500, 485), (999, 970), (0, 0)):
         window.reveal(row)
         assert window.rows() == range(top, top + 30)
-    window = Window(count=5, height=30)
+    window = RowWindow(count=5, height=30)
     assert window.scroll(3) == 0 and window.rows() == range(5)
-    window = Window(count=100, height=30, top=90)
+    window = RowWindow(count=100, height=30, top=90)
     window.reveal(95)
-    assert window.top == 70 and Window(count=0).clamp(5) == 0
+    assert window.top == 70 and RowWindow(count=0).clamp(5) == 0
 
 
 def test_pages_are_asked_for_once_and_given_up_when_many():

@@ -189,7 +189,7 @@ _RATE = rb"[ \t]+([0-9]{1,9}\.[0-9]+)"
 _TIME = re.compile(rb"[ \t]+([0-9]{1,12}(?:\.[0-9]+)?)" + _RATE + _RATE + rb"[ \t]+(N/A|[0-9]{1,18})")
 
 
-class Measured(NamedTuple):
+class NcclTestsResult(NamedTuple):
     """One measurement: ns for one call, algorithm and bus bandwidth in bytes per second, as they are printed.
 
     ``wrong``: how many results were, ``None`` where they were not checked.
@@ -205,8 +205,8 @@ class Reported(NamedTuple):
     """What nccl-tests measured of one size: bytes as it counts them."""
 
     size: int
-    out_of_place: Measured
-    in_place: Measured
+    out_of_place: NcclTestsResult
+    in_place: NcclTestsResult
 
 
 class ResultReader:
@@ -219,7 +219,7 @@ class ResultReader:
         self.found: list[Reported] = []
         self._has_header = False
         self._size: int | None = None
-        self._times: list[Measured] = []
+        self._times: list[NcclTestsResult] = []
 
     def take(self, block: bytes) -> None:
         """Reads whole lines."""
@@ -235,7 +235,9 @@ class ResultReader:
         while self._size is not None and (found := _TIME.match(line, place)):
             place = found.end()
             wrong = None if found[4] == b"N/A" else int(found[4])
-            self._times.append(Measured(1e3 * float(found[1]), 1e9 * float(found[2]), 1e9 * float(found[3]), wrong))
+            self._times.append(
+                NcclTestsResult(1e3 * float(found[1]), 1e9 * float(found[2]), 1e9 * float(found[3]), wrong)
+            )
             if len(self._times) == 2:
                 self.found.append(Reported(self._size, *self._times))
                 self._size = None

@@ -15,7 +15,7 @@ from enum import Enum
 
 from nsystui.base.text import whole_number
 from nsystui.exports.nccl_log.files import STEP_WORDS, Reported, ResultReader, TrainingStep, steps_in
-from nsystui.exports.nccl_log.topology import Thread, TopologyLine, thread_of, topology_in
+from nsystui.exports.nccl_log.topology import LogThread, TopologyLine, thread_of, topology_in
 
 _DATATYPES: tuple[tuple[str, int], ...] = (
     ("int8", 1),
@@ -74,7 +74,7 @@ def writer_of(prefix: bytes) -> Writer | None:
     found = _WRITER.search(prefix)
     if found is None:
         return None
-    return Writer(Process(found[1].decode("ascii"), int(found[2])), int(found[3]))
+    return Writer(LogProcess(found[1].decode("ascii"), int(found[2])), int(found[3]))
 
 
 _COMMUNICATOR = re.compile(
@@ -143,7 +143,7 @@ def _named(word: bytes, names: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class LogProcess:
     """Who wrote a line, from its ``host:pid:tid``."""
 
     host: str
@@ -158,7 +158,7 @@ class Writer:
     thread drives several GPUs it may be another one than that of the call (measured with ``nccl-tests -g 2``).
     """
 
-    process: Process
+    process: LogProcess
     device: int
 
 
@@ -225,7 +225,7 @@ class CommunicatorLine:
     parent: int | None = None
     split_count: int | None = None
     color: int | None = None
-    thread: Thread | None = field(default=None, compare=False)
+    thread: LogThread | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,7 +452,7 @@ class LogReader:
         host, pid = writer.process.host, writer.process.pid
         known = self._hosts.setdefault((pid, communicator), host)
         is_damaged = known != host and (known.endswith(host) or host.endswith(known))
-        return Writer(Process(known, pid), writer.device) if is_damaged else writer
+        return Writer(LogProcess(known, pid), writer.device) if is_damaged else writer
 
 
 def _integer(digits: bytes | None) -> int | None:

@@ -16,7 +16,7 @@ MOST_CHANNELS = 256
 """Channel numbers from here on are none of NCCL's, which has 64."""
 
 
-class Thread(NamedTuple):
+class LogThread(NamedTuple):
     """Who wrote a line, from ``host:pid:tid``."""
 
     host: str
@@ -67,7 +67,7 @@ class TreePart:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ChannelConnection:
     """A channel's connection of two ranks."""
 
     channel: int
@@ -122,24 +122,24 @@ class Nic:
     gdr: str | None = None
 
 
-Said = RingPart | RingOrder | TreePart | Connection | ChannelCounts | InitTimes | Setting | Nic
+Said = RingPart | RingOrder | TreePart | ChannelConnection | ChannelCounts | InitTimes | Setting | Nic
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyLine:
     """What a line says about the topology; ``thread`` is ``None`` where the line has no writer."""
 
-    thread: Thread | None
+    thread: LogThread | None
     said: tuple[Said, ...]
 
 
 _WRITER = re.compile(rb"([A-Za-z0-9._-]+):(\d{1,10}):(\d{1,10}) \[-?\d{1,4}\] (?:\d{10,} )?$")
 
 
-def thread_of(prefix: bytes) -> Thread | None:
+def thread_of(prefix: bytes) -> LogThread | None:
     """Who wrote a line, from what stands before ``NCCL INFO``."""
     found = _WRITER.search(prefix)
-    return None if found is None else Thread(found[1].decode("ascii"), int(found[2]), int(found[3]))
+    return None if found is None else LogThread(found[1].decode("ascii"), int(found[2]), int(found[3]))
 
 
 def topology_in(line: bytes) -> TopologyLine | None:
@@ -234,7 +234,7 @@ def _connection(text: bytes) -> list[Said]:
         # A way over another GPU names it: which one does not matter here.
         words = re.sub(rb"/\d+\[\w*\]$", b"", way) if way is not None else b"direct"
         via = Via("SHM" if transport is None else transport.decode("ascii"), words.decode("ascii"))
-    return [Connection(int(found[1]), int(found[2]), int(found[3]), via)]
+    return [ChannelConnection(int(found[1]), int(found[2]), int(found[3]), via)]
 
 
 def _trees(text: bytes) -> list[Said]:

@@ -69,7 +69,7 @@ def schema_version(label: str) -> SchemaVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnDeclaration:
     """One column as declared in ``CREATE TABLE``."""
 
     name: str
@@ -83,7 +83,7 @@ class Column:
         return f"{self.name:<27} {self.type}{constraint}"
 
 
-def declarations(columns: Sequence[Column]) -> list[str]:
+def declarations(columns: Sequence[ColumnDeclaration]) -> list[str]:
     """The lines of a ``CREATE TABLE`` statement."""
     keys = [column.name for column in columns if column.primary_key]
     lines = [column.declaration(keys == [column.name]) for column in columns]
@@ -210,7 +210,7 @@ class Tables:
         }
         """Every column a table has in *any* version, in order: the order in which the writer's rows are built."""
 
-    def columns(self, table: str, version: Version) -> tuple[Column, ...]:
+    def columns(self, table: str, version: Version) -> tuple[ColumnDeclaration, ...]:
         """The columns of `table` in one schema version, in declaration order; empty if that version has no such table.
 
         Raises `KeyError` if the table is not described.
@@ -218,7 +218,7 @@ class Tables:
         if not _exists(self._headers[table], version):
             return ()
         return tuple(
-            Column(word["name"], _TYPES[word["type"]], word["notnull"] is not None, word["key"] is not None)
+            ColumnDeclaration(word["name"], _TYPES[word["type"]], word["notnull"] is not None, word["key"] is not None)
             for word in self._words[table]
             if _exists(word, version)
         )

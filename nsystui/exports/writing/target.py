@@ -63,7 +63,7 @@ H100: Final = GpuModel()
 
 
 @dataclass(frozen=True)
-class Session:
+class CaptureSession:
     """The circumstances of the capture, and the options of the export."""
 
     hostname: str = "node001"
@@ -89,7 +89,7 @@ class Session:
 class TargetInfo(TableSink):
     """The part of the writer for everything that is not an event."""
 
-    session: Session
+    session: CaptureSession
 
     def process(self, pid: int, name: str = "python") -> Process:
         """Declare a process."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from nsystui.exports.writing.host import HostEvents, Stack
-from nsystui.exports.writing.target import GLOBAL_VM, VIRTUAL_MACHINE, Process, Session, TargetInfo, Thread
+from nsystui.exports.writing.target import GLOBAL_VM, VIRTUAL_MACHINE, CaptureSession, Process, TargetInfo, Thread
 
 Dim3 = tuple[int, int, int]
 _NO_SIZE: Final = (None, None, None)
@@ -369,14 +369,14 @@ class ExportWriter(CudaEvents, NvtxEvents, SystemEvents):
     """
 
     def __init__(
-        self, path: str | Path, schema: str = "3.25.0", *, lazy: bool = True, session: Session | None = None
+        self, path: str | Path, schema: str = "3.25.0", *, lazy: bool = True, session: CaptureSession | None = None
     ) -> None:
         """Creates the file, replacing what was there.
 
         `schema` is a key of `SCHEMAS`; `lazy` False creates every table of that version, as ``--lazy=false`` does.
         Raises `ValueError` for an unknown schema, or if binary payloads are asked of a schema older than 3.16.
         """
-        self.session = Session() if session is None else session
+        self.session = CaptureSession() if session is None else session
         super().__init__(Path(path), schema, lazy=lazy)
         if self.session.include_blobs and self.version < (3, 16):
             self.discard()

@@ -30,7 +30,7 @@ _PENDING = 16 * BLOCK
 Halves = NDArray[np.uint16]
 
 
-class Steps(NamedTuple):
+class EdgeSteps(NamedTuple):
     """The steps of a block from edge to edge, ns, the first of which is 0.
 
     ``low``, shape ``(2 n,)`` for n intervals: their lower 16 bits. ``high``: the upper 16 bits of those that have any,
@@ -42,7 +42,7 @@ class Steps(NamedTuple):
     high: Halves
 
     @classmethod
-    def of(cls, steps: Times) -> Steps:
+    def of(cls, steps: Times) -> EdgeSteps:
         """The steps of a block, each of 0 to 2^32 - 1 ns."""
         places = np.flatnonzero(steps > _HALF)
         return cls((steps & _HALF).astype(np.uint16), places.astype(np.uint16), (steps[places] >> 16).astype(np.uint16))
@@ -70,7 +70,7 @@ class IntervalBlocks:
 
     firsts: Times
     covered: Times
-    steps: tuple[Steps, ...]
+    steps: tuple[EdgeSteps, ...]
 
     def __len__(self) -> int:
         """The number of intervals (one longer than four seconds may be in pieces)."""
@@ -321,7 +321,7 @@ def _packed(starts: Times, ends: Times) -> IntervalBlocks:
     steps = np.diff(edges, prepend=edges[:1])
     steps[2 * bounds] = 0
     covered = np.add.reduceat(ends - starts, bounds)
-    return IntervalBlocks(starts[bounds], covered, tuple(map(Steps.of, np.split(steps, 2 * bounds[1:]))))
+    return IntervalBlocks(starts[bounds], covered, tuple(map(EdgeSteps.of, np.split(steps, 2 * bounds[1:]))))
 
 
 def _in_pieces(starts: Times, ends: Times) -> tuple[Times, Times]:
@@ -339,7 +339,7 @@ def put_blocks(arrays: dict[str, NDArray[Any]], key: str, *sets: IntervalBlocks)
     arrays[f"{key}.sizes"] = np.array([len(one.firsts) for one in sets], np.int64)
     for name in ("firsts", "covered"):
         arrays[f"{key}.{name}"] = np.concatenate([getattr(one, name) for one in (NO_BLOCKS, *sets)])
-    for name in Steps._fields:
+    for name in EdgeSteps._fields:
         parts = [getattr(own, name) for own in steps]
         arrays[f"{key}.{name}"] = np.concatenate([np.empty(0, np.uint16), *parts])
         arrays[f"{key}.{name}.sizes"] = np.array([len(part) for part in parts], np.int64)
@@ -347,8 +347,8 @@ def put_blocks(arrays: dict[str, NDArray[Any]], key: str, *sets: IntervalBlocks)
 
 def blocks_at(arrays: Mapping[str, NDArray[Any]], key: str) -> Iterator[IntervalBlocks]:
     """The sets of intervals that ``put_blocks`` added, in their order."""
-    parts = [_split(arrays[f"{key}.{name}"], arrays[f"{key}.{name}.sizes"]) for name in Steps._fields]
-    steps = tuple(map(Steps._make, zip(*parts, strict=True)))
+    parts = [_split(arrays[f"{key}.{name}"], arrays[f"{key}.{name}.sizes"]) for name in EdgeSteps._fields]
+    steps = tuple(map(EdgeSteps._make, zip(*parts, strict=True)))
     firsts, covered, end = arrays[f"{key}.firsts"], arrays[f"{key}.covered"], 0
     for size in arrays[f"{key}.sizes"].tolist():
         here, end = slice(end, end + size), end + size

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nsystui.base.answer import Answer, Row, Wrapped, row_batches
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import recording_advice, with_fitting_advice
 from nsystui.questions.queries.question import Question
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nsystui.questions.recipes.recipe import RecipeMap
 
 
-def ask(question: Question, job: Job, selection: Selection, options: Any = None) -> Answer:
+def ask(question: Question, job: OpenJob, selection: Selection, options: Any = None) -> Answer:
     """The answer as a table; where its data were not recorded it has no rows, and a note says what to record.
 
     ``options`` are the question's own, its defaults where there are none. Raises UsageError for a name that nothing
@@ -32,7 +32,7 @@ def ask(question: Question, job: Job, selection: Selection, options: Any = None)
     return _Named(answer, question.name.replace("_", "-"), notes)
 
 
-def draw_map(question: Question, job: Job, selection: Selection, options: Any = None) -> RecipeMap:
+def draw_map(question: Question, job: OpenJob, selection: Selection, options: Any = None) -> RecipeMap:
     """The lanes of a question that has a ``map``."""
     assert question.map is not None
     drawn = question.map(job, selection, question.defaults() if options is None else options)
@@ -59,7 +59,7 @@ class _Named(Wrapped):
         return row_batches(self.whole, size)
 
 
-def lacking(question: Question, job: Job) -> tuple[str, ...]:
+def lacking(question: Question, job: OpenJob) -> tuple[str, ...]:
     """A sentence for each group of tables of which no export has any row."""
     which = "this export" if len(job.session.reports) == 1 else "these exports"
     groups = [[canonical.BY_NAME[name] for name in group] for group in question.needs]

@@ -33,7 +33,7 @@ from nsystui.store.opened import open_export
 from nsystui.store.report import Report
 
 if TYPE_CHECKING:
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ Found = tuple[list[ReportRanks], list[ExportError]]
 """The ranks of reports, and why some have none."""
 
 
-def report_ranks(job: Job) -> Found:
+def report_ranks(job: OpenJob) -> Found:
     """The ranks of each report, as they are when all of them are opened.
 
     Where nothing distinguishes the reports, the numbers of each by itself count: their order alone would number them
@@ -109,7 +109,7 @@ class RanksAhead:
         source = next((source for source, numbers in by_source.items() if numbers), FILE_NAME)
         return cls(dict(zip(names, by_source[source], strict=False)), source, is_whole)
 
-    def ranks(self, job: Job) -> Found:
+    def ranks(self, job: OpenJob) -> Found:
         """The ranks of those reports of a job, some of all, for which they are certain."""
         found, failures = [], []
         for report in job.session.reports:
@@ -127,7 +127,7 @@ class RanksAhead:
                 found.append(certain)
         return found, failures
 
-    def _certain(self, job: Job, report: Report, tasks: list[Task]) -> ReportRanks | None:
+    def _certain(self, job: OpenJob, report: Report, tasks: list[Task]) -> ReportRanks | None:
         said = ranks_of_themselves(job.session, tasks, (MPI,) if self.source == MPI else (MPI, NCCL))
         in_communicator = set(said.get(NCCL, {}).values())
         self._is_nccl_out |= not in_communicator or not self._in_communicators.isdisjoint(in_communicator)
@@ -157,7 +157,7 @@ def check_different(reports: Iterable[ReportRanks]) -> None:
                 raise UsageError(f"{names} are both rank {rank} ({one.source}): say who is which with --ranks")
 
 
-def compute_first_answers(job: Job) -> None:
+def compute_first_answers(job: OpenJob) -> None:
     """Makes what the overview, the ranks, triage, the NVTX tree and the event list are made of, so that it is kept.
 
     Raises ExportError where the memory is too little.

@@ -19,7 +19,7 @@ from nsystui.store.results import Results, version_of
 
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
 
 MOST_ROWS = 20_000
 """Answers of more rows are not worth remembering: reading them is no faster than asking again."""
@@ -54,7 +54,7 @@ class Remembered:
         title, answer = found
         return title, replace(answer, notes=(*answer.notes, *self.damage))
 
-    def keep(self, job: Job, answer: Answer, title: str, *question: str) -> None:
+    def keep(self, job: OpenJob, answer: Answer, title: str, *question: str) -> None:
         """Keeps an answer that is in memory and not too long, if it is one about all of the files."""
         is_small = isinstance(answer, TableAnswer) and len(answer) <= MOST_ROWS
         # A note on rows that were left out comes from reading them.
@@ -68,7 +68,7 @@ class Remembered:
         return json.dumps([*question, *self.families])
 
 
-def remember_first_questions(job: Job, cache: Cache) -> None:
+def remember_first_questions(job: OpenJob, cache: Cache) -> None:
     """Answers what every look at a job begins with: the kernel summary, for the commands that will ask it again.
 
     Of large jobs the summary of API calls and the index of the event list as well, which take a second or two there.

@@ -11,7 +11,7 @@ from typing import Any
 from nsystui.base.answer import Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.answers.answering import ask
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.question import Question, Titled
 from nsystui.store.session import Session
 
@@ -35,7 +35,7 @@ UNITS = {
 
 
 @contextmanager
-def empty_job() -> Iterator[Job]:
+def empty_job() -> Iterator[OpenJob]:
     """A job of one export in which nothing happened: what is asked of it has columns and no rows."""
     from nsystui.exports.writing.writer import ExportWriter
 
@@ -46,12 +46,12 @@ def empty_job() -> Iterator[Job]:
             with ExportWriter(path):
                 pass
             session.add(path)
-            yield Job(session)
+            yield OpenJob(session)
     finally:
         session.close()
 
 
-def schema_of(job: Job, question: Question, values: Mapping[str, Any]) -> dict[str, Any]:
+def schema_of(job: OpenJob, question: Question, values: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of what ``--format json`` writes for a question with these values of its options.
 
     The columns are those of the answer about the `empty_job`; what exports name themselves (GPU metrics) comes on top

@@ -13,7 +13,7 @@ from nsystui.base.text import which_of
 from nsystui.exports.discover import is_packed_report
 from nsystui.exports.job_output import JobOutput, OutputLine, read_job_output
 from nsystui.exports.metadata import pid_of
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import recorded
 from nsystui.questions.steps.times import NO_STEP
 from nsystui.store.packed_job import JobReport
@@ -34,7 +34,7 @@ _RESULT = "job-output"
 _SECOND = 10**9
 
 
-def output_table(job: Job) -> TableAnswer:
+def output_table(job: OpenJob) -> TableAnswer:
     """One row for each line that may be seen, in the order of ranks and streams.
 
     ``time`` is the job time that the line itself says, missing where it says none, or none within the session. Its
@@ -107,7 +107,7 @@ def _job_time(report: Report, line: OutputLine) -> int | None:
     return time if session.start - _SECOND < time < session.end + _SECOND else None
 
 
-def _steps(job: Job, report: Report, lines: tuple[OutputLine, ...], times: list[int | None]) -> list[int | None]:
+def _steps(job: OpenJob, report: Report, lines: tuple[OutputLine, ...], times: list[int | None]) -> list[int | None]:
     exact = [number for number, line in enumerate(lines) if line.is_exact and times[number] is not None]
     found: list[int | None] = [None] * len(lines)
     if not exact:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nsystui.questions.efficiency.device import Useful
     from nsystui.questions.efficiency.mfu import MfuRequest
     from nsystui.questions.efficiency.result import Sized
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
 
 TABLES = {
     "breakdown": "Breakdown: parts of each GPU's time, which add up to 100 %",
@@ -84,18 +84,18 @@ def _baseline_flags(values: Values) -> Values | None:
     return {**nothing, "files": values["baseline"], "time": values["baseline_time"]}
 
 
-def _compare(job: Job, selection: Selection, options: _Options) -> _Options:
+def _compare(job: OpenJob, selection: Selection, options: _Options) -> _Options:
     from nsystui.questions.efficiency.result import Sized, efficiency, steps_in
 
     found = efficiency(job, selection, options.useful)
     return options._replace(baseline=Sized(found.device, steps_in(job, found, options.step_range)))
 
 
-def _ask(job: Job, selection: Selection, options: _Options) -> Answer:
+def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
     return _tables(job, selection, options)[0].answer
 
 
-def _tables(job: Job, selection: Selection, options: _Options) -> list[Titled]:
+def _tables(job: OpenJob, selection: Selection, options: _Options) -> list[Titled]:
     """The tables in order, each note with the first that it belongs to."""
     from dataclasses import replace
 

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
 
 
-def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.memory.gpu_allocations import allocation_table
     from nsystui.questions.memory.gpu_memory import memory_over_time, memory_table, pool_table
 
@@ -24,7 +24,7 @@ def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
     return pool_table(job, selection) if options["pools"] else memory_table(job, selection)
 
 
-def _draw(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+def _draw(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
     """The curve, whichever table is asked for."""
     from nsystui.questions.memory.gpu_memory import memory_over_time
     from nsystui.questions.report.drawings import memory_lanes

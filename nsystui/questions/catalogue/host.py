@@ -10,16 +10,16 @@ from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Val
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
 
 
-def _ask_threads(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_threads(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.host.threads import threads_table
 
     return threads_table(job, selection)
 
 
-def _ask_functions(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_functions(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.host.functions import functions_table
 
     return functions_table(job, selection, options["by"], options["thread"])
@@ -33,7 +33,7 @@ def _read_tree(values: Values) -> dict[str, Any]:
     return dict(values)
 
 
-def _ask_tree(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_tree(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.host.calltree import call_tree_table
 
     return call_tree_table(
@@ -47,7 +47,7 @@ def _read_gaps(values: Values) -> dict[str, Any]:
     return dict(values)
 
 
-def _ask_gaps(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_gaps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.host.gaps import gaps_list, gaps_table
 
     if options["list"]:

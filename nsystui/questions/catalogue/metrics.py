@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
 
 _SUBJECTS = ("kernel", "launch", "range", "step", "collective")
 
 
-def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.counters.metric_tables import metric_means, metric_statistics, metrics_over_time
 
     if options["over_time"]:
@@ -23,7 +23,7 @@ def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
     return metric_means(job, selection, options["by"]) if options["by"] else metric_statistics(job, selection)
 
 
-def _draw(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+def _draw(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
     """Over time, whichever table is asked for."""
     from nsystui.questions.counters.metric_tables import metrics_over_time
     from nsystui.questions.report.drawings import metric_lanes

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job
-    from nsystui.questions.nccl.grouping import By
+    from nsystui.questions.job.job import OpenJob
+    from nsystui.questions.nccl.grouping import NcclProperty
 
 
 class _Options(NamedTuple):
     """``chosen``: what the single rows have in common."""
 
     values: Values
-    by: tuple[By, ...]
-    chosen: dict[By, Any]
+    by: tuple[NcclProperty, ...]
+    chosen: dict[NcclProperty, Any]
 
 
 def _read(values: Values) -> _Options:
@@ -36,17 +36,17 @@ def _read(values: Values) -> _Options:
     return _Options(values, by_of("collective" if values["all_sizes"] else values["by"]), _chosen(values))
 
 
-def _chosen(values: Values) -> dict[By, Any]:
+def _chosen(values: Values) -> dict[NcclProperty, Any]:
     """The property that the single rows share; raises UsageError for a bucket that does not exist or was not chosen."""
-    from nsystui.questions.nccl.grouping import By
+    from nsystui.questions.nccl.grouping import NcclProperty
     from nsystui.questions.nccl.listing import COMMUNICATION
     from nsystui.questions.nccl.names import BUCKETS
 
-    chosen: dict[By, Any] = {}
+    chosen: dict[NcclProperty, Any] = {}
     if values["calls"] is not None:
-        chosen[By.COLLECTIVE] = values["calls"] or COMMUNICATION
+        chosen[NcclProperty.COLLECTIVE] = values["calls"] or COMMUNICATION
     elif values["kernels"]:
-        chosen[By.COLLECTIVE] = values["kernels"]
+        chosen[NcclProperty.COLLECTIVE] = values["kernels"]
     if values["bucket"] is None:
         return chosen
     if values["calls"] is None and values["kernels"] is None:
@@ -57,12 +57,12 @@ def _chosen(values: Values) -> dict[By, Any]:
     wanted = values["bucket"].replace("–", "-")
     if wanted not in known:
         raise UsageError(f"bucket {values['bucket']!r}: the buckets are {', '.join(known)}")
-    return {**chosen, By.SIZE: known[wanted]}
+    return {**chosen, NcclProperty.SIZE: known[wanted]}
 
 
-def _ask(job: Job, selection: Selection, options: _Options) -> Answer:
+def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
     from nsystui.questions.nccl.bandwidth import in_steps
-    from nsystui.questions.nccl.grouping import By
+    from nsystui.questions.nccl.grouping import NcclProperty
     from nsystui.questions.nccl.listing import nccl_listing
     from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_of_size
     from nsystui.questions.nccl.summary import CALL, KERNEL, nccl_summary
@@ -74,11 +74,11 @@ def _ask(job: Job, selection: Selection, options: _Options) -> Answer:
 
         job.nccl_log = read_log(named(values["nccl_log"]), job.ranks)
     pairing = job.pairing()
-    if By.STEP in by or values["step_range"] is not None:
+    if NcclProperty.STEP in by or values["step_range"] is not None:
         pairing = in_steps(pairing, job.steps(values["step_range"]))
     reported = job.nccl_log.reported if job.nccl_log is not None else ()
     if values["sizes"]:
-        size = {"bucket": By.SIZE, "pow2": By.POW2, "exact": By.BYTES}[values["sizes"]]
+        size = {"bucket": NcclProperty.SIZE, "pow2": NcclProperty.POW2, "exact": NcclProperty.BYTES}[values["sizes"]]
         return bandwidth_by_size(job.session, selection, job.ranks, pairing, size, reported)
     if values["durations"]:
         size, is_linear = values["message"], values["linear"]
@@ -92,7 +92,7 @@ def _ask(job: Job, selection: Selection, options: _Options) -> Answer:
     return nccl_summary(job.session, selection, job.ranks, pairing, by)
 
 
-def _draw(job: Job, selection: Selection, options: _Options) -> Shapes | None:
+def _draw(job: OpenJob, selection: Selection, options: _Options) -> Shapes | None:
     """The histogram of ``--durations``, else the bandwidth over the message size."""
     from nsystui.base.answer import TableAnswer
     from nsystui.questions.report.drawings import bandwidth_curves, duration_bars

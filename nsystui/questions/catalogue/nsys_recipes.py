@@ -13,8 +13,8 @@ from nsystui.questions.queries.question import COMPARISON, Option, Question, Row
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job
-    from nsystui.questions.recipes.recipe import Options
+    from nsystui.questions.job.job import OpenJob
+    from nsystui.questions.recipes.recipe import RecipeOptions
 
 FAMILY = "recipe"
 
@@ -37,10 +37,10 @@ CHUNKS = Option("chunks", "parts of a GPU's time (30)", metavar="N", kind=int, g
 _LEAST_BINS, _MOST_BINS = 1, 1_000_000
 
 
-def _options(values: Values) -> Options:
+def _options(values: Values) -> RecipeOptions:
     """Raises UsageError for a value that makes no sense."""
     from nsystui.questions.kernels.summary import Names
-    from nsystui.questions.recipes.recipe import MILLISECOND, Options
+    from nsystui.questions.recipes.recipe import MILLISECOND, RecipeOptions
 
     given = {name: value for name, value in values.items() if value is not None}
     for flag in ("bins", "chunks", "width"):
@@ -54,7 +54,7 @@ def _options(values: Values) -> Options:
         given["names"] = Names(given["names"])
     if "gap" in given:
         given["gap"] = round(given["gap"] * MILLISECOND)
-    return Options(**{name: given[name] for name in Options.__dataclass_fields__ if name in given})
+    return RecipeOptions(**{name: given[name] for name in RecipeOptions.__dataclass_fields__ if name in given})
 
 
 def _recipe(
@@ -91,7 +91,7 @@ def _map(
     """A map, made by the function of that name in ``MAPS`` of a module of `nsystui.questions.recipes`."""
     make = in_module(f"recipes.{module}", "MAPS", name)
 
-    def ask(job: Job, selection: Selection, options: Options) -> Answer:
+    def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         from nsystui.questions.recipes.recipe import map_table
 
         return map_table(make(job, selection, options))

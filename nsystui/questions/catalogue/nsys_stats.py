@@ -13,8 +13,8 @@ from nsystui.questions.queries.question import Option, Question, Row, Values, Vi
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job
-    from nsystui.questions.stats.report import Options
+    from nsystui.questions.job.job import OpenJob
+    from nsystui.questions.stats.report import ReportOptions
 
 FAMILY = "stats"
 
@@ -57,9 +57,9 @@ _OF_REPORTS = frozenset(
 """The reports that the workers of a cluster compute: the others have rows, or ranges by what ran in them."""
 
 
-def _options(values: Values) -> Options:
+def _options(values: Values) -> ReportOptions:
     from nsystui.questions.kernels.summary import Names
-    from nsystui.questions.stats.report import Options
+    from nsystui.questions.stats.report import ReportOptions
 
     given: dict[str, Any] = {key: value for key, value in values.items() if value is not None and value is not False}
     for key, names in (("base", Names.SHORT), ("mangled", Names.MANGLED)):
@@ -67,7 +67,7 @@ def _options(values: Values) -> Options:
             given["names"] = names
     if given.pop("family", None):
         given["families"] = ()
-    return Options(**given)
+    return ReportOptions(**given)
 
 
 def _report(
@@ -81,7 +81,7 @@ def _report(
     """A report, answered by the function of that name in ``ASK`` of a module of `nsystui.questions.stats`."""
     answer = in_module(f"stats.{module}", "ASK", name)
 
-    def ask(job: Job, selection: Selection, given: Options) -> Answer:
+    def ask(job: OpenJob, selection: Selection, given: ReportOptions) -> Answer:
         from dataclasses import replace
 
         known = given if given.families is None else replace(given, families=job.families)

@@ -9,10 +9,10 @@ from nsystui.questions.queries.question import Option, Question, View
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
 
 
-def _ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.nvtx.listing import nvtx_summary, nvtx_tree_table
 
     if options["summary"]:

@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.queries.question import OVER_TIME, STEP_RANGE, Drawing, Option, Question, Values, View, read_bins
+from nsystui.questions.queries.question import (
+    OVER_TIME,
+    STEP_RANGE,
+    Option,
+    Question,
+    TextDrawing,
+    Values,
+    View,
+    read_bins,
+)
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.queries.question import Expected
 
 
@@ -21,7 +30,7 @@ def _gpu_columns(values: Values) -> Expected:
     return columns_read(of_streams=bool(values["streams"])), ()
 
 
-def _ask_gpu(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_gpu(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.gpu.utilisation import utilisation_over_time, utilisation_table
 
     busy, window = job.busy(selection), job.extent(selection)
@@ -32,26 +41,26 @@ def _ask_gpu(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
     return with_metrics(utilisation_over_time(busy, window, options["bins"]), job, selection, options["bins"])
 
 
-def _ask_budget(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.host.time_budget import budget_with_causes
 
     return budget_with_causes(job, selection, options["step_range"])
 
 
-def _draw_gpu(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+def _draw_gpu(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
     from nsystui.questions.report.drawings import utilisation_lanes
 
     return utilisation_lanes(job, selection, options["bins"] if options["over_time"] else None)
 
 
-def _draw_budget(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+def _draw_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
     from nsystui.questions.host.time_budget import device_budgets
     from nsystui.questions.report.drawings import device_bars
 
     return device_bars(device_budgets(job, selection, options["step_range"]))
 
 
-def _timeline_shapes(job: Job, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+def _timeline_shapes(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
     from nsystui.questions.report.drawings import LANE_COLUMNS, timeline_lanes
     from nsystui.questions.timeline.picture import pictures_of
 
@@ -65,25 +74,25 @@ def _read_timeline(values: Values) -> dict[str, Any]:
     return dict(values)
 
 
-def _ask_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_timeline(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.timeline.picture import lanes_as_table
 
     return lanes_as_table(job, selection, options["width"], options["all_lanes"])
 
 
-def _draw_timeline(job: Job, selection: Selection, options: dict[str, Any]) -> Drawing | None:
+def _draw_timeline(job: OpenJob, selection: Selection, options: dict[str, Any]) -> TextDrawing | None:
     from nsystui.questions.timeline.picture import lanes_as_text
 
     return lanes_as_text(job, selection, options["width"], options["all_lanes"])
 
 
-def _ask_network(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_network(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.counters.network import network_by_collective, network_table
 
     return (network_by_collective if options["by"] == "collective" else network_table)(job, selection)
 
 
-def _ask_events(job: Job, selection: Selection, kinds: Any) -> Answer:
+def _ask_events(job: OpenJob, selection: Selection, kinds: Any) -> Answer:
     from nsystui.questions.events.listing import EventList
     from nsystui.questions.queries.paged import SmartNamed
 

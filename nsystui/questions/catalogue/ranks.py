@@ -9,7 +9,7 @@ from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Val
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.queries.question import Expected
 
 
@@ -20,13 +20,13 @@ def _overview_columns(values: Values) -> Expected:
     return columns_read(of_streams=bool(values["streams"])), TALLIED
 
 
-def _ask_overview(job: Job, selection: Selection, _: object) -> Answer:
+def _ask_overview(job: OpenJob, selection: Selection, _: object) -> Answer:
     from nsystui.questions.ranks.overview import task_table
 
     return task_table(job.session, selection, job.ranks, job.busy(selection))
 
 
-def _ask_ranks(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_ranks(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
     from nsystui.questions.ranks.table import rank_table
 
@@ -37,7 +37,7 @@ def _ask_ranks(job: Job, selection: Selection, options: dict[str, Any]) -> Answe
     return rank_table(job.session, selection, job.ranks, job.rank_facts(selection, options["step_range"]))
 
 
-def _ask_steps(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.queries.tasks import selected_ranks
     from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.exports.ncu_csv import NcuLaunch
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.kernels.summary import GroupBy, Names
 
 
@@ -46,7 +46,7 @@ def _read_ncu(files: list[str], groups: tuple[GroupBy, ...], instances: str | No
     return [launch for path in paths.values() for launch in read_ncu_csv(path)]
 
 
-def _ask_kernels(job: Job, selection: Selection, options: _Kernels) -> Answer:
+def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answer:
     from nsystui.questions.kernels.summary import GroupBy, kernel_instances, kernel_summary
 
     if options.instances:
@@ -73,7 +73,7 @@ def _ask_kernels(job: Job, selection: Selection, options: _Kernels) -> Answer:
 def _work(name: str) -> Ask:
     """The summary of the work of that name (see `nsystui.questions.work`), or its single operations or calls."""
 
-    def ask(job: Job, selection: Selection, options: dict[str, Any]) -> Answer:
+    def ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
         from nsystui.questions.kernels.activities import LIBRARIES, WORKS, memory_sizes, work_instances, work_summary
 
         work = WORKS.get(name, LIBRARIES)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from nsystui.questions.compare.pairs import Compared
 from nsystui.questions.compare.side import Side, job_labels
-from nsystui.questions.compare.summary import TABLES, Options, Summary, summary, worded
+from nsystui.questions.compare.summary import TABLES, ComparisonOptions, ComparisonSummary, summary, worded
 from nsystui.questions.compare.verdict import Verdict
 
-__all__ = ["TABLES", "Compared", "Options", "Side", "Summary", "Verdict", "job_labels", "summary", "worded"]
+__all__ = [
+    "TABLES",
+    "Compared",
+    "ComparisonOptions",
+    "Side",
+    "ComparisonSummary",
+    "Verdict",
+    "job_labels",
+    "summary",
+    "worded",
+]

@@ -23,8 +23,8 @@ from nsystui.questions.host.functions import (
     FULL_NAME,
     KERNEL_MODE,
     MODULE,
-    Group,
-    Samples,
+    CpuSamples,
+    SampleGroup,
     counts,
     grouped,
     mode_of,
@@ -37,7 +37,7 @@ from nsystui.questions.host.segments import RUNNING, scheduling_of
 from nsystui.questions.host.stacks import Function, Numbers
 from nsystui.store import tables
 
-_NO_GROUP = Group((), {})
+_NO_GROUP = SampleGroup((), {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +48,8 @@ class _Sampled:
     were taken at all.
     """
 
-    samples: Samples
-    group: Group
+    samples: CpuSamples
+    group: SampleGroup
     time: float | None
     divisor: int
     is_recorded: bool
@@ -209,7 +209,7 @@ def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
 _ALWAYS = Window(-(1 << 61), 1 << 61)
 
 
-def _time_of(side: Side, samples: Samples, windows: Mapping[int, Window]) -> float | None:
+def _time_of(side: Side, samples: CpuSamples, windows: Mapping[int, Window]) -> float | None:
     """The running time that a sample stands for, ns: that of the threads by their scheduling, by their samples.
 
     Where no scheduling is recorded, the usual time between two samples of a thread, which is less for threads that

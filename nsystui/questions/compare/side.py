@@ -10,7 +10,7 @@ from itertools import chain
 from nsystui.base.answer import TableAnswer
 from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.loading import has_launches
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extent, selected_reports, shares_clock
@@ -23,7 +23,7 @@ from nsystui.store.report import Report
 class Side:
     """A part of a job that is compared with another one; ``label`` is what the user calls it."""
 
-    job: Job
+    job: OpenJob
     selection: Selection
     label: str
 
@@ -118,7 +118,7 @@ def with_smart_names(answer: TableAnswer, a: Side, b: Side) -> TableAnswer:
     return replace(answer, rows=[(*row[:-1], names.get(str(row[-1]), row[-1])) for row in answer.rows])
 
 
-def job_labels(jobs: Sequence[Job], files: Sequence[Sequence[str]]) -> tuple[str, ...]:
+def job_labels(jobs: Sequence[OpenJob], files: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """The title that the overview has for each job; where these are alike, where its ``files`` are."""
     titles = [job_facts(job.session, job.ranks).title for job in jobs]
     if len(set(titles)) == len(titles) and all(titles):

@@ -14,7 +14,7 @@ from nsystui.questions.compare.host import call_tree, functions
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared
 from nsystui.questions.compare.side import Basis, Side, both, with_smart_names
 from nsystui.questions.compare.tables import STEP, families, graph_time, kernels, memory, nccl, nvtx, spreads, steps
-from nsystui.questions.compare.verdict import CHANGED, By, Verdict, verdict
+from nsystui.questions.compare.verdict import CHANGED, ComparedBy, Verdict, verdict
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS
 from nsystui.questions.host.naming import worker_processes
 from nsystui.questions.kernels.summary import GroupBy, Names
@@ -140,7 +140,7 @@ def _rounded(value: float | None, digits: int | None) -> Value:
 
 
 @dataclass(frozen=True)
-class Summary(TableAnswer):
+class ComparisonSummary(TableAnswer):
     """The summary with the verdict on B, ``None`` where a side has no GPU work, and the counts that changed most."""
 
     verdict: Verdict | None = None
@@ -159,7 +159,7 @@ class Summary(TableAnswer):
         return f"B is {self.words}" if self.words else ""
 
 
-def summary(a: Side, b: Side, step_range: str | None = None) -> Summary:
+def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummary:
     """One row for each measure: A, B, B − A and B / A. Percentages are means over the ranks of a side.
 
     The time of kernels is split into that of kernels which only one side has, and what the number and the durations of
@@ -171,7 +171,7 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> Summary:
     compared = kernels(a, b), nccl(a, b), memory(a, b)
     ranges = nvtx(a, b)
     basis = Basis(a.gpu_ranks, b.gpu_ranks)
-    found = Summary("diff-summary", COLUMNS, [], 0, verdict=verdict(a, b, compared[0], step_range))
+    found = ComparisonSummary("diff-summary", COLUMNS, [], 0, verdict=verdict(a, b, compared[0], step_range))
     lines = [
         *_steps(a, b, step_range, found.verdict),
         _Line("time span", "ns", used[0].time, used[1].time),
@@ -227,7 +227,9 @@ def _signed(unit: Unit, value: Value) -> str:
 def _steps(a: Side, b: Side, step_range: str | None, found: Verdict | None) -> Iterator[_Line]:
     first, second = (spreads(side, step_range)[STEP] for side in (a, b))
     if first.count or second.count:
-        by_step = next((one for one in (found, found and found.also) if one is not None and one.basis is By.STEP), None)
+        by_step = next(
+            (one for one in (found, found and found.also) if one is not None and one.basis is ComparedBy.STEP), None
+        )
         if by_step is not None:
             yield _Line("step time, mean", "ns", by_step.a.unit, by_step.b.unit, "steps")
         yield _Line("step time, median", "ns", first.median, second.median, "steps")
@@ -381,7 +383,7 @@ def _largest(what: str, answer: TableAnswer) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Options:
+class ComparisonOptions:
     """Options of a comparison: which kernel names, numbered NVTX names folded or not, which NVTX ranges are steps."""
 
     names: Names = Names.FULL
@@ -390,21 +392,23 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Table:
+class ComparisonTable:
     """A table and what it is called."""
 
     title: str
-    make: Callable[[Side, Side, Options], TableAnswer]
+    make: Callable[[Side, Side, ComparisonOptions], TableAnswer]
 
 
-TABLES: Mapping[str, Table] = {
-    "summary": Table("what changed", lambda a, b, options: summary(a, b, options.step_range)),
-    "kernels": Table("kernels by name", lambda a, b, options: kernels(a, b, options.names)),
-    "families": Table("kernels by family", lambda a, b, _: families(a, b)),
-    "nvtx": Table("NVTX ranges by name", lambda a, b, options: nvtx(a, b, options.fold_numbers)),
-    "nccl": Table("NCCL by collective and message size", lambda a, b, _: nccl(a, b)),
-    "memory": Table("memory operations", lambda a, b, _: memory(a, b)),
-    "functions": Table("functions by CPU samples", lambda a, b, options: functions(a, b, options.step_range)),
-    "calltree": Table("call tree of the CPU samples", lambda a, b, options: call_tree(a, b, options.step_range)),
-    "steps": Table("training steps", lambda a, b, options: steps(a, b, options.step_range)),
+TABLES: Mapping[str, ComparisonTable] = {
+    "summary": ComparisonTable("what changed", lambda a, b, options: summary(a, b, options.step_range)),
+    "kernels": ComparisonTable("kernels by name", lambda a, b, options: kernels(a, b, options.names)),
+    "families": ComparisonTable("kernels by family", lambda a, b, _: families(a, b)),
+    "nvtx": ComparisonTable("NVTX ranges by name", lambda a, b, options: nvtx(a, b, options.fold_numbers)),
+    "nccl": ComparisonTable("NCCL by collective and message size", lambda a, b, _: nccl(a, b)),
+    "memory": ComparisonTable("memory operations", lambda a, b, _: memory(a, b)),
+    "functions": ComparisonTable("functions by CPU samples", lambda a, b, options: functions(a, b, options.step_range)),
+    "calltree": ComparisonTable(
+        "call tree of the CPU samples", lambda a, b, options: call_tree(a, b, options.step_range)
+    ),
+    "steps": ComparisonTable("training steps", lambda a, b, options: steps(a, b, options.step_range)),
 }

@@ -17,7 +17,7 @@ from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, comp
 from nsystui.questions.compare.side import Basis, Side, both
 from nsystui.questions.kernels.activities import MEMORY, memory_sizes, work_summary
 from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
-from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By
+from nsystui.questions.nccl.grouping import COLUMNS, USUAL, NcclProperty
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.queries.conditions import duration, where
@@ -137,10 +137,10 @@ def nccl(a: Side, b: Side) -> Compared:
     Rows are collectives and buckets of the message size; where only one side knows sizes, collectives alone: a size
     that is not known is none that is new.
     """
-    by: tuple[By, ...] = USUAL
+    by: tuple[NcclProperty, ...] = USUAL
     found = [_summary(side, by) for side in (a, b)]
     if len({_knows_sizes(one.frame()) for one in found if len(one)}) > 1:
-        by = (By.COLLECTIVE,)
+        by = (NcclProperty.COLLECTIVE,)
         found = [_summary(side, by) for side in (a, b)]
     is_of_kernels = any((one.frame()["what"] == KERNEL).any() for one in found)
     what: What = KERNEL if is_of_kernels or not any(map(len, found)) else CALL
@@ -154,7 +154,7 @@ def nccl(a: Side, b: Side) -> Compared:
     return compared("diff-nccl", names, sides, basis, notes, _EXTRAS)
 
 
-def _summary(side: Side, by: tuple[By, ...]) -> TableAnswer:
+def _summary(side: Side, by: tuple[NcclProperty, ...]) -> TableAnswer:
     job = side.job
     return nccl_summary(job.session, side.selection, job.ranks, job.pairing(), by)
 
@@ -164,7 +164,7 @@ def _knows_sizes(frame: pd.DataFrame) -> bool:
     return bool((kernels if len(kernels) else frame)["bucket"].notna().any())
 
 
-def _measured_calls(frame: pd.DataFrame, what: What, by: tuple[By, ...]) -> dict[Key, Measured]:
+def _measured_calls(frame: pd.DataFrame, what: What, by: tuple[NcclProperty, ...]) -> dict[Key, Measured]:
     chosen = frame[frame["what"] == what]
     keys = [COLUMNS[one].key for one in by]
     wanted = ["count", "total", "median", "exposed", "bytes", "busbw", *keys]
@@ -273,7 +273,7 @@ STEP, ON_CPU, GPU_TIME = "step", "on the CPU", "GPU operations, sum of durations
 
 
 @dataclass(frozen=True)
-class Spread:
+class DurationSpread:
     """Some durations, ns: count, median, 95th percentile, minimum and maximum; ``None`` without any."""
 
     count: int
@@ -283,7 +283,7 @@ class Spread:
     maximum: int | None = None
 
     @classmethod
-    def of(cls, values: Times) -> Spread:
+    def of(cls, values: Times) -> DurationSpread:
         if not len(values):
             return cls(0)
         median, p95 = float(np.median(values)), float(np.percentile(values, 95))
@@ -304,14 +304,14 @@ def steps(a: Side, b: Side, name: str | None = None) -> Compared:
     return Compared("diff-steps", _STEP_COLUMNS, rows if has_any else [], len(rows) if has_any else 0, notes)
 
 
-def spreads(side: Side, name: str | None = None) -> dict[str, Spread]:
+def spreads(side: Side, name: str | None = None) -> dict[str, DurationSpread]:
     """The durations of the steps of a side, by the names of the rows."""
     found = _step_times(side, name)
     on_gpu = [one for one in found if one.on_gpu]
     return {
-        STEP: Spread.of(_together([one.duration for one in found])),
-        ON_CPU: Spread.of(_together([one.cpu_duration for one in found])),
-        GPU_TIME: Spread.of(_together([one.op_time for one in on_gpu])),
+        STEP: DurationSpread.of(_together([one.duration for one in found])),
+        ON_CPU: DurationSpread.of(_together([one.cpu_duration for one in found])),
+        GPU_TIME: DurationSpread.of(_together([one.op_time for one in on_gpu])),
     }
 
 
@@ -331,7 +331,7 @@ def _together(parts: Sequence[Times]) -> Times:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def _step_row(what: str, a: Spread, b: Spread) -> Row:
+def _step_row(what: str, a: DurationSpread, b: DurationSpread) -> Row:
     difference = None if a.median is None or b.median is None else b.median - a.median
     far = None if a.p95 is None or b.p95 is None else b.p95 - a.p95
     ratio = b.median / a.median if a.median and b.median is not None else None

@@ -55,7 +55,7 @@ _OTHER_WORK = 10
 """Work is another where most of the kernel time is in kernels that have so many times the threads, or more."""
 
 
-class By(Enum):
+class ComparedBy(Enum):
     """What is compared by its time."""
 
     STEP = "a step"
@@ -88,7 +88,7 @@ class Verdict:
     ``other_work``: why the times of the sides do not compare; empty where they do.
     """
 
-    basis: By
+    basis: ComparedBy
     a: Timed
     b: Timed
     least: float = CHANGED
@@ -112,7 +112,9 @@ class Verdict:
     def is_no_worse(self) -> bool:
         """Whether no time got worse: neither that of the unit nor, for as many units, that of what else is told."""
         also = self._also
-        is_worse_there = also is not None and also.is_slower and (also.basis is By.STEP or self.a.count == self.b.count)
+        is_worse_there = (
+            also is not None and also.is_slower and (also.basis is ComparedBy.STEP or self.a.count == self.b.count)
+        )
         return not (self.is_slower or is_worse_there or self.other_work)
 
     @property
@@ -140,7 +142,7 @@ class Verdict:
         if also is None:
             return told
         joined = "and" if (also.is_slower, also.is_faster) == (self.is_slower, self.is_faster) else "but"
-        steps = next((one for one in (self, also) if one.basis is By.STEP and one.a.count != one.b.count), None)
+        steps = next((one for one in (self, also) if one.basis is ComparedBy.STEP and one.a.count != one.b.count), None)
         counts = f", of {steps.b.count:,} steps instead of {steps.a.count:,}" if steps is not None else ""
         return f"{told}; {joined} {also._times}{counts}"
 
@@ -167,14 +169,14 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
         return None
     whole_times = [_timed(budget, gpus) for budget, gpus in whole if budget is not None]
     first, second = (Timed(parts, parts) for parts in whole_times)
-    job = Verdict(By.JOB, first, second, other_work=_other_work(a, b, launched))
+    job = Verdict(ComparedBy.JOB, first, second, other_work=_other_work(a, b, launched))
     names = {name for one in both for name in one.names}
     if all(one.windows for one in both) and len(names) == 1:
         found = []
         for side, one, times in zip((a, b), both, whole_times, strict=True):
             found.append(Timed(one.parts(side, step_range), times, one.count))
         if all(one.unit for one in found):
-            steps = Verdict(By.STEP, found[0], found[1], also=job, other_work=job.other_work)
+            steps = Verdict(ComparedBy.STEP, found[0], found[1], also=job, other_work=job.other_work)
             if all(one.unit * one.count > _MOST * one.job for one in found):
                 return steps
             job = replace(job, also=replace(steps, also=None))
@@ -189,7 +191,7 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
             for times, count in zip(whole_times, (1, work), strict=True)
         ]
         if all(one.unit for one in found):
-            return Verdict(By.WORK, found[0], found[1], also=replace(job, also=None, other_work=""))
+            return Verdict(ComparedBy.WORK, found[0], found[1], also=replace(job, also=None, other_work=""))
     return job
 
 

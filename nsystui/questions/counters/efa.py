@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nsystui.base.inputs import json_in
 from nsystui.base.text import few
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.store import tables
 
 Floats = NDArray[np.float64]
@@ -29,7 +29,7 @@ _SECOND = 1e9
 
 
 @dataclass(frozen=True, eq=False)
-class Lane:
+class EfaCounter:
     """A counter of an adapter, job time, shapes ``(n,)``: from the sample before to each sample.
 
     ``values`` are what was recorded, or of a running total (``is_total``) its rise per second.
@@ -49,7 +49,7 @@ class Lane:
 class Counters:
     """The counters of the EFA plugin: a lane for each counter of bytes, and notes on them."""
 
-    lanes: tuple[Lane, ...] = ()
+    lanes: tuple[EfaCounter, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -63,7 +63,7 @@ class _Key:
     field: str
 
 
-def counters(job: Job, reports: Collection[int]) -> Counters:
+def counters(job: OpenJob, reports: Collection[int]) -> Counters:
     """The counters of ``reports``; nothing, and no notes, where none has samples of EFA."""
     if not job.session.count(_SAMPLES):
         return Counters()
@@ -79,7 +79,7 @@ def counters(job: Job, reports: Collection[int]) -> Counters:
     return Counters(lanes, tuple(_notes(fields, {key.field for key in series}, totals)))
 
 
-def _of_rows(job: Job, fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
+def _of_rows(job: OpenJob, fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
     """The series of exports with a row for each value; adds the names of all fields to ``fields``."""
     keys = (_SAMPLES.c.report, _SAMPLES.c.type_id, _SAMPLES.c.source, _SAMPLES.c.type, _SAMPLES.c.field)
     known = [_SAMPLES.c.field.is_not(None), _SAMPLES.c.time.is_not(None), _SAMPLES.c.type_id.is_not(None)]
@@ -93,7 +93,7 @@ def _of_rows(job: Job, fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Fl
         yield _Key(report, _adapter(source, kind, "", type_id), type_id, field), (rows["time"], rows["value"])
 
 
-def _of_json(job: Job, reports: Collection[int], fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
+def _of_json(job: OpenJob, reports: Collection[int], fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
     """The same of exports whose events are JSON."""
     time = (_SAMPLES.c.time + _SAMPLES.c.clock_offset).label("time")
     columns = (_SAMPLES.c.report, time, _SAMPLES.c.type_id, _SAMPLES.c.source, _SAMPLES.c.type, _SAMPLES.c.data)
@@ -169,13 +169,13 @@ def _totals(series: dict[_Key, tuple[Times, Floats]]) -> frozenset[str]:
     return frozenset(rising - falling)
 
 
-def _lane(key: _Key, times: Times, values: Floats, is_total: bool) -> Lane:
+def _lane(key: _Key, times: Times, values: Floats, is_total: bool) -> EfaCounter:
     order = np.argsort(times, kind="stable")
     at, found = times[order], values[order].astype(np.float64)
     starts, ends = at[:-1], at[1:]
     lasts = ends > starts
     shown = np.diff(found)[lasts] / ((ends - starts)[lasts] / _SECOND) if is_total else found[1:][lasts]
-    return Lane(key.report, key.adapter, key.type_id, key.field, is_total, starts[lasts], ends[lasts], shown)
+    return EfaCounter(key.report, key.adapter, key.type_id, key.field, is_total, starts[lasts], ends[lasts], shown)
 
 
 def _notes(fields: set[str], shown: set[str], totals: frozenset[str]) -> Iterator[str]:

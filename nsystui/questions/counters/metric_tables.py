@@ -32,8 +32,8 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import safe_text
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.gpu.metrics import (
+    MetricSamples,
     MetricSource,
-    Samples,
     attributed,
     metric_lanes,
     metric_sources,
@@ -54,7 +54,7 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
 
 Floats = NDArray[np.float64]
 
@@ -118,7 +118,7 @@ Place = tuple[int, int]
 """A report and the machine's number of a GPU."""
 
 
-def metric_statistics(job: Job, selection: Selection) -> TableAnswer:
+def metric_statistics(job: OpenJob, selection: Selection) -> TableAnswer:
     """One row for each metric and GPU: statistics of the samples of the selected time.
 
     ``mean`` is weighted by how much of a sample's period lies in the time, the others count samples.
@@ -141,7 +141,7 @@ def _of_gpus(selection: Selection, session: Session, _: list[Report]) -> list[tu
     ]
 
 
-def _statistics(samples: Samples, window: Window | None) -> Row:
+def _statistics(samples: MetricSamples, window: Window | None) -> Row:
     low, high = (window.start, window.end) if window is not None else (None, None)
     starts, ends = np.clip(samples.starts, low, high), np.clip(samples.ends, low, high)
     overlap = ends - starts
@@ -156,7 +156,7 @@ def _statistics(samples: Samples, window: Window | None) -> Row:
     return (source.gpu, source.metric, source.unit, len(values), *figures, samples.implausible, period)
 
 
-def metrics_over_time(job: Job, selection: Selection, bins: int) -> TableAnswer:
+def metrics_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
     """One row for each metric, GPU and span: the mean of the samples of the span, as the lanes have it."""
     users, window = _users(job, selection), job.extent(selection)
     sources = metric_sources(job.session, selection, every=True)
@@ -170,7 +170,7 @@ def metrics_over_time(job: Job, selection: Selection, bins: int) -> TableAnswer:
     return _answer(job, "metrics-time", TIME_COLUMNS, rows)
 
 
-def with_metrics(answer: TableAnswer, job: Job, selection: Selection, bins: int) -> TableAnswer:
+def with_metrics(answer: TableAnswer, job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
     """A table with a row for each rank, device and span, with the kernels in flight and each metric as a column."""
     users, window = _users(job, selection), job.extent(selection)
     sources = metric_sources(job.session, selection, every=True)
@@ -198,7 +198,7 @@ _IN_FLIGHT = Column(
 )
 
 
-def _in_flight(job: Job, selection: Selection, window: Window, bins: int) -> dict[tuple[Value, Value], Floats]:
+def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) -> dict[tuple[Value, Value], Floats]:
     """By rank and device the mean number of kernels that ran at once in each span.
 
     Each is the time of all kernels in the span by its length. Of the kernels that began (and ended) in each span only
@@ -234,7 +234,7 @@ def _in_flight(job: Job, selection: Selection, window: Window, bins: int) -> dic
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
+class WorkIntervals:
     """n intervals of work on a GPU, job time; shapes ``(n,)``. ``rows``: the row of the table that each belongs to."""
 
     starts: Times
@@ -251,7 +251,7 @@ class Subject:
     """
 
     columns: tuple[Column, ...]
-    pieces: Callable[[Place], Iterable[Pieces]]
+    pieces: Callable[[Place], Iterable[WorkIntervals]]
     rows: Callable[[], Sequence[Row]]
     are_single: bool = False
 
@@ -264,10 +264,10 @@ class Subject:
         for one in where:
             by_place.setdefault(one.place, []).append(one)
 
-        def pieces(place: Place) -> Iterable[Pieces]:
+        def pieces(place: Place) -> Iterable[WorkIntervals]:
             own = by_place.get(place, [])
             numbers = np.array([(one.start, one.end, one.row) for one in own], np.int64).reshape(-1, 3)
-            yield Pieces(*numbers.T)
+            yield WorkIntervals(*numbers.T)
 
         return cls(columns, pieces, lambda: rows, are_single)
 
@@ -299,7 +299,7 @@ class _Sums:
 _COUNTED, _LENGTH, _DESCRIBED, _RESOLVED = "count", "length", "described", "resolved"
 
 
-def metric_means(job: Job, selection: Selection, by: str) -> TableAnswer:
+def metric_means(job: OpenJob, selection: Selection, by: str) -> TableAnswer:
     """The means of every metric over what ``by`` says (a key of ``SUBJECTS``), the largest time first.
 
     ``described`` is the share of the time that samples describe, ``resolved`` that in intervals in which two samples or
@@ -339,7 +339,7 @@ def metric_means(job: Job, selection: Selection, by: str) -> TableAnswer:
     return _answer(job, f"{by}-metrics", (*columns, *_DERIVED, *_columns_of(sources)), found, notes)
 
 
-def _means_notes(job: Job, by: str, has_rows: bool) -> Iterator[str]:
+def _means_notes(job: OpenJob, by: str, has_rows: bool) -> Iterator[str]:
     """Why there are no rows, or what to think of them."""
     if has_rows:
         yield (
@@ -357,7 +357,7 @@ def _means_notes(job: Job, by: str, has_rows: bool) -> Iterator[str]:
 _MOSTLY = 0.5
 
 
-def _add_up(sums: _Sums, samples: Sequence[Samples], pieces: Pieces) -> None:
+def _add_up(sums: _Sums, samples: Sequence[MetricSamples], pieces: WorkIntervals) -> None:
     lengths = pieces.ends - pieces.starts
     sums.add(_COUNTED, pieces.rows, np.ones(len(lengths)))
     sums.add(_LENGTH, pieces.rows, lengths)
@@ -416,7 +416,9 @@ def _busiest(shares: dict[str, Floats], count: int) -> list[tuple[Value, Value, 
     ]
 
 
-def _launches(job: Job, selection: Selection, place: Place, names: Texts, least: int = 0) -> Iterator[Pieces]:
+def _launches(
+    job: OpenJob, selection: Selection, place: Place, names: Texts, least: int = 0
+) -> Iterator[WorkIntervals]:
     """The launches on a GPU that last ``least`` ns or more, some at a time; ``rows`` are the numbers of their names."""
     kernels = tables.kernels
     used = [one for one in used_devices(job.session) if (one.task.report, one.gpu) == place]
@@ -430,10 +432,10 @@ def _launches(job: Job, selection: Selection, place: Place, names: Texts, least:
     )
     for batch in job.session.part([place[0]]).array_batches(query):
         rows = names.coded(batch["name"]).astype(np.int64)
-        yield Pieces(batch["start"].astype(np.int64), batch["end"].astype(np.int64), rows)
+        yield WorkIntervals(batch["start"].astype(np.int64), batch["end"].astype(np.int64), rows)
 
 
-def _by_kernel(job: Job, selection: Selection) -> Subject:
+def _by_kernel(job: OpenJob, selection: Selection) -> Subject:
     names, smart = Texts(), job.smart_names()
     return Subject(
         SUBJECT_COLUMNS["kernel"],
@@ -442,13 +444,13 @@ def _by_kernel(job: Job, selection: Selection) -> Subject:
     )
 
 
-def _by_launch(job: Job, selection: Selection) -> Subject:
+def _by_launch(job: OpenJob, selection: Selection) -> Subject:
     """Launches that may hold two samples: those as long as a period, or nearly so."""
     names, smart, users = Texts(), job.smart_names(), _users(job, selection)
     periods = _periods(job)
     rows: list[Row] = []
 
-    def pieces(place: Place) -> Iterator[Pieces]:
+    def pieces(place: Place) -> Iterator[WorkIntervals]:
         if place not in periods:
             return
         for batch in _launches(job, selection, place, names, periods[place] // 2):
@@ -456,12 +458,12 @@ def _by_launch(job: Job, selection: Selection) -> Subject:
             user = users[place][0]
             for name, start, end in zip(*(one.tolist() for one in (batch.rows, batch.starts, batch.ends)), strict=True):
                 rows.append((smart.get(texts[name], texts[name]), *user, start, end - start))
-            yield Pieces(batch.starts, batch.ends, np.arange(first, len(rows)))
+            yield WorkIntervals(batch.starts, batch.ends, np.arange(first, len(rows)))
 
     return Subject(SUBJECT_COLUMNS["launch"], pieces, lambda: rows, are_single=True)
 
 
-def _periods(job: Job) -> dict[Place, int]:
+def _periods(job: OpenJob) -> dict[Place, int]:
     """The mean time between the samples of each GPU, ns."""
     columns = tables.gpu_metrics.c
     query = sa.select(
@@ -475,22 +477,24 @@ def _periods(job: Job) -> dict[Place, int]:
     return found
 
 
-def _by_range(job: Job, selection: Selection) -> Subject:
+def _by_range(job: OpenJob, selection: Selection) -> Subject:
     """A row for each NVTX range name: its projected ranges, on each GPU of its process."""
     ranges = job.nvtx_ranges(selection)
     places = _places_of_tasks(job, selection)
     of_lane = [places.get(Task(lane.report, lane.process), []) for lane in ranges.lanes]
     launched = np.flatnonzero(ranges.op_count > 0)
 
-    def pieces(place: Place) -> Iterator[Pieces]:
+    def pieces(place: Place) -> Iterator[WorkIntervals]:
         own = np.array([place in one for one in of_lane] or [False], bool)
         rows = launched[own[ranges.lane[launched]]]
-        yield Pieces(*_clipped(ranges.gpu_start[rows], ranges.gpu_end[rows], selection), ranges.name[rows].astype(int))
+        yield WorkIntervals(
+            *_clipped(ranges.gpu_start[rows], ranges.gpu_end[rows], selection), ranges.name[rows].astype(int)
+        )
 
     return Subject(SUBJECT_COLUMNS["range"], pieces, lambda: [(name,) for name in ranges.names])
 
 
-def _by_step(job: Job, selection: Selection) -> Subject:
+def _by_step(job: OpenJob, selection: Selection) -> Subject:
     """A row for each step of each rank, on all GPUs of the rank."""
     places = _places_of_tasks(job, selection)
     times = step_times(job.steps(), selection.window)
@@ -506,7 +510,7 @@ def _by_step(job: Job, selection: Selection) -> Subject:
     return Subject.of_rows(SUBJECT_COLUMNS["step"], rows, found, are_single=True)
 
 
-def _by_collective(job: Job, selection: Selection) -> Subject:
+def _by_collective(job: OpenJob, selection: Selection) -> Subject:
     """A row for each collective and message size, by the kernels that ran it."""
     kernels = selected(job.pairing().kernels, selection)
     kernels = kernels[kernels["end"].notna()]
@@ -530,7 +534,7 @@ SUBJECT_COLUMNS = {
     "step": (RANK, STEP, START.with_importance(1), DURATION),
     "collective": (COLLECTIVE, Column("message_size", header="Message Size (B)", label="bytes", unit=Unit.BYTES)),
 }
-SUBJECTS: dict[str, Callable[[Job, Selection], Subject]] = {
+SUBJECTS: dict[str, Callable[[OpenJob, Selection], Subject]] = {
     "kernel": _by_kernel,
     "launch": _by_launch,
     "range": _by_range,
@@ -543,7 +547,7 @@ SUBJECTS: dict[str, Callable[[Job, Selection], Subject]] = {
 # -- the GPUs ---------------------------------------------------------------------------------------------------------
 
 
-def _users(job: Job, selection: Selection) -> dict[Place, list[tuple[Value, Value]]]:
+def _users(job: OpenJob, selection: Selection) -> dict[Place, list[tuple[Value, Value]]]:
     """Rank and device of every selected process that used a GPU."""
     found: dict[Place, list[tuple[Value, Value]]] = {}
     for item in selected_devices(job.session, selection, job.ranks):
@@ -557,11 +561,11 @@ def _of(users: dict[Place, list[tuple[Value, Value]]], source: MetricSource) -> 
     return users.get((source.report, source.gpu)) or [(None, None)]
 
 
-def _places(job: Job, selection: Selection) -> list[Place]:
+def _places(job: OpenJob, selection: Selection) -> list[Place]:
     return list(_users(job, selection))
 
 
-def _places_of_tasks(job: Job, selection: Selection) -> dict[Task, list[Place]]:
+def _places_of_tasks(job: OpenJob, selection: Selection) -> dict[Task, list[Place]]:
     """The GPUs of each selected task."""
     found: dict[Task, list[Place]] = {}
     for item in selected_devices(job.session, selection, job.ranks):
@@ -601,7 +605,7 @@ def _plain(values: Floats) -> list[Value]:
 
 
 def _answer(
-    job: Job, name: str, columns: tuple[Column, ...], rows: Sequence[Row], more: Iterable[str] = ()
+    job: OpenJob, name: str, columns: tuple[Column, ...], rows: Sequence[Row], more: Iterable[str] = ()
 ) -> TableAnswer:
     lacking = missing_note(job.session, tables.gpu_metrics)
     return TableAnswer(name, columns, rows, len(rows), (lacking,) if lacking else tuple(more))

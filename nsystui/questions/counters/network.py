@@ -19,7 +19,7 @@ from nsystui.base.answer import COLLECTIVE, COUNT, HOST, Column, Row, TableAnswe
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, intersect, merge, union
 from nsystui.questions.counters.efa import counters
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.grouping import bucket_label, bucket_numbers, selected
 from nsystui.store import tables
 
@@ -108,12 +108,12 @@ class Adapter:
     figures: tuple[Samples, Samples, Samples]
 
 
-def adapters(job: Job, selection: Selection, with_efa: bool = True) -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
+def adapters(job: OpenJob, selection: Selection, with_efa: bool = True) -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
     """The adapters and switches that the reports of the selected ranks saw, each once, and notes."""
     return job.once(("adapters", selection.tasks, with_efa), lambda: _adapters(job, selection, with_efa))
 
 
-def _adapters(job: Job, selection: Selection, with_efa: bool) -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
+def _adapters(job: OpenJob, selection: Selection, with_efa: bool) -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
     hosts = hosts_of(job)
     chosen = set(hosts) if selection.tasks is None else {task.report for task in selection.tasks}
     notes: list[str] = []
@@ -127,7 +127,7 @@ def _adapters(job: Job, selection: Selection, with_efa: bool) -> tuple[tuple[Ada
     return tuple(_adapter(key, names[key], found[key]) for key in order), tuple(dict.fromkeys(notes))
 
 
-def hosts_of(job: Job) -> dict[int, str]:
+def hosts_of(job: OpenJob) -> dict[int, str]:
     """The host of each report by its index; empty where the report does not name it."""
     return {report.index: report.metadata.host for report in job.session.reports}
 
@@ -143,7 +143,7 @@ def _adapter(key: _Key, name: str, parts: dict[tuple[int, int], list[Samples]]) 
 
 
 def _sampled(
-    job: Job, hosts: dict[int, str], chosen: set[int], notes: list[str]
+    job: OpenJob, hosts: dict[int, str], chosen: set[int], notes: list[str]
 ) -> Iterator[tuple[int, _Key, str, int, Samples]]:
     """The samples of ``NET_NIC_METRIC`` and of switches: figure, adapter, its name, report, samples."""
     wanted, known = dict(_metrics(job)), _names(job)
@@ -169,7 +169,7 @@ def _sampled(
         yield wanted[metric], key, name or own, report, samples
 
 
-def _metrics(job: Job) -> Iterator[tuple[str, int]]:
+def _metrics(job: OpenJob) -> Iterator[tuple[str, int]]:
     """The metrics that a figure is made of, with its place."""
     column = tables.nic_metrics.c.metric
     if not job.session.count(tables.nic_metrics):
@@ -181,7 +181,7 @@ def _metrics(job: Job) -> Iterator[tuple[str, int]]:
 
 
 def _samples(
-    job: Job, metrics: list[str]
+    job: OpenJob, metrics: list[str]
 ) -> Iterator[tuple[tuple[int, int, int, str], str, tuple[Times, Times, Floats]]]:
     """The samples of each (report, adapter, whether it is a switch, metric) with their unit, job time."""
     table = tables.nic_metrics
@@ -202,7 +202,7 @@ def _samples(
         yield (key[0], key[1], key[2], key[3]), unit or "", (rows["start"], rows["end"], rows["value"])
 
 
-def _names(job: Job) -> dict[tuple[int, int], tuple[Any, Any]]:
+def _names(job: OpenJob) -> dict[tuple[int, int], tuple[Any, Any]]:
     """GUID and name of each (report, adapter)."""
     table = tables.nic_devices
     if not job.session.count(table):
@@ -217,7 +217,7 @@ def _scale(unit: str) -> float | None:
 
 
 def _of_efa(
-    job: Job, hosts: dict[int, str], chosen: set[int], notes: list[str]
+    job: OpenJob, hosts: dict[int, str], chosen: set[int], notes: list[str]
 ) -> Iterator[tuple[int, _Key, str, int, Samples]]:
     """The same of EFA: counters that are running totals of bytes received or sent."""
     efa = counters(job, chosen)
@@ -305,7 +305,7 @@ def _peak(samples: Samples, times: Intervals) -> float | None:
     return float(np.cumsum(changes[np.argsort(moments, kind="stable")]).max())
 
 
-def network_table(job: Job, selection: Selection) -> TableAnswer:
+def network_table(job: OpenJob, selection: Selection) -> TableAnswer:
     """What each adapter and switch sent and received over the selected time: mean rates of its sampled part, and peaks.
 
     ``reports`` is how many saw it.
@@ -327,7 +327,7 @@ def _adapter_row(one: Adapter, times: Intervals) -> Row:
     )
 
 
-def network_by_collective(job: Job, selection: Selection) -> TableAnswer:
+def network_by_collective(job: OpenJob, selection: Selection) -> TableAnswer:
     """What the adapters of a host moved while its collectives of a kind and size ran, by link.
 
     Rates are those of a host, its adapters together, over the sampled part of the time in which one of its kernels of
@@ -350,7 +350,7 @@ def network_by_collective(job: Job, selection: Selection) -> TableAnswer:
     return TableAnswer("network-by-collective", _COLLECTIVE_COLUMNS, rows, notes=_notes(found, notes))
 
 
-def _groups(job: Job, selection: Selection) -> Iterator[tuple[Any, Any]]:
+def _groups(job: OpenJob, selection: Selection) -> Iterator[tuple[Any, Any]]:
     """The selected NCCL kernels by collective and bucket of sizes, with their host, and whether they are slow ones."""
     kernels = selected(job.pairing().kernels, selection)
     kernels = kernels[kernels["end"].notna()]
@@ -363,12 +363,12 @@ def _groups(job: Job, selection: Selection) -> Iterator[tuple[Any, Any]]:
         yield key, group.assign(is_slow=durations >= np.quantile(durations, _SLOW))
 
 
-def slow_collectives(job: Job, selection: Selection) -> dict[str, Intervals]:
+def slow_collectives(job: OpenJob, selection: Selection) -> dict[str, Intervals]:
     """By host, when the slowest tenth of the NCCL kernels of each collective and size ran."""
     return job.once(("slow-collectives", selection), lambda: _slow_collectives(job, selection))
 
 
-def _slow_collectives(job: Job, selection: Selection) -> dict[str, Intervals]:
+def _slow_collectives(job: OpenJob, selection: Selection) -> dict[str, Intervals]:
     found: dict[str, Intervals] = {}
     for _, group in _groups(job, selection):
         for host, slow in group[group["is_slow"]].groupby("host"):

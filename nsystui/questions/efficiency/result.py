@@ -21,7 +21,7 @@ from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_t
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, recorded_size
 from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals
 from nsystui.questions.gpu.utilisation import BusyIntervals, recording_notes, unplaced
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import extent, recorded, selected_reports, shares_clock
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store.session import Session
@@ -245,7 +245,7 @@ class Efficiency:
         return format_value(Unit.DURATION, self.window.end - self.window.start)
 
 
-def efficiency(job: Job, selection: Selection, useful: Useful = Useful.POP) -> Efficiency:
+def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) -> Efficiency:
     """The efficiency of the selected tasks and devices over ``common_window``.
 
     Raises UsageError where the selected reports share no clock or no time.
@@ -271,20 +271,20 @@ def efficiency(job: Job, selection: Selection, useful: Useful = Useful.POP) -> E
     )
 
 
-def _clock_notes(job: Job, selection: Selection) -> Iterator[str]:
+def _clock_notes(job: OpenJob, selection: Selection) -> Iterator[str]:
     """The note on the clock, where several reports share one."""
     reports = selected_reports(job.session, selection)
     if len(reports) > 1 and job.alignment is not None:
         yield job.alignment.words(reports)
 
 
-def mfu_of(job: Job, selection: Selection, found: Efficiency, request: MfuRequest) -> Mfu:
+def mfu_of(job: OpenJob, selection: Selection, found: Efficiency, request: MfuRequest) -> Mfu:
     """The MFU over the window and GPUs of ``found``. Raises UsageError for a step range that is no pattern."""
     steps = job.steps(request.step_range)
     return mfu(request, steps, found.gpus, selected_reports(job.session, selection), found.window)
 
 
-def steps_in(job: Job, found: Efficiency, name: str | None = None) -> int | None:
+def steps_in(job: OpenJob, found: Efficiency, name: str | None = None) -> int | None:
     """The number of steps that begin in the window, of the task that has most; ``None`` where no steps are known."""
     tasks = {device.task.task for gpu in found.gpus for device in gpu.devices}
     times = step_times(job.steps(name), found.window)
@@ -292,7 +292,7 @@ def steps_in(job: Job, found: Efficiency, name: str | None = None) -> int | None
 
 
 def _device_notes(
-    job: Job, busy: BusyIntervals, gpus: tuple[DeviceIntervals, ...], window: Window, useful: Useful
+    job: OpenJob, busy: BusyIntervals, gpus: tuple[DeviceIntervals, ...], window: Window, useful: Useful
 ) -> Iterator[str]:
     if not gpus:
         return

@@ -221,7 +221,7 @@ def _of_gpus(session: Session, selection: Selection) -> list[Condition]:
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class MetricSamples:
     """The n samples of a metric of a GPU by time, job time; arrays of shape ``(n,)``.
 
     Each describes the time from ``starts`` to ``ends``, ns. ``values`` are `_plausible` ones, in the metric's unit;
@@ -245,7 +245,7 @@ class Samples:
         return np.append(0.0, np.cumsum((self.ends - self.starts) * self.values))
 
 
-def samples_of(session: Session, sources: Sequence[MetricSource]) -> Iterator[list[Samples]]:
+def samples_of(session: Session, sources: Sequence[MetricSource]) -> Iterator[list[MetricSamples]]:
     """The samples of ``sources``, those of one GPU at a time."""
     table = tables.gpu_metrics
     for (report, gpu), group in groupby(sorted(sources), lambda one: (one.report, one.gpu)):
@@ -270,7 +270,7 @@ def samples_of(session: Session, sources: Sequence[MetricSource]) -> Iterator[li
             .order_by("time")
         )
         read = session.part([report]).arrays(query)
-        found: list[Samples] = []
+        found: list[MetricSamples] = []
         for number, source in enumerate(own):
             rows = read["metric"] == number
             starts, ends = _spans(read["time"][rows].astype(np.int64))
@@ -280,7 +280,7 @@ def samples_of(session: Session, sources: Sequence[MetricSource]) -> Iterator[li
             starts, ends = starts[known], ends[known]
             if found and np.array_equal(starts, found[0].starts) and np.array_equal(ends, found[0].ends):
                 starts, ends = found[0].starts, found[0].ends  # as is usual: see `attributed`
-            found.append(Samples(source, starts, ends, values[known], int((~plausible).sum())))
+            found.append(MetricSamples(source, starts, ends, values[known], int((~plausible).sum())))
         yield found
 
 
@@ -295,7 +295,7 @@ def _spans(times: Times) -> tuple[Times, Times]:
 
 
 def attributed(
-    every: Sequence[Samples], starts: Times, ends: Times
+    every: Sequence[MetricSamples], starts: Times, ends: Times
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """For each metric: of each interval the time that samples describe, ns, and the integral of the metric over it.
 
@@ -304,7 +304,7 @@ def attributed(
     that share the array of their times cost one search.
     """
     ends = np.maximum(starts, ends)
-    known: Samples | None = None
+    known: MetricSamples | None = None
     for samples in every:
         if known is None or samples.ends is not known.ends:
             known, begins = samples, np.append(samples.starts, np.iinfo(np.int64).max)
@@ -320,7 +320,7 @@ def attributed(
         yield time, last - first
 
 
-def samples_in(samples: Samples, starts: Times, ends: Times) -> Times:
+def samples_in(samples: MetricSamples, starts: Times, ends: Times) -> Times:
     """The number of samples that were taken in each interval, its end included; shape ``(n,)``."""
     count: Times = np.searchsorted(samples.ends, ends, "right") - np.searchsorted(samples.ends, starts, "right")
     return count

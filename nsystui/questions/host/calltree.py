@@ -22,8 +22,8 @@ from nsystui.questions.host.functions import (
     MODULE,
     NO_FUNCTION,
     PATH,
-    Group,
-    Samples,
+    CpuSamples,
+    SampleGroup,
     chosen_threads,
     grouped,
     mode_of,
@@ -31,7 +31,7 @@ from nsystui.questions.host.functions import (
     sampling_notes,
 )
 from nsystui.questions.host.stacks import Function, Numbers, StackTree
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ class CallTree:
 
 
 def call_tree(
-    samples: Samples, group: Group, bottom_up: bool = False, is_root: Callable[[str], bool] | None = None
+    samples: CpuSamples, group: SampleGroup, bottom_up: bool = False, is_root: Callable[[str], bool] | None = None
 ) -> CallTree:
     """The tree of a group's samples. It begins at the functions whose full name ``is_root``, else at the ends.
 
@@ -119,7 +119,7 @@ def call_tree(
 
 
 def call_trees(
-    sides: Sequence[tuple[Samples, Group]],
+    sides: Sequence[tuple[CpuSamples, SampleGroup]],
     bottom_up: bool = False,
     is_root: Callable[[str], bool] | None = None,
     alike: Callable[[Function], Function] = lambda one: one,
@@ -211,8 +211,8 @@ def _grown(
 
 
 def tree_of(
-    job: Job, selection: Selection, bottom_up: bool = False, thread: str | None = None, function: str | None = None
-) -> tuple[Samples, CallTree]:
+    job: OpenJob, selection: Selection, bottom_up: bool = False, thread: str | None = None, function: str | None = None
+) -> tuple[CpuSamples, CallTree]:
     """The samples of a selection and their tree.
 
     It begins at the functions with the full name ``function``, else at those that pass the name filter.
@@ -222,7 +222,7 @@ def tree_of(
     is_root = None if selection.name is None else selection.name.matches
     if function is not None:
         is_root = partial(operator.eq, function)
-    return samples, call_tree(samples, groups[0] if groups else Group((), {}), bottom_up, is_root)
+    return samples, call_tree(samples, groups[0] if groups else SampleGroup((), {}), bottom_up, is_root)
 
 
 HOT = Column("hot", header="Hot", label="hot", importance=1)
@@ -245,7 +245,7 @@ COLUMNS = (
 
 
 def call_tree_table(
-    job: Job,
+    job: OpenJob,
     selection: Selection,
     bottom_up: bool = False,
     thread: str | None = None,

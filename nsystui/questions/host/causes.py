@@ -31,7 +31,7 @@ from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host.functions import Samples, ThreadSamples, samples_of
+from nsystui.questions.host.functions import CpuSamples, ThreadSamples, samples_of
 from nsystui.questions.host.naming import WORKER, HostThread, named_threads, workers_by_rank
 from nsystui.questions.host.segments import (
     BLOCKED,
@@ -52,7 +52,7 @@ from nsystui.questions.host.segments import (
     scheduling_of,
 )
 from nsystui.questions.host.stacks import OS_CALL, PYTHON, Files, Function, Numbers, StackTree, files_of, stacks_of
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import is_launched_by, of_tasks
@@ -247,7 +247,9 @@ def over_ranks(one: Attribution) -> Attribution:
     return replace(one, causes=[replace(cause, thread=shown.get(cause.thread, cause.thread)) for cause in one.causes])
 
 
-def attribute(job: Job, spans: Sequence[IdleSpan], with_ranges: bool = False, with_calls: bool = False) -> Attribution:
+def attribute(
+    job: OpenJob, spans: Sequence[IdleSpan], with_ranges: bool = False, with_calls: bool = False
+) -> Attribution:
     """The causes of each of some spans; `FEW` of them without reading all calls. With NVTX ranges all of these are.
 
     With calls, `NOTHING` says which call of the launching thread is the next or was the last, whichever is nearer.
@@ -301,7 +303,7 @@ class ThreadRanges:
     reports: frozenset[int]
 
     @classmethod
-    def load(cls, job: Job) -> ThreadRanges:
+    def load(cls, job: OpenJob) -> ThreadRanges:
         ranges = job.nvtx_ranges(Selection())
         folded = numbered(ranges.names)
         found = {OUTSIDE: 0, NO_RANGES: 1}
@@ -360,13 +362,13 @@ def _disjoint(place: Numbers, starts: Times, ends: Times) -> Iterator[Numbers]:
 class _Host:
     """What is recorded of the threads of the tasks that have spans, and the causes that were met so far."""
 
-    job: Job
+    job: OpenJob
     cuda: Calls
     mpi: Calls
     os: Calls
     scheduling: Scheduling
-    samples: Samples
-    python: Samples
+    samples: CpuSamples
+    python: CpuSamples
     gil: Gil
     files: Files
     names: Mapping[Thread, HostThread]
@@ -380,7 +382,7 @@ class _Host:
     _functions: dict[Thread, Segments] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, job: Job, spans: Sequence[IdleSpan], beside: int) -> _Host:
+    def load(cls, job: OpenJob, spans: Sequence[IdleSpan], beside: int) -> _Host:
         session = job.session
         tasks = frozenset(one.task for one in spans)
         hull = Window(min(one.start for one in spans) - beside, max(one.end for one in spans) + beside)

@@ -22,7 +22,7 @@ from nsystui.base.text import whole_number
 from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import Thread, by_thread
 from nsystui.questions.host.stacks import PYTHON, SAMPLE, Function, Numbers, Stacks, StackTree, stacks_of
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.time_window import selected_reports
@@ -39,7 +39,7 @@ class ThreadSamples:
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class CpuSamples:
     """The samples by thread, and the stacks of each report that has any; ``of_python``: reports whose are Python's."""
 
     threads: Mapping[Thread, ThreadSamples]
@@ -49,14 +49,14 @@ class Samples:
     def __len__(self) -> int:
         return sum(len(one.times) for one in self.threads.values())
 
-    def within(self, windows: Mapping[int, Window]) -> Samples:
+    def within(self, windows: Mapping[int, Window]) -> CpuSamples:
         """Those of the reports in ``windows``, each in its own."""
         threads = {}
         for thread, one in self.threads.items():
             if (window := windows.get(thread[0])) is not None:
                 first, last = np.searchsorted(one.times, [window.start, window.end])
                 threads[thread] = ThreadSamples(one.times[first:last], one.nodes[first:last])
-        return Samples(threads, self.stacks)
+        return CpuSamples(threads, self.stacks)
 
     @cached_property
     def period(self) -> int | None:
@@ -76,20 +76,20 @@ class Samples:
         return tuple(found)
 
 
-def samples_of_job(job: Job, selection: Selection) -> Samples:
+def samples_of_job(job: OpenJob, selection: Selection) -> CpuSamples:
     """The samples of a selection, whatever its name filter, kept with the job."""
     wide = selection.with_name(None)
     return job.once(("host samples", wide), lambda: samples_of(job.session, wide))
 
 
-def samples_of(session: Session, selection: Selection, kind: str = "") -> Samples:
+def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSamples:
     """The samples of the selected threads in its window; of Python in reports without samples of the CPU.
 
     With `PYTHON` as ``kind`` those of Python alone, also of threads that did not run.
     """
     table, columns = tables.host_samples, tables.host_samples.c
     if not session.count(table):
-        return Samples({}, {})
+        return CpuSamples({}, {})
     time = (columns.time + columns.clock_offset).label("time")
     query = sa.select(columns.report, columns.thread, time, columns.chain, columns.is_python)
     # Stacks that were taken for another reason, where the thread left its CPU, count no cycles.
@@ -109,10 +109,10 @@ def samples_of(session: Session, selection: Selection, kind: str = "") -> Sample
     for thread, rows in by_thread(found).items():
         nodes = stacks[thread[0]].nodes(PYTHON if of_python[rows[0]] else SAMPLE, found["chain"][rows])
         threads[thread] = ThreadSamples(found["time"][rows].astype(np.int64), nodes)
-    return Samples(threads, stacks, frozenset(found["report"][of_python].tolist()))
+    return CpuSamples(threads, stacks, frozenset(found["report"][of_python].tolist()))
 
 
-def sampling_notes(session: Session, samples: Samples) -> tuple[str, ...]:
+def sampling_notes(session: Session, samples: CpuSamples) -> tuple[str, ...]:
     """What to record where there are no samples, or no stacks of them, and what a sample stands for."""
     lacking = missing_note(session, tables.host_samples)
     if lacking:
@@ -125,7 +125,7 @@ def sampling_notes(session: Session, samples: Samples) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def samples_words(samples: Samples) -> str:
+def samples_words(samples: CpuSamples) -> str:
     """How many there are, and how often a thread that runs has one; empty where too few tell."""
     period = samples.period
     if period is None:
@@ -139,7 +139,7 @@ BY = ("all", "rank", "thread")
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class SampleGroup:
     """Samples that are counted together: ``own`` is how many each node of the tree of a report has."""
 
     threads: tuple[HostThread, ...]
@@ -150,7 +150,7 @@ class Group:
         return sum(int(own.sum()) for own in self.own.values())
 
 
-def chosen_threads(job: Job, samples: Samples, wanted: str | None) -> list[HostThread]:
+def chosen_threads(job: OpenJob, samples: CpuSamples, wanted: str | None) -> list[HostThread]:
     """The sampled threads, or those with the number or with ``wanted`` in their name."""
     found = named_threads(job, samples.threads)
     if not wanted:
@@ -162,16 +162,16 @@ def chosen_threads(job: Job, samples: Samples, wanted: str | None) -> list[HostT
     return [one for one in found if is_wanted(one)]
 
 
-def grouped(samples: Samples, threads: Sequence[HostThread], by: str) -> list[Group]:
+def grouped(samples: CpuSamples, threads: Sequence[HostThread], by: str) -> list[SampleGroup]:
     """The samples of ``threads`` by thread, by rank (those of processes that are no rank by process), or together."""
     groups: dict[object, list[HostThread]] = {}
     for one in threads:
         rank = one.task if one.rank is None else one.rank
         groups.setdefault({"thread": one.thread, "rank": rank}.get(by), []).append(one)
-    return [Group(tuple(group), _own(samples, group)) for group in groups.values()]
+    return [SampleGroup(tuple(group), _own(samples, group)) for group in groups.values()]
 
 
-def _own(samples: Samples, threads: Sequence[HostThread]) -> dict[int, Numbers]:
+def _own(samples: CpuSamples, threads: Sequence[HostThread]) -> dict[int, Numbers]:
     found: dict[int, Numbers] = {}
     for report, stacks in samples.stacks.items():
         nodes = [samples.threads[one.thread].nodes for one in threads if one.thread[0] == report]
@@ -189,7 +189,7 @@ def counts(tree: StackTree, own: Numbers) -> tuple[Numbers, Numbers]:
     return at_end, anywhere
 
 
-def function_counts(samples: Samples, group: Group) -> dict[Function, tuple[int, int]]:
+def function_counts(samples: CpuSamples, group: SampleGroup) -> dict[Function, tuple[int, int]]:
     """Self and total samples of each function that has any, over all reports; `NO_FUNCTION` among them."""
     found: dict[Function, tuple[int, int]] = {}
     for report, own in group.own.items():
@@ -206,7 +206,7 @@ def function_counts(samples: Samples, group: Group) -> dict[Function, tuple[int,
     return found
 
 
-def top_function(samples: Samples, group: Group) -> Function | None:
+def top_function(samples: CpuSamples, group: SampleGroup) -> Function | None:
     """The function at the end of most stacks."""
     found = function_counts(samples, group)
     return max(found, key=lambda one: (found[one][0], one.name), default=None)
@@ -237,7 +237,7 @@ COLUMNS = (
 _PLACE = {"all": (), "rank": (RANK,), "thread": (RANK, THREAD, TID)}
 
 
-def place_of(group: Group, by: str) -> tuple[int | str | None, ...]:
+def place_of(group: SampleGroup, by: str) -> tuple[int | str | None, ...]:
     """The values of the columns that say whose samples a group has."""
     one = group.threads[0]
     return {"all": (), "rank": (one.rank,), "thread": (one.rank, one.name, one.tid)}[by]
@@ -247,7 +247,7 @@ def mode_of(function: Function) -> str:
     return "kernel" if function.is_kernel else ""
 
 
-def functions_table(job: Job, selection: Selection, by: str = "all", thread: str | None = None) -> TableAnswer:
+def functions_table(job: OpenJob, selection: Selection, by: str = "all", thread: str | None = None) -> TableAnswer:
     """One row for each function of each group, those with the most samples at their end first."""
     samples = samples_of_job(job, selection)
     rows: list[Row] = []

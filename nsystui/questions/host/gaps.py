@@ -38,11 +38,11 @@ from nsystui.questions.host.causes import (
     over_ranks,
     shown_times,
 )
-from nsystui.questions.host.functions import Group, function_counts, function_words, samples_of_job, top_function
-from nsystui.questions.host.host_work import Span, host_work
+from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of_job, top_function
+from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import extents, report_at
@@ -64,7 +64,7 @@ class IdleTime:
 
 
 def idle_time(
-    job: Job,
+    job: OpenJob,
     selection: Selection,
     step_name: str | None = None,
     with_ranges: bool = False,
@@ -158,7 +158,7 @@ class _Sum:
         return (*place, *sums, *cause_cells(cause), *share, len(self.spans), *parts)
 
 
-def gaps_table(job: Job, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
+def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
     """One row for each cause (of each rank), or for each NVTX range with its largest cause, the longest first.
 
     The times add up to all idle time.
@@ -204,7 +204,7 @@ def _times(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> list[tuple[Ro
     return [(place, shown[place][cause], span, time) for place, cause, span, time in rows]
 
 
-def parts_of_row(job: Job, selection: Selection, values: Record) -> str:
+def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
     """Of a row of `gaps_table` by cause the NVTX ranges of most of its time, of one by range the causes."""
     found = job.once(("idle time by range", selection), lambda: idle_time(job, selection, with_ranges=True))
     ranks = {item.task: item.rank for item in job.ranks}
@@ -228,14 +228,14 @@ _WORDS = tuple(column.key for column in CAUSE_COLUMNS)
 _TOLD = 3
 
 
-def gaps_list(job: Job, selection: Selection, least: int = LONG_GAP, step_name: str | None = None) -> TableAnswer:
+def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_name: str | None = None) -> TableAnswer:
     """One row for each idle span of at least ``least`` ns with its largest cause, the longest first."""
     found = idle_time(job, selection, step_name)
     one = found.attribution
     numbers = [number for number, span in enumerate(one.spans) if span.end - span.start >= least]
     numbers.sort(key=lambda number: (one.spans[number].start - one.spans[number].end, one.spans[number].start))
     longest = [one.spans[number] for number in numbers[:_WITH_RANGE]]
-    works = host_work(job, [Span(span.task, span.device, Window(span.start, span.end)) for span in longest])
+    works = host_work(job, [CpuSpan(span.task, span.device, Window(span.start, span.end)) for span in longest])
     ranks = {item.task: item.rank for item in job.ranks}
     rows: list[Row] = []
     for place, number in enumerate(numbers):
@@ -256,21 +256,23 @@ def cause_cells(cause: Cause) -> tuple[str | None, ...]:
     return tuple(one or None for one in (cause.kind, cause.what, cause.thread, cause.caller, cause.file))
 
 
-def _answer(job: Job, columns: Sequence[Column], rows: Sequence[Row], total: int, notes: Sequence[str]) -> TableAnswer:
+def _answer(
+    job: OpenJob, columns: Sequence[Column], rows: Sequence[Row], total: int, notes: Sequence[str]
+) -> TableAnswer:
     """The table, with a column of files where they are recorded."""
     kept = [place for place, one in enumerate(columns) if one is not _FILE or job.session.count(tables.file_accesses)]
     shown = [tuple(row[place] for place in kept) for row in rows]
     return TableAnswer("gaps", tuple(columns[place] for place in kept), shown, total, tuple(notes))
 
 
-def _notes(job: Job, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
+def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
     read = (tables.host_samples, tables.sched_events, tables.os_calls, *((tables.nvtx_ranges,) if with_ranges else ()))
     notes = [missing_note(job.session, table) for table in read]
     notes += [samples_in_gaps(job, selection), *job.busy(selection.with_name(None)).notes]
     return tuple(note for note in notes if note)
 
 
-def samples_in_gaps(job: Job, selection: Selection) -> str:
+def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
     """The thread that has most of the CPU samples in the long gaps of the GPUs of its rank, in a sentence."""
     samples = samples_of_job(job, selection)
     if not len(samples):
@@ -296,7 +298,7 @@ def samples_in_gaps(job: Job, selection: Selection) -> str:
     count, thread, nodes = max(counted, key=lambda one: (one[0], one[1].thread))
     report = thread.thread[0]
     own_nodes = {report: np.bincount(nodes, minlength=len(samples.stacks[report].tree))}
-    group = Group((thread,), own_nodes)
+    group = SampleGroup((thread,), own_nodes)
     function = top_function(samples, group)
     where = ""
     if function is not None:
@@ -318,7 +320,7 @@ _LEAST_SHARE = 0.05
 _CALLS = (SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_MPI, IN_OS)
 
 
-def before_launch(job: Job, task: Task, device: int, start: int) -> str:
+def before_launch(job: OpenJob, task: Task, device: int, start: int) -> str:
     """The causes of the idle time before an operation that began at ``start`` (job time); empty of none, or little.
 
     ``the GPU was idle for 12.30 ms before: 61 % running direct_copy_kernel, 30 % in poll``
@@ -330,7 +332,7 @@ def before_launch(job: Job, task: Task, device: int, start: int) -> str:
     return f"the GPU was idle for {length} before: {causes_in(job, task, device, end, start)}"
 
 
-def causes_in(job: Job, task: Task, device: int, start: int, end: int) -> str:
+def causes_in(job: OpenJob, task: Task, device: int, start: int, end: int) -> str:
     """The largest causes of idle time of a GPU, ``61 % running direct_copy_kernel, 30 % in poll``."""
     found = shown_times(attribute(job, [IdleSpan(task, device, start, end)]).of_span(0))
     length = end - start
@@ -349,7 +351,7 @@ def _words(cause: Cause) -> str:
     return f"in {cause.words}" if cause.kind in _CALLS else cause.words
 
 
-def _end_before(job: Job, task: Task, device: int, start: int) -> int | None:
+def _end_before(job: OpenJob, task: Task, device: int, start: int) -> int | None:
     """When the last of the operations was over that began before ``start``; ``None`` where there is none."""
     session = job.session.part([task.report])
     local = start - report_at(job.session, task.report).clock_offset

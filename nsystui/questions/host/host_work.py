@@ -24,7 +24,7 @@ from nsystui.questions.host.causes import (
     over_ranks,
     shown_times,
 )
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries import mpi
 from nsystui.questions.queries.conditions import job_start
@@ -38,7 +38,7 @@ _UNKNOWN = -1
 
 
 @dataclass(frozen=True)
-class Span:
+class CpuSpan:
     """A span of time in which the CPU of a task is looked at; ``device`` is whose gap it was."""
 
     task: Task
@@ -57,7 +57,7 @@ class HostWork:
     ``range_name`` is the shortest range around the middle of the span, ``next_range`` the first that starts behind it.
     """
 
-    span: Span
+    span: CpuSpan
     causes: Mapping[Cause, int]
     range_name: str | None
     next_range: str | None = None
@@ -89,7 +89,7 @@ class _Range(NamedTuple):
     name: str
 
 
-def host_work(job: Job, spans: Sequence[Span], with_calls: bool = False) -> list[HostWork]:
+def host_work(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False) -> list[HostWork]:
     """The CPU's work in each of some spans (dozens: each range is compared with all of its process)."""
     idle = [IdleSpan(one.task, one.device, one.window.start, one.window.end) for one in spans]
     attributed = attribute(job, idle, with_calls=with_calls)
@@ -102,7 +102,7 @@ def host_work(job: Job, spans: Sequence[Span], with_calls: bool = False) -> list
     return [_work(*one) for one in zip(spans, (shown_times(own, shown) for own in causes), ranges, strict=True)]
 
 
-def _work(span: Span, causes: Mapping[Cause, int], ranges: Sequence[_Range]) -> HostWork:
+def _work(span: CpuSpan, causes: Mapping[Cause, int], ranges: Sequence[_Range]) -> HostWork:
     middle = (span.window.start + span.window.end) // 2
     around = [
         (end - start, name)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from nsystui.base.selection import Task
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.host.segments import Thread
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import process_names
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -50,7 +50,7 @@ def thread_names(session: Session) -> dict[Thread, str]:
     return {(report, thread): name for report, thread, name in session.rows(query)} if session.reports else {}
 
 
-def worker_processes(job: Job, ranks: Iterable[Task]) -> set[Task]:
+def worker_processes(job: OpenJob, ranks: Iterable[Task]) -> set[Task]:
     """The processes of the programs of ``ranks``, in their reports, that are no rank and were on a CPU.
 
     Mostly workers of data loaders.
@@ -65,14 +65,14 @@ def worker_processes(job: Job, ranks: Iterable[Task]) -> set[Task]:
     return {task for task in others if (task.report, programs.get(task, "")) in own}
 
 
-def workers_by_rank(job: Job, tasks: Iterable[Task]) -> dict[Task, Task]:
+def workers_by_rank(job: OpenJob, tasks: Iterable[Task]) -> dict[Task, Task]:
     """The rank of each worker process, where its report has one rank alone: whose worker it is, is not recorded."""
     ranks = Counter(one.task.report for one in job.ranks)
     alone = {task.report: task for task in tasks if ranks[task.report] == 1}
     return {worker: alone[worker.report] for worker in sorted(worker_processes(job, alone.values()))}
 
 
-def named_threads(job: Job, threads: Iterable[Thread]) -> list[HostThread]:
+def named_threads(job: OpenJob, threads: Iterable[Thread]) -> list[HostThread]:
     """The threads with names, by rank, process and number; one without a name is called as its program is."""
     names, programs = thread_names(job.session), process_names(job.session)
     ranks = {one.task: one.rank for one in job.ranks}

@@ -55,7 +55,7 @@ NO_SEGMENTS = Segments(*(np.empty(0, np.int64),) * 3)
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
+class SpanPieces:
     """What spans and segments have in common: the place of the span and of the segment of each piece."""
 
     starts: Times
@@ -64,7 +64,7 @@ class Pieces:
     segment: NDArray[np.int64]
 
 
-def pairs(spans: Intervals, segments: Segments) -> Pieces:
+def pairs(spans: Intervals, segments: Segments) -> SpanPieces:
     """The pieces of ``segments`` that lie within ``spans``, in order."""
     # As in `intersect`, where nothing says which is which.
     first = np.searchsorted(segments.ends, spans.starts, side="right")
@@ -74,7 +74,7 @@ def pairs(spans: Intervals, segments: Segments) -> Pieces:
     segment = first[span] + np.arange(len(span)) - np.repeat(np.cumsum(count) - count, count)
     starts = np.maximum(spans.starts[span], segments.starts[segment])
     ends = np.minimum(spans.ends[span], segments.ends[segment])
-    return Pieces(starts, ends, span, segment)
+    return SpanPieces(starts, ends, span, segment)
 
 
 def outermost(starts: Times, ends: Times, labels: NDArray[np.int64]) -> Segments:

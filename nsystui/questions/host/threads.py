@@ -16,7 +16,7 @@ from nsystui.base.answer import PID, PROCESS_ID, RANK, REPORT_ID, TID, Column, R
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract, union
-from nsystui.questions.host.functions import Group, function_words, samples_of_job, top_function
+from nsystui.questions.host.functions import SampleGroup, function_words, samples_of_job, top_function
 from nsystui.questions.host.naming import named_threads
 from nsystui.questions.host.segments import (
     BLOCKED,
@@ -32,7 +32,7 @@ from nsystui.questions.host.segments import (
     gil_of,
     scheduling_of,
 )
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.mpi import has_mpi, mpi_rows, nvtx_reports
 from nsystui.questions.queries.time_window import extents
@@ -105,7 +105,7 @@ def _lacking(session: Session) -> dict[int, frozenset[str]]:
     return found
 
 
-def idle_of_tasks(job: Job, selection: Selection) -> dict[Task, list[Intervals]]:
+def idle_of_tasks(job: OpenJob, selection: Selection) -> dict[Task, list[Intervals]]:
     """When each GPU of each task was idle in the selection's window."""
     windows = extents(job.session, selection)
     found: dict[Task, list[Intervals]] = {}
@@ -189,7 +189,7 @@ COLUMNS = (
 )
 
 
-def threads_table(job: Job, selection: Selection) -> TableAnswer:
+def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
     """One row for each thread with anything recorded in the selection, by rank and process."""
     session = job.session
     times, samples = HostTimes.load(session, selection), samples_of_job(job, selection)
@@ -211,7 +211,7 @@ def threads_table(job: Job, selection: Selection) -> TableAnswer:
         top = None
         if sampled is not None:
             own = {report: np.bincount(sampled.nodes, minlength=len(samples.stacks[report].tree))}
-            function = top_function(samples, Group((one,), own))
+            function = top_function(samples, SampleGroup((one,), own))
             top = function_words(function) if function is not None else None
         parts = [getattr(spent, part) for part in _LABELS]
         shares = [None if time is None else 100.0 * time / spent.window if spent.window else None for time in parts]

@@ -39,8 +39,8 @@ from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host.causes import Cause as HostCause
-from nsystui.questions.host.host_work import HostWork, Span, host_work
-from nsystui.questions.job.job import Job
+from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import extents
 from nsystui.questions.ranks.steps import StepTimes, step_times
 
@@ -56,7 +56,7 @@ _LOOKED_AT = 100
 
 
 @dataclass(frozen=True)
-class Cause:
+class SummedCause:
     """A cause of idle time, and its time summed over the GPUs, ns."""
 
     name: str
@@ -67,15 +67,15 @@ class Cause:
 class IdleCauses:
     """The causes of parts of a budget, the largest first, `UNEXPLAINED` last; they add up to their part exactly."""
 
-    startup: tuple[Cause, ...] = ()
-    long_gaps: tuple[Cause, ...] = ()
-    short_gaps: tuple[Cause, ...] = ()
+    startup: tuple[SummedCause, ...] = ()
+    long_gaps: tuple[SummedCause, ...] = ()
+    short_gaps: tuple[SummedCause, ...] = ()
     """Only triage knows them."""
-    tail: tuple[Cause, ...] = ()
+    tail: tuple[SummedCause, ...] = ()
 
 
 def caused_budgets(
-    job: Job, selection: Selection, step_name: str | None = None
+    job: OpenJob, selection: Selection, step_name: str | None = None
 ) -> tuple[list[DeviceBudget], IdleCauses]:
     """The budget of each GPU, and the causes of the idle time of all."""
 
@@ -86,7 +86,7 @@ def caused_budgets(
     return job.once(("idle causes", selection.with_name(None), step_name), make)
 
 
-def idle_causes(job: Job, selection: Selection, budgets: Sequence[DeviceBudget]) -> IdleCauses:
+def idle_causes(job: OpenJob, selection: Selection, budgets: Sequence[DeviceBudget]) -> IdleCauses:
     """The causes of the start-up, the long gaps and the tail of some GPUs."""
     own = profiler_overhead(job.session, selection.with_name(None))
     whole = in_sum(budgets)
@@ -96,16 +96,16 @@ def idle_causes(job: Job, selection: Selection, budgets: Sequence[DeviceBudget])
         ([one.after for one in budgets], whole.tail),
     )
     found: list[dict[str, int]] = [{} for _ in parts]
-    longest: list[list[Span]] = []
+    longest: list[list[CpuSpan]] = []
     for times, (idle, _) in zip(found, parts, strict=True):
-        spans: list[Span] = []
+        spans: list[CpuSpan] = []
         for one, intervals in zip(budgets, idle, strict=True):
             place = one.device
             free = subtract(intervals, own.get(place.task.task, EMPTY))
             _add(times, PROFILER, intervals.length - free.length)
             chosen = np.argsort(free.starts - free.ends, kind="stable")[:_LOOKED_AT]
             windows = map(Window, free.starts[chosen].tolist(), free.ends[chosen].tolist())
-            spans += [Span(place.task.task, place.device, window) for window in windows]
+            spans += [CpuSpan(place.task.task, place.device, window) for window in windows]
         spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
         longest.append(spans[:_LOOKED_AT])
     # All at once: what is recorded of the threads is read for each question.
@@ -117,7 +117,9 @@ def idle_causes(job: Job, selection: Selection, budgets: Sequence[DeviceBudget])
                 _add(times, _name(work, cause), spent)
         known = sorted(((name, spent) for name, spent in times.items() if name != UNEXPLAINED), key=_largest_first)
         rest = time - sum(spent for _, spent in known)
-        causes.append(tuple(Cause(name, spent) for name, spent in [*known, *([(UNEXPLAINED, rest)] if rest else [])]))
+        causes.append(
+            tuple(SummedCause(name, spent) for name, spent in [*known, *([(UNEXPLAINED, rest)] if rest else [])])
+        )
     startup, long_gaps, tail = causes
     return IdleCauses(startup, long_gaps, tail=tail)
 
@@ -143,7 +145,7 @@ def _largest_first(item: tuple[str, int]) -> tuple[int, str]:
     return -item[1], item[0]
 
 
-def budget_with_causes(job: Job, selection: Selection, step_name: str | None = None) -> TableAnswer:
+def budget_with_causes(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
     """One row for each GPU, and a note on the causes of the idle time of all."""
     budgets, found = caused_budgets(job, selection, step_name)
     whole = in_sum(budgets).time
@@ -153,7 +155,7 @@ def budget_with_causes(job: Job, selection: Selection, step_name: str | None = N
     return replace(budget_table(budgets), notes=(*notes, *job.busy(selection.with_name(None)).notes))
 
 
-def cause_words(causes: Sequence[Cause], whole: int, most: int = 5) -> str:
+def cause_words(causes: Sequence[SummedCause], whole: int, most: int = 5) -> str:
     """``cudaMalloc in `data loading` 6.1 %, unexplained 1.6 %``, of ``whole`` ns; of more than ``most`` the largest.
 
     What rounds to 0.0 % is left out; nothing where that is all.
@@ -161,7 +163,7 @@ def cause_words(causes: Sequence[Cause], whole: int, most: int = 5) -> str:
     named = [cause for cause in causes if cause.name != UNEXPLAINED]
     most = min(most, sum(_is_seen(cause, whole) for cause in named))
     others = sum(cause.time for cause in named[most:])
-    shown = [*named[:most], Cause("other causes", others), *causes[len(named) :]]
+    shown = [*named[:most], SummedCause("other causes", others), *causes[len(named) :]]
     return ", ".join(f"{one.name} {100 * one.time / whole:.1f} %" for one in shown if _is_seen(one, whole))
 
 
@@ -189,7 +191,7 @@ def idle_words(budget: Budget, causes: IdleCauses | None, most: int, least: floa
     return found
 
 
-def _is_seen(cause: Cause, whole: int) -> bool:
+def _is_seen(cause: SummedCause, whole: int) -> bool:
     return 2000 * cause.time >= whole > 0
 
 
@@ -246,7 +248,7 @@ class DeviceBudget:
 
 
 def device_budgets(
-    job: Job, selection: Selection, step_name: str | None = None, steady: Mapping[Task, Window] | None = None
+    job: OpenJob, selection: Selection, step_name: str | None = None, steady: Mapping[Task, Window] | None = None
 ) -> list[DeviceBudget]:
     """The budget of each selected GPU that worked, over the selection's window (else the job's extent).
 

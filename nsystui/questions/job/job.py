@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window, parse_window, window_words
 from nsystui.questions.queries.tasks import RankedTask, ranked_tasks
-from nsystui.store.results import Key, Memory
+from nsystui.store.results import Memory, ResultKey
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _EVERYTHING = Selection()
 
 
 @dataclass
-class Job:
+class OpenJob:
     """The reports of a session as one job."""
 
     session: Session
@@ -229,7 +229,7 @@ class Job:
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """``make()``, or what it gave for the same key and the same state of the session."""
-        made = self._memory.once(Key((str(self.session.version),), key), make)
+        made = self._memory.once(ResultKey((str(self.session.version),), key), make)
         # Else each state of hundreds of reports that join one by one would hold the intervals of all before it.
         self._memory.forget_others((str(self.session.version),))
         return made

@@ -42,7 +42,7 @@ _TASKS_OF_A_THREAD = 8
 _MOST_REPORTS = 16
 
 
-class Place(NamedTuple):
+class ReportPlace(NamedTuple):
     """A report as it is open here: its number, its directory, and what is added to its times, ns."""
 
     report: int
@@ -50,27 +50,27 @@ class Place(NamedTuple):
     clock_offset: int
 
 
-class Computed(NamedTuple):
+class WorkerResult(NamedTuple):
     """What a worker computed, or why it could not."""
 
     result: Any = None
     failure: str = ""
 
 
-def compute_there(places: Sequence[Place], limits: Limits, compute: Compute[Any]) -> Computed:
+def compute_there(places: Sequence[ReportPlace], limits: Limits, compute: Compute[Any]) -> WorkerResult:
     """Runs on a worker: what ``compute`` gives for some reports of a packed job."""
     session, host = Session(limits=limits), os.uname().nodename
     try:
         for place in places:
             if not os.path.isdir(place.path):
-                return Computed(
+                return WorkerResult(
                     failure=f"{place.path} is not there for the worker on {host}: it must see the packed job as you do"
                 )
             session.add(Path(place.path), index=place.report)
         session.set_clock(Clock(is_common=False, shifts={place.report: place.clock_offset for place in places}))
-        return Computed(compute(session, list(session.reports)))
+        return WorkerResult(compute(session, list(session.reports)))
     except ExportError as error:
-        return Computed(failure=f"on {host}: {error}")
+        return WorkerResult(failure=f"on {host}: {error}")
     finally:
         session.close()
 
@@ -166,7 +166,7 @@ class DaskWorkers:
             self.client.cancel(list(waiting))
 
     def _submit(self, task: _Task) -> Future:
-        places = [Place(one.index, str(one.path.absolute()), one.clock_offset) for one in task.reports]
+        places = [ReportPlace(one.index, str(one.path.absolute()), one.clock_offset) for one in task.reports]
         return self.client.submit(compute_there, places, self.limits, task.compute, pure=False)
 
     def _result(self, task: _Task, future: Future, error: BaseException | None) -> Any:
@@ -180,7 +180,7 @@ class DaskWorkers:
             raise error
         if error is not None:
             raise self._error(f"{task.names} cannot be computed: {reason_of(error)}")
-        computed: Computed = future.result()
+        computed: WorkerResult = future.result()
         if computed.failure:
             raise self._error(computed.failure)
         return computed.result

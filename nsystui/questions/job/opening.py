@@ -16,8 +16,8 @@ from nsystui.base.errors import NsystuiError
 
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
-    from nsystui.questions.job.job import Job
-    from nsystui.questions.nccl_log.steps import Steps
+    from nsystui.questions.job.job import OpenJob
+    from nsystui.questions.nccl_log.steps import IterationSpan
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.packing import Progress
@@ -29,14 +29,14 @@ _PARTS = 1000
 
 
 @dataclass(frozen=True)
-class Source:
+class JobSource:
     """The files to open, and the ways in which to open them. ``cache_directory`` is ``None`` for memory only.
 
     ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
     ``logs`` are debug logs of NCCL, one name each. ``ranks`` says who is which rank, where the user does, and ``clock``
-    what makes the clocks one (a ``ClockMode``). ``step_range``, ``families``: see `Job`. ``log_steps``: the training
-    steps that the screens show of the logs. ``dask``: the scheduler of a Dask cluster whose workers compute what is
-    made of single reports: its address, or the path of its file.
+    what makes the clocks one (a ``ClockMode``). ``step_range``, ``families``: see `OpenJob`. ``log_steps``: the
+    training steps that the screens show of the logs. ``dask``: the scheduler of a Dask cluster whose workers compute
+    what is made of single reports: its address, or the path of its file.
     """
 
     files: tuple[str, ...]
@@ -47,7 +47,7 @@ class Source:
     memory: int | None = None
     cache_cap: int | None = None
     logs: tuple[str, ...] = ()
-    log_steps: Steps | None = None
+    log_steps: IterationSpan | None = None
     ranks: str = ""
     clock: str = "collectives"
     step_range: str | None = None
@@ -102,7 +102,7 @@ class Export:
 class Opener:
     """Opens what a source names, once or bit by bit."""
 
-    def __init__(self, source: Source, listener: Listener) -> None:
+    def __init__(self, source: JobSource, listener: Listener) -> None:
         self.source = source
         self._listener = listener
         self._stopped = threading.Event()
@@ -115,13 +115,13 @@ class Opener:
     def is_stopped(self) -> bool:
         return self._stopped.is_set()
 
-    def start(self) -> tuple[Job, list[Export]]:
+    def start(self) -> tuple[OpenJob, list[Export]]:
         """A job without reports, and the exports to add to it. Raises UsageError for names that make no sense.
 
         Raises NsystuiError where there is no such cluster.
         """
         from nsystui.exports.discover import discover
-        from nsystui.questions.job.job import Job
+        from nsystui.questions.job.job import OpenJob
         from nsystui.questions.queries.numbering import numbering
         from nsystui.store.cache import Cache
         from nsystui.store.database import Limits
@@ -138,7 +138,7 @@ class Opener:
         )
         if source.dask is not None:
             self._connect(session, source.dask, [export.path for export in exports])
-        return Job(session, numbering=who, step_range=source.step_range, families=source.families), exports
+        return OpenJob(session, numbering=who, step_range=source.step_range, families=source.families), exports
 
     def _connect(self, session: Session, scheduler: str, paths: Sequence[Path]) -> None:
         """Gives the session the workers of a cluster."""
@@ -154,7 +154,7 @@ class Opener:
             session.close()
             raise
 
-    def look_at(self, job: Job, export: Export) -> Export | None:
+    def look_at(self, job: OpenJob, export: Export) -> Export | None:
         """An export with what it is found to be, converted before where that is asked for; ``None`` if it fails."""
         from dataclasses import replace
 
@@ -171,7 +171,9 @@ class Opener:
             self._listener.failed(export.path, error)
             return None
 
-    def add(self, job: Job, exports: Sequence[Export], whole: bool = True, partly: bool = False) -> list[NsystuiError]:
+    def add(
+        self, job: OpenJob, exports: Sequence[Export], whole: bool = True, partly: bool = False
+    ) -> list[NsystuiError]:
         """Adds every export, several at a time; why some were not added, in their order.
 
         Unless ``whole``, only what is asked for is read of them, when it is asked for. With ``partly``, damaged exports
@@ -248,7 +250,7 @@ class Opener:
         session.room.make(size_of(export.parent))
         return export
 
-    def align(self, job: Job) -> None:
+    def align(self, job: OpenJob) -> None:
         """Makes the clocks of several reports one. Raises NsystuiError where that cannot be."""
         from nsystui.questions.collectives.alignment import ClockMode
 

@@ -31,7 +31,7 @@ from nsystui.base.answer import (
 from nsystui.base.selection import Selection, Task
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.host.stacks import CUDA_CALL, stacks_of
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_memory import MEMORY, NEVER, by_rank, gpu_memory, windows_of
 from nsystui.questions.nvtx.around import paths_around
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_start, where
@@ -77,7 +77,7 @@ class _Call:
 _NO_CALL = _Call()
 
 
-def allocation_table(job: Job, selection: Selection, which: str = "all") -> TableAnswer:
+def allocation_table(job: OpenJob, selection: Selection, which: str = "all") -> TableAnswer:
     """The single allocations that were made in the window, the largest first, with the call and NVTX ranges of each.
 
     ``which``: all, those in use at the peak of their rank, device and kind (whenever they were made), or those that
@@ -123,7 +123,7 @@ def _of_allocations(calls: sa.FromClause, selection: Selection, *columns: sa.Col
     return query.join_from(calls, made, is_launched_by(made, calls))
 
 
-def _calls(job: Job, selection: Selection) -> Mapping[_Key, _Call]:
+def _calls(job: OpenJob, selection: Selection) -> Mapping[_Key, _Call]:
     """The calls that allocated."""
     session, calls = job.session, tables.api_calls
     if not session.count(tables.gpu_memory) or not session.count(calls):

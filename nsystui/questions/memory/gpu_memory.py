@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, RANK, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import duration, is_launched_by, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.tasks import used_devices
@@ -82,7 +82,7 @@ POOL_COLUMNS = (
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class DeviceMemory:
     """Memory of one kind that a process has, as the export numbers its devices."""
 
     task: Task
@@ -125,7 +125,7 @@ class Usage(Curve):
     and ends, by number.
     """
 
-    place: Place
+    place: DeviceMemory
     start: Ints
     end: Ints
     bytes: Ints
@@ -175,7 +175,8 @@ def gpu_memory(session: Session, selection: Selection) -> GpuMemory:
         notes.append(f"the free of {lost:,} allocations was not recorded: they end where their address is used again")
     groups = allocations.groupby(["report", "process", "device", "memory"], sort=True)
     usages = (
-        _usage(Place(Task(report, process), device, memory), mine) for (report, process, device, memory), mine in groups
+        _usage(DeviceMemory(Task(report, process), device, memory), mine)
+        for (report, process, device, memory), mine in groups
     )
     return GpuMemory(tuple(usages), tuple(notes))
 
@@ -216,7 +217,7 @@ def _allocations(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, int]
     return made.sort_values(["start", "row"]), ordered[~is_alloc & ~follows], lost
 
 
-def _usage(place: Place, mine: pd.DataFrame) -> Usage:
+def _usage(place: DeviceMemory, mine: pd.DataFrame) -> Usage:
     start, end, row, size = (mine[key].to_numpy() for key in ("start", "end", "row", "bytes"))
     is_freed = end != NEVER
     times = np.concatenate((end[is_freed], start))
@@ -240,14 +241,14 @@ class DevicePeak:
     ``places``: who has it. ``total`` is the memory of the GPU, ``sizes`` the allocations in use then.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[DeviceMemory, ...]
     total: int
     peak: int
     time: int
     sizes: tuple[int, ...]
 
 
-def device_peaks(job: Job, selection: Selection) -> list[DevicePeak]:
+def device_peaks(job: OpenJob, selection: Selection) -> list[DevicePeak]:
     """The peak of each GPU whose size is known, the fullest first."""
     sizes, windows = _device_sizes(job.session), windows_of(job, selection)
     gpus = {(one.task, one.device): one.uuid for one in used_devices(job.session)}
@@ -271,7 +272,7 @@ def device_peaks(job: Job, selection: Selection) -> list[DevicePeak]:
     return sorted(peaks, key=lambda one: (-one.peak / one.total, one.places[0].task, one.places[0].device))
 
 
-def memory_table(job: Job, selection: Selection) -> TableAnswer:
+def memory_table(job: OpenJob, selection: Selection) -> TableAnswer:
     """One row for each rank, device and kind of memory."""
     memory = gpu_memory(job.session, selection)
     sizes = _device_sizes(job.session)
@@ -297,7 +298,7 @@ def memory_table(job: Job, selection: Selection) -> TableAnswer:
     return TableAnswer("gpu-memory", COLUMNS, rows, len(rows), _notes(memory, selection))
 
 
-def memory_over_time(job: Job, selection: Selection, bins: int) -> TableAnswer:
+def memory_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
     """One row for each rank, device, kind of memory and each of ``bins`` equal spans of the window.
 
     Spans outside of the report's session are missing.
@@ -316,7 +317,7 @@ def memory_over_time(job: Job, selection: Selection, bins: int) -> TableAnswer:
     return TableAnswer("gpu-memory-time", TIME_COLUMNS, rows, len(rows), _notes(memory, selection))
 
 
-def windows_of(job: Job, selection: Selection) -> Mapping[int, Window]:
+def windows_of(job: OpenJob, selection: Selection) -> Mapping[int, Window]:
     """The window of each report; a moment at its very end is in it where nobody chose it."""
     found = extents(job.session, selection)
     if selection.window is not None:
@@ -324,7 +325,7 @@ def windows_of(job: Job, selection: Selection) -> Mapping[int, Window]:
     return {report: Window(window.start, window.end + 1) for report, window in found.items()}
 
 
-def by_rank(job: Job, memory: GpuMemory) -> list[tuple[Usage, int | None]]:
+def by_rank(job: OpenJob, memory: GpuMemory) -> list[tuple[Usage, int | None]]:
     """The usages with their ranks, by rank, process, device and kind."""
     ranks = {item.task: item.rank for item in job.ranks}
     found = [(usage, ranks.get(usage.place.task)) for usage in memory.usages]
@@ -364,7 +365,7 @@ def _call_times(session: Session, selection: Selection) -> dict[tuple[Task, int,
     return {(Task(report, process), device, kind): time for report, process, device, kind, time in session.rows(query)}
 
 
-def pool_table(job: Job, selection: Selection) -> TableAnswer:
+def pool_table(job: OpenJob, selection: Selection) -> TableAnswer:
     """One row for each memory pool: what it reserved at the most, and how much of that was used."""
     session = job.session
     states = _pool_states(session, selection)

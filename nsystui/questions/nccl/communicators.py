@@ -12,13 +12,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from nsystui.exports.nccl_log.lines import Call, CommunicatorLine, CommunicatorState, Line, Process, Signature, Writer
+from nsystui.exports.nccl_log.lines import (
+    Call,
+    CommunicatorLine,
+    CommunicatorState,
+    Line,
+    LogProcess,
+    Signature,
+    Writer,
+)
 
 _ENDS = (CommunicatorState.DESTROYED, CommunicatorState.ABORTED)
 
 
 @dataclass(eq=False)
-class Member:
+class CommunicatorRank:
     """One rank of a communicator: an ``ncclComm`` in a process. Each is a value of its own, even if all are alike.
 
     ``communicator`` is its name: ``0x54fe282d32a87d85`` (``commId``, the same on all ranks), ``… #2`` where the same
@@ -28,7 +36,7 @@ class Member:
     its calls.
     """
 
-    process: Process | None
+    process: LogProcess | None
     communicator: str | None
     rank: int | None = None
     ranks: int | None = None
@@ -53,13 +61,13 @@ class Communicators:
     """
 
     def __init__(self) -> None:
-        self.members: list[Member] = []
-        self._open: dict[tuple[Process | None, int], Member] = {}
-        self._lines: dict[Member, CommunicatorLine] = {}
-        self._used: Counter[tuple[Process | None, int | None, str]] = Counter()
-        self._nameless: dict[Writer | None, Member] = {}
+        self.members: list[CommunicatorRank] = []
+        self._open: dict[tuple[LogProcess | None, int], CommunicatorRank] = {}
+        self._lines: dict[CommunicatorRank, CommunicatorLine] = {}
+        self._used: Counter[tuple[LogProcess | None, int | None, str]] = Counter()
+        self._nameless: dict[Writer | None, CommunicatorRank] = {}
 
-    def hear(self, line: CommunicatorLine) -> Member:
+    def hear(self, line: CommunicatorLine) -> CommunicatorRank:
         """Takes in that a communicator begins or ends; returns the rank that the line is about."""
         process = _process(line.writer)
         key = (process, line.pointer)
@@ -82,7 +90,7 @@ class Communicators:
         self._name(member, line)
         return member
 
-    def member_of(self, signature: Signature, calls: int = 1) -> Member:
+    def member_of(self, signature: Signature, calls: int = 1) -> CommunicatorRank:
         """The member that makes the calls of ``signature`` now; ``calls`` is their number."""
         member = self._caller(signature)
         if signature.writer is not None:
@@ -93,7 +101,7 @@ class Communicators:
             member.global_rank = signature.global_rank
         return member
 
-    def _caller(self, signature: Signature) -> Member:
+    def _caller(self, signature: Signature) -> CommunicatorRank:
         process = _process(signature.writer)
         if signature.communicator is None:
             if signature.writer not in self._nameless:
@@ -104,12 +112,12 @@ class Communicators:
             self._open[key] = self._new(process, _pointer(signature.communicator))
         return self._open[key]
 
-    def _new(self, process: Process | None, communicator: str | None) -> Member:
-        member = Member(process, communicator)
+    def _new(self, process: LogProcess | None, communicator: str | None) -> CommunicatorRank:
+        member = CommunicatorRank(process, communicator)
         self.members.append(member)
         return member
 
-    def _name(self, member: Member, line: CommunicatorLine) -> None:
+    def _name(self, member: CommunicatorRank, line: CommunicatorLine) -> None:
         parent = self._open.get((member.process, line.parent)) if line.parent is not None else None
         if line.unique_id is not None:
             name = f"{line.unique_id:#x}"
@@ -125,11 +133,11 @@ class Communicators:
         member.is_shared = True
 
 
-def _process(writer: Writer | None) -> Process | None:
+def _process(writer: Writer | None) -> LogProcess | None:
     return None if writer is None else writer.process
 
 
-def _fill(member: Member, line: CommunicatorLine) -> None:
+def _fill(member: CommunicatorRank, line: CommunicatorLine) -> None:
     member.rank, member.ranks = _size(line)
     if line.device is not None:
         member.told_device = line.device
@@ -158,7 +166,7 @@ class CallSequence:
     entry for each call.
     """
 
-    member: Member
+    member: CommunicatorRank
     signatures: list[Signature] = field(default_factory=list)
     kinds: array[int] = field(default_factory=lambda: array("I"))
     op_counts: array[int] = field(default_factory=lambda: array("Q"))
@@ -179,7 +187,7 @@ def call_sequences(lines: Iterable[Line]) -> list[CallSequence]:
     what ``lines`` raises.
     """
     communicators = Communicators()
-    found: dict[Member, CallSequence] = {}
+    found: dict[CommunicatorRank, CallSequence] = {}
     # By identity: the reader gives the same signature again, and the sequence keeps it alive.
     places: dict[int, tuple[CallSequence, int]] = {}
     for line in lines:

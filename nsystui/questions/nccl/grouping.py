@@ -76,7 +76,7 @@ def bucket_label(number: int) -> str | None:
     return BUCKETS[number] if number >= 0 else None
 
 
-class By(Enum):
+class NcclProperty(Enum):
     """A property by which rows are grouped."""
 
     COLLECTIVE = "collective"
@@ -91,31 +91,31 @@ class By(Enum):
     REDUCTION = "reduction"
 
 
-USUAL: Final = (By.COLLECTIVE, By.SIZE)
+USUAL: Final = (NcclProperty.COLLECTIVE, NcclProperty.SIZE)
 
-COLUMNS: Mapping[By, Column] = {
-    By.COLLECTIVE: COLLECTIVE,
-    By.SIZE: Column("bucket", header="Message Size", label="size"),
-    By.POW2: Column("size_from", header="Message Size From (B)", label="size from", unit=Unit.BYTES),
-    By.BYTES: Column("message_size", header="Message Size (B)", label="size", unit=Unit.BYTES),
-    By.COMMUNICATOR: Column("communicator", header="Communicator", label="comm", importance=5),
-    By.STREAM: STREAM,
-    By.RANK: RANK,
-    By.STEP: STEP,
-    By.DATATYPE: Column("datatype", header="Datatype", label="datatype", importance=5),
-    By.REDUCTION: Column("reduction", header="Reduction", label="reduction", importance=5),
+COLUMNS: Mapping[NcclProperty, Column] = {
+    NcclProperty.COLLECTIVE: COLLECTIVE,
+    NcclProperty.SIZE: Column("bucket", header="Message Size", label="size"),
+    NcclProperty.POW2: Column("size_from", header="Message Size From (B)", label="size from", unit=Unit.BYTES),
+    NcclProperty.BYTES: Column("message_size", header="Message Size (B)", label="size", unit=Unit.BYTES),
+    NcclProperty.COMMUNICATOR: Column("communicator", header="Communicator", label="comm", importance=5),
+    NcclProperty.STREAM: STREAM,
+    NcclProperty.RANK: RANK,
+    NcclProperty.STEP: STEP,
+    NcclProperty.DATATYPE: Column("datatype", header="Datatype", label="datatype", importance=5),
+    NcclProperty.REDUCTION: Column("reduction", header="Reduction", label="reduction", importance=5),
 }
 """The column of each group. A column that rows are grouped by never leaves a screen (importance 0)."""
 
 SEVERAL: Final = "several"
 """In a column that rows are not grouped by: the rows behind this one differ."""
 
-_SIZES = (By.SIZE, By.POW2, By.BYTES)
+_SIZES = (NcclProperty.SIZE, NcclProperty.POW2, NcclProperty.BYTES)
 
 
-def by_of(text: str) -> tuple[By, ...]:
+def by_of(text: str) -> tuple[NcclProperty, ...]:
     """``collective,stream`` as groups. Raises UsageError for a word that is none, and for message sizes in two ways."""
-    known = {by.value: by for by in By}
+    known = {by.value: by for by in NcclProperty}
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
         if word not in known:
@@ -132,21 +132,21 @@ def label_of(frame: pd.DataFrame) -> pd.Series[Any]:
     return collective.fillna(frame["name"].astype(object)) if "thread" in frame.columns else collective
 
 
-def values_of(frame: pd.DataFrame, by: By) -> pd.Series[Any]:
+def values_of(frame: pd.DataFrame, by: NcclProperty) -> pd.Series[Any]:
     """The value of a grouping for each row of ``kernels`` or ``calls``, else missing. Calls have no stream.
 
     ``By.STEP`` needs the column that `measured.in_steps` adds.
     """
     import pandas as pd
 
-    if by is By.COLLECTIVE:
+    if by is NcclProperty.COLLECTIVE:
         return label_of(frame)
-    if by is By.SIZE:
+    if by is NcclProperty.SIZE:
         numbers = bucket_numbers(frame["message_size"]).tolist()
         return pd.Series([bucket_label(number) for number in numbers], index=frame.index, dtype=object)
-    if by is By.POW2:
+    if by is NcclProperty.POW2:
         return powers_of_two(frame["message_size"])
-    if by is By.STREAM and "stream" not in frame.columns:
+    if by is NcclProperty.STREAM and "stream" not in frame.columns:
         return pd.Series(pd.NA, index=frame.index, dtype="Int64")
     values = frame[COLUMNS[by].key]
     return values.astype(object if COLUMNS[by].unit is Unit.TEXT else "Int64")
@@ -164,15 +164,15 @@ def powers_of_two(sizes: pd.Series[Any]) -> pd.Series[Any]:
     return pd.Series(power, index=sizes.index, dtype="Int64").where(size >= 0)
 
 
-def group_numbers(frame: pd.DataFrame, groups: Sequence[By]) -> Ints:
+def group_numbers(frame: pd.DataFrame, groups: Sequence[NcclProperty]) -> Ints:
     """The number of the group of each row, from 0 without gaps; all 0 without ``groups``."""
     parts = [_codes(frame, by) for by in groups]
     return one_key(*parts) if parts else np.zeros(len(frame), np.int64)
 
 
-def _codes(frame: pd.DataFrame, by: By) -> Ints:
+def _codes(frame: pd.DataFrame, by: NcclProperty) -> Ints:
     """A number for each value of a group, ``NONE`` where it is missing; sizes, ranks and steps keep their order."""
-    if by is By.SIZE:
+    if by is NcclProperty.SIZE:
         return bucket_numbers(frame["message_size"])
     values = values_of(frame, by)
     return codes(values) if COLUMNS[by].unit is Unit.TEXT else whole(values)
@@ -189,7 +189,7 @@ def shared_values(values: pd.Series[Any], group: Ints, count: int) -> pd.Series[
     return shared.where(is_one, SEVERAL) if shared.dtype == object else shared.where(is_one)
 
 
-def is_of(frame: pd.DataFrame, row: Mapping[By, Any]) -> Flags:
+def is_of(frame: pd.DataFrame, row: Mapping[NcclProperty, Any]) -> Flags:
     """Whether each row of ``frame`` belongs to a row of a table: has all its values (``None``: that is missing)."""
     own = np.ones(len(frame), bool)
     for by, wanted in row.items():

@@ -28,7 +28,7 @@ from nsystui.base.selection import Selection
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.nccl.bandwidth import rate
-from nsystui.questions.nccl.grouping import By, is_of, selected, values_of
+from nsystui.questions.nccl.grouping import NcclProperty, is_of, selected, values_of
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.summary import (
     ALGORITHM_BANDWIDTH,
@@ -104,7 +104,7 @@ def nccl_listing(
     selection: Selection,
     ranks: Sequence[RankedTask],
     pairing: NcclPairing,
-    row: Mapping[By, Any],
+    row: Mapping[NcclProperty, Any],
     what: What,
 ) -> TableAnswer:
     """The kernels or calls behind one row of the summary, by start (job time, ns).
@@ -121,8 +121,8 @@ def nccl_listing(
     listed = selected(everything, selection).sort_values(["start", "report", "row"], kind="stable")
     listed = listed.assign(
         duration=listed["end"] - listed["start"],
-        bucket=values_of(listed, By.SIZE),
-        collective=values_of(listed, By.COLLECTIVE),
+        bucket=values_of(listed, NcclProperty.SIZE),
+        collective=values_of(listed, NcclProperty.COLLECTIVE),
         peer=listed["peer"].astype("Int64").fillna(listed["root"].astype("Int64")),
         **_partners(listed, pairing, is_kernel),
         **(_cost_of_kernels(listed) if is_kernel else _kernels_of_calls(listed, pairing.kernels)),
@@ -134,9 +134,9 @@ def nccl_listing(
     return TableAnswer.of_frame("nccl-calls", without_empty(columns, listed), listed, len(everything), notes)
 
 
-def _rows(frame: pd.DataFrame, row: Mapping[By, Any]) -> pd.DataFrame:
-    if row.get(By.COLLECTIVE) == COMMUNICATION:
-        row = {by: value for by, value in row.items() if by is not By.COLLECTIVE}
+def _rows(frame: pd.DataFrame, row: Mapping[NcclProperty, Any]) -> pd.DataFrame:
+    if row.get(NcclProperty.COLLECTIVE) == COMMUNICATION:
+        row = {by: value for by, value in row.items() if by is not NcclProperty.COLLECTIVE}
         if "thread" in frame.columns:
             frame = frame[frame["collective"].notna()]
     return frame[is_of(frame, row)]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Members:
+class UnitMembers:
     """The calls, or the kernels, of all units: arrays of one shape, in the order of calling or launching.
 
     ``unit``: which unit it belongs to, ``NONE`` for none. ``communicator``, ``collective``: codes, ``NONE`` where not
@@ -52,7 +52,7 @@ class Members:
 
 
 @dataclass(frozen=True, eq=False)
-class Matching:
+class UnitMatching:
     """The operation of each call and each kernel (``NONE`` for what is in no unit), numbered from 0.
 
     ``is_estimated`` (one for each operation): the export does not prove that just these calls and kernels belong
@@ -73,7 +73,7 @@ class _Groups:
     count: int
 
 
-def match(calls: Members, kernels: Members) -> Matching:
+def match(calls: UnitMembers, kernels: UnitMembers) -> UnitMatching:
     """Divides the units into operations.
 
     By communicator where payload and streams give it. Then, where a unit mixes collectives and launched kernels of the
@@ -106,7 +106,7 @@ def match(calls: Members, kernels: Members) -> Matching:
     is_estimated[groups.kernel[kernel_estimated]] = True
     of_call, of_kernel = np.full(len(is_call), NONE), np.full(len(is_kernel), NONE)
     of_call[is_call], of_kernel[is_kernel] = groups.call, groups.kernel
-    return Matching(of_call, of_kernel, is_estimated)
+    return UnitMatching(of_call, of_kernel, is_estimated)
 
 
 def _numbered(call: Ints, kernel: Ints) -> _Groups:
@@ -174,7 +174,7 @@ def _extremes(group: Ints, code: Ints, count: int) -> tuple[Ints, Ints]:
     return lowest, highest
 
 
-def communicators_of_kernels(calls: Members, kernel_unit: Ints, stream: Ints) -> Ints:
+def communicators_of_kernels(calls: UnitMembers, kernel_unit: Ints, stream: Ints) -> Ints:
     """The communicator of each kernel's stream, learned from the units that use one communicator only.
 
     ``stream``: a code of (report, process, device, context, stream). ``NONE`` for a stream that several communicators
@@ -209,7 +209,7 @@ class Found:
 
     units: Units
     unit_of_kernel: Ints
-    matching: Matching
+    matching: UnitMatching
     operations: pd.DataFrame
 
 
@@ -222,10 +222,10 @@ def find(calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, lines
     unit_of_kernel, is_across = _units_of_kernels(_Launching(calls, kernels, lines, units, acting, kind, hint))
 
     details = one_key(whole(calls["message_size"]), codes(calls["name"]))
-    call_members = Members(acting, codes(calls["communicator"]), kind, details)
+    call_members = UnitMembers(acting, codes(calls["communicator"]), kind, details)
     stream = one_key(*(whole(kernels[key]) for key in ("report", "process", "device", "context", "stream")))
     of_stream = communicators_of_kernels(call_members, unit_of_kernel, stream)
-    matching = match(call_members, Members(unit_of_kernel, of_stream, hint, np.full(len(kernels), NONE)))
+    matching = match(call_members, UnitMembers(unit_of_kernel, of_stream, hint, np.full(len(kernels), NONE)))
     matching.is_estimated[matching.of_kernel[is_across]] = True
     spans = _spans_of_units(calls, lines, units)
     return Found(units, unit_of_kernel, matching, _describe(calls, matching, units, _labels_of_units(spans, labels)))
@@ -339,7 +339,7 @@ def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:
     return [collectives[place] if place >= 0 else None for place in label.tolist()]
 
 
-def _describe(calls: pd.DataFrame, matching: Matching, units: Units, labels: list[str | None]) -> pd.DataFrame:
+def _describe(calls: pd.DataFrame, matching: UnitMatching, units: Units, labels: list[str | None]) -> pd.DataFrame:
     """The description of each operation by its calls: ``collective``, ``calls`` (a number), ``message_size`` and so on.
 
     ``message_size`` is the sum over the calls, bytes, if all are known. ``one_way`` is there where all calls are sends

@@ -118,7 +118,7 @@ def bucket_of(size: int | None) -> str | None:
     return None if size is None or size < 0 else BUCKETS[bisect_right(EDGES, size)]
 
 
-class State(StrEnum):
+class PairingState(StrEnum):
     """The certainty of a pairing of a call or a kernel."""
 
     PAIRED = "paired"

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from nsystui.questions.kernels.summary import rank_of
 from nsystui.questions.nccl.matching import SHARED_KEYS, Found, find, place_in_group
-from nsystui.questions.nccl.names import Reason, State, collective_of_api, collective_of_kernel
+from nsystui.questions.nccl.names import PairingState, Reason, collective_of_api, collective_of_kernel
 from nsystui.questions.nccl.units import (
     NONE,
     Flags,
@@ -207,8 +207,8 @@ def _shares(size: pd.Series[Any], operation: Ints) -> pd.Series[Any]:
 def _states(is_paired: Flags, found: Found, operation: Ints) -> Any:
     """The state of each row; ``operation`` is ``NONE`` where there is none."""
     is_estimated = np.append(found.matching.is_estimated, False)[operation]
-    paired = np.where(is_estimated, State.ESTIMATED.value, State.PAIRED.value)
-    return np.where(is_paired, paired, State.UNPAIRED.value).astype(object)
+    paired = np.where(is_estimated, PairingState.ESTIMATED.value, PairingState.PAIRED.value)
+    return np.where(is_paired, paired, PairingState.UNPAIRED.value).astype(object)
 
 
 def _kernel_reasons(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame, operation: Ints) -> Any:
@@ -413,8 +413,8 @@ class PairingQuality:
     ``kernel_reasons`` and ``call_reasons``: (reason, count), most frequent first.
     """
 
-    kernels: dict[State, int]
-    calls: dict[State, int]
+    kernels: dict[PairingState, int]
+    calls: dict[PairingState, int]
     kernel_reasons: tuple[tuple[str, int], ...]
     call_reasons: tuple[tuple[str, int], ...]
 
@@ -432,17 +432,17 @@ class PairingQuality:
         kernels, calls = sum(self.kernels.values()), sum(self.calls.values())
         if not kernels or not calls:
             return ""
-        paired = kernels - self.kernels[State.UNPAIRED]
+        paired = kernels - self.kernels[PairingState.UNPAIRED]
         parts = [f"paired {paired:,} of {kernels:,} NCCL kernels with their calls"]
-        if self.kernels[State.ESTIMATED]:
-            parts[0] += f" ({self.kernels[State.ESTIMATED]:,} estimated)"
+        if self.kernels[PairingState.ESTIMATED]:
+            parts[0] += f" ({self.kernels[PairingState.ESTIMATED]:,} estimated)"
         parts += [f"{_number(count, 'kernel')}: {reason}" for reason, count in self.kernel_reasons]
         parts += [f"{_number(count, 'call')}: {reason}" for reason, count in self.call_reasons]
         return " · ".join(parts)
 
 
-def _counted_states(frame: pd.DataFrame) -> dict[State, int]:
-    return {state: int((frame["state"] == state.value).sum()) for state in State}
+def _counted_states(frame: pd.DataFrame) -> dict[PairingState, int]:
+    return {state: int((frame["state"] == state.value).sum()) for state in PairingState}
 
 
 def _counted_reasons(frame: pd.DataFrame) -> tuple[tuple[str, int], ...]:

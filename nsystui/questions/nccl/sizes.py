@@ -18,7 +18,7 @@ from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.bandwidth import rate
 from nsystui.questions.nccl.grouping import (
     COLUMNS,
-    By,
+    NcclProperty,
     bucket_numbers,
     group_numbers,
     powers_of_two,
@@ -52,7 +52,7 @@ class SizeBin(NamedTuple):
     bytes: int | None
 
 
-def size_histogram(pairing: NcclPairing, selection: Selection, by: By = By.SIZE) -> list[SizeBin]:
+def size_histogram(pairing: NcclPairing, selection: Selection, by: NcclProperty = NcclProperty.SIZE) -> list[SizeBin]:
     """The selected communication calls by message size, small ones first, empty bins between them too.
 
     ``by``: ``By.SIZE`` (the four buckets) or ``By.POW2`` (from the smallest to the largest power of two; messages of 0
@@ -61,7 +61,7 @@ def size_histogram(pairing: NcclPairing, selection: Selection, by: By = By.SIZE)
     calls = selected(pairing.calls, selection)
     calls = calls[calls["collective"].notna()]
     size = whole(calls["message_size"])
-    if by is By.SIZE:
+    if by is NcclProperty.SIZE:
         number, labels = bucket_numbers(calls["message_size"]), list(BUCKETS)
     else:
         number, labels = _powers(calls["message_size"])
@@ -111,7 +111,7 @@ def bandwidth_by_size(
     selection: Selection,
     ranks: Sequence[RankedTask],
     pairing: NcclPairing,
-    by: By = By.BYTES,
+    by: NcclProperty = NcclProperty.BYTES,
     reported: Sequence[Reported] = (),
 ) -> TableAnswer:
     """The selected kernels of known size by collective and size (``by``: exact, power of two or bucket), small first.
@@ -127,7 +127,7 @@ def bandwidth_by_size(
 
     everything = pairing.kernels[pairing.kernels["message_size"].notna()]
     kernels = selected(everything, selection)
-    groups = (By.COLLECTIVE, by)
+    groups = (NcclProperty.COLLECTIVE, by)
     group = group_numbers(kernels, groups)
     count = int(group.max(initial=-1)) + 1
     firsts = kernels.iloc[first_of_each(group, count)]
@@ -139,7 +139,7 @@ def bandwidth_by_size(
         },
         index=range(count),
     )
-    beside = _REPORTED if reported and by is By.BYTES else ()
+    beside = _REPORTED if reported and by is NcclProperty.BYTES else ()
     if beside:
         tested = firsts["algorithm_size"].reset_index(drop=True)
         frame = frame.assign(

@@ -17,7 +17,15 @@ from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, few_numbers
 from nsystui.exports import canonical
 from nsystui.questions.nccl.bandwidth import Floats, rate
-from nsystui.questions.nccl.grouping import COLUMNS, USUAL, By, group_numbers, selected, shared_values, values_of
+from nsystui.questions.nccl.grouping import (
+    COLUMNS,
+    USUAL,
+    NcclProperty,
+    group_numbers,
+    selected,
+    shared_values,
+    values_of,
+)
 from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
 from nsystui.questions.nccl.units import Ints, first_of_each
 from nsystui.questions.queries.conditions import duration, where
@@ -125,7 +133,13 @@ WITHOUT_WAIT = Column(
 )
 EXPOSED = Column("exposed", header="Exposed Time (ns)", label="exposed", unit=Unit.DURATION, importance=1)
 OVERLAPPED = Column("overlapped", header="Overlapped (%)", label="overlap", unit=Unit.PERCENT, decimals=1, importance=2)
-_SHARED = (COLUMNS[By.COLLECTIVE], COLUMNS[By.COMMUNICATOR], RANKS, COLUMNS[By.DATATYPE], COLUMNS[By.REDUCTION])
+_SHARED = (
+    COLUMNS[NcclProperty.COLLECTIVE],
+    COLUMNS[NcclProperty.COMMUNICATOR],
+    RANKS,
+    COLUMNS[NcclProperty.DATATYPE],
+    COLUMNS[NcclProperty.REDUCTION],
+)
 _COSTS = (
     COUNT,
     Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=1),
@@ -149,7 +163,7 @@ def nccl_summary(
     selection: Selection,
     ranks: Sequence[RankedTask],
     pairing: NcclPairing,
-    by: Sequence[By] = USUAL,
+    by: Sequence[NcclProperty] = USUAL,
     what: What | None = None,
 ) -> TableAnswer:
     r"""One row for each combination of ``by``: first of the GPU kernels, then of the CPU calls, by total time.
@@ -206,7 +220,7 @@ def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Colum
     )
 
 
-def _block(what: str, frame: pd.DataFrame, by: Sequence[By]) -> pd.DataFrame:
+def _block(what: str, frame: pd.DataFrame, by: Sequence[NcclProperty]) -> pd.DataFrame:
     """The rows of kernels, or of calls, largest total first; equal ones in the order of ``by``."""
     import pandas as pd
 

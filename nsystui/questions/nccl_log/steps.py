@@ -15,7 +15,7 @@ _ALWAYS = (CommunicatorLine, TopologyLine)
 
 
 @dataclass(frozen=True)
-class Steps:
+class IterationSpan:
     """The iterations from ``first`` to ``last``, both included; ``None`` is an open end."""
 
     first: int | None = None
@@ -28,7 +28,7 @@ class Steps:
         return f"{'' if self.first is None else self.first}:{'' if self.last is None else self.last}"
 
 
-def steps_of(text: str) -> Steps:
+def steps_of(text: str) -> IterationSpan:
     """``45:50``, ``45:``, ``:50`` or ``45`` as iterations. Raises UsageError."""
     first, colon, last = (word.strip() for word in text.partition(":"))
     low, high = whole_number(first), whole_number(last)
@@ -38,7 +38,7 @@ def steps_of(text: str) -> Steps:
         high = low
     if low is not None and high is not None and high < low:
         raise UsageError(f"steps {text!r}: {low}:{high} goes backwards")
-    return Steps(low, high)
+    return IterationSpan(low, high)
 
 
 class StepCut:
@@ -53,7 +53,7 @@ class StepCut:
     passed; ``outside``, how many calls did not.
     """
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: IterationSpan) -> None:
         self._steps = steps
         self.heard = self.chosen = self.outside = 0
         self.first: int | None = None

@@ -18,14 +18,14 @@ from nsystui.exports.nccl_log.lines import (
     CommunicatorLine,
     Damage,
     Line,
-    Process,
+    LogProcess,
     Signature,
     TuningLine,
     Unread,
     datatype_size,
 )
 from nsystui.exports.nccl_log.topology import TopologyLine
-from nsystui.questions.nccl.communicators import Communicators, Member
+from nsystui.questions.nccl.communicators import CommunicatorRank, Communicators
 from nsystui.questions.nccl.names import bucket_of
 from nsystui.questions.nccl_log.steps import StepCut
 from nsystui.questions.nccl_log.topology import Topology
@@ -34,7 +34,7 @@ _MOST_PENDING = 50_000
 _MOST_ITERATIONS = 100_000
 
 
-class Kind(NamedTuple):
+class CallKind(NamedTuple):
     """Calls of one op with one count of elements and one data type (NCCL's number)."""
 
     op: str
@@ -48,7 +48,7 @@ class Kind(NamedTuple):
         return None if element is None else self.elements * element
 
 
-Gpu = tuple[Process, int | None]
+Gpu = tuple[LogProcess, int | None]
 """A process and the CUDA ordinal of the device in it."""
 
 
@@ -67,7 +67,7 @@ class MemberCalls:
 
 
 @dataclass
-class Spread:
+class MeanAndEnds:
     """The mean and the ends of what was added one by one; ``None`` without any."""
 
     number: int = 0
@@ -97,12 +97,12 @@ class _Pending:
     last_op_count: int = -1
 
 
-class Summary:
+class LogSummary:
     """The numbers of any number of logs.
 
     ``lines`` and ``results``: how many lines were read, and what nccl-tests reported, which the reader knows.
-    ``kinds``: calls by `Kind`. ``members``: what each rank of each communicator did. ``tuning``: how often NCCL chose
-    what. ``topology``: how it connected the ranks. ``unread``: pieces of calls by why they could not be read.
+    ``kinds``: calls by `CallKind`. ``members``: what each rank of each communicator did. ``tuning``: how often NCCL
+    chose what. ``topology``: how it connected the ranks. ``unread``: pieces of calls by why they could not be read.
     ``training_lines``, with ``step_time`` (seconds) and ``tflops`` of those that tell them, over ``first_iteration`` to
     ``last_iteration``; ``iterations``: each with the number of its lines, by epoch and number. ``folded``: calls whose
     line stands for several.
@@ -113,12 +113,12 @@ class Summary:
         self.results: Sequence[Reported] = ()
         self.communicators = Communicators()
         self.topology = Topology()
-        self.kinds: Counter[Kind] = Counter()
-        self.members: dict[Member, MemberCalls] = {}
+        self.kinds: Counter[CallKind] = Counter()
+        self.members: dict[CommunicatorRank, MemberCalls] = {}
         self.tuning: Counter[TuningLine] = Counter()
         self.unread: Counter[Damage] = Counter()
         self.communicator_lines = self.training_lines = self.folded = 0
-        self.step_time, self.tflops = Spread(), Spread()
+        self.step_time, self.tflops = MeanAndEnds(), MeanAndEnds()
         self.first_iteration: int | None = None
         self.last_iteration: int | None = None
         self.iterations: dict[tuple[int | None, int], tuple[TrainingStep, int]] = {}
@@ -205,7 +205,7 @@ class Summary:
         self._pending.clear()
 
     def _add_calls(self, signature: Signature, number: int, last_op_count: int) -> None:
-        self.kinds[Kind(signature.op, signature.count, signature.datatype)] += number
+        self.kinds[CallKind(signature.op, signature.count, signature.datatype)] += number
         self.folded += number if signature.is_folded else 0
         member = self.communicators.member_of(signature, number)
         made = self.members.setdefault(member, MemberCalls())
@@ -220,12 +220,12 @@ class Summary:
 _RECORD = "record with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING"
 
 
-def notes(summary: Summary, cut: StepCut | None = None) -> tuple[str, ...]:
+def notes(summary: LogSummary, cut: StepCut | None = None) -> tuple[str, ...]:
     """The notes of the tables of a log; ``cut`` is the choice of its lines, if there was one."""
     return tuple(_notes(summary, cut))
 
 
-def _notes(summary: Summary, cut: StepCut | None) -> Iterator[str]:
+def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
     unread = [f"{summary.unread[damage]:,} {damage.value}" for damage in Damage if summary.unread[damage]]
     why = f" ({', '.join(unread)})" if unread else ""
     found = f"{_many(summary.calls, 'call')} in {_many(summary.lines, 'line')}"
@@ -250,7 +250,7 @@ def _notes(summary: Summary, cut: StepCut | None) -> Iterator[str]:
     yield from _missing(summary)
 
 
-def _missing(summary: Summary) -> Iterator[str]:
+def _missing(summary: LogSummary) -> Iterator[str]:
     homeless = sum(made.calls for member, made in summary.members.items() if member.process is None)
     if homeless:
         yield f"{_many(homeless, 'call')} lost the host and process before it: counted, but for no GPU"
@@ -277,7 +277,7 @@ def _many(number: int, what: str) -> str:
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
-def nothing(summary: Summary, cut: StepCut | None = None) -> str:
+def nothing(summary: LogSummary, cut: StepCut | None = None) -> str:
     """The reason why there is no table at all, and what to do, for a log without anything in it."""
     if cut is not None and cut.first is not None:
         return f"none of the iterations is in these logs: they have {cut.first} to {cut.last}"

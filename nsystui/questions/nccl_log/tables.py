@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from nsystui.base.answer import COUNT, HOST, PID, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.text import few
 from nsystui.exports.nccl_log.lines import Damage, datatype_name
-from nsystui.questions.nccl.communicators import Member
+from nsystui.questions.nccl.communicators import CommunicatorRank
 from nsystui.questions.nccl.names import BUCKETS, bucket_of
 from nsystui.questions.nccl_log import topology_tables as topology
-from nsystui.questions.nccl_log.summary import Gpu, Kind, MemberCalls, Summary
+from nsystui.questions.nccl_log.summary import CallKind, Gpu, LogSummary, MemberCalls
 
 _OP = Column("op", header="Op", label="op")
 _CALLS = Column("calls", header="Calls", label="calls", unit=Unit.COUNT)
@@ -20,7 +20,7 @@ _PER_GPU = Column("calls_per_gpu", header="Calls per GPU", label="per GPU", unit
 _TOTAL = Column("total_bytes", header="Total Bytes", label="total", unit=Unit.BYTES)
 
 
-def ops_table(summary: Summary) -> TableAnswer:
+def ops_table(summary: LogSummary) -> TableAnswer:
     """Calls and message sizes (exact bytes) by op, as ``3-per-op-stats.awk``; most bytes first.
 
     Calls of a data type that is not known count as calls, and for no bytes. Calls per GPU are the mean over the GPUs
@@ -48,7 +48,7 @@ def ops_table(summary: Summary) -> TableAnswer:
     return TableAnswer("nccl-log-ops", columns, rows, len(rows))
 
 
-def sizes_table(summary: Summary) -> TableAnswer:
+def sizes_table(summary: LogSummary) -> TableAnswer:
     """Calls by op and bucket of message size, as ``4-histogram.awk``, and how they spread over the GPUs."""
     columns = (
         _OP,
@@ -71,7 +71,7 @@ def sizes_table(summary: Summary) -> TableAnswer:
     return TableAnswer("nccl-log-sizes", columns, rows, len(rows))
 
 
-def calls_table(summary: Summary) -> TableAnswer:
+def calls_table(summary: LogSummary) -> TableAnswer:
     """Calls by op, count (of elements) and data type, as ``5-aggregate_comms.awk``; in an op, most bytes first."""
     columns = (
         _CALLS,
@@ -89,15 +89,15 @@ def calls_table(summary: Summary) -> TableAnswer:
     return TableAnswer("nccl-log-calls", columns, rows, len(rows))
 
 
-def _by_op(summary: Summary) -> list[tuple[str, Counter[Kind]]]:
+def _by_op(summary: LogSummary) -> list[tuple[str, Counter[CallKind]]]:
     """The kinds of calls of each op, the op with most bytes first."""
-    found: dict[str, Counter[Kind]] = {}
+    found: dict[str, Counter[CallKind]] = {}
     for kind, number in summary.kinds.items():
         found.setdefault(kind.op, Counter())[kind] = number
     return sorted(found.items(), key=lambda item: (-(_bytes_of(item[1]) or 0), item[0]))
 
 
-def _bytes_of(kinds: Mapping[Kind, int]) -> int | None:
+def _bytes_of(kinds: Mapping[CallKind, int]) -> int | None:
     """The bytes of all calls whose size is known; ``None`` where it is of none."""
     sizes = [kind.size * number for kind, number in kinds.items() if kind.size is not None]
     return sum(sizes) if sizes else None
@@ -117,7 +117,7 @@ _NONE = MemberCalls()
 _UNKNOWN = (None,) * 4
 
 
-def communicators_table(summary: Summary) -> TableAnswer:
+def communicators_table(summary: LogSummary) -> TableAnswer:
     """Every communicator: how many ranks it has, which of them the log knows, and how their calls spread.
 
     Ranks that called less than others are where a job hangs, or whose lines are missing. What no line gives a name that
@@ -143,7 +143,7 @@ def communicators_table(summary: Summary) -> TableAnswer:
     return TableAnswer("nccl-log-communicators", columns, rows, len(rows))
 
 
-def ranks_table(summary: Summary) -> TableAnswer:
+def ranks_table(summary: LogSummary) -> TableAnswer:
     """Every rank of every communicator with its GPU, its calls and its last opCount (hexadecimal, as in the log)."""
     columns = (
         topology.COMMUNICATOR,
@@ -164,7 +164,7 @@ def ranks_table(summary: Summary) -> TableAnswer:
     return TableAnswer("nccl-log-ranks", columns, rows, len(rows))
 
 
-def gpus_table(summary: Summary) -> TableAnswer:
+def gpus_table(summary: LogSummary) -> TableAnswer:
     """The calls of each GPU over all communicators; calls whose line lost its process are in one row without a GPU.
 
     The rank is RCCL's global one, else that in the largest communicator of the GPU.
@@ -176,7 +176,7 @@ def gpus_table(summary: Summary) -> TableAnswer:
         _CALLS,
         _TOTAL,
     )
-    found: dict[Gpu | None, list[Member]] = {}
+    found: dict[Gpu | None, list[CommunicatorRank]] = {}
     for member in summary.members:
         key = None if member.process is None else (member.process, member.device)
         found.setdefault(key, []).append(member)
@@ -190,7 +190,7 @@ def gpus_table(summary: Summary) -> TableAnswer:
     return answer.sorted_by("device", False).sorted_by("pid", False).sorted_by("rank", False)
 
 
-def _job_rank(members: Sequence[Member]) -> int | None:
+def _job_rank(members: Sequence[CommunicatorRank]) -> int | None:
     told = next((member.global_rank for member in members if member.global_rank is not None), None)
     if told is not None:
         return told
@@ -198,15 +198,15 @@ def _job_rank(members: Sequence[Member]) -> int | None:
     return largest.rank
 
 
-def _gpu(member: Member) -> tuple[str | None, int | None, int | None]:
+def _gpu(member: CommunicatorRank) -> tuple[str | None, int | None, int | None]:
     if member.process is None:
         return None, None, None
     return member.process.host, member.process.pid, member.device
 
 
-def _by_communicator(summary: Summary) -> dict[tuple[str | None, int | None], list[Member]]:
+def _by_communicator(summary: LogSummary) -> dict[tuple[str | None, int | None], list[CommunicatorRank]]:
     """The ranks of each communicator by its name and size, first ones first; under no name, what ranks do not share."""
-    found: dict[tuple[str | None, int | None], list[Member]] = {}
+    found: dict[tuple[str | None, int | None], list[CommunicatorRank]] = {}
     for member in summary.communicators.members:
         found.setdefault((member.communicator if member.is_shared else None, member.ranks), []).append(member)
     return dict(sorted(found.items(), key=lambda item: item[0][0] is None))
@@ -215,7 +215,7 @@ def _by_communicator(summary: Summary) -> dict[tuple[str | None, int | None], li
 _NS_PER_S = 1e9
 
 
-def tuning_table(summary: Summary) -> TableAnswer:
+def tuning_table(summary: LogSummary) -> TableAnswer:
     """The algorithm and protocol that NCCL chose, by op and bytes as the tuner counts them.
 
     For AllGather, ReduceScatter and AlltoAll these are the bytes of all ranks together. The lines name no communicator:
@@ -252,7 +252,7 @@ def tuning_table(summary: Summary) -> TableAnswer:
 _OF_ALL_RANKS = frozenset({"AllGather", "ReduceScatter", "AlltoAll"})
 
 
-def _callers(summary: Summary) -> dict[tuple[str | None, int | None], list[str]]:
+def _callers(summary: LogSummary) -> dict[tuple[str | None, int | None], list[str]]:
     """The communicators that called an op with a number of bytes as the tuner counts them."""
     found: dict[tuple[str | None, int | None], list[str]] = {}
     for member, made in summary.members.items():
@@ -265,7 +265,7 @@ def _callers(summary: Summary) -> dict[tuple[str | None, int | None], list[str]]
     return found
 
 
-def steps_table(summary: Summary) -> TableAnswer:
+def steps_table(summary: LogSummary) -> TableAnswer:
     """Step time and TFLOPS per GPU over the training's lines, as ``avg_step_timing_tflops.awk``.
 
     Each is the mean over the lines that have it (the script leaves out lines without TFLOPS).
@@ -290,7 +290,7 @@ def steps_table(summary: Summary) -> TableAnswer:
     return TableAnswer("nccl-log-steps", columns, rows, len(rows))
 
 
-def iterations_table(summary: Summary) -> TableAnswer:
+def iterations_table(summary: LogSummary) -> TableAnswer:
     """Every iteration that the training's lines report; what none of them prints is missing."""
     columns = (
         Column("epoch", header="Epoch", label="epoch", unit=Unit.NUMBER),
@@ -314,7 +314,7 @@ def iterations_table(summary: Summary) -> TableAnswer:
     return TableAnswer("nccl-log-iterations", columns, rows, len(rows))
 
 
-def results_table(summary: Summary) -> TableAnswer:
+def results_table(summary: LogSummary) -> TableAnswer:
     """What nccl-tests reported of each size, as it prints it: size, times, and rates of 10⁹ bytes per second."""
     columns = [Column("bytes", header="Bytes", label="size", unit=Unit.BYTES)]
     for key, header, label in (("out", "Out of Place", ""), ("in", "In Place", "in place ")):
@@ -329,7 +329,7 @@ def results_table(summary: Summary) -> TableAnswer:
     return TableAnswer("nccl-log-results", tuple(columns), rows, len(rows))
 
 
-def lines_table(summary: Summary) -> TableAnswer:
+def lines_table(summary: LogSummary) -> TableAnswer:
     """The lines of the logs by what they hold, and those that could not be read."""
     columns = (
         Column("what", header="What", label="what"),
@@ -348,33 +348,33 @@ def lines_table(summary: Summary) -> TableAnswer:
 
 
 @dataclass(frozen=True)
-class Table:
+class LogTable:
     """A table: its title, how it is made, and whether it is shown unasked (what has a row for each rank is not)."""
 
     title: str
-    make: Callable[[Summary], TableAnswer]
+    make: Callable[[LogSummary], TableAnswer]
     is_usual: bool = True
 
 
 TABLES = {
-    "steps": Table("Step time and TFLOPS per GPU, from the training's own lines", steps_table),
-    "iterations": Table("Iterations one by one, from the training's own lines", iterations_table, is_usual=False),
-    "results": Table("Results of nccl-tests", results_table),
-    "ops": Table("Calls and message sizes by op", ops_table),
-    "sizes": Table("Calls by op and message size", sizes_table),
-    "calls": Table("Calls by op, count and datatype", calls_table),
-    "communicators": Table("Communicators, and which of their ranks are in the log", communicators_table),
-    "ranks": Table("Ranks of each communicator, with their last opCount", ranks_table, is_usual=False),
-    "gpus": Table("Calls of each GPU", gpus_table, is_usual=False),
-    "tuning": Table("Algorithm and protocol, as NCCL chose them", tuning_table, is_usual=False),
-    "problems": Table("What looks wrong in the topology", topology.problems_table),
-    "rings": Table("Rings by host", topology.rings_table),
-    "trees": Table("Trees, a row for each rank", topology.trees_table, is_usual=False),
-    "channels": Table("Channels of the ranks", topology.channels_table, is_usual=False),
-    "transports": Table("Transports of the connections", topology.transports_table),
-    "nics": Table("Network devices, and GPU Direct RDMA", topology.nics_table, is_usual=False),
-    "init": Table("Initialisation times by phase", topology.init_table, is_usual=False),
-    "settings": Table("Versions, environment, network", topology.settings_table, is_usual=False),
-    "lines": Table("Lines of the log", lines_table),
+    "steps": LogTable("Step time and TFLOPS per GPU, from the training's own lines", steps_table),
+    "iterations": LogTable("Iterations one by one, from the training's own lines", iterations_table, is_usual=False),
+    "results": LogTable("Results of nccl-tests", results_table),
+    "ops": LogTable("Calls and message sizes by op", ops_table),
+    "sizes": LogTable("Calls by op and message size", sizes_table),
+    "calls": LogTable("Calls by op, count and datatype", calls_table),
+    "communicators": LogTable("Communicators, and which of their ranks are in the log", communicators_table),
+    "ranks": LogTable("Ranks of each communicator, with their last opCount", ranks_table, is_usual=False),
+    "gpus": LogTable("Calls of each GPU", gpus_table, is_usual=False),
+    "tuning": LogTable("Algorithm and protocol, as NCCL chose them", tuning_table, is_usual=False),
+    "problems": LogTable("What looks wrong in the topology", topology.problems_table),
+    "rings": LogTable("Rings by host", topology.rings_table),
+    "trees": LogTable("Trees, a row for each rank", topology.trees_table, is_usual=False),
+    "channels": LogTable("Channels of the ranks", topology.channels_table, is_usual=False),
+    "transports": LogTable("Transports of the connections", topology.transports_table),
+    "nics": LogTable("Network devices, and GPU Direct RDMA", topology.nics_table, is_usual=False),
+    "init": LogTable("Initialisation times by phase", topology.init_table, is_usual=False),
+    "settings": LogTable("Versions, environment, network", topology.settings_table, is_usual=False),
+    "lines": LogTable("Lines of the log", lines_table),
 }
 """The tables in the order in which they are printed."""

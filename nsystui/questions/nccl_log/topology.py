@@ -12,20 +12,20 @@ from dataclasses import dataclass, field, replace
 
 from nsystui.exports.nccl_log.lines import CommunicatorLine, CommunicatorState
 from nsystui.exports.nccl_log.topology import (
+    ChannelConnection,
     ChannelCounts,
-    Connection,
     InitTimes,
+    LogThread,
     Nic,
     RingOrder,
     RingPart,
     Said,
     Setting,
-    Thread,
     TopologyLine,
     TreePart,
     Via,
 )
-from nsystui.questions.nccl.communicators import Member
+from nsystui.questions.nccl.communicators import CommunicatorRank
 
 _MOST_PARTS = 1_000_000
 """How many parts of topologies are kept: far more than jobs have, far less than a hostile log can make."""
@@ -38,7 +38,7 @@ Place = tuple[str, int]
 
 
 @dataclass
-class Part:
+class RankTopology:
     """What one rank told. Channels of ``links`` are bits; ``trees``: parent (``None``: the root) and children."""
 
     rings: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -58,17 +58,17 @@ class Topology:
 
     def __init__(self) -> None:
         self.lines = self.left_out = 0
-        self.parts: dict[Member, Part] = {}
+        self.parts: dict[CommunicatorRank, RankTopology] = {}
         self.settings: dict[Setting, set[Place | None]] = {}
         self.nics: dict[tuple[str, int], Nic] = {}
         self._kept = 0
-        self._open: dict[Thread, Member] = {}
-        self._done: dict[Thread, Member] = {}
-        self._pending: dict[Thread, list[Said]] = {}
+        self._open: dict[LogThread, CommunicatorRank] = {}
+        self._done: dict[LogThread, CommunicatorRank] = {}
+        self._pending: dict[LogThread, list[Said]] = {}
         self._later: dict[Place, dict[Link, int]] = {}
         self._orders: dict[tuple[int, ...], tuple[int, ...]] = {}
 
-    def hear_member(self, line: CommunicatorLine, member: Member) -> None:
+    def hear_member(self, line: CommunicatorLine, member: CommunicatorRank) -> None:
         """Takes in that a thread initialises a rank of a communicator, or has done so."""
         if line.thread is None:
             return
@@ -96,7 +96,7 @@ class Topology:
             elif line.thread is not None:
                 self._hear(line.thread, said)
 
-    def _hear(self, thread: Thread, said: Said) -> None:
+    def _hear(self, thread: LogThread, said: Said) -> None:
         if isinstance(said, Nic):
             self._add_nic(thread.host, said)
             return
@@ -104,7 +104,7 @@ class Topology:
         member = self._done.get(thread) if isinstance(said, InitTimes) else self._open.get(thread)
         if member is not None:
             self._add(member, said)
-        elif isinstance(said, Connection) and thread not in self._pending:
+        elif isinstance(said, ChannelConnection) and thread not in self._pending:
             links = self._later.setdefault((thread.host, thread.pid), {})
             self._add_link(links, said)
         elif not isinstance(said, InitTimes):
@@ -122,12 +122,12 @@ class Topology:
             told["gdr"] = nic.gdr
         self.nics[host, nic.number] = replace(known, **told)
 
-    def _add(self, member: Member, said: Said) -> None:
+    def _add(self, member: CommunicatorRank, said: Said) -> None:
         """Adds what was said of a rank, unless it cannot be of this one."""
         rank, ranks = member.rank, member.ranks
         if rank is None or ranks is None:
             return
-        part = self.parts.setdefault(member, Part())
+        part = self.parts.setdefault(member, RankTopology())
         if isinstance(said, RingPart) and said.rank == rank and max(said.previous, said.next) < ranks:
             self._kept += said.channel not in part.rings
             part.rings[said.channel] = said.previous, said.next
@@ -137,7 +137,7 @@ class Topology:
         elif isinstance(said, TreePart) and said.rank == rank and max(said.parent or 0, *said.children, 0) < ranks:
             self._kept += said.channel not in part.trees
             part.trees[said.channel] = said.parent, said.children
-        elif isinstance(said, Connection) and rank in (said.source, said.target):
+        elif isinstance(said, ChannelConnection) and rank in (said.source, said.target):
             if max(said.source, said.target) < ranks:
                 self._add_link(part.links, said)
         elif isinstance(said, ChannelCounts):
@@ -145,12 +145,12 @@ class Topology:
         elif isinstance(said, InitTimes) and (said.rank, said.ranks) == (rank, ranks):
             part.times = said
 
-    def _add_link(self, links: dict[Link, int], said: Connection) -> None:
+    def _add_link(self, links: dict[Link, int], said: ChannelConnection) -> None:
         link = said.source, said.target, said.via
         self._kept += link not in links
         links[link] = links.get(link, 0) | 1 << said.channel
 
-    def connected(self, members: Sequence[Member]) -> list[Connected]:
+    def connected(self, members: Sequence[CommunicatorRank]) -> list[Connected]:
         """The communicators of which the log tells something, in the order of ``members``.
 
         The last one, without a name, has the connections that no line gives to a communicator, if there are any.
@@ -172,7 +172,7 @@ class Topology:
                 if len(may_have) == 1:
                     one = may_have[0]
                     rank = source if _place(one.members.get(source)) == place else target
-                own = one.parts.setdefault(rank, Part()).links
+                own = one.parts.setdefault(rank, RankTopology()).links
                 own[source, target, via] = own.get((source, target, via), 0) | channels
         return [one for one in (*found, rest) if one.parts]
 
@@ -182,16 +182,18 @@ def _size(said: Said) -> int:
     return len(said.ranks) if isinstance(said, RingOrder) else 1
 
 
-def _place(member: Member | None) -> Place | None:
+def _place(member: CommunicatorRank | None) -> Place | None:
     return None if member is None or member.process is None else (member.process.host, member.process.pid)
 
 
-def _groups(members: Sequence[Member]) -> Iterator[tuple[str | None, int | None, dict[int, Member]]]:
+def _groups(
+    members: Sequence[CommunicatorRank],
+) -> Iterator[tuple[str | None, int | None, dict[int, CommunicatorRank]]]:
     """Members by communicator.
 
     Where no line gives their communicator a name, those of one size are one communicator, if each rank is there once.
     """
-    named: dict[tuple[str | None, int | None], list[Member]] = {}
+    named: dict[tuple[str | None, int | None], list[CommunicatorRank]] = {}
     for member in members:
         if member.rank is not None:
             named.setdefault((member.communicator if member.is_shared else None, member.ranks), []).append(member)
@@ -213,7 +215,7 @@ class Ring:
 
 
 @dataclass(frozen=True)
-class Tree:
+class ChannelTree:
     """Channels that share a tree: the parent of each rank that is known to have one, and all known ranks."""
 
     channels: int
@@ -238,8 +240,8 @@ class Connected:
 
     name: str | None
     ranks: int | None
-    members: Mapping[int, Member]
-    parts: dict[int, Part] = field(default_factory=dict)
+    members: Mapping[int, CommunicatorRank]
+    parts: dict[int, RankTopology] = field(default_factory=dict)
 
     @property
     def hosts(self) -> dict[int, str]:
@@ -276,7 +278,7 @@ class Connected:
             rank = following.get(rank, rank)
         return tuple(order) if rank == order[0] and len(order) == self.ranks else None
 
-    def trees(self) -> list[Tree]:
+    def trees(self) -> list[ChannelTree]:
         """The trees, each with its channels; of those that some ranks did not tell, the part that is known."""
         found: dict[tuple[frozenset[tuple[int, int]], frozenset[int]], int] = {}
         for channel in sorted({channel for part in self.parts.values() for channel in part.trees}):
@@ -290,7 +292,7 @@ class Connected:
                     ranks.update((rank, *children, *(() if parent is None else (parent,))))
             key = frozenset(parents.items()), frozenset(ranks)
             found[key] = found.get(key, 0) | 1 << channel
-        return [Tree(mask, dict(parents), ranks) for (parents, ranks), mask in found.items()]
+        return [ChannelTree(mask, dict(parents), ranks) for (parents, ranks), mask in found.items()]
 
     def links(self) -> dict[Link, int]:
         """Each connection once, with its channels as bits: NCCL prints both ends of those over a network.
@@ -331,7 +333,7 @@ class Connected:
         number = len(set(self.hosts.values()))
         return changes, None if changes is None else number if number > 1 else 0
 
-    def tree_changes(self, tree: Tree) -> tuple[int | None, int | None]:
+    def tree_changes(self, tree: ChannelTree) -> tuple[int | None, int | None]:
         """The same of a tree's edges."""
         if self.ranks is None or len(tree.ranks) < self.ranks:
             return None, None

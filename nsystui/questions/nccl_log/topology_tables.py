@@ -12,7 +12,7 @@ from nsystui.exports.nccl_log.topology import ChannelCounts, Via
 from nsystui.questions.nccl_log.topology import Connected, Ring, numbers_of
 
 if TYPE_CHECKING:
-    from nsystui.questions.nccl_log.summary import Summary
+    from nsystui.questions.nccl_log.summary import LogSummary
 
 COMMUNICATOR = Column("communicator", header="Communicator", label="communicator")
 _CHANNELS = Column("channels", header="Channels", label="channels")
@@ -44,11 +44,11 @@ def _runs(numbers: Sequence[int], rising_only: bool = False) -> list[str]:
     return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in found]
 
 
-def _connected(summary: Summary) -> list[Connected]:
+def _connected(summary: LogSummary) -> list[Connected]:
     return summary.topology.connected(summary.communicators.members)
 
 
-def rings_table(summary: Summary) -> TableAnswer:
+def rings_table(summary: LogSummary) -> TableAnswer:
     """Every ring with the channels that share it, drawn by host, and how often it goes from one host to another.
 
     A ring over n hosts must change n times. Without the lines of rank 0, a ring is known only if enough others are
@@ -87,7 +87,7 @@ def drawn_ring(communicator: Connected, ring: Ring) -> str | None:
 _DEEPEST_DRAWN = 12
 
 
-def trees_table(summary: Summary) -> TableAnswer:
+def trees_table(summary: LogSummary) -> TableAnswer:
     """Every tree with the channels that share it: a rank in a row, below its parent, and the transport between them."""
     columns = (
         COMMUNICATOR,
@@ -118,7 +118,7 @@ def _words(via: Via) -> str:
     return f"{via.transport}/{via.way}{device}" + (" GDR" if via.gdr else "") + (" PXN" if via.pxn else "")
 
 
-def channels_table(summary: Summary) -> TableAnswer:
+def channels_table(summary: LogSummary) -> TableAnswer:
     """The numbers of channels of each communicator; several rows where its ranks do not agree."""
     columns = (
         COMMUNICATOR,
@@ -152,7 +152,7 @@ def _agreeing(communicator: Connected) -> dict[_Agreed, list[int]]:
     return found
 
 
-def transports_table(summary: Summary) -> TableAnswer:
+def transports_table(summary: LogSummary) -> TableAnswer:
     """How the ranks of each communicator are connected: a connection is one channel from one rank to another."""
     columns = (
         COMMUNICATOR,
@@ -186,7 +186,7 @@ def _on(state: bool | None) -> str | None:
     return None if state is None else "on" if state else "off"
 
 
-def nics_table(summary: Summary) -> TableAnswer:
+def nics_table(summary: LogSummary) -> TableAnswer:
     """The network devices of each host by NCCL's number, with what the log tells about GPU Direct RDMA."""
     columns = (
         HOST,
@@ -203,7 +203,7 @@ def nics_table(summary: Summary) -> TableAnswer:
     return TableAnswer("nccl-log-nics", columns, rows, len(rows))
 
 
-def init_table(summary: Summary) -> TableAnswer:
+def init_table(summary: LogSummary) -> TableAnswer:
     """How long the ranks took to initialise each communicator, by phase. NCCL prints hundredths of a second."""
     columns = (
         COMMUNICATOR,
@@ -227,7 +227,7 @@ def init_table(summary: Summary) -> TableAnswer:
     return TableAnswer("nccl-log-init", columns, rows, len(rows))
 
 
-def settings_table(summary: Summary) -> TableAnswer:
+def settings_table(summary: LogSummary) -> TableAnswer:
     """Versions of NCCL and driver, NCCL's environment and the network in use, with how many processes have which."""
     columns = (
         Column("name", header="Name", label="name"),
@@ -243,7 +243,7 @@ def settings_table(summary: Summary) -> TableAnswer:
     return TableAnswer("nccl-log-settings", columns, rows, len(rows))
 
 
-def problems_table(summary: Summary) -> TableAnswer:
+def problems_table(summary: LogSummary) -> TableAnswer:
     """What looks wrong, each with the numbers that show it and what to look at next."""
     columns = (
         COMMUNICATOR,
@@ -260,7 +260,7 @@ def problems_table(summary: Summary) -> TableAnswer:
 _Words = tuple[str, str, str]
 
 
-def _mixed_versions(summary: Summary) -> Iterator[Row]:
+def _mixed_versions(summary: LogSummary) -> Iterator[Row]:
     versions = {setting.value: places for setting, places in summary.topology.settings.items()
                 if setting.name == "NCCL version"}  # fmt: skip
     if len(versions) > 1:
@@ -293,7 +293,7 @@ def _detours(communicator: Connected) -> Iterator[_Words]:
                 )
 
 
-def _network(communicator: Connected, summary: Summary) -> Iterator[_Words]:
+def _network(communicator: Connected, summary: LogSummary) -> Iterator[_Words]:
     links = {
         link: channels.bit_count() for link, channels in communicator.links().items() if link[2].transport == "NET"
     }

@@ -18,7 +18,15 @@ from nsystui.base.selection import Selection
 from nsystui.questions.algebra.nesting import NO_PARENT, tree_of
 from nsystui.questions.algebra.projection import project_parts
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, WHOLE, Chains, Totals, added_up, chained, narrow
-from nsystui.questions.nvtx.loading import FOLDED_LABEL, Ints, Launches, Texts, has_launches, launch_parts, range_parts
+from nsystui.questions.nvtx.loading import (
+    FOLDED_LABEL,
+    Ints,
+    LaunchCallColumns,
+    Texts,
+    has_launches,
+    launch_parts,
+    range_parts,
+)
 from nsystui.questions.queries.derived import in_runs
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -264,7 +272,7 @@ def _project(own: RangeColumns) -> Made:
     return _made(op_count=op_count, op_time=found.op_time, gpu_delay=found.delay, gpu_length=found.length)
 
 
-def _giving_back(parts: Iterable[Launches]) -> Iterator[Launches]:
+def _giving_back(parts: Iterable[LaunchCallColumns]) -> Iterator[LaunchCallColumns]:
     """The parts; what each took is returned before the next: else arrays of all of them lie scattered in memory."""
     for part in parts:
         yield part

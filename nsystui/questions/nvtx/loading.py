@@ -221,22 +221,22 @@ def has_launches(report: Report) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Launches(LaunchCalls):
+class LaunchCallColumns(LaunchCalls):
     """m API calls that launched GPU work, with the correlation id of each. Shapes ``(m,)``."""
 
     correlation: Ints
 
-    def on_lanes(self, threads: Ints) -> Launches:
+    def on_lanes(self, threads: Ints) -> LaunchCallColumns:
         """The calls with the places of their threads among ``threads``, ascending, instead of these."""
         return replace(self, threads=np.searchsorted(threads, self.threads))
 
-    def moved(self, offset: int) -> Launches:
+    def moved(self, offset: int) -> LaunchCallColumns:
         """The calls with their times, and those of their GPU work, on another clock."""
         keys = ("starts", "ends", "op_start", "op_end")
         return replace(self, **{key: getattr(self, key) + offset for key in keys})
 
 
-def launch_parts(session: Session, report: Report, selection: Selection, threads: Ints) -> Iterator[Launches]:
+def launch_parts(session: Session, report: Report, selection: Selection, threads: Ints) -> Iterator[LaunchCallColumns]:
     """The launching calls of ``threads`` (globalTid) of ``report``, some at a time; times on its own clock.
 
     Only the devices and streams of the selection count: operations elsewhere are not projected.
@@ -247,7 +247,7 @@ def launch_parts(session: Session, report: Report, selection: Selection, threads
     return _launch_parts(session, calls, [calls.c.thread.in_(threads.tolist())], work)
 
 
-def launch_parts_as_nsys(session: Session, report: Report, selection: Selection) -> Iterator[Launches]:
+def launch_parts_as_nsys(session: Session, report: Report, selection: Selection) -> Iterator[LaunchCallColumns]:
     """The selected calls with selected GPU work of a report in job time, some at a time, for ``nsys stats``.
 
     All calls of a correlation id are in one part.
@@ -288,7 +288,7 @@ def _selected(table: sa.Table, keys: Sequence[str], selection: Selection, report
 
 def _launch_parts(
     session: Session, calls: sa.Subquery, conditions: Sequence[Condition], work: sa.Subquery
-) -> Iterator[Launches]:
+) -> Iterator[LaunchCallColumns]:
     """The calls of a report that meet ``conditions`` and launched some of ``work``, a slice of the ids at a time."""
     ids = calls.c.correlation_id
     ((count, first, last),) = session.rows(sa.select(sa.func.count(), sa.func.min(ids), sa.func.max(ids)))
@@ -336,7 +336,7 @@ class _Operations:
         first, last = np.minimum.reduceat(start, edges), np.maximum.reduceat(end, edges)
         return cls(least, processes, keys[edges], first, last, np.add.reduceat(end - start, edges))
 
-    def launched_by(self, calls: Mapping[str, Ints]) -> Launches:
+    def launched_by(self, calls: Mapping[str, Ints]) -> LaunchCallColumns:
         """Those of ``calls`` that launched operations."""
         keys = _launch_keys(self.processes, calls, self.least)
         place = np.searchsorted(self.key, keys)
@@ -344,7 +344,7 @@ class _Operations:
         rows = np.flatnonzero(self.key[place] == keys) if len(self.key) else place[:0]
         place = place[rows]
         start, end, thread, ids = (calls[name][rows] for name in ("start", "end", "thread", "correlation_id"))
-        return Launches(start, end, thread, self.first[place], self.last[place], self.time[place], ids)
+        return LaunchCallColumns(start, end, thread, self.first[place], self.last[place], self.time[place], ids)
 
 
 def _launch_keys(processes: Ints, rows: Mapping[str, Ints], least: int) -> Ints:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nsystui.questions.nvtx.chains import Chains, Totals, rows_by_level
 from nsystui.questions.nvtx.loading import Ints, SmallInts
-from nsystui.questions.nvtx.ranges import Lane, NvtxRanges
+from nsystui.questions.nvtx.ranges import NvtxRanges, RangeThread
 from nsystui.questions.queries.time_window import report_at
 
 FEWEST_VARIANTS = 3
@@ -63,7 +63,7 @@ class NodeKind(Enum):
     RANGE = "range"  # a single range
 
 
-class By(Enum):
+class TreeGrouping(Enum):
     """Which ranges stay apart in the tree: those of every thread, those of every rank, or none."""
 
     THREAD = "rank-thread"
@@ -72,13 +72,13 @@ class By(Enum):
 
 
 @dataclass(frozen=True)
-class Group:
+class PathGroup:
     """A rank or thread that stands above paths. ``parent`` is the place of the rank above a thread, or -1."""
 
     kind: NodeKind
     name: str
     parent: int
-    lane: Lane
+    lane: RangeThread
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,30 +88,30 @@ class Grouping:
     ``one_rank``, ``one_thread``: whether the ranges of a path are always of one rank, of one thread.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[PathGroup, ...]
     of_chain: Ints
     one_rank: bool
     one_thread: bool
 
 
-def group_ranges(ranges: NvtxRanges, by: By) -> Grouping:
+def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
     """The groups of ``ranges``: ranks where they are of several processes, threads where a rank has several."""
     processes = _lanes_by_process(ranges)
-    groups: list[Group] = []
+    groups: list[PathGroup] = []
     of_lane = np.full(len(ranges.lanes), -1, np.int64)
-    if by is not By.ALL and len(processes) > 1:
+    if by is not TreeGrouping.ALL and len(processes) > 1:
         for lanes in processes:
             of_lane[lanes] = len(groups)
             first = ranges.lanes[lanes[0]]
-            groups.append(Group(NodeKind.RANK, _rank_name(ranges, first), -1, first))
-    if by is By.THREAD:
+            groups.append(PathGroup(NodeKind.RANK, _rank_name(ranges, first), -1, first))
+    if by is TreeGrouping.THREAD:
         for number in (number for lanes in processes if len(lanes) > 1 for number in lanes):
             lane = ranges.lanes[number]
             name = f"thread {lane.tid} {lane.name}".rstrip()
-            groups.append(Group(NodeKind.THREAD, name, int(of_lane[number]), lane))
+            groups.append(PathGroup(NodeKind.THREAD, name, int(of_lane[number]), lane))
             of_lane[number] = len(groups) - 1
-    one_rank = by is not By.ALL or len(processes) <= 1
-    one_thread = by is By.THREAD or (one_rank and all(len(lanes) == 1 for lanes in processes))
+    one_rank = by is not TreeGrouping.ALL or len(processes) <= 1
+    one_thread = by is TreeGrouping.THREAD or (one_rank and all(len(lanes) == 1 for lanes in processes))
     return Grouping(tuple(groups), of_lane[ranges.columns.chains.lane], one_rank, one_thread)
 
 
@@ -129,7 +129,7 @@ def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:
     return sorted(found.values(), key=place)
 
 
-def _rank_name(ranges: NvtxRanges, lane: Lane) -> str:
+def _rank_name(ranges: NvtxRanges, lane: RangeThread) -> str:
     if lane.rank is not None:
         return f"rank {lane.rank}"
     report = report_at(ranges.session, lane.report)
@@ -244,14 +244,14 @@ def _one_level(above: Ints, name: Ints, templates: Templates) -> _Level:
 
 
 @dataclass(frozen=True, eq=False)
-class Members:
+class NodeChains:
     """The chains of each node: ``order[first[i]:first[i + 1]]`` are those of node i, in their own order."""
 
     order: Ints
     first: Ints
 
     @classmethod
-    def of(cls, paths: Paths) -> Members:
+    def of(cls, paths: Paths) -> NodeChains:
         order = np.argsort(paths.of_chain, kind="stable")
         return cls(order, np.searchsorted(paths.of_chain[order], np.arange(len(paths) + 1)))
 
@@ -259,7 +259,7 @@ class Members:
         return self.order[self.first[node] : self.first[node + 1]]
 
 
-def add_up(chains: Chains, paths: Paths, members: Members) -> Totals:
+def add_up(chains: Chains, paths: Paths, members: NodeChains) -> Totals:
     """The totals of every path, from those of its chains, then of every group. Exact: all in int64."""
     below = np.flatnonzero((paths.parent >= 0) & (paths.parent < paths.groups))
     levels = (below[below >= paths.groups], below[below < paths.groups])  # threads last: paths fill them

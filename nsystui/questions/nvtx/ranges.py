@@ -28,7 +28,7 @@ from nsystui.store.session import Session
 
 
 @dataclass(frozen=True)
-class Lane:
+class RangeThread:
     """A thread that has NVTX ranges. ``rank`` is ``None`` where its process is no task of the job."""
 
     report: int
@@ -46,7 +46,7 @@ class Lane:
         return tid_of(self.thread)
 
 
-class Columns(Protocol):
+class NvtxColumns(Protocol):
     """The columns of n ranges in integers as narrow as they can be; see `columns`, and in job time ``start``.
 
     ``lane`` and ``name`` are indices into those of the job, ``parent`` is one of these ranges.
@@ -179,9 +179,9 @@ class NvtxRanges:
 
     session: Session
     selection: Selection
-    lanes: tuple[Lane, ...]
+    lanes: tuple[RangeThread, ...]
     names: tuple[str, ...]
-    columns: Columns
+    columns: NvtxColumns
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -285,7 +285,7 @@ class NvtxRanges:
         """That of a single range."""
         return int(self.values(name, slice(index, index + 1))[0])
 
-    def lane_of(self, index: int) -> Lane:
+    def lane_of(self, index: int) -> RangeThread:
         """The thread of a range."""
         return self.lanes[self.value("lane", index)]
 
@@ -412,7 +412,7 @@ def with_ancestors(chosen: Flags, parent: NDArray[Any]) -> Flags:
 
 def _loaded(session: Session, selection: Selection, ranks: dict[Task, int]) -> NvtxRanges:
     """The ranges of the reports of the selected tasks, a report after the other."""
-    lanes: list[Lane] = []
+    lanes: list[RangeThread] = []
     names: dict[str, int] = {}
     parts: list[_Part] = []
     projected = Selection(devices=selection.devices, streams=selection.streams)
@@ -427,7 +427,7 @@ def _loaded(session: Session, selection: Selection, ranks: dict[Task, int]) -> N
         before = len(lanes) + np.arange(len(threads))
         for thread, process in zip(threads.tolist(), process_of(threads).tolist(), strict=True):
             rank = ranks.get(Task(report.index, process))
-            lanes.append(Lane(report.index, process, thread, rank, thread_names.get((report.index, thread), "")))
+            lanes.append(RangeThread(report.index, process, thread, rank, thread_names.get((report.index, thread), "")))
         parts.append(_Part(own, chains, report.clock_offset, sum(map(len, parts)), before, numbers))
     columns = _OfReports(tuple(parts)) if parts else _Chosen({key: np.empty(0, np.int64) for key in _CHOSEN})
     return NvtxRanges(session, selection, tuple(lanes), tuple(names), columns, _notes(session, bool(parts)))

@@ -19,11 +19,11 @@ from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, Chains, Total
 from nsystui.questions.nvtx.loading import Ints, SmallInts
 from nsystui.questions.nvtx.paths import (
     NO_NODE,
-    By,
     Grouping,
-    Members,
+    NodeChains,
     NodeKind,
     Paths,
+    TreeGrouping,
     add_up,
     group_by_path,
     group_ranges,
@@ -112,7 +112,7 @@ class NodeMaker:
     ranges: NvtxRanges
     grouping: Grouping
     paths: Paths
-    members: Members
+    members: NodeChains
     totals: Totals
     _medians: dict[int, float] = field(default_factory=dict, repr=False)
     _orders: dict[tuple[int, Order], Ints] = field(default_factory=dict, repr=False)
@@ -290,22 +290,24 @@ class NvtxTree:
     """The tree over ``ranges``; ``build`` makes it. Orders can be given as `Order` or as its value."""
 
     ranges: NvtxRanges
-    by: By
+    by: TreeGrouping
     maker: NodeMaker
 
     @classmethod
-    def build(cls, ranges: NvtxRanges, by: By | str = By.THREAD, *, fold_numbers: bool = True) -> NvtxTree:
+    def build(
+        cls, ranges: NvtxRanges, by: TreeGrouping | str = TreeGrouping.THREAD, *, fold_numbers: bool = True
+    ) -> NvtxTree:
         """Groups ``ranges`` by ``by`` and path. Raises ``ValueError`` for an unknown ``by``.
 
         With ``fold_numbers`` the names under one parent that differ in their numbers only become one path with ``*``
         for the numbers, if they are three or more.
         """
-        by = By(by)
+        by = TreeGrouping(by)
         grouping = group_ranges(ranges, by)
         above = [group.parent for group in grouping.groups]
         chains = ranges.columns.chains
         paths = group_by_path(ranges.names, chains, above, grouping.of_chain, fold_numbers=fold_numbers)
-        members = Members.of(paths)
+        members = NodeChains.of(paths)
         return cls(ranges, by, NodeMaker(ranges, grouping, paths, members, add_up(chains, paths, members)))
 
     def __len__(self) -> int:

@@ -77,7 +77,7 @@ class Measures:
         return math.sqrt(float(spread) / float(self.known * (self.known - 1)))
 
 
-class Part(NamedTuple):
+class PartialSums(NamedTuple):
     """The groups of some reports (by index): keys, sums of each, and an array of (group, class, number of values)."""
 
     reports: list[int]
@@ -144,7 +144,7 @@ def _sums(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
     ]
 
 
-def _part(query: bytes, keys: int, session: Session, reports: list[Report]) -> Part:
+def _part(query: bytes, keys: int, session: Session, reports: list[Report]) -> PartialSums:
     """Runs on a worker: the groups of the rows of ``query``, which has ``keys``, the class and the measures."""
     groups: dict[Key, Measures] = {}
     place: dict[Key, int] = {}
@@ -157,7 +157,7 @@ def _part(query: bytes, keys: int, session: Session, reports: list[Report]) -> P
                 classes.append((number, row[keys], measures.known))
             _add(groups, key, measures)
     indices = [report.index for report in reports]
-    return Part(indices, list(groups), list(groups.values()), np.array(classes, np.int64).reshape(-1, 3))
+    return PartialSums(indices, list(groups), list(groups.values()), np.array(classes, np.int64).reshape(-1, 3))
 
 
 def _values(query: bytes, chosen: Mapping[Key, Sequence[int]], session: Session, _: list[Report]) -> list[_Value]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.recipes.recipe import RecipeMap
 
     Expected = tuple[Mapping[str, Sequence[str]], Sequence[str]]
@@ -126,7 +126,7 @@ def read_bins(values: Values) -> dict[str, Any]:
     return dict(values)
 
 
-class Drawing(NamedTuple):
+class TextDrawing(NamedTuple):
     """An answer as lines of text, with its notes."""
 
     lines: list[str]
@@ -166,7 +166,7 @@ class Titled(NamedTuple):
     needs_title: bool = False
 
 
-Ask = Callable[["Job", "Selection", Any], "Answer"]
+Ask = Callable[["OpenJob", "Selection", Any], "Answer"]
 
 
 class Question(NamedTuple):
@@ -208,12 +208,12 @@ class Question(NamedTuple):
     needs: tuple[tuple[str, ...], ...] = ()
     differs: tuple[str, ...] = ()
     read: Callable[[Values], Any] = dict
-    map: Callable[[Job, Selection, Any], RecipeMap] | None = None
-    draw: Callable[[Job, Selection, Any], Drawing | None] | None = None
-    drawing: Callable[[Job, Selection, Any], Shapes | None] | None = None
-    tables: Callable[[Job, Selection, Any], list[Titled]] | None = None
+    map: Callable[[OpenJob, Selection, Any], RecipeMap] | None = None
+    draw: Callable[[OpenJob, Selection, Any], TextDrawing | None] | None = None
+    drawing: Callable[[OpenJob, Selection, Any], Shapes | None] | None = None
+    tables: Callable[[OpenJob, Selection, Any], list[Titled]] | None = None
     other: Callable[[Values], Values | None] | None = None
-    compare: Callable[[Job, Selection, Any], Any] | None = None
+    compare: Callable[[OpenJob, Selection, Any], Any] | None = None
     is_whole: bool = False
     expected: Callable[[Values], Expected] | None = None
     has_times: bool = False
@@ -265,7 +265,7 @@ class QuestionView(NamedTuple):
     def title(self) -> str:
         return self.view.title or self.question.title
 
-    def ask(self, job: Job, selection: Selection, values: Values = _NO_VALUES) -> Answer:
+    def ask(self, job: OpenJob, selection: Selection, values: Values = _NO_VALUES) -> Answer:
         """Its answer; those of the ``values`` count that the question has an option for."""
         given = {**self.question.default_values(), **self.view.values}
         given |= {name: value for name, value in values.items() if name in given}

@@ -15,15 +15,15 @@ from nsystui.questions.algebra.intervals import intersect, merge
 from nsystui.questions.efficiency.host import HostCalls, host_calls
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.gpu.utilisation import recording_notes
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.queries.time_window import recorded
 from nsystui.questions.recipes.recipe import (
     Draw,
     Figure,
     MapLine,
-    Options,
     RecipeMap,
+    RecipeOptions,
     clock_notes,
     percent,
 )
@@ -53,7 +53,7 @@ _LANES = {
 
 
 def _gpu_map(name: str, figures: tuple[Figure, ...]) -> Draw:
-    def drawn(job: Job, selection: Selection, options: Options) -> RecipeMap:
+    def drawn(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
         busy, window = job.busy(selection), job.extent(selection)
         several = {item.device.task.task for item in busy.devices if len(item.device.task.devices) > 1}
         lines = []
@@ -86,7 +86,7 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
         percent("overlap_percent", "Overlap", "both"),
     )
 
-    def drawn(job: Job, selection: Selection, options: Options) -> RecipeMap:
+    def drawn(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
         window = job.extent(selection)
         calls = {one.task.task: calls_of(one) for one in host_calls(job.session, selection, job.ranks)}
         kernels = _kernels(job, selection)
@@ -115,7 +115,7 @@ def _missing(lines: int, ranks: int, title: str, calls: int) -> tuple[str, ...]:
     return (f"{ranks - lines} of {ranks} ranks have no {title} calls",) if lines < ranks else ()
 
 
-def _kernels(job: Job, selection: Selection) -> dict[Task, IntervalBlocks]:
+def _kernels(job: OpenJob, selection: Selection) -> dict[Task, IntervalBlocks]:
     """U(K ∪ C) of each task, over its devices."""
     found: dict[Task, list[IntervalBlocks]] = {}
     for item in job.busy(selection).devices:

@@ -17,10 +17,10 @@ from nsystui.base.selection import Selection
 from nsystui.questions.algebra.interval_blocks import NO_BLOCKS
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names, kernel_notes, name_of
 from nsystui.questions.queries.conditions import Condition, duration, where
-from nsystui.questions.recipes.recipe import Ask, Options, of_each_rank
+from nsystui.questions.recipes.recipe import Ask, RecipeOptions, of_each_rank
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -69,7 +69,7 @@ COLUMNS = (
 )
 
 
-def _histogram_of_ranks(job: Job, selection: Selection, options: Options) -> Answer:
+def _histogram_of_ranks(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
     """Raises UsageError where no kernel has the given name."""
     chosen: list[Condition] = []
     if options.name is not None and job.session.count(tables.kernels):
@@ -127,13 +127,13 @@ _KINDS = {1: "communication", 0: "compute"}
 _PLACE = ("report", "process", "device")
 
 
-def _overlap_of_ranks(job: Job, selection: Selection, options: Options) -> Answer:
+def _overlap_of_ranks(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
     if options.by_rank:
         return of_each_rank(job, selection, lambda _, own: _overlaps(job, own))
     return _overlaps(job, selection)
 
 
-def _overlaps(job: Job, selection: Selection) -> Answer:
+def _overlaps(job: OpenJob, selection: Selection) -> Answer:
     """One row for each kernel name, longest total first.
 
     ``overlap`` is the sum over its launches of the time in which a kernel of the other kind ran on the same device of

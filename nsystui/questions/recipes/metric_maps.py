@@ -30,8 +30,8 @@ from nsystui.questions.counters.network import (
     once,
 )
 from nsystui.questions.gpu.metrics import metric_lanes, metric_sources
-from nsystui.questions.job.job import Job
-from nsystui.questions.recipes.recipe import Draw, Figure, MapLine, Options, RecipeMap, clock_notes, percent
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.recipes.recipe import Draw, Figure, MapLine, RecipeMap, RecipeOptions, clock_notes, percent
 
 Floats = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ _GPU_FIGURES = (
 _FAMILIES = ("SM active", "SM issue", "tensor active")
 
 
-def _gpu_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
+def _gpu_map(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
     """A line for each GPU of each report: the mean of the samples of each bin."""
     window = job.extent(selection)
     sources = [one for one in metric_sources(job.session, selection) if one.family in _FAMILIES]
@@ -71,7 +71,7 @@ def _gpu_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
     )
 
 
-def _users(job: Job) -> dict[tuple[int, int], list[int]]:
+def _users(job: OpenJob) -> dict[tuple[int, int], list[int]]:
     """The ranks that used each GPU of each report."""
     found: dict[tuple[int, int], list[int]] = {}
     for item in job.busy(Selection()).devices:
@@ -91,7 +91,7 @@ _FIGURES = (
 _PLACES = (HOST, ADAPTER, LINK, GUID)
 
 
-def _network_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
+def _network_map(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
     """A line for each adapter and switch, once by host and GUID: the mean rate of each bin, over its sampled part.
 
     Each of EFA's counters is a figure of its own.
@@ -116,7 +116,7 @@ def _network_map(job: Job, selection: Selection, options: Options) -> RecipeMap:
     return _with_efa(job, selection, shown)
 
 
-def _with_efa(job: Job, selection: Selection, shown: RecipeMap) -> RecipeMap:
+def _with_efa(job: OpenJob, selection: Selection, shown: RecipeMap) -> RecipeMap:
     """The map with a line for each adapter of EFA's, once by host and name, and a figure for each of its counters."""
     hosts = hosts_of(job)
     chosen = {task.report for task in selection.tasks} if selection.tasks is not None else set(hosts)

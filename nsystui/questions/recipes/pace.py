@@ -22,14 +22,14 @@ from nsystui.base.errors import UsageError, meant
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, shorten
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import kernel_notes, kernel_summary, name_of
 from nsystui.questions.nvtx.paths import Templates, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.recipes.kernels import named_kernels
-from nsystui.questions.recipes.recipe import Ask, Options
+from nsystui.questions.recipes.recipe import Ask, RecipeOptions
 from nsystui.store import tables
 
 _NAME = 100
@@ -91,8 +91,8 @@ class _Found:
     meant_by: str = ""
 
 
-def _asked(find: Callable[[Job, Selection, Options], _Found | None], what: str) -> Ask:
-    def ask(job: Job, selection: Selection, options: Options) -> Answer:
+def _asked(find: Callable[[OpenJob, Selection, RecipeOptions], _Found | None], what: str) -> Ask:
+    def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         found = find(job, selection, options)
         columns = EVERY_COLUMNS if options.by_rank else ACROSS_COLUMNS
         if found is None:
@@ -141,7 +141,7 @@ def _spread(deltas: Sequence[int]) -> tuple[float | None, ...]:
 # -- kernels ----------------------------------------------------------------------------------------------------------
 
 
-def _kernels(job: Job, selection: Selection, options: Options) -> _Found | None:
+def _kernels(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Found | None:
     table = tables.kernels
     if not job.session.count(table):
         return None
@@ -181,8 +181,8 @@ def _instances(rank: int, starts: Times, ends: Times) -> list[_Instances]:
 # -- NVTX -------------------------------------------------------------------------------------------------------------
 
 
-def _ranges(is_on_gpu: bool) -> Callable[[Job, Selection, Options], _Found | None]:
-    def find(job: Job, selection: Selection, options: Options) -> _Found | None:
+def _ranges(is_on_gpu: bool) -> Callable[[OpenJob, Selection, RecipeOptions], _Found | None]:
+    def find(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Found | None:
         ranges = job.nvtx_ranges(selection.with_name(None))
         known = ranges.op_count > 0 if is_on_gpu else np.ones(len(ranges), bool)
         chosen = _named(ranges, options.name) if options.name else _unnamed(job, ranges, selection, known)
@@ -228,7 +228,7 @@ def _is_called(name: str, wanted: str) -> bool:
     return name.removeprefix(":") == wanted.removeprefix(":")
 
 
-def _unnamed(job: Job, ranges: NvtxRanges, selection: Selection, known: Flags) -> tuple[str, Flags] | None:
+def _unnamed(job: OpenJob, ranges: NvtxRanges, selection: Selection, known: Flags) -> tuple[str, Flags] | None:
     """The training steps, where they are found and no name is selected, else the ranges with most GPU work."""
     if selection.name is None and ranges.names:
         tasks = {item.task for item in selected_ranks(job.ranks, selection)}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import END, RANK, START, Answer, Column, Row, TableAnswer, Unit, row_batches
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import edges_of, selected_reports, shares_clock
@@ -30,7 +30,7 @@ BINS = 30
 
 
 @dataclass(frozen=True)
-class Options:
+class RecipeOptions:
     """The options of a recipe; the defaults are those of NVIDIA's.
 
     ``by_rank``: each rank by itself. ``name``: of the kernel or range that is looked at; ``None`` for the kernel with
@@ -47,8 +47,8 @@ class Options:
     chunks: int = 30
 
 
-Ask = Callable[[Job, Selection, Options], Answer]
-Draw = Callable[[Job, Selection, Options], "RecipeMap"]
+Ask = Callable[[OpenJob, Selection, RecipeOptions], Answer]
+Draw = Callable[[OpenJob, Selection, RecipeOptions], "RecipeMap"]
 """Each module of this folder has the functions of its recipes, by their names, in ``ASK`` or ``MAPS``."""
 
 
@@ -56,7 +56,7 @@ Question = Callable[[Session, Selection], Answer]
 """A question of a rank, asked of a session that has at least its report."""
 
 
-def of_each_rank(job: Job, selection: Selection, question: Question) -> Answer:
+def of_each_rank(job: OpenJob, selection: Selection, question: Question) -> Answer:
     """The answers for the single ranks below each other, behind a column for the rank."""
     parts = [(item.rank, of_rank(job, selection, item, question)) for item in selected_ranks(job.ranks, selection)]
     if not parts:
@@ -65,7 +65,7 @@ def of_each_rank(job: Job, selection: Selection, question: Question) -> Answer:
     return _RankAnswers(tuple(rank for rank, _ in parts), tuple(part for _, part in parts))
 
 
-def of_rank(job: Job, selection: Selection, rank: RankedTask, question: Callable[[Session, Selection], T]) -> T:
+def of_rank(job: OpenJob, selection: Selection, rank: RankedTask, question: Callable[[Session, Selection], T]) -> T:
     """The answer for one of the ranks."""
     return question(job.session.part([rank.task.report]), selection.with_tasks(frozenset({rank.task})))
 
@@ -184,7 +184,7 @@ def percent(key: str, title: str, label: str, category: str | None = None) -> Fi
     return Figure(Column(key, header=f"{title} (%)", label=f"{label} %", unit=Unit.PERCENT, decimals=1), category)
 
 
-def clock_notes(job: Job, selection: Selection) -> tuple[str, ...]:
+def clock_notes(job: OpenJob, selection: Selection) -> tuple[str, ...]:
     """The note on several reports whose times do not compare."""
     if shares_clock(selected_reports(job.session, selection)):
         return ()

@@ -34,13 +34,13 @@ from nsystui.exports.metadata import pid_column, tid_column
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import Intervals, Times, merge
 from nsystui.questions.gpu.profiler_overhead import overhead_by_name, unnoticed
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MemoryCalls, are, with_calls
 from nsystui.questions.kernels.summary import rank_of
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.time_window import extents
-from nsystui.questions.recipes.recipe import Ask, Options
+from nsystui.questions.recipes.recipe import Ask, RecipeOptions
 from nsystui.store import tables
 
 _CALLS, _MEMORY = tables.api_calls, tables.memory_ops
@@ -76,7 +76,7 @@ _MEMORY_COLUMNS = (
 )
 
 
-def _synchronisations(job: Job, selection: Selection, _: Options) -> Answer:
+def _synchronisations(job: OpenJob, selection: Selection, _: RecipeOptions) -> Answer:
     is_one = sa.or_(*[_CALLS.c.name.startswith(name) for name in _SYNCHRONISING])
     query = sa.select(
         *_times(_CALLS, job),
@@ -90,7 +90,7 @@ def _synchronisations(job: Job, selection: Selection, _: Options) -> Answer:
 
 
 def _operations(kind: MemoryCalls) -> Ask:
-    def ask(job: Job, selection: Selection, _: Options) -> Answer:
+    def ask(job: OpenJob, selection: Selection, _: RecipeOptions) -> Answer:
         columns = _MEMORY.c
         query = (
             sa.select(
@@ -108,7 +108,7 @@ def _operations(kind: MemoryCalls) -> Ask:
     return ask
 
 
-def _times(table: sa.Table, job: Job) -> list[sa.ColumnElement[Any]]:
+def _times(table: sa.Table, job: OpenJob) -> list[sa.ColumnElement[Any]]:
     """The values of ``_TIMES``."""
     rank = rank_of(table, job.ranks)
     return [duration(table).label("duration"), job_start(table).label("start"), rank.label("rank")]
@@ -118,7 +118,9 @@ def _identity(table: sa.Table) -> list[sa.ColumnElement[Any]]:
     return [table.c[key] for key in ("report", "process", "row")]
 
 
-def _listed(job: Job, columns: tuple[Column, ...], query: sa.Select[Any], everything: sa.Select[Any]) -> PagedAnswer:
+def _listed(
+    job: OpenJob, columns: tuple[Column, ...], query: sa.Select[Any], everything: sa.Select[Any]
+) -> PagedAnswer:
     count = sa.select(sa.func.count()).select_from(query.subquery())
     order = ("duration", True)
     return PagedAnswer.of(job.session, "rule", columns, query, count, everything, order, ("report", "row"))
@@ -151,7 +153,7 @@ class _Gap(NamedTuple):
     work: str | None = None
 
 
-def _gaps(job: Job, selection: Selection, options: Options) -> Answer:
+def _gaps(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
     """A row for each gap of more than ``options.gap`` ns between the operations of a GPU, longest first.
 
     ``profiler`` is how much of it the profiler worked, ``work`` what took it longest.
@@ -190,7 +192,7 @@ def _profilers_part(named: Mapping[str, Intervals], start: Times, end: Times) ->
     return list(zip(blocks_of(merge(*named.values())).covered_in(start, end).tolist(), longest, strict=True))
 
 
-def _low_utilisation(job: Job, selection: Selection, options: Options) -> Answer:
+def _low_utilisation(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
     """A row for each part below the threshold, lowest first; neighbours are one part, and their mean its utilisation.
 
     A GPU's time is that from its first operation to its last one, in ``options.chunks`` equal parts.

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit, Value, iter_rows
 from nsystui.base.selection import Selection
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
 from nsystui.questions.kernels.summary import name_of, rank_of
-from nsystui.questions.nccl.grouping import By, selected, values_of
+from nsystui.questions.nccl.grouping import NcclProperty, selected, values_of
 from nsystui.questions.nccl.summary import nccl_notes
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.nvtx.listing import nvtx_summary
@@ -25,11 +25,11 @@ from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPE
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.questions.recipes.recipe import Ask, Options, of_each_rank, of_rank
+from nsystui.questions.recipes.recipe import Ask, RecipeOptions, of_each_rank, of_rank
 from nsystui.questions.stats.cuda_sums import kernels_as_nsys
 from nsystui.questions.stats.nvtx_kernels import Groups
 from nsystui.questions.stats.nvtx_projected import projected_summary, projected_trace
-from nsystui.questions.stats.report import Options as ReportOptions
+from nsystui.questions.stats.report import ReportOptions as ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -155,7 +155,7 @@ COLUMNS = (
 _ONLY_KERNELS = "of kernels: copies that NCCL makes without one are not in it"
 
 
-def nccl_projected(job: Job, selection: Selection) -> TableAnswer:
+def nccl_projected(job: OpenJob, selection: Selection) -> TableAnswer:
     """One row for each collective: statistics of its operations from first to last kernel, longest total first.
 
     An operation is what one call launched, or the alike calls of a group; a kernel without calls is one of its own.
@@ -172,7 +172,7 @@ def nccl_projected(job: Job, selection: Selection) -> TableAnswer:
     frame = pd.DataFrame(
         {
             "operation": np.where(operation >= 0, operation, alone),
-            "name": values_of(kernels, By.COLLECTIVE).fillna("unknown").to_numpy(object),
+            "name": values_of(kernels, NcclProperty.COLLECTIVE).fillna("unknown").to_numpy(object),
             "start": whole(kernels["start"]),
             "end": whole(kernels["end"]),
         }
@@ -221,12 +221,12 @@ class _Rows:
 
 
 def _of_rows(
-    summary: Callable[[Session, Selection, Options], Answer],
-    rows_of: Callable[[Session, Selection, Options], _Rows],
+    summary: Callable[[Session, Selection, RecipeOptions], Answer],
+    rows_of: Callable[[Session, Selection, RecipeOptions], _Rows],
 ) -> Ask:
     """A recipe of a summary, and of the query for its rows."""
 
-    def ask(job: Job, selection: Selection, options: Options) -> Answer:
+    def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         if options.by_rank:
             return of_each_rank(job, selection, lambda session, own: summary(session, own, options))
         rows = rows_of(job.session, selection, options)
@@ -241,10 +241,10 @@ def _of_rows(
     return ask
 
 
-def _of_frame(keys: tuple[str, ...], summary: Callable[[Job, Session, Selection], TableAnswer]) -> Ask:
+def _of_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Selection], TableAnswer]) -> Ask:
     """A recipe of a summary whose frame has the quartiles already."""
 
-    def ask(job: Job, selection: Selection, options: Options) -> Answer:
+    def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         if options.by_rank:
             return of_each_rank(job, selection, lambda session, own: summary(job, session, own))
         answer = summary(job, job.session, selection)
@@ -263,26 +263,26 @@ def _of_frame(keys: tuple[str, ...], summary: Callable[[Job, Session, Selection]
 
 
 def _work(work: Work) -> Ask:
-    def found(session: Session, selection: Selection, _: Options) -> _Rows:
+    def found(session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
         table, label = rows_of(session, work)
         return _Rows(table, table, duration(table), (label.label("name"),), where(table, selection, label))
 
     return _of_rows(lambda session, selection, _: work_summary(session, selection, work), found)
 
 
-def _kernels(_session: Session, selection: Selection, options: Options) -> _Rows:
+def _kernels(_session: Session, selection: Selection, options: RecipeOptions) -> _Rows:
     table = tables.kernels
     name = name_of(table, options.names)
     return _Rows(table, table, duration(table), (name.label("name"),), where(table, selection, name))
 
 
-def _sizes(_session: Session, selection: Selection, _: Options) -> _Rows:
+def _sizes(_session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
     table = tables.memory_ops
     name = table.c.operation
     return _Rows(table, table, table.c.bytes, (name.label("name"),), where(table, selection, name))
 
 
-def _ranges(_session: Session, selection: Selection, _: Options) -> _Rows:
+def _ranges(_session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
     table, last = tables.nvtx_ranges, last_times()
     style = sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd")
     conditions = [table.c.event_type.in_((*PUSH_POP_TYPES, *START_END_TYPES)), table.c.start.is_not(None)]
@@ -295,11 +295,11 @@ def _ranges(_session: Session, selection: Selection, _: Options) -> _Rows:
     )
 
 
-def _projected_ranges(_: Job, session: Session, selection: Selection) -> TableAnswer:
+def _projected_ranges(_: OpenJob, session: Session, selection: Selection) -> TableAnswer:
     return projected_summary(session, selection, ReportOptions())
 
 
-def _projected_trace(job: Job, selection: Selection, _: Options) -> Answer:
+def _projected_trace(job: OpenJob, selection: Selection, _: RecipeOptions) -> Answer:
     return of_each_rank(job, selection, lambda session, own: projected_trace(session, own, ReportOptions()))
 
 

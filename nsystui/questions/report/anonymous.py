@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from nsystui.base.answer import TableAnswer
 from nsystui.exports.discover import name_of
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import RankedTask
-from nsystui.questions.report.report import JobReport
+from nsystui.questions.report.report import JobPage
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ _ADVICE = frozenset({"advice", "reason", "measured"})
 """The fields of sentences of this program, in which a file called `before` is no file."""
 
 
-def anonymous(report: JobReport, jobs: Sequence[Job]) -> JobReport:
+def anonymous(report: JobPage, jobs: Sequence[OpenJob]) -> JobPage:
     """The report with ``host-1``, ``rank-0``, ``command-1``, ``user-1`` and ``(path)`` in place of names."""
     heard = _Heard()
     _changed(report, heard, heard)
@@ -106,7 +106,7 @@ def _any_of(names: Iterable[str], rest: str = "") -> re.Pattern[str]:
     return re.compile(rf"(?<![A-Za-z0-9])({every})(?![A-Za-z0-9]){rest}", re.IGNORECASE)
 
 
-def _people(jobs: Sequence[Job], texts: Sequence[str]) -> dict[str, str]:
+def _people(jobs: Sequence[OpenJob], texts: Sequence[str]) -> dict[str, str]:
     """Hosts and users: those of the ``texts``, of the paths, and the owners of the files."""
     hosts: dict[str, str] = {}
     users: dict[str, str] = {}
@@ -129,7 +129,7 @@ def _people(jobs: Sequence[Job], texts: Sequence[str]) -> dict[str, str]:
     return {re.sub(r"\d+", "*", name): word for name, word in people.items() if not name.isdecimal()} | people
 
 
-def _files(jobs: Sequence[Job]) -> dict[str, str]:
+def _files(jobs: Sequence[OpenJob]) -> dict[str, str]:
     """Reports with their folders, commands, and what is left of a path as the smart name of a kernel."""
     found: dict[str, str] = {}
     commands: dict[str, str] = {}

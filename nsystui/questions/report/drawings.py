@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from nsystui.base.answer import Answer, Record, TableAnswer, Unit, Value, iter_rows, record
-from nsystui.base.drawing import Bar, Bars, Curves, Lane, Lanes, Name, Part, Series
+from nsystui.base.drawing import Bar, Bars, Curves, DrawnLane, DrawnLanes, LaneName, Part, Series
 from nsystui.base.selection import Selection
 from nsystui.base.units import MISSING, format_value
 from nsystui.questions.gpu.device_time import Device
 from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.host.time_budget import PARTS, Budget, DeviceBudget
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import link_rate
 from nsystui.questions.nccl.sizes import bandwidth_curve
 from nsystui.questions.queries.tasks import selected_ranks
@@ -70,7 +70,7 @@ def device_bars(budgets: Sequence[DeviceBudget], most: int = MOST_LANES) -> Bars
     return budget_bars(named, "budget of time by GPU")
 
 
-def utilisation_lanes(job: Job, selection: Selection, columns: int | None = None) -> Lanes | None:
+def utilisation_lanes(job: OpenJob, selection: Selection, columns: int | None = None) -> DrawnLanes | None:
     """A lane for each GPU: compute, NCCL that no compute hides, memory and graphs that nothing else hides.
 
     In as many ``columns`` as suit their number, unless told.
@@ -87,9 +87,9 @@ def utilisation_lanes(job: Job, selection: Selection, columns: int | None = None
         spent = item.breakdown(window)
         values = tuple(tuple(item.share(name, window, columns).tolist()) for name, _ in parts)
         label = device_label(item.device)
-        lanes.append(Lane(label, values, f"busy {format_value(Unit.PERCENT, spent.percent(spent.busy))}"))
+        lanes.append(DrawnLane(label, values, f"busy {format_value(Unit.PERCENT, spent.percent(spent.busy))}"))
     more = len(busy.devices) - len(lanes)
-    return Lanes("GPU utilisation", window.start, window.end, tuple(part for _, part in parts), tuple(lanes), more)
+    return DrawnLanes("GPU utilisation", window.start, window.end, tuple(part for _, part in parts), tuple(lanes), more)
 
 
 def device_label(device: Device) -> str:
@@ -98,7 +98,7 @@ def device_label(device: Device) -> str:
     return f"rank {task.rank} GPU {device.device}" if len(task.devices) > 1 else f"rank {task.rank}"
 
 
-def bandwidth_curves(job: Job, selection: Selection, sizes: TableAnswer) -> Curves | None:
+def bandwidth_curves(job: OpenJob, selection: Selection, sizes: TableAnswer) -> Curves | None:
     """Median bus bandwidth over message size, a curve for each collective; ``sizes`` is by exact size.
 
     ``None`` where no bandwidth is known.
@@ -130,7 +130,7 @@ def duration_bars(answer: Answer) -> Bars | None:
     return Bars(f"{title}: kernels by duration", (Part("kernels", "nccl"),), tuple(bars), Unit.COUNT, largest)
 
 
-def metric_lanes(answer: Answer, columns: int) -> Lanes | None:
+def metric_lanes(answer: Answer, columns: int) -> DrawnLanes | None:
     """A lane for each metric of each GPU; ``answer`` is ``metrics --over-time`` of so many columns.
 
     Percentages are drawn in 100 %, other metrics in their own largest value.
@@ -144,7 +144,7 @@ def metric_lanes(answer: Answer, columns: int) -> Lanes | None:
     return _over_time("GPU metrics", answer, columns, ("metric", "value"), words, "metric")
 
 
-def memory_lanes(answer: Answer, columns: int) -> Lanes | None:
+def memory_lanes(answer: Answer, columns: int) -> DrawnLanes | None:
     """A lane for each kind of memory of each GPU, all in the largest peak; ``answer`` is ``gpu-memory --over-time``."""
     values = [record(answer.columns, row)["peak"] for row in iter_rows(answer)]
     peaks = [float(value) for value in values if isinstance(value, int | float)]
@@ -162,7 +162,7 @@ def _over_time(
     keys: tuple[str, str],
     words: Callable[[Record, float], tuple[float, str]],
     category: str,
-) -> Lanes | None:
+) -> DrawnLanes | None:
     """Lanes of an answer with a row for each rank, device, name and column; ``keys`` are those of name and value.
 
     ``words`` tells of a lane with its largest value what its full height is, and what stands behind it.
@@ -183,12 +183,12 @@ def _over_time(
         top, text = words(own[0], max(known)) if known else (1.0, MISSING)
         where = "no rank" if rank is None else f"rank {rank}"
         label = " ".join((where, *([f"GPU {device}"] if has_several else []), str(name).partition(" [")[0]))
-        drawn.append(Lane(label, (tuple(value / (top or 1.0) for value in values),), text))
+        drawn.append(DrawnLane(label, (tuple(value / (top or 1.0) for value in values),), text))
     more = len(lanes) - len(drawn)
-    return Lanes(title, starts[0], starts[-1] + step, (Part(category, category),), tuple(drawn), more)
+    return DrawnLanes(title, starts[0], starts[-1] + step, (Part(category, category),), tuple(drawn), more)
 
 
-def timeline_lanes(pictures: Sequence[LanePicture], title: str = "timeline") -> Lanes | None:
+def timeline_lanes(pictures: Sequence[LanePicture], title: str = "timeline") -> DrawnLanes | None:
     """The lanes of a timeline: each column in the colour of what takes most of it, as high as it is busy."""
     if not pictures:
         return None
@@ -201,17 +201,17 @@ def timeline_lanes(pictures: Sequence[LanePicture], title: str = "timeline") -> 
             tuple(np.where(np.isnan(busy), np.nan, np.where(category == number, busy, 0.0)).tolist()) for number in used
         )
         words = "–" if picture.busy is None else format_value(Unit.PERCENT, 100 * picture.busy)
-        names = tuple(Name(name.first, name.last, name.text) for name in lane_text(picture).names)
-        lanes.append(Lane(lane_label(picture.lane).strip(), values, words, names))
+        names = tuple(LaneName(name.first, name.last, name.text) for name in lane_text(picture).names)
+        lanes.append(DrawnLane(lane_label(picture.lane).strip(), values, words, names))
     parts = tuple(_part(CATEGORIES[number]) for number in used)
-    return Lanes(title, window.start, window.end, parts, tuple(lanes), len(pictures) - len(lanes))
+    return DrawnLanes(title, window.start, window.end, parts, tuple(lanes), len(pictures) - len(lanes))
 
 
-def map_lanes(shown: RecipeMap) -> Lanes | None:
+def map_lanes(shown: RecipeMap) -> DrawnLanes | None:
     """Each figure of each place of a map as a lane."""
     if not shown.lines:
         return None
-    lanes: list[Lane] = []
+    lanes: list[DrawnLane] = []
     parts: dict[str, Part] = {}
     for figure in shown.figures:
         category = figure.category or "metric"
@@ -223,9 +223,9 @@ def map_lanes(shown: RecipeMap) -> Lanes | None:
             values = tuple(own if name == (figure.category or "metric") else nothing for name in parts)
             label = f"{line.label} {figure.title.removesuffix(' (%)')}" if len(shown.figures) > 1 else line.label
             mean = line.mean(number)
-            lanes.append(Lane(label, values, figure.words(mean) if mean == mean else "–"))
+            lanes.append(DrawnLane(label, values, figure.words(mean) if mean == mean else "–"))
     more = max(0, len(lanes) - MOST_LANES)
-    return Lanes(
+    return DrawnLanes(
         shown.name, shown.window.start, shown.window.end, tuple(parts.values()), tuple(lanes[:MOST_LANES]), more
     )
 

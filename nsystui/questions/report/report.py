@@ -18,10 +18,10 @@ from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.base.version import __version__
 from nsystui.questions.answers.answering import ask, lacking
-from nsystui.questions.compare import TABLES, Options, Side, worded
+from nsystui.questions.compare import TABLES, ComparisonOptions, Side, worded
 from nsystui.questions.compare.side import with_smart_names
 from nsystui.questions.host.time_budget import caused_budgets
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.registry import question_named
 from nsystui.questions.queries.reports import contents_table, diagnostics_table, reports_table
 from nsystui.questions.queries.tasks import selected_ranks
@@ -39,7 +39,7 @@ _MOST_RANKS = 64
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """The first rows of an answer: ``total`` is how many there are, ``command`` prints all of them."""
 
     title: str
@@ -76,7 +76,7 @@ class Told:
     was: str = ""
     is_brief: bool = False
     """Whether the sentence is all there is to tell: what did not get worse."""
-    evidence: Table | None = None
+    evidence: ReportTable | None = None
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ class Section:
     title: str
     lines: tuple[str, ...] = ()
     drawings: tuple[Drawing, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
     method: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
-class JobReport:
+class JobPage:
     """A report: the first of ``verdict`` is its one sentence, ``budget`` the time of all GPUs by part.
 
     ``warnings`` are to be read before the numbers are believed: the files that are left out.
@@ -115,7 +115,7 @@ class JobReport:
 class Asked:
     """What a report is about: ``flags`` are those of the selection, for the commands that print more of a table."""
 
-    job: Job
+    job: OpenJob
     selection: Selection
     selected: str = ""
     flags: str = ""
@@ -127,7 +127,7 @@ class Asked:
 Advanced = Callable[[str], object]
 
 
-def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = lambda title: None) -> JobReport:
+def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = lambda title: None) -> JobPage:
     """The report, against a ``baseline`` where there is one; ``advanced`` is called with the title of each section.
 
     Raises UsageError where ``step_range`` is no regular expression.
@@ -156,7 +156,7 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
         section = _made(name, make, asked)
         if section is not None:
             sections.append(section)
-    return JobReport(
+    return JobPage(
         title,
         tuple(words),
         tuple(filter(None, verdict)),
@@ -170,7 +170,7 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
     )
 
 
-def _left_out(job: Job, whose: str) -> tuple[str, ...]:
+def _left_out(job: OpenJob, whose: str) -> tuple[str, ...]:
     return tuple(f"a file{whose} is left out: {reason}" for reason in job.left_out)
 
 
@@ -231,12 +231,12 @@ def _cost(one: Finding) -> str:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _table_of(title: str, answer: Answer, top: int, command: str = "") -> Table:
+def _table_of(title: str, answer: Answer, top: int, command: str = "") -> ReportTable:
     head = TableAnswer(answer.name, answer.columns, list(answer.page(0, top)), answer.total, tuple(answer.notes))
-    return Table(title, head, len(answer), command)
+    return ReportTable(title, head, len(answer), command)
 
 
-def _asked(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any) -> Table:
+def _asked(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any) -> ReportTable:
     """A question with some of its options, and the command that prints the whole answer."""
     question = question_named(name)
     given: Mapping[str, Any] = {key: value for key, value in values.items() if value is not None}
@@ -254,7 +254,9 @@ def _methods(*names: str) -> tuple[tuple[str, str], ...]:
     return tuple((f"nsystui {name}", question_named(name).description) for name in names)
 
 
-def _section(key: str, title: str, tables: Sequence[Table], *names: str, drawing: Drawing | None = None) -> Section:
+def _section(
+    key: str, title: str, tables: Sequence[ReportTable], *names: str, drawing: Drawing | None = None
+) -> Section:
     """A section of tables: those without rows leave their notes, each note stands once."""
     notes = tuple(dict.fromkeys(note for table in tables for note in table.answer.notes))
     kept = tuple(replace(one, answer=replace(one.answer, notes=())) for one in tables if len(one.answer))
@@ -269,10 +271,10 @@ def _section(key: str, title: str, tables: Sequence[Table], *names: str, drawing
 def _comparison(asked: Asked, baseline: Side, change: Against) -> Section:
     """A is the baseline, as in the triage; the tables of `nsystui diff`."""
     side = Side(asked.job, asked.selection, "B")
-    options = Options(step_range=asked.step_range)
+    options = ComparisonOptions(step_range=asked.step_range)
     summary = worded(change.summary) if "unit" in {one.key for one in change.summary.columns} else change.summary
     told = tuple(note for note in summary.notes if note != change.summary.headline)
-    tables = [Table(TABLES["summary"].title, replace(summary, notes=()), len(summary))]
+    tables = [ReportTable(TABLES["summary"].title, replace(summary, notes=()), len(summary))]
     for name in ("kernels", "families", "nvtx", "nccl", "memory", "steps"):
         answer = TABLES[name].make(baseline, side, options)
         if name == "kernels":

@@ -27,7 +27,7 @@ from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, is_launched_by, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.derived import of_all_reports
-from nsystui.questions.stats.report import Ask, Options
+from nsystui.questions.stats.report import Ask, ReportOptions
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def notes(session: Session, options: Options, *needed: sa.Table) -> tuple[str, ...]:
+def notes(session: Session, options: ReportOptions, *needed: sa.Table) -> tuple[str, ...]:
     """The notes of a report on kernels; ``needed`` are the other tables that it reads."""
     ranges = (tables.nvtx_ranges,) if options.nvtx_name else ()
     lacking = (missing_note(session, table) for table in (*needed, *ranges))
@@ -347,7 +347,7 @@ def _kernel_rows(
     return statistics.summary_rows(session, _KERNELS, duration(_KERNELS), keys, conditions, columns)
 
 
-def _kernels(session: Session, selection: Selection, options: Options) -> Answer:
+def _kernels(session: Session, selection: Selection, options: ReportOptions) -> Answer:
     if not options.nvtx_name:
         return kernels_as_nsys(session, selection, options.names)
     # Of equal totals nsys has the one of fewer instances first here (seen once, in h100-2rank-moe-before).
@@ -355,7 +355,7 @@ def _kernels(session: Session, selection: Selection, options: Options) -> Answer
     return TableAnswer.of_frame("cuda-gpu-kern-sum", _KERNEL_COLUMNS, frame, None, notes(session, options))
 
 
-def _shapes(session: Session, selection: Selection, options: Options) -> Answer:
+def _shapes(session: Session, selection: Selection, options: ReportOptions) -> Answer:
     """``cuda_gpu_kern_gb_sum``."""
     shape = {"grid": grid_of(_KERNELS), "block": block_of(_KERNELS)}
     if not options.nvtx_name:
@@ -371,7 +371,7 @@ def _shapes(session: Session, selection: Selection, options: Options) -> Answer:
 def _range_groups(
     session: Session,
     selection: Selection,
-    options: Options,
+    options: ReportOptions,
     words: Mapping[str, sa.ColumnElement[Any]] = _NO_WORDS,
 ) -> pd.DataFrame:
     """The kernels by their names behind their ranges, and by ``words``."""
@@ -382,7 +382,7 @@ def _range_groups(
     return statistics.frame_groups(rows, "duration", ["name", *words])
 
 
-def _kernel_groups(session: Session, selection: Selection, options: Options) -> pd.DataFrame:
+def _kernel_groups(session: Session, selection: Selection, options: ReportOptions) -> pd.DataFrame:
     if options.nvtx_name:
         return _range_groups(session, selection, options)
     return _groups(session, selection, _KERNELS, name_of(_KERNELS, options.names))
@@ -393,7 +393,7 @@ def _groups(session: Session, selection: Selection, table: sa.Table, name: sa.Co
     return statistics.group_frame(session, table, duration(table), [name.label("name")], conditions)
 
 
-def _gpu_work(session: Session, selection: Selection, options: Options) -> TableAnswer:
+def _gpu_work(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
     """``cuda_gpu_sum``."""
     frame = _together(
         CUDA_KERNEL=_kernel_groups(session, selection, options),
@@ -402,7 +402,7 @@ def _gpu_work(session: Session, selection: Selection, options: Options) -> Table
     return TableAnswer.of_frame("cuda-gpu-sum", _UNION_COLUMNS, frame, None, notes(session, options, _MEMORY_OPS))
 
 
-def _calls_and_gpu_work(session: Session, selection: Selection, options: Options) -> TableAnswer:
+def _calls_and_gpu_work(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
     """``cuda_api_gpu_sum``."""
     frame = _together(
         CUDA_API=_api_groups(session, selection),

@@ -19,7 +19,7 @@ from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.derived import frame_by_report
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.stats.cuda_sums import KERNEL_PLACE, LaunchRanges, RangeNamed, notes, range_named_frame
-from nsystui.questions.stats.report import Ask, Options
+from nsystui.questions.stats.report import Ask, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -95,7 +95,7 @@ def _threads() -> sa.Subquery:
     return sa.select(columns.report, columns.thread, *described).group_by(columns.report, columns.thread).subquery()
 
 
-def _api_trace(session: Session, selection: Selection, _: Options) -> PagedAnswer:
+def _api_trace(session: Session, selection: Selection, _: ReportOptions) -> PagedAnswer:
     """``cuda_api_trace``: every row of calls, the second ones of ``--cudabacktrace`` too; start in job time."""
     query, everything = _calls_query(selection), _calls_query(Selection())
     note = missing_note(session, tables.api_calls)
@@ -140,7 +140,7 @@ def _throughput(table: sa.Table) -> sa.ColumnElement[Any]:
 _GRID = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
 
-def _kernel_rows(selection: Selection, options: Options) -> sa.Select[Any]:
+def _kernel_rows(selection: Selection, options: ReportOptions) -> sa.Select[Any]:
     columns, name = _KERNELS.c, name_of(_KERNELS, options.names)
     rows = sa.select(
         sa.literal(0).label("kind"),
@@ -194,7 +194,7 @@ def _place(table: sa.Table) -> list[sa.ColumnElement[Any]]:
     ]
 
 
-def _gpu_query(selection: Selection, options: Options) -> sa.Select[Any]:
+def _gpu_query(selection: Selection, options: ReportOptions) -> sa.Select[Any]:
     rows = sa.union_all(_kernel_rows(selection, options), _memory_rows(selection)).subquery()
     gpus = _gpu_names()
     joined = rows.outerjoin(gpus, sa.and_(gpus.c.report == rows.c.report, gpus.c.gpu == rows.c.device_number))
@@ -203,7 +203,7 @@ def _gpu_query(selection: Selection, options: Options) -> sa.Select[Any]:
     return sa.select(*rows.c, device.label("device")).select_from(joined)
 
 
-def _gpu_trace(session: Session, selection: Selection, options: Options) -> Answer:
+def _gpu_trace(session: Session, selection: Selection, options: ReportOptions) -> Answer:
     """``cuda_gpu_trace``: kernels and memory operations; start in job time. Whole graph launches are not in it."""
     query, everything = _gpu_query(selection, options), _gpu_query(Selection(), options)
     whole = PagedAnswer.of(
@@ -259,7 +259,7 @@ class _Executions:
     never queued. With ``--cudabacktrace`` a call is recorded twice, and nsys counts its kernel with both.
     """
 
-    def __init__(self, selection: Selection, options: Options) -> None:
+    def __init__(self, selection: Selection, options: ReportOptions) -> None:
         kernels, self.calls = _KERNELS.c, calls_as_nsys(selection, _CALL_KEYS)
         calls = self.calls.c
         self.name = name_of(_KERNELS, options.names)
@@ -282,7 +282,7 @@ class _Executions:
         return sa.select(*columns).select_from(joined).where(*self._conditions)
 
 
-def _execution_query(selection: Selection, options: Options) -> sa.Select[Any]:
+def _execution_query(selection: Selection, options: ReportOptions) -> sa.Select[Any]:
     rows = _Executions(selection, options)
     kernels, calls, moved = _KERNELS.c, rows.calls.c, _KERNELS.c.clock_offset
     return rows.select(
@@ -301,7 +301,7 @@ def _execution_query(selection: Selection, options: Options) -> sa.Select[Any]:
     )
 
 
-def _execution_trace(session: Session, selection: Selection, options: Options) -> Answer:
+def _execution_trace(session: Session, selection: Selection, options: ReportOptions) -> Answer:
     """``cuda_kern_exec_trace``: a row for each kernel and call, starts in job time."""
     query = _execution_query(selection, options)
     found, everything = (
@@ -324,7 +324,7 @@ def _execution_trace(session: Session, selection: Selection, options: Options) -
     return RangeNamed(whole, LaunchRanges.find(session, selection)) if options.nvtx_name else whole
 
 
-def _execution_summary(session: Session, selection: Selection, options: Options) -> TableAnswer:
+def _execution_summary(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
     """``cuda_kern_exec_sum``: a row for each thread, device, function and kernel, longest mean total first."""
     rows = _Executions(selection, options)
     groups = (

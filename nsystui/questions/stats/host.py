@@ -19,19 +19,19 @@ from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, job_end, job_start, where
 from nsystui.questions.queries.data_notes import absent_note
 from nsystui.questions.queries.paged import PagedAnswer
-from nsystui.questions.stats.report import Ask, Options
+from nsystui.questions.stats.report import Ask, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
 
 
-def _openmp(session: Session, selection: Selection, _: Options) -> TableAnswer:
+def _openmp(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
     """``openmp_sum``: by kind and name, for nsys sums each native table by itself; the kind is not shown."""
     table = tables.openmp_events
     keys = [table.c.kind.label("kind"), table.c.name.label("name")]
     return _events(session, selection, table, keys, "openmp", "Count")
 
 
-def _openacc(session: Session, selection: Selection, _: Options) -> TableAnswer:
+def _openacc(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
     """``openacc_sum``: by name over all kinds."""
     table = tables.openacc_events
     return _events(session, selection, table, [table.c.name.label("name")], "openacc", "Num Calls")
@@ -74,7 +74,7 @@ _MPI_TRACE_COLUMNS = (
 )
 
 
-def _mpi_summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
+def _mpi_summary(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
     """``mpi_event_sum``: statistics of durations by name and source.
 
     A call that never returned counts as an instance and has no duration: the statistics are of those that have one.
@@ -89,7 +89,7 @@ def _mpi_summary(session: Session, selection: Selection, _: Options) -> TableAns
     return TableAnswer.of_frame("mpi-events", _MPI_SUM_COLUMNS, frame, total, _mpi_notes(session))
 
 
-def _mpi_trace(session: Session, selection: Selection, _: Options) -> PagedAnswer:
+def _mpi_trace(session: Session, selection: Selection, _: ReportOptions) -> PagedAnswer:
     """``mpi_event_trace``: every call with its rank and its partner, by start in job time.
 
     Sizes are in MB of 10⁶ bytes with three decimals, which is how nsys prints sizes elsewhere: UNVERIFIED here.
@@ -165,7 +165,7 @@ _CONGESTION_COLUMNS = (
 )
 
 
-def _congestion(session: Session, selection: Selection, options: Options) -> PagedAnswer:
+def _congestion(session: Session, selection: Selection, options: ReportOptions) -> PagedAnswer:
     """``network_congestion``: samples with more send waits (ticks/ms) than the threshold, by start in job time.
 
     The GUID is written as an unsigned hexadecimal number; switches have no name. Header and form of the GUID are

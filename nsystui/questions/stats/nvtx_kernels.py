@@ -37,7 +37,7 @@ from nsystui.questions.queries.conditions import duration, is_launched_by, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.stats.cuda_sums import Coded
 from nsystui.questions.stats.nvtx_ranges import pids, style, tids
-from nsystui.questions.stats.report import Options
+from nsystui.questions.stats.report import ReportOptions
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session
@@ -153,7 +153,7 @@ class _KernelCalls:
         return _KernelCalls(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
 
-def kernels_by_range(session: Session, selection: Selection, options: Options) -> TableAnswer:
+def kernels_by_range(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
     """``nvtx_kern_sum``: one row for each range name, style, thread and kernel name, in this order, longest first.
 
     The statistics are of the durations of the kernels. The name filter looks at the range's ``domain:text``, which is
@@ -192,7 +192,7 @@ def kernels_by_range(session: Session, selection: Selection, options: Options) -
 
 
 def _of_report(
-    session: Session, report: Report, selection: Selection, options: Options, ranges: Texts, kernels: Texts
+    session: Session, report: Report, selection: Selection, options: ReportOptions, ranges: Texts, kernels: Texts
 ) -> pd.DataFrame:
     """The rows of one report, with numbers in place of texts."""
     import pandas as pd
@@ -213,7 +213,7 @@ def _of_report(
 
 
 def _read_kernel_calls(
-    session: Session, report: Report, selection: Selection, options: Options, texts: Texts
+    session: Session, report: Report, selection: Selection, options: ReportOptions, texts: Texts
 ) -> _KernelCalls:
     kernels = tables.kernels
     conditions = [

@@ -14,7 +14,7 @@ from nsystui.questions.algebra.nesting import NO_PARENT, one_timeline, tree_of
 from nsystui.questions.algebra.projection import are_outside, calls_inside, project_parts
 from nsystui.questions.nvtx.loading import (
     Ints,
-    Launches,
+    LaunchCallColumns,
     Ranges,
     Texts,
     joined,
@@ -26,8 +26,8 @@ from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.time_window import selected_reports
 from nsystui.questions.stats.nvtx_kernels import Groups, kernels_by_range
-from nsystui.questions.stats.nvtx_ranges import Trace, by_start, depth_note, parent_rows, pids, stacks, style, tids
-from nsystui.questions.stats.report import Ask, Options
+from nsystui.questions.stats.nvtx_ranges import RangeTrace, by_start, depth_note, parent_rows, pids, stacks, style, tids
+from nsystui.questions.stats.report import Ask, ReportOptions
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of
@@ -54,14 +54,14 @@ class ProjectedRanges(Ranges):
     child_count: Ints
 
 
-def projected(ranges: Ranges, launches: Iterable[Launches], before: int = 0) -> ProjectedRanges:
+def projected(ranges: Ranges, launches: Iterable[LaunchCallColumns], before: int = 0) -> ProjectedRanges:
     """Projects the ranges of a report through its launches, of which all with a correlation id are in one part.
 
     ``parent`` counts from ``before``, the number of the ranges of other reports.
     """
     repeated = np.zeros(len(ranges), np.int64)
 
-    def told() -> Iterator[Launches]:
+    def told() -> Iterator[LaunchCallColumns]:
         for part in launches:
             repeated[:] += _repeated_ids(ranges, part)
             yield part
@@ -84,7 +84,7 @@ def projected(ranges: Ranges, launches: Iterable[Launches], before: int = 0) -> 
     )
 
 
-def _repeated_ids(ranges: Ranges, launches: Launches) -> Ints:
+def _repeated_ids(ranges: Ranges, launches: LaunchCallColumns) -> Ints:
     """How many of the calls inside each range have the correlation id of another one there; shape ``(n,)``.
 
     Of the calls of an id on a thread only those count that contain no other, for a range with the outer one has the
@@ -149,7 +149,7 @@ _TRACE_COLUMNS = (
 )
 
 
-def projected_summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
+def projected_summary(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
     """``nvtx_gpu_proj_sum``: one row for each range name and style, longest projected time first.
 
     The frame has ``q1`` and ``q3`` besides, which nsys computes and does not print.
@@ -257,7 +257,7 @@ class _Rows:
         return list(zip(*columns, strict=True))
 
 
-def projected_trace(session: Session, selection: Selection, _: Options) -> Trace:
+def projected_trace(session: Session, selection: Selection, _: ReportOptions) -> RangeTrace:
     """``nvtx_gpu_proj_trace``: every range with GPU work, by start in job time, after what no range launched."""
     texts, parts, before = Texts(), [], 0
     outside: list[Row] = []
@@ -275,10 +275,10 @@ def projected_trace(session: Session, selection: Selection, _: Options) -> Trace
     order = np.concatenate((-1 - np.arange(len(outside)), order))
     total = len(order) if selection.is_everything else None
     notes = tuple(filter(None, (*_notes(session), depth_note(every.level))))
-    return Trace("nvtx-gpu-proj-trace", _TRACE_COLUMNS, order, _Rows(texts.texts, every, outside), notes, total)
+    return RangeTrace("nvtx-gpu-proj-trace", _TRACE_COLUMNS, order, _Rows(texts.texts, every, outside), notes, total)
 
 
-def _outside(ranges: Ranges, launches: Launches) -> list[Row]:
+def _outside(ranges: Ranges, launches: LaunchCallColumns) -> list[Row]:
     """The row that nsys has for all calls of a report in no range, if there are any.
 
     The process and thread in it are those of the call whose work ended last, as in the only case known.

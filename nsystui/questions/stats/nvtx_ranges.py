@@ -24,13 +24,13 @@ from nsystui.questions.nvtx.loading import (
     ranges_as_nsys,
 )
 from nsystui.questions.queries.data_notes import missing_note
-from nsystui.questions.stats.report import Ask, Options
+from nsystui.questions.stats.report import Ask, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
 
 
 @dataclass(frozen=True)
-class Trace:
+class RangeTrace:
     """An answer whose row i is that of ``rows`` for ``order[i]``."""
 
     name: str
@@ -46,7 +46,7 @@ class Trace:
     def page(self, offset: int, limit: int) -> Sequence[Row]:
         return self.rows(self.order[offset : offset + limit].tolist())
 
-    def sorted_by(self, key: str, descending: bool) -> Trace:
+    def sorted_by(self, key: str, descending: bool) -> RangeTrace:
         place = [column.key for column in self.columns].index(key)
         values = [row[place] for row in self.rows(self.order.tolist())]
         known = [index for index, value in enumerate(values) if value is not None]
@@ -142,15 +142,15 @@ _TRACE_COLUMNS = (
 )
 
 
-def _summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
+def _summary(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
     return replace(nvtx_summary(session, selection), name="nvtx-sum")
 
 
-def _push_pop_summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
+def _push_pop_summary(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
     return _of_one_style(nvtx_summary(session, selection, types=PUSH_POP_TYPES), "nvtx-pushpop-sum")
 
 
-def _start_end_summary(session: Session, selection: Selection, _: Options) -> TableAnswer:
+def _start_end_summary(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
     return _of_one_style(nvtx_summary(session, selection, types=START_END_TYPES), "nvtx-startend-sum")
 
 
@@ -206,7 +206,7 @@ class _Nested(Ranges):
         return list(zip(*columns, strict=True))
 
 
-def _push_pop_trace(session: Session, selection: Selection, _: Options) -> Trace:
+def _push_pop_trace(session: Session, selection: Selection, _: ReportOptions) -> RangeTrace:
     """``nvtx_pushpop_trace``: every range with its children and the ranges around it, by start in job time."""
     texts, parts, before = Texts(), [], 0
     for report in session.reports:
@@ -220,7 +220,7 @@ def _push_pop_trace(session: Session, selection: Selection, _: Options) -> Trace
     notes = (missing_note(session, tables.nvtx_ranges), depth_note(nested.level))
     rows = partial(nested.rows, texts.texts)
     total = len(order) if selection.is_everything else None
-    return Trace("nvtx-pushpop-trace", _TRACE_COLUMNS, chosen, rows, tuple(filter(None, notes)), total)
+    return RangeTrace("nvtx-pushpop-trace", _TRACE_COLUMNS, chosen, rows, tuple(filter(None, notes)), total)
 
 
 ASK: dict[str, Ask] = {

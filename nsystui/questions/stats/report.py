@@ -21,7 +21,7 @@ from nsystui.store.session import Session
 
 
 @dataclass(frozen=True)
-class Options:
+class ReportOptions:
     """The words behind the name of a report, as in ``cuda_gpu_kern_sum:nvtx-name:base``.
 
     ``names``: ``:base`` or ``:mangled``. ``families``: ``:family``, the families of kernels in place of their names,
@@ -37,7 +37,7 @@ class Options:
     ticks_threshold: int = 10_000
 
 
-Ask = Callable[[Session, Selection, Options], Answer]
+Ask = Callable[[Session, Selection, ReportOptions], Answer]
 """Each module of this folder has the functions of its reports, by their names, in ``ASK``."""
 
 

@@ -16,7 +16,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.units import MEGABYTE
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.data_notes import absent_note
-from nsystui.questions.stats.report import Ask, Options
+from nsystui.questions.stats.report import Ask, ReportOptions
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -53,7 +53,7 @@ _PLACE_COLUMNS = (
 )
 
 
-def _totals(session: Session, selection: Selection, _: Options) -> TableAnswer:
+def _totals(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
     """``um_total_sum``: one row of sums, and the span of all addresses.
 
     The span is empty where migrations in one of the directions or faults on one of the sides are none, as in nsys.
@@ -97,7 +97,7 @@ def _one_row(
     return value, lowest, highest
 
 
-def _addresses(session: Session, selection: Selection, options: Options) -> TableAnswer:
+def _addresses(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
     """``um_sum``: a row for each virtual address (of each export) with migrations or faults, the fastest first.
 
     The throughput is nsys's own, bytes times the whole number of times that all the migrations fit into a second; it
@@ -153,7 +153,7 @@ def _part(
     return sa.select(table.c.report, address.label("address"), *amounts).where(address.is_not(None), *conditions)
 
 
-def _instructions(session: Session, selection: Selection, _: Options) -> TableAnswer:
+def _instructions(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
     """``um_cpu_page_faults_sum``: CPU page faults by instruction and, where an export has it, its place in the source.
 
     The columns of the place are those of newer versions of nsys; 2023.4 has the first two.

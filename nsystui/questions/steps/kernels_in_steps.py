@@ -20,13 +20,13 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
 
 _BEFORE_ALL = -(2**62)
 """A time in no step."""
 
 
-def kernels_in_steps(job: Job, selection: Selection, steps: Steps, **wanted: Any) -> TableAnswer:
+def kernels_in_steps(job: OpenJob, selection: Selection, steps: Steps, **wanted: Any) -> TableAnswer:
     """`kernel_summary` grouped by step among others; ``wanted`` are its further arguments.
 
     A kernel belongs to the step of its process in which its launch began, whichever thread made it. Shares are of the

@@ -20,7 +20,7 @@ from nsystui.questions.nccl.names import collective_of_kernel
 from nsystui.questions.queries.conditions import Condition, given, job_start, matches
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import event_span, report_at
-from nsystui.questions.timeline.lanes import Lane, ThreadEvents, Timeline
+from nsystui.questions.timeline.lanes import LaneIdentity, ThreadEvents, Timeline
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -33,7 +33,7 @@ _RUN = 256
 
 
 @dataclass(frozen=True)
-class Span:
+class EventSpan:
     """A single event, drawn with its name where there is room: job time in ns, category as in ``lane_work``."""
 
     start: int
@@ -45,7 +45,9 @@ class Span:
 # -- the common shape -------------------------------------------------------------------------------------------------
 
 
-def _operations(timeline: Timeline, lanes: Sequence[Lane], extra: Any) -> sa.CompoundSelect[Any] | sa.Select[Any]:
+def _operations(
+    timeline: Timeline, lanes: Sequence[LaneIdentity], extra: Any
+) -> sa.CompoundSelect[Any] | sa.Select[Any]:
     """The GPU operations of some lanes in the shape of the event list; ``extra`` gives conditions for a table."""
     parts = []
     for table, name in (
@@ -58,7 +60,7 @@ def _operations(timeline: Timeline, lanes: Sequence[Lane], extra: Any) -> sa.Com
     return sa.union_all(*parts) if len(parts) > 1 else parts[0]
 
 
-def _of_table(table: sa.Table, name: sa.ColumnElement[Any], lanes: Sequence[Lane]) -> sa.Select[Any]:
+def _of_table(table: sa.Table, name: sa.ColumnElement[Any], lanes: Sequence[LaneIdentity]) -> sa.Select[Any]:
     columns = table.c
     kind, order = _kind_of(table)
     return sa.select(
@@ -89,7 +91,7 @@ def _kind_of(table: sa.Table) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[A
     return sa.case((is_nccl, nccl), else_=kernel), sa.case((is_nccl, nccl_order), else_=kernel_order)
 
 
-def _on_lanes(table: sa.Table, lanes: Sequence[Lane]) -> Condition:
+def _on_lanes(table: sa.Table, lanes: Sequence[LaneIdentity]) -> Condition:
     """Whether an operation is on one of the lanes; what is on a lane of its device is not looked for on its streams."""
     places = _by_place(lanes)
     devices = [place for place in places if place[-1] is None]
@@ -103,13 +105,13 @@ def _on_lanes(table: sa.Table, lanes: Sequence[Lane]) -> Condition:
     return sa.or_(*chosen)
 
 
-def _offsets(timeline: Timeline, lanes: Sequence[Lane]) -> tuple[int, int]:
+def _offsets(timeline: Timeline, lanes: Sequence[LaneIdentity]) -> tuple[int, int]:
     """The least and the largest clock offset of the lanes' reports, ns."""
     offsets = {timeline.clock_offset(lane) for lane in lanes}
     return min(offsets), max(offsets)
 
 
-def _overlapping(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> Any:
+def _overlapping(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> Any:
     """The condition that an operation runs in ``window``; constants first, which Parquet can skip row groups by."""
     least, largest = _offsets(timeline, lanes)
 
@@ -125,7 +127,7 @@ def _overlapping(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> A
     return conditions
 
 
-def _part(timeline: Timeline, lanes: Sequence[Lane]) -> Session:
+def _part(timeline: Timeline, lanes: Sequence[LaneIdentity]) -> Session:
     """The reports of some lanes."""
     return timeline.session.part(lane.task.report for lane in lanes)
 
@@ -133,12 +135,14 @@ def _part(timeline: Timeline, lanes: Sequence[Lane]) -> Session:
 # -- what a picture needs ---------------------------------------------------------------------------------------------
 
 
-def long_events(timeline: Timeline, lanes: Sequence[Lane], window: Window, least: int) -> dict[Lane, list[Span]]:
+def long_events(
+    timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, least: int
+) -> dict[LaneIdentity, list[EventSpan]]:
     """The operations of GPU lanes that overlap ``window`` and take at least ``least`` ns, by lane and start.
 
     The longest 4,000 of them where there are more.
     """
-    found: dict[Lane, list[Span]] = {lane: [] for lane in lanes}
+    found: dict[LaneIdentity, list[EventSpan]] = {lane: [] for lane in lanes}
     if not lanes:
         return found
     inside, places = _overlapping(timeline, lanes, window), _by_place(lanes)
@@ -153,17 +157,17 @@ def long_events(timeline: Timeline, lanes: Sequence[Lane], window: Window, least
         shown = timeline.names.get(name, name or "")
         if kind == EventKind.NCCL.value:  # in a few cells the collective says more than how the name begins
             shown = collective_of_kernel(shown) or shown
-        span = Span(start, start + duration, shown, _CATEGORY[kind])
+        span = EventSpan(start, start + duration, shown, _CATEGORY[kind])
         for place in {(report, process, device, stream), (report, process, device, None)} & places.keys():
             found[places[place]].append(span)
     return {lane: sorted(spans, key=lambda span: span.start) for lane, spans in found.items()}
 
 
 def matching_columns(
-    timeline: Timeline, lanes: Sequence[Lane], window: Window, count: int, wanted: NameFilter
-) -> dict[Lane, set[int]]:
+    timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int, wanted: NameFilter
+) -> dict[LaneIdentity, set[int]]:
     """Which of ``count`` columns of ``window`` hold an operation whose name passes, by lane."""
-    found: dict[Lane, set[int]] = {lane: set() for lane in lanes}
+    found: dict[LaneIdentity, set[int]] = {lane: set() for lane in lanes}
     if not lanes:
         return found
     inside, places = _overlapping(timeline, lanes, window), _by_place(lanes)
@@ -183,7 +187,7 @@ def matching_columns(
     return found
 
 
-def _by_place(lanes: Sequence[Lane]) -> dict[tuple[int | None, ...], Lane]:
+def _by_place(lanes: Sequence[LaneIdentity]) -> dict[tuple[int | None, ...], LaneIdentity]:
     """The lanes by (report, process, device, stream), which is ``None`` for that of a device."""
     return {(lane.task.report, lane.task.process, lane.device, lane.stream): lane for lane in lanes}
 
@@ -191,7 +195,7 @@ def _by_place(lanes: Sequence[Lane]) -> dict[tuple[int | None, ...], Lane]:
 # -- single events ----------------------------------------------------------------------------------------------------
 
 
-def longest_in(timeline: Timeline, lane: Lane, window: Window) -> tuple[Row | None, int]:
+def longest_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> tuple[Row | None, int]:
     """The operation that takes up most of ``window``, a row of the event list, and how many run in it."""
     rows = _operations(timeline, [lane], _overlapping(timeline, [lane], window)).subquery()
     inside = sa.func.least(rows.c.start + rows.c.duration, window.end) - sa.func.greatest(rows.c.start, window.start)
@@ -208,12 +212,12 @@ class Neighbours:
     """The operations next to a moment on a lane; the last run of them stays at hand, for a key that is held."""
 
     timeline: Timeline
-    _lane: Lane | None = None
+    _lane: LaneIdentity | None = None
     _low: int = 0
     _high: int = 0
     _rows: Sequence[Row] = ()
 
-    def find(self, lane: Lane, time: int, forward: bool) -> Row | None:
+    def find(self, lane: LaneIdentity, time: int, forward: bool) -> Row | None:
         """The first operation that starts after ``time``, or the last that starts before it; ``None`` at the ends."""
         found = self._at_hand(lane, time, forward)
         if found is not None:
@@ -230,14 +234,14 @@ class Neighbours:
                 return rows[0]
         return None
 
-    def _at_hand(self, lane: Lane, time: int, forward: bool) -> Row | None:
+    def _at_hand(self, lane: LaneIdentity, time: int, forward: bool) -> Row | None:
         if lane != self._lane or not self._low - 1 <= time <= self._high:
             return None
         if forward:
             return next((row for row in self._rows if key_of(row).start > time), None)
         return next((row for row in reversed(self._rows) if key_of(row).start < time), None)
 
-    def _run(self, lane: Lane, low: int, high: int, forward: bool) -> Sequence[Row]:
+    def _run(self, lane: LaneIdentity, low: int, high: int, forward: bool) -> Sequence[Row]:
         """The operations that start in ``[low, high)``, nearest first, not all of very many."""
         timeline = self.timeline
         offset = timeline.clock_offset(lane)
@@ -252,7 +256,7 @@ class Neighbours:
         query = sa.select(*columns_of(rows)).order_by(*[column if forward else column.desc() for column in order])
         return _part(timeline, [lane]).rows(query.limit(_RUN))
 
-    def _spans(self, lane: Lane, time: int, forward: bool) -> Iterator[tuple[int, int]]:
+    def _spans(self, lane: LaneIdentity, time: int, forward: bool) -> Iterator[tuple[int, int]]:
         """Spans of time on one side of a moment, each further than the one before and wider."""
         report = report_at(self.timeline.session, lane.task.report)
         whole = event_span(report)
@@ -267,7 +271,7 @@ class Neighbours:
             edge, width = further, width * _GROWTH
 
 
-def thread_spans(timeline: Timeline, lane: Lane, window: Window, count: int) -> list[Span]:
+def thread_spans(timeline: Timeline, lane: LaneIdentity, window: Window, count: int) -> list[EventSpan]:
     """The ranges or calls of a lane that take a column or more of ``count`` columns of ``window``, by start.
 
     Push/pop ranges of one thread and level follow one another; start/end ranges may overlap.
@@ -278,7 +282,8 @@ def thread_spans(timeline: Timeline, lane: Lane, window: Window, count: int) -> 
     rows = rows[(own.end[rows] - own.start[rows] >= least) & (own.end[rows] > window.start)]
     category = own.category
     return [
-        Span(int(own.start[row]), int(own.end[row]), own.names[int(own.name[row])], category) for row in rows.tolist()
+        EventSpan(int(own.start[row]), int(own.end[row]), own.names[int(own.name[row])], category)
+        for row in rows.tolist()
     ]
 
 
@@ -298,7 +303,7 @@ def _inside(level: ThreadEvents, window: Window) -> NDArray[np.int64]:
     return np.flatnonzero(level.end[:last] > window.start)
 
 
-def matching_ranges(timeline: Timeline, lane: Lane, window: Window, count: int, wanted: NameFilter) -> set[int]:
+def matching_ranges(timeline: Timeline, lane: LaneIdentity, window: Window, count: int, wanted: NameFilter) -> set[int]:
     """Which of ``count`` columns of ``window`` hold a range or call of a lane whose name passes."""
     level = timeline.events(lane)
     passes = np.array([wanted.matches(name) for name in level.names], bool)
@@ -316,14 +321,14 @@ def matching_ranges(timeline: Timeline, lane: Lane, window: Window, count: int, 
     return set(np.flatnonzero(np.cumsum(change[:-1]) > 0).tolist())
 
 
-def range_next_to(timeline: Timeline, lane: Lane, time: int, forward: bool) -> Row | None:
+def range_next_to(timeline: Timeline, lane: LaneIdentity, time: int, forward: bool) -> Row | None:
     """The first range of a lane that starts after ``time``, or the last that starts before it; a row of events."""
     level = timeline.events(lane)
     place = int(np.searchsorted(level.start, time, side="right" if forward else "left")) - (0 if forward else 1)
     return _row(timeline, lane, level, place) if 0 <= place < len(level.start) else None
 
 
-def longest_range_in(timeline: Timeline, lane: Lane, window: Window) -> tuple[Row | None, int]:
+def longest_range_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> tuple[Row | None, int]:
     """The range that takes up most of ``window``, a row of the event list, and how many overlap it."""
     level = timeline.events(lane)
     place = longest_place_in(level, window)
@@ -352,7 +357,7 @@ class CpuInterval:
     node: int = 0
 
 
-def cpu_interval_in(timeline: Timeline, lane: Lane, window: Window) -> CpuInterval | None:
+def cpu_interval_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> CpuInterval | None:
     """What a thread ran in most of ``window``; else its state in the middle of it. ``None`` if nothing is recorded."""
     own = timeline.events(lane)
     place = longest_place_in(own, window)
@@ -368,7 +373,7 @@ def cpu_interval_in(timeline: Timeline, lane: Lane, window: Window) -> CpuInterv
 
 
 def cpu_interval_next_to(
-    timeline: Timeline, lane: Lane, time: int, forward: bool, wanted: NameFilter | None = None
+    timeline: Timeline, lane: LaneIdentity, time: int, forward: bool, wanted: NameFilter | None = None
 ) -> int | None:
     """Where the next interval of a lane of a CPU begins, or the one before: another function or another state.
 
@@ -383,14 +388,14 @@ def cpu_interval_next_to(
     return int(starts[place]) if 0 <= place < len(starts) else None
 
 
-def _row(timeline: Timeline, lane: Lane, level: ThreadEvents, place: int) -> Row | None:
+def _row(timeline: Timeline, lane: LaneIdentity, level: ThreadEvents, place: int) -> Row | None:
     if level.kind is None:
         return None
     key = EventKey(lane.task.report, level.kind, int(level.row[place]), int(level.start[place]))
     return event_row(timeline.session, key, timeline.ranks)
 
 
-def lane_events(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> Answer:
+def lane_events(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> Answer:
     """The events of the ranks, devices and streams of ``lanes`` that overlap ``window``, in order of start.
 
     A lane of a GPU stands for all of its streams; NVTX ranges and calls are in it where one of the lanes is of that
@@ -428,7 +433,7 @@ _TIES = 256
 class Match:
     """An event whose name passes, a row of the event list, and the lane on which it is shown."""
 
-    lane: Lane
+    lane: LaneIdentity
     row: Row
 
 
@@ -440,7 +445,7 @@ class Matches:
     """
 
     timeline: Timeline
-    lanes: tuple[Lane, ...]
+    lanes: tuple[LaneIdentity, ...]
     window: Window
     wanted: NameFilter
 
@@ -454,7 +459,7 @@ class Matches:
             total += int(_part(self.timeline, gpu).scalar(query) or 0)
         return total
 
-    def next_to(self, time: int, lane: Lane | None, forward: bool) -> Match | None:
+    def next_to(self, time: int, lane: LaneIdentity | None, forward: bool) -> Match | None:
         """The first after an event that starts at ``time`` on ``lane`` (before the first lane: ``None``), or before."""
         place = self.lanes.index(lane) if lane in self.lanes else -1
         here = (time, place)
@@ -485,7 +490,7 @@ class Matches:
         shown = _row(self.timeline, chosen, own, int(self._rows(chosen)[what]))
         return None if shown is None else Match(chosen, shown)
 
-    def _gpu(self) -> list[Lane]:
+    def _gpu(self) -> list[LaneIdentity]:
         """The lanes of GPUs on which operations are shown."""
         with_streams = {(lane.task, lane.device) for lane in self.lanes if lane.stream is not None}
         return [
@@ -494,17 +499,17 @@ class Matches:
             if not lane.is_host and (lane.stream is not None or (lane.task, lane.device) not in with_streams)
         ]
 
-    def _rows(self, lane: Lane) -> NDArray[np.int64]:
+    def _rows(self, lane: LaneIdentity) -> NDArray[np.int64]:
         """The places of the matches of a lane of a thread among its events."""
         own = self.timeline.events(lane)
         passes = np.array([self.wanted.matches(name) for name in own.names], bool)
         inside = (own.start >= self.window.start) & (own.start < self.window.end)
         return np.flatnonzero(inside & passes[own.name])
 
-    def _starts(self, lane: Lane) -> NDArray[np.int64]:
+    def _starts(self, lane: LaneIdentity) -> NDArray[np.int64]:
         return self.timeline.events(lane).start[self._rows(lane)]
 
-    def _operations(self, gpu: list[Lane], low: int, high: int) -> sa.CompoundSelect[Any] | sa.Select[Any]:
+    def _operations(self, gpu: list[LaneIdentity], low: int, high: int) -> sa.CompoundSelect[Any] | sa.Select[Any]:
         """The operations that pass and start in ``[low, high)``."""
         chosen = self.timeline.selection.streams
 
@@ -515,7 +520,7 @@ class Matches:
 
         return _operations(self.timeline, gpu, conditions)
 
-    def _near(self, gpu: list[Lane], time: int, forward: bool) -> Sequence[Row]:
+    def _near(self, gpu: list[LaneIdentity], time: int, forward: bool) -> Sequence[Row]:
         """The next operations on one side of a moment, with those that start at it."""
         low, high = (time, self.window.end) if forward else (self.window.start, time + 1)
         rows = self._operations(gpu, low, high).subquery()
@@ -523,7 +528,7 @@ class Matches:
         query = sa.select(*columns_of(rows)).order_by(*[column if forward else column.desc() for column in order])
         return _part(self.timeline, gpu).rows(query.limit(_TIES))
 
-    def _lane_of(self, row: Row, gpu: list[Lane]) -> int:
+    def _lane_of(self, row: Row, gpu: list[LaneIdentity]) -> int:
         values = record(EVENT_COLUMNS, row)
         for lane in gpu:
             same = (lane.task.report, lane.task.process, lane.device)

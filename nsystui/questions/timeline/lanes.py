@@ -36,7 +36,7 @@ from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.questions.gpu.utilisation import BusyIntervals
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.queries.tasks import RankedTask
     from nsystui.store.results import Arrays
 
@@ -80,7 +80,7 @@ class LaneWork:
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class LaneColumns:
     """The contents of n equal spans of a window; arrays of the shape ``(n,)``.
 
     ``category``: the number in ``CATEGORIES`` of what covers most of it, ``IDLE`` where nothing ran, ``UNSEEN`` outside
@@ -94,7 +94,7 @@ class Columns:
     shares: dict[str, NDArray[np.float64]]
 
 
-def columns(work: LaneWork, window: Window, count: int) -> Columns:
+def columns(work: LaneWork, window: Window, count: int) -> LaneColumns:
     """The category that dominates each of ``count`` columns of ``window``. Raises ``ValueError`` where ``count < 1``.
 
     Costs milliseconds however long the lane is: see ``interval_blocks``.
@@ -120,7 +120,7 @@ def columns(work: LaneWork, window: Window, count: int) -> Columns:
     unseen = (edges[1:] <= work.recorded.start) | (edges[:-1] >= work.recorded.end)
     category[unseen & (category == IDLE)] = UNSEEN
     busy[unseen & (busy == 0)] = np.nan
-    return Columns(window, category, busy, shares)
+    return LaneColumns(window, category, busy, shares)
 
 
 LEVELS = 4
@@ -350,7 +350,7 @@ _MOST_HELD = 16_000_000
 
 
 @dataclass(frozen=True)
-class Lane:
+class LaneIdentity:
     """The identity of a lane: a GPU of a rank, one stream of it, or NVTX ranges or calls of one of its threads.
 
     With ``is_cpu`` it shows what the thread ran on CPUs, and when it was off them.
@@ -395,7 +395,7 @@ class Timeline:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, job: Job, selection: Selection) -> Timeline:
+    def of(cls, job: OpenJob, selection: Selection) -> Timeline:
         """The timeline of a selection, kept with the job. Blocks while the GPUs' intervals are read."""
         wide = selection.with_window(None).with_name(None)
 
@@ -415,7 +415,7 @@ class Timeline:
 
     # -- which lanes ----------------------------------------------------------------------------------------------
 
-    def lanes(self, opened: frozenset[Task], wait: bool = True) -> tuple[tuple[Lane, ...], bool]:
+    def lanes(self, opened: frozenset[Task], wait: bool = True) -> tuple[tuple[LaneIdentity, ...], bool]:
         """The lanes by rank, and whether they are all.
 
         Of an opened rank the lanes of its main thread follow its first GPU, then the streams of each GPU, the busiest
@@ -423,7 +423,7 @@ class Timeline:
 
         Unless ``wait``, an opened rank whose report is not in memory shows its GPUs alone for now.
         """
-        found: list[Lane] = []
+        found: list[LaneIdentity] = []
         is_whole = True
         for item in self.tasks:
             inside = self._inside(item.task, wait) if item.task in opened else None
@@ -466,12 +466,12 @@ class Timeline:
                     )
         return tuple(found)
 
-    def _lanes_of(self, item: RankedTask, inside: ReportLanes | None) -> Iterator[Lane]:
+    def _lanes_of(self, item: RankedTask, inside: ReportLanes | None) -> Iterator[LaneIdentity]:
         threads = [] if inside is None else self._threads(item, inside)
         devices = [device for device in item.devices if (item.task, device) in self._devices]
         main, others = (threads[:1], threads[1:]) if devices else ([], threads)
         for number, device in enumerate(devices):
-            yield Lane(item.task, item.rank, device, name=str(device) if len(devices) > 1 else "")
+            yield LaneIdentity(item.task, item.rank, device, name=str(device) if len(devices) > 1 else "")
             if inside is not None:
                 for thread in main if number == 0 else ():
                     yield from self._thread_lanes(item, thread, inside)
@@ -501,19 +501,19 @@ class Timeline:
 
         return sorted(own, key=place)
 
-    def _thread_lanes(self, item: RankedTask, thread: int, inside: ReportLanes | None) -> Iterator[Lane]:
+    def _thread_lanes(self, item: RankedTask, thread: int, inside: ReportLanes | None) -> Iterator[LaneIdentity]:
         assert inside is not None
         name = inside.thread_names.get(thread) or f"t{tid_of(thread)}"
         for level in inside.threads.get(thread, ()):
-            yield Lane(item.task, item.rank, thread=thread, level=level, name=name)
+            yield LaneIdentity(item.task, item.rank, thread=thread, level=level, name=name)
             name = ""
         for kind in inside.calls.get(thread, ()):
-            yield Lane(item.task, item.rank, thread=thread, calls=kind, name=name)
+            yield LaneIdentity(item.task, item.rank, thread=thread, calls=kind, name=name)
             name = ""
         if thread in inside.running:
-            yield Lane(item.task, item.rank, thread=thread, is_cpu=True, name=name)
+            yield LaneIdentity(item.task, item.rank, thread=thread, is_cpu=True, name=name)
 
-    def _stream_lanes(self, item: RankedTask, device: int, inside: ReportLanes) -> Iterator[Lane]:
+    def _stream_lanes(self, item: RankedTask, device: int, inside: ReportLanes) -> Iterator[LaneIdentity]:
         chosen = self.selection.streams
         own = {
             stream: work
@@ -521,11 +521,11 @@ class Timeline:
             if (process, ordinal) == (item.task.process, device) and (chosen is None or stream in chosen)
         }
         for stream in sorted(own, key=lambda stream: (-own[stream].length, stream)):
-            yield Lane(item.task, item.rank, device, stream)
+            yield LaneIdentity(item.task, item.rank, device, stream)
 
     # -- what is on them ------------------------------------------------------------------------------------------
 
-    def work(self, lane: Lane) -> LaneWork:
+    def work(self, lane: LaneIdentity) -> LaneWork:
         """The busy times of a lane. Raises ``KeyError`` for a lane that is not of this timeline."""
         if lane.thread is not None:
             return self.events(lane).work
@@ -533,18 +533,18 @@ class Timeline:
             return self._inside_now(lane.task).streams[lane.task.process, lane.device, lane.stream]
         return self._devices[lane.task, lane.device or 0]
 
-    def events(self, lane: Lane) -> ThreadEvents:
+    def events(self, lane: LaneIdentity) -> ThreadEvents:
         """The ranges, calls or stretches on CPUs of a lane of a thread."""
         inside, thread = self._inside_now(lane.task), lane.thread or 0
         if lane.is_cpu:
             return inside.running[thread]
         return inside.threads[thread][lane.level] if lane.calls is None else inside.calls[thread][lane.calls]
 
-    def cpu_work(self, lane: Lane) -> CpuWork:
+    def cpu_work(self, lane: LaneIdentity) -> CpuWork:
         """What is known of the threads on CPUs in the report of a lane."""
         return self._inside_now(lane.task).cpu
 
-    def lane_of(self, values: Mapping[str, Any]) -> Lane | None:
+    def lane_of(self, values: Mapping[str, Any]) -> LaneIdentity | None:
         """The lane of a row of the event list, in an opened rank; ``None`` where events of its kind have none.
 
         Blocks while what is inside the rank is read.
@@ -557,13 +557,13 @@ class Timeline:
         inside = self._inside_now(item.task)
         if kind.on_gpu:
             place = (item.task.process, values["device"], values["stream"])
-            return Lane(item.task, item.rank, *place[1:]) if place in inside.streams else None
+            return LaneIdentity(item.task, item.rank, *place[1:]) if place in inside.streams else None
         thread = int(values["process"] or 0) | int(values["tid"] or 0)
         if kind in inside.calls.get(thread, {}):
-            return Lane(item.task, item.rank, thread=thread, calls=kind)
+            return LaneIdentity(item.task, item.rank, thread=thread, calls=kind)
         for level, events in inside.threads.get(thread, {}).items():
             if kind is EventKind.NVTX and values["row"] in events.row:
-                return Lane(item.task, item.rank, thread=thread, level=level)
+                return LaneIdentity(item.task, item.rank, thread=thread, level=level)
         return None
 
     def _inside_now(self, task: Task) -> ReportLanes:
@@ -585,6 +585,6 @@ class Timeline:
                 self._reports.popitem(last=False)
             return loaded
 
-    def clock_offset(self, lane: Lane) -> int:
+    def clock_offset(self, lane: LaneIdentity) -> int:
         """The clock offset of the lane's report: added to its times it gives job time, ns."""
         return report_at(self.session, lane.task.report).clock_offset

@@ -13,11 +13,11 @@ from nsystui.base.text import fit, safe_text, width_of
 from nsystui.base.units import format_value
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import RUNTIMES, EventKind
-from nsystui.questions.job.job import Job
-from nsystui.questions.queries.question import Drawing
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.question import TextDrawing
 from nsystui.questions.queries.tasks import GPU_TABLES
-from nsystui.questions.timeline.events import Span, long_events, matching_columns, matching_ranges, thread_spans
-from nsystui.questions.timeline.lanes import CATEGORIES, IDLE, UNSEEN, Columns, Lane, Timeline, columns
+from nsystui.questions.timeline.events import EventSpan, long_events, matching_columns, matching_ranges, thread_spans
+from nsystui.questions.timeline.lanes import CATEGORIES, IDLE, UNSEEN, LaneColumns, LaneIdentity, Timeline, columns
 
 NAMED_COLUMNS = 5
 """An event of so many columns is drawn with its name."""
@@ -34,15 +34,15 @@ class LanePicture:
     ``busy`` is the share of the window in which anything ran, 0 to 1; ``None`` of no time, or outside the recording.
     """
 
-    lane: Lane
-    columns: Columns
+    lane: LaneIdentity
+    columns: LaneColumns
     busy: float | None
-    spans: tuple[Span, ...] = ()
+    spans: tuple[EventSpan, ...] = ()
     marked: frozenset[int] | None = None
 
 
 def lane_pictures(
-    timeline: Timeline, lanes: Sequence[Lane], window: Window, count: int, wanted: NameFilter | None = None
+    timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int, wanted: NameFilter | None = None
 ) -> list[LanePicture]:
     """The pictures of ``lanes`` in ``count`` columns, with the events of at least ``NAMED_COLUMNS`` and the matches."""
     spans, marked = _names(timeline, lanes, window, count), _matches(timeline, lanes, window, count, wanted)
@@ -58,7 +58,7 @@ def lane_pictures(
     ]
 
 
-def plain_pictures(timeline: Timeline, lanes: Sequence[Lane], window: Window, count: int) -> list[LanePicture]:
+def plain_pictures(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int) -> list[LanePicture]:
     """The same without names and matches: no query, milliseconds a lane at any length. Ranges and calls have names."""
     found = []
     for lane in lanes:
@@ -71,12 +71,12 @@ def plain_pictures(timeline: Timeline, lanes: Sequence[Lane], window: Window, co
     return found
 
 
-def has_names(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> bool:
+def has_names(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> bool:
     """Whether the window is short enough to look for single operations of GPU lanes."""
     return len(lanes) > 0 and operations(timeline, lanes, window) <= _MOST_OPERATIONS
 
 
-def operations(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> int:
+def operations(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> int:
     """About how many operations of the lanes' reports lie in ``window``."""
     total = 0.0
     for report in timeline.session.reports:
@@ -91,9 +91,11 @@ def operations(timeline: Timeline, lanes: Sequence[Lane], window: Window) -> int
     return int(total)
 
 
-def _names(timeline: Timeline, lanes: Sequence[Lane], window: Window, count: int) -> dict[Lane, list[Span]]:
+def _names(
+    timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int
+) -> dict[LaneIdentity, list[EventSpan]]:
     gpu = [lane for lane in lanes if not lane.is_host]
-    found: dict[Lane, list[Span]] = {lane: [] for lane in gpu}
+    found: dict[LaneIdentity, list[EventSpan]] = {lane: [] for lane in gpu}
     if has_names(timeline, gpu, window):
         least = -(-(window.end - window.start) * (NAMED_COLUMNS - 1) // count)
         found = long_events(timeline, gpu, window, least)
@@ -104,8 +106,8 @@ def _names(timeline: Timeline, lanes: Sequence[Lane], window: Window, count: int
 
 
 def _matches(
-    timeline: Timeline, lanes: Sequence[Lane], window: Window, count: int, wanted: NameFilter | None
-) -> dict[Lane, set[int]]:
+    timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int, wanted: NameFilter | None
+) -> dict[LaneIdentity, set[int]]:
     if wanted is None:
         return {}
     found = matching_columns(timeline, [lane for lane in lanes if not lane.is_host], window, count, wanted)
@@ -133,7 +135,7 @@ _LEAST_CUT = 6
 
 
 @dataclass(frozen=True)
-class Name:
+class EventName:
     """The name of an event on a lane: the columns that it may take, and whether it began before the first of them."""
 
     first: int
@@ -153,7 +155,7 @@ class LaneText:
     categories: tuple[str, ...]
     busy: tuple[float, ...]
     shades: tuple[int, ...]
-    names: tuple[Name, ...] = ()
+    names: tuple[EventName, ...] = ()
     marked: frozenset[int] | None = None
 
     def with_names(self) -> str:
@@ -202,7 +204,7 @@ def column_of(time: int, window: Window, count: int) -> int:
     return (time - window.start) * count // max(window.end - window.start, 1)
 
 
-def _names_of(picture: LanePicture, categories: list[str]) -> tuple[list[Name], list[int]]:
+def _names_of(picture: LanePicture, categories: list[str]) -> tuple[list[EventName], list[int]]:
     """The names that have room, and the shades of the columns: events side by side have different ones."""
     window, count = picture.columns.window, len(categories)
     firsts = [*(column_of(span.start, window, count) for span in picture.spans), count]
@@ -224,7 +226,7 @@ def _names_of(picture: LanePicture, categories: list[str]) -> tuple[list[Name], 
                 shades[column] = shade
         room = last - first + 1
         if room >= (2 if span.category == "nvtx" else NAMED_COLUMNS):
-            names.append(Name(first, last, span.name if room >= NAMED_COLUMNS else "", is_cut))
+            names.append(EventName(first, last, span.name if room >= NAMED_COLUMNS else "", is_cut))
     return names, shades
 
 
@@ -242,7 +244,7 @@ def shown_name(name: str, room: int) -> str:
 _WORDS = {EventKind.API: "API", EventKind.OS: "OS", **RUNTIMES}
 
 
-def lane_label(lane: Lane, is_open: bool | None = None) -> str:
+def lane_label(lane: LaneIdentity, is_open: bool | None = None) -> str:
     """``rank 0 GPU``, and below it ``stream 7``, ``NVTX python``, ``API``; of nested ranges the level.
 
     ``is_open`` puts a sign before the rank: whether its lanes are shown, ``None`` for no sign.
@@ -288,7 +290,7 @@ def timeline_table(pictures: Sequence[LanePicture], notes: tuple[str, ...] = ())
     return TableAnswer("timeline", TIMELINE_COLUMNS, rows, notes=notes)
 
 
-def _kind_of(lane: Lane) -> str:
+def _kind_of(lane: LaneIdentity) -> str:
     if lane.is_cpu:
         return "CPU"
     if lane.is_host:
@@ -330,21 +332,21 @@ def _rows(picture: LanePicture) -> Iterator[Row]:
 _LABEL, _VALUE, _LEAST_COLUMNS = 20, 8, 10
 
 
-def lanes_as_table(job: Job, selection: Selection, width: int | None, all_lanes: bool) -> Answer:
+def lanes_as_table(job: OpenJob, selection: Selection, width: int | None, all_lanes: bool) -> Answer:
     """A row for each lane and each of ``width`` columns of time (``None``: as many as the terminal has)."""
     pictures, notes = pictures_of(job, selection, width or terminal.text_width(120), all_lanes)
     return timeline_table(pictures, notes)
 
 
-def lanes_as_text(job: Job, selection: Selection, width: int | None, all_lanes: bool) -> Drawing | None:
+def lanes_as_text(job: OpenJob, selection: Selection, width: int | None, all_lanes: bool) -> TextDrawing | None:
     """A line for each lane in ``width`` cells (``None``: the terminal's), below a legend; ``None`` without lanes."""
     count = max((width or terminal.text_width(120)) - _LABEL - _VALUE, _LEAST_COLUMNS)
     pictures, notes = pictures_of(job, selection, count, all_lanes)
-    return Drawing(_lines(pictures), notes) if pictures else None
+    return TextDrawing(_lines(pictures), notes) if pictures else None
 
 
 def pictures_of(
-    job: Job, selection: Selection, count: int, all_lanes: bool
+    job: OpenJob, selection: Selection, count: int, all_lanes: bool
 ) -> tuple[list[LanePicture], tuple[str, ...]]:
     """The lanes of a selection in ``count`` columns, and what is to be said of them."""
     timeline = Timeline.of(job, selection)

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection, Task
 from nsystui.exports.metadata import pid_of, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, RUNTIMES, EventKind
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.tasks import process_names
 from nsystui.questions.queries.time_index import ByTable
@@ -51,7 +51,7 @@ def _word(number: int | None) -> str:
     return "?" if number is None else str(number)
 
 
-class Lanes:
+class StreamLanes:
     """Which lane of its stream the next slice goes to: the first in which the one before has ended."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ def _lanes(
     session: Session, selection: Selection, kinds: Sequence[EventKind], parts: Sequence[ByTable], crowded: set[_Place]
 ) -> tuple[dict[_Place, int], Crossing]:
     """The number of lanes of each stream whose work overlaps, and the work that is not on its first lane."""
-    lanes, numbers, crossing = Lanes(), dict.fromkeys(crowded, 1), Crossing()
+    lanes, numbers, crossing = StreamLanes(), dict.fromkeys(crowded, 1), Crossing()
     for part in parts:
         place, columns = _rows(session, selection, kinds, part)
         is_crowded = [
@@ -188,7 +188,7 @@ class ThreadTrack:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TraceLayout:
     """Processes by rank, tracks by process; ``sampled`` are the reports with GPU metrics."""
 
     processes: tuple[TraceProcess, ...]
@@ -198,7 +198,7 @@ class Layout:
     crossing: Crossing = field(default_factory=dict)
 
     @classmethod
-    def of(cls, job: Job, selection: Selection, contents: Contents, parts: Sequence[ByTable]) -> Layout:
+    def of(cls, job: OpenJob, selection: Selection, contents: Contents, parts: Sequence[ByTable]) -> TraceLayout:
         """The places of everything in the selection, which is read in the bands of ``parts``."""
         session = job.session
         streams, crossing = streams_of(session, selection, contents.among(GPU_KINDS), parts)
@@ -214,7 +214,7 @@ class Layout:
         )
 
 
-def _processes(job: Job, wanted: set[Task]) -> tuple[TraceProcess, ...]:
+def _processes(job: OpenJob, wanted: set[Task]) -> tuple[TraceProcess, ...]:
     hosts = {report.index: report.metadata.host for report in job.session.reports}
     found = []
     for ranked in job.ranks:

@@ -14,7 +14,7 @@ from nsystui.base.selection import Selection, Task
 from nsystui.base.text import safe_text, shell_word
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.capture.recording import LAUNCHERS, launcher_of
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names, name_of
 from nsystui.questions.queries.conditions import Condition, of_tasks, where
 from nsystui.questions.queries.data_notes import missing_note
@@ -195,7 +195,7 @@ def one_launch(report: int, row: int) -> Wanted:
 
 
 def ncu_commands(
-    job: Job, selection: Selection, wanted: Wanted = everything, base: NameBase | None = None
+    job: OpenJob, selection: Selection, wanted: Wanted = everything, base: NameBase | None = None
 ) -> list[NcuCommand]:
     """The commands for the selected launches, one for each kernel of each process, those with most time first.
 
@@ -264,13 +264,13 @@ def ncu_commands(
     return found
 
 
-def launcher_of_job(job: Job) -> str | None:
+def launcher_of_job(job: OpenJob) -> str | None:
     """What started the ranks, of `LAUNCHERS`, where the captured environments tell."""
     reports = {report.index: report for report in job.session.reports}
     return launcher_of([(one.rank, reports[one.task.report].metadata.environment) for one in job.ranks])
 
 
-def of_name(job: Job, selection: Selection, name: str, names: Names) -> list[NcuCommand]:
+def of_name(job: OpenJob, selection: Selection, name: str, names: Names) -> list[NcuCommand]:
     """The commands for the selected launches of one name of the kernel table, matched as that table calls them."""
     bases = {Names.SHORT: NameBase.FUNCTION, Names.MANGLED: NameBase.MANGLED}
     return ncu_commands(job, selection, lambda table: [name_of(table, names) == name], bases.get(names))
@@ -280,7 +280,7 @@ def _exact(mangled: str | None) -> NameBase:
     return NameBase.MANGLED if mangled else NameBase.DEMANGLED
 
 
-def _who(job: Job, ranks: dict[Task, RankedTask], task: Task) -> tuple[Task, int | None, str, int | None, str]:
+def _who(job: OpenJob, ranks: dict[Task, RankedTask], task: Task) -> tuple[Task, int | None, str, int | None, str]:
     """Task, rank, host, pid and program of a process."""
     ranked = ranks.get(task)
     if ranked is not None:
@@ -318,7 +318,7 @@ def _numbered(selection: Selection, alike: Sequence[Condition], base: NameBase |
     ).subquery()
 
 
-def _templates(job: Job, alike: Sequence[Condition]) -> frozenset[tuple[int, int, str]]:
+def _templates(job: OpenJob, alike: Sequence[Condition]) -> frozenset[tuple[int, int, str]]:
     """The (report, process, function) of which there are several kernels."""
     table = tables.kernels
     kernel = (table.c.report, table.c.process, table.c.short_name)
@@ -327,7 +327,7 @@ def _templates(job: Job, alike: Sequence[Condition]) -> frozenset[tuple[int, int
     return frozenset((report, process, short) for report, process, short in job.session.rows(several))
 
 
-def ncu_table(job: Job, commands: Sequence[NcuCommand]) -> TableAnswer:
+def ncu_table(job: OpenJob, commands: Sequence[NcuCommand]) -> TableAnswer:
     """The commands as a table."""
     lacking = missing_note(job.session, tables.kernels)
     rows = [

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, RUNTIMES, EventKind, kinds_of
 from nsystui.questions.events.listing import EventList
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names, name_of
 from nsystui.questions.nvtx.loading import START_END_TYPES
 from nsystui.questions.queries.conditions import Condition, is_launched_by, where
@@ -186,7 +186,7 @@ def with_calls(rows: sa.Subquery, selection: Selection, extra: Sequence[Conditio
 BAND = 400_000  # events
 
 
-def bands(job: Job, selection: Selection, kinds: Sequence[EventKind], most: int = BAND) -> tuple[ByTable, ...]:
+def bands(job: OpenJob, selection: Selection, kinds: Sequence[EventKind], most: int = BAND) -> tuple[ByTable, ...]:
     """Conditions, for any event table, that choose the events of one band after the other by their starts.
 
     A band has ``most`` events, or a few more where many start at once; none where nothing is selected.

@@ -11,13 +11,13 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.collectives.alignment import Alignment, ClockMode
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.conditions import Condition, is_launched_by, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.time_index import ByTable
 from nsystui.questions.queries.time_window import selected_reports
-from nsystui.questions.trace.layout import Layout
+from nsystui.questions.trace.layout import TraceLayout
 from nsystui.questions.trace.slices import KERNEL_FACTS, ON_CPU, TRACED, Contents, bands, slices, with_calls
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -56,18 +56,18 @@ class Trace:
     selection: Selection
     contents: Contents
     names: Names
-    layout: Layout
+    layout: TraceLayout
     parts: tuple[ByTable, ...]
     span: Window
     clock: str
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, job: Job, selection: Selection, contents: Contents, names: Names = Names.SHORT) -> Trace:
+    def of(cls, job: OpenJob, selection: Selection, contents: Contents, names: Names = Names.SHORT) -> Trace:
         """A trace of what is there of ``contents``."""
         there = contents.there(job.session)
         parts = bands(job, selection, there.kinds)
-        layout = Layout.of(job, selection, there, parts)
+        layout = TraceLayout.of(job, selection, there, parts)
         clock = (job.alignment or Alignment(ClockMode.UTC)).words(job.session.reports)
         span = _span(job.session, selection, there)
         return cls(job.session, selection, there, names, layout, parts, span, clock, _notes(job, contents, there))
@@ -231,7 +231,7 @@ def _with_nothing(query: sa.Select[Any], *names: str) -> sa.Select[Any]:
     return query.add_columns(*(sa.cast(sa.null(), sa.BigInteger).label(name) for name in names))
 
 
-def _notes(job: Job, asked: Contents, there: Contents) -> tuple[str, ...]:
+def _notes(job: OpenJob, asked: Contents, there: Contents) -> tuple[str, ...]:
     """The notes of a trace: what the exports lack, and clocks that have nothing to do with each other."""
     lacking = [kind for kind in asked.kinds if kind not in there.kinds]
     if asked.kinds == TRACED:  # few jobs have all of it

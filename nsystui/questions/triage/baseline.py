@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from nsystui.base.answer import Column, Row, TableAnswer, Unit, record
-from nsystui.questions.compare import Side, Summary, Verdict, summary, worded
+from nsystui.questions.compare import ComparisonSummary, Side, Verdict, summary, worded
 from nsystui.questions.triage.finding import Finding, Severity
 from nsystui.questions.triage.rules import Thresholds
 from nsystui.questions.triage.run import COLUMNS, NOT_CHECKED, ONCE, Triage, row_of, triage
 
 
-class Kind(Enum):
+class ChangeKind(Enum):
     """The change of a finding; the changes are reported in this order."""
 
     NEW = "new"
@@ -32,7 +32,7 @@ class Kind(Enum):
 
     @property
     def is_worse(self) -> bool:
-        return self in (Kind.NEW, Kind.WORSE)
+        return self in (ChangeKind.NEW, ChangeKind.WORSE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Change:
     ``unit``: what the costs are compared in, where that is not the job; ``costs``: those of before and after in it, ns.
     """
 
-    kind: Kind
+    kind: ChangeKind
     before: Finding | None
     after: Finding | None
     unit: str = ""
@@ -67,7 +67,7 @@ class Against:
     baseline: Triage
     label: str
     changes: tuple[Change, ...]
-    summary: Summary
+    summary: ComparisonSummary
 
     @property
     def told(self) -> list[Change]:
@@ -147,8 +147,8 @@ def _changes(
         changes.append(_change(was or lower.get(_key(one)), one, was is not None, least, verdict))
     for was in were.values():
         is_unknown = before.module_of.get(was.id) in after.unsaid
-        changes.append(Change(Kind.UNKNOWN if is_unknown else Kind.GONE, was, None))
-    kinds = list(Kind)
+        changes.append(Change(ChangeKind.UNKNOWN if is_unknown else ChangeKind.GONE, was, None))
+    kinds = list(ChangeKind)
     changes.sort(key=lambda one: (kinds.index(one.kind), one.finding.severity.place, -(one.finding.cost or 0)))
     return changes
 
@@ -162,16 +162,16 @@ def _by_key(findings: Sequence[Finding]) -> dict[_Key, Finding]:
 
 def _change(was: Finding | None, now: Finding, was_found: bool, least: float, verdict: Verdict | None = None) -> Change:
     if was is None:
-        return Change(Kind.NEW, None, now)
+        return Change(ChangeKind.NEW, None, now)
     if was.cost is None or now.cost is None:
         is_graver = now.severity.place < was.severity.place
-        return Change(Kind.WORSE if is_graver else Kind.SAME, was, now)
+        return Change(ChangeKind.WORSE if is_graver else ChangeKind.SAME, was, now)
     once = now.id in _ONCE
     shares = (now.percent or 0.0) - (was.percent or 0.0)
     grown = shares if verdict is None else verdict.points(was.cost, now.cost, once)
     if abs(grown) < least:
-        return Change(Kind.SAME, was, now)
-    kind = Kind.BETTER if grown < 0 else Kind.WORSE if was_found else Kind.NEW
+        return Change(ChangeKind.SAME, was, now)
+    kind = ChangeKind.BETTER if grown < 0 else ChangeKind.WORSE if was_found else ChangeKind.NEW
     if once or verdict is None or verdict.a.count == verdict.b.count:
         return Change(kind, was, now)
     costs = was.cost / verdict.a.count, now.cost / verdict.b.count
@@ -201,6 +201,6 @@ def against_table(found: Against) -> TableAnswer:
     return TableAnswer("triage", (*_MORE, *COLUMNS), rows, len(rows))
 
 
-def counts(found: Against) -> Mapping[Kind, int]:
+def counts(found: Against) -> Mapping[ChangeKind, int]:
     """The number of changes of each kind."""
-    return {kind: sum(one.kind is kind for one in found.told) for kind in Kind}
+    return {kind: sum(one.kind is kind for one in found.told) for kind in ChangeKind}

@@ -24,7 +24,7 @@ from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceInterval
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import IdleSpan
 from nsystui.questions.host.segments import Scheduling, scheduling_of
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.host_copies import HostCopies, host_copies
 from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
@@ -40,7 +40,7 @@ REMARKED = 0.05
 
 
 @dataclass(frozen=True)
-class Computed:
+class RankCompute:
     """The computation of a rank: its kernels but NCCL's, and |U(K)| in ns."""
 
     kernels: int
@@ -51,7 +51,7 @@ class Computed:
 class Case:
     """A job in the selection's window, else over its events. The name filter is left out: rules judge all work."""
 
-    job: Job
+    job: OpenJob
     selection: Selection = field(default_factory=Selection)
     thresholds: Thresholds = field(default_factory=Thresholds)
     step_name: str | None = None
@@ -198,7 +198,7 @@ class Case:
         return Window(min(max(window.start, int(steps.start[0])), window.end), window.end)
 
     @cached_property
-    def computed(self) -> Mapping[Task, Computed]:
+    def computed(self) -> Mapping[Task, RankCompute]:
         """The kernels of each task with GPU work in its window, and their time."""
         times: dict[Task, int] = {}
         for device in self.job.busy(self.chosen).devices:
@@ -212,7 +212,7 @@ class Case:
             .group_by(table.c.report, table.c.process)
         )
         counts = {Task(report, process): count for report, process, count in self.job.session.rows(query)}
-        return {task: Computed(counts.get(task, 0), time) for task, time in times.items()}
+        return {task: RankCompute(counts.get(task, 0), time) for task, time in times.items()}
 
     @cached_property
     def gpu_of(self) -> Mapping[Place, Place]:

@@ -55,7 +55,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, eq=False)
-class Launches:
+class KernelLaunches:
     """The launches of one kernel on one GPU, arrays of shape ``(PARTS,)``: how many in each part, ns in sum and mean.
 
     ``means`` has NaN where there is no launch; ``usual`` is their median, ns.
@@ -80,7 +80,7 @@ class Launches:
         return int(self.totals.sum())
 
 
-def kernel_launches(case: Case) -> list[Launches]:
+def kernel_launches(case: Case) -> list[KernelLaunches]:
     """The launches of the kernels with most time but NCCL's, by kernel and GPU, from the first step on."""
     return case.once("kernel-launches", lambda: _load(case))
 
@@ -89,7 +89,7 @@ _PLACE = ["report", "process", "device"]
 _NAME, _SIZES = "kernel", [f"key_{axis}" for axis in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")]
 
 
-def _load(case: Case) -> list[Launches]:
+def _load(case: Case) -> list[KernelLaunches]:
     bounds = part_bounds(case)
     if not bounds:
         return []
@@ -109,7 +109,7 @@ def _load(case: Case) -> list[Launches]:
     return [_launches(key, parts[key]) for key in sorted(parts)]
 
 
-def _launches(key: tuple[Any, ...], parts: Sequence[tuple[int, ...]]) -> Launches:
+def _launches(key: tuple[Any, ...], parts: Sequence[tuple[int, ...]]) -> KernelLaunches:
     """The launches of ``key``: place, name and shape; ``parts`` as they are selected by `_grouped`."""
     report, process, device, name, *shape = key
     counts, totals = np.zeros(PARTS, np.int64), np.zeros(PARTS, np.int64)
@@ -119,7 +119,7 @@ def _launches(key: tuple[Any, ...], parts: Sequence[tuple[int, ...]]) -> Launche
     np.divide(totals, counts, out=means, where=counts > 0)
     usual = float(np.nanmedian(means))
     task, kernel = Task(report, process), Kernel(name, tuple(shape))
-    return Launches(kernel, task, device, counts, totals, means, usual, max(longest), min(shortest))
+    return KernelLaunches(kernel, task, device, counts, totals, means, usual, max(longest), min(shortest))
 
 
 def _grouped(case: Case, bounds: Mapping[int, tuple[int, int]], top: sa.CTE | None = None) -> sa.Select[Any]:
@@ -172,7 +172,7 @@ def conditions(case: Case) -> list[Condition]:
     return [*where(tables.kernels, case.chosen), sa.not_(is_nccl), columns.end.is_not(None)]
 
 
-def usual_times(launches: Sequence[Launches]) -> dict[Kernel, float]:
+def usual_times(launches: Sequence[KernelLaunches]) -> dict[Kernel, float]:
     """The usual duration of each kernel, ns: the median over the GPUs."""
     found: dict[Kernel, list[float]] = {}
     for one in launches:
@@ -194,7 +194,7 @@ _NUMBER, _LIMIT = "number", "least"
 
 
 @dataclass(frozen=True)
-class Spread:
+class KernelSpread:
     """The median and the MAD of a kernel's durations, ns."""
 
     median: float
@@ -232,10 +232,10 @@ class Classes:
         far = np.maximum(high - least, most - low)
         nearest = near[self._middle(np.argsort(near, kind="stable"))[0]]
         farthest = far[self._middle(np.argsort(far, kind="stable"))[1]]
-        certain = low >= Spread(most, farthest).above(times, score)
+        certain = low >= KernelSpread(most, farthest).above(times, score)
         if self.count[certain].sum() > rare * self.count.sum():
             return 0.0
-        possible = high > Spread(least, nearest).above(times, score)
+        possible = high > KernelSpread(least, nearest).above(times, score)
         return float((self.total - self.count * least)[possible].sum())
 
     def _middle(self, order: NDArray[np.int64]) -> tuple[int, int]:
@@ -277,11 +277,11 @@ def tails(case: Case, kernels: Sequence[Kernel], times: float, score: float, rar
     return found
 
 
-def spreads(case: Case, kernels: Sequence[Kernel]) -> dict[Kernel, Spread]:
+def spreads(case: Case, kernels: Sequence[Kernel]) -> dict[Kernel, KernelSpread]:
     """The spread of each of some kernels, from the first step on, without those that have no launch."""
     middles = _medians(case, dict.fromkeys(kernels, 0.0))
     off = _medians(case, {kernel: round(middle) for kernel, middle in middles.items()}, is_distance=True)
-    return {kernel: Spread(middle, off[kernel]) for kernel, middle in middles.items()}
+    return {kernel: KernelSpread(middle, off[kernel]) for kernel, middle in middles.items()}
 
 
 def _medians(case: Case, given: Mapping[Kernel, float], is_distance: bool = False) -> dict[Kernel, float]:

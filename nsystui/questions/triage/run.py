@@ -16,14 +16,14 @@ from nsystui.exports import canonical
 from nsystui.questions.host.time_budget import (
     UNEXPLAINED,
     Budget,
-    Cause,
     IdleCauses,
+    SummedCause,
     caused_budgets,
     device_budgets,
     idle_words,
     in_sum,
 )
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import fitting_advice
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
@@ -132,7 +132,7 @@ class Triage:
         parts = (("start-up", self.budget.startup, self.causes.startup), ("tail", self.budget.tail, self.causes.tail))
         for name, time, causes in parts:
             if 100 * time >= _ONCE_TOLD * max(self.budget.time, 1):
-                largest = max(causes, key=lambda cause: cause.time, default=Cause("", 0))
+                largest = max(causes, key=lambda cause: cause.time, default=SummedCause("", 0))
                 why = f" ({largest.name} {100 * largest.time / self.budget.time:.1f} %)" if largest.time else ""
                 yield f"{name} {100 * time / self.budget.time:.1f} %{why}"
 
@@ -194,7 +194,7 @@ class Triage:
 
 
 def triage(
-    job: Job,
+    job: OpenJob,
     selection: Selection | None = None,
     thresholds: Thresholds | None = None,
     step_name: str | None = None,
@@ -308,7 +308,7 @@ def _account(case: Case, findings: Iterable[Finding]) -> tuple[Budget, IdleCause
     for one in findings:
         if one.id in _LAUNCHES:
             time = min((one.cost or 0) * len(case.devices), whole.short_gaps)
-            why = Cause(_GISTS[one.id], time), Cause(UNEXPLAINED, whole.short_gaps - time)
+            why = SummedCause(_GISTS[one.id], time), SummedCause(UNEXPLAINED, whole.short_gaps - time)
             causes = replace(causes, short_gaps=why)
     return whole, causes
 

@@ -12,7 +12,7 @@ from nsystui.ui import keys
 if TYPE_CHECKING:
     from nsystui.base.answer import Row, Value
     from nsystui.questions.events.listing import EventKey
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.store.session import Session
 
 Details = list[list[str]]
@@ -51,7 +51,7 @@ def hidden_facts(columns: Sequence[Column], values: Mapping[str, Value], shown: 
     return [f"{label.removesuffix(' %')} {value}" for label, value in worded if value not in ("", MISSING)]
 
 
-def event_details(job: Job, row: Row) -> Details:
+def event_details(job: OpenJob, row: Row) -> Details:
     """The details of an event of the event list: what launched it, the NVTX ranges around, its place, every fact.
 
     Of GPU work also what its thread did while the GPU was idle before it.
@@ -94,7 +94,7 @@ def with_context(details: Details, context: Sequence[str]) -> Details:
     return [[*context, *one] if place == _PATH else one for place, one in enumerate(details)]
 
 
-def event_context(job: Job, key: EventKey) -> list[str]:
+def event_context(job: OpenJob, key: EventKey) -> list[str]:
     """The step of an event; of an NCCL kernel also its message, communicator and the rank that came last.
 
     Steps and collectives are those of the whole job: the first time this takes as long as the screens of them do.
@@ -105,7 +105,7 @@ def event_context(job: Job, key: EventKey) -> list[str]:
     return found + _collective(job, key) if key.kind is EventKind.NCCL else found
 
 
-def _step(job: Job, key: EventKey) -> list[str]:
+def _step(job: OpenJob, key: EventKey) -> list[str]:
     import numpy as np
 
     from nsystui.base.answer import record
@@ -123,7 +123,7 @@ def _step(job: Job, key: EventKey) -> list[str]:
     return [] if number == NO_STEP else [f"step {number}"]
 
 
-def _collective(job: Job, key: EventKey) -> list[str]:
+def _collective(job: OpenJob, key: EventKey) -> list[str]:
     from nsystui.questions.collectives.waiting import last_to_arrive
 
     kernels = job.pairing().kernels
@@ -144,7 +144,7 @@ def _collective(job: Job, key: EventKey) -> list[str]:
     return [" · ".join(found)] if found else []
 
 
-def idle_before(job: Job, row: Row) -> list[str]:
+def idle_before(job: OpenJob, row: Row) -> list[str]:
     """What the thread of GPU work did while the GPU was idle before it, as one sentence or none."""
     from nsystui.base.answer import record
     from nsystui.base.selection import Task
@@ -167,7 +167,7 @@ def _place(values: Mapping[str, Value]) -> list[str]:
     return found
 
 
-def _partner(job: Job, row: Row) -> tuple[list[str], Row | None]:
+def _partner(job: OpenJob, row: Row) -> tuple[list[str], Row | None]:
     """The other end of a launch in words, and the API call of GPU work."""
     from nsystui.questions.events.kinds import EventKind
     from nsystui.questions.events.listing import key_of, partners

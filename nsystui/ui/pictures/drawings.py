@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nsystui.base.drawing import Lane, Lanes, Part
+from nsystui.base.drawing import DrawnLane, DrawnLanes, Part
 from nsystui.base.selection import Window
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _WORDS = {"nccl": "NCCL", "api": "API", "os": "OS, MPI", "cpu": "CPU"}
 
 
-def strips(title: str, lanes: Sequence[Strip], window: Window, numbers: Sequence[int] = ()) -> Lanes:
+def strips(title: str, lanes: Sequence[Strip], window: Window, numbers: Sequence[int] = ()) -> DrawnLanes:
     """The lanes of a chart over ``window``; with ``numbers`` their columns are steps of these numbers."""
     stacks = [lane.stack or ((lane.category or "metric", lane.bins),) for lane in lanes]
     categories = list(dict.fromkeys(name for stack in stacks for name, _ in stack if name != "idle"))
@@ -24,6 +24,6 @@ def strips(title: str, lanes: Sequence[Strip], window: Window, numbers: Sequence
         some = next(iter(own.values()), ())
         nothing = tuple(0.0 if value == value else value for value in some)
         values = tuple(own.get(name, nothing) for name in categories)
-        drawn.append(Lane(lane.label.strip(), values, lane.value.strip()))
+        drawn.append(DrawnLane(lane.label.strip(), values, lane.value.strip()))
     parts = tuple(Part(_WORDS.get(name, name), name) for name in categories)
-    return Lanes(title, window.start, window.end, parts, tuple(drawn), numbers=tuple(numbers))
+    return DrawnLanes(title, window.start, window.end, parts, tuple(drawn), numbers=tuple(numbers))

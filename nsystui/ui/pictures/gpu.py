@@ -31,7 +31,7 @@ from nsystui.questions.counters.network import (
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, Device, DeviceLanes
 from nsystui.questions.gpu.metrics import MetricLane, MetricSource, metric_lanes, metric_sources
 from nsystui.questions.gpu.utilisation import BusyIntervals, utilisation_table
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import edges_of
@@ -67,7 +67,7 @@ _LOW, _HIGH, _HIGHEST = 3, 4, 6
 
 
 @dataclass(frozen=True)
-class Wanted:
+class GpuPictureRequest:
     """The request for a picture: the window in view (``None``: all of the selection), its columns and lines.
 
     ``metrics``: ``FITTING``, ``NO_METRICS``, ``USUAL``, ``EVERY``, ``NETWORK``, or the name of a GPU metric;
@@ -172,7 +172,7 @@ class GpuPicture:
     ranks: tuple[RankedTask, ...]
 
 
-def gpu_picture(job: Job, selection: Selection, wanted: Wanted) -> GpuPicture:
+def gpu_picture(job: OpenJob, selection: Selection, wanted: GpuPictureRequest) -> GpuPicture:
     """The picture of a selection. Blocks: call it in a thread."""
     base = job.extent(selection)
     window = inside(wanted.view, base) or base if wanted.view is not None else base
@@ -210,7 +210,7 @@ def gpu_picture(job: Job, selection: Selection, wanted: Wanted) -> GpuPicture:
     )
 
 
-def _steps(job: Job, busy: BusyIntervals, window: Window) -> tuple[tuple[int, str], ...]:
+def _steps(job: OpenJob, busy: BusyIntervals, window: Window) -> tuple[tuple[int, str], ...]:
     """The starts of the steps of the first task that has any."""
     times = step_times(job.steps(), window)
     own = next((times[item.device.task.task] for item in busy.devices if item.device.task.task in times), None)
@@ -262,7 +262,7 @@ def _shown(every: list[MetricSource], wanted: str, lines: int) -> list[MetricSou
 
 
 def _gpus(
-    job: Job,
+    job: OpenJob,
     selection: Selection,
     busy: BusyIntervals,
     window: Window,
@@ -293,7 +293,7 @@ _Moved = tuple[str, NDArray[np.float64], float | None, str]
 """What an adapter moved: a label, the mean rate of each bin, that of the window, and their unit."""
 
 
-def _hosts(job: Job, selection: Selection, window: Window, columns: int) -> tuple[GpuLanes, ...]:
+def _hosts(job: OpenJob, selection: Selection, window: Window, columns: int) -> tuple[GpuLanes, ...]:
     """The network by host: when its slow collectives ran, and what each adapter sent, received and waited.
 
     Switches are on no host. Rates are shares of the largest one of all, and so are waits.
@@ -336,7 +336,7 @@ def _moved(own: Sequence[Adapter], window: Window, bins: int) -> Iterator[_Moved
                 yield f"{word} {name}", values, moved_within(samples, times)[0], unit
 
 
-def _gpu_title(job: Job, report: int, gpu: int | None) -> str:
+def _gpu_title(job: OpenJob, report: int, gpu: int | None) -> str:
     """A GPU of a machine, with the file where there are several."""
     name = next(item.name for item in job.session.reports if item.index == report)
     return f"GPU {gpu}" if len(job.session.reports) == 1 else f"{name} GPU {gpu}"
@@ -457,7 +457,7 @@ class ComparedLanes:
     steps: tuple[tuple[int, str], ...]
 
 
-def compared_lanes(job: Job, selection: Selection, rank: int, columns: int, height: int) -> ComparedLanes:
+def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, height: int) -> ComparedLanes:
     """The lanes of a rank above those of the one whose share of compute is the median. Blocks: call it in a thread.
 
     Compute, for ranks that wait for a slow one are as busy as that one is.

@@ -13,7 +13,7 @@ from nsystui.exports import canonical
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown
 from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.host.time_budget import Budget, IdleCauses, caused_budgets, device_budgets, in_sum, steady_window
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import kernel_summary
 from nsystui.questions.queries.reports import diagnostics_table
 from nsystui.questions.queries.tasks import RankedTask
@@ -67,13 +67,13 @@ class IdlePicture:
     paces: Mapping[int, tuple[float | None, int | None]]
 
 
-def idle_picture(job: Job, selection: Selection, with_causes: bool) -> IdlePicture:
+def idle_picture(job: OpenJob, selection: Selection, with_causes: bool) -> IdlePicture:
     """The idle time of a selection. Blocks: call it in a thread."""
     budgets, causes = caused_budgets(job, selection) if with_causes else (device_budgets(job, selection), None)
     return IdlePicture(in_sum(budgets), causes, steady_window(budgets), _paces(job, selection) if with_causes else {})
 
 
-def _paces(job: Job, selection: Selection) -> dict[int, tuple[float | None, int | None]]:
+def _paces(job: OpenJob, selection: Selection) -> dict[int, tuple[float | None, int | None]]:
     facts = job.once(("paces", selection), lambda: job.rank_facts(selection))
     found = {}
     for item in job.ranks:
@@ -93,7 +93,7 @@ class _Tables:
     diagnostics: TableAnswer
 
 
-def overview_picture(job: Job, selection: Selection, bins: int) -> OverviewPicture:
+def overview_picture(job: OpenJob, selection: Selection, bins: int) -> OverviewPicture:
     """The picture with a strip of ``bins`` bins. Blocks: call it in a thread."""
     # Part of the key below: a report may join between the two lines, and tables with the busy intervals of before it
     # must not be kept as those of after it.
@@ -113,7 +113,7 @@ def overview_picture(job: Job, selection: Selection, bins: int) -> OverviewPictu
     )
 
 
-def _tables(job: Job, selection: Selection, busy: BusyIntervals) -> _Tables:
+def _tables(job: OpenJob, selection: Selection, busy: BusyIntervals) -> _Tables:
     session, ranks = job.session, job.ranks
     if not busy.is_current(session):  # a rank that joined meanwhile would have no percentages: it comes next time
         known = {item.device.task.task for item in busy.devices}
@@ -126,14 +126,14 @@ def _tables(job: Job, selection: Selection, busy: BusyIntervals) -> _Tables:
     )
 
 
-def _spent(job: Job, selection: Selection, busy: BusyIntervals) -> Breakdown | None:
+def _spent(job: OpenJob, selection: Selection, busy: BusyIntervals) -> Breakdown | None:
     """The sum over the devices, each in the window that its report is judged in."""
     windows = extents(job.session, selection)
     parts = [item.breakdown(windows[item.device.task.task.report]) for item in busy.devices]
     return sum(parts, NOTHING) if parts else None
 
 
-def _strips(job: Job, selection: Selection, busy: BusyIntervals, bins: int) -> tuple[tuple[float, ...], ...]:
+def _strips(job: OpenJob, selection: Selection, busy: BusyIntervals, bins: int) -> tuple[tuple[float, ...], ...]:
     """The means over the devices that were being recorded."""
     windows = set(extents(job.session, selection).values())
     if not busy.devices or len(windows) != 1:
@@ -152,7 +152,7 @@ def _strips(job: Job, selection: Selection, busy: BusyIntervals, bins: int) -> t
     return tuple(found)
 
 
-def _held(job: Job) -> tuple[Held, ...]:
+def _held(job: OpenJob) -> tuple[Held, ...]:
     events = [table for table in canonical.TABLES if "row" in table.field_names]
     counted = [Held(table.name, table.what, job.session.count(table)) for table in events]
     return tuple(held for held in counted if held.count)

@@ -13,12 +13,12 @@ from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, partners
 from nsystui.questions.host.gaps import causes_in
 from nsystui.questions.host.segments import BLOCKED, OFF, RUNNABLE
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.around import path_at
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.timeline.cpu import ON_CPU
 from nsystui.questions.timeline.events import CpuInterval, cpu_interval_in, longest_in, longest_range_in
-from nsystui.questions.timeline.lanes import Lane, Timeline
+from nsystui.questions.timeline.lanes import LaneIdentity, Timeline
 from nsystui.questions.timeline.picture import (
     LETTERS,
     LanePicture,
@@ -47,7 +47,7 @@ _QUIET = 0.01
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TimelineRequest:
     """The request for a picture: the window in view (``None``: all of the selection), its columns, the lanes in sight.
 
     ``lane`` is the one to have in sight, where it is known, else that at ``first``. Unless ``rests``, what takes time
@@ -58,7 +58,7 @@ class Wanted:
     columns: int
     lines: int
     first: int
-    lane: Lane | None
+    lane: LaneIdentity | None
     opened: frozenset[Task] | None
     rests: bool
     found: NameFilter | None
@@ -75,7 +75,7 @@ class TimelinePicture:
     timeline: Timeline
     base: Window
     window: Window
-    lanes: tuple[Lane, ...]
+    lanes: tuple[LaneIdentity, ...]
     opened: frozenset[Task]
     pictures: Mapping[int, LanePicture]
     labels: tuple[str, ...]
@@ -85,7 +85,7 @@ class TimelinePicture:
     notes: tuple[str, ...]
 
 
-def timeline_picture(job: Job, selection: Selection, wanted: Wanted) -> TimelinePicture:
+def timeline_picture(job: OpenJob, selection: Selection, wanted: TimelineRequest) -> TimelinePicture:
     """The picture of a selection. Blocks: call it in a thread."""
     timeline = Timeline.of(job, selection)
     base = job.extent(selection)
@@ -109,7 +109,7 @@ def timeline_picture(job: Job, selection: Selection, wanted: Wanted) -> Timeline
     return TimelinePicture(timeline, base, window, lanes, opened, pictures, labels, kinds, lines, is_whole, notes)
 
 
-def _opened_first(timeline: Timeline, lane: Lane | None) -> frozenset[Task]:
+def _opened_first(timeline: Timeline, lane: LaneIdentity | None) -> frozenset[Task]:
     """The rank of the cursor is opened, unless that takes much time and memory."""
     tasks = [item.task for item in timeline.tasks]
     first = lane.task if lane is not None and lane.task in tasks else next(iter(tasks), None)
@@ -117,14 +117,14 @@ def _opened_first(timeline: Timeline, lane: Lane | None) -> frozenset[Task]:
 
 
 def _drawn(
-    with_names: bool, timeline: Timeline, lanes: list[Lane], window: Window, wanted: Wanted
+    with_names: bool, timeline: Timeline, lanes: list[LaneIdentity], window: Window, wanted: TimelineRequest
 ) -> list[LanePicture]:
     if with_names:
         return lane_pictures(timeline, lanes, window, wanted.columns, wanted.found)
     return plain_pictures(timeline, lanes, window, wanted.columns)
 
 
-def _in_sight(lanes: tuple[Lane, ...], wanted: Wanted) -> list[int]:
+def _in_sight(lanes: tuple[LaneIdentity, ...], wanted: TimelineRequest) -> list[int]:
     """The lanes to draw: those on the screen, or around the lane that is to be there."""
     first = wanted.first
     if wanted.lane in lanes:
@@ -136,7 +136,7 @@ def _in_sight(lanes: tuple[Lane, ...], wanted: Wanted) -> list[int]:
     return list(range(first, min(first + wanted.lines, len(lanes))))
 
 
-def _kind(timeline: Timeline, lane: Lane, base: Window) -> str:
+def _kind(timeline: Timeline, lane: LaneIdentity, base: Window) -> str:
     """By which a lane grows where there is room; hardly busy ones do not."""
     if lane.stream is None and not lane.is_host:
         return "gpu"
@@ -144,7 +144,7 @@ def _kind(timeline: Timeline, lane: Lane, base: Window) -> str:
     return "" if is_quiet else "host" if lane.is_host else "stream"
 
 
-def _label(lane: Lane, opened: frozenset[Task], width: int) -> str:
+def _label(lane: LaneIdentity, opened: frozenset[Task], width: int) -> str:
     """The label of a lane, cut at its end."""
     is_gpu = lane.stream is None and not lane.is_host
     return cut_end(lane_label(lane, lane.task in opened if is_gpu else None), width)
@@ -228,7 +228,7 @@ def _percent(share: float) -> str:
 # -- when the cursor rests --------------------------------------------------------------------------------------------
 
 
-def event_facts(job: Job, timeline: Timeline, lane: Lane, window: Window, row: Row | None) -> EventFacts:
+def event_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Window, row: Row | None) -> EventFacts:
     """The event ``row``, or the one that takes up most of ``window`` on a lane. Blocks: call it in a thread."""
     if lane.is_cpu:
         interval = cpu_interval_in(timeline, lane, window)
@@ -256,7 +256,7 @@ _CALLERS = 12
 """Callers of a function that are told at most."""
 
 
-def _cpu_facts(timeline: Timeline, lane: Lane, window: Window, found: CpuInterval | None) -> Iterator[str]:
+def _cpu_facts(timeline: Timeline, lane: LaneIdentity, window: Window, found: CpuInterval | None) -> Iterator[str]:
     """What a thread ran in most of ``window`` and who called that; when it did not run, in which state it was."""
     own, cpu = timeline.events(lane), timeline.cpu_work(lane)
     thread = lane.thread or 0
@@ -286,7 +286,7 @@ def _full_name(timeline: Timeline, row: Row) -> str:
     return full if smart == full else f"{smart}    {full}"
 
 
-def _meanwhile(job: Job, timeline: Timeline, lane: Lane, window: Window) -> Iterator[str]:
+def _meanwhile(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Window) -> Iterator[str]:
     """What was done while nothing ran on a lane: the ranges of the main thread, its longest call, the causes."""
     item = next((item for item in timeline.tasks if item.task == lane.task), None)
     if lane.is_host or item is None or item.pid is None:
@@ -314,30 +314,30 @@ def _around(path: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class FoundEvent:
     """An event and its lane, or the reason why there is none."""
 
     row: Row | None
-    lane: Lane | None
+    lane: LaneIdentity | None
     reason: str = ""
 
 
-def partner_of(timeline: Timeline, row: Row) -> Place:
+def partner_of(timeline: Timeline, row: Row) -> FoundEvent:
     """The call that launched an operation, or the first operation that a call launched. Blocks."""
     key = key_of(row)
     if key.kind is not EventKind.API and not key.kind.on_gpu:
-        return Place(None, None, f"{key.kind.value} events launch nothing: c goes between a call and its GPU work")
+        return FoundEvent(None, None, f"{key.kind.value} events launch nothing: c goes between a call and its GPU work")
     found = partners(timeline.session, key, timeline.ranks)
     if not found.rows:
-        return Place(None, None, found.reason)
+        return FoundEvent(None, None, found.reason)
     lane = timeline.lane_of(record(EVENT_COLUMNS, found.rows[0]))
     if lane is None:
-        return Place(None, None, "it has no lane in the selection: ⏎ opens the event, c there goes to it")
-    return Place(found.rows[0], lane)
+        return FoundEvent(None, None, "it has no lane in the selection: ⏎ opens the event, c there goes to it")
+    return FoundEvent(found.rows[0], lane)
 
 
-def place_of(timeline: Timeline, key: EventKey) -> Place:
+def place_of(timeline: Timeline, key: EventKey) -> FoundEvent:
     """An event by its key. Blocks."""
     row = event_row(timeline.session, key, timeline.ranks)
     lane = None if row is None else timeline.lane_of(record(EVENT_COLUMNS, row))
-    return Place(row, lane, "" if lane is not None else "the timeline has no lane of this event in the selection")
+    return FoundEvent(row, lane, "" if lane is not None else "the timeline has no lane of this event in the selection")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nsystui.base.drawing import Drawing
     from nsystui.base.selection import Selection, Window
     from nsystui.questions.events.listing import EventKey
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.queries.question import Question
     from nsystui.questions.queries.tasks import RankedTask
     from nsystui.ui.app import NsystuiApp
@@ -68,7 +68,7 @@ _NO_CHOICE = {
 
 
 @dataclass(frozen=True)
-class State:
+class ScreenState:
     """What a screen showed: the values of its attributes, the rows under the cursors, and the widget with the focus."""
 
     values: dict[str, Any]
@@ -102,7 +102,7 @@ class JobScreen(ThrottledScreen[None]):
         self.file_export = FileExport(self)
         self.selection_prompts = SelectionPrompts(self)
         self._rest_timer: Timer | None = None
-        self._places_back: State | None = None  # until the answer is there that has these rows
+        self._places_back: ScreenState | None = None  # until the answer is there that has these rows
         self._count = ""
         self._views: tuple[object, tuple[TabView, ...]] = (None, ())  # for a version of the session
 
@@ -112,7 +112,7 @@ class JobScreen(ThrottledScreen[None]):
         return self.app  # type: ignore[return-value]
 
     @property
-    def job(self) -> Job | None:
+    def job(self) -> OpenJob | None:
         """The job, once a report of it is ready."""
         job = self.explorer.job
         return job if job is not None and job.session.reports else None
@@ -140,7 +140,7 @@ class JobScreen(ThrottledScreen[None]):
         """Everything besides the selection that changes the answer: a grouping, a table, a zoom."""
         return ()
 
-    def ask(self, job: Job, selection: Selection) -> Any:
+    def ask(self, job: OpenJob, selection: Selection) -> Any:
         """The question. Called in a thread, so that it must not touch a widget; raises NsystuiError for the user."""
         raise NotImplementedError
 
@@ -301,13 +301,13 @@ class JobScreen(ThrottledScreen[None]):
 
     # -- going back here ------------------------------------------------------------------------------------------
 
-    def state(self) -> State:
+    def state(self) -> ScreenState:
         """What going back restores."""
         values = {name: copy(getattr(self, name)) for name in self.STATE}
         cursors = {table: table.cursor_row for table in self.query(WindowTable)}
-        return State(values, cursors, self.focused)
+        return ScreenState(values, cursors, self.focused)
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: ScreenState) -> None:
         """Shows again what was shown; the cursors follow when the rows are there."""
         for name, value in state.values.items():
             setattr(self, name, copy(value))
@@ -579,7 +579,7 @@ class Asker:
         """Whether the answer on the screen is to another question than the newest, which is computed or has failed."""
         return self._answered is not None and self._asked is not None and self._answered[1:] != self._asked[1:]
 
-    def ask(self, job: Job, token: Token) -> None:
+    def ask(self, job: OpenJob, token: Token) -> None:
         """Asks, unless ``token`` says that the answer would be the same; perhaps only after a pause."""
         if token == self._asked:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsystui.base.answer import Answer, Record, TableAnswer
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.capture.job_output import output_table
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.registry import view_of_table
 from nsystui.questions.queries.reports import contents_table, diagnostics_table
 from nsystui.ui import keys
@@ -20,7 +20,7 @@ class DiagnosticsScreen(TextTableScreen):
     def __init__(self) -> None:
         super().__init__("1 Overview", "diagnostics")
 
-    def ask(self, job: Job, selection: Selection) -> TableAnswer:
+    def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
         return diagnostics_table(job.session, selection)
 
     def counted(self) -> str:
@@ -43,7 +43,7 @@ class ContentsScreen(TableScreen):
     def __init__(self) -> None:
         super().__init__("1 Overview", "what is recorded")
 
-    def ask(self, job: Job, selection: Selection) -> TableAnswer:
+    def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
         return contents_table(job.session)
 
     def counted(self) -> str:
@@ -70,7 +70,7 @@ class JobOutputScreen(TextTableScreen):
     def __init__(self) -> None:
         super().__init__("1 Overview", "what the application printed")
 
-    def ask(self, job: Job, selection: Selection) -> TableAnswer:
+    def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
         return output_table(job)
 
     def counted(self) -> str:
@@ -96,7 +96,7 @@ class FilesScreen(TextTableScreen):
     def __init__(self) -> None:
         super().__init__("1 Overview", "files")
 
-    def ask(self, job: Job, selection: Selection) -> Answer:
+    def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return files_answer(self.explorer.files.values())
 
     def counted(self) -> str:

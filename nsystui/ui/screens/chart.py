@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from nsystui.base.selection import Window
 from nsystui.ui.pictures.zoom import panned, zoomed
-from nsystui.ui.screens.base import JobScreen, State
+from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.charts import StripChart, TimeChart
 from nsystui.ui.widgets.lines import PartLines
 from nsystui.ui.widgets.window_table import WindowTable
@@ -112,7 +112,7 @@ class ZoomableChartScreen(ChartScreen):
         """Has another selection begin at the position in this one."""
         self._positions[selection] = replace(self.position, **changes)
 
-    def state(self) -> State:
+    def state(self) -> ScreenState:
         state = super().state()
         return replace(state, values={**state.values, "_positions": {**self._positions}})
 

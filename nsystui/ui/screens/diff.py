@@ -19,11 +19,11 @@ from nsystui.base.answer import Answer, Record, TableAnswer, Value
 from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection
 from nsystui.base.text import safe_text, shorten, spans, width_of
-from nsystui.questions.compare import TABLES, Options, Side, worded
+from nsystui.questions.compare import TABLES, ComparisonOptions, Side, worded
 from nsystui.questions.compare.pairs import GONE
 from nsystui.questions.compare.side import smart_names_of
-from nsystui.questions.compare.summary import Summary
-from nsystui.questions.job.opening import Source
+from nsystui.questions.compare.summary import ComparisonSummary
+from nsystui.questions.job.opening import JobSource
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui import keys
@@ -37,7 +37,7 @@ from nsystui.ui.widgets.lines import Choice, PartLines, SelectionLine
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.ui.app import DiffApp
 
 
@@ -69,7 +69,7 @@ class DiffScreen(FilteredTableScreen):
     STATE = (*FilteredTableScreen.STATE, "name_of_table", "_is_swapped", "options")
     BINDINGS = keys.bindings("diff", "table", "everywhere")
 
-    def __init__(self, sides: tuple[Side, Side] | None = None, options: Options | None = None) -> None:
+    def __init__(self, sides: tuple[Side, Side] | None = None, options: ComparisonOptions | None = None) -> None:
         super().__init__("Comparison")
         self._sides = sides
         self._is_swapped = False
@@ -95,7 +95,7 @@ class DiffScreen(FilteredTableScreen):
         return found and (found[::-1] if self._is_swapped else found)
 
     @property
-    def job(self) -> Job | None:
+    def job(self) -> OpenJob | None:
         return self.sides[0].job if self.sides is not None else None
 
     @property
@@ -121,14 +121,14 @@ class DiffScreen(FilteredTableScreen):
 
     # -- the question ---------------------------------------------------------------------------------------------
 
-    def _options(self) -> Options:
-        return self.options or getattr(self.explorer, "options", None) or Options(Names.SMART)
+    def _options(self) -> ComparisonOptions:
+        return self.options or getattr(self.explorer, "options", None) or ComparisonOptions(Names.SMART)
 
     def parameters(self) -> tuple[Hashable, ...]:
         assert self.sides is not None
         return (self.name_of_table, self._is_swapped, self._options(), self.sides[1].job.session.version)
 
-    def ask(self, job: Job, selection: Selection) -> tuple[str, TableAnswer]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[str, TableAnswer]:
         name, sides = self.name_of_table, self.sides
         assert sides is not None
         sides[1].job.smart_names()  # so that they are at hand, as those of A are
@@ -152,7 +152,7 @@ class DiffScreen(FilteredTableScreen):
         found = rows_with(answer, self.words)
         self.table.cell_styles = change_styles
         self.table.elastic = "name" if self._current in _OF_SAMPLES else None
-        headline = self.answer.headline if isinstance(self.answer, Summary) else ""
+        headline = self.answer.headline if isinstance(self.answer, ComparisonSummary) else ""
         lines = textwrap.wrap(safe_text(headline), max(1, self.app.size.width), max_lines=2, placeholder=" …")
         self.verdict.show_lines([[(line, "bold")] for line in lines])
         if self._current == _SUMMARY:
@@ -353,14 +353,16 @@ def _exactly(name: str) -> NameFilter:
 Groups = tuple[frozenset[int], frozenset[int]]
 
 
-def comparison_with(job: Job, selection: Selection, opened: Source, text: str) -> DiffScreen:
+def comparison_with(job: OpenJob, selection: Selection, opened: JobSource, text: str) -> DiffScreen:
     """The comparison with the job, or of the ranks, that ``text`` names; raises NsystuiError."""
     if _names_ranks(text):
         return comparison_of_ranks(job, selection, *groups_of(job, text))
     return OtherJobScreen(job, opened, files_of_other(text))
 
 
-def comparison_of_ranks(job: Job, selection: Selection, first: Collection[int], second: Collection[int]) -> DiffScreen:
+def comparison_of_ranks(
+    job: OpenJob, selection: Selection, first: Collection[int], second: Collection[int]
+) -> DiffScreen:
     """The comparison of two groups of ranks in the selected time."""
     own = selection.with_name(None)
     a, b = (Side(job, own.with_tasks(job.tasks_of_ranks(frozenset(group))), _label(group)) for group in (first, second))
@@ -376,7 +378,7 @@ def _names_ranks(text: str) -> bool:
     return bool(re.fullmatch(r"[\d\s,-]+", text)) and not os.path.lexists(text.strip())
 
 
-def groups_of(job: Job, text: str) -> Groups:
+def groups_of(job: OpenJob, text: str) -> Groups:
     """``0-3 -- 4-7``, or ``0-3`` against all others; raises UsageError."""
     from nsystui.base.selection import parse_numbers
 
@@ -423,12 +425,12 @@ class OtherJobScreen(DiffScreen):
 
         reason: str
 
-    def __init__(self, job: Job, opened: Source, files: tuple[str, ...]) -> None:
+    def __init__(self, job: OpenJob, opened: JobSource, files: tuple[str, ...]) -> None:
         super().__init__()
         self._own = (job, opened.files)
         source = replace(opened, files=files, logs=(), ranks="", step_range=job.step_range)
         self._loading = Loading(source, self._hear)
-        self._other: Job | None = None
+        self._other: OpenJob | None = None
         self._rows: dict[Path, tuple[int, int]] = {}
         self._reasons: list[str] = []
         self._letting_go = threading.Lock()

@@ -21,7 +21,7 @@ from nsystui.questions.efficiency.tables import (
     host_table,
     process_table,
 )
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import with_fitting_advice
 from nsystui.ui import keys
 from nsystui.ui.doors import show_view
@@ -146,7 +146,7 @@ class EfficiencyScreen(TableScreen):
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.what, self.useful)
 
-    def ask(self, job: Job, selection: Selection) -> tuple[Efficiency | None, Answer]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[Efficiency | None, Answer]:
         try:
             found = efficiency(job, selection, self.useful)
         except UsageError as error:

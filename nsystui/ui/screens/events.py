@@ -23,7 +23,7 @@ from nsystui.questions.events.listing import (
     partners,
     window_of,
 )
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
@@ -101,7 +101,7 @@ class EventsScreen(TableScreen):
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.chosen, self._jumps)
 
-    def ask(self, job: Job, selection: Selection) -> tuple[EventList, int | None]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[EventList, int | None]:
         events = job.once(
             ("events", selection, self.chosen),
             lambda: EventList.build(job.session, selection, job.ranks, self.chosen),
@@ -146,7 +146,7 @@ class EventsScreen(TableScreen):
 
     # -- details --------------------------------------------------------------------------------------------------
 
-    def details_question(self) -> Callable[[Job], Details] | None:
+    def details_question(self) -> Callable[[OpenJob], Details] | None:
         row = self.table.current_row
         return None if row is None else lambda job: event_details(job, row)
 

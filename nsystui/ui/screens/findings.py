@@ -25,7 +25,7 @@ from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
     from nsystui.base.selection import Selection, Window
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.triage.finding import Finding, NotChecked
     from nsystui.questions.triage.run import Triage
 
@@ -152,7 +152,7 @@ class FindingsTable(WindowTable):
         self._is_asked_for = False
         self.display = False
 
-    def seek(self, job: Job, selection: Selection, is_asked_for: bool = False) -> None:
+    def seek(self, job: OpenJob, selection: Selection, is_asked_for: bool = False) -> None:
         """Looks for the findings of a selection, unless it did; of a huge job only where the user asks for it."""
         token = (job.session.version, selection)
         if token == self._token and not (is_asked_for and self.waits):
@@ -189,7 +189,7 @@ class FindingsTable(WindowTable):
         self.found, self.status, self.display = None, words, False
         self.post_message(self.Changed())
 
-    def _look(self, job: Job, selection: Selection, token: object) -> None:
+    def _look(self, job: OpenJob, selection: Selection, token: object) -> None:
         def look() -> Triage:
             from nsystui.questions.triage.run import triage
 
@@ -219,7 +219,7 @@ class FindingsTable(WindowTable):
             self.post_message(self.Changed())
 
 
-def _kernels(job: Job) -> int:
+def _kernels(job: OpenJob) -> int:
     from nsystui.store import tables
 
     return job.session.count(tables.kernels)
@@ -272,7 +272,7 @@ class FindingScreen(TableScreen):
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.number,)
 
-    def ask(self, job: Job, selection: Selection) -> Answer:
+    def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return self.finding.evidence or _NO_EVIDENCE
 
     def show(self, result: object, same_place: bool) -> None:
@@ -350,7 +350,7 @@ class NotCheckedScreen(TextTableScreen):
         super().__init__("1 Overview", "not checked")
         self.found = found
 
-    def ask(self, job: Job, selection: Selection) -> Answer:
+    def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return not_checked_answer(self.found.not_checked)
 
     def counted(self) -> str:

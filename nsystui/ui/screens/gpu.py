@@ -13,7 +13,7 @@ from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.registry import view_named
 from nsystui.ui import keys
 from nsystui.ui.pictures.drawings import strips
@@ -24,7 +24,7 @@ from nsystui.ui.pictures.gpu import (
     NO_METRICS,
     USUAL,
     GpuPicture,
-    Wanted,
+    GpuPictureRequest,
     detail_lines,
     gpu_picture,
     lanes_table,
@@ -119,7 +119,7 @@ class GpuScreen(ZoomableChartScreen):
         self.metrics = FITTING
         self.picture: GpuPicture | None = None
         self._lane: tuple[Hashable, ...] = ()  # GPU and label of the lane that the cursor is in
-        self._wanted = Wanted(None, 1, 1)
+        self._wanted = GpuPictureRequest(None, 1, 1)
 
     def make_chart(self) -> StripChart:
         return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
@@ -130,14 +130,14 @@ class GpuScreen(ZoomableChartScreen):
         size = self.app.size
         lines = size.height - _FRAME - self._detail_height
         columns = max(1, size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
-        self._wanted = Wanted(self.position.view, columns, lines, self.metrics, self.chart.has_colours)
+        self._wanted = GpuPictureRequest(self.position.view, columns, lines, self.metrics, self.chart.has_colours)
         return (self._wanted,)
 
     @property
     def _detail_height(self) -> int:
         return 5 if self.app.size.height < 30 else 7
 
-    def ask(self, job: Job, selection: Selection) -> GpuPicture:
+    def ask(self, job: OpenJob, selection: Selection) -> GpuPicture:
         return gpu_picture(job, selection, self._wanted)
 
     def show(self, result: Any, same_place: bool) -> None:

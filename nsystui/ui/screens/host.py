@@ -31,7 +31,7 @@ from nsystui.questions.host.functions import (
     KERNEL_MODE,
     MODULE,
     PATH,
-    Samples,
+    CpuSamples,
     functions_table,
     mode_of,
     samples_of_job,
@@ -39,13 +39,13 @@ from nsystui.questions.host.functions import (
     sampling_notes,
 )
 from nsystui.questions.host.gaps import parts_of_row
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_memory import COLUMNS as MEMORY_COLUMNS
 from nsystui.questions.memory.gpu_memory import memory_over_time
 from nsystui.questions.queries.question import QuestionView
 from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details
-from nsystui.ui.screens.outline import Layout, Outline, OutlineScreen
+from nsystui.ui.screens.outline import Outline, OutlineLayout, OutlineScreen
 from nsystui.ui.screens.table import TableScreen, ViewsScreen
 from nsystui.ui.widgets.lines import Choice
 from nsystui.ui.widgets.plots import blocks
@@ -104,7 +104,7 @@ class Whose:
         return None if self.tid is None else str(self.tid)
 
 
-def _samples_count(samples: Samples | None) -> str:
+def _samples_count(samples: CpuSamples | None) -> str:
     """`` · 26,136 samples, every 0.10 ms``; empty without samples."""
     if samples is None or not len(samples):
         return ""
@@ -116,7 +116,7 @@ def _samples_count(samples: Samples | None) -> str:
 class SampledScreen(TableScreen):
     """A table with the number of CPU samples and their period at the right of its count."""
 
-    samples: Samples | None = None
+    samples: CpuSamples | None = None
 
     def show_count(self) -> None:
         answer = self.table.answer
@@ -169,7 +169,7 @@ class HostScreen(ViewsScreen, SampledScreen):
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.view.name, self.grouping.get(self.view.name, 0))
 
-    def ask(self, job: Job, selection: Selection) -> tuple[QuestionView, Answer]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
         view = self.view
         options = dict(_BY[view.name][self.grouping.get(view.name, 0)][1]) if view.name in _BY else {}
         self.samples = samples_of_job(job, selection) if view.question.row in _SAMPLED else None
@@ -287,7 +287,7 @@ class HostScreen(ViewsScreen, SampledScreen):
             words = f"{values['range']} · {words}"
         return [[f"{words} on {thread}" if thread else words], *own[1:]]
 
-    def details_question(self) -> Callable[[Job], Details] | None:
+    def details_question(self) -> Callable[[OpenJob], Details] | None:
         """Of memory its curve; of a cause of idle time its NVTX ranges, of a range its causes."""
         answer, row = self.table.answer, self.table.current_row
         if answer is None or row is None:
@@ -299,7 +299,7 @@ class HostScreen(ViewsScreen, SampledScreen):
             return None
         name = [f"{row[2]} memory of rank {'–' if row[0] is None else row[0]}, device {row[1]}"]
 
-        def ask(job: Job) -> Details:
+        def ask(job: OpenJob) -> Details:
             return [name, [_curve(job, selection, row)], *own[1:]]
 
         return ask
@@ -319,7 +319,7 @@ def _cells(values: Record) -> Mapping[str, str]:
     return {key: category for key, category in _CELLS.items() if values.get(key)}
 
 
-def _curve(job: Job, selection: Selection, row: Row) -> str:
+def _curve(job: OpenJob, selection: Selection, row: Row) -> str:
     """The memory of a row over time, as blocks of its peak."""
     place, peak = row[:3], int(row[3] or 0)
     rows = [one for one in memory_over_time(job, selection, _CURVE).rows if one[:3] == place]
@@ -340,7 +340,7 @@ class ThreadFunctionsScreen(SampledScreen):
         super().__init__(_TAB, whose.words, "functions")
         self.whose = whose
 
-    def ask(self, job: Job, selection: Selection) -> Answer:
+    def ask(self, job: OpenJob, selection: Selection) -> Answer:
         own = self.whose.selected(selection)
         self.samples = samples_of_job(job, own)
         return functions_table(job, own, "all", self.whose.thread)
@@ -463,7 +463,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.is_bottom_up,)
 
-    def ask(self, job: Job, selection: Selection) -> tuple[CallNodes, Samples, tuple[str, ...]]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[CallNodes, CpuSamples, tuple[str, ...]]:
         thread = None if self.whose is None else self.whose.thread
         own = selection if self.whose is None else self.whose.selected(selection)
         samples, calls = tree_of(job, own, self.is_bottom_up, thread, self.function)
@@ -479,7 +479,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         opened = opened or set(self.nodes.hot)
         self.table.bar_category = "cpu"
         self.table.empty_text = "\n".join(notes) if self.samples is None or not len(self.samples) else _NO_FUNCTION
-        layout = Layout("calltree", TREE_COLUMNS, self.nodes.row, _ORDERS, self._rest_words, self._moves)
+        layout = OutlineLayout("calltree", TREE_COLUMNS, self.nodes.row, _ORDERS, self._rest_words, self._moves)
         outline = Outline(self.nodes, layout, self._order_key, tuple(self.shown_notes(notes)), opened)
         self.show_outline(outline, same_place)
 

@@ -10,7 +10,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey, event_row
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MPI, WORKS, Work, has_rows, work_instances
 from nsystui.questions.kernels.summary import Names, durations, kernel_instances
 from nsystui.questions.nccl.names import is_nccl_kernel
@@ -68,12 +68,12 @@ class EventRowsScreen(TableScreen):
         values = self.values()
         return _key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
 
-    def details_question(self) -> Callable[[Job], Details] | None:
+    def details_question(self) -> Callable[[OpenJob], Details] | None:
         key, own = self.event_here(), self.row_details()
         if key is None:
             return None
 
-        def ask(job: Job) -> Details:
+        def ask(job: OpenJob) -> Details:
             row = event_row(job.session, key, job.ranks)
             if row is None:
                 return own
@@ -114,7 +114,7 @@ class KernelInstancesScreen(EventRowsScreen):
     def path(self) -> Sequence[str]:
         return (*super().path(), self.shown_names().get(self.kernel, self.kernel))
 
-    def ask(self, job: Job, selection: Selection) -> tuple[Answer, Distribution]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, Distribution]:
         answer = kernel_instances(job.session, selection, self.kernel, self.names, job.ranks)
         return answer, distribution(durations(job.session, selection, self.kernel, self.names))
 
@@ -145,7 +145,7 @@ class RangeInstancesScreen(EventRowsScreen):
         super().__init__("5 NVTX", "by name", name)
         self.range = name
 
-    def ask(self, job: Job, selection: Selection) -> Answer:
+    def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return range_instances(job.session, selection, self.range, job.ranks)
 
     def counted(self) -> str:
@@ -163,7 +163,7 @@ class WorkInstancesScreen(EventRowsScreen):
         self.call = name
         self.work = work
 
-    def ask(self, job: Job, selection: Selection) -> Answer:
+    def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return work_instances(job.session, selection, self.work, self.call, job.ranks)
 
     def event_kind(self) -> EventKind:
@@ -211,7 +211,7 @@ class KernelsScreen(ViewsScreen):
         job = self.job
         return text if job is None or answer.total else f"{text}\n\n{self._others(job)}"
 
-    def _others(self, job: Job) -> str:
+    def _others(self, job: OpenJob) -> str:
         """The views that have rows, with how many, as a sentence for an export without kernels."""
         found = []
         for name, work in WORKS.items():
@@ -320,7 +320,7 @@ class KernelsScreen(ViewsScreen):
             return "ncu profiles kernels: v goes to their table"
         names, selection = Names(self.options["names"]), self.selection
 
-        def ask(job: Job) -> list[NcuCommand]:
+        def ask(job: OpenJob) -> list[NcuCommand]:
             from nsystui.questions.trace.ncu import of_name
 
             chosen = selection.with_tasks(job.tasks_of_ranks(frozenset({rank}))) if isinstance(rank, int) else selection

@@ -14,9 +14,9 @@ from nsystui.base.selection import Selection
 from nsystui.base.text import fit
 from nsystui.base.units import format_value
 from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import LinkRate, link_rate
-from nsystui.questions.nccl.grouping import COLUMNS, By, bucket_numbers, powers_of_two
+from nsystui.questions.nccl.grouping import COLUMNS, NcclProperty, bucket_numbers, powers_of_two
 from nsystui.questions.nccl.listing import nccl_listing
 from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.sizes import (
@@ -63,21 +63,21 @@ def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
 _BETWEEN = "  │  "
 
 
-def pairing_for(job: Job, groups: Collection[By]) -> NcclPairing:
+def pairing_for(job: OpenJob, groups: Collection[NcclProperty]) -> NcclPairing:
     """The pairing, with the step of each row where rows are grouped by it."""
     from nsystui.questions.nccl.bandwidth import in_steps
 
-    return in_steps(job.pairing(), job.steps()) if By.STEP in groups else job.pairing()
+    return in_steps(job.pairing(), job.steps()) if NcclProperty.STEP in groups else job.pairing()
 
 
-def _crumb(what: What, row: Mapping[By, Any]) -> str:
+def _crumb(what: What, row: Mapping[NcclProperty, Any]) -> str:
     """``AllReduce 64KiB–1MiB kernels``, ``AllReduce stream 7 kernels``."""
-    words = [str(row[By.COLLECTIVE] or "unknown")]
+    words = [str(row[NcclProperty.COLLECTIVE] or "unknown")]
     for by, value in row.items():
-        if by in (By.SIZE, By.POW2, By.BYTES):
+        if by in (NcclProperty.SIZE, NcclProperty.POW2, NcclProperty.BYTES):
             size = format_value(Unit.BYTES, value) if isinstance(value, int) else value
             words.append(size or "of unknown size")
-        elif by is not By.COLLECTIVE:
+        elif by is not NcclProperty.COLLECTIVE:
             words.append(f"{by.value} {'unknown' if value is None else value}")
     return " ".join([*words, f"{what}s"])
 
@@ -90,12 +90,12 @@ class NcclCallsScreen(EventRowsScreen):
     PLACES = ("nccl calls", "table", "everywhere")
     BINDINGS = keys.bindings("nccl calls", "table", "everywhere")
 
-    def __init__(self, what: What, row: Mapping[By, Any]) -> None:
+    def __init__(self, what: What, row: Mapping[NcclProperty, Any]) -> None:
         super().__init__("3 NCCL", _crumb(what, row))
         self.what = what
         self.row = row
 
-    def ask(self, job: Job, selection: Selection) -> Answer:
+    def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return nccl_listing(job.session, selection, job.ranks, pairing_for(job, self.row), self.row, self.what)
 
     def counted(self) -> str:
@@ -115,14 +115,14 @@ class NcclCallsScreen(EventRowsScreen):
         self.open_event(values["partner_report"], kind, values["partner_row"], values["partner_start"])
 
 
-_SIZES = (By.BYTES, By.POW2, By.SIZE)
-_SIZE_KEYS = {By.BYTES: "message_size", By.POW2: "size_from", By.SIZE: "bucket"}
+_SIZES = (NcclProperty.BYTES, NcclProperty.POW2, NcclProperty.SIZE)
+_SIZE_KEYS = {NcclProperty.BYTES: "message_size", NcclProperty.POW2: "size_from", NcclProperty.SIZE: "bucket"}
 _SIZE_WORDS = ("exact size", "power of two", "bucket")
 _HEIGHT, _SHARE = 11, 0.4
 """Lines of the drawing at least, and the share of a tall screen that it takes."""
 
 
-class Drawing(Enum):
+class DrawingsBelow(Enum):
     """The drawings below the table; the value is the title, of one collective."""
 
     BANDWIDTH = "median bus bandwidth {}against message size"
@@ -167,8 +167,8 @@ class NcclSizesScreen(TableScreen):
 
     def __init__(self) -> None:
         super().__init__("3 NCCL")
-        self.by = By.BYTES
-        self.drawing = Drawing.BANDWIDTH
+        self.by = NcclProperty.BYTES
+        self.drawing = DrawingsBelow.BANDWIDTH
         self._points: dict[str, Points] = {}
         self._link: LinkRate | None = None
         self._is_without_wait = False
@@ -179,12 +179,14 @@ class NcclSizesScreen(TableScreen):
         return (self.by, job is not None and job.nccl_log is not None)
 
     def ask(
-        self, job: Job, selection: Selection
+        self, job: OpenJob, selection: Selection
     ) -> tuple[Answer, dict[str, Points], Sequence[SizeBin], LinkRate | None]:
         pairing = job.pairing()
         reported = job.nccl_log.reported if job.nccl_log is not None else ()
         answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by, reported)
-        exact = answer if self.by is By.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
+        exact = (
+            answer if self.by is NcclProperty.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
+        )
         points = {
             name: Points(
                 *bandwidth_curve(exact, name),
@@ -194,7 +196,7 @@ class NcclSizesScreen(TableScreen):
             for name in dict.fromkeys(map(str, filter(None, exact.cells("collective"))))
         }
         link = link_rate(selected_ranks(job.ranks, selection))
-        return answer, points, size_histogram(pairing, selection, By.POW2), link
+        return answer, points, size_histogram(pairing, selection, NcclProperty.POW2), link
 
     def show(self, result: Any, same_place: bool) -> None:
         answer, self._points, self._bars, self._link = result
@@ -226,15 +228,15 @@ class NcclSizesScreen(TableScreen):
         self.panel.set_class(not lines, "-empty")
 
     def _lines(self, width: int) -> list[str]:
-        if self.drawing is Drawing.CALLS:
+        if self.drawing is DrawingsBelow.CALLS:
             return histogram(_most(self._bars, self._height - 1), width)
         name = str(self.values().get("collective"))
         points = self._points.get(name)
         if points is None:
             return []
-        if self.drawing is Drawing.BANDWIDTH:
+        if self.drawing is DrawingsBelow.BANDWIDTH:
             return self._bandwidths(name, width)
-        if self.drawing is Drawing.SPREAD:
+        if self.drawing is DrawingsBelow.SPREAD:
             return self._spread(name, points, width)
         return [self.drawing.value.format(name), *_plot(points.kernel_sizes, points.durations, width, self._height - 2)]
 
@@ -243,11 +245,11 @@ class NcclSizesScreen(TableScreen):
         from pandas import Series
 
         size, sizes = self.values()[_SIZE_KEYS[self.by]], points.kernel_sizes
-        if self.by is By.SIZE:
+        if self.by is NcclProperty.SIZE:
             is_own = bucket_numbers(Series(sizes)) == BUCKETS.index(str(size))
         else:
-            is_own = (sizes if self.by is By.BYTES else powers_of_two(Series(sizes)).to_numpy()) == size
-        reported = points.reported.get(size, ()) if self.by is By.BYTES and isinstance(size, int) else ()
+            is_own = (sizes if self.by is NcclProperty.BYTES else powers_of_two(Series(sizes)).to_numpy()) == size
+        reported = points.reported.get(size, ()) if self.by is NcclProperty.BYTES and isinstance(size, int) else ()
         half, blocks = (width - len(_BETWEEN)) // 2, []
         for is_linear in (False, True):
             found = distribution(points.durations[is_own], is_linear)
@@ -324,14 +326,14 @@ class NcclSizesScreen(TableScreen):
         return (*super().choices(), Choice("by", _SIZE_WORDS, _SIZES.index(self.by), choose))
 
     def action_drawing(self) -> None:
-        drawings = list(Drawing)
+        drawings = list(DrawingsBelow)
         self.drawing = drawings[(drawings.index(self.drawing) + 1) % len(drawings)]
         self._draw()
 
     def open_row(self) -> None:
         values = self.values()
         if values:
-            row = {By.COLLECTIVE: values["collective"], self.by: values[_SIZE_KEYS[self.by]]}
+            row = {NcclProperty.COLLECTIVE: values["collective"], self.by: values[_SIZE_KEYS[self.by]]}
             self.lay_over(NcclCallsScreen(KERNEL, row))
 
 
@@ -342,7 +344,7 @@ def _most(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
     return [bar for bar in used if bar.calls >= least[-1]][:count] if used else []
 
 
-def _reported(job: Job, pairing: NcclPairing, collective: str) -> dict[int, Sequence[tuple[str, float]]]:
+def _reported(job: OpenJob, pairing: NcclPairing, collective: str) -> dict[int, Sequence[tuple[str, float]]]:
     """By message size what nccl-tests reported of a collective."""
     if job.nccl_log is None or not job.nccl_log.reported:
         return {}
@@ -380,7 +382,14 @@ def _plot(x: Any, y: Any, width: int, height: int) -> list[str]:
     return [] if plot is None else plot_lines(plot, width, _size_words, _duration_words)
 
 
-_GROUPS: tuple[By | None, ...] = (By.SIZE, None, By.COMMUNICATOR, By.STREAM, By.RANK, By.STEP)
+_GROUPS: tuple[NcclProperty | None, ...] = (
+    NcclProperty.SIZE,
+    None,
+    NcclProperty.COMMUNICATOR,
+    NcclProperty.STREAM,
+    NcclProperty.RANK,
+    NcclProperty.STEP,
+)
 """The groupings besides the collective."""
 
 
@@ -411,7 +420,7 @@ class NcclScreen(TableScreen):
         super().__init__("3 NCCL")
         self.what: What = KERNEL
         self.answered: What = KERNEL
-        self.by: By | None = By.SIZE
+        self.by: NcclProperty | None = NcclProperty.SIZE
         self._has_kernels = True
         self._bars: Sequence[SizeBin] = ()
 
@@ -419,8 +428,8 @@ class NcclScreen(TableScreen):
         job = self.explorer.job
         return (self.what, self.by, job is not None and job.nccl_log is not None)
 
-    def ask(self, job: Job, selection: Selection) -> tuple[bool, What, Answer, Sequence[SizeBin]]:
-        groups = (By.COLLECTIVE,) if self.by is None else (By.COLLECTIVE, self.by)
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[bool, What, Answer, Sequence[SizeBin]]:
+        groups = (NcclProperty.COLLECTIVE,) if self.by is None else (NcclProperty.COLLECTIVE, self.by)
         pairing = pairing_for(job, groups)
         has_kernels = len(pairing.kernels) > 0
         what: What = self.what if has_kernels else CALL
@@ -482,7 +491,7 @@ class NcclScreen(TableScreen):
     def open_row(self) -> None:
         values = self.values()
         if values:
-            row: dict[By, Any] = {By.COLLECTIVE: values["collective"]}
+            row: dict[NcclProperty, Any] = {NcclProperty.COLLECTIVE: values["collective"]}
             if self.by is not None:
                 row[self.by] = values[COLUMNS[self.by].key]
             self.lay_over(NcclCallsScreen(self.answered, row))

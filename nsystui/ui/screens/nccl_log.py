@@ -38,7 +38,7 @@ Holds = Callable[[Record], bool]
 
 
 @dataclass(frozen=True)
-class Inside:
+class RowsInside:
     """Those rows of ``table`` that make up a row of another one; ``crumb`` says which.
 
     ``choose`` gives, for the tables as they are now, what a row must hold.
@@ -49,25 +49,25 @@ class Inside:
     choose: Callable[[Tables], Holds]
 
 
-def rows_inside(tables: Tables, inside: Inside) -> TableAnswer:
+def rows_inside(tables: Tables, inside: RowsInside) -> TableAnswer:
     """The rows that make up a row."""
     answer, holds = tables[inside.table], inside.choose(tables)
     found = [row for row in answer.rows if holds(record(answer.columns, row))]
     return replace(answer, rows=found, total=len(found))
 
 
-def inside_of(table: str, row: Record) -> Inside | None:
+def inside_of(table: str, row: Record) -> RowsInside | None:
     """The rows that make up a row of ``table``; ``None`` where the log has no more about it."""
     if table == "ops":
-        return Inside("calls", f"{row['op']} calls", lambda _: lambda call: call["op"] == row["op"])
+        return RowsInside("calls", f"{row['op']} calls", lambda _: lambda call: call["op"] == row["op"])
     if table == "sizes":
-        return Inside("calls", f"{row['op']} {row['bucket']} calls", lambda _: lambda call: _is_sized(row, call))
+        return RowsInside("calls", f"{row['op']} {row['bucket']} calls", lambda _: lambda call: _is_sized(row, call))
     if table == "communicators":
-        return Inside("ranks", f"{row['communicator']} ranks", lambda tables: _ranks_of(row, tables))
+        return RowsInside("ranks", f"{row['communicator']} ranks", lambda tables: _ranks_of(row, tables))
     if table == "gpus":
         gpu = ("host", "pid", "device")
         where = "unknown GPU" if row["host"] is None else f"{row['host']} pid {row['pid']} device {row['device']}"
-        return Inside("ranks", f"{where} ranks", lambda _: lambda rank: all(rank[key] == row[key] for key in gpu))
+        return RowsInside("ranks", f"{where} ranks", lambda _: lambda rank: all(rank[key] == row[key] for key in gpu))
     return None
 
 
@@ -99,7 +99,7 @@ class NcclLogScreen(FilteredTableScreen):
     BINDINGS = keys.bindings("nccl log", "table", "everywhere")
     ELASTIC = "communicator"
 
-    def __init__(self, inside: Inside | None = None) -> None:
+    def __init__(self, inside: RowsInside | None = None) -> None:
         super().__init__("3 NCCL")
         self.inside = inside
         self.name_of_table = inside.table if inside else _ORDER[0]

@@ -13,14 +13,14 @@ from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.listing import TREE_COLUMNS, kernels_of, nvtx_tree_table
-from nsystui.questions.nvtx.paths import By, NodeKind
+from nsystui.questions.nvtx.paths import NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.ui import keys
 from nsystui.ui.doors import show_event
 from nsystui.ui.screens.kernels import EventRowsScreen, RangeInstancesScreen
-from nsystui.ui.screens.outline import PAGE, Layout, Outline, OutlineScreen
+from nsystui.ui.screens.outline import PAGE, Outline, OutlineLayout, OutlineScreen
 from nsystui.ui.screens.table import TableScreen, ViewsScreen
 from nsystui.ui.widgets.lines import Choice
 from nsystui.ui.widgets.prompt import one_of
@@ -85,11 +85,11 @@ class RangeWorkScreen(EventRowsScreen):
 
     MODE_KEY = "5"
 
-    def __init__(self, name: str, question: Callable[[Job], Answer]) -> None:
+    def __init__(self, name: str, question: Callable[[OpenJob], Answer]) -> None:
         super().__init__("5 NVTX", name, "GPU work")
         self._question = question
 
-    def ask(self, job: Job, selection: Selection) -> Answer:
+    def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return self._question(job)
 
     def counted(self) -> str:
@@ -99,7 +99,7 @@ class RangeWorkScreen(EventRowsScreen):
         return {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}.get(str(values["kind"]))
 
 
-_BY_WORDS = {By.THREAD: "rank and thread", By.RANK: "rank", By.ALL: "all ranks together"}
+_BY_WORDS = {TreeGrouping.THREAD: "rank and thread", TreeGrouping.RANK: "rank", TreeGrouping.ALL: "all ranks together"}
 
 
 def _row(node: Node) -> Row:
@@ -117,7 +117,7 @@ def _row(node: Node) -> Row:
     )
 
 
-LAYOUT = Layout("nvtx", OUTLINE_COLUMNS, _row, ORDERS)
+LAYOUT = OutlineLayout("nvtx", OUTLINE_COLUMNS, _row, ORDERS)
 
 
 class NvtxOutline(Outline[Node]):
@@ -186,7 +186,7 @@ class NvtxScreen(OutlineScreen[Node]):
 
     def __init__(self) -> None:
         super().__init__("5 NVTX")
-        self.by = By.ALL
+        self.by = TreeGrouping.ALL
         self.fold_numbers = True
         self.nvtx_tree: NvtxTree | None = None
         self.outline: NvtxOutline | None = None
@@ -208,7 +208,7 @@ class NvtxScreen(OutlineScreen[Node]):
         self._jumps += 1
         self.job_changed()
 
-    def ask(self, job: Job, selection: Selection) -> tuple[NvtxTree, int | None]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[NvtxTree, int | None]:
         tree, wanted = job.nvtx_tree(selection, self.by.value, self.fold_numbers), self._target
         return tree, None if wanted is None else tree.number_of(wanted.report, wanted.row)
 
@@ -305,7 +305,7 @@ class NvtxScreen(OutlineScreen[Node]):
     # -- arranging ------------------------------------------------------------------------------------------------
 
     def choices(self) -> tuple[Choice, ...]:
-        kinds = list(By)
+        kinds = list(TreeGrouping)
 
         def choose(place: int) -> None:
             self.by = kinds[place]

@@ -12,11 +12,11 @@ from nsystui.ui.screens.dialogs import TextDialog
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 
 if TYPE_CHECKING:
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.trace.ncu import NcuCommand
     from nsystui.ui.screens.base import JobScreen, Writer
 
-NcuQuestion = Callable[["Job"], "list[NcuCommand]"]
+NcuQuestion = Callable[["OpenJob"], "list[NcuCommand]"]
 """Finds the commands for the kernel under the cursor."""
 
 _MOST = 8
@@ -47,7 +47,7 @@ def ncu_of_event(kind: str, report: int, row: int) -> NcuQuestion | str:
     if kind not in ("kernel", "nccl"):
         return "ncu profiles kernels: go to one first (c jumps from an API call to its kernel)"
 
-    def ask(job: Job) -> list[NcuCommand]:
+    def ask(job: OpenJob) -> list[NcuCommand]:
         from nsystui.base.selection import Selection
         from nsystui.questions.trace.ncu import ncu_commands, one_launch
 

@@ -27,7 +27,7 @@ class TreeNode(Protocol):
 AnyNode = TypeVar("AnyNode", bound=TreeNode)
 
 
-class Tree(Protocol[AnyNode]):
+class OutlineTree(Protocol[AnyNode]):
     """Nodes, of which those inside of one are asked for when it is opened."""
 
     def roots(self, order: Any) -> Sequence[AnyNode]:
@@ -58,7 +58,7 @@ class Line(Generic[AnyNode]):
 
 
 @dataclass(frozen=True)
-class Layout(Generic[AnyNode]):
+class OutlineLayout(Generic[AnyNode]):
     """How the nodes of a kind of tree are shown: the values of a row by ``columns``, the orders by their keys.
 
     ``rest`` words the row that stands for so many more children of a node. ``moves``: whether the rows inside of a
@@ -77,8 +77,8 @@ class Layout(Generic[AnyNode]):
 class Outline(Generic[AnyNode]):
     """The visible rows of a tree; an ``Answer``. Children are fetched when a node is opened, 500 at a time."""
 
-    tree: Tree[AnyNode]
-    layout: Layout[AnyNode]
+    tree: OutlineTree[AnyNode]
+    layout: OutlineLayout[AnyNode]
     order: Any
     notes: tuple[str, ...] = ()
     opened: set[int] = field(default_factory=set)

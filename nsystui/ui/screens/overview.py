@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer, Record, Value
     from nsystui.base.drawing import Drawing
     from nsystui.base.selection import Selection
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.ui.pictures.overview import IdlePicture, OverviewPicture
 
 
@@ -154,7 +154,7 @@ class OverviewScreen(TablesScreen):
         self._bins = words.strip_width(self.app.size.width)
         return (self._bins,)
 
-    def ask(self, job: Job, selection: Selection) -> OverviewPicture:
+    def ask(self, job: OpenJob, selection: Selection) -> OverviewPicture:
         from nsystui.ui.pictures.overview import overview_picture
 
         return overview_picture(job, selection, self._bins)
@@ -260,7 +260,7 @@ class OverviewScreen(TablesScreen):
     def _is_idle_known(self) -> bool:
         return self.job is not None and self._idle_token(self.job) == self._idle_shown
 
-    def _idle_token(self, job: Job) -> object:
+    def _idle_token(self, job: OpenJob) -> object:
         return (job.session.version, self.selection, self.findings.waits)
 
     def _seek_idle(self) -> None:

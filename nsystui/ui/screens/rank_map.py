@@ -15,7 +15,7 @@ from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import spans
 from nsystui.base.units import format_value
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
 from nsystui.questions.ranks.steps import step_times
@@ -112,7 +112,7 @@ class RankMapScreen(ChartScreen):
         self._wanted = _Wanted(self._figure, self._of_steps, merge, within, columns, places)
         return (self._wanted,)
 
-    def ask(self, job: Job, selection: Selection) -> _Picture:
+    def ask(self, job: OpenJob, selection: Selection) -> _Picture:
         wanted = self._wanted
         window = job.extent(selection)
         ranks = [

@@ -14,7 +14,7 @@ from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import format_value
 from nsystui.questions.answers.answering import ask, draw_map, lacking
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import WORKS
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.question import Question
@@ -49,7 +49,7 @@ class RecipeScreen(TableScreen):
     def parameters(self) -> tuple[Hashable, ...]:
         return tuple(self.option_values.values())
 
-    def ask(self, job: Job, selection: Selection) -> tuple[Answer, bool]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, bool]:
         options = self.recipe.read(self.option_values)
         return ask(self.recipe, job, selection, options), bool(lacking(self.recipe, job))
 
@@ -135,7 +135,7 @@ class RecipeMapScreen(ChartScreen):
         self._bins = max(1, self.app.size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
         return (self._bins,)
 
-    def ask(self, job: Job, selection: Selection) -> RecipeMap:
+    def ask(self, job: OpenJob, selection: Selection) -> RecipeMap:
         return draw_map(self.recipe, job, selection, replace(self.recipe.defaults(), bins=self._bins))
 
     def show(self, result: Any, same_place: bool) -> None:

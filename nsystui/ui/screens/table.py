@@ -17,7 +17,7 @@ from nsystui.questions.queries.registry import views_of
 from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
-from nsystui.ui.screens.base import JobScreen, State
+from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.lines import Choice, DetailPane, NoteLines, SidePanel
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer, Column, Record, Row, TableAnswer, Value
     from nsystui.base.drawing import Drawing
     from nsystui.base.selection import Selection, Window
-    from nsystui.questions.job.job import Job
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.kernels.summary import Names
     from nsystui.questions.queries.question import QuestionView
     from nsystui.questions.queries.tasks import RankedTask
@@ -302,7 +302,7 @@ class TableScreen(TablesScreen):
         """What the row is part of, in words."""
         return ()
 
-    def details_question(self) -> Callable[[Job], Details] | None:
+    def details_question(self) -> Callable[[OpenJob], Details] | None:
         """The question for the details of the cursor's row, asked in a thread when it rests there."""
         return None
 
@@ -340,7 +340,7 @@ class ViewsScreen(TableScreen):
     def parameters(self) -> tuple[Hashable, ...]:
         return (self.view.name, *self.options.items())
 
-    def ask(self, job: Job, selection: Selection) -> tuple[QuestionView, Answer]:
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
         view = self.view
         return view, view.ask(job, selection, self.options)
 
@@ -415,7 +415,7 @@ class FilteredTableScreen(TableScreen):
         self.show_selection()
         self.show_filtered()
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: ScreenState) -> None:
         super().restore(state)
         self.show_selection()
         self.show_filtered()

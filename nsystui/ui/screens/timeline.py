@@ -14,7 +14,7 @@ from nsystui.base.drawing import Drawing
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value, parse_duration
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, key_of, window_of
-from nsystui.questions.job.job import Job
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.timeline.events import (
     Match,
     Matches,
@@ -23,7 +23,7 @@ from nsystui.questions.timeline.events import (
     lane_events,
     range_next_to,
 )
-from nsystui.questions.timeline.lanes import Lane, Timeline
+from nsystui.questions.timeline.lanes import LaneIdentity, Timeline
 from nsystui.questions.timeline.picture import cut_end, lane_pictures, timeline_table
 from nsystui.ui import keys
 from nsystui.ui.doors import show_event, show_thread
@@ -32,9 +32,9 @@ from nsystui.ui.pictures.timeline import (
     HEIGHT,
     LOW,
     EventFacts,
-    Place,
+    FoundEvent,
     TimelinePicture,
-    Wanted,
+    TimelineRequest,
     column_line,
     event_facts,
     partner_of,
@@ -90,7 +90,7 @@ class TimelineScreen(ZoomableChartScreen):
         self.facts: EventFacts | None = None
         """The details of the event under the cursor, once they are looked up."""
         self._rests = False
-        self._wanted = Wanted(None, 1, 1, 0, None, None, False, None)
+        self._wanted = TimelineRequest(None, 1, 1, 0, None, None, False, None)
         self._neighbours: Neighbours | None = None
         self._listed: Answer | None = None
         self._searching = False
@@ -107,7 +107,7 @@ class TimelineScreen(ZoomableChartScreen):
         columns = max(1, width - len("▸ ") - self.chart.label_width - 1 - _VALUE_WIDTH - 1)
         lines = max(1, height - _FRAME - self._detail_lines - _AXIS)
         position = self.position
-        self._wanted = Wanted(
+        self._wanted = TimelineRequest(
             position.view,
             columns,
             lines,
@@ -130,7 +130,7 @@ class TimelineScreen(ZoomableChartScreen):
         """The names to mark: those looked for here, else those of the filter, which hides nothing on a timeline."""
         return self.found or self.selection.name
 
-    def ask(self, job: Job, selection: Selection) -> TimelinePicture:
+    def ask(self, job: OpenJob, selection: Selection) -> TimelinePicture:
         return timeline_picture(job, selection, self._wanted)
 
     def show(self, result: Any, same_place: bool) -> None:
@@ -190,7 +190,7 @@ class TimelineScreen(ZoomableChartScreen):
     # -- the cursor -----------------------------------------------------------------------------------------------
 
     @property
-    def lane(self) -> Lane | None:
+    def lane(self) -> LaneIdentity | None:
         picture, number = self.picture, self.chart.cursor_lane
         return picture.lanes[number] if picture is not None and number < len(picture.lanes) else None
 
@@ -226,7 +226,7 @@ class TimelineScreen(ZoomableChartScreen):
         mark = None if position.mark is None else self._column_of(position.mark)
         self.chart.move(lane, self._column_of(self.time), mark)
 
-    def _nearest(self, picture: TimelinePicture, wanted: Lane) -> int:
+    def _nearest(self, picture: TimelinePicture, wanted: LaneIdentity) -> int:
         """The lane itself, else its GPU, else another of its rank, else where the cursor is."""
         for is_it in (
             lambda lane: lane == wanted,
@@ -282,7 +282,7 @@ class TimelineScreen(ZoomableChartScreen):
             self.job_changed()
         self._ask_facts(picture, lane)
 
-    def _ask_facts(self, picture: TimelinePicture, lane: Lane) -> None:
+    def _ask_facts(self, picture: TimelinePicture, lane: LaneIdentity) -> None:
         place, row = self._place(), self.position.event
         first, last = self.times_of(self.chart.cursor_column)
         window = Window(first, max(last, first + 1))
@@ -381,7 +381,7 @@ class TimelineScreen(ZoomableChartScreen):
 
         in_thread(self, "neighbour", find, partial(self._event_found, lane), failed)
 
-    def _go_to_interval(self, picture: TimelinePicture, lane: Lane, forward: bool) -> None:
+    def _go_to_interval(self, picture: TimelinePicture, lane: LaneIdentity, forward: bool) -> None:
         """Goes to where the thread came to a CPU, left it or went on to another function; to functions looked for."""
         start = cpu_interval_next_to(picture.timeline, lane, self.time, forward, self._to_mark)
         if start is None:
@@ -393,7 +393,7 @@ class TimelineScreen(ZoomableChartScreen):
         else:
             self._go_to(start)
 
-    def _event_found(self, lane: Lane, row: Row | None, reason: str = "no more events on this lane") -> None:
+    def _event_found(self, lane: LaneIdentity, row: Row | None, reason: str = "no more events on this lane") -> None:
         picture, steps = self.picture, self._steps
         self._searching, self._steps = False, 0
         if picture is None or lane != self.lane:
@@ -410,7 +410,7 @@ class TimelineScreen(ZoomableChartScreen):
             self._steps = steps - (1 if steps > 0 else -1)
             self.action_event(1 if steps > 0 else -1)
 
-    def _show_event(self, row: Row, lane: Lane) -> None:
+    def _show_event(self, row: Row, lane: LaneIdentity) -> None:
         """Puts the cursor on an event, and that into view."""
         picture, start = self.picture, window_of(row).start
         assert picture is not None
@@ -435,7 +435,7 @@ class TimelineScreen(ZoomableChartScreen):
             return
         in_thread(self, "partner", lambda: partner_of(picture.timeline, row), self._go_to_place, self._say_reason)
 
-    def _go_to_place(self, place: Place) -> None:
+    def _go_to_place(self, place: FoundEvent) -> None:
         picture = self.picture
         if place.row is None or place.lane is None or picture is None:
             self.say(place.reason)
@@ -474,7 +474,7 @@ class TimelineScreen(ZoomableChartScreen):
                 self._say_reason,
             )
 
-    def _opened_at(self, place: Place) -> None:
+    def _opened_at(self, place: FoundEvent) -> None:
         if place.row is None or place.lane is None:
             self.say(place.reason)
             return
@@ -487,7 +487,7 @@ class TimelineScreen(ZoomableChartScreen):
         item = next((item for item in self.job.ranks if item.rank == rank), None) if self.job is not None else None
         if item is not None:
             self.opened = frozenset({item.task})
-            self.move_to(lane=Lane(item.task, item.rank, item.devices[0] if item.devices else None))
+            self.move_to(lane=LaneIdentity(item.task, item.rank, item.devices[0] if item.devices else None))
             self._changed()
 
     def action_next_rank(self, step: int) -> None:

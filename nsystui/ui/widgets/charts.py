@@ -35,7 +35,7 @@ from nsystui.ui.widgets.stacks import (
     shades,
     stack_cells,
 )
-from nsystui.ui.widgets.window import CategoryWidget, Window, category_class, fill_class
+from nsystui.ui.widgets.window import CategoryWidget, RowWindow, category_class, fill_class
 
 MARKER = "▸ "
 """Stands before the label of the cursor's lane."""
@@ -105,7 +105,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         self.label_width = label_width
         self.value_width = value_width
         self._lo, self._hi = 0, 0
-        self._window = Window()  # on the rows of the lanes
+        self._window = RowWindow()  # on the rows of the lanes
         self._places: tuple[tuple[int, int], ...] = ()  # by row: lane and row of the lane
         self._painted: dict[int, _Line] = {}
         self._pressed: int | None = None  # the column in which the mouse was pressed

@@ -18,7 +18,7 @@ from nsystui.base.drawing import CATEGORIES, COLOURS
 
 
 @dataclass
-class Window:
+class RowWindow:
     """``height`` lines that show the rows from ``top`` on, of ``count`` in all."""
 
     count: int = 0

@@ -25,7 +25,7 @@ from textual.timer import Timer
 from nsystui.base.answer import FILES_ONLY, Answer, Record, Row, TableAnswer, Unit, Value, record
 from nsystui.ui.widgets.repainting import OwnFocus, in_thread
 from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
-from nsystui.ui.widgets.window import SEVERITIES, CategoryWidget, Window, category_class, fill_class
+from nsystui.ui.widgets.window import SEVERITIES, CategoryWidget, RowWindow, category_class, fill_class
 
 PAGE_ROWS = 200
 """Rows asked for at a time: several screens' worth, and still one short query."""
@@ -227,7 +227,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         """Texts that the next answer shows in place of others: the smart names of kernels. Its values stay full."""
         self._is_worded = False  # whether the units of the columns are chosen: of pages, by the first that is there
         self._window_changed = True  # rows or room in sight differ from what was measured
-        self._window = Window()
+        self._window = RowWindow()
         self._cache: PageCache | None = None
         self._failure: Exception | None = None
         self._fetching = False
@@ -258,7 +258,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._table.names = self.names
         if isinstance(answer, TableAnswer):
             self._table.word(answer.rows)
-        self._window = Window(len(self._cache), self._window.height, top)
+        self._window = RowWindow(len(self._cache), self._window.height, top)
         self.set_reactive(WindowTable.cursor_row, self._window.clamp(cursor))
         self._window.reveal(self.cursor_row)
         self.refresh_rows()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 from nsystui.exports.forms.kineto.reading import whole
 from nsystui.exports.metadata import MADE_OF
 from nsystui.exports.writing.schema import SCHEMAS, TABLES, Tables
-from nsystui.exports.writing.target import GLOBAL_VM, Session
+from nsystui.exports.writing.target import GLOBAL_VM, CaptureSession
 from nsystui.exports.writing.writer import ExportWriter
 
 TRACE: Final = "PyTorch profiler trace"
@@ -37,7 +37,7 @@ class TraceExport(ExportWriter):
 
     def __init__(self, path: Path, origin: int, host: str) -> None:
         """`origin`: the time in the trace, ns, that becomes 0. `host`: the name of the machine where that is known."""
-        super().__init__(path, _NEWEST, session=Session(include_json=True))
+        super().__init__(path, _NEWEST, session=CaptureSession(include_json=True))
         self._origin = origin
         self._host = host
         self.facts = {}

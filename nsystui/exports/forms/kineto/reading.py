@@ -96,7 +96,7 @@ def is_trace(path: Path) -> bool:
     return head.lstrip()[:1] == b"{" and _TELLING.search(head) is not None
 
 
-class Trace:
+class KinetoTrace:
     """A trace that is read once: ``facts`` are known when its events are exhausted."""
 
     def __init__(self, path: Path, advance: Advance) -> None:
@@ -174,7 +174,7 @@ def _unpacked(packed: IO[bytes]) -> IO[bytes]:
 class _Pieces:
     """What ijson reads from."""
 
-    def __init__(self, trace: Trace, packed: IO[bytes], stream: IO[bytes]) -> None:
+    def __init__(self, trace: KinetoTrace, packed: IO[bytes], stream: IO[bytes]) -> None:
         self._trace = trace
         self._packed = packed
         self._stream = stream

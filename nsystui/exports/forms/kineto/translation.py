@@ -15,7 +15,7 @@ from nsystui.base.errors import ExportError
 from nsystui.exports.forms.form import Advance
 from nsystui.exports.forms.kineto.collectives import RECORD, collective_of
 from nsystui.exports.forms.kineto.export import TRACE, TraceExport
-from nsystui.exports.forms.kineto.reading import Event, Trace, nanoseconds, whole
+from nsystui.exports.forms.kineto.reading import Event, KinetoTrace, nanoseconds, whole
 from nsystui.exports.schema import EARLIEST
 from nsystui.exports.writing.target import Process, Thread
 from nsystui.exports.writing.writer import (
@@ -86,7 +86,7 @@ def translate(path: Path, target: Path, advance: Advance) -> None:
 
 def _translate(path: Path, target: Path, advance: Advance, origin: int | None) -> int | None:
     """Writes the export; the time of the earliest event, ns, where that is too early for this ``origin``."""
-    trace = Trace(path, advance)
+    trace = KinetoTrace(path, advance)
     events = trace.events()
     first = list(islice(events, _FIRST_EVENTS))
     if origin is None:

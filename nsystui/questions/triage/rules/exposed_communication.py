@@ -12,7 +12,7 @@ from nsystui.base.answer import Unit
 from nsystui.base.units import format_value
 from nsystui.questions.gpu.device_time import total
 from nsystui.questions.nccl.bandwidth import launched_in_steps
-from nsystui.questions.nccl.grouping import By
+from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.triage.case import Case, bytes_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -50,7 +50,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not is_exposed and case.percent(case.mean([case.spent.nccl])) < limits.communication_percent:
         return []
     job = case.job
-    evidence = nccl_summary(job.session, case.chosen, job.ranks, job.pairing(), (By.COLLECTIVE,))
+    evidence = nccl_summary(job.session, case.chosen, job.ranks, job.pairing(), (NcclProperty.COLLECTIVE,))
     kernels = evidence.frame().loc[lambda frame: frame["what"] == "kernel"]
     most = kernels.sort_values("exposed" if is_exposed else "total", ascending=False, kind="stable")
     share = 100 * case.spent.exposed_nccl / case.spent.nccl

@@ -29,7 +29,7 @@ from nsystui.questions.host.causes import (
     SYNCHRONISING,
     WAITING,
 )
-from nsystui.questions.host.host_work import HostWork, Span, host_work
+from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
 from nsystui.questions.triage.case import Case, by_place, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules.allocator_churn import advice as allocator_advice
@@ -101,11 +101,11 @@ _COLUMNS = (
 def check(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.devices:
         return [NotChecked("idle-gaps", f"needs GPU work: {canonical.KERNELS.record}")]
-    spans: list[Span] = []
+    spans: list[CpuSpan] = []
     for device in case.devices:
         gaps, place = case.long_gaps(device), device.device
         for start, end in zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True):
-            spans.append(Span(place.task.task, place.device, Window(start, end)))
+            spans.append(CpuSpan(place.task.task, place.device, Window(start, end)))
     cost = case.mean(case.long_idle(device).length for device in case.devices)
     if case.percent(cost) < case.thresholds.gap_percent:
         return []
@@ -114,7 +114,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     return [_finding(case, spans, works, cost)]
 
 
-def _finding(case: Case, spans: Sequence[Span], works: Sequence[HostWork], cost: int) -> Finding:
+def _finding(case: Case, spans: Sequence[CpuSpan], works: Sequence[HostWork], cost: int) -> Finding:
     spent = {kind: sum(work.spent[kind] for work in works) for kind in KINDS if kind != PROFILER}
     kind = max(spent, key=lambda one: spent[one])
     looked = sum(spent.values())

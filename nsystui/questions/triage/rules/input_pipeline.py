@@ -37,7 +37,7 @@ from nsystui.questions.host.causes import (
     IdleSpan,
     attribute,
 )
-from nsystui.questions.host.functions import Group, function_counts, function_words, samples_of, top_function
+from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of, top_function
 from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
@@ -323,7 +323,7 @@ def _workers(case: Case, kept: Sequence[IdleSpan]) -> list[_Worker]:
         if own is not None and count:
             report = thread.thread[0]
             counted = np.bincount(nodes, minlength=len(samples.stacks[report].tree))
-            group = Group((thread,), {report: counted})
+            group = SampleGroup((thread,), {report: counted})
             top = top_function(samples, group)
             function = function_words(top) if top is not None else ""
             totals = function_counts(samples, group)

@@ -16,7 +16,7 @@ from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, 
 from nsystui.questions.triage.kernel_times import (
     FEWEST,
     Kernel,
-    Launches,
+    KernelLaunches,
     begins,
     conditions,
     given_kernels,
@@ -95,7 +95,7 @@ def _sums(counts: Iterable[tuple[Kernel, int]]) -> dict[Kernel, int]:
     return found
 
 
-def _suspects(case: Case, launches: Sequence[Launches]) -> list[Kernel]:
+def _suspects(case: Case, launches: Sequence[KernelLaunches]) -> list[Kernel]:
     """The kernels that may have outliers that count, by what is known without a look at single launches.
 
     No median is less than the shortest launch: what is not longer than that by the factor is no outlier. And so many

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import DEVICE, RANK, Column, Row, TableAnswer, Unit
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.kernel_times import FEWEST, PARTS, Launches, kernel_launches, part_bounds
+from nsystui.questions.triage.kernel_times import FEWEST, PARTS, KernelLaunches, kernel_launches, part_bounds
 from nsystui.store import tables
 
 _THIRD = PARTS // 3
@@ -40,13 +40,13 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
 class _Pace:
     """Medians of the part means of each third of the run, ns, and what is over the first one in sum."""
 
-    launches: Launches
+    launches: KernelLaunches
     first: float
     last: float
     lost: int
 
 
-def _slower(case: Case, launches: Sequence[Launches]) -> Finding | None:
+def _slower(case: Case, launches: Sequence[KernelLaunches]) -> Finding | None:
     paces = list(_paces(launches, case.thresholds.pace_growth))
     cost = case.mean(pace.lost for pace in paces)
     if not paces or case.percent(cost) < case.thresholds.pace_percent:
@@ -93,7 +93,7 @@ def _slower(case: Case, launches: Sequence[Launches]) -> Finding | None:
     return Finding("slow-pace", severity, sentence, advice, _DOOR, cost, share, measured, evidence, ranks=tuple(ranks))
 
 
-def _paces(launches: Sequence[Launches], growth: float) -> Iterator[_Pace]:
+def _paces(launches: Sequence[KernelLaunches], growth: float) -> Iterator[_Pace]:
     """The kernels that grow from third to third, by ``growth`` percent in all."""
     known = [one for one in launches if (np.isfinite(one.means).reshape(3, _THIRD).sum(axis=1) >= 2).all()]
     thirds = np.array([one.means for one in known]).reshape(len(known), 3, _THIRD)

@@ -15,7 +15,7 @@ from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, TableAnsw
 from nsystui.base.selection import Window
 from nsystui.questions.algebra.intervals import Times, merge
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.host.host_work import Span, host_work
+from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.triage.case import Case, below, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rules.launch_overhead import late_gaps, launches_of
@@ -113,7 +113,7 @@ def _finding(case: Case, found: Sequence[_Stretch], cost: int, share: float) -> 
     device = next(
         one.device for one in case.devices if (one.device.task.rank, one.device.device) == (worst.rank, worst.device)
     )
-    (work,) = host_work(case.job, [Span(device.task.task, device.device, window)])
+    (work,) = host_work(case.job, [CpuSpan(device.task.task, device.device, window)])
     where = f", in NVTX range `{work.range_name}`" if work.range_name else ""
     whole, waited, late, kernels = (
         sum(getattr(one, key) for one in found) for key in ("duration", "waited", "late", "kernels")

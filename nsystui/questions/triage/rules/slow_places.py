@@ -19,7 +19,7 @@ from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.kernel_times import FEWEST, Kernel, Launches, kernel_launches, usual_times
+from nsystui.questions.triage.kernel_times import FEWEST, Kernel, KernelLaunches, kernel_launches, usual_times
 from nsystui.store import tables
 
 _NAME = "slow-places"
@@ -108,14 +108,14 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, own: Sequence[_Gpu]) ->
 
 def _gpus(case: Case) -> list[_Gpu]:
     """The GPUs that run what most of them run."""
-    by_kernel: dict[Kernel, list[Launches]] = {}
+    by_kernel: dict[Kernel, list[KernelLaunches]] = {}
     for one in kernel_launches(case):
         if one.count >= FEWEST:
             by_kernel.setdefault(one.kernel, []).append(one)
     common = {kernel: own for kernel, own in by_kernel.items() if 2 * len(own) > len(case.devices)}
     usual = usual_times([one for ones in common.values() for one in ones])
     places = _places(case)
-    of_gpu: dict[tuple[Task, int], list[Launches]] = {}
+    of_gpu: dict[tuple[Task, int], list[KernelLaunches]] = {}
     for one in (one for ones in common.values() for one in ones):
         of_gpu.setdefault((one.task, one.device), []).append(one)
     found = []

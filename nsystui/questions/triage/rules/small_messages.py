@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.nccl.grouping import By, selected
+from nsystui.questions.nccl.grouping import NcclProperty, selected
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.triage.case import Case, number_of, time_words
@@ -45,7 +45,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         "a small message costs latency whatever its size: ten in one cost as much as one",
     )
     job = case.job
-    evidence = nccl_summary(job.session, case.chosen, job.ranks, job.pairing(), (By.COLLECTIVE, By.SIZE))
+    evidence = nccl_summary(
+        job.session, case.chosen, job.ranks, job.pairing(), (NcclProperty.COLLECTIVE, NcclProperty.SIZE)
+    )
     measured = "of each kernel the shortest duration over the ranks (no waiting), as far as no other kernel hides it"
     door, share = Door("nccl", by="collective,size"), case.percent(cost)
     return [Finding(_NAME, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]

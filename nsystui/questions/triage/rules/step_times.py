@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import few
 from nsystui.questions.host.causes import NOTHING
-from nsystui.questions.host.host_work import Span, host_work
+from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.triage.case import Case, covered, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -88,7 +88,7 @@ def _long_gaps(case: Case, steps: StepTimes) -> NDArray[np.float64]:
 
 def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
     """What the CPU did in the long gaps of the first steps, as far as it is known."""
-    spans: list[Span] = []
+    spans: list[CpuSpan] = []
     for device in case.devices:
         place, one = device.device, steps.get(device.device.task.task)
         if one is None:
@@ -96,7 +96,7 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
         first, until = int(one.start[0]), int(one.start[warm_up])
         gaps = case.long_idle(device).clip(first, until)
         windows = map(Window, gaps.starts.tolist(), gaps.ends.tolist())
-        spans += [Span(place.task.task, place.device, window) for window in windows if window.end > window.start]
+        spans += [CpuSpan(place.task.task, place.device, window) for window in windows if window.end > window.start]
     idle = case.mean(span.length for span in spans)
     if not idle:
         return ""

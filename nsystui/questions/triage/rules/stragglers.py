@@ -32,7 +32,7 @@ from nsystui.questions.collectives.matching import Matrix, Member
 from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, lateness
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.queries.tasks import world_size
-from nsystui.questions.triage.case import Case, Computed, time_words
+from nsystui.questions.triage.case import Case, RankCompute, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 
 _COLUMNS = (
@@ -191,7 +191,7 @@ def _among(case: Case) -> str:
     return f" (of the {there} open ranks of {size})" if size and size > there else ""
 
 
-def _division(computed: Mapping[Task, Computed]) -> str:
+def _division(computed: Mapping[Task, RankCompute]) -> str:
     """Whether the ranks compute for as long as each other, in sum."""
     times = [one.time for one in computed.values()]
     if len(times) < 2 or not min(times):
@@ -202,7 +202,7 @@ def _division(computed: Mapping[Task, Computed]) -> str:
     return f"; the ranks do not compute for as long: the longest {100 * longer:.0f} % more than the shortest"
 
 
-def _reason(task: Task, computed: Mapping[Task, Computed]) -> tuple[str, Advice]:
+def _reason(task: Task, computed: Mapping[Task, RankCompute]) -> tuple[str, Advice]:
     """The reason why a rank may be late, as far as its own kernels show it."""
     others = [one for other, one in computed.items() if other != task]
     own = computed.get(task)
@@ -232,7 +232,7 @@ def _reason(task: Task, computed: Mapping[Task, Computed]) -> tuple[str, Advice]
     )
 
 
-def _table(case: Case, waiting: _Waiting, computed: Mapping[Task, Computed]) -> TableAnswer:
+def _table(case: Case, waiting: _Waiting, computed: Mapping[Task, RankCompute]) -> TableAnswer:
     rows: list[Row] = []
     caused, suffered = waiting.caused, waiting.suffered
     taking_part = [item for item in case.job.ranks if item.task in waiting.lateness]
