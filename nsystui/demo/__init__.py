@@ -16,12 +16,12 @@ __all__ = [
     "H100",
     "PLANTED_SECRET",
     "SCHEMAS",
+    "CaptureSession",
     "ExportWriter",
     "GpuModel",
     "NcclPayloads",
     "NvtxPayload",
     "Process",
-    "CaptureSession",
     "Thread",
     "TrainingJob",
 ]
