@@ -106,12 +106,12 @@ def add_step_range(parser: argparse.ArgumentParser | argparse._ArgumentGroup) ->
     parser.add_argument(f"--{STEP_RANGE.flag}", metavar=STEP_RANGE.metavar, help=STEP_RANGE.help)
 
 
-def add_format(parser: argparse.ArgumentParser, others: tuple[str, ...] = ()) -> None:
-    """The destination and format of the answer; ``others`` are formats of this command alone."""
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """The destination and format of the answer."""
     group = parser.add_argument_group("output")
     group.add_argument(
         "--format",
-        choices=("table", "csv", "json", "md", "parquet", "svg", *others),
+        choices=("table", "csv", "json", "md", "parquet", "svg"),
         help="default: table, or what -o ends in; svg of what has a drawing",
     )
     group.add_argument(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError
@@ -13,7 +11,6 @@ from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
-    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.triage.rules import Thresholds
 
 DESCRIPTION = """What is wrong with a job, worst first: what it costs, how to fix it, and where to look.
@@ -24,7 +21,7 @@ what is new, gone, or costs more or less of that time, and the largest changes b
 EXAMPLES = """  nsystui triage rank*.sqlite
   nsystui triage rank*.sqlite -o triage.md
   nsystui triage rank*.sqlite --fail-on warning --format json
-  nsystui triage rank*.sqlite --baseline old/ -o triage.sarif
+  nsystui triage rank*.sqlite --baseline old/ -o triage.md
   nsystui triage new/ --baseline old/ --fail-on warning
   nsystui triage --explain idle-gaps
   nsystui triage rank*.sqlite --set gap_ms=5 --set straggler_percent=1 --top 3"""
@@ -49,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_thresholds(group)
     shared.add_step_range(group)
     shared.add_selection(parser)
-    shared.add_format(parser, ("sarif",))
+    shared.add_format(parser)
 
 
 def add_baseline(group: argparse._ArgumentGroup) -> None:
@@ -84,23 +81,17 @@ def run(arguments: argparse.Namespace) -> int:
     from nsystui.questions.triage.run import triage, triage_table
 
     thresholds = Thresholds().changed(arguments.set)
-    log = _Log.taken_from(arguments)
     if arguments.explain:
         return _explain(arguments.explain, thresholds)
     if not arguments.files:
         raise UsageError("triage: name an export, a directory of them, or a packed job; or --explain RULE")
     if arguments.baseline:
-        return _against(arguments, thresholds, log)
+        return _against(arguments, thresholds)
     job = shared.open_job(arguments, times=True, partly=True)
     try:
         found = triage(job, shared.selection_of(arguments, job), thresholds, arguments.step_range)
         top = found.first(arguments.top)
-        if log is not None:
-            from nsystui.output.sarif import sarif
-
-            log.write(sarif(top, _exports(job)))
-        else:
-            _deliver(arguments, lambda: lines(top), lambda: report(top), triage_table(found))
+        _deliver(arguments, lambda: lines(top), lambda: report(top), triage_table(found))
     finally:
         job.close()
     return int(bool(arguments.fail_on) and found.has(Severity(arguments.fail_on)))
@@ -118,39 +109,7 @@ def _explain(name: str, thresholds: Thresholds) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class _Log:
-    """A SARIF log that is asked for instead of a table; ``output`` is the file, empty for standard output."""
-
-    output: str
-    overwrite: bool
-
-    @classmethod
-    def taken_from(cls, arguments: argparse.Namespace) -> _Log | None:
-        """What the flags of the output say of a log; they say nothing of a table then. ``None`` without a log."""
-        output = arguments.output if shared.to_file(arguments) else ""
-        if arguments.format != "sarif" and not output.endswith(".sarif"):
-            return None
-        if arguments.format not in (None, "sarif"):
-            raise UsageError(f"--format {arguments.format} and -o {output} name two formats")
-        arguments.format = arguments.output = None
-        return cls(output, arguments.force)
-
-    def write(self, text: str) -> None:
-        from nsystui.output.files import print_lines, save_text
-
-        if not self.output:
-            print_lines(text.splitlines())
-            return
-        save_text(text, self.output, overwrite=self.overwrite)
-        shared.complain(f"wrote the triage to {self.output}")
-
-
-def _exports(job: OpenJob) -> list[Path]:
-    return [report.path for report in job.session.reports]
-
-
-def _against(arguments: argparse.Namespace, thresholds: Thresholds, log: _Log | None) -> int:
+def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:
     """Compares the triage of one job with that of the other."""
     from contextlib import closing
 
@@ -170,12 +129,7 @@ def _against(arguments: argparse.Namespace, thresholds: Thresholds, log: _Log | 
         ]
         found = against(sides[0], sides[1], thresholds, arguments.step_range)
         top = found.first(arguments.top)
-        if log is not None:
-            from nsystui.output.sarif import sarif_against
-
-            log.write(sarif_against(top, _exports(job)))
-        else:
-            _deliver(arguments, lambda: change_lines(top), lambda: change_report(top), against_table(found))
+        _deliver(arguments, lambda: change_lines(top), lambda: change_report(top), against_table(found))
     return int(bool(arguments.fail_on) and found.has(Severity(arguments.fail_on)))
 
 
