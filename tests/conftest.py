@@ -20,7 +20,7 @@ from support import SHARED, session_over
 
 from nsystui.base import resources
 from nsystui.demo import TrainingJob
-from nsystui.questions.queries import registry as catalogue
+from nsystui.questions import catalogue
 from nsystui.questions.queries.question import Question
 from nsystui.questions.queries.registry import question_named, questions
 from nsystui.store.session import Session
@@ -216,12 +216,12 @@ def _give_up_rights() -> None:
 DUMMY_QUESTION = '''
 """A question about nothing."""
 
-from nsystui.questions.question import Option, Question, View
+from nsystui.questions.queries.question import Option, Question, View
 
 
 def ask(job, selection, options):
     from nsystui.base.answer import TableAnswer
-    from nsystui.base.columns import Column, Unit
+    from nsystui.base.answer import Column, Unit
 
     ranks = Column("ranks", header="Ranks", label="ranks", unit=Unit.NUMBER)
     columns = (ranks, Column("word", header="Word", label="word"))
@@ -259,4 +259,4 @@ def dummy_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     questions.cache_clear()
     yield question_named("dummy")
     questions.cache_clear()
-    sys.modules.pop("nsystui.questions.queries.registry.dummy", None)
+    sys.modules.pop("nsystui.questions.catalogue.dummy", None)

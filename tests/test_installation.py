@@ -28,10 +28,10 @@ A_SCREEN = """
 import asyncio, sys
 import idle
 from nsystui.ui.app import NsystuiApp
-from nsystui.questions.opening import Source
+from nsystui.questions.job.opening import JobSource
 
 async def main():
-    app = NsystuiApp(Source(tuple(sys.argv[1:])))
+    app = NsystuiApp(JobSource(tuple(sys.argv[1:])))
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.press("2", "7", "1")
         print(app.export_screenshot())

@@ -20,7 +20,7 @@ def program(answer: str, *formats: str) -> list[str]:
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from small_answers import FEW, Many
-from nsystui.output.stdout import print_answer
+from nsystui.output.files import print_answer
 for file_format in {formats!r}:
     print_answer({answer}, file_format)
     print("END", flush=True)

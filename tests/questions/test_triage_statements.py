@@ -7,14 +7,14 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from nsystui.exports.demo import TrainingJob
-from nsystui.exports.demo.timeline import nccl_kernel
 from support import edit
 from synthetic import ExportWriter, whole_graph_export
 from synthetic.illnesses import one_gpu
 from triaging import finding, job_of, judged, told, triaged
 
 from nsystui.base.selection import Selection
+from nsystui.demo import TrainingJob
+from nsystui.demo.timeline import nccl_kernel
 from nsystui.exports.writing.target import CaptureSession as DemoSession
 from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED, WARNING
 from nsystui.output.findings import change_lines

@@ -263,7 +263,7 @@ class TestWhatIsMadeOfThem:
             assert everything(job, Selection()) == whole
 
         parts = ("nvtx.columns.range_parts", "nvtx.columns.launch_parts", "gpu.device_time._merged")
-        for name in (*parts, "overview._counted"):
+        for name in (*parts, "ranks.overview._counted"):
             monkeypatch.setattr(f"nsystui.questions.{name}", lambda *_, **__: pytest.fail("computed again"))
         with opened(exports, cache) as job:
             assert everything(job, Selection()) == whole

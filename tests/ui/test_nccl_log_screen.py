@@ -268,10 +268,10 @@ class TestBesideExports:
 def test_the_log_view_imports_no_data_frames(log):
     program = f"""
 import asyncio, sys
-from nsystui.questions.opening import Source
+from nsystui.questions.job.opening import JobSource
 from nsystui.ui.app import LogApp
 async def run():
-    app = LogApp(Source((), logs=({str(log)!r},)))
+    app = LogApp(JobSource((), logs=({str(log)!r},)))
     async with app.run_test() as pilot:
         while not app.nccl_log.is_over: await pilot.pause()
         await pilot.press(*"oooooooo", "enter", "s", "y")
