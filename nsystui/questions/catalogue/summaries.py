@@ -71,7 +71,7 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
 
 
 def _work(name: str) -> Ask:
-    """The summary of the work of that name (see `nsystui.questions.kernels.activities`), or its single operations or calls."""
+    """The summary of that work (see `kernels.activities`), or its single operations or calls."""
 
     def ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
         from nsystui.questions.kernels.activities import LIBRARIES, WORKS, memory_sizes, work_instances, work_summary
