@@ -40,7 +40,7 @@ from nsystui.ui.loading import (
     Warned,
 )
 from nsystui.ui.screens import TabView, screen_of, views_on
-from nsystui.ui.widgets.lines import progress_bar
+from nsystui.ui.widgets.frame import progress_bar
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer

@@ -17,7 +17,7 @@ from nsystui.base.answer import TableAnswer, Unit
 from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.base.units import format_value
 from nsystui.questions.job.opening import Export, JobSource, Listener, Opener
-from nsystui.ui.widgets.lines import UPDATE_INTERVAL, progress_bar
+from nsystui.ui.widgets.frame import UPDATE_INTERVAL, progress_bar
 
 if TYPE_CHECKING:
     from nsystui.exports.nccl_log.files import OpenLog

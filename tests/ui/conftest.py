@@ -12,7 +12,7 @@ from textual.css.stylesheet import Stylesheet
 
 from nsystui.demo import TrainingJob
 from nsystui.ui.screens import base, findings
-from nsystui.ui.widgets.lines import KeyLine
+from nsystui.ui.widgets.frame import KeyLine
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from textual.strip import Strip
 
 from nsystui.questions.job.opening import JobSource
 from nsystui.ui.app import Look, NsystuiApp
-from nsystui.ui.widgets.lines import ChoiceLine
+from nsystui.ui.widgets.frame import ChoiceLine
 from nsystui.ui.widgets.repainting import ThrottledScreen
 
 NARROW, WIDE = (80, 24), (120, 36)

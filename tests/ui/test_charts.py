@@ -9,9 +9,9 @@ from jobs import WidgetApp, press, resize, rested, shown
 
 from nsystui.base.text import width_of
 from nsystui.questions.queries.distributions import Density
-from nsystui.ui.widgets.charts import Lane, StripChart
 from nsystui.ui.widgets.plots import blocks, histogram_lines, plot_lines, tick_line, time_axis
 from nsystui.ui.widgets.stacks import Cell, dominant, half_cells, shade_blocks, shades, stack_cells
+from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 MS = 1_000_000
 S = 1_000_000_000

@@ -14,7 +14,7 @@ from synthetic import ExportWriter, training_job
 from nsystui.cli import main
 from nsystui.exports.writing.host import Frame
 from nsystui.ui.doors import show_view
-from nsystui.ui.widgets.lines import DetailPane
+from nsystui.ui.widgets.panels import DetailPane
 
 HOST_TABLES = (
     *("SCHED_EVENTS", "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS", "OSRT_API", "OSRT_CALLCHAINS"),

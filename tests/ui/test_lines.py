@@ -12,11 +12,10 @@ from textual.widgets import Input
 from nsystui.base.errors import UsageError
 from nsystui.ui.ascii import draw_in_ascii, key_name
 from nsystui.ui.screens.dialogs import help_lines
-from nsystui.ui.widgets import lines
-from nsystui.ui.widgets.lines import (
+from nsystui.ui.widgets import frame
+from nsystui.ui.widgets.frame import (
     Choice,
     ChoiceLine,
-    DetailPane,
     KeyLine,
     SelectionLine,
     StatusText,
@@ -24,6 +23,7 @@ from nsystui.ui.widgets.lines import (
     TitleLine,
     progress_bar,
 )
+from nsystui.ui.widgets.panels import DetailPane
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.ui.widgets.window_table import WindowTable
 
@@ -92,7 +92,7 @@ async def test_what_says_nothing_new_is_not_drawn_again(monkeypatch):
 
 async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(lines, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(frame, "time", SimpleNamespace(monotonic=lambda: now[0]))
     async with shown(LinesApp()) as (app, _):
         status = app.status_line
         for seconds, text, drawn in ((1, "1 %", "1 %"), (0.1, "2 %", "1 %"), (0.5, "3 %", "3 %"), (0, "", "")):

@@ -6,7 +6,7 @@ import pytest
 from jobs import NARROW, WIDE, line_with, press, rested, running, screen_text
 from textual import events
 
-from nsystui.ui.widgets.charts import LaneChart
+from nsystui.ui.widgets.lane_chart import LaneChart
 
 
 async def click(app, pilot, words: str, line: int | None = None, part: int = 0) -> None:

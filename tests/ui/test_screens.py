@@ -21,7 +21,7 @@ from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.kernels import KernelInstancesScreen
 from nsystui.ui.screens.nccl import NcclScreen
 from nsystui.ui.screens.nccl_log import NcclLogScreen
-from nsystui.ui.widgets.lines import SidePanel
+from nsystui.ui.widgets.panels import SidePanel
 from nsystui.ui.widgets.window_table import WindowTable
 
 REAL, FEW = real_exports(), ("schema2021-no-metadata",)

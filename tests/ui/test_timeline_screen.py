@@ -14,7 +14,7 @@ from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.listing import key_of
 from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.screens.timeline import TimelineScreen
-from nsystui.ui.widgets.charts import LaneChart, LaneLine
+from nsystui.ui.widgets.lane_chart import LaneChart, LaneLine
 
 
 def timeline(app: NsystuiApp) -> TimelineScreen:

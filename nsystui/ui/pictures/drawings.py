@@ -9,7 +9,7 @@ from nsystui.base.drawing import DrawnLane, DrawnLanes, Part
 from nsystui.base.selection import Window
 
 if TYPE_CHECKING:
-    from nsystui.ui.widgets.charts import Lane as Strip
+    from nsystui.ui.widgets.strip_chart import Lane as Strip
 
 _WORDS = {"nccl": "NCCL", "api": "API", "os": "OS, MPI", "cpu": "CPU"}
 

@@ -38,8 +38,8 @@ from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 from nsystui.ui.pictures.zoom import inside
-from nsystui.ui.widgets.charts import Lane
-from nsystui.ui.widgets.lines import Part, wrapped
+from nsystui.ui.widgets.panels import Part, wrapped
+from nsystui.ui.widgets.strip_chart import Lane
 
 Bins = tuple[float, ...]
 """0 to 1 for each column of the chart, NaN where nothing was recorded."""

@@ -16,7 +16,7 @@ from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import view_of_table
 from nsystui.questions.ranks.job_words import job_words, machine_words
 from nsystui.ui import keys
-from nsystui.ui.widgets.lines import Part, wrapped
+from nsystui.ui.widgets.panels import Part, wrapped
 from nsystui.ui.widgets.plots import BLOCKS, NO_DATA
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from nsystui.questions.timeline.picture import (
 from nsystui.store import tables
 from nsystui.ui.pictures.details import event_details
 from nsystui.ui.pictures.zoom import inside
-from nsystui.ui.widgets.charts import LaneLine
-from nsystui.ui.widgets.lines import Part
+from nsystui.ui.widgets.lane_chart import LaneLine
+from nsystui.ui.widgets.panels import Part
 
 # A query plans for every open report: up to so many, names come with the first picture.
 _FEW_REPORTS = 16

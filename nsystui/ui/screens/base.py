@@ -26,7 +26,8 @@ from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe
 from nsystui.ui.screens import TabView, screen_of, views_on
-from nsystui.ui.widgets.lines import Choice, ChoiceLine, KeyLine, NoteLines, SelectionLine, TitleLine
+from nsystui.ui.widgets.frame import Choice, ChoiceLine, KeyLine, SelectionLine, TitleLine
+from nsystui.ui.widgets.panels import NoteLines
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.ui.widgets.repainting import Other, ThrottledScreen, in_thread, reason_of
 from nsystui.ui.widgets.window_table import WindowTable

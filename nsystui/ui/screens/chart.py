@@ -12,8 +12,9 @@ from textual.widget import Widget
 from nsystui.base.selection import Window
 from nsystui.ui.pictures.zoom import panned, zoomed
 from nsystui.ui.screens.base import JobScreen, ScreenState
-from nsystui.ui.widgets.charts import StripChart, TimeChart
-from nsystui.ui.widgets.lines import PartLines
+from nsystui.ui.widgets.panels import PartLines
+from nsystui.ui.widgets.strip_chart import StripChart
+from nsystui.ui.widgets.time_chart import TimeChart
 from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:

@@ -32,7 +32,8 @@ from nsystui.ui.loading import Advanced, ExportFailed, JobStarted, Loading, Load
 from nsystui.ui.pictures.details import Details, row_details
 from nsystui.ui.pictures.diff import BAR, change_styles, with_bars, without_bars
 from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
-from nsystui.ui.widgets.lines import Choice, PartLines, SelectionLine
+from nsystui.ui.widgets.frame import Choice, SelectionLine
+from nsystui.ui.widgets.panels import PartLines
 
 if TYPE_CHECKING:
     from pathlib import Path

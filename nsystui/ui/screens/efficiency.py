@@ -26,7 +26,8 @@ from nsystui.questions.queries.data_notes import with_fitting_advice
 from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.screens.table import TableScreen
-from nsystui.ui.widgets.lines import Choice, Part, PartLines
+from nsystui.ui.widgets.frame import Choice
+from nsystui.ui.widgets.panels import Part, PartLines
 
 Line = list[Part]
 

@@ -28,7 +28,7 @@ from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, name_filter
-from nsystui.ui.widgets.lines import KeyLine, SelectionLine
+from nsystui.ui.widgets.frame import KeyLine, SelectionLine
 from nsystui.ui.widgets.repainting import ThrottledScreen, in_thread, reason_of
 from nsystui.ui.widgets.window_table import RowSelected, WindowTable
 

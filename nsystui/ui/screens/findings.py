@@ -18,7 +18,7 @@ from nsystui.base.units import format_value
 from nsystui.ui import keys
 from nsystui.ui.doors import show_finding
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
-from nsystui.ui.widgets.lines import Part, PartLines
+from nsystui.ui.widgets.panels import Part, PartLines
 from nsystui.ui.widgets.plots import bar
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.window_table import WindowTable

@@ -32,8 +32,8 @@ from nsystui.ui.pictures.gpu import (
 from nsystui.ui.pictures.selection import describe
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.screens.table import ViewsScreen
-from nsystui.ui.widgets.charts import StripChart
-from nsystui.ui.widgets.lines import Choice
+from nsystui.ui.widgets.frame import Choice
+from nsystui.ui.widgets.strip_chart import StripChart
 
 
 class _GroupedScreen(ViewsScreen):

@@ -47,7 +47,7 @@ from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.outline import Outline, OutlineLayout, OutlineScreen
 from nsystui.ui.screens.table import TableScreen, ViewsScreen
-from nsystui.ui.widgets.lines import Choice
+from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import blocks
 
 _TAB = "8 Host"

@@ -23,7 +23,7 @@ from nsystui.ui.doors import show_event
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import NcuQuestion, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, ViewsScreen, names_choice
-from nsystui.ui.widgets.lines import Choice
+from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import histogram_lines
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from nsystui.ui import keys
 from nsystui.ui.screens.kernels import EventRowsScreen
 from nsystui.ui.screens.nccl_log import log_note
 from nsystui.ui.screens.table import TableScreen
-from nsystui.ui.widgets.lines import Choice
+from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import framed, histogram_lines, label_width, plot_lines
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from nsystui.base.units import format_value
 from nsystui.questions.nccl.names import bucket_of
 from nsystui.ui import keys
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with
-from nsystui.ui.widgets.lines import Choice, SelectionLine
+from nsystui.ui.widgets.frame import Choice, SelectionLine
 
 if TYPE_CHECKING:
     from nsystui.ui.loading import LogState

@@ -22,7 +22,7 @@ from nsystui.ui.doors import show_event
 from nsystui.ui.screens.kernels import EventRowsScreen, RangeInstancesScreen
 from nsystui.ui.screens.outline import PAGE, Outline, OutlineLayout, OutlineScreen
 from nsystui.ui.screens.table import TableScreen, ViewsScreen
-from nsystui.ui.widgets.lines import Choice
+from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.prompt import one_of
 
 OUTLINE_COLUMNS = (

@@ -17,7 +17,7 @@ from nsystui.ui.pictures import overview_lines as words
 from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import TablesScreen
-from nsystui.ui.widgets.lines import Part, PartLines
+from nsystui.ui.widgets.panels import Part, PartLines
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 

@@ -22,9 +22,9 @@ from nsystui.questions.ranks.steps import step_times
 from nsystui.ui import keys
 from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen
-from nsystui.ui.widgets.charts import Lane, StripChart
-from nsystui.ui.widgets.lines import Choice
+from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import time_axis
+from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 _LABEL_WIDTH = 9
 _VALUE_WIDTH = 17

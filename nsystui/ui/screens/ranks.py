@@ -15,8 +15,8 @@ from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import ViewsScreen
-from nsystui.ui.widgets.charts import StillChart
 from nsystui.ui.widgets.repainting import in_thread, reason_of
+from nsystui.ui.widgets.strip_chart import StillChart
 
 if TYPE_CHECKING:
     from nsystui.ui.pictures.gpu import ComparedLanes

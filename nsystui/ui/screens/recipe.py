@@ -25,8 +25,8 @@ from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.screens.kernels import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
 from nsystui.ui.screens.table import TableScreen, names_choice
-from nsystui.ui.widgets.charts import Lane, StripChart
-from nsystui.ui.widgets.lines import Choice
+from nsystui.ui.widgets.frame import Choice
+from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 _LABEL_WIDTH = 16
 _VALUE_WIDTH = 10

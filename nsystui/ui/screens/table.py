@@ -18,7 +18,8 @@ from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
 from nsystui.ui.screens.base import JobScreen, ScreenState
-from nsystui.ui.widgets.lines import Choice, DetailPane, NoteLines, SidePanel
+from nsystui.ui.widgets.frame import Choice
+from nsystui.ui.widgets.panels import DetailPane, NoteLines, SidePanel
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 

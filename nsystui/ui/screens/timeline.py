@@ -45,8 +45,9 @@ from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
-from nsystui.ui.widgets.charts import LaneChart
-from nsystui.ui.widgets.lines import SelectionLine, fill
+from nsystui.ui.widgets.frame import SelectionLine
+from nsystui.ui.widgets.lane_chart import LaneChart
+from nsystui.ui.widgets.panels import fill
 from nsystui.ui.widgets.prompt import one_of
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 

@@ -1,0 +1,281 @@
+"""Lines of text on a screen: parts with a style each, notes, plain lines, a panel at the side, details below."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+from nsystui.base.text import fit, safe_text, shorten, width_of
+from nsystui.ui.widgets.window import CategoryWidget, category_class, fill_class
+
+Part = tuple[str, str]
+"""Words and what they are: a category (``"nccl"``), ``"bold"``, ``"dim"``, or nothing.
+
+Blocks may be of one category before another: ``"compute/nccl"``.
+"""
+
+_OWN = {"bold", "dim"}
+
+
+def wrapped(parts: Sequence[Part], width: int, indent: Part = ("", "")) -> list[list[Part]]:
+    """``parts`` two blanks apart, on as many lines of ``width`` cells as they need, each beginning like ``indent``.
+
+    The first line begins with ``indent``, the others with as many blanks.
+    """
+    margin = width_of(indent[0])
+    lines: list[list[Part]] = []
+    room = -1
+    for text, style in parts:
+        if room < 2 + width_of(text):
+            lines.append([(" " * margin, "") if lines else indent])
+            room = width - margin
+        else:
+            lines[-1].append(("  ", ""))
+            room -= 2
+        lines[-1].append((text, style))
+        room -= width_of(text)
+    return lines
+
+
+class PartLines(CategoryWidget):
+    """Lines of parts, each cut at the right edge; as high as there are lines, unless its CSS says otherwise."""
+
+    ALLOW_SELECT = False
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"part-lines--bold", "part-lines--dim"}
+
+    DEFAULT_CSS = """
+    PartLines { height: auto; }
+    PartLines > .part-lines--bold { text-style: bold; color: $foreground; }
+    PartLines > .part-lines--dim { color: $foreground 75%; }
+    PartLines:ansi > .part-lines--dim { color: $foreground; }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
+        self._lines: tuple[tuple[Part, ...], ...] = ()
+
+    @property
+    def texts(self) -> list[str]:
+        """The lines as plain text."""
+        return ["".join(text for text, _ in line) for line in self._lines]
+
+    def show_lines(self, lines: Sequence[Sequence[Part]]) -> None:
+        """Shows these lines; strings from files may be among them. Only lines that changed are drawn again."""
+        before = self._lines
+        self._lines = tuple(tuple((safe_text(text), style) for text, style in line) for line in lines)
+        if len(before) != len(self._lines):
+            self.refresh(layout=True)
+            return
+        for y, (old, new) in enumerate(zip(before, self._lines, strict=True)):
+            if old != new:
+                self.refresh(Region(0, y, self.size.width, 1))
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._lines)
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        line = self._lines[y] if y < len(self._lines) else ()
+        segments, room = [], width
+        for text, style in line:
+            text = shorten(text, room)
+            segments.append(Segment(text, self._style_of(style, text)))
+            room -= width_of(text)
+            if room <= 0:
+                break
+        segments.append(Segment(" " * room, self.rich_style))
+        return Strip(Segment.simplify(segment for segment in segments if segment.text), width)
+
+    def _style_of(self, style: str, text: str) -> Style:
+        """The style of a part: a bar or a swatch is a fill, which has its colour on every terminal."""
+        if not style:
+            return self.rich_style
+        if "/" in style:
+            before, behind = (self._style_of(part, text) for part in style.split("/"))
+            return before + Style(bgcolor=behind.color)
+        if style in _OWN:
+            return self.get_component_rich_style(f"part-lines--{style}")
+        is_words = any(character.isalnum() for character in text)
+        return self.get_component_rich_style(category_class(style) if is_words else fill_class(style))
+
+
+_MOST_LINES = 4
+
+
+class NoteLines(Widget):
+    """As many lines as the notes need, at most four unless a screen allows more; none where there is nothing to say."""
+
+    ALLOW_SELECT = False
+
+    DEFAULT_CSS = """
+    NoteLines { height: auto; color: $foreground 75%; }
+    NoteLines:ansi { color: $foreground; }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
+        self._notes: tuple[str, ...] = ()
+        self._most = _MOST_LINES
+
+    def allow(self, lines: int) -> None:
+        """How many lines there may be at most."""
+        if lines != self._most:
+            self._most = lines
+            self.refresh(layout=True)
+
+    def show_notes(self, notes: Sequence[str]) -> None:
+        """Shows these sentences, each beginning on its own line."""
+        safe = tuple(safe_text(note) for note in notes)
+        if safe != self._notes:
+            self._notes = safe
+            self.refresh(layout=True)
+
+    def _lines(self, width: int) -> list[str]:
+        lines = [line for note in self._notes for line in textwrap.wrap(note, max(width, 20))]
+        if len(lines) > self._most:
+            lines = [*lines[: self._most - 1], fit(f"{lines[self._most - 1]} …", width)]
+        return lines
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._lines(width))
+
+    def render_line(self, y: int) -> Strip:
+        lines = self._lines(self.size.width)
+        text = fit(lines[y] if y < len(lines) else "", self.size.width)
+        return Strip([Segment(text, self.rich_style)], self.size.width)
+
+
+class PlainLines(Widget):
+    """Lines of text, cut at the right edge; only those that change are drawn again. Base of the panels below."""
+
+    ALLOW_SELECT = False
+
+    def __init__(self, *, border: str = "│ ", id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
+        self._border = border
+        self._lines: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self._lines
+
+    def show_lines(self, lines: Sequence[str]) -> None:
+        """Shows these lines; strings from files may be among them."""
+        before, self._lines = self._lines, tuple(safe_text(line) for line in lines)
+        for y in range(max(len(before), len(self._lines))):
+            if before[y : y + 1] != self._lines[y : y + 1]:
+                self.refresh(Region(0, y, self.size.width, 1))
+
+    def render_line(self, y: int) -> Strip:
+        text = self._lines[y] if y < len(self._lines) else ""
+        line = fit(self._border + text, self.size.width)
+        return Strip([Segment(line, self.line_style(y))], self.size.width)
+
+    def line_style(self, y: int) -> Style:
+        return self.rich_style
+
+
+_BLOCKS = re.compile("([█▉▊▋▌▍▎▏▁▂▃▄▅▆▇●○■□▲△◆◇]+)")
+
+
+class SidePanel(CategoryWidget, PlainLines):
+    """Lines beside or below a table; their bars and marks have the colour of ``category``."""
+
+    DEFAULT_CSS = "SidePanel { height: 1fr; }"
+
+    category: str | None = None
+
+    def render_line(self, y: int) -> Strip:
+        strip = super().render_line(y)
+        if self.category is None:
+            return strip
+        style, of_bars = self.line_style(y), self.get_component_rich_style(fill_class(self.category))
+        pieces = enumerate(_BLOCKS.split(strip.text))
+        return Strip(
+            [Segment(text, of_bars if number % 2 else style) for number, text in pieces if text], self.size.width
+        )
+
+
+_FLAT = 8
+"""A pane of fewer lines has a line for each paragraph, another one a line for each fact."""
+
+
+class DetailPane(PlainLines):
+    """The details of the row under the cursor, and where it goes from there; laid out for its own size."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"detail-pane--name"}
+
+    DEFAULT_CSS = """
+    DetailPane { height: 5; }
+    DetailPane > .detail-pane--name { text-style: bold; }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(border="", id=id)
+        self._details: Sequence[Sequence[str]] = ()
+        self._doors = ""
+
+    def show(self, details: Sequence[Sequence[str]], doors: str = "") -> None:
+        """Shows paragraphs of facts, the name first."""
+        self._details, self._doors = [one for one in details if any(one)], doors
+        self._lay_out()
+
+    def on_resize(self) -> None:
+        self._lay_out()
+
+    def line_style(self, y: int) -> Style:
+        return self.rich_style if y else self.get_component_rich_style("detail-pane--name")
+
+    def _lay_out(self) -> None:
+        width, height = self.size
+        is_tall = height > _FLAT
+        self._border = "│ " if is_tall else "  "
+        width -= len(self._border)
+        if width < 1 or not self._details:
+            self.show_lines(())
+            return
+        self.show_lines(self._tall(width) if is_tall else self._flat(width, height))
+
+    def _tall(self, width: int) -> list[str]:
+        lines: list[str] = []
+        for paragraph in [*self._details, [self._doors]]:
+            lines += [line for fact in paragraph for line in textwrap.wrap(safe_text(fact), max(width, 8))]
+            lines.append("")
+        return lines
+
+    def _flat(self, width: int, height: int) -> list[str]:
+        doors = [self._doors] if self._doors and height > 2 else []
+        return [*fill(self._details, width, max(height - len(doors), 1)), *doors]
+
+
+def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:
+    """Paragraphs of facts in ``room`` lines: a line for each, and more for those that need them while there is room."""
+    paragraphs = list(details)
+    if len(paragraphs) > room:
+        kept = max(room - 1, 1)
+        paragraphs = [*paragraphs[:kept], [fact for one in paragraphs[kept:] for fact in one]]
+    lines: list[str] = []
+    for others, facts in zip(range(len(paragraphs) - 1, -1, -1), paragraphs, strict=True):
+        lines += _filled(facts, max(width, 8), max(room - len(lines) - others, 1))
+    return lines
+
+
+def _filled(facts: Sequence[str], width: int, most: int) -> list[str]:
+    """Facts side by side, none broken that fits ``width``; the last of ``most`` lines holds what is left."""
+    lines: list[str] = []
+    for piece in (piece for fact in facts for piece in textwrap.wrap(safe_text(fact), width)):
+        if lines and width_of(lines[-1]) + 2 + width_of(piece) <= width:
+            lines[-1] += "  " + piece
+        else:
+            lines.append(piece)
+    between = "  " if len(facts) > 1 else " "
+    return lines if len(lines) <= most else [*lines[: most - 1], between.join(lines[most - 1 :])]

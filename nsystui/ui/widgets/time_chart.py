@@ -1,0 +1,319 @@
+"""What every chart over time shares: labels, an axis, a cursor with its column and lane.
+
+A key repaints the cells that changed and no others: Textual sends a line from its beginning to the last cell that
+changed, so that a cursor through sixteen lanes would cost 5 KB for each key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Region
+from textual.message import Message
+from textual.reactive import reactive
+from textual.strip import Strip
+
+from nsystui.base.text import fit, safe_text
+from nsystui.ui.ascii import draws_in_ascii
+from nsystui.ui.widgets.repainting import OwnFocus
+from nsystui.ui.widgets.window import CategoryWidget, RowWindow
+
+MARKER = "▸ "
+"""Stands before the label of the cursor's lane."""
+
+CURSOR_ROWS = 3
+"""The lowest rows of a high lane show the cursor, each for some bytes a step."""
+REVERSE = Style(reverse=True)
+
+_NEAR = 8
+"""Cells that changed are painted with those between them where they are nearer than so many."""
+
+
+Words = tuple[tuple[str, Style], ...]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of a chart: the label at the left, a cell for each column of time, the value at the right."""
+
+    label: Words
+    cells: str
+    styles: Sequence[Style]
+    value: str
+    value_style: Style
+
+    def segments(self) -> list[Segment]:
+        parts = (*self.label, *zip(self.cells, self.styles, strict=True), (self.value, self.value_style))
+        return list(Segment.simplify(Segment(*part) for part in parts if part[0]))
+
+
+class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
+    """The drawing that both charts share; a subclass gives the cells of its lanes and of the axis.
+
+    Args:
+        label_width: Cells for the labels at the left.
+        value_width: Cells for the values at the right; 0 for none.
+    """
+
+    ALLOW_SELECT = False
+    AXIS_ABOVE: ClassVar[bool] = False
+    HAS_CURSOR: ClassVar[bool] = True
+    CARET: ClassVar[str] = "▲"
+    """Shows the column of the cursor on the axis, where that is blank and no part of a label."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"time-chart--axis", "time-chart--current"}
+
+    DEFAULT_CSS = """
+    TimeChart { height: 1fr; }
+    TimeChart > .time-chart--axis { color: $foreground 75%; }
+    TimeChart:ansi > .time-chart--axis { color: $foreground; }
+    TimeChart > .time-chart--current { text-style: bold; }
+    """
+
+    cursor_column: reactive[int] = reactive(0, repaint=False, init=False)
+    """The column of time under the cursor, from 0."""
+
+    cursor_lane: reactive[int] = reactive(0, repaint=False, init=False)
+    """The lane the cursor is in, from 0."""
+
+    def __init__(
+        self,
+        *,
+        label_width: int,
+        value_width: int,
+        id: str | None = None,  # noqa: A002
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(id=id, classes=classes)
+        self.label_width = label_width
+        self.value_width = value_width
+        self._lo, self._hi = 0, 0
+        self._window = RowWindow()  # on the rows of the lanes
+        self._places: tuple[tuple[int, int], ...] = ()  # by row: lane and row of the lane
+        self._painted: dict[int, _Line] = {}
+        self._pressed: int | None = None  # the column in which the mouse was pressed
+
+    # -- what a chart defines -------------------------------------------------------------------------------------
+
+    def label_of(self, lane: int) -> str:
+        """The label of a lane."""
+        raise NotImplementedError
+
+    def value_of(self, lane: int) -> str:
+        """The value at the right of a lane."""
+        raise NotImplementedError
+
+    def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
+        """A character and a style for each column of a row of a lane, with the cursor where it is drawn."""
+        raise NotImplementedError
+
+    def axis_cells(self, number: int) -> str:
+        """A character for each column of a line of the axis, with the marks."""
+        raise NotImplementedError
+
+    def axis_label(self, number: int) -> str:
+        """What stands at the left of a line of the axis."""
+        return ""
+
+    def axis_lines(self) -> int:
+        """How many lines the axis has."""
+        return 1
+
+    @property
+    def lane_count(self) -> int:
+        raise NotImplementedError
+
+    def lane_at(self, row: int) -> tuple[int, int]:
+        """The (first) lane of a row, and which row of the lane it is."""
+        return self._places[row]
+
+    def rows_of(self, lane: int) -> tuple[int, int]:
+        """The first and the last row of a lane."""
+        raise NotImplementedError
+
+    def label_words(self, lane: int, part: int, plain: Style) -> Words:
+        """The label of a row of a lane, ``label_width`` cells."""
+        return ((fit("" if part else safe_text(self.label_of(lane)), self.label_width), plain),)
+
+    def row_value(self, lane: int, part: int) -> str:
+        """The value at the right of a row of a lane."""
+        return "" if part else self.value_of(lane)
+
+    def is_current(self, lane: int) -> bool:
+        """Whether the cursor is in the row of this (first) lane."""
+        return lane == self.cursor_lane
+
+    # -- the mouse ------------------------------------------------------------------------------------------------
+
+    @dataclass
+    class Wheel(Message):
+        """The wheel turned at a column of ``chart``: to zoom in (1) or out (-1)."""
+
+        chart: TimeChart
+        direction: int
+        column: int
+
+    def point(self, lane: int | None, column: int) -> None:
+        """The mouse was pressed on a lane (``None``: on the axis) and a column."""
+
+    def drag(self, first: int, column: int) -> None:
+        """The mouse is drawn from one column to another with its button held down."""
+
+    def column_at(self, x: int) -> int:
+        """The column at a cell of the widget, clamped."""
+        return max(0, min(x - self._left, self.chart_width - 1))
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        if event.button != 1 or not self.lane_count:
+            return
+        event.stop()
+        row = self._row_at(event.y)
+        self._pressed = self.column_at(event.x)
+        self.capture_mouse()
+        self.point(None if row is None else self.lane_at(row)[0], self._pressed)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._pressed is not None and self.column_at(event.x) != self.cursor_column:
+            event.stop()
+            self.drag(self._pressed, self.column_at(event.x))
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        if self._pressed is not None:
+            event.stop()
+            self._pressed = None
+            self.release_mouse()
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.post_message(self.Wheel(self, 1, self.column_at(event.x)))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.post_message(self.Wheel(self, -1, self.column_at(event.x)))
+
+    # -- lanes, columns and times ---------------------------------------------------------------------------------
+
+    @property
+    def chart_width(self) -> int:
+        """Columns of time: the width without labels and values."""
+        values = self.value_width + 1 if self.value_width else 0
+        return max(1, self.size.width - self._left - values)
+
+    @property
+    def _left(self) -> int:
+        return len(MARKER) + self.label_width + 1
+
+    def validate_cursor_column(self, column: int) -> int:
+        return max(0, min(column, self.chart_width - 1))
+
+    def validate_cursor_lane(self, lane: int) -> int:
+        return max(0, min(lane, self.lane_count - 1))
+
+    # -- drawing --------------------------------------------------------------------------------------------------
+
+    @property
+    def has_colours(self) -> bool:
+        """Whether a cell may be of any colour, not only of the 16 of a terminal, or of none."""
+        return not self._is_plain and not self.app.current_theme.ansi
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.app.no_color or draws_in_ascii(self.app)
+
+    def fit_window(self) -> None:
+        """Notices how many lanes there is room for."""
+        self._window.height = max(1, self.size.height - self.axis_lines())
+        self.reveal_lane()
+
+    def reveal_lane(self) -> None:
+        """Has the lane of the cursor in sight, its last row and then its first."""
+        first, last = self.rows_of(self.cursor_lane)
+        if last != first:
+            self._window.reveal(last)
+        self._window.reveal(first)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Textual calls this once a repaint, also before it announces a new size."""
+        self.fit_window()
+        return super().render_lines(crop)
+
+    def render_line(self, y: int) -> Strip:
+        line = self._painted[y] = self._line(y)  # anew: its colours may have changed
+        strip = Strip(line.segments())
+        width = self.size.width  # less than the labels and one column take, on a tiny terminal
+        return strip if strip.cell_length == width else strip.adjust_cell_length(width, self.rich_style)
+
+    def repaint_changes(self) -> None:
+        """Paints the cells that differ from those on the screen."""
+        if not self.is_attached:
+            return
+        for y in range(self.size.height):
+            old, new = self._painted.get(y), self._line(y)
+            if old != new:
+                self._painted[y] = new
+                for first, end in [(0, self.size.width)] if old is None else self._changed(old, new):
+                    self.refresh(Region(first, y, end - first, 1))
+
+    def _changed(self, old: _Line, new: _Line) -> list[tuple[int, int]]:
+        """From and to which cells of the screen two lines differ: the label, the columns of time and the value apart.
+
+        Together they would have all of the cells between them.
+        """
+        if len(old.cells) != len(new.cells):
+            return [(0, self.size.width)]
+        pairs = zip(zip(old.cells, old.styles, strict=True), zip(new.cells, new.styles, strict=True), strict=True)
+        places = [place for place, (before, after) in enumerate(pairs) if before != after]
+        found = [(0, self._left)] if old.label != new.label else []
+        runs: list[list[int]] = []
+        for place in places:
+            if runs and place - runs[-1][1] < _NEAR:
+                runs[-1][1] = place
+            else:
+                runs.append([place, place])
+        found += [(self._left + first, self._left + last + 1) for first, last in runs]
+        if (old.value, old.value_style) != (new.value, new.value_style):
+            found.append((self._left + len(new.cells), self.size.width))
+        return found
+
+    def _line(self, y: int) -> _Line:
+        plain = self.rich_style
+        rows = self._window.rows()
+        axis = y if self.AXIS_ABOVE else y - len(rows)
+        if 0 <= axis < self.axis_lines() and self.lane_count:
+            return self._axis_line(axis)
+        row = self._row_at(y)
+        if row is None:
+            return _Line(((" " * self.size.width, plain),), "", (), "", plain)
+        lane, part = self.lane_at(row)
+        is_current = self.HAS_CURSOR and self.is_current(lane)
+        marker = MARKER if is_current and not part else " " * len(MARKER)
+        value = fit(safe_text(self.row_value(lane, part)), self.value_width, "right") if self.value_width else ""
+        base = self.get_component_rich_style("time-chart--current") if is_current and not part else plain
+        label = ((marker, base), *self.label_words(lane, part, base), (" ", base))
+        return _Line(label, *self.cells_of(lane, part), f" {value}" if value else "", plain)
+
+    def _row_at(self, y: int) -> int | None:
+        """The row of lanes on a line of the widget."""
+        row = self._window.top + (y - self.axis_lines() if self.AXIS_ABOVE else y)
+        return row if row in self._window.rows() else None
+
+    def _axis_line(self, number: int) -> _Line:
+        """A line of the axis; the first has the cursor, which never takes the place of a label."""
+        style = self.get_component_rich_style("time-chart--axis")
+        cells = self.axis_cells(number)
+        styles = [style] * len(cells)
+        column = min(self.cursor_column, len(cells) - 1)
+        if number == 0 and column >= 0 and self.HAS_CURSOR:
+            is_within_label = " " not in (cells[max(column - 1, 0)], cells[min(column + 1, len(cells) - 1)])
+            if cells[column] == "━" or (cells[column] == " " and not is_within_label):
+                cells = cells[:column] + self.CARET + cells[column + 1 :]
+            else:
+                styles[column] += REVERSE
+        rest = " " * max(0, self.size.width - self._left - len(cells))
+        label = " " * len(MARKER) + fit(self.axis_label(number), self.label_width) + " "
+        return _Line(((label, style),), cells, styles, rest, style)
