@@ -102,7 +102,7 @@ async def test_progress_is_shown_twice_a_second_at_most(monkeypatch):
 
 
 async def test_the_last_progress_is_shown_even_if_nothing_follows_and_a_notice_for_a_while(monkeypatch):
-    monkeypatch.setattr(lines, "UPDATE_INTERVAL", 0.05)
+    monkeypatch.setattr(frame, "UPDATE_INTERVAL", 0.05)
     async with shown(LinesApp()) as (app, pilot):
         app.status_line.set_status("1 %")
         app.status_line.set_status("2 %")
@@ -120,7 +120,7 @@ async def test_in_ascii_the_enter_key_has_a_name():
 
 
 async def test_progress_leaves_words_away_before_it_cuts_the_bar_and_keys_are_cut_to_whole_ones(monkeypatch):
-    monkeypatch.setattr(lines, "UPDATE_INTERVAL", 0.0)
+    monkeypatch.setattr(frame, "UPDATE_INTERVAL", 0.0)
     async with shown(LinesApp()) as (app, pilot):
         app.status_line.set_status("loading 0 of 1  ▓░░░░░░░░░ 10 %  344,062 rows")
         for width, status, keys in (
