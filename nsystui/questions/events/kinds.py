@@ -11,9 +11,8 @@ import sqlalchemy as sa
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
-from nsystui.questions.kernels.summary import rank_of
 from nsystui.questions.queries.conditions import job_start, where
-from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -34,11 +33,11 @@ from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection
 from nsystui.questions.kernels.occupancy import theoretical_occupancy
 from nsystui.questions.queries import statistics
-from nsystui.questions.queries.conditions import by_report, duration, given, job_start, where
+from nsystui.questions.queries.conditions import duration, given, job_start, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.derived import of_all_reports, of_each_report
 from nsystui.questions.queries.paged import PagedAnswer
-from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.results import json_array, json_of
@@ -246,22 +245,6 @@ def _group_keys(
     if group is GroupBy.STREAM:
         return [columns.stream.label("stream")]
     return [grid_of(table).label("grid"), block_of(table).label("block")]
-
-
-def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnElement[Any]:
-    """The rank number of a row's task; NULL for a process that is no task of the job."""
-    of_report: dict[int, list[RankedTask]] = {}
-    for item in ranks:
-        of_report.setdefault(item.task.report, []).append(item)
-    whens = []
-    # A branch for the first task of every report, one for the second and so on: a branch for each task of hundreds of
-    # ranks would take longer to compile than the query runs.
-    for tasks in zip_longest(*of_report.values()):
-        there = {item.task.report: item for item in tasks if item is not None}
-        process = by_report(table, {report: item.task.process for report, item in there.items()})
-        rank = by_report(table, {report: item.rank for report, item in there.items()})
-        whens.append((table.c.process == process, rank))
-    return sa.case(*whens, else_=sa.null()) if whens else sa.cast(sa.null(), sa.BigInteger)
 
 
 def grid_of(table: sa.FromClause) -> sa.ColumnElement[Any]:

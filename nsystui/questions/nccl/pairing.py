@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.questions.kernels.summary import rank_of
 from nsystui.questions.nccl.matching import SHARED_KEYS, Found, find, place_in_group
 from nsystui.questions.nccl.names import PairingState, Reason, collective_of_api, collective_of_kernel
 from nsystui.questions.nccl.units import (
@@ -34,7 +33,7 @@ from nsystui.questions.nccl.units import (
 )
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start
 from nsystui.questions.queries.derived import in_runs
-from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session

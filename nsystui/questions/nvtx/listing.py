@@ -25,7 +25,6 @@ from nsystui.base.answer import (
 from nsystui.base.selection import Selection
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, EventKind, events_query
-from nsystui.questions.kernels.summary import rank_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.nvtx.paths import NO_NODE
 from nsystui.questions.nvtx.tree import NvtxTree, Order
@@ -33,7 +32,7 @@ from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.paged import PagedAnswer
-from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session

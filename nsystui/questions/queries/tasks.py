@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -421,3 +422,23 @@ def _local_rank(report: Report) -> int | None:
 def _number(text: str) -> int | None:
     """A rank as a launcher or a file name writes it; what is longer is a date or a job's number."""
     return whole_number(text, _HIGHEST)
+
+
+def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnElement[Any]:
+    """The rank number of a row's task; NULL for a process that is no task of the job."""
+    import sqlalchemy as sa
+
+    from nsystui.questions.queries.conditions import by_report
+
+    of_report: dict[int, list[RankedTask]] = {}
+    for item in ranks:
+        of_report.setdefault(item.task.report, []).append(item)
+    whens = []
+    # A branch for the first task of every report, one for the second and so on: a branch for each task of hundreds of
+    # ranks would take longer to compile than the query runs.
+    for tasks in zip_longest(*of_report.values()):
+        there = {item.task.report: item for item in tasks if item is not None}
+        process = by_report(table, {report: item.task.process for report, item in there.items()})
+        rank = by_report(table, {report: item.rank for report, item in there.items()})
+        whens.append((table.c.process == process, rank))
+    return sa.case(*whens, else_=sa.null()) if whens else sa.cast(sa.null(), sa.BigInteger)

@@ -36,9 +36,9 @@ from nsystui.questions.algebra.intervals import Intervals, Times, merge
 from nsystui.questions.gpu.profiler_overhead import overhead_by_name, unnoticed
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MemoryCalls, are, with_calls
-from nsystui.questions.kernels.summary import rank_of
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.paged import PagedAnswer
+from nsystui.questions.queries.tasks import rank_of
 from nsystui.questions.queries.time_window import extents
 from nsystui.questions.recipes.recipe import Ask, RecipeOptions
 from nsystui.store import tables

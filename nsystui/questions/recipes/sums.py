@@ -16,7 +16,7 @@ from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit, Value, i
 from nsystui.base.selection import Selection
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
-from nsystui.questions.kernels.summary import name_of, rank_of
+from nsystui.questions.kernels.summary import name_of
 from nsystui.questions.nccl.grouping import NcclProperty, selected, values_of
 from nsystui.questions.nccl.summary import nccl_notes
 from nsystui.questions.nccl.units import whole
@@ -24,7 +24,7 @@ from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, where
-from nsystui.questions.queries.tasks import selected_ranks
+from nsystui.questions.queries.tasks import rank_of, selected_ranks
 from nsystui.questions.recipes.recipe import Ask, RecipeOptions, of_each_rank, of_rank
 from nsystui.questions.stats.cuda_sums import kernels_as_nsys
 from nsystui.questions.stats.nvtx_kernels import Groups

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import COUNT, NAME, RANK, Column, TableAnswer, Unit
 from nsystui.base.selection import Window
-from nsystui.questions.kernels.summary import rank_of
 from nsystui.questions.queries.conditions import job_start, where
+from nsystui.questions.queries.tasks import rank_of
 from nsystui.questions.triage.case import Case, number_of
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.store import tables
