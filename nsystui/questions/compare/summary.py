@@ -191,7 +191,7 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummar
         *_largest("NVTX ranges", ranges),
         *both(*(one.notes for one in used)),
         *(note for note in compared[0].notes if note not in basis.note("ranks with a GPU")),
-        *(note for note in both(*(side.job.steps(step_range).notes for side in (a, b))) if "no steps" in note),
+        *both(*(side.job.steps(step_range).why_none for side in (a, b))),
     )
     rows = [line.row() for line in lines]
     return replace(found, rows=rows, total=len(rows), notes=tuple(dict.fromkeys(notes)))

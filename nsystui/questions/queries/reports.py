@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import COUNT, DURATION, HOST, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import COUNT, DURATION, HOST, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection
 from nsystui.base.text import few, which_of
 from nsystui.exports import canonical
@@ -158,10 +158,16 @@ def _said(session: Session, conditions: Sequence[Condition]) -> list[tuple[Any, 
     return list(session.rows(query))
 
 
+def lost_events(said: Iterable[tuple[Value, Value]]) -> list[str]:
+    """The messages, of ``said`` (severity and text), that tell of events that are not in the export."""
+    texts = (str(text or "").strip() for level, text in said if level in ("Warning", "Error"))
+    return [text for text in dict.fromkeys(texts) if _LOST.search(text)]
+
+
 def _diagnostic_notes(reports: Sequence[Report], said: Sequence[tuple[Any, ...]]) -> Iterator[str]:
-    lost = [text.strip() for level, *_, text in said if level in ("Warning", "Error") and _LOST.search(text or "")]
+    lost = lost_events((level, text) for level, *_, text in said)
     if lost:
-        yield f"events may be missing; counts and times may be undercounted: {few(list(dict.fromkeys(lost)))}"
+        yield f"events may be missing; counts and times may be undercounted: {few(lost)}"
     silent = [report.name for report in reports if not report.count(tables.diagnostics)]
     if silent:
         yield f"no diagnostics in {which_of(silent, len(reports))}: nsys 2024.4 and later write them"

@@ -133,10 +133,11 @@ _JOINED = 1 << 17
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps of each task that has any; ``notes`` say what they are, or why there are none."""
+    """The steps of each task that has any; ``notes`` say what they are, ``why_none`` why tasks have none."""
 
     of_task: Mapping[Task, TaskSteps]
     notes: tuple[str, ...] = ()
+    why_none: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, session: Session, ranks: Sequence[RankedTask], name: str | None = None) -> Steps:
@@ -158,7 +159,8 @@ class Steps:
             reports = [report for report in session.reports if report.index in by_report]
             for found in in_runs(session, reports, compute, tables.api_calls, "steps"):
                 of_task |= found
-        return cls(of_task, tuple(_notes(of_task, tasks, name)))
+        why_none = tuple(_why_none(of_task, tasks, name))
+        return cls(of_task, (*_ranges(of_task), *why_none, *_outside(of_task)), why_none)
 
     def numbers_at(self, reports: Times, processes: Times, times: Times) -> Times:
         """The number of the step in which each time lies, ``NO_STEP`` for none; the arguments have one shape."""
@@ -447,7 +449,7 @@ def _best(candidates: Sequence[_Candidate], is_free: bool) -> Iterator[tuple[Tas
         yield task, min(own, key=lambda one: (one.word if is_free else 0, -(one.share or 0.0), -one.time))
 
 
-def _notes(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], name: str | None) -> Iterator[str]:
+def _ranges(chosen: Mapping[Task, TaskSteps]) -> Iterator[str]:
     kinds: dict[str, set[int]] = {}
     for one in chosen.values():
         kinds.setdefault(one.name, set()).add(len(one))
@@ -455,6 +457,9 @@ def _notes(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], name: st
         number = f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
         each = " a rank" if len(chosen) > 1 else ""
         yield f"steps are the NVTX ranges `{kind}` ({number}{each}): what was launched in one belongs to it"
+
+
+def _why_none(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], name: str | None) -> Iterator[str]:
     without = sorted(rank for task, rank in tasks.items() if task not in chosen)
     if without:
         whose = "" if not chosen else f" of rank{'s' if len(without) > 1 else ''} {few_numbers(without)}"
@@ -465,6 +470,9 @@ def _notes(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], name: st
                 f"no steps{whose}: no numbered NVTX ranges such as `step 7` hold half of the GPU's work; "
                 "--step-range REGEX says which ranges are steps"
             )
+
+
+def _outside(chosen: Mapping[Task, TaskSteps]) -> Iterator[str]:
     outside = sum(one.outside for one in chosen.values())
     if outside:
         total = outside + sum(int(one.gpu.op_time.sum()) for one in chosen.values())

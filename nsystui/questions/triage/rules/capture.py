@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import sqlalchemy as sa
 
 from nsystui.base.selection import Task
+from nsystui.base.text import few
 from nsystui.exports import canonical
 from nsystui.questions.host.causes import COPYING, LAUNCHING, kind_of
 from nsystui.questions.queries.conditions import where
-from nsystui.questions.queries.reports import diagnostics_table
+from nsystui.questions.queries.reports import diagnostics_table, lost_events
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
@@ -36,8 +38,9 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
 
 def _lost(case: Case) -> Iterator[Finding]:
     """Events that nsys says it lost, and its errors."""
-    said = diagnostics_table(case.job.session, case.chosen)
-    lost = [note for note in said.notes if note.startswith("events may be missing")]
+    said = diagnostics_table(case.job.session, replace(case.chosen, name=None))
+    texts = list(zip(said.cells("severity"), said.cells("text"), strict=True))
+    lost = lost_events(texts)
     advice = Advice(
         "record less at once (fewer traces, a shorter window with -c cudaProfilerApi or --duration)",
         "other numbers here may be undercounted",
@@ -46,15 +49,15 @@ def _lost(case: Case) -> Iterator[Finding]:
         # "Not all … events might have been collected" is what nsys says of many a capture that lacks nothing.
         sure = [text for text in said.cells("text") if _SURE.search(str(text))]
         severity = Severity.ERROR if sure else Severity.INFO
-        text = re.sub(r"\.(?=, | and \d+ more|$)", "", lost[0])  # each message of nsys is a sentence
+        messages = few([text.removesuffix(".") for text in lost])  # each message of nsys is a sentence
+        text = f"events may be missing; counts and times may be undercounted: {messages}"
         if not sure:
-            text = f"nsys is not sure that it has everything: {text.partition(': ')[2]}"
+            text = f"nsys is not sure that it has everything: {messages}"
             advice = Advice(
                 "trust the numbers, unless kernels or ranges that you know of are missing",
                 "nsys says so of many captures that lack nothing",
             )
         yield Finding("lost-events", severity, text, advice, _DOOR, evidence=said)
-    texts = zip(said.cells("severity"), said.cells("text"), strict=True)
     errors = [str(text or "").strip() for severity, text in texts if severity == "Error"]
     if errors and not lost:
         text = f"nsys reported {number_of(len(errors), 'error')} while recording: {errors[0]}"
