@@ -483,20 +483,3 @@ def test_work_outside_of_steps_is_said(run, tmp_path):
     assert said in run("ranks", path).err
     inside = write(tmp_path / "inside.json", events[2:-2])
     assert "outside of steps" not in run("steps", inside).err
-
-
-def test_a_trace_of_pytorch_is_told_to_record_with_nsys_and_not_that_it_has_none_of_something(run, tmp_path):
-    trace = tmp_path / f"a{ENDING}"
-    events = []
-    for number in range(4):  # 10 ms of each 20 ms
-        start, link = 1_000 + 20_000 * number, {"correlation": number + 1}
-        launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 5, "tid": 5, "ts": start - 10, "dur": 5}
-        kernel = {"cat": "kernel", "name": "work(float*)", "pid": 0, "tid": 7, "ts": start, "dur": 10_000}
-        place = {"device": 0, "context": 1, "stream": 7, **link}
-        events += [{"ph": "X", **launch, "args": link}, {"ph": "X", **kernel, "args": place}]
-    with gzip.open(trace, "wt") as out:
-        json.dump({"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "H100"}], "traceEvents": events}, out)
-    rows = {row["id"]: row for row in run("triage", trace, "--format", "json").json}
-    assert rows["idle-gaps"]["suggestion"].startswith("record with `nsys profile")
-    why = "needs OS runtime calls: a PyTorch profiler trace has none; record with"
-    assert rows["blocking-reads"]["sentence"].startswith(why)

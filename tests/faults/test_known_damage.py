@@ -83,6 +83,7 @@ def test_it_is_known_of_this_export_alone(export, whole):
 @pytest.mark.campaign
 @pytest.mark.parametrize("words", [("triage", "--no-cache"), ("triage",)], ids=" ".join)
 def test_the_triage_judges_with_the_rest(export, whole, words):
+    words = (*words, "--set", "dominant_percent=1", "--set", "dominant_cost_percent=1")  # of kernels alone
     expected = rows_of(program.run(*words, whole, *CSV).out)
     ran = program.answered(*words, export, *CSV)
     assert ran.status == 0, ran.err

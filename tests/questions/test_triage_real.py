@@ -17,7 +17,7 @@ KNOWN: dict[str, dict[str, Sequence[str]]] = {
     "ai-training-before": {"input-pipeline": ("1 worker process ran",), "idle-gaps": ()},
     "ai-training-after": {"pageable-copies": ("at 9.9 GB/s; the GPU's link",
         "cudaMemcpyAsync blocks the CPU for 41.19 ms in them")},
-    "jacobi-staged-copies": {"staged-peer-copies": ("8,008 that are named", "GPU 0, 7")},
+    "jacobi-staged-copies": {"staged-peer-copies": ("8,008 that are named", "GPUs 0, 7")},
     "gemm-pageable": {"synchronous-copies": ("device-to-host, pageable memory: 4 GiB at 2.0 GB/s",
         "the GPU's link, PCIe 4 at best, gives about 26 GB/s")},
     "vadd-launch-bound": {"context-creation": ("the first cudaMalloc takes 106.9 ms, 97 % of the time in CUDA calls",),

@@ -89,8 +89,7 @@ _RECORD = "record with `nsys "
 def fitting_advice(reports: Sequence[Report], text: str) -> str:
     """A text that says what to record with nsys, as it fits these reports.
 
-    Where nsys recorded none of them, the other profiler's own option is in its place, or that this profiler has none of
-    what the text names before;
+    Where nsys recorded none of them, the other profiler's own option is in its place, or that this profiler has none;
     where all have CUDA calls, that CUDA was traced.
     """
     if canonical.KERNELS.record in text and _is_traced(reports):
@@ -102,8 +101,6 @@ def fitting_advice(reports: Sequence[Report], text: str) -> str:
     none = f"a {known} has none; "
     for table, advice in _OF_PYTORCH.items():
         text = text.replace(table.record, advice)
-    if text.startswith(_RECORD):
-        return text
     return text.replace(none + _RECORD, _RECORD).replace(_RECORD, none + _RECORD)
 
 
