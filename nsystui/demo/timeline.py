@@ -11,6 +11,7 @@ from itertools import groupby
 from random import Random
 from typing import Final, NamedTuple
 
+from nsystui.demo.model import KernelSpec, nccl_kernel
 from nsystui.demo.nccl import COMMUNICATOR, NcclPayloads, encode_payload
 from nsystui.demo.stacks import BACKWARD, stack_of
 from nsystui.exports.writing.host import INTERRUPTIBLE, Stack
@@ -20,204 +21,11 @@ from nsystui.exports.writing.writer import (
     DRIVER_CALL,
     PAGEABLE,
     PINNED,
-    RUNTIME_CALL,
     STREAM_SYNC,
     STREAM_WAIT_EVENT,
-    Dim3,
     ExportWriter,
     NvtxPayload,
 )
-
-LAUNCH: Final = ("cudaLaunchKernel_v7000", RUNTIME_CALL)
-LAUNCH_EXTENDED: Final = ("cudaLaunchKernelExC_v11060", RUNTIME_CALL)
-LAUNCH_DRIVER: Final = ("cuLaunchKernelEx", DRIVER_CALL)
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSpec:
-    """One kernel of the model: what is launched, how, and how busy it keeps the GPU."""
-
-    label: str
-    """The PyTorch operator that launches it; kernels in a row with one label share its NVTX range."""
-    name: str
-    microseconds: float
-    grid: Dim3
-    block: Dim3 = (128, 1, 1)
-    registers: int = 32
-    static_smem: int = 0
-    dynamic_smem: int = 0
-    launch: tuple[str, int] = LAUNCH
-    mangled: str | None = None
-    tensor: float = 0.0
-    """Share of its time in which the tensor cores work, 0 to 1."""
-    dram: float = 0.5
-    """Share of the memory bandwidth that it uses, 0 to 1."""
-
-
-def _gemm(label: str, tile: str, microseconds: float) -> KernelSpec:
-    name = f"nvjet_tst_{tile}_v_bz_TNN"
-    return KernelSpec(
-        label, name, microseconds, (2, 66, 1), (384, 1, 1), 168, 0, 213196, LAUNCH_DRIVER, name, 0.72, 0.28
-    )
-
-
-def _elementwise(label: str, functor: str, microseconds: float) -> KernelSpec:
-    name = (
-        f"void at::native::vectorized_elementwise_kernel<(int)4, at::native::{functor}, "
-        "std::array<char *, (unsigned long)3>>(int, T2, T3)"
-    )
-    mangled = f"_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_{len(functor)}{functor}St5arrayIPcLm3EEEEviT0_T1_"
-    return KernelSpec(label, name, microseconds, (46800, 1, 1), mangled=mangled, dram=0.85)
-
-
-def _norm(label: str, kernel: str, microseconds: float) -> KernelSpec:
-    name = f"void at::native::<unnamed>::{kernel}<c10::BFloat16, float>(int, T2, const T1 *, const T1 *, T1 *)"
-    return KernelSpec(label, name, microseconds, (8192, 1, 1), (32, 4, 1), 40, 24, 0, dram=0.7)
-
-
-def _reduce(label: str, microseconds: float) -> KernelSpec:
-    name = (
-        "void at::native::reduce_kernel<(int)128, (int)4, at::native::ReduceOp<c10::BFloat16, "
-        "at::native::func_wrapper_t<c10::BFloat16, at::native::sum_functor<c10::BFloat16>>, unsigned int>>(T3)"
-    )
-    return KernelSpec(label, name, microseconds, (32, 1, 1), (32, 16, 1), 40, 16, 2048, dram=0.6)
-
-
-def _flash(label: str, kernel: str, microseconds: float, tensor: float = 0.6) -> KernelSpec:
-    name = (
-        f"void flash::{kernel}<Flash_kernel_traits<(int)128, (int)128, (int)64, (int)4, cutlass::bfloat16_t>, "
-        f"(bool)0, (bool)1>(flash::Flash_{'bwd' if 'bwd' in kernel else 'fwd'}_params)"
-    )
-    return KernelSpec(
-        label, name, microseconds, (16, 8, 16), (128, 1, 1), 255, 0, 114688, LAUNCH_EXTENDED, tensor=tensor, dram=0.3
-    )
-
-
-def _multi_tensor(label: str, functor: str, microseconds: float) -> KernelSpec:
-    name = (
-        "void at::native::<unnamed>::multi_tensor_apply_kernel<at::native::<unnamed>::FusedOptimizerTensorListMetadata"
-        f"<(int)4>, at::native::<unnamed>::{functor}<float, (int)4>>(T1, T2, T3...)"
-    )
-    return KernelSpec(label, name, microseconds, (320, 1, 1), (512, 1, 1), 64, dram=0.9)
-
-
-def _backward_linear(dgrad: float, wgrad: float) -> tuple[KernelSpec, ...]:
-    label = "AddmmBackward0"
-    return (
-        _gemm(label, "192x192_64x4_2x1", dgrad),
-        _gemm(label, "256x128_64x4_1x2", wgrad),
-        _reduce(label, 15),
-    )
-
-
-EMBEDDING: Final = (
-    KernelSpec(
-        "aten::embedding",
-        "void at::native::<unnamed>::indexSelectLargeIndex<c10::BFloat16, long, unsigned int, (int)2, (int)2>(T1, T2)",
-        38, (1056, 1, 1), dram=0.8,
-    ),
-    _elementwise("aten::add", "CUDAFunctor_add<c10::BFloat16>", 18),
-)  # fmt: skip
-
-LAYER_FORWARD: Final = (
-    _norm("aten::layer_norm", "vectorized_layer_norm_kernel", 22),
-    _gemm("aten::linear", "256x128_64x4_1x2", 190),
-    _flash("aten::scaled_dot_product_attention", "flash_fwd_kernel", 260),
-    _gemm("aten::linear", "192x128_64x5_2x1", 75),
-    _elementwise("aten::add", "CUDAFunctor_add<c10::BFloat16>", 18),
-    _norm("aten::layer_norm", "vectorized_layer_norm_kernel", 22),
-    _gemm("aten::linear", "256x128_64x4_1x2", 240),
-    _elementwise("aten::gelu", "GeluCUDAKernelImpl", 34),
-    _gemm("aten::linear", "192x192_64x4_2x1", 230),
-    _elementwise("aten::add", "CUDAFunctor_add<c10::BFloat16>", 18),
-)
-"""10 kernels, about 1.1 ms."""
-
-HEAD_FORWARD: Final = (
-    _norm("aten::layer_norm", "vectorized_layer_norm_kernel", 22),
-    _gemm("aten::linear", "256x256_64x3_2x1", 900),
-    KernelSpec(
-        "aten::cross_entropy_loss",
-        "void at::native::<unnamed>::cunn_SoftMaxForward<(int)4, c10::BFloat16, float, float, "
-        "at::native::<unnamed>::LogSoftMaxForwardEpilogue>(T4 *, const T2 *, int)",
-        310, (8192, 1, 1), (1024, 1, 1), 28, 0, 128, dram=0.88,
-    ),
-    KernelSpec(
-        "aten::cross_entropy_loss",
-        "void at::native::<unnamed>::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>"
-        "(T1 *, T1 *, const T1 *, const long *, const T1 *, bool, long, long, long, long)",
-        12, (1, 1, 1), (32, 1, 1), dram=0.1,
-    ),
-)  # fmt: skip
-HEAD_BACKWARD: Final = (
-    KernelSpec(
-        "NllLossBackward0",
-        "void at::native::<unnamed>::nll_loss_backward_reduce_cuda_kernel_2d<float, long>"
-        "(T1 *, const T1 *, const long *, const T1 *, const T1 *, bool, int, int, long, long)",
-        9, (1, 1, 1), (32, 1, 1), dram=0.1,
-    ),
-    KernelSpec(
-        "LogSoftmaxBackward0",
-        "void at::native::<unnamed>::cunn_SoftMaxBackward<(int)4, c10::BFloat16, float, float, "
-        "at::native::<unnamed>::LogSoftMaxBackwardEpilogue>(T2 *, const T3 *, const T3 *, long)",
-        340, (8192, 1, 1), (1024, 1, 1), 32, 0, 128, dram=0.88,
-    ),
-    _gemm("MmBackward0", "256x256_64x3_2x1", 900),
-    _gemm("MmBackward0", "256x128_64x4_1x2", 900),
-    _norm("NativeLayerNormBackward0", "layer_norm_grad_input_kernel_vectorized", 35),
-    _norm("NativeLayerNormBackward0", "GammaBetaBackwardCUDAKernelTemplate", 14),
-)  # fmt: skip
-
-LAYER_BACKWARD: Final = (
-    _elementwise("AddBackward0", "CUDAFunctor_add<c10::BFloat16>", 18),
-    *_backward_linear(230, 240),
-    _elementwise("GeluBackward0", "GeluBackwardCUDAKernelImpl", 40),
-    *_backward_linear(240, 250),
-    _norm("NativeLayerNormBackward0", "layer_norm_grad_input_kernel_vectorized", 35),
-    _norm("NativeLayerNormBackward0", "GammaBetaBackwardCUDAKernelTemplate", 14),
-    _elementwise("AddBackward0", "CUDAFunctor_add<c10::BFloat16>", 18),
-    *_backward_linear(75, 80),
-    _flash("ScaledDotProductFlashAttentionBackward0", "flash_bwd_dot_do_o_kernel", 14, 0.0),
-    _flash("ScaledDotProductFlashAttentionBackward0", "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel", 620),
-    _flash("ScaledDotProductFlashAttentionBackward0", "flash_bwd_convert_dq_kernel", 12, 0.0),
-    *_backward_linear(190, 200),
-    _norm("NativeLayerNormBackward0", "layer_norm_grad_input_kernel_vectorized", 35),
-    _norm("NativeLayerNormBackward0", "GammaBetaBackwardCUDAKernelTemplate", 14),
-    _elementwise("AddBackward0", "CUDAFunctor_add<c10::BFloat16>", 18),
-)
-"""23 kernels, about 2.4 ms."""
-
-EMBEDDING_BACKWARD: Final = (
-    KernelSpec(
-        "EmbeddingBackward0",
-        "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<at_cuda_detail::cub::DeviceRadixSortPolicy<long, "
-        "long, unsigned long long>::Policy900, (bool)0, long, long>(T4 *, T3 *)",
-        26, (24, 1, 1), (384, 1, 1), 64, 38016, 0, dram=0.3,
-    ),
-    KernelSpec(
-        "EmbeddingBackward0",
-        "void at::native::<unnamed>::compute_grad_weight<c10::BFloat16, long>"
-        "(const T2 *, const T1 *, const T2 *, long, long, const T2 *, T1 *)",
-        88, (4096, 1, 1), dram=0.75,
-    ),
-)  # fmt: skip
-
-LAYER_OPTIMIZER: Final = (
-    _multi_tensor("Optimizer.step#AdamW.step", "LpNormFunctor", 24),
-    _multi_tensor("Optimizer.step#AdamW.step", "BinaryOpScalarFunctor", 30),
-    _multi_tensor("Optimizer.step#AdamW.step", "FusedAdamMathFunctor", 165),
-)
-
-
-def nccl_kernel(operation: str) -> KernelSpec:
-    """The device kernel NCCL >= 2.19 runs for an operation; its algorithm and protocol are not to be believed."""
-    reduction = "_Sum_bf16" if operation in ("AllReduce", "ReduceScatter") else ""
-    suffix = "" if operation == "SendRecv" else f"{reduction}_RING_LL"
-    base = f"ncclDevKernel_{operation}{suffix}"
-    name = f"{base}(ncclDevKernelArgsStorage<(unsigned long)4096>)"
-    mangled = f"_Z{len(base)}{base}24ncclDevKernelArgsStorageILm4096EE"
-    return KernelSpec("", name, 0.0, (24, 1, 1), (640, 1, 1), 96, 21568, 82240, LAUNCH_EXTENDED, mangled, 0.0, 0.1)
-
 
 GPU_PERIOD: Final = 5_000_000
 """ns between GPU samples: 200 Hz."""
@@ -263,57 +71,43 @@ _NCCL_SHARE_OF_SMS: Final = 0.16
 """24 of the 132 multiprocessors run NCCL's channels, also while they only wait."""
 
 
-@dataclass(slots=True)
-class _Bin:
-    """Busy ns of each kind in one sampling period, weighted by how much of the unit is used."""
-
-    compute: float = 0.0
-    tensor: float = 0.0
-    dram: float = 0.0
-    nccl: float = 0.0
-    link: float = 0.0
-    pcie_in: float = 0.0
-
-
 @dataclass
 class Activity:
-    """The activity of one GPU, by sampling period. Times are ns since the session start."""
+    """The activity of one GPU: ns by kind and by number of the sampling period, weighted by the share of the unit."""
 
-    bins: defaultdict[int, _Bin] = field(default_factory=lambda: defaultdict(_Bin))
-    link: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    busy: defaultdict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     sampled: int = 0
     nic_sampled: int = 0
 
+    def _add(self, kind: str, start: int, end: int, share: float = 1.0, period: int = GPU_PERIOD) -> None:
+        """Add the part of [start, end) (ns since the session start) in each sampling period."""
+        for number in range(start // period, (end - 1) // period + 1):
+            length = min(end, (number + 1) * period) - max(start, number * period)
+            self.busy[kind, number] += length * share
+
     def compute(self, start: int, end: int, tensor: float, dram: float) -> None:
         """A kernel ran; `tensor` and `dram` are the shares of the units that it used."""
-        for number, length in _periods(start, end, GPU_PERIOD):
-            found = self.bins[number]
-            found.compute += length
-            found.tensor += length * tensor
-            found.dram += length * dram
+        for kind, share in (("compute", 1.0), ("tensor", tensor), ("dram", dram)):
+            self._add(kind, start, end, share)
 
     def communicate(self, start: int, end: int, transfer: int) -> None:
         """An NCCL kernel ran; data moved only in its last `transfer` ns, before that it waited for its peers."""
-        for number, length in _periods(start, end, GPU_PERIOD):
-            self.bins[number].nccl += length
-        for number, length in _periods(end - transfer, end, GPU_PERIOD):
-            self.bins[number].link += length
-        for number, length in _periods(end - transfer, end, NIC_PERIOD):
-            self.link[number] += length
+        self._add("nccl", start, end)
+        self._add("link", end - transfer, end)
+        self._add("network", end - transfer, end, period=NIC_PERIOD)
 
     def receive(self, start: int, end: int) -> None:
         """A copy from the host ran."""
-        for number, length in _periods(start, end, GPU_PERIOD):
-            self.bins[number].pcie_in += length
+        self._add("pcie_in", start, end)
 
     def sample_gpu(self, export: ExportWriter, gpu_id: int, until: int) -> None:
         """Write the GPU samples of all periods that end by `until`, and forget those periods."""
         while (self.sampled + 1) * GPU_PERIOD <= until:
-            found = self.bins.pop(self.sampled, None) or _Bin()
+            compute, nccl, tensor, dram, link, pcie = (
+                self.busy.pop((kind, self.sampled), 0.0) / GPU_PERIOD
+                for kind in ("compute", "nccl", "tensor", "dram", "link", "pcie_in")
+            )
             self.sampled += 1
-            compute, nccl = found.compute / GPU_PERIOD, found.nccl / GPU_PERIOD
-            tensor, dram = found.tensor / GPU_PERIOD, found.dram / GPU_PERIOD
-            link, pcie = found.link / GPU_PERIOD, found.pcie_in / GPU_PERIOD
             busy = max(compute, nccl)
             clock = 1980 if busy < 0.5 else 1755  # a power limit lowers the clock under load
             if export.version < (3, 13):
@@ -336,21 +130,11 @@ class Activity:
     def sample_nic(self, export: ExportWriter, nic_id: int, until: int) -> None:
         """Write the network samples of all periods that end by `until`, and forget those periods."""
         while (self.nic_sampled + 1) * NIC_PERIOD <= until:
-            share = self.link.pop(self.nic_sampled, 0.0) / NIC_PERIOD
+            share = self.busy.pop(("network", self.nic_sampled), 0.0) / NIC_PERIOD
             rate = int(share * _NIC_BYTES_PER_MS)
             start = self.nic_sampled * NIC_PERIOD
             export.nic_metric(nic_id, start, start + NIC_PERIOD, (rate, rate, int(share * 900)))
             self.nic_sampled += 1
-
-
-def _periods(start: int, end: int, period: int) -> list[tuple[int, int]]:
-    """The part of [start, end) in each sampling period: (number of the period, ns)."""
-    first, last = start // period, (end - 1) // period
-    if first == last:
-        return [(first, end - start)]
-    return [
-        (number, min(end, (number + 1) * period) - max(start, number * period)) for number in range(first, last + 1)
-    ]
 
 
 COPY_STREAM: Final = 24

@@ -11,6 +11,15 @@ from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
+from nsystui.demo.model import (
+    EMBEDDING,
+    EMBEDDING_BACKWARD,
+    HEAD_BACKWARD,
+    HEAD_FORWARD,
+    LAYER_BACKWARD,
+    LAYER_FORWARD,
+    LAYER_OPTIMIZER,
+)
 from nsystui.demo.nccl import (
     CUDA_DEVICE,
     MESSAGE_SIZE,
@@ -27,15 +36,8 @@ from nsystui.demo.side_by_side import Meet, write_in_processes
 from nsystui.demo.stacks import ALLOCATION, COLLATE, PIN_MEMORY, QUEUE
 from nsystui.demo.timeline import (
     COPY_STREAM,
-    EMBEDDING,
-    EMBEDDING_BACKWARD,
     GPU_METRICS,
     GPUS_PER_HOST,
-    HEAD_BACKWARD,
-    HEAD_FORWARD,
-    LAYER_BACKWARD,
-    LAYER_FORWARD,
-    LAYER_OPTIMIZER,
     NCCL_DOMAIN_ID,
     NIC_METRICS,
     OLD_GPU_METRICS,
@@ -360,6 +362,7 @@ class TrainingJob:
 
     def _open(self, stack: ExitStack, rank: int, path: Path) -> OpenRank:
         json, blobs = self.payload == "json", self.payload == "binary"
+        is_slow = rank == self.straggler or self.layout.host(rank) == self.slow_host
         session = rank_session(self.layout, rank, include_json=json, include_blobs=blobs)
         export = stack.enter_context(ExportWriter(path, self.schema, session=session))
         return open_rank(
@@ -367,13 +370,10 @@ class TrainingJob:
             self.layout,
             rank,
             seed=self.seed,
-            speed=self.straggler_factor if self._is_slow(rank) else 1.0,
+            speed=self.straggler_factor if is_slow else 1.0,
             payloads=self.payload_layout,
             gpu_metrics=self.gpu_metrics and export.has("GPU_METRICS"),
         )
-
-    def _is_slow(self, rank: int) -> bool:
-        return rank == self.straggler or self.layout.host(rank) == self.slow_host
 
     def _program(self, rank: OpenRank) -> Program:
         timeline = rank.timeline
@@ -423,7 +423,7 @@ class TrainingJob:
             rank.launch_all(EMBEDDING_BACKWARD)
             if parallel:
                 yield from _all_reduce(rank, world, NORM_BUCKET)
-                yield from _reduce_scatter(rank, world)
+                yield from _exchange_shards(rank, world, "ReduceScatter", **{REDUCTION: REDUCTIONS["Sum"]})
         with rank.range("optimizer"):
             if parallel:
                 rank.order(waiting=DEFAULT_STREAM, awaited=world.stream)
@@ -433,7 +433,7 @@ class TrainingJob:
             for _layer in range(self.layers):
                 rank.launch_all(LAYER_OPTIMIZER)
             if parallel:
-                yield from _all_gather(rank, world)
+                yield from _exchange_shards(rank, world, "AllGather")
                 yield from _all_reduce(rank, world, STATISTICS)
                 rank.order(waiting=DEFAULT_STREAM, awaited=world.stream)
         with rank.range(rank.operator("aten::item")):
@@ -539,17 +539,12 @@ def _set_up(rank: RankTimeline, communicators: Sequence[Communicator]) -> Progra
     if communicators:
         export.nvtx_domain(rank.main, rank.local(rank.cpu), NCCL_DOMAIN_ID, NCCL_DOMAIN)
         export.nvtx_thread_name(rank.autograd, rank.local(rank.cpu) + 900, "NCCL Progress 0")
-        _register_payloads(rank)
+        functions = ("CommInitRankConfig", "AllReduce", "AllGather", "ReduceScatter", "Send", "Recv")
+        schemas = [payload_schema(f"nccl{function}", rank.payloads) for function in functions]
+        export.payload_schemas(NCCL_DOMAIN_ID, schemas)
+        export.payload_enum(NCCL_DOMAIN_ID, rank.payloads.reduction_enum, REDUCTION, REDUCTIONS)
     for communicator in communicators:
         yield from _init_communicator(rank, communicator)
-
-
-def _register_payloads(rank: RankTimeline) -> None:
-    functions = ("CommInitRankConfig", "AllReduce", "AllGather", "ReduceScatter", "Send", "Recv")
-    rank.export.payload_schemas(
-        NCCL_DOMAIN_ID, [payload_schema(f"nccl{function}", rank.payloads) for function in functions]
-    )
-    rank.export.payload_enum(NCCL_DOMAIN_ID, rank.payloads.reduction_enum, REDUCTION, REDUCTIONS)
 
 
 def _init_communicator(rank: RankTimeline, communicator: Communicator) -> Program:
@@ -587,15 +582,9 @@ def embedding_shard(ranks: int) -> int:
     return EMBEDDING_SHARD * 16 // max(ranks, 16)
 
 
-def _reduce_scatter(rank: RankTimeline, communicator: Communicator) -> Program:
+def _exchange_shards(rank: RankTimeline, communicator: Communicator, operation: str, **values: int) -> Program:
+    """An AllGather or a ReduceScatter of the sharded embedding; `values`: what its payload tells but the size."""
     shard = embedding_shard(len(communicator.members))
-    calls = [DemoNcclCall("ncclReduceScatter", {MESSAGE_SIZE: shard, REDUCTION: REDUCTIONS["Sum"]})]
-    moved = shard * (len(communicator.members) - 1)
-    yield from rank.collective("ReduceScatter", "_reduce_scatter_base", communicator, calls, moved)
-
-
-def _all_gather(rank: RankTimeline, communicator: Communicator) -> Program:
-    shard = embedding_shard(len(communicator.members))
-    calls = [DemoNcclCall("ncclAllGather", {MESSAGE_SIZE: shard})]
-    moved = shard * (len(communicator.members) - 1)
-    yield from rank.collective("AllGather", "_all_gather_base", communicator, calls, moved)
+    label = {"AllGather": "_all_gather_base", "ReduceScatter": "_reduce_scatter_base"}[operation]
+    calls = [DemoNcclCall(f"nccl{operation}", {MESSAGE_SIZE: shard, **values})]
+    yield from rank.collective(operation, label, communicator, calls, moved=shard * (len(communicator.members) - 1))

@@ -45,7 +45,8 @@ def convert(
     for folder in (directory.parent, directory, target.parent):
         if why := why_not_ours(folder):
             raise ExportError(str(path), f"is not exported into {folder}: {why}", ELSEWHERE)
-    if _is_whole(target):
+    with suppress(ExportError):  # none was made before, or it was cut since
+        opening.check(target)
         with suppress(OSError):  # the time of its last use, by which the cache is kept under its cap
             os.utime(target.parent)
         return target
@@ -78,15 +79,6 @@ def convert(
     finally:
         _leave_nothing_half(partial)
     return target
-
-
-def _is_whole(target: Path) -> bool:
-    """Whether an export that was made before is there, and is none that was cut since."""
-    try:
-        opening.check(target)
-    except ExportError:
-        return False
-    return True
 
 
 def _leave_nothing_half(partial: Path) -> None:

@@ -191,16 +191,19 @@ class _Reader:
         self._schema = schema
 
     def metadata(self) -> Metadata:
-        export = self._export_values()
-        start, clock = self._session_start()
+        export = self._names("META_DATA_EXPORT") or self._names("EXPORT_META_DATA")
+        starts = self._rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs", "systemClockNs"))
+        start, clock = map(_integer, starts[0] if starts else (None, None))
         system = self._names("TARGET_INFO_SYSTEM_ENV")
-        capture = self._capture()
+        # The command's arguments and directory are left where they are.
+        capture = self._names("META_DATA_CAPTURE")
+        durations = self._rows("ANALYSIS_DETAILS", ("duration",))
         return Metadata(
             nsys_version=export.get("EXPORT_PRODUCT_VERSION", ""),
             schema_version=export.get("EXPORT_SCHEMA_VERSION", ""),
             session_start_utc=start,
             system_clock=clock,
-            duration=self._first("ANALYSIS_DETAILS", "duration"),
+            duration=next((value for (value,) in durations if isinstance(value, int)), None),
             host=system.get("Hostname", ""),
             os=system.get("OsDescription", ""),
             made_of=export.get(MADE_OF, ""),
@@ -231,25 +234,6 @@ class _Reader:
         for name, value in self._rows(table, ("name", "value")):
             found.setdefault(str(name), str(value or ""))
         return found
-
-    def _export_values(self) -> dict[str, str]:
-        return self._names("META_DATA_EXPORT") or self._names("EXPORT_META_DATA")
-
-    def _first(self, table: str, column: str) -> int | None:
-        for (value,) in self._rows(table, (column,)):
-            if isinstance(value, int):
-                return value
-        return None
-
-    def _session_start(self) -> tuple[int | None, int | None]:
-        for start, clock in self._rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs", "systemClockNs")):
-            return _integer(start), _integer(clock)
-        return None, None
-
-    def _capture(self) -> dict[str, str]:
-        """The capture parameters we use. The command's arguments and directory are left where they are."""
-        wanted = ("PROCESS_0:COMMAND", "PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE", "CUDA_GRAPH_TRACE_OPTIONS:MODE")
-        return {name: value for name, value in self._names("META_DATA_CAPTURE").items() if name in wanted}
 
     def _environment(self) -> dict[str, str]:
         found: dict[str, str] = {}

@@ -12,7 +12,6 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -40,10 +39,15 @@ def is_abandoned(path: Path) -> bool:
 
 def drop_abandoned(directory: Path) -> None:
     """Removes what killed processes left half-written in a directory. Never raises: others may be at it as well."""
-    for path in _partial(directory):
+    try:
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in entries if entry.name.startswith(PARTIAL)]
+    except OSError:
+        return
+    for name in names:
         with suppress(OSError):
-            if is_abandoned(path):
-                remove(path)
+            if is_abandoned(directory / name):
+                remove(directory / name)
 
 
 def remove(path: Path) -> None:
@@ -53,15 +57,6 @@ def remove(path: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink()
-
-
-def _partial(directory: Path) -> Iterator[Path]:
-    try:
-        with os.scandir(directory) as entries:
-            names = [entry.name for entry in entries if entry.name.startswith(PARTIAL)]
-    except OSError:
-        return
-    yield from (directory / name for name in names)
 
 
 @functools.cache

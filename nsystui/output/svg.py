@@ -175,8 +175,10 @@ def _lanes(drawing: DrawnLanes, top: int) -> tuple[list[str], int]:
     y = top + used
     begin = y
     grid = _time_ticks(drawing.start, drawing.end, room.width)
-    if drawing.numbers:
-        grid = _step_ticks(drawing.numbers, room.width)
+    if drawing.numbers:  # of some of the columns, in the middle of each
+        numbers, every = drawing.numbers, math.ceil(len(drawing.numbers) / 12)
+        places = range(0, len(numbers), every)
+        grid = [(room.width * (place + 0.5) / len(numbers), str(numbers[place])) for place in places]
 
     for number, lane in enumerate(drawing.lanes):
         if number % each == 0:
@@ -210,8 +212,12 @@ def _lane(lane: DrawnLane, parts: Sequence[Part], room: _Room, y: int, thick: in
         below = tops
         if path:
             yield f'<path {_fill(part)} d="{path}"/>'
-    for start, length in _unseen(sums[-1] if sums else ()):
-        x, width = room.left + start * wide, length * wide
+    place = 0
+    for is_unseen, run in groupby(sums[-1] if sums else (), key=math.isnan):
+        x, width = room.left + place * wide, wide * (length := sum(1 for _ in run))
+        place += length
+        if not is_unseen:
+            continue
         yield f'<rect class="paper" x="{_number(x)}" y="{y}" width="{_number(width)}" height="{thick}"/>'
         yield f'<path class="unseen" d="M{_number(x)} {y + thick - 1}h{_number(width)}"/>'
     for name in lane.names:
@@ -240,35 +246,20 @@ def _levels_of(values: Sequence[float], thick: int) -> list[float]:
     return [round(2 * thick * one) / 2 for one in shares]
 
 
-def _unseen(values: Iterable[float]) -> Iterator[tuple[int, int]]:
-    place = 0
-    for is_unseen, run in groupby(values, key=math.isnan):
-        length = sum(1 for _ in run)
-        if is_unseen:
-            yield place, length
-        place += length
-
-
 def _time_ticks(start: int, end: int, width: int) -> list[tuple[float, str]]:
     """Round times between two, with their places in the plot."""
     length = end - start
     if length <= 0:
         return []
-    step = _round_step(length / 5)
+    step = int(_round_step(max(length / 5, 1.0)))
     decimals = min(9, max(0, 9 - (len(str(step)) - len(str(step).rstrip("0")))))
     first = -(-start // step) * step
     return [(width * (time - start) / length, f"{time / 1e9:,.{decimals}f} s") for time in range(first, end + 1, step)]
 
 
-def _step_ticks(numbers: Sequence[int], width: int) -> list[tuple[float, str]]:
-    """The numbers of some of the columns, in the middle of each."""
-    each = math.ceil(len(numbers) / 12)
-    return [(width * (place + 0.5) / len(numbers), str(numbers[place])) for place in range(0, len(numbers), each)]
-
-
-def _round_step(about: float) -> int:
-    """1, 2 or 5 with zeros, ``about`` or a little more."""
-    power = int(10 ** max(math.floor(math.log10(max(about, 1.0))), 0))
+def _round_step(about: float) -> float:
+    """1, 2 or 5 times a power of ten, ``about`` or a little more."""
+    power = 10.0 ** math.floor(math.log10(about)) if about > 0 else 1.0
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= about or factor == 10)
 
 
@@ -340,9 +331,7 @@ def _mark(number: int, category: str, x: float, y: float, words: str = "") -> st
 
 
 def _levels(largest: float) -> list[float]:
-    about = largest / 4
-    power = 10.0 ** math.floor(math.log10(about)) if about > 0 else 1.0
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= about or factor == 10)
+    step = _round_step(largest / 4)
     return [number * step for number in range(int(largest / step) + 1)]
 
 

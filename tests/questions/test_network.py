@@ -14,7 +14,7 @@ from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection, Window
 from nsystui.demo import CaptureSession as Capture
-from nsystui.demo.timeline import nccl_kernel
+from nsystui.demo.model import nccl_kernel
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.answers.answering import draw_map
 from nsystui.questions.counters.network import moved_within, network_by_collective, network_table

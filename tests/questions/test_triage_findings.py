@@ -11,7 +11,7 @@ from synthetic.illnesses import one_gpu
 from triaging import finding, job_of, told, triaged
 
 from nsystui.base.selection import Selection
-from nsystui.demo.timeline import nccl_kernel
+from nsystui.demo.model import nccl_kernel
 from nsystui.exports.writing.host import Frame
 from nsystui.exports.writing.target import CaptureSession as DemoSession
 from nsystui.exports.writing.writer import DEVICE, PINNED

@@ -14,7 +14,7 @@ from triaging import finding, job_of, judged, told, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.demo import TrainingJob
-from nsystui.demo.timeline import nccl_kernel
+from nsystui.demo.model import nccl_kernel
 from nsystui.exports.writing.target import CaptureSession as DemoSession
 from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED, WARNING
 from nsystui.output.findings import change_lines

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from nsystui.demo import timeline
+from nsystui.demo import model
 from nsystui.demo.training import WORLD_STREAM
 from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession
 
@@ -17,8 +17,8 @@ API_CALLS_PER_KERNEL: Final = 1.76
 NVTX_RANGES_PER_KERNEL: Final = 0.47
 MEMORY_OPERATIONS_PER_KERNEL: Final = 0.12
 _MODEL: Final = (
-    *(*timeline.EMBEDDING, *timeline.LAYER_FORWARD, *timeline.HEAD_FORWARD),
-    *(*timeline.HEAD_BACKWARD, *timeline.LAYER_BACKWARD, *timeline.LAYER_OPTIMIZER),
+    *(*model.EMBEDDING, *model.LAYER_FORWARD, *model.HEAD_FORWARD),
+    *(*model.HEAD_BACKWARD, *model.LAYER_BACKWARD, *model.LAYER_OPTIMIZER),
 )
 _KERNELS_PER_STEP: Final = 1_000
 _OTHER_CALLS: Final = ("cudaEventRecord_v3020", "cudaStreamIsCapturing_v10000", "cudaStreamWaitEvent_v3020")
@@ -41,7 +41,7 @@ def benchmark_export(
         for variant in range(variants)
         for name, spec in specs.items()
     ][: max(1, names - 1)]
-    nccl = timeline.nccl_kernel("AllReduce")
+    nccl = model.nccl_kernel("AllReduce")
     with ExportWriter(path, schema, session=CaptureSession(command=("python", "benchmark.py"))) as export:
         process = export.process(4_000, "python")
         main = export.thread(process, 4_000, "python")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nsystui.demo.timeline import nccl_kernel
+from nsystui.demo.model import nccl_kernel
 from nsystui.exports.writing.host import RUNNING, Frame
 from nsystui.exports.writing.target import H100, CaptureSession, GpuModel, Thread
 from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED

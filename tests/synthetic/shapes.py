@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from nsystui.demo import nccl
-from nsystui.demo.timeline import LAYER_FORWARD, nccl_kernel
+from nsystui.demo.model import LAYER_FORWARD, nccl_kernel
 from nsystui.demo.training import WORLD_STREAM
 from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession
 

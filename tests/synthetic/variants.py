@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from nsystui.demo.timeline import LAYER_FORWARD
+from nsystui.demo.model import LAYER_FORWARD
 from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession, Process, Thread
 from nsystui.exports.writing.writer import BACKTRACE_CALL, MANAGED
 

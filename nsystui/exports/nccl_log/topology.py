@@ -165,7 +165,8 @@ def _said(text: bytes) -> list[Said]:
         if found:
             return found
     if word.startswith(b"NCCL_"):
-        return _environment(text)
+        variable = _ENVIRONMENT.match(text)
+        return [] if variable is None else [Setting(variable[1].decode("ascii"), variable[2].decode("ascii"))]
     if word.startswith(b"NET/"):
         return _network(text)
     return _counts(text) if word.isdigit() and len(word) <= 4 else []
@@ -192,7 +193,6 @@ _TIMES = re.compile(
     rb"Init timings(?: - \w+)?: rank (\d{1,9}) nranks (\d{1,9}) total (\d{1,9}\.\d+) \("
     rb"(\w+ \d{1,9}\.\d+(?:, \w+ \d{1,9}\.\d+)*)\)$"
 )
-_VERSION = re.compile(rb"(?:NCCL|RCCL) version ?:? ?([\w.+-]{1,60})")
 _ENVIRONMENT = re.compile(rb"(NCCL_[A-Z0-9_]{1,60}) set by environment to ([ -~]{1,200}?)\.?$")
 _USED = re.compile(rb"\[(\d{1,4})\]([\w.+-]{1,60}):([^\s\[;]{1,60})")
 _SPEED = re.compile(
@@ -271,25 +271,15 @@ def _times(text: bytes) -> list[Said]:
     return [InitTimes(int(found[1]), int(found[2]), float(found[3]), phases)]
 
 
-def _version(text: bytes) -> list[Said]:
-    found = _VERSION.match(text)
-    return [] if found is None else [Setting("NCCL version", found[1].decode("ascii"))]
+def _setting(name: str, pattern: bytes) -> Callable[[bytes], list[Said]]:
+    """Return the reader of the lines that tell a setting, whose value is the group of ``pattern``."""
+    compiled = re.compile(pattern)
 
+    def read(text: bytes) -> list[Said]:
+        match = compiled.match(text)
+        return [] if match is None else [Setting(name, match[1].decode("ascii"))]
 
-def _environment(text: bytes) -> list[Said]:
-    found = _ENVIRONMENT.match(text)
-    return [] if found is None else [Setting(found[1].decode("ascii"), found[2].decode("ascii"))]
-
-
-def _driver(text: bytes) -> list[Said]:
-    words = text.split()
-    is_whole = len(words) == 2 and words[1].isdigit() and len(words[1]) < 9
-    return [Setting("CUDA driver", words[1].decode("ascii"))] if is_whole else []
-
-
-def _using(text: bytes) -> list[Said]:
-    found = re.match(rb"Using network ([\w +.-]{1,60})$", text)
-    return [] if found is None else [Setting("network", found[1].decode("ascii"))]
+    return read
 
 
 def _network(text: bytes) -> list[Said]:
@@ -303,16 +293,14 @@ def _network(text: bytes) -> list[Said]:
         return [Nic(int(gdr[3]), gdr[4].decode("ascii"), gdr=words)]
     if re.match(rb"NET/(?:IB|Socket) ?: Using ", text):
         adapters = text.partition(b"OOB")[0]
-        return [
-            Nic(int(number), name.decode("ascii"), "Ethernet" if text.startswith(b"NET/Socket") else _link(port))
-            for number, name, port in _USED.findall(adapters)
-        ]
+        nics: list[Said] = []
+        for number, name, port in _USED.findall(adapters):
+            layer = re.search(rb"/(\w{1,20})", port)
+            link = None if layer is None else layer[1].decode("ascii")
+            is_socket = text.startswith(b"NET/Socket")
+            nics.append(Nic(int(number), name.decode("ascii"), "Ethernet" if is_socket else link))
+        return nics
     return _gdr_of_gpu(text)
-
-
-def _link(port: bytes) -> str | None:
-    found = re.search(rb"/(\w{1,20})", port)
-    return None if found is None else found[1].decode("ascii")
 
 
 def _gdr_of_gpu(text: bytes) -> list[Said]:
@@ -325,6 +313,8 @@ def _gdr_of_gpu(text: bytes) -> list[Said]:
     return [Setting("GPU Direct RDMA", f"disabled for GPU {gpu} / HCA {number} {why}")]
 
 
+_version = _setting("NCCL version", rb"(?:NCCL|RCCL) version ?:? ?([\w.+-]{1,60})")
+
 _READERS: dict[bytes, Callable[[bytes], list[Said]]] = {
     b"Ring": _ring,
     b"Channel": _channel,
@@ -332,8 +322,8 @@ _READERS: dict[bytes, Callable[[bytes], list[Said]]] = {
     b"Init": _times,
     b"NCCL": _version,
     b"RCCL": _version,
-    b"cudaDriverVersion": _driver,
-    b"Using": _using,
+    b"cudaDriverVersion": _setting("CUDA driver", rb"cudaDriverVersion\s+(\d{1,8})\s*$"),
+    b"Using": _setting("network", rb"Using network ([\w +.-]{1,60})$"),
     b"GPU": _gdr_of_gpu,
 }
 """The reader of a line by its first word."""

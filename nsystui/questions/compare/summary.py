@@ -131,12 +131,10 @@ class _Line:
             difference = self.b - self.a
         ratio = self.b / self.a if self.a and self.b is not None else None
         digits = 4 if self.unit == "%" else None
-        cells = [_rounded(value, digits) for value in (self.a, self.b, difference)]
+        cells = [
+            value if value is None or digits is None else round(value, digits) for value in (self.a, self.b, difference)
+        ]
         return (self.what, self.unit, *cells, ratio, self.table)
-
-
-def _rounded(value: float | None, digits: int | None) -> Value:
-    return value if value is None or digits is None else round(value, digits)
 
 
 @dataclass(frozen=True)
@@ -175,7 +173,11 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummar
     lines = [
         *_steps(a, b, step_range, found.verdict),
         _Line("time span", "ns", used[0].time, used[1].time),
-        *_shares(*used),
+        *(
+            _Line(what, "%", used[0].percent[key], used[1].percent[key])
+            for key, what in _PARTS
+            if key not in _OPTIONAL or used[0].percent[key] or used[1].percent[key]
+        ),
         *_facts((a, b), step_range),
         *_work((a, b), *compared, [spreads(side, step_range)[STEP].count for side in (a, b)]),
     ]
@@ -190,7 +192,7 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummar
         *_largest("kernels", with_smart_names(compared[0], a, b)),
         *_largest("NVTX ranges", ranges),
         *both(*(one.notes for one in used)),
-        *(note for note in compared[0].notes if note not in basis.note("ranks with a GPU")),
+        *compared[0].notes,
         *both(*(side.job.steps(step_range).why_none for side in (a, b))),
     )
     rows = [line.row() for line in lines]
@@ -235,12 +237,6 @@ def _steps(a: Side, b: Side, step_range: str | None, found: Verdict | None) -> I
         yield _Line("step time, median", "ns", first.median, second.median, "steps")
         yield _Line("step time, p95", "ns", first.p95, second.p95, "steps")
         yield _Line("steps of all ranks", "count", first.count or None, second.count or None, "steps")
-
-
-def _shares(a: Utilisation, b: Utilisation) -> Iterator[_Line]:
-    for key, what in _PARTS:
-        if key not in _OPTIONAL or a.percent[key] or b.percent[key]:
-            yield _Line(what, "%", a.percent[key], b.percent[key])
 
 
 def _work(
@@ -297,7 +293,13 @@ def _facts(sides: tuple[Side, Side], step_range: str | None) -> Iterator[_Line]:
     for number, (what, table) in enumerate((("kernels of a step", "kernels"), ("NCCL kernels of a step", "nccl"))):
         if any(one[number] for one in each):
             yield _Line(what, "count", each[0][number], each[1][number], table, fact=what)
-    workers = [_workers(side) for side in sides]
+    # The worker processes of the ranks, where scheduling is recorded.
+    workers = [
+        len(worker_processes(side.job, [item.task for item in side.ranks]))
+        if side.job.session.count(tables.sched_events)
+        else None
+        for side in sides
+    ]
     if any(workers):
         yield _Line("worker processes", "count", workers[0], workers[1], fact="worker processes")
 
@@ -318,13 +320,6 @@ def _of_a_step(side: Side, step_range: str | None) -> _Pair:
     rows = [row for row in table.records() if row["step"] is not None]
     calls = launched_in_steps(side.job.pairing(), side.job.steps(step_range), side.selection)
     return _total(rows, "count") / count, sum(calls.values()) / count
-
-
-def _workers(side: Side) -> int | None:
-    """The worker processes of the ranks, where scheduling is recorded."""
-    if not side.job.session.count(tables.sched_events):
-        return None
-    return len(worker_processes(side.job, [item.task for item in side.ranks]))
 
 
 _Pair = tuple[float | None, float | None]

@@ -113,14 +113,11 @@ def by_name(answer: TableAnswer, key: str = "name") -> dict[Key, Measured]:
     }
 
 
-def _with_sizes(side: Side, found: Mapping[Key, Measured]) -> dict[Key, Measured]:
+def _with_sizes(side: Side, operations: Mapping[Key, Measured]) -> dict[Key, Measured]:
     answer = memory_sizes(side.job.session, side.selection)
-    sizes = dict(zip(answer.cells("name"), answer.cells("total"), strict=True))
-    return {key: replace(one, sums={"size": _as_float(sizes.get(key[0]))}) for key, one in found.items()}
-
-
-def _as_float(value: Value) -> float | None:
-    return value if isinstance(value, int | float) else None
+    known = zip(answer.cells("name"), answer.cells("total"), strict=True)
+    sizes = {name: size for name, size in known if isinstance(size, int | float)}
+    return {key: replace(measured, sums={"size": sizes.get(key[0])}) for key, measured in operations.items()}
 
 
 _WHAT = Column("what", header="What", label="what", importance=4)
@@ -198,7 +195,8 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True) -> Compared:
     one, if they are three or more, as in the tree of the NVTX screen: two runs hardly count their steps alike. Ranges
     and times are those of that screen: each counts with all that it holds, so that rows overlap.
     """
-    ranges = [_ranges(side) for side in (a, b)]
+    # The ranges of every name: the tree's filter would keep what is around and inside of those that pass it.
+    ranges = [side.job.nvtx_ranges(side.selection.with_name(None)) for side in (a, b)]
     folded = numbered({*ranges[0].names, *ranges[1].names}) if fold_numbers else frozenset()
     basis = Basis(a.nvtx_ranks, b.nvtx_ranks)
     has_gpu = basis == Basis(a.projected_ranks, b.projected_ranks)
@@ -210,11 +208,6 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True) -> Compared:
     if not has_gpu and (a.projected_ranks or b.projected_ranks):
         notes.append("GPU time is left out: not all ranks that have NVTX ranges tell what these launched")
     return compared("diff-nvtx", _RANGE, (found[0], found[1]), basis, notes, (_GPU,), "CPU")
-
-
-def _ranges(side: Side) -> NvtxRanges:
-    """The ranges of every name: the tree's filter would keep what is around and inside of those that pass it."""
-    return side.job.nvtx_ranges(side.selection.with_name(None))
 
 
 def _labels(names: Sequence[str], templates: Collection[str], side: Side) -> list[str | None]:
@@ -242,13 +235,11 @@ def _measured_ranges(ranges: NvtxRanges, labels: Sequence[str | None], has_gpu: 
     groups = frame_groups(frame, "duration", ["name"])
     rows = zip(groups["name"], groups["count"], groups["total"], groups["median"], strict=True)
     return {
-        (name,): Measured(int(count), int(total), float(median), {"gpu": _whole(projected.get(name))})
+        (name,): Measured(
+            int(count), int(total), float(median), {"gpu": int(projected[name]) if name in projected else None}
+        )
         for name, count, total, median in rows
     }
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 _STEP_COLUMNS = (

@@ -178,14 +178,10 @@ def host_factors(host: HostEfficiency) -> list[Factor]:
             depth,
             formula,
             low,
-            _record(key),
+            (canonical.MPI_CALLS if key.startswith("mpi") else canonical.API_CALLS).record,
         )
         for key, (name, depth, formula, low) in _HOST.items()
     ]
-
-
-def _record(key: str) -> str:
-    return (canonical.MPI_CALLS if key.startswith("mpi") else canonical.API_CALLS).record
 
 
 def common_window(session: Session, selection: Selection) -> Window:
@@ -258,6 +254,8 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
     calls = job.once(("host-calls", selection.tasks), lambda: host_calls(session, selection, job.ranks))
     host = HostEfficiency.of(host_times(calls, window))
     device_notes = tuple(_device_notes(job, busy, gpus, window, useful))
+    reports = selected_reports(session, selection)
+    clock = (job.alignment.words(reports),) if len(reports) > 1 and job.alignment is not None else ()
     return Efficiency(
         window=window,
         useful=useful,
@@ -265,17 +263,10 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
         spent=spent,
         device=DeviceEfficiency.of(spent, useful),
         host=host,
-        notes=(window_note(session, selection, window), *busy.notes, *_clock_notes(job, selection)),
+        notes=(window_note(session, selection, window), *busy.notes, *clock),
         device_notes=device_notes,
         host_notes=tuple(_host_notes(host)) if host.processes else (),
     )
-
-
-def _clock_notes(job: OpenJob, selection: Selection) -> Iterator[str]:
-    """The note on the clock, where several reports share one."""
-    reports = selected_reports(job.session, selection)
-    if len(reports) > 1 and job.alignment is not None:
-        yield job.alignment.words(reports)
 
 
 def mfu_of(job: OpenJob, selection: Selection, found: Efficiency, request: MfuRequest) -> Mfu:

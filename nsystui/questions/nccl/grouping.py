@@ -135,7 +135,7 @@ def label_of(frame: pd.DataFrame) -> pd.Series[Any]:
 def values_of(frame: pd.DataFrame, by: NcclProperty) -> pd.Series[Any]:
     """The value of a grouping for each row of ``kernels`` or ``calls``, else missing. Calls have no stream.
 
-    ``By.STEP`` needs the column that `measured.in_steps` adds.
+    ``NcclProperty.STEP`` needs the column that `bandwidth.in_steps` adds.
     """
     import pandas as pd
 

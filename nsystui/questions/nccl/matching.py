@@ -287,8 +287,8 @@ def _units_across_threads(given: _Launching, found: Ints) -> Ints:
     is_stray = (found == NONE) & given.kernels["graph_node_id"].isna().to_numpy(bool)
     stray = lines.launched[is_stray[lines.launched]]
 
-    of_calls, of_kernels = (_processes(frame) for frame in (given.calls, given.kernels))
-    process = one_key(*(np.concatenate(pair) for pair in zip(of_calls, of_kernels, strict=True)))
+    frames = (given.calls, given.kernels)
+    process = one_key(*(np.concatenate([whole(frame[key]) for frame in frames]) for key in ("report", "process")))
     kinds = common(given.acting[is_acting], given.kind[is_acting], count)[idle]
     waiting = Queue(process[first[idle]], whole(given.calls["start"])[first[idle]], kinds)
     launch_starts = whole(given.kernels["launch_start"])[stray]
@@ -297,10 +297,6 @@ def _units_across_threads(given: _Launching, found: Ints) -> Ints:
     across = np.full(len(found), NONE)
     across[stray[partner >= 0]] = idle[partner[partner >= 0]]
     return across
-
-
-def _processes(frame: pd.DataFrame) -> tuple[Ints, Ints]:
-    return whole(frame["report"]), whole(frame["process"])
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,7 +55,7 @@ class SizeBin(NamedTuple):
 def size_histogram(pairing: NcclPairing, selection: Selection, by: NcclProperty = NcclProperty.SIZE) -> list[SizeBin]:
     """The selected communication calls by message size, small ones first, empty bins between them too.
 
-    ``by``: ``By.SIZE`` (the four buckets) or ``By.POW2`` (from the smallest to the largest power of two; messages of 0
+    ``by``: ``SIZE`` (the four buckets) or ``POW2`` (from the smallest to the largest power of two; messages of 0
     bytes stand before them). Calls whose size is not known come last, in a bin without label, if there are any.
     """
     calls = selected(pairing.calls, selection)
@@ -208,6 +208,13 @@ def reported_times(kernels: pd.DataFrame, reported: Sequence[Reported]) -> list[
     return [pair for one in own for pair in (("out of place", one.out_of_place.time), ("in place", one.in_place.time))]
 
 
+@dataclass(frozen=True)
+class DurationsOfSize(TableAnswer):
+    """A histogram of durations; ``subject`` says of which kernels: ``AllReduce of 48MiB``."""
+
+    subject: str = "durations"
+
+
 def durations_of_size(
     session: Session,
     selection: Selection,
@@ -217,7 +224,7 @@ def durations_of_size(
     size: int | None = None,
     is_linear: bool = False,
     reported: Sequence[Reported] = (),
-) -> TableAnswer:
+) -> DurationsOfSize:
     """The histogram of the durations of a collective's selected kernels of one size: of all ranks, then of each rank.
 
     The spans are the same for all, see `distribution`; the shares of each add up to 100 %. Without ``size`` (bytes) it
@@ -250,17 +257,18 @@ def durations_of_size(
         spans = zip(found.edges[:-1], found.edges[1:], counts.tolist(), marks, strict=True)
         rows += [(rank, start, end, count, 100.0 * count / len(own), mark) for start, end, count, mark in spans]
     notes = nccl_notes(session, selection, ranks, pairing)
+    subject = "durations"
     if size is not None:
         of_size = f"of {format_value(Unit.BYTES, size)}" if size != NONE else "of unknown message size"
-        notes = (f"{collective} {of_size}; rows without a rank are of all ranks", *notes)
+        subject = f"{collective} {of_size}"
+        notes = (f"{subject}; rows without a rank are of all ranks", *notes)
     if known:
         times = ", ".join(f"{format_value(Unit.DURATION, time)} {place}" for place, time in known)
         notes = (f"nccl-tests reported {times}", *notes)
     elif reported:
         notes = ("nccl-tests reported nothing of this size", *notes)
-    if not reported:
-        return TableAnswer("nccl-durations", _DURATION_COLUMNS[:-1], [row[:-1] for row in rows], len(rows), notes)
-    return TableAnswer("nccl-durations", _DURATION_COLUMNS, rows, len(rows), notes)
+    durations = DurationsOfSize("nccl-durations", _DURATION_COLUMNS, rows, len(rows), notes, subject)
+    return durations if reported else durations.with_columns(_DURATION_COLUMNS[:-1])
 
 
 def durations_and_sizes(pairing: NcclPairing, selection: Selection, collective: str) -> tuple[Times, Times]:

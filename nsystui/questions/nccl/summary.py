@@ -168,7 +168,7 @@ def nccl_summary(
 ) -> TableAnswer:
     r"""One row for each combination of ``by``: first of the GPU kernels, then of the CPU calls, by total time.
 
-    ``pairing`` is one that `measured` made (``Job.pairing``); ``By.STEP`` needs `in_steps`. Columns: those of ``by``;
+    ``pairing`` is one that `measured` made (``Job.pairing``); steps need `in_steps`. Columns: those of ``by``;
     collective, communicator, ``ranks`` in it, datatype and reduction, each where all rows behind this one have the same
     (else `SEVERAL`); and of the selected kernels or calls
 

@@ -1,42 +1,76 @@
-"""The tables of a debug log, by the names that users know: calls, communicators, ranks, rings, tuning, steps, lines."""
+"""The tables of a debug log, by the names that users know: calls, communicators, ranks, tuning, steps, lines.
+
+Those of the topology are described in docs/nccl.md#topology.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 
 from nsystui.base.answer import COUNT, HOST, PID, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.text import few
 from nsystui.exports.nccl_log.lines import Damage, datatype_name
+from nsystui.exports.nccl_log.topology import Via
 from nsystui.questions.nccl.communicators import CommunicatorRank
 from nsystui.questions.nccl.names import BUCKETS, bucket_of
-from nsystui.questions.nccl_log import topology_tables as topology
+from nsystui.questions.nccl_log.problems import mixed_versions, problems_of
 from nsystui.questions.nccl_log.summary import CallKind, Gpu, LogSummary, MemberCalls
+from nsystui.questions.nccl_log.topology import Connected, numbers_of, spans
 
+
+@dataclass(frozen=True)
+class LogTable:
+    """A table of a log: its name and title, its columns, and the rows that it makes of a summary.
+
+    ``is_usual``: it is shown unasked (what has a row for each rank is not).
+    """
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: Callable[[LogSummary], Iterator[Row]]
+    is_usual: bool = True
+
+    def make(self, summary: LogSummary) -> TableAnswer:
+        """Return the table of ``summary``."""
+        rows = list(self.rows(summary))
+        return TableAnswer(f"nccl-log-{self.name}", self.columns, rows, len(rows))
+
+
+def _table(
+    name: str, title: str, *columns: Column, is_usual: bool = True
+) -> Callable[[Callable[[LogSummary], Iterator[Row]]], LogTable]:
+    """Declare the table whose rows the decorated function makes."""
+    return lambda rows: LogTable(name, title, columns, rows, is_usual)
+
+
+_COMMUNICATOR = Column("communicator", header="Communicator", label="communicator")
 _OP = Column("op", header="Op", label="op")
 _CALLS = Column("calls", header="Calls", label="calls", unit=Unit.COUNT)
 _PER_GPU = Column("calls_per_gpu", header="Calls per GPU", label="per GPU", unit=Unit.COUNT, decimals=3)
 _TOTAL = Column("total_bytes", header="Total Bytes", label="total", unit=Unit.BYTES)
 
 
-def ops_table(summary: LogSummary) -> TableAnswer:
+@_table(
+    "ops",
+    "Calls and message sizes by op",
+    _OP,
+    _CALLS,
+    _PER_GPU,
+    Column("min_bytes", header="Min Bytes", label="min", unit=Unit.BYTES),
+    Column("avg_bytes", header="Avg Bytes", label="avg", unit=Unit.BYTES, decimals=1),
+    Column("max_bytes", header="Max Bytes", label="max", unit=Unit.BYTES),
+    _TOTAL,
+)
+def ops_table(summary: LogSummary) -> Iterator[Row]:
     """Calls and message sizes (exact bytes) by op, as ``3-per-op-stats.awk``; most bytes first.
 
     Calls of a data type that is not known count as calls, and for no bytes. Calls per GPU are the mean over the GPUs
     that called anything.
     """
-    columns = (
-        _OP,
-        _CALLS,
-        _PER_GPU,
-        Column("min_bytes", header="Min Bytes", label="min", unit=Unit.BYTES),
-        Column("avg_bytes", header="Avg Bytes", label="avg", unit=Unit.BYTES, decimals=1),
-        Column("max_bytes", header="Max Bytes", label="max", unit=Unit.BYTES),
-        _TOTAL,
-    )
     gpus = summary.gpus().values()
-    rows: list[Row] = []
     for op, kinds in _by_op(summary):
         sized = {kind.size: kind for kind in kinds if kind.size is not None}
         total = _bytes_of(kinds)
@@ -44,49 +78,48 @@ def ops_table(summary: LogSummary) -> TableAnswer:
         mean = total / calls if total is not None else None
         per_gpu = _mean([sum(number for (name, _), number in made.items() if name == op) for made in gpus])
         ends = min(sized, default=None), max(sized, default=None)
-        rows.append((op, sum(kinds.values()), per_gpu, ends[0], mean, ends[1], total))
-    return TableAnswer("nccl-log-ops", columns, rows, len(rows))
+        yield op, sum(kinds.values()), per_gpu, ends[0], mean, ends[1], total
 
 
-def sizes_table(summary: LogSummary) -> TableAnswer:
+@_table(
+    "sizes",
+    "Calls by op and message size",
+    _OP,
+    Column("bucket", header="Message Size", label="message size"),
+    _CALLS,
+    _PER_GPU,
+    Column("least_per_gpu", header="Least per GPU", label="least", unit=Unit.COUNT),
+    Column("most_per_gpu", header="Most per GPU", label="most", unit=Unit.COUNT),
+    _TOTAL,
+)
+def sizes_table(summary: LogSummary) -> Iterator[Row]:
     """Calls by op and bucket of message size, as ``4-histogram.awk``, and how they spread over the GPUs."""
-    columns = (
-        _OP,
-        Column("bucket", header="Message Size", label="message size"),
-        _CALLS,
-        _PER_GPU,
-        Column("least_per_gpu", header="Least per GPU", label="least", unit=Unit.COUNT),
-        Column("most_per_gpu", header="Most per GPU", label="most", unit=Unit.COUNT),
-        _TOTAL,
-    )
     gpus = summary.gpus().values()
-    rows: list[Row] = []
     for op, kinds in _by_op(summary):
         for bucket in (*BUCKETS, None):
             own = {kind: number for kind, number in kinds.items() if bucket_of(kind.size) == bucket}
             if own:
                 on_gpus = [made[op, bucket] for made in gpus]
                 spread = (_mean(on_gpus), min(on_gpus, default=None), max(on_gpus, default=None))
-                rows.append((op, bucket or "unknown", sum(own.values()), *spread, _bytes_of(own)))
-    return TableAnswer("nccl-log-sizes", columns, rows, len(rows))
+                yield op, bucket or "unknown", sum(own.values()), *spread, _bytes_of(own)
 
 
-def calls_table(summary: LogSummary) -> TableAnswer:
+@_table(
+    "calls",
+    "Calls by op, count and datatype",
+    _CALLS,
+    _OP,
+    COUNT,
+    Column("datatype", header="Datatype", label="datatype"),
+    Column("bytes", header="Bytes per Call", label="per call", unit=Unit.BYTES),
+    _TOTAL,
+)
+def calls_table(summary: LogSummary) -> Iterator[Row]:
     """Calls by op, count (of elements) and data type, as ``5-aggregate_comms.awk``; in an op, most bytes first."""
-    columns = (
-        _CALLS,
-        _OP,
-        COUNT,
-        Column("datatype", header="Datatype", label="datatype"),
-        Column("bytes", header="Bytes per Call", label="per call", unit=Unit.BYTES),
-        _TOTAL,
-    )
-    rows: list[Row] = []
     for _, kinds in _by_op(summary):
         for kind in sorted(kinds, key=lambda kind: (-(kind.size or 0) * kinds[kind], -kind.elements, kind.datatype)):
             name, number = datatype_name(kind.datatype), kinds[kind]
-            rows.append((number, kind.op, kind.elements, name, kind.size, _bytes_of({kind: number})))
-    return TableAnswer("nccl-log-calls", columns, rows, len(rows))
+            yield number, kind.op, kind.elements, name, kind.size, _bytes_of({kind: number})
 
 
 def _by_op(summary: LogSummary) -> list[tuple[str, Counter[CallKind]]]:
@@ -117,85 +150,82 @@ _NONE = MemberCalls()
 _UNKNOWN = (None,) * 4
 
 
-def communicators_table(summary: LogSummary) -> TableAnswer:
+@_table(
+    "communicators",
+    "Communicators, and which of their ranks are in the log",
+    _COMMUNICATOR,
+    _SIZE,
+    Column("in_log", header="Ranks in Log", label="in the log"),
+    _CALLS,
+    Column("least_per_rank", header="Least per Rank", label="least", unit=Unit.COUNT),
+    Column("most_per_rank", header="Most per Rank", label="most", unit=Unit.COUNT),
+    _TOTAL,
+)
+def communicators_table(summary: LogSummary) -> Iterator[Row]:
     """Every communicator: how many ranks it has, which of them the log knows, and how their calls spread.
 
     Ranks that called less than others are where a job hangs, or whose lines are missing. What no line gives a name that
     all ranks share is in one row for each size.
     """
-    columns = (
-        topology.COMMUNICATOR,
-        _SIZE,
-        Column("in_log", header="Ranks in Log", label="in the log"),
-        _CALLS,
-        Column("least_per_rank", header="Least per Rank", label="least", unit=Unit.COUNT),
-        Column("most_per_rank", header="Most per Rank", label="most", unit=Unit.COUNT),
-        _TOTAL,
-    )
-    rows: list[Row] = []
     for (name, ranks), members in _by_communicator(summary).items():
         made = [summary.members.get(member, _NONE) for member in members]
         calls = [each.calls for each in made]
         # Where no calls were recorded at all, none of a communicator is not 0.
         numbers = (sum(calls), min(calls), max(calls), sum(each.bytes for each in made)) if summary.calls else _UNKNOWN
-        known = topology.spans(member.rank for member in members)
-        rows.append((name or f"{len(members)} without a name", ranks, known, *numbers))
-    return TableAnswer("nccl-log-communicators", columns, rows, len(rows))
+        known = spans(member.rank for member in members)
+        yield name or f"{len(members)} without a name", ranks, known, *numbers
 
 
-def ranks_table(summary: LogSummary) -> TableAnswer:
+@_table(
+    "ranks",
+    "Ranks of each communicator, with their last opCount",
+    _COMMUNICATOR,
+    RANK,
+    _SIZE,
+    *_GPU,
+    _CALLS,
+    Column("last_op_count", header="Last opCount", label="last opCount"),
+    _TOTAL,
+    is_usual=False,
+)
+def ranks_table(summary: LogSummary) -> Iterator[Row]:
     """Every rank of every communicator with its GPU, its calls and its last opCount (hexadecimal, as in the log)."""
-    columns = (
-        topology.COMMUNICATOR,
-        RANK,
-        _SIZE,
-        *_GPU,
-        _CALLS,
-        Column("last_op_count", header="Last opCount", label="last opCount"),
-        _TOTAL,
-    )
-    rows: list[Row] = []
     for members in _by_communicator(summary).values():
         for member in sorted(members, key=lambda member: (member.rank is None, member.rank or 0)):
             made = summary.members.get(member, _NONE)
             last = f"{made.last_op_count:x}" if made.last_op_count >= 0 else None
             who = (member.communicator, member.rank, member.ranks, *_gpu(member))
-            rows.append((*who, made.calls, last, made.bytes) if summary.calls else (*who, None, None, None))
-    return TableAnswer("nccl-log-ranks", columns, rows, len(rows))
+            yield (*who, made.calls, last, made.bytes) if summary.calls else (*who, None, None, None)
 
 
-def gpus_table(summary: LogSummary) -> TableAnswer:
-    """The calls of each GPU over all communicators; calls whose line lost its process are in one row without a GPU.
-
-    The rank is RCCL's global one, else that in the largest communicator of the GPU.
-    """
-    columns = (
-        RANK,
-        *_GPU,
-        Column("communicators", header="Communicators", label="communicators", unit=Unit.COUNT),
-        _CALLS,
-        _TOTAL,
-    )
-    found: dict[Gpu | None, list[CommunicatorRank]] = {}
+@_table(
+    "gpus",
+    "Calls of each GPU",
+    RANK,
+    *_GPU,
+    Column("communicators", header="Communicators", label="communicators", unit=Unit.COUNT),
+    _CALLS,
+    _TOTAL,
+    is_usual=False,
+)
+def gpus_table(summary: LogSummary) -> Iterator[Row]:
+    """The calls of each GPU over all communicators; calls whose line lost its process are in one row without a GPU."""
+    by_gpu: dict[Gpu | None, list[CommunicatorRank]] = {}
     for member in summary.members:
-        key = None if member.process is None else (member.process, member.device)
-        found.setdefault(key, []).append(member)
+        gpu = None if member.process is None else (member.process, member.device)
+        by_gpu.setdefault(gpu, []).append(member)
     rows: list[Row] = []
-    for members in found.values():
+    for members in by_gpu.values():
         made = [summary.members[member] for member in members]
         named = len({member.communicator for member in members} - {None})
+        # The rank is RCCL's global one, else that in the largest communicator.
+        rank = next((member.global_rank for member in members if member.global_rank is not None), None)
+        if rank is None:
+            rank = max(members, key=lambda member: member.ranks or 0).rank
         totals = sum(each.calls for each in made), sum(each.bytes for each in made)
-        rows.append((_job_rank(members), *_gpu(members[0]), named, *totals))
-    answer = TableAnswer("nccl-log-gpus", columns, rows, len(rows))
-    return answer.sorted_by("device", False).sorted_by("pid", False).sorted_by("rank", False)
-
-
-def _job_rank(members: Sequence[CommunicatorRank]) -> int | None:
-    told = next((member.global_rank for member in members if member.global_rank is not None), None)
-    if told is not None:
-        return told
-    largest = max(members, key=lambda member: member.ranks or 0)
-    return largest.rank
+        rows.append((rank, *_gpu(members[0]), named, *totals))
+    by_rank = TableAnswer("", gpus_table.columns, rows)
+    yield from by_rank.sorted_by("device", False).sorted_by("pid", False).sorted_by("rank", False).rows
 
 
 def _gpu(member: CommunicatorRank) -> tuple[str | None, int | None, int | None]:
@@ -215,37 +245,30 @@ def _by_communicator(summary: LogSummary) -> dict[tuple[str | None, int | None],
 _NS_PER_S = 1e9
 
 
-def tuning_table(summary: LogSummary) -> TableAnswer:
+@_table(
+    "tuning",
+    "Algorithm and protocol, as NCCL chose them",
+    Column("op", header="Op", label="op"),
+    Column("bytes", header="Tuner Bytes", label="tuner bytes", unit=Unit.BYTES),
+    Column("algorithm", header="Algorithm", label="algorithm"),
+    Column("protocol", header="Protocol", label="protocol"),
+    Column("channels", header="Channels", label="channels", unit=Unit.COUNT),
+    Column("lines", header="Lines", label="lines", unit=Unit.COUNT),
+    Column("communicators", header="Communicators", label="communicators", importance=2),
+    is_usual=False,
+)
+def tuning_table(summary: LogSummary) -> Iterator[Row]:
     """The algorithm and protocol that NCCL chose, by op and bytes as the tuner counts them.
 
     For AllGather, ReduceScatter and AlltoAll these are the bytes of all ranks together. The lines name no communicator:
     those are told whose rank 0 called that op with that many bytes.
     """
     callers = _callers(summary)
-    columns = (
-        Column("op", header="Op", label="op"),
-        Column("bytes", header="Tuner Bytes", label="tuner bytes", unit=Unit.BYTES),
-        Column("algorithm", header="Algorithm", label="algorithm"),
-        Column("protocol", header="Protocol", label="protocol"),
-        Column("channels", header="Channels", label="channels", unit=Unit.COUNT),
-        Column("lines", header="Lines", label="lines", unit=Unit.COUNT),
-        Column("communicators", header="Communicators", label="communicators", importance=2),
-    )
-    rows: list[Row] = [
-        (
-            line.op,
-            line.size,
-            line.algorithm,
-            line.protocol,
-            line.channels,
-            number,
-            few(callers.get((line.op, line.size), ())) or None,
-        )
-        for line, number in sorted(
-            summary.tuning.items(), key=lambda item: (str(item[0].op or ""), -int(item[0].size or 0), -item[1])
-        )
-    ]
-    return TableAnswer("nccl-log-tuning", columns, rows, len(rows))
+    for line, number in sorted(
+        summary.tuning.items(), key=lambda item: (str(item[0].op or ""), -int(item[0].size or 0), -item[1])
+    ):
+        names = few(callers.get((line.op, line.size), ())) or None
+        yield line.op, line.size, line.algorithm, line.protocol, line.channels, number, names
 
 
 # The tuner counts the bytes of all ranks of these.
@@ -265,77 +288,81 @@ def _callers(summary: LogSummary) -> dict[tuple[str | None, int | None], list[st
     return found
 
 
-def steps_table(summary: LogSummary) -> TableAnswer:
+@_table(
+    "steps",
+    "Step time and TFLOPS per GPU, from the training's own lines",
+    Column("lines", header="Training Lines", label="lines", unit=Unit.COUNT),
+    Column("first", header="First Iteration", label="first", unit=Unit.NUMBER),
+    Column("last", header="Last Iteration", label="last", unit=Unit.NUMBER),
+    Column("avg_step", header="Avg Step Time (ns)", label="step avg", unit=Unit.DURATION, decimals=1),
+    Column("min_step", header="Min Step Time (ns)", label="min", unit=Unit.DURATION, decimals=1),
+    Column("max_step", header="Max Step Time (ns)", label="max", unit=Unit.DURATION, decimals=1),
+    Column("avg_tflops", header="Avg TFLOPS per GPU", label="TFLOPS/GPU", unit=Unit.COUNT, decimals=6),
+    Column("min_tflops", header="Min TFLOPS per GPU", label="min", unit=Unit.COUNT, decimals=6),
+    Column("max_tflops", header="Max TFLOPS per GPU", label="max", unit=Unit.COUNT, decimals=6),
+)
+def steps_table(summary: LogSummary) -> Iterator[Row]:
     """Step time and TFLOPS per GPU over the training's lines, as ``avg_step_timing_tflops.awk``.
 
     Each is the mean over the lines that have it (the script leaves out lines without TFLOPS).
     """
-    columns = (
-        Column("lines", header="Training Lines", label="lines", unit=Unit.COUNT),
-        Column("first", header="First Iteration", label="first", unit=Unit.NUMBER),
-        Column("last", header="Last Iteration", label="last", unit=Unit.NUMBER),
-        Column("avg_step", header="Avg Step Time (ns)", label="step avg", unit=Unit.DURATION, decimals=1),
-        Column("min_step", header="Min Step Time (ns)", label="min", unit=Unit.DURATION, decimals=1),
-        Column("max_step", header="Max Step Time (ns)", label="max", unit=Unit.DURATION, decimals=1),
-        Column("avg_tflops", header="Avg TFLOPS per GPU", label="TFLOPS/GPU", unit=Unit.COUNT, decimals=6),
-        Column("min_tflops", header="Min TFLOPS per GPU", label="min", unit=Unit.COUNT, decimals=6),
-        Column("max_tflops", header="Max TFLOPS per GPU", label="max", unit=Unit.COUNT, decimals=6),
-    )
-    rows: list[Row] = []
     if summary.training_lines:
         seconds, tflops = summary.step_time, summary.tflops
         times = (None if each is None else each * _NS_PER_S for each in (seconds.mean, seconds.least, seconds.most))
         speeds = (tflops.mean, tflops.least, tflops.most)
-        rows.append((summary.training_lines, summary.first_iteration, summary.last_iteration, *times, *speeds))
-    return TableAnswer("nccl-log-steps", columns, rows, len(rows))
+        yield summary.training_lines, summary.first_iteration, summary.last_iteration, *times, *speeds
 
 
-def iterations_table(summary: LogSummary) -> TableAnswer:
+@_table(
+    "iterations",
+    "Iterations one by one, from the training's own lines",
+    Column("epoch", header="Epoch", label="epoch", unit=Unit.NUMBER),
+    Column("iteration", header="Iteration", label="iteration", unit=Unit.NUMBER),
+    Column("step_time", header="Step Time (ns)", label="step time", unit=Unit.DURATION, decimals=1),
+    Column("tflops", header="TFLOPS per GPU", label="TFLOPS/GPU", unit=Unit.COUNT, decimals=6),
+    Column("loss", header="Loss", label="loss", unit=Unit.COUNT, decimals=6),
+    Column("lines", header="Lines", label="lines", unit=Unit.COUNT),
+    is_usual=False,
+)
+def iterations_table(summary: LogSummary) -> Iterator[Row]:
     """Every iteration that the training's lines report; what none of them prints is missing."""
-    columns = (
-        Column("epoch", header="Epoch", label="epoch", unit=Unit.NUMBER),
-        Column("iteration", header="Iteration", label="iteration", unit=Unit.NUMBER),
-        Column("step_time", header="Step Time (ns)", label="step time", unit=Unit.DURATION, decimals=1),
-        Column("tflops", header="TFLOPS per GPU", label="TFLOPS/GPU", unit=Unit.COUNT, decimals=6),
-        Column("loss", header="Loss", label="loss", unit=Unit.COUNT, decimals=6),
-        Column("lines", header="Lines", label="lines", unit=Unit.COUNT),
-    )
-    rows: list[Row] = [
-        (
-            one.epoch,
-            one.iteration,
-            None if one.step_time is None else one.step_time * _NS_PER_S,
-            one.tflops,
-            one.loss,
-            lines,
-        )
-        for one, lines in summary.iterations.values()
-    ]
-    return TableAnswer("nccl-log-iterations", columns, rows, len(rows))
+    for step, lines in summary.iterations.values():
+        time = None if step.step_time is None else step.step_time * _NS_PER_S
+        yield step.epoch, step.iteration, time, step.tflops, step.loss, lines
 
 
-def results_table(summary: LogSummary) -> TableAnswer:
+def _results_columns(key: str, header: str, label: str) -> Iterator[Column]:
+    yield Column(f"{key}_time", header=f"{header} Time (ns)", label=f"{label}time", unit=Unit.DURATION, decimals=1)
+    for rate, importance in (("algbw", 1), ("busbw", 0)):
+        yield Column(
+            f"{key}_{rate}", header=f"{header} {rate} (B/s)", label=f"{label}{rate}", unit=Unit.RATE, decimals=1,
+            importance=importance,
+        )  # fmt: skip
+    yield Column(f"{key}_wrong", header=f"{header} Wrong", label=f"{label}wrong", unit=Unit.COUNT, importance=2)
+
+
+@_table(
+    "results",
+    "Results of nccl-tests",
+    Column("bytes", header="Bytes", label="size", unit=Unit.BYTES),
+    *_results_columns("out", "Out of Place", ""),
+    *_results_columns("in", "In Place", "in place "),
+)
+def results_table(summary: LogSummary) -> Iterator[Row]:
     """What nccl-tests reported of each size, as it prints it: size, times, and rates of 10⁹ bytes per second."""
-    columns = [Column("bytes", header="Bytes", label="size", unit=Unit.BYTES)]
-    for key, header, label in (("out", "Out of Place", ""), ("in", "In Place", "in place ")):
-        time = Column(f"{key}_time", header=f"{header} Time (ns)", label=f"{label}time", unit=Unit.DURATION, decimals=1)
-        algbw, busbw = (
-            Column(f"{key}_{rate}", header=f"{header} {rate} (B/s)", label=f"{label}{rate}", unit=Unit.RATE, decimals=1)
-            for rate in ("algbw", "busbw")
-        )
-        wrong = Column(f"{key}_wrong", header=f"{header} Wrong", label=f"{label}wrong", unit=Unit.COUNT)
-        columns += [time, algbw.with_importance(1), busbw, wrong.with_importance(2)]
-    rows: list[Row] = [(one.size, *one.out_of_place, *one.in_place) for one in summary.results]
-    return TableAnswer("nccl-log-results", tuple(columns), rows, len(rows))
+    for result in summary.results:
+        yield result.size, *result.out_of_place, *result.in_place
 
 
-def lines_table(summary: LogSummary) -> TableAnswer:
+@_table(
+    "lines",
+    "Lines of the log",
+    Column("what", header="What", label="what"),
+    Column("number", header="Number", label="number", unit=Unit.COUNT),
+)
+def lines_table(summary: LogSummary) -> Iterator[Row]:
     """The lines of the logs by what they hold, and those that could not be read."""
-    columns = (
-        Column("what", header="What", label="what"),
-        Column("number", header="Number", label="number", unit=Unit.COUNT),
-    )
-    rows: list[Row] = [
+    yield from (
         ("lines read", summary.lines),
         ("calls", summary.calls),
         ("lines of communicators (Init, Destroy, Abort)", summary.communicator_lines),
@@ -343,38 +370,229 @@ def lines_table(summary: LogSummary) -> TableAnswer:
         ("lines of the topology", summary.topology.lines),
         ("lines of training iterations", summary.training_lines),
         *((f"unread calls, {damage.value}", summary.unread[damage]) for damage in Damage),
-    ]
-    return TableAnswer("nccl-log-lines", columns, rows, len(rows))
+    )
 
 
-@dataclass(frozen=True)
-class LogTable:
-    """A table: its title, how it is made, and whether it is shown unasked (what has a row for each rank is not)."""
+_CHANNELS = Column("channels", header="Channels", label="channels")
+_RANKS = Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=1)
+_CHANGES = (
+    Column("host_changes", header="Host Changes", label="host changes", unit=Unit.COUNT),
+    Column("needed", header="Host Changes Needed", label="needed", unit=Unit.COUNT),
+)
 
-    title: str
-    make: Callable[[LogSummary], TableAnswer]
-    is_usual: bool = True
+
+def _connected(summary: LogSummary) -> list[Connected]:
+    return summary.topology.connected(summary.communicators.members)
+
+
+@_table(
+    "rings",
+    "Rings by host",
+    _COMMUNICATOR,
+    _CHANNELS,
+    _RANKS,
+    *_CHANGES,
+    Column("ring", header="Ring", label="ring"),
+)
+def rings_table(summary: LogSummary) -> Iterator[Row]:
+    """Every ring with the channels that share it, drawn by host, and how often it goes from one host to another.
+
+    A ring over n hosts must change n times. Without the lines of rank 0, a ring is known only if enough others are
+    there; the drawing is missing where it is not.
+    """
+    for communicator in _connected(summary):
+        for ring in communicator.rings():
+            channels, changes = spans(numbers_of(ring.channels)), communicator.ring_changes(ring)
+            yield communicator.name, channels, communicator.ranks, *changes, communicator.drawn(ring)
+
+
+_DEEPEST_DRAWN = 12
+
+
+@_table(
+    "trees",
+    "Trees, a row for each rank",
+    _COMMUNICATOR,
+    _CHANNELS,
+    Column("tree", header="Tree", label="tree"),
+    RANK.with_importance(2),
+    HOST,
+    Column("depth", header="Depth", label="depth", unit=Unit.COUNT, importance=1),
+    Column("via", header="Via", label="via"),
+    is_usual=False,
+)
+def trees_table(summary: LogSummary) -> Iterator[Row]:
+    """Every tree with the channels that share it: a rank in a row, below its parent, and the transport between them."""
+    for one in _connected(summary):
+        hosts, vias = one.hosts, one.vias()
+        for tree in one.trees():
+            channels = spans(numbers_of(tree.channels))
+            for rank, depth in tree.walk():
+                drawn = "  " * min(depth - 1, _DEEPEST_DRAWN) + "└ " * (depth > 0) + str(rank)
+                parent = tree.parents.get(rank)
+                ends = None if parent is None else vias.get((min(rank, parent), max(rank, parent)), {})
+                used = [_words(via) for via, mask in (ends or {}).items() if mask & tree.channels]
+                yield one.name, channels, drawn, rank, hosts.get(rank), depth, ", ".join(sorted(used)) or None
+
+
+def _words(via: Via) -> str:
+    """``NET/IB/0 GDR``, ``P2P/IPC``."""
+    device = "" if via.device is None else f"/{via.device}"
+    return f"{via.transport}/{via.way}{device}" + (" GDR" if via.gdr else "") + (" PXN" if via.pxn else "")
+
+
+@_table(
+    "channels",
+    "Channels of the ranks",
+    _COMMUNICATOR,
+    Column("of_ranks", header="Of Ranks", label="of ranks"),
+    Column("collective", header="Collective Channels", label="collective", unit=Unit.COUNT),
+    Column("collnet", header="CollNet Channels", label="CollNet", unit=Unit.COUNT),
+    Column("nvls", header="NVLS Channels", label="NVLS", unit=Unit.COUNT),
+    Column("p2p", header="P2P Channels", label="p2p", unit=Unit.COUNT),
+    Column("per_peer", header="P2P Channels per Peer", label="per peer", unit=Unit.COUNT, importance=1),
+    Column("rings", header="Rings", label="rings", unit=Unit.COUNT),
+    Column("trees", header="Trees", label="trees", unit=Unit.COUNT),
+    is_usual=False,
+)
+def channels_table(summary: LogSummary) -> Iterator[Row]:
+    """The numbers of channels of each communicator; several rows where its ranks do not agree."""
+    for one in _connected(summary):
+        for (counts, rings, trees), ranks in one.agreeing().items():
+            told = (None,) * 5 if counts is None else astuple(counts)
+            yield one.name, spans(ranks), *told, rings, trees
+
+
+@_table(
+    "transports",
+    "Transports of the connections",
+    _COMMUNICATOR,
+    Column("transport", header="Transport", label="transport"),
+    Column("way", header="Way", label="way"),
+    Column("device", header="Network Device", label="NIC", unit=Unit.NUMBER),
+    Column("gdr", header="GPU Direct RDMA", label="GDR"),
+    Column("pxn", header="PXN", label="PXN", importance=1),
+    Column("connections", header="Connections", label="connections", unit=Unit.COUNT),
+    Column("pairs", header="Pairs of Ranks", label="pairs", unit=Unit.COUNT, importance=1),
+    Column("between_hosts", header="Pairs between Hosts", label="between hosts", unit=Unit.COUNT, importance=2),
+    _CHANNELS.with_importance(1),
+)
+def transports_table(summary: LogSummary) -> Iterator[Row]:
+    """How the ranks of each communicator are connected: a connection is one channel from one rank to another."""
+    for one in _connected(summary):
+        found: dict[Via, list[tuple[tuple[int, int], int]]] = {}
+        for (source, target, via), channels in one.links().items():
+            found.setdefault(via, []).append(((source, target), channels))
+        for via, links in sorted(found.items(), key=lambda item: (item[0].transport, item[0].way, item[0].device or 0)):
+            pairs = [pair for pair, _ in links]
+            used = 0
+            for _, channels in links:
+                used |= channels
+            number = sum(channels.bit_count() for _, channels in links)
+            who = (one.name, via.transport, via.way, via.device, _on(via.gdr), _on(via.pxn))
+            yield (*who, number, len(pairs), one.host_changes(pairs), spans(numbers_of(used)))
+
+
+def _on(state: bool | None) -> str | None:
+    return None if state is None else "on" if state else "off"
+
+
+@_table(
+    "nics",
+    "Network devices, and GPU Direct RDMA",
+    HOST,
+    Column("device", header="Network Device", label="NIC", unit=Unit.NUMBER),
+    Column("name", header="Name", label="name"),
+    Column("link", header="Link Layer", label="link"),
+    Column("speed", header="Speed (B/s)", label="speed", unit=Unit.RATE),
+    Column("gdr", header="GPU Direct RDMA", label="GPU Direct RDMA"),
+    is_usual=False,
+)
+def nics_table(summary: LogSummary) -> Iterator[Row]:
+    """The network devices of each host by NCCL's number, with what the log tells about GPU Direct RDMA."""
+    for (host, number), nic in sorted(summary.topology.nics.items()):
+        yield host, number, nic.name, nic.link, None if nic.speed is None else nic.speed * 125_000, nic.gdr
+
+
+@_table(
+    "init",
+    "Initialisation times by phase",
+    _COMMUNICATOR,
+    Column("phase", header="Phase", label="phase"),
+    Column("in_log", header="Ranks in Log", label="ranks", unit=Unit.COUNT),
+    Column("avg", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1),
+    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, decimals=1),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, decimals=1),
+    Column("slowest", header="Slowest Rank", label="slowest rank", unit=Unit.NUMBER),
+    is_usual=False,
+)
+def init_table(summary: LogSummary) -> Iterator[Row]:
+    """How long the ranks took to initialise each communicator, by phase. NCCL prints hundredths of a second."""
+    for one in _connected(summary):
+        phases: dict[str, list[tuple[float, int]]] = {}
+        for rank, part in sorted(one.parts.items()):
+            for phase, seconds in () if part.times is None else (("total", part.times.total), *part.times.phases):
+                phases.setdefault(phase, []).append((seconds * _NS_PER_S, -rank))
+        for phase, times in phases.items():
+            most, rank = max(times)
+            spent = [time for time, _ in times]
+            yield one.name, phase, len(spent), sum(spent) / len(spent), min(spent), most, -rank
+
+
+@_table(
+    "settings",
+    "Versions, environment, network",
+    Column("name", header="Name", label="name"),
+    Column("value", header="Value", label="value"),
+    Column("processes", header="Processes", label="processes", unit=Unit.COUNT),
+    Column("hosts", header="Hosts", label="hosts", unit=Unit.COUNT),
+    is_usual=False,
+)
+def settings_table(summary: LogSummary) -> Iterator[Row]:
+    """Versions of NCCL and driver, NCCL's environment and the network in use, with how many processes have which."""
+    for setting, places in sorted(summary.topology.settings.items(), key=lambda item: (item[0].name, item[0].value)):
+        known = places - {None}
+        hosts = {place[0] for place in places if place is not None}
+        yield (setting.name, setting.value, *((len(known), len(hosts)) if known else (None, None)))
+
+
+@_table(
+    "problems",
+    "What looks wrong in the topology",
+    _COMMUNICATOR,
+    Column("problem", header="Problem", label="problem"),
+    Column("evidence", header="Evidence", label="evidence"),
+    Column("advice", header="Next Step", label="next step", importance=1),
+)
+def problems_table(summary: LogSummary) -> Iterator[Row]:
+    """What looks wrong, each with the numbers that show it and what to look at next."""
+    yield from ((None, *words) for words in mixed_versions(summary))
+    for communicator in _connected(summary):
+        yield from ((communicator.name, *words) for words in problems_of(communicator, summary))
 
 
 TABLES = {
-    "steps": LogTable("Step time and TFLOPS per GPU, from the training's own lines", steps_table),
-    "iterations": LogTable("Iterations one by one, from the training's own lines", iterations_table, is_usual=False),
-    "results": LogTable("Results of nccl-tests", results_table),
-    "ops": LogTable("Calls and message sizes by op", ops_table),
-    "sizes": LogTable("Calls by op and message size", sizes_table),
-    "calls": LogTable("Calls by op, count and datatype", calls_table),
-    "communicators": LogTable("Communicators, and which of their ranks are in the log", communicators_table),
-    "ranks": LogTable("Ranks of each communicator, with their last opCount", ranks_table, is_usual=False),
-    "gpus": LogTable("Calls of each GPU", gpus_table, is_usual=False),
-    "tuning": LogTable("Algorithm and protocol, as NCCL chose them", tuning_table, is_usual=False),
-    "problems": LogTable("What looks wrong in the topology", topology.problems_table),
-    "rings": LogTable("Rings by host", topology.rings_table),
-    "trees": LogTable("Trees, a row for each rank", topology.trees_table, is_usual=False),
-    "channels": LogTable("Channels of the ranks", topology.channels_table, is_usual=False),
-    "transports": LogTable("Transports of the connections", topology.transports_table),
-    "nics": LogTable("Network devices, and GPU Direct RDMA", topology.nics_table, is_usual=False),
-    "init": LogTable("Initialisation times by phase", topology.init_table, is_usual=False),
-    "settings": LogTable("Versions, environment, network", topology.settings_table, is_usual=False),
-    "lines": LogTable("Lines of the log", lines_table),
+    table.name: table
+    for table in (
+        steps_table,
+        iterations_table,
+        results_table,
+        ops_table,
+        sizes_table,
+        calls_table,
+        communicators_table,
+        ranks_table,
+        gpus_table,
+        tuning_table,
+        problems_table,
+        rings_table,
+        trees_table,
+        channels_table,
+        transports_table,
+        nics_table,
+        init_table,
+        settings_table,
+        lines_table,
+    )
 }
 """The tables in the order in which they are printed."""

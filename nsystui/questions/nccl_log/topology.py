@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from nsystui.exports.nccl_log.lines import CommunicatorLine, CommunicatorState
 from nsystui.exports.nccl_log.topology import (
@@ -35,6 +36,10 @@ Link = tuple[int, int, Via]
 
 Place = tuple[str, int]
 """Host and process."""
+
+
+ChannelNumbers = tuple[ChannelCounts | None, int | None, int | None]
+"""The numbers of a rank: of its channels by kind, of its rings and of its trees."""
 
 
 @dataclass
@@ -316,6 +321,15 @@ class Connected:
             own[via] = own.get(via, 0) | channels
         return dict(found)
 
+    def agreeing(self) -> dict[ChannelNumbers, list[int]]:
+        """The ranks by their numbers of channels, rings and trees, as far as they tell any."""
+        by_numbers: dict[ChannelNumbers, list[int]] = {}
+        for rank, part in sorted(self.parts.items()):
+            numbers = (part.counts, len(part.rings) or None, len(part.trees) or None)
+            if any(number is not None for number in numbers):
+                by_numbers.setdefault(numbers, []).append(rank)
+        return by_numbers
+
     def host_changes(self, pairs: Iterable[tuple[int, int]]) -> int | None:
         """How many of these pairs of ranks are on two hosts; ``None`` where a host is not known."""
         hosts, changes = self.hosts, 0
@@ -333,6 +347,15 @@ class Connected:
         number = len(set(self.hosts.values()))
         return changes, None if changes is None else number if number > 1 else 0
 
+    def drawn(self, ring: Ring) -> str | None:
+        """Draw a ring as ``n1: 0-3 → n2: 4-7 → n1``, the ranks in the order in which data goes round."""
+        if ring.order is None:
+            return None
+        hosts = self.hosts
+        stations = [(host, list(ranks)) for host, ranks in groupby(ring.order, key=lambda rank: hosts.get(rank, "?"))]
+        stops = [f"{host}: {' '.join(_runs(ranks))}" for host, ranks in stations]
+        return " → ".join([*stops, *([stations[0][0]] if len(stations) > 1 else [])])
+
     def tree_changes(self, tree: ChannelTree) -> tuple[int | None, int | None]:
         """The same of a tree's edges."""
         if self.ranks is None or len(tree.ranks) < self.ranks:
@@ -344,3 +367,23 @@ class Connected:
 def numbers_of(channels: int) -> list[int]:
     """The channels whose bits are set."""
     return [place for place in range(channels.bit_length()) if channels >> place & 1]
+
+
+def spans(numbers: Iterable[int | None]) -> str | None:
+    """``0-3,6`` of {0, 1, 2, 3, 6}; ``None`` where no number is known."""
+    known = sorted({number for number in numbers if number is not None})
+    return ",".join(_runs(known, rising_only=True)) or None
+
+
+def _runs(numbers: Sequence[int], rising_only: bool = False) -> list[str]:
+    """Neighbours that count up, or down too, as one: ``0-3``, ``7-4``."""
+    spans_of: list[list[int]] = []
+    for number in numbers:
+        run = spans_of[-1] if spans_of else []
+        step = number - run[-1] if run else 0
+        is_neighbour = step == 1 or (step == -1 and not rising_only)
+        if is_neighbour and (len(run) == 1 or step == run[1] - run[0]):
+            run.append(number)
+        else:
+            spans_of.append([number])
+    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in spans_of]

@@ -17,12 +17,11 @@ from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few_numbers
 from nsystui.questions.collectives.alignment import Alignment
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
-from nsystui.questions.gpu.device_time import Breakdown
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, shares, window_notes
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks, world_size
 from nsystui.questions.queries.time_window import extents, shares_clock
 from nsystui.questions.ranks.overview import task_counts
-from nsystui.questions.ranks.steps import StepFigures, StepTimes, figures
+from nsystui.questions.ranks.steps import StepTimes, figures
 from nsystui.store.session import Session
 
 ODD_SCORE = 3.5
@@ -151,8 +150,10 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
         row: dict[str, Value] = {"rank": item.rank, "host": item.host or None, "kernels": kernels.get(item.task)}
         row |= {"gpu": facts.busy.gpu_numbers(item.task), "local_rank": item.local_rank, "model": item.gpu or None}
         row |= {"pid": item.pid, "report": item.report_name}
-        row |= _shares(spent.get(item.task))
-        row |= _steps(figures(facts.steps[item.task]) if item.task in facts.steps else None)
+        if item.task in spent:
+            row |= dict(zip((column.key for column in SHARE_COLUMNS), shares(spent[item.task]), strict=True))
+        if item.task in facts.steps and (steps := figures(facts.steps[item.task])) is not None:
+            row |= {"steps": steps.count, "step_median": steps.median, "step_p95": steps.p95}
         row |= _lateness(facts.lateness.get(item.task))
         row["clock_error"] = facts.alignment.fit.errors.get(item.task.report)
         rows.append(row)
@@ -162,18 +163,6 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     notes = tuple(_notes(session, ranks, chosen, facts, selection))
     cells: list[Row] = [tuple(row.get(column.key) for column in COLUMNS) for row in rows]
     return TableAnswer("ranks", COLUMNS, cells, len(ranks), notes)
-
-
-def _shares(spent: Breakdown | None) -> dict[str, Value]:
-    if spent is None:
-        return {}
-    return {column.key: share for column, share in zip(SHARE_COLUMNS, shares(spent), strict=True)}
-
-
-def _steps(found: StepFigures | None) -> dict[str, Value]:
-    if found is None:
-        return {}
-    return {"steps": found.count, "step_median": found.median, "step_p95": found.p95}
 
 
 def _lateness(found: Lateness | None) -> dict[str, Value]:
@@ -193,8 +182,9 @@ def _odd(rows: Sequence[Mapping[str, Value]]) -> Iterator[str]:
     """The reasons why each rank is odd, in words; empty where it is not."""
     judged = []
     for measure, word in _JUDGED:
-        values = [_number(row.get(measure.name)) for row in rows]
-        judged.append((word, scores(values, measure)))
+        values = (row.get(measure.name) for row in rows)
+        known = [float(value) if isinstance(value, int | float) else None for value in values]
+        judged.append((word, scores(known, measure)))
     for place in range(len(rows)):
         found = {word: score for word, every in judged if is_odd(score := every[place]) and score}
         furthest = sorted(found, key=lambda word: -abs(found[word]))[:_MOST_REASONS]
@@ -205,10 +195,6 @@ def odd_figures(odd: str) -> list[str]:
     """The keys of the columns that a text of the column ``odd`` names."""
     words = [reason.rpartition(" ")[0] for reason in odd.split(", ")]
     return [measure.name for measure, word in _JUDGED if word in words]
-
-
-def _number(value: Value) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _notes(

@@ -28,7 +28,6 @@ from nsystui.questions.recipes.recipe import (
     percent,
 )
 from nsystui.store import tables
-from nsystui.store.report import Report
 
 _BUSY = (
     percent("busy_percent", "Busy", "busy"),
@@ -89,7 +88,10 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
     def drawn(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
         window = job.extent(selection)
         calls = {one.task.task: calls_of(one) for one in host_calls(job.session, selection, job.ranks)}
-        kernels = _kernels(job, selection)
+        parts_of: dict[Task, list[IntervalBlocks]] = {}
+        for device in job.busy(selection).devices:
+            parts_of.setdefault(device.device.task.task, []).extend((device.parts.kernels, device.parts.exposed_nccl))
+        kernels = {task: combined(parts, merge) for task, parts in parts_of.items()}
         reports = {report.index: report for report in job.session.reports}
         lines = []
         for item in selected_ranks(job.ranks, selection):
@@ -97,9 +99,14 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
             if own is None:
                 continue
             sets = (kernels.get(item.task, NO_BLOCKS), own)
-            seen = _seen(reports[item.task.report], window, options.bins)
-            parts = [_shares(one, window, options.bins, seen) for one in (*sets, combined(sets, intersect))]
-            lines.append(MapLine((item.rank,), f"rank {item.rank}", np.stack(parts)))
+            shares = [_shares(one, window, options.bins) for one in (*sets, combined(sets, intersect))]
+            # A bin is missing that lies outside the session of the report with all of it.
+            session, edges = (
+                recorded(reports[item.task.report]),
+                window.start + np.arange(options.bins + 1) * ((window.end - window.start) / options.bins),
+            )
+            seen = (edges[1:] > session.start) & (edges[:-1] < session.end)
+            lines.append(MapLine((item.rank,), f"rank {item.rank}", np.where(seen, np.stack(shares), np.nan)))
         named = (_NAME_NOTE,) if selection.name is not None else ()
         missing = _missing(len(lines), len(selected_ranks(job.ranks, selection)), title, job.session.count(table))
         notes = (*missing, *named, *clock_notes(job, selection))
@@ -115,27 +122,10 @@ def _missing(lines: int, ranks: int, title: str, calls: int) -> tuple[str, ...]:
     return (f"{ranks - lines} of {ranks} ranks have no {title} calls",) if lines < ranks else ()
 
 
-def _kernels(job: OpenJob, selection: Selection) -> dict[Task, IntervalBlocks]:
-    """U(K ∪ C) of each task, over its devices."""
-    found: dict[Task, list[IntervalBlocks]] = {}
-    for item in job.busy(selection).devices:
-        found.setdefault(item.device.task.task, []).extend((item.parts.kernels, item.parts.exposed_nccl))
-    return {task: combined(parts, merge) for task, parts in found.items()}
-
-
-def _seen(report: Report, window: Window, bins: int) -> NDArray[np.bool_]:
-    """Which bins lie in the session of a report, if only with a part."""
-    session, width = recorded(report), window.end - window.start
-    edges = window.start + np.arange(bins + 1) * (width / bins)
-    seen: NDArray[np.bool_] = (edges[1:] > session.start) & (edges[:-1] < session.end)
-    return seen
-
-
-def _shares(part: IntervalBlocks, window: Window, bins: int, seen: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _shares(part: IntervalBlocks, window: Window, bins: int) -> NDArray[np.float64]:
+    """The share of each bin that ``part`` covers, %; shape ``(bins,)``."""
     covered = part.covered_per_bin(window.start, window.end, bins)
-    shares = np.minimum(100.0 * covered * bins / max(window.end - window.start, 1), 100.0)
-    found: NDArray[np.float64] = np.where(seen, shares, np.nan)
-    return found
+    return np.minimum(100.0 * covered * bins / max(window.end - window.start, 1), 100.0)
 
 
 MAPS: dict[str, Draw] = {

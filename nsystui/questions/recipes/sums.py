@@ -109,12 +109,9 @@ def _around(column: Column) -> list[Column]:
     """The quartiles around a median, the rank after an extreme; nothing for other columns."""
     if column.key == "median":
         return [
-            replace(
-                column, key=key, header=column.header.replace("Med", word), label=_short(column, word), importance=7
-            )
-            if key != "median"
-            else column
-            for key, word in (("q1", "Q1"), ("median", ""), ("q3", "Q3"))
+            _quartile(column, "Q1"),
+            column,
+            _quartile(column, "Q3"),
         ]
     if column.key in _RANKS:
         word = column.key.capitalize()
@@ -130,9 +127,10 @@ def _around(column: Column) -> list[Column]:
     return []
 
 
-def _short(column: Column, word: str) -> str:
-    """The label of a quartile next to ``median`` or ``GPU median``."""
-    return column.label.replace("median", word).replace("med", word)
+def _quartile(median: Column, word: str) -> Column:
+    """The column of a quartile, whose words are those of ``median``, which is called Med, med or median."""
+    header, label = median.header.replace("Med", word), median.label.replace("median", word).replace("med", word)
+    return replace(median, key=word.lower(), header=header, label=label, importance=7)
 
 
 def _places(columns: Sequence[Column], keys: Sequence[str]) -> list[int]:
@@ -295,14 +293,6 @@ def _ranges(_session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
     )
 
 
-def _projected_ranges(_: OpenJob, session: Session, selection: Selection) -> TableAnswer:
-    return projected_summary(session, selection, ReportOptions())
-
-
-def _projected_trace(job: OpenJob, selection: Selection, _: RecipeOptions) -> Answer:
-    return of_each_rank(job, selection, lambda session, own: projected_trace(session, own, ReportOptions()))
-
-
 ASK: dict[str, Ask] = {
     "cuda_api_sum": _work(API),
     "cuda_gpu_kern_sum": _of_rows(
@@ -313,8 +303,12 @@ ASK: dict[str, Ask] = {
     "mpi_sum": _work(MPI),
     "nccl_gpu_proj_sum": _of_frame(("name",), lambda job, _, selection: nccl_projected(job, selection)),
     "nccl_sum": _work(_NCCL),
-    "nvtx_gpu_proj_sum": _of_frame(("style", "name"), _projected_ranges),
+    "nvtx_gpu_proj_sum": _of_frame(
+        ("style", "name"), lambda _, session, selection: projected_summary(session, selection, ReportOptions())
+    ),
     "nvtx_sum": _of_rows(lambda session, selection, _: nvtx_summary(session, selection), _ranges),
     "osrt_sum": _work(OS),
-    "nvtx_gpu_proj_trace": _projected_trace,
+    "nvtx_gpu_proj_trace": lambda job, selection, _: of_each_rank(
+        job, selection, lambda session, own: projected_trace(session, own, ReportOptions())
+    ),
 }

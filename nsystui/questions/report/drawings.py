@@ -16,7 +16,7 @@ from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.host.time_budget import PARTS, Budget, DeviceBudget
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import link_rate
-from nsystui.questions.nccl.sizes import bandwidth_curve
+from nsystui.questions.nccl.sizes import DurationsOfSize, bandwidth_curve
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.queries.time_window import extent
 from nsystui.questions.recipes.recipe import RecipeMap
@@ -126,8 +126,8 @@ def duration_bars(answer: Answer) -> Bars | None:
         count = float(row["count"] or 0)
         bars.append(Bar(f"from {format_value(Unit.DURATION, row['from'])}", (count,), f"{count:,.0f}"))
     largest = max(bar.values[0] for bar in bars)
-    title = next((note for note in answer.notes if "; rows without" in note), "durations").partition("; rows")[0]
-    return Bars(f"{title}: kernels by duration", (Part("kernels", "nccl"),), tuple(bars), Unit.COUNT, largest)
+    subject = answer.subject if isinstance(answer, DurationsOfSize) else "durations"
+    return Bars(f"{subject}: kernels by duration", (Part("kernels", "nccl"),), tuple(bars), Unit.COUNT, largest)
 
 
 def metric_lanes(answer: Answer, columns: int) -> DrawnLanes | None:

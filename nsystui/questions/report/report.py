@@ -153,7 +153,11 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
         sections.append(_comparison(asked, baseline, change))
     for name, make in _SECTIONS:
         advanced(name)
-        section = _made(name, make, asked)
+        section: Section | None
+        try:
+            section = make(asked)
+        except NsystuiError as error:  # its data cannot be read: the section tells why
+            section = Section(name.lower().replace(" ", "-"), name, (str(error),))
         if section is not None:
             sections.append(section)
     return JobPage(
@@ -172,14 +176,6 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
 
 def _left_out(job: OpenJob, whose: str) -> tuple[str, ...]:
     return tuple(f"a file{whose} is left out: {reason}" for reason in job.left_out)
-
-
-def _made(name: str, make: Callable[[Asked], Section | None], asked: Asked) -> Section | None:
-    """The section; where its data cannot be read, with the reason."""
-    try:
-        return make(asked)
-    except NsystuiError as error:
-        return Section(name.lower().replace(" ", "-"), name, (str(error),))
 
 
 def _whole_budget(found: Sequence[tuple[str, Triage]]) -> Bars | None:
@@ -215,17 +211,16 @@ def _told(one: Finding, asked: Asked) -> Told:
 
 def _changed(one: Change, asked: Asked) -> Told:
     told = _told(one.finding, asked)
-    was = "" if one.before is None else _cost(one.before)
+    was = ""
+    if one.before is not None:
+        cost, percent = one.before.cost, one.before.percent
+        was = "without a cost"
+        if cost is not None and percent is not None:
+            was = f"{format_value(Unit.DURATION, cost)}, {format_value(Unit.PERCENT, percent)}"
     if one.after is None:
         told = replace(told, cost="", percent=None)
     brief = not one.kind.is_worse
     return replace(told, kind=one.kind.value, was=was, is_brief=brief, evidence=None if brief else told.evidence)
-
-
-def _cost(one: Finding) -> str:
-    if one.cost is None or one.percent is None:
-        return "without a cost"
-    return f"{format_value(Unit.DURATION, one.cost)}, {format_value(Unit.PERCENT, one.percent)}"
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -250,10 +245,6 @@ def _command(asked: Asked, words: str) -> str:
     return " ".join(filter(None, ("nsystui", name, "FILE…", rest, asked.flags)))
 
 
-def _methods(*names: str) -> tuple[tuple[str, str], ...]:
-    return tuple((f"nsystui {name}", question_named(name).description) for name in names)
-
-
 def _section(
     key: str, title: str, tables: Sequence[ReportTable], *names: str, drawing: Drawing | None = None
 ) -> Section:
@@ -262,7 +253,8 @@ def _section(
     kept = tuple(replace(one, answer=replace(one.answer, notes=())) for one in tables if len(one.answer))
     if not kept and not notes:
         notes = ("nothing of this was recorded, or there is none in the selection",)
-    return Section(key, title, notes, (drawing,) if drawing is not None else (), kept, _methods(*names))
+    methods = tuple((f"nsystui {name}", question_named(name).description) for name in names)
+    return Section(key, title, notes, (drawing,) if drawing is not None else (), kept, methods)
 
 
 # -- the sections -----------------------------------------------------------------------------------------------------

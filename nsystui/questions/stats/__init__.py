@@ -97,11 +97,11 @@ def options_of(report: Question) -> str:
     sets: dict[str, list[Option]] = {}
     for option in report.options:
         sets.setdefault(option.one_of or option.flag, []).append(option)
-    return "".join(f"[{'|'.join(map(_as_written, options))}]" for options in sets.values())
-
-
-def _as_written(option: Option) -> str:
-    return f":{option.flag}" if option.is_switch else f":{option.flag}={option.metavar}"
+    forms = [
+        [f":{option.flag}" if option.is_switch else f":{option.flag}={option.metavar}" for option in options]
+        for options in sets.values()
+    ]
+    return "".join(f"[{'|'.join(form)}]" for form in forms)
 
 
 def lacking(session: Session, report: Question) -> str:

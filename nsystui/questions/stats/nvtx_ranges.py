@@ -142,19 +142,8 @@ _TRACE_COLUMNS = (
 )
 
 
-def _summary(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
-    return replace(nvtx_summary(session, selection), name="nvtx-sum")
-
-
-def _push_pop_summary(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
-    return _of_one_style(nvtx_summary(session, selection, types=PUSH_POP_TYPES), "nvtx-pushpop-sum")
-
-
-def _start_end_summary(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
-    return _of_one_style(nvtx_summary(session, selection, types=START_END_TYPES), "nvtx-startend-sum")
-
-
-def _of_one_style(answer: TableAnswer, name: str) -> TableAnswer:
+def _of_one_style(session: Session, selection: Selection, types: tuple[int, ...], name: str) -> TableAnswer:
+    answer = nvtx_summary(session, selection, types=types)
     columns = tuple(column for column in answer.columns if column.key != "style")
     return replace(answer.with_columns(columns), name=name)
 
@@ -224,8 +213,12 @@ def _push_pop_trace(session: Session, selection: Selection, _: ReportOptions) ->
 
 
 ASK: dict[str, Ask] = {
-    "nvtx_sum": _summary,
-    "nvtx_pushpop_sum": _push_pop_summary,
-    "nvtx_startend_sum": _start_end_summary,
+    "nvtx_sum": lambda session, selection, _: replace(nvtx_summary(session, selection), name="nvtx-sum"),
+    "nvtx_pushpop_sum": lambda session, selection, _: _of_one_style(
+        session, selection, PUSH_POP_TYPES, "nvtx-pushpop-sum"
+    ),
+    "nvtx_startend_sum": lambda session, selection, _: _of_one_style(
+        session, selection, START_END_TYPES, "nvtx-startend-sum"
+    ),
     "nvtx_pushpop_trace": _push_pop_trace,
 }

@@ -122,9 +122,9 @@ class NcuCommand:
                 "order of their API calls; in another run the order may be another"
             )
         if self.without_call:
+            launches = "launch has" if self.without_call == 1 else "launches have"
             found.append(
-                f"{_number(self.without_call, 'launch has', 'launches have')} no API call in the export and count by "
-                "the start on the GPU"
+                f"{self.without_call:,} {launches} no API call in the export and count by the start on the GPU"
             )
         if self.rank is not None:
             found.append(OF_ONE_RANK)
@@ -140,10 +140,6 @@ class NcuCommand:
                 "--replay-mode app-range"
             )
         return tuple(found)
-
-
-def _number(number: int, one: str, several: str) -> str:
-    return f"{number:,} {one if number == 1 else several}"
 
 
 _SPECIAL = re.compile(r"([\\^$.|?*+()\[\]{}])")
@@ -240,7 +236,9 @@ def ncu_commands(
         query
     ):
         key = (report, process, short)
-        chosen_base = base or (NameBase.FUNCTION if key not in templates else _exact(mangled))
+        chosen_base = base or (
+            NameBase.FUNCTION if key not in templates else (NameBase.MANGLED if mangled else NameBase.DEMANGLED)
+        )
         shown = {NameBase.FUNCTION: short, NameBase.MANGLED: mangled or name, NameBase.DEMANGLED: name}[chosen_base]
         is_all = selected == launches
         is_nccl, nodes, bare = facts
@@ -274,10 +272,6 @@ def of_name(job: OpenJob, selection: Selection, name: str, names: Names) -> list
     """The commands for the selected launches of one name of the kernel table, matched as that table calls them."""
     bases = {Names.SHORT: NameBase.FUNCTION, Names.MANGLED: NameBase.MANGLED}
     return ncu_commands(job, selection, lambda table: [name_of(table, names) == name], bases.get(names))
-
-
-def _exact(mangled: str | None) -> NameBase:
-    return NameBase.MANGLED if mangled else NameBase.DEMANGLED
 
 
 def _who(job: OpenJob, ranks: dict[Task, RankedTask], task: Task) -> tuple[Task, int | None, str, int | None, str]:
