@@ -39,13 +39,9 @@ class ChartScreen(JobScreen):
         self.empty = WindowTable(id="empty")
         yield from (self.chart, self.detail, self.empty)
 
-    def show_waiting(self) -> None:
+    def show_text(self, text: str) -> None:
         self.show_title()
-        self.show_empty("opening…")
-
-    def show_asking(self) -> None:
-        self.show_title()
-        self.show_empty("computing…")
+        self.show_empty(text)
 
     def show_empty(self, text: str) -> None:
         """Words in place of the chart, or the chart again."""

@@ -26,11 +26,10 @@ from nsystui.questions.compare.summary import ComparisonSummary
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
-from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.loading import Advanced, ExportFailed, JobStarted, Loading, LoadingEnded
 from nsystui.ui.pictures.details import Details, row_details
-from nsystui.ui.pictures.diff import BAR, change_styles, with_bars, without_bars
+from nsystui.ui.pictures.diff import BAR, change_styles, summary_styles, with_bars, without_bars
 from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
 from nsystui.ui.widgets.panels import PartLines
@@ -68,7 +67,6 @@ class DiffScreen(FilteredTableScreen):
 
     PLACES = ("diff", "table", "everywhere")
     STATE = (*FilteredTableScreen.STATE, "name_of_table", "_is_swapped", "options")
-    BINDINGS = keys.bindings("diff", "table", "everywhere")
 
     def __init__(self, sides: tuple[Side, Side] | None = None, options: ComparisonOptions | None = None) -> None:
         super().__init__("Comparison")
@@ -86,8 +84,6 @@ class DiffScreen(FilteredTableScreen):
 
     def places(self) -> tuple[str, ...]:
         return self.PLACES if self._is_of_open_job else ("diff alone", *self.PLACES)
-
-    # -- the sides ------------------------------------------------------------------------------------------------
 
     @property
     def sides(self) -> tuple[Side, Side] | None:
@@ -120,8 +116,6 @@ class DiffScreen(FilteredTableScreen):
         """The application, where A and B are all that it has open."""
         return None if self._sides is not None or self.sides is None else self.app  # type: ignore[return-value]
 
-    # -- the question ---------------------------------------------------------------------------------------------
-
     def _options(self) -> ComparisonOptions:
         return self.options or getattr(self.explorer, "options", None) or ComparisonOptions(Names.SMART)
 
@@ -151,7 +145,7 @@ class DiffScreen(FilteredTableScreen):
             return
         answer = worded(self.answer) if self._current == _SUMMARY else self.answer
         found = rows_with(answer, self.words)
-        self.table.cell_styles = change_styles
+        self.table.cell_styles = self._styles_of
         self.table.elastic = "name" if self._current in _OF_SAMPLES else None
         headline = self.answer.headline if isinstance(self.answer, ComparisonSummary) else ""
         lines = textwrap.wrap(safe_text(headline), max(1, self.app.size.width), max_lines=2, placeholder=" …")
@@ -204,17 +198,21 @@ class DiffScreen(FilteredTableScreen):
         own = {_SUMMARY: "measures", "steps": "measures", "calltree": "nodes"}
         return own.get(self._current, self._current if self._current in ("functions", "families") else "names")
 
+    def _styles_of(self, values: Record) -> dict[str, str]:
+        """The categories of the cells of a row: those of the summary, which is worded, by its numbers."""
+        if self._current != _SUMMARY or self.answer is None:
+            return change_styles(values)
+        return summary_styles(self.answer).get(values.get("what"), {})
+
     def row_category(self, values: Record) -> str | None:
         if self._current == _SUMMARY:
-            return change_styles(values).get("difference")
+            return self._styles_of(values).get("difference")
         name = values.get("name")
         if self.name_of_table == "kernels" and isinstance(name, str):
             return "nccl" if is_nccl_kernel(name) else None
         if values.get("mode"):
             return "os"
         return {"nccl": "nccl", "memory": "memory"}.get(self.name_of_table)
-
-    # -- keys -----------------------------------------------------------------------------------------------------
 
     def choices(self) -> tuple[Choice, ...]:
         tables = list(TABLES)
@@ -276,8 +274,6 @@ class DiffScreen(FilteredTableScreen):
             await super().action_mode(name)
         else:
             self.say("one moment: A and B are being read")
-
-    # -- going on -------------------------------------------------------------------------------------------------
 
     def open_row(self) -> None:
         """From the summary to a table, from a table to the screen of its names."""
@@ -452,8 +448,6 @@ class OtherJobScreen(DiffScreen):
             self._other.close()
             self._other = None
 
-    # -- in the thread of the reading -----------------------------------------------------------------------------
-
     def _read(self) -> None:
         try:
             self._loading.start()
@@ -488,8 +482,6 @@ class OtherJobScreen(DiffScreen):
             return self.Unreadable(str(error))
         a, b = (Side(job, Selection(), label) for job, label in zip(jobs, labels, strict=True))
         return self.Read((a, b))
-
-    # -- on the screen --------------------------------------------------------------------------------------------
 
     @on(Advanced)
     def _advanced(self, message: Advanced) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from textual.widget import Widget
@@ -23,7 +23,6 @@ from nsystui.questions.efficiency.tables import (
 )
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import with_fitting_advice
-from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.frame import Choice
@@ -120,19 +119,19 @@ _EXPLAINED_BY = {
 class EfficiencyScreen(TableScreen):
     """The output of ``nsystui efficiency``: the factors always, and one of its tables, which ``e`` exports."""
 
+    PARAMETERS = ("what", "useful")
     MODE_KEY = "4"
     SCREEN = "efficiency"
     STATE = (*TableScreen.STATE, "what", "useful")
     ELASTIC = "rank"
     PLACES = ("efficiency", "table", "everywhere")
-    BINDINGS = keys.bindings("efficiency", "table", "everywhere")
 
     DEFAULT_CSS = """
     EfficiencyScreen #factors { margin-bottom: 1; }
     """
 
     def __init__(self) -> None:
-        super().__init__("4 GPU")
+        super().__init__()
         self.what = "breakdown"
         self.useful = Useful.POP
         self._found: Efficiency | None = None
@@ -141,11 +140,6 @@ class EfficiencyScreen(TableScreen):
         self.factors = PartLines(id="factors")
         yield self.factors
         yield from super().body()
-
-    # -- the question ---------------------------------------------------------------------------------------------
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.what, self.useful)
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Efficiency | None, Answer]:
         try:
@@ -184,16 +178,10 @@ class EfficiencyScreen(TableScreen):
         span = self._found.span if self._found is not None else "its time"
         self.show_title(right=_TABLES[self.what][1].format(span))
 
-    # -- the keys -------------------------------------------------------------------------------------------------
-
     def choices(self) -> tuple[Choice, ...]:
-        tables = list(_TABLES)
-
-        def choose(place: int) -> None:
-            self.what, self._sort = tables[place], None
-            self.job_changed()
-
-        return (*super().choices(), Choice("by", tuple(tables), tables.index(self.what), choose))
+        tables = {name: name for name in _TABLES}
+        by = Choice.among("by", tables, self.what, lambda name: self.ask_with(what=name, _sort=None))
+        return (*super().choices(), by)
 
     def action_useful(self) -> None:
         self.useful = Useful.TALP if self.useful is Useful.POP else Useful.POP

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from textual import on
@@ -24,12 +24,11 @@ from nsystui.questions.events.listing import (
     window_of,
 )
 from nsystui.questions.job.job import OpenJob
-from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, name_filter
 from nsystui.ui.widgets.frame import KeyLine, SelectionLine
-from nsystui.ui.widgets.repainting import ThrottledScreen, in_thread, reason_of
+from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.window_table import RowSelected, WindowTable
 
 
@@ -76,14 +75,16 @@ _CATEGORIES = {
 class EventsScreen(TableScreen):
     """The event list; shown at an event (``target``) when another screen jumps to it."""
 
+    PARAMETERS = ("chosen", "_jumps")
+    COUNTED = "events"
+    ORDER = ("start", False)
     MODE_KEY = "6"
     PLACES = ("events", "table", "everywhere")
     STATE = (*TableScreen.STATE, "chosen", "searched")
-    BINDINGS = keys.bindings("events", "table", "everywhere")
     BACKGROUND = True
 
     def __init__(self, target: EventKey | None = None) -> None:
-        super().__init__("6 Events")
+        super().__init__()
         self.target = target
         self._jumps = 0
         self.chosen: tuple[EventKind, ...] = ()
@@ -97,9 +98,6 @@ class EventsScreen(TableScreen):
             self.chosen = ()
         self._jumps += 1
         self.job_changed()
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.chosen, self._jumps)
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[EventList, int | None]:
         events = job.once(
@@ -117,12 +115,6 @@ class EventsScreen(TableScreen):
             else:
                 self.table.move_to(position)
             self.target = None
-
-    def natural_order(self) -> tuple[str | None, bool]:
-        return "start", False
-
-    def counted(self) -> str:
-        return "events"
 
     def row_category(self, values: Record) -> str | None:
         return _CATEGORIES.get(str(values["kind"]))
@@ -144,23 +136,16 @@ class EventsScreen(TableScreen):
         answer = self.table.answer
         return None if answer is None else SmartNamed(answer, self.shown_names())
 
-    # -- details --------------------------------------------------------------------------------------------------
-
     def details_question(self) -> Callable[[OpenJob], Details] | None:
         row = self.table.current_row
         return None if row is None else lambda job: event_details(job, row)
-
-    def _say_reason(self, error: Exception) -> None:
-        self.say(reason_of(error))
-
-    # -- partners -------------------------------------------------------------------------------------------------
 
     def action_partner(self) -> None:
         row, job = self.table.current_row, self.job
         if row is None or job is None:
             return
         key, ranks = key_of(row), job.ranks
-        in_thread(self, "partner", lambda: partners(job.session, key, ranks), self._partners_found, self._say_reason)
+        self.in_background("partner", lambda: partners(job.session, key, ranks), self._partners_found)
 
     def _partners_found(self, found: Partners) -> None:
         if not found.rows:
@@ -199,8 +184,6 @@ class EventsScreen(TableScreen):
 
     def action_trace(self) -> None:
         export_trace(self)
-
-    # -- search ---------------------------------------------------------------------------------------------------
 
     def action_search(self) -> None:
         self.prompt.ask("search", self.searched.text if self.searched else "", name_filter, self._search)
@@ -260,4 +243,4 @@ class EventsScreen(TableScreen):
             else:
                 self.table.move_to(index)
 
-        in_thread(self, "find", find, go, self._say_reason)
+        self.in_background("find", find, go)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -243,9 +243,9 @@ _NO_EVIDENCE = TableAnswer("finding", (), ())
 class FindingScreen(TableScreen):
     """A finding of a triage by its number; ``[`` and ``]`` go through all. Its table is the evidence."""
 
+    PARAMETERS = ("number",)
     MODE_KEY = "1"
     PLACES = ("finding", "table", "everywhere")
-    BINDINGS = keys.bindings("finding", "table", "everywhere")
     HAS_DETAILS = False  # the words around the evidence are
 
     DEFAULT_CSS = """
@@ -255,7 +255,7 @@ class FindingScreen(TableScreen):
     """
 
     def __init__(self, found: Triage, number: int) -> None:
-        super().__init__("1 Overview", "finding")
+        super().__init__("finding")
         self.found = found
         self.number = number
 
@@ -268,9 +268,6 @@ class FindingScreen(TableScreen):
         yield self.words
         yield from super().body()
         yield self.advice
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.number,)
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return self.finding.evidence or _NO_EVIDENCE
@@ -346,18 +343,13 @@ class FindingScreen(TableScreen):
 class NotCheckedScreen(TextTableScreen):
     """The rules that could not judge; the panel says all of what one needs."""
 
+    COUNTED = "rules"
+    TEXT = "{rule}: {why}"
+    CLOSED = "this cannot be opened: the lines below say what the rule needs"
+
     def __init__(self, found: Triage) -> None:
-        super().__init__("1 Overview", "not checked")
+        super().__init__("not checked")
         self.found = found
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return not_checked_answer(self.found.not_checked)
-
-    def counted(self) -> str:
-        return "rules"
-
-    def row_text(self) -> str:
-        return f"{self.values().get('rule')}: {self.values().get('why')}"
-
-    def open_row(self) -> None:
-        self.say("this cannot be opened: the lines below say what the rule needs")

@@ -43,14 +43,12 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_memory import COLUMNS as MEMORY_COLUMNS
 from nsystui.questions.memory.gpu_memory import memory_over_time
 from nsystui.questions.queries.question import QuestionView
-from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.outline import Outline, OutlineLayout, OutlineScreen
 from nsystui.ui.screens.table import TableScreen, ViewsScreen
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import blocks
 
-_TAB = "8 Host"
 _SAMPLED = ("thread", "function")
 """The rows of views that count samples."""
 _PLACES = ("host", "host samples", "table", "everywhere")
@@ -160,10 +158,9 @@ class HostScreen(ViewsScreen, SampledScreen):
     MODE_KEY = "8"
     PLACES = _PLACES
     STATE = (*ViewsScreen.STATE, "grouping")
-    BINDINGS = keys.bindings(*_PLACES)
 
     def __init__(self) -> None:
-        super().__init__(_TAB)
+        super().__init__()
         self.grouping: dict[str, int] = {}
 
     def parameters(self) -> tuple[Hashable, ...]:
@@ -208,8 +205,6 @@ class HostScreen(ViewsScreen, SampledScreen):
         self._sort = None
         self.grouping[self.view.name] = place
         self.job_changed()
-
-    # -- the ways from a row --------------------------------------------------------------------------------------
 
     def whose(self) -> Whose | None:
         """The thread or the rank of the cursor's row; ``None`` of a row of all."""
@@ -331,13 +326,13 @@ def _curve(job: OpenJob, selection: Selection, row: Row) -> str:
 class ThreadFunctionsScreen(SampledScreen):
     """The functions of one thread."""
 
+    COUNTED = "functions"
     MODE_KEY = "8"
     PLACES = _PLACES
-    BINDINGS = keys.bindings(*_PLACES)
     ELASTIC = "function"
 
     def __init__(self, whose: Whose) -> None:
-        super().__init__(_TAB, whose.words, "functions")
+        super().__init__(whose.words, "functions")
         self.whose = whose
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
@@ -349,9 +344,6 @@ class ThreadFunctionsScreen(SampledScreen):
         self.table.bar_category = "cpu"
         super().show(result, same_place)
         self.notes.show_notes(self.shown_notes(result.notes))
-
-    def counted(self) -> str:
-        return "functions"
 
     def open_row(self) -> None:
         self.open_callers(self.whose)
@@ -443,25 +435,23 @@ TREE_COLUMNS = (
 class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
     """The call tree of all samples in the selection."""
 
+    PARAMETERS = ("is_bottom_up",)
+    COUNTED = "nodes"
     MODE_KEY = "8"
     SCREEN = "call tree"
     PLACES = ("call tree", "table", "everywhere")
-    BINDINGS = keys.bindings("call tree", "table", "everywhere")
     STATE = (*OutlineScreen.STATE, "is_bottom_up")
     ASCENDING = ("call", "module", "mode")
     ELASTIC = "call"
     WAYS = ("top-down", "bottom-up")
 
     def __init__(self, *crumbs: str) -> None:
-        super().__init__(_TAB, *crumbs)
+        super().__init__(*crumbs)
         self.whose: Whose | None = None
         self.function: str | None = None
         self.is_bottom_up = False
         self.nodes: CallNodes | None = None
         self._sampling: tuple[str, ...] = ()
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.is_bottom_up,)
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[CallNodes, CpuSamples, tuple[str, ...]]:
         thread = None if self.whose is None else self.whose.thread
@@ -490,9 +480,6 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
     def _rest_words(self, node: CallNode, count: int) -> str:
         return f"… {count:,} more below {self.label_of(node)}"
 
-    def counted(self) -> str:
-        return "nodes"
-
     def show_count(self) -> None:
         if self.outline is not None and self.nodes is not None:
             shown = f"{len(self.outline):,} rows of {len(self.nodes):,} nodes"
@@ -507,8 +494,6 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
     def answer_to_export(self) -> Answer | None:
         """The whole tree but for its smallest nodes, as ``nsystui calltree`` prints it, not only the open ones."""
         return None if self.nodes is None else nodes_table(self.nodes.calls, self._sampling)
-
-    # -- arranging ------------------------------------------------------------------------------------------------
 
     def choices(self) -> tuple[Choice, ...]:
         return (*super().choices(), Choice("by", self.WAYS, int(self.is_bottom_up), self._turn))

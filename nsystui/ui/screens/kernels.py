@@ -18,7 +18,6 @@ from nsystui.questions.nvtx.listing import range_instances
 from nsystui.questions.queries.distributions import Distribution, distribution
 from nsystui.questions.queries.mpi import is_by_range
 from nsystui.questions.queries.registry import view_named
-from nsystui.ui import keys
 from nsystui.ui.doors import show_event
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import NcuQuestion, ncu_of_event, show_ncu_commands
@@ -49,16 +48,11 @@ def distribution_lines(shape: Distribution) -> list[str]:
 class EventRowsScreen(TableScreen):
     """A table of single events in order of start: Enter goes to the event."""
 
+    COUNTED = "instances"
+    ORDER = ("start", False)
     PLACES: ClassVar[tuple[str, ...]] = ("table", "everywhere")
-    BINDINGS = keys.bindings("table", "everywhere")
     BACKGROUND = True
     MODE_KEY = "2"
-
-    def natural_order(self) -> tuple[str | None, bool]:
-        return "start", False
-
-    def counted(self) -> str:
-        return "instances"
 
     def event_kind(self) -> EventKind:
         """The kind of the event under the cursor."""
@@ -103,10 +97,9 @@ class KernelInstancesScreen(EventRowsScreen):
 
     HAS_PANEL = True
     PLACES = ("launches", "table", "everywhere")
-    BINDINGS = keys.bindings("launches", "table", "everywhere")
 
     def __init__(self, name: str, names: Names) -> None:
-        super().__init__("2 Kernels", "launches")
+        super().__init__("launches")
         self.kernel = name
         self.names = names
         self._sort = ("duration", True)  # the longest is the one that is looked for
@@ -139,17 +132,15 @@ class KernelInstancesScreen(EventRowsScreen):
 class RangeInstancesScreen(EventRowsScreen):
     """Every NVTX range of one name."""
 
+    COUNTED = "ranges"
     MODE_KEY = "5"
 
     def __init__(self, name: str) -> None:
-        super().__init__("5 NVTX", "by name", name)
+        super().__init__("by name", name)
         self.range = name
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return range_instances(job.session, selection, self.range, job.ranks)
-
-    def counted(self) -> str:
-        return "ranges"
 
     def event_kind(self) -> EventKind:
         return EventKind.NVTX
@@ -159,7 +150,7 @@ class WorkInstancesScreen(EventRowsScreen):
     """Every call or operation of one name."""
 
     def __init__(self, name: str, work: Work) -> None:
-        super().__init__("2 Kernels", view_named(work.name).title, name)
+        super().__init__(view_named(work.name).title, name)
         self.call = name
         self.work = work
 
@@ -197,10 +188,9 @@ class KernelsScreen(ViewsScreen):
     HOME = SCREEN = "kernels"
     MODE_KEY = "2"
     PLACES = ("kernels", "kernel names", "table", "everywhere")
-    BINDINGS = keys.bindings(*PLACES)
 
     def __init__(self) -> None:
-        super().__init__("2 Kernels")
+        super().__init__()
         self.options = {"names": Names.SMART.value, "by": "", "only": ""}
 
     def places(self) -> tuple[str, ...]:

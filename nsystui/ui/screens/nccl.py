@@ -30,7 +30,6 @@ from nsystui.questions.nccl.sizes import (
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.queries.distributions import curve_places, distribution, log_density
 from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.ui import keys
 from nsystui.ui.screens.kernels import EventRowsScreen
 from nsystui.ui.screens.nccl_log import log_note
 from nsystui.ui.screens.table import TableScreen
@@ -88,10 +87,9 @@ class NcclCallsScreen(EventRowsScreen):
     BACKGROUND = False
     MODE_KEY = "3"
     PLACES = ("nccl calls", "table", "everywhere")
-    BINDINGS = keys.bindings("nccl calls", "table", "everywhere")
 
     def __init__(self, what: What, row: Mapping[NcclProperty, Any]) -> None:
-        super().__init__("3 NCCL", _crumb(what, row))
+        super().__init__(_crumb(what, row))
         self.what = what
         self.row = row
 
@@ -115,9 +113,8 @@ class NcclCallsScreen(EventRowsScreen):
         self.open_event(values["partner_report"], kind, values["partner_row"], values["partner_start"])
 
 
-_SIZES = (NcclProperty.BYTES, NcclProperty.POW2, NcclProperty.SIZE)
 _SIZE_KEYS = {NcclProperty.BYTES: "message_size", NcclProperty.POW2: "size_from", NcclProperty.SIZE: "bucket"}
-_SIZE_WORDS = ("exact size", "power of two", "bucket")
+_SIZE_WORDS = {NcclProperty.BYTES: "exact size", NcclProperty.POW2: "power of two", NcclProperty.SIZE: "bucket"}
 _HEIGHT, _SHARE = 11, 0.4
 """Lines of the drawing at least, and the share of a tall screen that it takes."""
 
@@ -152,7 +149,6 @@ class NcclSizesScreen(TableScreen):
     SCREEN = "nccl sizes"
     STATE = (*TableScreen.STATE, "by", "drawing")
     PLACES = ("nccl sizes", "table", "everywhere")
-    BINDINGS = keys.bindings("nccl sizes", "table", "everywhere")
     HAS_PANEL = True
     PANEL_BORDER = ""
     ELASTIC = "collective"
@@ -166,7 +162,7 @@ class NcclSizesScreen(TableScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__("3 NCCL")
+        super().__init__()
         self.by = NcclProperty.BYTES
         self.drawing = DrawingsBelow.BANDWIDTH
         self._points: dict[str, Points] = {}
@@ -319,11 +315,7 @@ class NcclSizesScreen(TableScreen):
         return has_nccl_view(self, view)
 
     def choices(self) -> tuple[Choice, ...]:
-        def choose(place: int) -> None:
-            self.by = _SIZES[place]
-            self.job_changed()
-
-        return (*super().choices(), Choice("by", _SIZE_WORDS, _SIZES.index(self.by), choose))
+        return (*super().choices(), Choice.among("by", _SIZE_WORDS, self.by, lambda by: self.ask_with(by=by)))
 
     def action_drawing(self) -> None:
         drawings = list(DrawingsBelow)
@@ -405,7 +397,6 @@ class NcclScreen(TableScreen):
     SCREEN = "nccl"
     STATE = (*TableScreen.STATE, "what", "by")
     PLACES = ("nccl", "table", "everywhere")
-    BINDINGS = keys.bindings("nccl", "table", "everywhere")
     HAS_PANEL = True
     PANEL_BORDER = ""
     ELASTIC = "collective"
@@ -417,7 +408,7 @@ class NcclScreen(TableScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__("3 NCCL")
+        super().__init__()
         self.what: What = KERNEL
         self.answered: What = KERNEL
         self.by: NcclProperty | None = NcclProperty.SIZE
@@ -480,13 +471,8 @@ class NcclScreen(TableScreen):
             self.job_changed()
 
     def choices(self) -> tuple[Choice, ...]:
-        words = tuple(by.value if by else "collective" for by in _GROUPS)
-
-        def choose(place: int) -> None:
-            self.by = _GROUPS[place]
-            self.job_changed()
-
-        return (*super().choices(), Choice("by", words, _GROUPS.index(self.by), choose))
+        words = {by: by.value if by else "collective" for by in _GROUPS}
+        return (*super().choices(), Choice.among("by", words, self.by, lambda by: self.ask_with(by=by)))
 
     def open_row(self) -> None:
         values = self.values()

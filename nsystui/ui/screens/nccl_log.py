@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from nsystui.base.answer import Answer, Record, TableAnswer, Unit, record
 from nsystui.base.units import format_value
 from nsystui.questions.nccl.names import bucket_of
-from nsystui.ui import keys
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
 
@@ -96,11 +95,10 @@ class NcclLogScreen(FilteredTableScreen):
     SCREEN = "nccl_log"
     STATE = (*FilteredTableScreen.STATE, "name_of_table")
     PLACES = ("nccl log", "table", "everywhere")
-    BINDINGS = keys.bindings("nccl log", "table", "everywhere")
     ELASTIC = "communicator"
 
     def __init__(self, inside: RowsInside | None = None) -> None:
-        super().__init__("3 NCCL")
+        super().__init__()
         self.inside = inside
         self.name_of_table = inside.table if inside else _ORDER[0]
         self._tables: Mapping[str, TableAnswer] = {}
@@ -108,8 +106,6 @@ class NcclLogScreen(FilteredTableScreen):
 
     def places(self) -> tuple[str, ...]:
         return self.PLACES if self.explorer.source.files else ("nccl log alone", *self.PLACES)
-
-    # -- what is shown --------------------------------------------------------------------------------------------
 
     @property
     def nccl_log(self) -> LogState:
@@ -194,8 +190,6 @@ class NcclLogScreen(FilteredTableScreen):
             self._show_table(same_place=False)
 
         return (*super().choices(), Choice("by", tuple(there), there.index(self.name_of_table), choose))
-
-    # -- keys -----------------------------------------------------------------------------------------------------
 
     def open_row(self) -> None:
         values = self.values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +17,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.listing import TREE_COLUMNS, kernels_of, nvtx_tree_table
 from nsystui.questions.nvtx.paths import NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
-from nsystui.ui import keys
 from nsystui.ui.doors import show_event
 from nsystui.ui.screens.kernels import EventRowsScreen, RangeInstancesScreen
 from nsystui.ui.screens.outline import PAGE, Outline, OutlineLayout, OutlineScreen
@@ -68,11 +67,7 @@ class NvtxNamesScreen(ViewsScreen):
     HOME = SCREEN = "nvtx names"
     MODE_KEY = "5"
     PLACES = ("nvtx names", "table", "everywhere")
-    BINDINGS = keys.bindings("nvtx names", "table", "everywhere")
     BACKGROUND = True
-
-    def __init__(self) -> None:
-        super().__init__("5 NVTX")
 
     def open_row(self) -> None:
         name = self.values().get("name")
@@ -83,17 +78,15 @@ class NvtxNamesScreen(ViewsScreen):
 class RangeWorkScreen(EventRowsScreen):
     """The kernels, memory operations and graphs that were launched in a range."""
 
+    COUNTED = "operations"
     MODE_KEY = "5"
 
     def __init__(self, name: str, question: Callable[[OpenJob], Answer]) -> None:
-        super().__init__("5 NVTX", name, "GPU work")
+        super().__init__(name, "GPU work")
         self._question = question
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return self._question(job)
-
-    def counted(self) -> str:
-        return "operations"
 
     def row_category(self, values: Record) -> str | None:
         return {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}.get(str(values["kind"]))
@@ -177,15 +170,15 @@ class NvtxOutline(Outline[Node]):
 class NvtxScreen(OutlineScreen[Node]):
     """The tree of ranges."""
 
+    PARAMETERS = ("by", "fold_numbers", "_jumps")
     MODE_KEY = "5"
     SCREEN = "nvtx"
     STATE = (*OutlineScreen.STATE, "by", "fold_numbers")
     PLACES = ("nvtx", "table", "everywhere")
-    BINDINGS = [*keys.bindings("nvtx", "table", "everywhere")]
     ASCENDING = ("name", "start")
 
     def __init__(self) -> None:
-        super().__init__("5 NVTX")
+        super().__init__()
         self.by = TreeGrouping.ALL
         self.fold_numbers = True
         self.nvtx_tree: NvtxTree | None = None
@@ -198,9 +191,6 @@ class NvtxScreen(OutlineScreen[Node]):
     def body(self) -> Iterable[Widget]:
         yield from super().body()
         self.table.bar_category = "compute"
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.by, self.fold_numbers, self._jumps)
 
     def show_range(self, key: EventKey) -> None:
         """Opens what is around a single range, and puts the cursor on that."""
@@ -263,8 +253,6 @@ class NvtxScreen(OutlineScreen[Node]):
     def label_of(self, node: Node) -> str:
         return node.label
 
-    # -- opening --------------------------------------------------------------------------------------------------
-
     def open_leaf(self) -> None:
         key = self.event_here()
         if key is None:
@@ -302,22 +290,13 @@ class NvtxScreen(OutlineScreen[Node]):
         ranges, index = self.nvtx_tree.ranges, node.index
         self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
 
-    # -- arranging ------------------------------------------------------------------------------------------------
-
     def choices(self) -> tuple[Choice, ...]:
-        kinds = list(TreeGrouping)
-
-        def choose(place: int) -> None:
-            self.by = kinds[place]
-            self.job_changed()
-
-        words = tuple(_BY_WORDS[kind] for kind in kinds)
-        return (*super().choices(), Choice("by", words, kinds.index(self.by), choose))
+        words = {kind: _BY_WORDS[kind] for kind in TreeGrouping}
+        return (*super().choices(), Choice.among("by", words, self.by, lambda by: self.ask_with(by=by)))
 
     def action_fold(self) -> None:
-        self.fold_numbers = not self.fold_numbers
-        self.say("numbered names in one row" if self.fold_numbers else "numbered names one by one")
-        self.job_changed()
+        self.say("numbered names one by one" if self.fold_numbers else "numbered names in one row")
+        self.ask_with(fold_numbers=not self.fold_numbers)
 
     def action_next_match(self, direction: int) -> None:
         """The next node, below or above the cursor, whose name passes the filter."""

@@ -11,14 +11,13 @@ from textual.containers import Container, Vertical
 from textual.widget import Widget
 
 from nsystui.questions.queries.registry import view_of_table
-from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures import overview_lines as words
 from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import TablesScreen
 from nsystui.ui.widgets.panels import Part, PartLines
-from nsystui.ui.widgets.repainting import in_thread, reason_of
+from nsystui.ui.widgets.repainting import reason_of
 from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
@@ -79,7 +78,6 @@ class OverviewScreen(TablesScreen):
 
     MODE_KEY = "1"
     PLACES = ("overview", "table", "everywhere")
-    BINDINGS = keys.bindings("overview", "table", "everywhere")
     AUTO_FOCUS = "#ranks"
 
     DEFAULT_CSS = """
@@ -91,7 +89,7 @@ class OverviewScreen(TablesScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__("1 Overview")
+        super().__init__()
         self.comparison = RankComparison(self)
         self.picture: OverviewPicture | None = None
         self.idle: IdlePicture | None = None
@@ -113,8 +111,6 @@ class OverviewScreen(TablesScreen):
         self.findings = FindingsTable(id="findings")
         work = Vertical(self.heading, self.kernels, id="work")
         yield from (self.head, self.looking, self.findings, Container(self.ranks, work, id="tables"))
-
-    # -- before a report is ready ---------------------------------------------------------------------------------
 
     def show_waiting(self) -> None:
         self.show_title(about="opening…")
@@ -147,8 +143,6 @@ class OverviewScreen(TablesScreen):
         super().show_status(status)
         if self.job is None and self.explorer.files and time.monotonic() > self._files_shown + _FILES_UPDATE:
             self._show_files()
-
-    # -- the question ---------------------------------------------------------------------------------------------
 
     def parameters(self) -> tuple[Hashable, ...]:
         self._bins = words.strip_width(self.app.size.width)
@@ -222,8 +216,6 @@ class OverviewScreen(TablesScreen):
         natural = ("total", True) if answer.name == "kernels" else (None, True)
         table.mark_sorted(*(order or natural))
 
-    # -- the findings ---------------------------------------------------------------------------------------------
-
     def seek_findings(self, is_asked_for: bool = False) -> None:
         """Looks for findings once everything is loaded and the screen's own numbers are there."""
         job = self.job
@@ -254,8 +246,6 @@ class OverviewScreen(TablesScreen):
         paces = self.idle.paces if self.idle is not None and self._is_idle_known else {}
         return words.with_findings(words.with_paces(picture.tasks, paces), found.findings if found is not None else ())
 
-    # -- idle time ------------------------------------------------------------------------------------------------
-
     @property
     def _is_idle_known(self) -> bool:
         return self.job is not None and self._idle_token(self.job) == self._idle_shown
@@ -285,7 +275,7 @@ class OverviewScreen(TablesScreen):
                 self._put(self.ranks, self._ranks_answer(self.picture), keep_cursor=True)
                 self._share_room()
 
-        in_thread(self, "idle", ask, arrived, lambda error: self.say(f"idle time: {reason_of(error)}"))
+        self.in_background("idle", ask, arrived, lambda error: self.say(f"idle time: {reason_of(error)}"))
 
     def action_leave_startup_out(self) -> None:
         """Selects the time in which all GPUs are in their steady state."""
@@ -330,8 +320,6 @@ class OverviewScreen(TablesScreen):
         else:
             self.say("no issues found" + ("" if found.not_checked else ": every rule was checked"))
 
-    # -- room -----------------------------------------------------------------------------------------------------
-
     def on_resize(self, event: events.Resize) -> None:
         self._show_looking()
         self.job_changed()
@@ -358,8 +346,6 @@ class OverviewScreen(TablesScreen):
             self.ranks.styles.height = "1fr"
             return
         self.ranks.styles.height = max(2, min(self.ranks.row_count + 1, room - self._kernel_lines()))
-
-    # -- the tables -----------------------------------------------------------------------------------------------
 
     @property
     def table(self) -> WindowTable:
@@ -405,8 +391,6 @@ class OverviewScreen(TablesScreen):
         if answer is not None:
             self._sorted[answer.name] = (message.key, message.descending)
             self._put(message.table, answer, keep_cursor=False)
-
-    # -- going on -------------------------------------------------------------------------------------------------
 
     @on(RowSelected)
     async def _row_selected(self, message: RowSelected) -> None:

@@ -19,7 +19,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
 from nsystui.questions.ranks.steps import step_times
-from nsystui.ui import keys
 from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.widgets.frame import Choice
@@ -81,7 +80,6 @@ class RankMapScreen(ChartScreen):
     SCREEN = "rank map"
     STATE = ("_figure", "_of_steps", "_merge", "_opened")
     PLACES = ("rank map", "everywhere")
-    BINDINGS = keys.bindings("rank map", "everywhere")
     chart: StripChart
 
     DEFAULT_CSS = """
@@ -89,7 +87,7 @@ class RankMapScreen(ChartScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__("4 GPU")
+        super().__init__()
         self._figure = _DEFAULT
         self._of_steps = False
         self._merge = {False: Merge.MEAN, True: Merge.MAXIMUM}
@@ -99,8 +97,6 @@ class RankMapScreen(ChartScreen):
 
     def make_chart(self) -> StripChart:
         return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, axis=self._axis, is_ramp=True, id="chart")
-
-    # -- the question ---------------------------------------------------------------------------------------------
 
     def parameters(self) -> tuple[Hashable, ...]:
         size = self.app.size
@@ -165,8 +161,6 @@ class RankMapScreen(ChartScreen):
             return time_axis(low, high, width)
         return _step_axis(picture.shown.numbers, width)
 
-    # -- the cursor -----------------------------------------------------------------------------------------------
-
     @on(StripChart.CursorMoved)
     def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
         message.stop()
@@ -199,8 +193,6 @@ class RankMapScreen(ChartScreen):
             lines.append([(f"all ranks: {_spread(column_values, shown.ranks, shown.is_of_steps)}", "dim")])
         self.detail.show_lines(lines)
 
-    # -- keys -----------------------------------------------------------------------------------------------------
-
     def view_name(self) -> str:
         return "step map" if self._of_steps else "map"
 
@@ -214,11 +206,9 @@ class RankMapScreen(ChartScreen):
         if self._of_steps or self._figure not in names:
             return super().choices()
 
-        def choose(place: int) -> None:
-            self._figure = names[place]
-            self.job_changed()
-
-        return (*super().choices(), Choice("by", names, names.index(self._figure), choose))
+        words = {name: name for name in names}
+        by = Choice.among("by", words, self._figure, lambda figure: self.ask_with(_figure=figure))
+        return (*super().choices(), by)
 
     def action_merge(self) -> None:
         modes = list(Merge)
@@ -261,8 +251,6 @@ class RankMapScreen(ChartScreen):
         first, last = self.chart.span or (self.chart.cursor_column, self.chart.cursor_column)
         spans_ = [columns[min(cell * len(columns) // width, len(columns) - 1)] for cell in (first, last)]
         return Window(spans_[0].start, max(spans_[1].end, spans_[0].start + 1))
-
-    # -- files ----------------------------------------------------------------------------------------------------
 
     def answer_to_export(self) -> Answer | None:
         return map_table(self._picture.shown) if self._picture is not None else None

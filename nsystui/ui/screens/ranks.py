@@ -11,11 +11,9 @@ from nsystui.base.answer import Record, Value
 from nsystui.base.selection import Window
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.table import odd_figures
-from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import ViewsScreen
-from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.strip_chart import StillChart
 
 if TYPE_CHECKING:
@@ -36,14 +34,13 @@ class RanksScreen(ViewsScreen):
     HOME = SCREEN = "ranks"
     MODE_KEY = "7"
     PLACES = ("ranks", "table", "everywhere")
-    BINDINGS = keys.bindings("ranks", "table", "everywhere")
 
     DEFAULT_CSS = f"""
     RanksScreen #lanes {{ height: {_LANES_HEIGHT}; }}
     """
 
     def __init__(self) -> None:
-        super().__init__("7 Ranks")
+        super().__init__()
         self.comparison = RankComparison(self)
 
     def body(self) -> Iterable[Widget]:
@@ -68,8 +65,6 @@ class RanksScreen(ViewsScreen):
         rank = self.values().get("rank")
         return [[f"rank {rank}"], *details[1:]] if details and rank is not None else details
 
-    # -- the lanes of the rank under the cursor -------------------------------------------------------------------
-
     def cursor_rests(self) -> None:
         super().cursor_rests()
         job, rank, selection = self.job, self.values().get("rank"), self.selection
@@ -86,7 +81,7 @@ class RanksScreen(ViewsScreen):
             window = found.window
             self.lanes.set_lanes(found.lanes, window.start, window.end, ticks=found.steps)
 
-        in_thread(self, "lanes", ask, arrived, lambda error: self.say(reason_of(error)))
+        self.in_background("lanes", ask, arrived)
 
     def action_clock(self) -> None:
         """Another clock: refined by collectives, UTC alone, none."""
@@ -106,8 +101,6 @@ class RanksScreen(ViewsScreen):
 
     def _rank(self) -> Value:
         return self.values().get("rank", self.values().get("slowest"))
-
-    # -- a row ----------------------------------------------------------------------------------------------------
 
     def row_window(self) -> Window | None:
         values = self.values()

@@ -20,7 +20,6 @@ from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.question import Question
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.recipes.recipe import RecipeMap, map_table
-from nsystui.ui import keys
 from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.screens.kernels import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
@@ -37,7 +36,6 @@ class RecipeScreen(TableScreen):
 
     PLACES = ("recipe", "table", "everywhere")
     STATE = (*TableScreen.STATE, "option_values")
-    BINDINGS = keys.bindings("recipe", "table", "everywhere")
     BACKGROUND = True
 
     def __init__(self, recipe: Question) -> None:
@@ -114,7 +112,6 @@ class RecipeMapScreen(ChartScreen):
     """The map of a recipe, one figure at a time: a lane for each GPU, process or adapter."""
 
     PLACES = ("recipe map", "everywhere")
-    BINDINGS = keys.bindings("recipe map", "everywhere")
     chart: StripChart
 
     DEFAULT_CSS = """
@@ -196,8 +193,6 @@ class RecipeMapScreen(ChartScreen):
         assert self._map is not None
         edges, number = edges_of(self._map.window, self._map.bins), self._bin()
         return Window(edges[number], edges[number + 1])
-
-    # -- keys -----------------------------------------------------------------------------------------------------
 
     def choices(self) -> tuple[Choice, ...]:
         views = Choice("view", ("map", "table"), 0, lambda _: self.lay_over(RecipeScreen(self.recipe)))

@@ -14,13 +14,12 @@ from textual.widget import Widget
 from nsystui.base.answer import Unit
 from nsystui.base.selection import NameFilter
 from nsystui.questions.queries.registry import views_of
-from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
 from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.panels import DetailPane, NoteLines, SidePanel
-from nsystui.ui.widgets.repainting import in_thread, reason_of
+from nsystui.ui.widgets.repainting import reason_of
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ class TablesScreen(JobScreen):
 
     @property
     def table(self) -> WindowTable:
-        """The table that takes the keys."""
         raise NotImplementedError
 
     def answer_to_export(self) -> Answer | None:
@@ -81,6 +79,12 @@ class TableScreen(TablesScreen):
     PANEL_BORDER = "│ "
     ELASTIC: ClassVar[str | None] = None
     """The text column that takes the room to spare; else the last one."""
+    ORDER: ClassVar[tuple[str | None, bool]] = (None, True)
+    """The column by which answers come sorted, and whether descending."""
+    COUNTED: ClassVar[str] = "rows"
+    """The word for the rows in "N of M …"."""
+    CLOSED: ClassVar[str] = ""
+    """Why Enter opens no row, where it opens none."""
 
     DEFAULT_CSS = """
     TableScreen #around { height: 1fr; layout: vertical; }
@@ -165,7 +169,7 @@ class TableScreen(TablesScreen):
 
     def natural_order(self) -> tuple[str | None, bool]:
         """The column and direction that the answer comes in."""
-        return None, True
+        return self.ORDER
 
     def empty_text(self, answer: Answer) -> str:
         """The reason why there are no rows."""
@@ -173,13 +177,7 @@ class TableScreen(TablesScreen):
             return f"none of the {answer.total:,} rows is in the selection: Esc goes back"
         return "\n".join(answer.notes) or "nothing in the selection"
 
-    def show_waiting(self) -> None:
-        self._show_in_place_of_rows("opening…")
-
-    def show_asking(self) -> None:
-        self._show_in_place_of_rows("computing…")
-
-    def _show_in_place_of_rows(self, text: str) -> None:
+    def show_text(self, text: str) -> None:
         self.show_title()
         self.table.empty_text = text
         self.table.refresh_rows()
@@ -193,9 +191,7 @@ class TableScreen(TablesScreen):
 
     def counted(self) -> str:
         """The word for the rows in "N of M …"."""
-        return "rows"
-
-    # -- the row under the cursor ---------------------------------------------------------------------------------
+        return self.COUNTED
 
     def values(self) -> dict[str, Value]:
         """The values of the cursor's row by column key; empty where there is no row."""
@@ -241,7 +237,9 @@ class TableScreen(TablesScreen):
             self.open_row()
 
     def open_row(self) -> None:
-        """Enter."""
+        """Open the row under the cursor, on Enter."""
+        if self.CLOSED:
+            self.say(self.CLOSED)
 
     @on(RowHighlighted)
     def _row_highlighted(self, message: RowHighlighted) -> None:
@@ -253,8 +251,6 @@ class TableScreen(TablesScreen):
     def row_changed(self) -> None:
         """The cursor stands on another row."""
 
-    # -- its details ----------------------------------------------------------------------------------------------
-
     def cursor_rests(self) -> None:
         job, row, asked = self.job, self.table.cursor_row, self.details_question()
         if not self.HAS_DETAILS:
@@ -262,7 +258,7 @@ class TableScreen(TablesScreen):
         if job is None or asked is None:
             self._show_details(row, self.row_details())
         else:
-            in_thread(self, "detail", partial(asked, job), partial(self._show_details, row), self._no_details)
+            self.in_background("detail", partial(asked, job), partial(self._show_details, row))
 
     def _show_details(self, row: int, details: Details) -> None:
         if row == self.table.cursor_row:
@@ -285,12 +281,9 @@ class TableScreen(TablesScreen):
 
         def failed(error: Exception) -> None:
             self._asks_context = False
-            self._no_details(error)
+            self.say_reason(error)
 
-        in_thread(self, "context", lambda: event_context(job, key), show, failed)
-
-    def _no_details(self, error: Exception) -> None:
-        self.say(reason_of(error))
+        self.in_background("context", lambda: event_context(job, key), show, failed)
 
     def row_details(self) -> Details:
         """The details of the cursor's row that need no question: its name, and what the table has no room for."""
@@ -306,8 +299,6 @@ class TableScreen(TablesScreen):
     def details_question(self) -> Callable[[OpenJob], Details] | None:
         """The question for the details of the cursor's row, asked in a thread when it rests there."""
         return None
-
-    # -- the order of the rows ------------------------------------------------------------------------------------
 
     @on(SortRequested)
     def _sort_requested(self, message: SortRequested) -> None:
@@ -333,8 +324,8 @@ class ViewsScreen(TableScreen):
     HOME: ClassVar[str] = ""
     STATE = (*TableScreen.STATE, "view", "options")
 
-    def __init__(self, screen: str) -> None:
-        super().__init__(screen)
+    def __init__(self) -> None:
+        super().__init__()
         self.view = self.answered = views_of(self.HOME)[0]
         self.options: dict[str, str] = {}
 
@@ -383,15 +374,13 @@ class TextTableScreen(TableScreen):
     """A table whose texts are longer than a line: the details have all of the text under the cursor."""
 
     MODE_KEY = "1"
-    PLACES = ("table", "everywhere")
-    BINDINGS = keys.bindings("table", "everywhere")
-
-    def row_text(self) -> str:
-        """All of the text of the row under the cursor."""
-        raise NotImplementedError
+    TEXT: ClassVar[str] = "{text}"
+    """The text of a row, a format of its values by column key."""
 
     def row_details(self) -> Details:
-        return [[self.row_text()]]
+        """All of the text of the row under the cursor."""
+        values = self.values()
+        return [[self.TEXT.format_map(values)]] if values else []
 
 
 class FilteredTableScreen(TableScreen):
@@ -429,8 +418,8 @@ class FilteredTableScreen(TableScreen):
 
 def names_choice(names: Names, choose: Callable[[Names], object], without: Collection[Names] = ()) -> Choice:
     """The choice of the names of kernels, ``without`` those that a table does not have."""
-    kinds = [kind for kind in type(names) if kind not in without]
-    return Choice("names", tuple(kind.value for kind in kinds), kinds.index(names), lambda place: choose(kinds[place]))
+    kinds = {kind: kind.value for kind in type(names) if kind not in without}
+    return Choice.among("names", kinds, names, choose)
 
 
 def rows_with(answer: TableAnswer, words: NameFilter | None) -> TableAnswer:

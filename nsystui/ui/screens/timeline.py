@@ -25,7 +25,6 @@ from nsystui.questions.timeline.events import (
 )
 from nsystui.questions.timeline.lanes import LaneIdentity, Timeline
 from nsystui.questions.timeline.picture import cut_end, lane_pictures, timeline_table
-from nsystui.ui import keys
 from nsystui.ui.doors import show_event, show_thread
 from nsystui.ui.pictures.selection import describe
 from nsystui.ui.pictures.timeline import (
@@ -49,7 +48,7 @@ from nsystui.ui.widgets.frame import SelectionLine
 from nsystui.ui.widgets.lane_chart import LaneChart
 from nsystui.ui.widgets.panels import fill
 from nsystui.ui.widgets.prompt import one_of
-from nsystui.ui.widgets.repainting import in_thread, reason_of
+from nsystui.ui.widgets.repainting import reason_of
 
 _LABEL_WIDTH, _WIDE_LABEL_WIDTH = 14, 22
 _WIDE = 100
@@ -72,7 +71,6 @@ class TimelineScreen(ZoomableChartScreen):
 
     MODE_KEY = "L"
     PLACES = ("timeline", "everywhere")
-    BINDINGS = keys.bindings("timeline", "everywhere")
     chart: LaneChart
 
     DEFAULT_CSS = f"""
@@ -83,7 +81,7 @@ class TimelineScreen(ZoomableChartScreen):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (_TALL, "-tall")]
 
     def __init__(self) -> None:
-        super().__init__("L Timeline")
+        super().__init__()
         self.opened: frozenset[Task] | None = None
         self.found: NameFilter | None = None
         self.match_count: int | None = None
@@ -99,8 +97,6 @@ class TimelineScreen(ZoomableChartScreen):
 
     def make_chart(self) -> LaneChart:
         return LaneChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
-
-    # -- the question ---------------------------------------------------------------------------------------------
 
     def parameters(self) -> tuple[Hashable, ...]:
         width, height = self.app.size
@@ -188,8 +184,6 @@ class TimelineScreen(ZoomableChartScreen):
         self._rests = False
         self.job_changed()
 
-    # -- the cursor -----------------------------------------------------------------------------------------------
-
     @property
     def lane(self) -> LaneIdentity | None:
         picture, number = self.picture, self.chart.cursor_lane
@@ -254,9 +248,8 @@ class TimelineScreen(ZoomableChartScreen):
         times, width = self.times_of(column), self.app.size.width
         lines = [column_line(shown, column, times, self.time, self.position.mark, width)]
         if self.facts is not None:
-            first, *others = self.facts.lines
-            below = fill([line.split("  ") for line in others], width, self._detail_lines - 2)
-            lines += [[(cut_end(first, width), "bold")], *([(line, "")] for line in below)]
+            below = fill(self.facts.details, width, self._detail_lines - 2)
+            lines += [[(cut_end(self.facts.title, width), "bold")], *([(line, "")] for line in below)]
         elif picture is not None and not picture.is_whole and self._waits_for_lanes(picture):
             lines.append([("reading the streams and ranges of this rank…", "dim")])
         elif picture is not None:
@@ -294,11 +287,11 @@ class TimelineScreen(ZoomableChartScreen):
                 self.show_detail()
 
         def failed(error: Exception) -> None:
-            show(EventFacts(None, (reason_of(error),)))
+            show(EventFacts(None, reason_of(error)))
 
         job = self.job
         if job is not None:
-            in_thread(self, "detail", lambda: event_facts(job, picture.timeline, lane, window, row), show, failed)
+            self.in_background("detail", lambda: event_facts(job, picture.timeline, lane, window, row), show, failed)
 
     def _place(self) -> Hashable:
         """Where the cursor is, and in which picture."""
@@ -350,13 +343,9 @@ class TimelineScreen(ZoomableChartScreen):
         """The time in view, also while it is being drawn: a key may come before the picture."""
         return self.position.view or picture.base
 
-    # -- the view -------------------------------------------------------------------------------------------------
-
     def look_at(self, view: Window | None, time: int) -> None:
         self.move_to(view=view, time=time, event=self.position.event if time == self.time else None)
         self._changed()
-
-    # -- from event to event --------------------------------------------------------------------------------------
 
     def action_event(self, direction: int) -> None:
         picture, lane, neighbours = self.picture, self.lane, self._neighbours
@@ -380,7 +369,7 @@ class TimelineScreen(ZoomableChartScreen):
         def failed(error: Exception) -> None:
             self._event_found(lane, None, reason_of(error))
 
-        in_thread(self, "neighbour", find, partial(self._event_found, lane), failed)
+        self.in_background("neighbour", find, partial(self._event_found, lane), failed)
 
     def _go_to_interval(self, picture: TimelinePicture, lane: LaneIdentity, forward: bool) -> None:
         """Goes to where the thread came to a CPU, left it or went on to another function; to functions looked for."""
@@ -434,7 +423,7 @@ class TimelineScreen(ZoomableChartScreen):
         if row is None:
             self.say("there is no event under the cursor: ] goes to the next one")
             return
-        in_thread(self, "partner", lambda: partner_of(picture.timeline, row), self._go_to_place, self._say_reason)
+        self.in_background("partner", lambda: partner_of(picture.timeline, row), self._go_to_place)
 
     def _go_to_place(self, place: FoundEvent) -> None:
         picture = self.picture
@@ -445,9 +434,6 @@ class TimelineScreen(ZoomableChartScreen):
         else:
             self.opened = picture.opened | {place.lane.task}
             self._show_event(place.row, place.lane)
-
-    def _say_reason(self, error: Exception) -> None:
-        self.say(reason_of(error))
 
     def open_at(self, key: EventKey | None, window: Window | None) -> None:
         """Shows an event or a span of time of another screen in the middle of the view."""
@@ -467,12 +453,10 @@ class TimelineScreen(ZoomableChartScreen):
         self._changed()
         if key is not None:
             selection = self.selection
-            in_thread(
-                self,
+            self.in_background(
                 "place",
                 lambda: place_of(Timeline.of(job, selection), key),
                 self._opened_at,
-                self._say_reason,
             )
 
     def _opened_at(self, place: FoundEvent) -> None:
@@ -518,7 +502,7 @@ class TimelineScreen(ZoomableChartScreen):
                 show_thread(self.explorer, lane.task, lane.thread or 0, interval.window, bool(interval.node))
                 return
         if row is None:
-            self.say(self.facts.lines[0] if self.facts is not None else "one moment: the event is being read")
+            self.say(self.facts.title if self.facts is not None else "one moment: the event is being read")
             return
         show_event(self.explorer, key_of(row))
 
@@ -566,7 +550,7 @@ class TimelineScreen(ZoomableChartScreen):
                 self.show_selection()
                 self.say("no event on these lanes matches" if not count else f"{count:,} found: n and N go to them")
 
-        in_thread(self, "count", matches.count, counted, self._say_reason)
+        self.in_background("count", matches.count, counted)
 
     def _matches(self) -> Matches | None:
         """What is looked for on the lanes that are shown, and has its start in the selection."""
@@ -602,9 +586,7 @@ class TimelineScreen(ZoomableChartScreen):
             self._searching = False
             self.say(reason_of(error))
 
-        in_thread(self, "neighbour", lambda: matches.next_to(time, lane, direction > 0), go, failed)
-
-    # -- the mouse ------------------------------------------------------------------------------------------------
+        self.in_background("neighbour", lambda: matches.next_to(time, lane, direction > 0), go, failed)
 
     @on(LaneChart.Pointed)
     def _pointed(self, message: LaneChart.Pointed) -> None:
@@ -619,8 +601,6 @@ class TimelineScreen(ZoomableChartScreen):
         self.move_to(time=(first + last) // 2, lane=lane, event=None, mark=mark)
         self._place_cursor()
         self._follow()
-
-    # -- marks and the selection ----------------------------------------------------------------------------------
 
     def action_mark(self) -> None:
         if self._is_empty():
@@ -658,8 +638,6 @@ class TimelineScreen(ZoomableChartScreen):
         self.take_position(alone, lane=lane)
         self.opened = frozenset({lane.task}) | (picture.opened if self.opened is not None else frozenset())
         self.explorer.select(alone)
-
-    # -- files and other tools ------------------------------------------------------------------------------------
 
     def answer_to_export(self) -> Answer | None:
         return self._listed
@@ -712,7 +690,7 @@ class TimelineScreen(ZoomableChartScreen):
             self._listed = None
             self.say(reason_of(error))
 
-        in_thread(self, "list", make, listed, failed)
+        self.in_background("list", make, listed, failed)
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
         row = self.event_row()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 from rich.segment import Segment
 from textual import events
@@ -18,6 +18,8 @@ from textual.widget import Widget
 from nsystui.base.text import CRUMB_GAP, safe_text, shorten, width_of
 from nsystui.ui.ascii import key_name
 from nsystui.ui.keys import textual_key
+
+Value = TypeVar("Value")
 
 CRUMB = " › "
 GAP = "   "
@@ -363,6 +365,12 @@ class Choice(NamedTuple):
     options: tuple[str, ...]
     chosen: int
     choose: Callable[[int], object]
+
+    @classmethod
+    def among(cls, label: str, words: Mapping[Value, str], chosen: Value, choose: Callable[[Value], object]) -> Choice:
+        """Offer values by the words for them; ``choose`` is called with another value."""
+        values = list(words)
+        return cls(label, tuple(words.values()), values.index(chosen), lambda place: choose(values[place]))
 
 
 class ChoiceLine(TextLine):

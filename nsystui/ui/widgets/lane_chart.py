@@ -146,15 +146,11 @@ class LaneChart(TimeChart):
     def on_resize(self) -> None:
         self.fit_window()
 
-    # -- the mouse ------------------------------------------------------------------------------------------------
-
     def point(self, lane: int | None, column: int) -> None:
         self.post_message(self.Pointed(self, lane, column))
 
     def drag(self, first: int, column: int) -> None:
         self.post_message(self.Pointed(self, None, column, first))
-
-    # -- rows of lanes --------------------------------------------------------------------------------------------
 
     def rows_of(self, lane: int) -> tuple[int, int]:
         if not self._heights:
@@ -185,8 +181,6 @@ class LaneChart(TimeChart):
                 heights[lane] += 1
                 left -= 1
         return tuple(heights)
-
-    # -- drawing --------------------------------------------------------------------------------------------------
 
     def notify_style_update(self) -> None:
         self._styles.clear()

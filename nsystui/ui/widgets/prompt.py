@@ -95,7 +95,6 @@ class LinePrompt(Widget):
 
     @property
     def value(self) -> str:
-        """The text as it stands."""
         return self._input.value
 
     @value.setter

@@ -125,8 +125,6 @@ class StripChart(TimeChart):
         self._anchor: int | None = None
         self._width = 0  # in columns, before the last change of size
 
-    # -- what is shown --------------------------------------------------------------------------------------------
-
     @property
     def lanes(self) -> tuple[Lane, ...]:
         return self._lanes
@@ -166,8 +164,6 @@ class StripChart(TimeChart):
     def is_current(self, lane: int) -> bool:
         return lane == (self.cursor_lane - self.cursor_lane % 2 if self._halves else self.cursor_lane)
 
-    # -- columns and times ----------------------------------------------------------------------------------------
-
     def column_times(self, column: int) -> tuple[int, int]:
         """From and to which ns ``column`` reaches."""
         length, width = self._hi - self._lo, self.chart_width
@@ -201,8 +197,6 @@ class StripChart(TimeChart):
         self._anchor = None
         self._span = None if first is None else (first, first if last is None else last)
         self.repaint_changes()
-
-    # -- moving ---------------------------------------------------------------------------------------------------
 
     def watch_cursor_column(self, old: int, new: int) -> None:
         if self._anchor is not None:
@@ -266,8 +260,6 @@ class StripChart(TimeChart):
         self._span = self._anchor = None
         if before:
             self.cursor_column = (2 * self.cursor_column + 1) * width // (2 * before)  # by its middle
-
-    # -- drawing --------------------------------------------------------------------------------------------------
 
     def notify_style_update(self) -> None:
         self._fills.clear()

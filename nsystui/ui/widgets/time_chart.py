@@ -98,14 +98,10 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         self._painted: dict[int, _Line] = {}
         self._pressed: int | None = None  # the column in which the mouse was pressed
 
-    # -- what a chart defines -------------------------------------------------------------------------------------
-
     def label_of(self, lane: int) -> str:
-        """The label of a lane."""
         raise NotImplementedError
 
     def value_of(self, lane: int) -> str:
-        """The value at the right of a lane."""
         raise NotImplementedError
 
     def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
@@ -147,8 +143,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     def is_current(self, lane: int) -> bool:
         """Whether the cursor is in the row of this (first) lane."""
         return lane == self.cursor_lane
-
-    # -- the mouse ------------------------------------------------------------------------------------------------
 
     @dataclass
     class Wheel(Message):
@@ -196,8 +190,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         event.stop()
         self.post_message(self.Wheel(self, -1, self.column_at(event.x)))
 
-    # -- lanes, columns and times ---------------------------------------------------------------------------------
-
     @property
     def chart_width(self) -> int:
         """Columns of time: the width without labels and values."""
@@ -213,8 +205,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
 
     def validate_cursor_lane(self, lane: int) -> int:
         return max(0, min(lane, self.lane_count - 1))
-
-    # -- drawing --------------------------------------------------------------------------------------------------
 
     @property
     def has_colours(self) -> bool:

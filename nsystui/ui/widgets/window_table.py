@@ -239,8 +239,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         if answer is not None:
             self.set_answer(answer)
 
-    # -- what is shown --------------------------------------------------------------------------------------------
-
     @property
     def answer(self) -> Answer | None:
         return self._answer
@@ -298,8 +296,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         """Draw everything again: after the screen changed ``prefix``, ``row_style`` or ``empty_text``."""
         self._formatted.clear()
         self._redraw()
-
-    # -- the order of the rows: the table asks for it, the screen sorts ---------------------------------------------
 
     @property
     def sorted_by(self) -> tuple[str, bool] | None:
@@ -360,8 +356,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     def _ask_for_order(self, key: str, descending: bool) -> None:
         self._order_asked = (key, descending)
         self.post_message(self.SortRequested(self, key, descending))
-
-    # -- the pages of the answer ----------------------------------------------------------------------------------
 
     def row_at(self, index: int) -> Row | None:
         """Row ``index``; ``None`` if there is none, or (``background``) if its page has not arrived."""
@@ -425,8 +419,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._failure = error
         # Not posted here: this may be a repaint, where Textual takes the screen for the sender and does not tell it.
         self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
-
-    # -- moving ---------------------------------------------------------------------------------------------------
 
     def validate_cursor_row(self, row: int) -> int:
         return self._window.clamp(row)
@@ -520,8 +512,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         event.stop()
         self._scroll(-3)
-
-    # -- drawing --------------------------------------------------------------------------------------------------
 
     def on_mount(self) -> None:
         self._announce()
