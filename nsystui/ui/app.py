@@ -123,6 +123,7 @@ class NsystuiApp(App[int]):
         self.theme = f"{self._colours}-{'light' if light else 'dark'}"
 
     def get_driver_class(self) -> type[Driver]:
+        """Give the driver that survives a lost terminal and stops."""
         from nsystui.ui.driver import TerminalDriver
 
         return TerminalDriver
@@ -142,6 +143,7 @@ class NsystuiApp(App[int]):
         self._close_messages_no_wait()
 
     def on_mount(self) -> None:
+        """Begin to load once the first window is painted."""
         self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:
@@ -475,12 +477,15 @@ class NsystuiApp(App[int]):
         return f"loading {ready} of {len(self.files)}  {bar}  {rows:,} rows"
 
     def update_status(self) -> None:
+        """Show the progress on the screen that is shown."""
         self._tell("show_status", self.status)
 
     def update_screen(self) -> None:
+        """Have the screen that is shown ask again, where something changed."""
         self._tell("job_changed")
 
     def say(self, text: str) -> None:
+        """Show a sentence on the screen that is shown."""
         self._tell("say", text)
 
     def _tell(self, what: str, *words: str) -> None:

@@ -121,11 +121,13 @@ class EverythingProvider(Provider):
             yield Offer(words_of(question), partial(screen.open_question, question))
 
     async def discover(self) -> Hits:
+        """Offer everything but names before anything is typed."""
         for offer in self._offers():
             words = safe_text(offer.words)
             yield DiscoveryHit(Content(words), offer.choose, words)
 
     async def search(self, query: str) -> Hits:
+        """Offer what has the typed part, names included."""
         matcher = self.matcher(query)
         if not self._is_named:
             self._is_named = True
@@ -158,6 +160,7 @@ class Palette(CommandPalette, ThrottledScreen[None]):
         )
 
     def on_mount(self) -> None:
+        """Stop what blinks."""
         self.query_one(Input).cursor_blink = False
         self.query_one(LoadingIndicator).auto_refresh = None  # hidden, it would wake the program 16 times a second
 

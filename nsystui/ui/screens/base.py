@@ -128,6 +128,7 @@ class JobScreen(ExportingScreen):
         """Show words in place of an answer."""
 
     def compose(self) -> ComposeResult:
+        """Compose the title, selection and choices, the body, notes, the prompt and the keys."""
         tabs = [tab for tab in keys.TABS if keys.MODE_OF[tab[0]] in self.explorer.MODES]
         yield TitleLine(tabs, self.MODE_KEY, id="title")
         yield SelectionLine(id="selection")
@@ -171,6 +172,7 @@ class JobScreen(ExportingScreen):
         return self.crumbs
 
     def on_screen_resume(self, event: events.ScreenResume) -> None:
+        """Ask again for what changed while another screen was shown."""
         self.job_changed()
         self._put_cursors_back()
 
@@ -208,6 +210,7 @@ class JobScreen(ExportingScreen):
         return (Choice("view", labels, chosen, lambda place: self.show_view(names[place])),)
 
     def view_name(self) -> str:
+        """The name of the view that is shown."""
         return next((view.name for view in self.views() if view.screen == self.SCREEN), "")
 
     def views(self) -> tuple[TabView, ...]:
@@ -254,6 +257,7 @@ class JobScreen(ExportingScreen):
             self.show_choices()
 
     def action_choose(self, label: str, step: int) -> None:
+        """Choose the next option under a label (``step=-1``: the one before)."""
         self.choose(label, step)
 
     def state(self) -> ScreenState:
@@ -297,14 +301,17 @@ class JobScreen(ExportingScreen):
         return len(self.app.screen_stack) > 1
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Refuse actions of a screen that is covered, or has no widgets yet."""
         return self.is_mounted and not self.is_covered  # before it is mounted an action has no widgets to act on
 
     def lay_over(self, screen: Screen[Other], then: Callable[[Other | None], None] | None = None) -> None:
+        """Open a screen over this one, as one step that going back undoes."""
         if self.is_active and isinstance(screen, JobScreen):
             self.explorer.remember()
         super().lay_over(screen, then)
 
     async def action_mode(self, name: str) -> None:
+        """Go to a tab."""
         await self.explorer.go_to_tab(name)
 
     async def action_timeline(self) -> None:
@@ -338,6 +345,7 @@ class JobScreen(ExportingScreen):
         self.in_background("range", ask, found)
 
     def event_here(self) -> EventKey | None:
+        """The event under the cursor."""
         return None
 
     def time_here(self) -> Window | None:
@@ -345,23 +353,28 @@ class JobScreen(ExportingScreen):
         return None
 
     async def action_back(self) -> None:
+        """Undo the last step; where there is none, stop the loading."""
         if not await self.explorer.go_back():
             self.say("stopping…" if self.explorer.stop_loading() else "nothing to go back to: q quits")
 
     def action_resume(self) -> None:
+        """Resume a loading that was stopped."""
         if not self.explorer.resume_loading():
             self.say("everything is loaded already")
 
     def action_quit(self) -> None:
+        """End the program with status 0."""
         self.explorer.stop_loading()
         self.app.exit(return_code=0)
 
     def action_help(self) -> None:
+        """Show the keys of this screen."""
         from nsystui.ui.screens.dialogs import HelpScreen
 
         self.lay_over(HelpScreen(self.places(), partial(key_name, app=self.app)))
 
     def action_palette(self) -> None:
+        """Open the command palette."""
         self.lay_over(screen_of("palette"))
 
     def open_question(self, question: Question) -> None:
@@ -385,13 +398,17 @@ class JobScreen(ExportingScreen):
         self.explorer.select(self.selection.with_window(window))
 
     def action_filter(self) -> None:
+        """Ask for the names to select."""
         self.selection_prompts.names()
 
     def action_ranks(self) -> None:
+        """Ask for the ranks to select."""
         self.selection_prompts.ranks()
 
     def action_devices(self) -> None:
+        """Ask for the devices to select."""
         self.selection_prompts.devices()
 
     def action_window(self) -> None:
+        """Ask for the time to select."""
         self.selection_prompts.window()

@@ -23,6 +23,7 @@ class DiagnosticsScreen(TextTableScreen):
         super().__init__("diagnostics")
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
+        """List the messages, errors first."""
         return diagnostics_table(job.session, selection)
 
 
@@ -37,12 +38,15 @@ class ContentsScreen(TableScreen):
         super().__init__("what is recorded")
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
+        """Count the rows of every kind."""
         return contents_table(job.session)
 
     def row_category(self, values: Record) -> str | None:
+        """What was not recorded is dim."""
         return None if values["rows"] else "idle"
 
     def open_row(self) -> None:
+        """Go to the view of these rows, or say how to record them."""
         table = str(self.values().get("table"))
         if not self.values().get("rows"):
             self.say(f"nothing of it was recorded: {self.values().get('record')}")
@@ -63,13 +67,16 @@ class JobOutputScreen(TextTableScreen):
         super().__init__("what the application printed")
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
+        """List the printed lines."""
         return output_table(job)
 
     def row_window(self) -> Window | None:
+        """The nanosecond at which the line was printed, where it is known."""
         time = self.values().get("time")
         return Window(time, time + 1) if isinstance(time, int) else None
 
     def open_row(self) -> None:
+        """Show the time of the line on the timeline."""
         if self.row_window() is None:
             self.say("this line does not say when it was printed")
         else:
@@ -87,4 +94,5 @@ class FilesScreen(TextTableScreen):
         super().__init__("files")
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
+        """List the files, whether they are read or not."""
         return files_answer(self.explorer.files.values())

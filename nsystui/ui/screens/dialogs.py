@@ -44,6 +44,7 @@ class TextDialog(ModalScreen[None], ThrottledScreen[None]):
         self._lines = tuple(map(safe_text, lines))
 
     def compose(self) -> ComposeResult:
+        """Compose the lines in a frame that scrolls."""
         with VerticalScroll():
             yield Static("\n".join(self._lines), markup=False)
 

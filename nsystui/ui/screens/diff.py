@@ -78,11 +78,13 @@ class DiffScreen(FilteredTableScreen):
         self.answer: TableAnswer | None = None
 
     def body(self) -> Iterable[Widget]:
+        """Compose the verdict above the table."""
         self.verdict = PartLines(id="verdict")
         yield self.verdict
         yield from super().body()
 
     def places(self) -> tuple[str, ...]:
+        """The keys that need one open job leave where A and B are two."""
         return self.PLACES if self._is_of_open_job else ("diff alone", *self.PLACES)
 
     @property
@@ -93,6 +95,7 @@ class DiffScreen(FilteredTableScreen):
 
     @property
     def job(self) -> OpenJob | None:
+        """The job of A."""
         return self.sides[0].job if self.sides is not None else None
 
     @property
@@ -120,16 +123,19 @@ class DiffScreen(FilteredTableScreen):
         return self.options or getattr(self.explorer, "options", None) or ComparisonOptions(Names.SMART)
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The table, the sides and the options."""
         assert self.sides is not None
         return (self.name_of_table, self._is_swapped, self._options(), self.sides[1].job.session.version)
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[str, TableAnswer]:
+        """Compare A with B by the table that is asked for."""
         name, sides = self.name_of_table, self.sides
         assert sides is not None
         sides[1].job.smart_names()  # so that they are at hand, as those of A are
         return name, TABLES[name].make(*sides, self._options())
 
     def job_changed(self) -> None:
+        """Say that A and B are being compared until the first table is there."""
         super().job_changed()
         self.show_choices()
         if self.answer is None and self.job is not None:
@@ -137,6 +143,7 @@ class DiffScreen(FilteredTableScreen):
             self.table.refresh_rows()
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show a table with a bar for each difference."""
         self._current, self.answer = result
         self._show_rows(same_place)
 
@@ -156,6 +163,7 @@ class DiffScreen(FilteredTableScreen):
         self._share_room()
 
     def on_resize(self, event: events.Resize) -> None:
+        """Share the lines out for the new size."""
         self.show_selection()
         self._share_room()
 
@@ -166,6 +174,7 @@ class DiffScreen(FilteredTableScreen):
         )
 
     def show_waiting(self) -> None:
+        """Say that A and B are being read."""
         super().show_waiting()
         self.show_title(right="reading")
         self.table.empty_text = "reading: A and B are compared when all of both is read"
@@ -187,14 +196,17 @@ class DiffScreen(FilteredTableScreen):
         return [[title.strip()], *others]
 
     def natural_order(self) -> tuple[str | None, bool]:
+        """The largest difference first, unless rows have an order of their own."""
         return (None, True) if self._current in _AS_THEY_COME else ("difference", True)
 
     def empty_text(self, answer: Answer) -> str:
+        """Say that neither side has any of this."""
         if answer.total and self.words is not None:
             return super().empty_text(answer)
         return "\n".join(answer.notes) or "neither A nor B has any of this"
 
     def counted(self) -> str:
+        """The word for the rows of the table."""
         own = {_SUMMARY: "measures", "steps": "measures", "calltree": "nodes"}
         return own.get(self._current, self._current if self._current in ("functions", "families") else "names")
 
@@ -205,6 +217,7 @@ class DiffScreen(FilteredTableScreen):
         return summary_styles(self.answer).get(values.get("what"), {})
 
     def row_category(self, values: Record) -> str | None:
+        """A line of the summary has the colour of its change, a name that of its work."""
         if self._current == _SUMMARY:
             return self._styles_of(values).get("difference")
         name = values.get("name")
@@ -215,6 +228,7 @@ class DiffScreen(FilteredTableScreen):
         return {"nccl": "nccl", "memory": "memory"}.get(self.name_of_table)
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the tables and the names of kernels."""
         tables = list(TABLES)
         return (
             Choice(
@@ -232,6 +246,7 @@ class DiffScreen(FilteredTableScreen):
             self.job_changed()
 
     def action_swap(self) -> None:
+        """Exchange A and B."""
         self._is_swapped = not self._is_swapped
         if self.job is not None:
             self.say("A and B are swapped")
@@ -242,6 +257,7 @@ class DiffScreen(FilteredTableScreen):
         self._ask_again("kernels")
 
     def action_fold(self) -> None:
+        """Take numbered NVTX names as one, or apart."""
         options = self._options()
         self.options = replace(options, fold_numbers=not options.fold_numbers)
         self.say("numbered names one by one" if options.fold_numbers else "numbered names as one")
@@ -255,18 +271,22 @@ class DiffScreen(FilteredTableScreen):
             self.job_changed()
 
     def action_selection(self) -> None:
+        """Say that the sides have their own selections."""
         self.say("A and B are fixed here: x on two ranks of another screen compares those")
 
     def show_filtered(self) -> None:
+        """Show the rows of the table that pass the filter."""
         self._show_rows(same_place=False)
 
     async def action_timeline(self) -> None:
+        """Go to the timeline: of A where A and B are two jobs."""
         if self._is_of_open_job:
             await super().action_timeline()
         else:
             await self.action_mode("timeline")
 
     async def action_mode(self, name: str) -> None:
+        """Go to a tab: of A where A and B are two jobs."""
         if self._is_of_open_job:
             await super().action_mode(name)
         elif self._own_app is not None and self.sides is not None:
@@ -323,6 +343,7 @@ class DiffScreen(FilteredTableScreen):
         return without_bars(shown) if isinstance(shown, TableAnswer) else shown
 
     def proposed_name(self, answer: Answer) -> str | None:
+        """Name the file after both sides."""
         from nsystui.output.files import propose_name
 
         if self.sides is None:
@@ -434,9 +455,11 @@ class OtherJobScreen(DiffScreen):
         self._is_closed = self._is_read = False
 
     def on_mount(self) -> None:
+        """Begin to read B in a thread."""
         self.run_worker(self._read, thread=True, group="other job", exit_on_error=False)
 
     def on_unmount(self) -> None:
+        """Stop the reading and let go of B."""
         self._loading.stop()
         with self._letting_go:
             self._is_closed = True
@@ -490,6 +513,7 @@ class OtherJobScreen(DiffScreen):
         self.show_status(self.explorer.status)
 
     def show_status(self, status: str) -> None:
+        """Show how much of B is read, in percent of its rows."""
         done, total = (sum(numbers) for numbers in zip(*self._rows.values(), strict=True)) if self._rows else (0, 0)
         own = "" if self._sides is not None else f"B: reading {100 * done // max(total, 1)} %"
         super().show_status(own or status)
@@ -513,4 +537,5 @@ class OtherJobScreen(DiffScreen):
         self.explorer.say(why)
 
     async def action_mode(self, name: str) -> None:
+        """Say that the other screens are A's."""
         self.say("the screens are those of A: esc goes back to them")

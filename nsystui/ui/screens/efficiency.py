@@ -137,11 +137,13 @@ class EfficiencyScreen(TableScreen):
         self._found: Efficiency | None = None
 
     def body(self) -> Iterable[Widget]:
+        """Compose the factors above the table."""
         self.factors = PartLines(id="factors")
         yield self.factors
         yield from super().body()
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Efficiency | None, Answer]:
+        """Compute the factors and one table; ``None`` and a note where the selection allows none."""
         try:
             found = efficiency(job, selection, self.useful)
         except UsageError as error:
@@ -149,18 +151,22 @@ class EfficiencyScreen(TableScreen):
         return found, with_fitting_advice(_TABLES[self.what][0](found), job.session.reports)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the factors and the table."""
         self._found, answer = result
         self._show_factors()
         super().show(answer, same_place)
 
     def show_waiting(self) -> None:
+        """Show no factors before a report is ready."""
         super().show_waiting()
         self.factors.show_lines([])
 
     def empty_text(self, answer: Answer) -> str:
+        """Say why there are no factors."""
         return "\n".join(answer.notes)
 
     def on_resize(self) -> None:
+        """Draw the factors for the new width."""
         self._show_factors()
 
     def _show_factors(self) -> None:
@@ -175,23 +181,28 @@ class EfficiencyScreen(TableScreen):
         self.factors.show_lines(lines)
 
     def show_count(self) -> None:
+        """Show what the table is of in place of a count."""
         span = self._found.span if self._found is not None else "its time"
         self.show_title(right=_TABLES[self.what][1].format(span))
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the tables."""
         tables = {name: name for name in _TABLES}
         by = Choice.among("by", tables, self.what, lambda name: self.ask_with(what=name, _sort=None))
         return (*super().choices(), by)
 
     def action_useful(self) -> None:
+        """Count as useful what POP or what TALP does."""
         self.useful = Useful.TALP if self.useful is Useful.POP else Useful.POP
         self.say(self.useful.words)
         self.job_changed()
 
     def action_take_window(self) -> None:
+        """Say why these rows have no time to select."""
         self.say("these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy")
 
     def open_row(self) -> None:
+        """Open the view that explains a factor, or the GPUs of a rank."""
         self.run_worker(self._open(), exit_on_error=False)
 
     async def _open(self) -> None:

@@ -261,18 +261,22 @@ class FindingScreen(TableScreen):
 
     @property
     def finding(self) -> Finding:
+        """The finding that is shown."""
         return self.found.findings[self.number]
 
     def body(self) -> Iterable[Widget]:
+        """Compose the finding above its evidence and the advice below."""
         self.words, self.advice = PartLines(id="finding"), PartLines(id="advice")
         yield self.words
         yield from super().body()
         yield self.advice
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
+        """Give the evidence, which the triage has already."""
         return self.finding.evidence or _NO_EVIDENCE
 
     def show(self, result: object, same_place: bool) -> None:
+        """Show the finding, with the cursor on the row it is about."""
         self._show_words()
         super().show(result, same_place)
         self.table.styles.max_height = self.table.row_count + 1
@@ -289,6 +293,7 @@ class FindingScreen(TableScreen):
         return min(away, key=away.__getitem__, default=0)
 
     def row_window(self) -> Window | None:
+        """The time of a row of evidence, by whichever column has its length."""
         from nsystui.base.selection import Window
 
         values = self.values()
@@ -304,15 +309,19 @@ class FindingScreen(TableScreen):
         self.advice.show_lines(advice_lines(self.finding, width))
 
     def on_resize(self) -> None:
+        """Wrap the words for the new width."""
         self._show_words()
 
     def show_count(self) -> None:
+        """Show which of the findings this is."""
         self.show_title(right=f"{self.number + 1} of {len(self.found.findings)} findings")
 
     def empty_text(self, answer: Answer) -> str:
+        """Say that there is no evidence to show."""
         return "this finding has no table: its text is all there is"
 
     def action_next_finding(self, step: int) -> None:
+        """Go to the next finding (``step=-1``: the one before)."""
         number = self.number + step
         if 0 <= number < len(self.found.findings):
             self.number = number
@@ -325,6 +334,7 @@ class FindingScreen(TableScreen):
         return frozenset({"enter"})
 
     def action_show_finding(self) -> None:
+        """Go to the view behind the finding."""
         self._go_to(self.finding)
 
     async def action_timeline(self) -> None:
@@ -352,4 +362,5 @@ class NotCheckedScreen(TextTableScreen):
         self.found = found
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
+        """List the rules and what each needs."""
         return not_checked_answer(self.found.not_checked)

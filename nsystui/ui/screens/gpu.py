@@ -74,6 +74,7 @@ class MetricsScreen(_GroupedScreen):
     ABOUT: ClassVar[Mapping[str, str]] = {"": "metric", "step": "busiest", "collective": "collective"}
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the metrics in their colour."""
         self.table.bar_category = "metric"
         super().show(result, same_place)
 
@@ -119,9 +120,11 @@ class GpuScreen(ZoomableChartScreen):
         self._wanted = GpuPictureRequest(None, 1, 1)
 
     def make_chart(self) -> StripChart:
+        """A chart of lanes as blocks."""
         return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The view, the size of the chart and the metrics."""
         size = self.app.size
         lines = size.height - _FRAME - self._detail_height
         columns = max(1, size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
@@ -133,9 +136,11 @@ class GpuScreen(ZoomableChartScreen):
         return 5 if self.app.size.height < 30 else 7
 
     def ask(self, job: OpenJob, selection: Selection) -> GpuPicture:
+        """Compute the lanes."""
         return gpu_picture(job, selection, self._wanted)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Draw the lanes with the cursor where it was, or say why there are none."""
         picture: GpuPicture = result
         self.picture = picture
         self._show_view(picture)
@@ -170,6 +175,7 @@ class GpuScreen(ZoomableChartScreen):
         self.show_title(right=f"{count:,} GPU{'' if count == 1 else 's'} · {time}" if picture.lanes else "")
 
     def show_detail(self) -> None:
+        """Show the values at the cursor, or over the marked span."""
         picture = self.picture
         if picture is None or not picture.lanes or self.chart.cursor_lane >= len(picture.owners):
             return
@@ -199,21 +205,26 @@ class GpuScreen(ZoomableChartScreen):
         self.cursor_moved()
 
     def times_of(self, column: int) -> tuple[int, int]:
+        """From and to which ns a column reaches."""
         return self.chart.column_times(column)
 
     @property
     def time(self) -> int:
+        """The time under the cursor (ns), or the middle of its column."""
         start, end = self.chart.cursor_times
         return self.position.time if self.position.time is not None else (start + end) // 2
 
     def why_empty(self) -> str:
+        """Say why there is nothing to zoom."""
         return "" if self.picture is not None and self.picture.lanes else "there is nothing to zoom"
 
     def look_at(self, view: Window | None, time: int) -> None:
+        """Show another view of the selected time."""
         self.move_to(view=view, time=time)
         self.job_changed()
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the metrics that were sampled, and the network."""
         picture = self.picture
         if picture is None or not (picture.metrics or picture.has_network):
             return super().choices()
@@ -238,6 +249,7 @@ class GpuScreen(ZoomableChartScreen):
         self.select_window(Window(start, max(end, start + 1)))
 
     def action_only_rank(self) -> None:
+        """Select the rank of the lane's GPU alone."""
         picture = self.picture
         if picture is None or not picture.lanes:
             self.say("there is no lane here")
@@ -255,6 +267,7 @@ class GpuScreen(ZoomableChartScreen):
             self.explorer.select(alone)
 
     def answer_to_export(self) -> Answer | None:
+        """The lanes as they are shown, as a table."""
         return lanes_table(self.picture) if self.picture is not None and self.picture.lanes else None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:

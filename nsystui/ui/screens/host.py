@@ -117,12 +117,14 @@ class SampledScreen(TableScreen):
     samples: CpuSamples | None = None
 
     def show_count(self) -> None:
+        """Count the rows and the samples."""
         answer = self.table.answer
         if answer is not None:
             total = answer.total if answer.total is not None else len(answer)
             self.show_title(right=f"{len(answer):,} of {total:,} {self.counted()}{_samples_count(self.samples)}")
 
     def row_category(self, values: Record) -> str | None:
+        """Functions of the operating system have its colour."""
         return "os" if values.get("mode") else None
 
     def shown_notes(self, notes: Sequence[str]) -> Sequence[str]:
@@ -164,15 +166,18 @@ class HostScreen(ViewsScreen, SampledScreen):
         self.grouping: dict[str, int] = {}
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The view and its grouping."""
         return (self.view.name, self.grouping.get(self.view.name, 0))
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
+        """Answer the view's question, and count the samples where rows are of them."""
         view = self.view
         options = dict(_BY[view.name][self.grouping.get(view.name, 0)][1]) if view.name in _BY else {}
         self.samples = samples_of_job(job, selection) if view.question.row in _SAMPLED else None
         return view, view.ask(job, selection, options)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the view in its colours, without columns that are empty."""
         view, answer = result
         self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.row)
         self.table.bar_category = "memory" if view.name == "GPU memory" else "cpu"
@@ -182,6 +187,7 @@ class HostScreen(ViewsScreen, SampledScreen):
             self.notes.show_notes(self.shown_notes(answer.notes))
 
     def counted(self) -> str:
+        """The word for the rows: single gaps, or those of the view."""
         return "gaps" if self._is_list else super().counted()
 
     @property
@@ -189,12 +195,15 @@ class HostScreen(ViewsScreen, SampledScreen):
         return self.view.name == "gaps" and self.grouping.get("gaps") == _GAPS
 
     def row_category(self, values: Record) -> str | None:
+        """The colour of a cause of idle time."""
         return _CATEGORIES.get(str(values.get("cause"))) or super().row_category(values)
 
     def places(self) -> tuple[str, ...]:
+        """The keys of samples leave where rows are of none."""
         return tuple(one for one in self.PLACES if one != "host samples" or self.view.question.row in _SAMPLED)
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the groupings of the view."""
         views, groups = super().choices(), _BY.get(self.view.name)
         if groups is None:
             return views
@@ -220,6 +229,7 @@ class HostScreen(ViewsScreen, SampledScreen):
         return Whose(tasks, tid if isinstance(tid, int) else None, " ".join(words))
 
     def open_row(self) -> None:
+        """Open callers, functions of a thread, a gap, or the rows of the next grouping."""
         if not self.values():
             return
         row = self.answered.question.row
@@ -259,6 +269,7 @@ class HostScreen(ViewsScreen, SampledScreen):
         self.lay_over(PartialCallTreeScreen(Whose(frozenset({task}), tid, f"thread {tid}")))
 
     def action_call_tree(self) -> None:
+        """Open the calls of the thread or of the function."""
         row = self.answered.question.row
         if row == "thread":
             self._open_thread(PartialCallTreeScreen)
@@ -268,6 +279,7 @@ class HostScreen(ViewsScreen, SampledScreen):
             self.say("the call tree is of CPU samples: v goes to threads and functions")
 
     def row_window(self) -> Window | None:
+        """The moment of the peak of memory, else the time of the row."""
         peak = self.values().get("peak_time")
         return Window(peak, peak + 1) if isinstance(peak, int) else super().row_window()
 
@@ -336,19 +348,23 @@ class ThreadFunctionsScreen(SampledScreen):
         self.whose = whose
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
+        """Count the samples of the thread by function."""
         own = self.whose.selected(selection)
         self.samples = samples_of_job(job, own)
         return functions_table(job, own, "all", self.whose.thread)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the functions, the count of samples above them."""
         self.table.bar_category = "cpu"
         super().show(result, same_place)
         self.notes.show_notes(self.shown_notes(result.notes))
 
     def open_row(self) -> None:
+        """Open the callers of the function in this thread."""
         self.open_callers(self.whose)
 
     def action_call_tree(self) -> None:
+        """Open what the function calls in this thread."""
         self.open_callees(self.whose)
 
 
@@ -373,12 +389,15 @@ class CallNodes:
         return self.calls.nodes
 
     def node(self, number: int) -> CallNode:
+        """A node by its number."""
         return CallNode(number, len(self.calls.below(number)))
 
     def roots(self, order: str) -> Sequence[CallNode]:
+        """The outermost functions, in an order."""
         return [self.node(number) for number in self._sorted(0, order)]
 
     def children(self, node: CallNode, offset: int, limit: int, order: str) -> Sequence[CallNode]:
+        """The functions right below one, those of hardly any samples last."""
         below = self._sorted(node.id, order)
         if not offset:
             limit = min(limit, self.many(node.id) or limit)
@@ -389,6 +408,7 @@ class CallNodes:
         return sum(not self._is_small(below) for below in self.calls.below(number))
 
     def ancestors(self, node: CallNode) -> Sequence[int]:
+        """The numbers of the nodes above one."""
         return self.calls.above(node.id)
 
     def _is_small(self, number: int) -> bool:
@@ -407,9 +427,11 @@ class CallNodes:
         return sorted(self.calls.below(number), key=place)
 
     def name(self, number: int) -> str:
+        """The name of a node's function."""
         return function_name(self.calls.function(number).name)
 
     def row(self, node: CallNode) -> Row:
+        """The values of a node: shares (%) and counts of samples, and its function."""
         calls, number = self.calls, node.id
         function, whole = calls.function(number), calls.samples
         total, own = int(calls.total[number]), int(calls.own[number])
@@ -454,6 +476,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         self._sampling: tuple[str, ...] = ()
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[CallNodes, CpuSamples, tuple[str, ...]]:
+        """Build the tree from the samples of the selection."""
         thread = None if self.whose is None else self.whose.thread
         own = selection if self.whose is None else self.whose.selected(selection)
         samples, calls = tree_of(job, own, self.is_bottom_up, thread, self.function)
@@ -461,6 +484,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         return nodes, samples, sampling_notes(job.session, samples)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the tree with what stood open, else the path of most samples."""
         before, opened = self.nodes, set() if self.outline is None else self.outline.opened
         self.nodes, self.samples, self._sampling = result
         notes = self._sampling
@@ -481,14 +505,17 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         return f"… {count:,} more below {self.label_of(node)}"
 
     def show_count(self) -> None:
+        """Count the rows that stand open, the nodes and the samples."""
         if self.outline is not None and self.nodes is not None:
             shown = f"{len(self.outline):,} rows of {len(self.nodes):,} nodes"
             self.show_title(right=shown + _samples_count(self.samples))
 
     def row_category(self, values: Record) -> str | None:
+        """The path of most samples has a colour."""
         return super().row_category(values) or ("cpu" if values.get("hot") else None)
 
     def label_of(self, node: CallNode) -> str:
+        """The name of a node's function."""
         return self.nodes.name(node.id) if self.nodes is not None else ""
 
     def answer_to_export(self) -> Answer | None:
@@ -496,6 +523,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         return None if self.nodes is None else nodes_table(self.nodes.calls, self._sampling)
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer both directions of the tree."""
         return (*super().choices(), Choice("by", self.WAYS, int(self.is_bottom_up), self._turn))
 
     def _turn(self, place: int) -> None:
@@ -503,6 +531,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         self.job_changed()
 
     def action_callers(self) -> None:
+        """Open the callers of the function under the cursor."""
         self.open_callers(self.whose)
 
 

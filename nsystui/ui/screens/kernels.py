@@ -59,10 +59,12 @@ class EventRowsScreen(TableScreen):
         return EventKind(self.values()["kind"])
 
     def event_here(self) -> EventKey | None:
+        """The event under the cursor, by its report and row."""
         values = self.values()
         return _key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
+        """Ask for the event's own details, with what this table has besides."""
         key, own = self.event_here(), self.row_details()
         if key is None:
             return None
@@ -79,6 +81,7 @@ class EventRowsScreen(TableScreen):
         return ask
 
     def open_row(self) -> None:
+        """Go to the event in the list of all."""
         key = self.event_here()
         if key is not None:
             show_event(self.explorer, key)
@@ -105,22 +108,27 @@ class KernelInstancesScreen(EventRowsScreen):
         self._sort = ("duration", True)  # the longest is the one that is looked for
 
     def path(self) -> Sequence[str]:
+        """The way here, which ends with the name of the kernel as it is shown."""
         return (*super().path(), self.shown_names().get(self.kernel, self.kernel))
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, Distribution]:
+        """List the launches, and count their durations."""
         answer = kernel_instances(job.session, selection, self.kernel, self.names, job.ranks)
         return answer, distribution(durations(job.session, selection, self.kernel, self.names))
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the launches, and the histogram of their durations (ns) beside them."""
         answer, shape = result
         self.panel.category = "nccl" if is_nccl_kernel(self.kernel) else "compute"
         self.panel.show_lines(distribution_lines(shape))
         super().show(answer, same_place)
 
     def event_kind(self) -> EventKind:
+        """NCCL or another kernel, by the name."""
         return EventKind.NCCL if is_nccl_kernel(self.kernel) else EventKind.KERNEL
 
     def action_ncu(self) -> None:
+        """Show the ``ncu`` command for this launch."""
         values = self.values()
         if values:
             question = ncu_of_event(self.event_kind().value, int(values["report"] or 0), int(values["row"] or 0))
@@ -140,9 +148,11 @@ class RangeInstancesScreen(EventRowsScreen):
         self.range = name
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
+        """List the ranges of the name."""
         return range_instances(job.session, selection, self.range, job.ranks)
 
     def event_kind(self) -> EventKind:
+        """NVTX for all rows."""
         return EventKind.NVTX
 
 
@@ -155,9 +165,11 @@ class WorkInstancesScreen(EventRowsScreen):
         self.work = work
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
+        """List the calls or operations of the name."""
         return work_instances(job.session, selection, self.work, self.call, job.ranks)
 
     def event_kind(self) -> EventKind:
+        """The kind of the work; MPI calls may be NVTX ranges."""
         report = self.values().get("report")
         is_range = self.work is MPI and self.job is not None and is_by_range(self.job.session, int(report or 0))
         return EventKind.NVTX if is_range else _KINDS[self.work.name]
@@ -194,9 +206,11 @@ class KernelsScreen(ViewsScreen):
         self.options = {"names": Names.SMART.value, "by": "", "only": ""}
 
     def places(self) -> tuple[str, ...]:
+        """The keys of kernel names leave where rows are none."""
         return tuple(one for one in self.PLACES if one != "kernel names" or self.view.question.row == "kernel")
 
     def empty_text(self, answer: Answer) -> str:
+        """Say which other views have rows where there are no kernels."""
         text = super().empty_text(answer)
         job = self.job
         return text if job is None or answer.total else f"{text}\n\n{self._others(job)}"
@@ -223,16 +237,20 @@ class KernelsScreen(ViewsScreen):
         self.notes.show_notes(sample.notes)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the summary with bars in the colour of its work."""
         self.table.bar_category = _BARS.get(self.view.question.row)
         super().show(result, same_place)
 
     def natural_order(self) -> tuple[str | None, bool]:
+        """By step where rows are of steps."""
         return ("step", False) if "step" in self.options["by"] else super().natural_order()
 
     def shown_names(self) -> Mapping[str, str]:
+        """Smart names, unless full ones are chosen."""
         return {} if self.options["names"] == Names.FULL.value else super().shown_names()
 
     def counted(self) -> str:
+        """The grouping, and the kind that alone is shown."""
         by, only = self.options["by"], self.options["only"]
         if self.answered.question.row != "kernel":
             return super().counted()
@@ -244,16 +262,19 @@ class KernelsScreen(ViewsScreen):
         return [[str(values["name"])], *own[1:]] if own and "smart" in values else own
 
     def row_category(self, values: Record) -> str | None:
+        """NCCL kernels have their own colour."""
         name = values.get("name") if self.view.question.row == "kernel" else None
         return "nccl" if isinstance(name, str) and is_nccl_kernel(name) else None
 
     def has_view(self, view: TabView) -> bool:
+        """A view is offered if there is work of its kind."""
         work = WORKS.get(view_named(view.name).question.row)
         if work is None or view.name == self.view.name:
             return True
         return self.job is not None and has_rows(self.job.session, work)
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the groupings and names of kernels."""
         views = super().choices()
         if self.view.question.row != "kernel":
             return views
@@ -273,6 +294,7 @@ class KernelsScreen(ViewsScreen):
         self.job_changed()
 
     def open_row(self) -> None:
+        """Open the launches or calls of a name, or the names of a kind of kernels."""
         if self.job is None:
             self.say("this is a sample: its launches can be opened when the export is read")
             return
@@ -289,6 +311,7 @@ class KernelsScreen(ViewsScreen):
             self.lay_over(WorkInstancesScreen(name, WORKS[row]))
 
     def take_view(self, name: str, **options: str) -> None:
+        """Show a view with all its rows."""
         super().take_view(name, **{"only": "", **options})
 
     def _open_kind(self) -> None:
@@ -302,6 +325,7 @@ class KernelsScreen(ViewsScreen):
         self.job_changed()
 
     def action_ncu(self) -> None:
+        """Show the ``ncu`` commands for all launches of the name."""
         show_ncu_commands(self, self._ncu_question())
 
     def _ncu_question(self) -> NcuQuestion | str:

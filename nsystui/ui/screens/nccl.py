@@ -94,15 +94,19 @@ class NcclCallsScreen(EventRowsScreen):
         self.row = row
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
+        """List the kernels or calls of the row, with the partner of each."""
         return nccl_listing(job.session, selection, job.ranks, pairing_for(job, self.row), self.row, self.what)
 
     def counted(self) -> str:
+        """Kernels or calls."""
         return f"{self.what}s"
 
     def row_category(self, values: Record) -> str | None:
+        """Kernels have NCCL's colour, calls that of the API."""
         return "nccl" if self.what == KERNEL else "api"
 
     def action_partner(self) -> None:
+        """Go to the kernel of a call, or to the call of a kernel."""
         values = self.values()
         if not values:
             return
@@ -171,12 +175,14 @@ class NcclSizesScreen(TableScreen):
         self._bars: Sequence[SizeBin] = ()
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The grouping of sizes, and whether a log tells of them."""
         job = self.explorer.job
         return (self.by, job is not None and job.nccl_log is not None)
 
     def ask(
         self, job: OpenJob, selection: Selection
     ) -> tuple[Answer, dict[str, Points], Sequence[SizeBin], LinkRate | None]:
+        """Compute bandwidths by size (bytes/s), and what the drawings need."""
         pairing = job.pairing()
         reported = job.nccl_log.reported if job.nccl_log is not None else ()
         answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by, reported)
@@ -195,21 +201,26 @@ class NcclSizesScreen(TableScreen):
         return answer, points, size_histogram(pairing, selection, NcclProperty.POW2), link
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the table and the drawing below it."""
         answer, self._points, self._bars, self._link = result
         self._is_without_wait = _tells_transfer(answer)
         super().show(answer, same_place)
         self._draw()
 
     def empty_text(self, answer: Answer) -> str:
+        """Say that no message size is known."""
         return "no kernel here has a known message size\n" + super().empty_text(answer)
 
     def on_resize(self) -> None:
+        """Draw for the new size."""
         self._draw()
 
     def row_changed(self) -> None:
+        """Draw the collective under the cursor."""
         self._draw()
 
     def row_category(self, values: Record) -> str | None:
+        """All rows are NCCL's."""
         return "nccl"
 
     @property
@@ -312,17 +323,21 @@ class NcclSizesScreen(TableScreen):
         return draw
 
     def has_view(self, view: TabView) -> bool:
+        """The view of the log is offered where there is one."""
         return has_nccl_view(self, view)
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer how sizes are grouped."""
         return (*super().choices(), Choice.among("by", _SIZE_WORDS, self.by, lambda by: self.ask_with(by=by)))
 
     def action_drawing(self) -> None:
+        """Show the next drawing below the table."""
         drawings = list(DrawingsBelow)
         self.drawing = drawings[(drawings.index(self.drawing) + 1) % len(drawings)]
         self._draw()
 
     def open_row(self) -> None:
+        """Open the kernels of the collective and size."""
         values = self.values()
         if values:
             row = {NcclProperty.COLLECTIVE: values["collective"], self.by: values[_SIZE_KEYS[self.by]]}
@@ -416,10 +431,12 @@ class NcclScreen(TableScreen):
         self._bars: Sequence[SizeBin] = ()
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The kernels or calls, their grouping, and whether a log tells of sizes."""
         job = self.explorer.job
         return (self.what, self.by, job is not None and job.nccl_log is not None)
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[bool, What, Answer, Sequence[SizeBin]]:
+        """Summarise the kernels, or the calls where there are none."""
         groups = (NcclProperty.COLLECTIVE,) if self.by is None else (NcclProperty.COLLECTIVE, self.by)
         pairing = pairing_for(job, groups)
         has_kernels = len(pairing.kernels) > 0
@@ -430,6 +447,7 @@ class NcclScreen(TableScreen):
         return has_kernels, what, answer, size_histogram(pairing, selection)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the summary, the message sizes below it, and the log's state."""
         self._has_kernels, self.answered, answer, self._bars = result
         self._show_bars()
         super().show(answer, same_place)
@@ -441,6 +459,7 @@ class NcclScreen(TableScreen):
         self.notes.show_notes([*([note] if note else []), *(answer.notes if answer else ())])
 
     def on_resize(self) -> None:
+        """Draw the message sizes for the new width."""
         self._show_bars()
 
     def _show_bars(self) -> None:
@@ -450,31 +469,39 @@ class NcclScreen(TableScreen):
         self.panel.set_class(not lines, "-empty")
 
     def row_category(self, values: Record) -> str | None:
+        """Kernels have NCCL's colour, calls that of the API."""
         return "nccl" if self.answered == KERNEL else "api"
 
     def counted(self) -> str:
+        """Rows of kernels or of CPU calls."""
         return "rows of kernels" if self.answered == KERNEL else "rows of CPU calls"
 
     def view_name(self) -> str:
+        """The kernels where there are any and they are asked for, else the calls."""
         return "nccl" if self._has_kernels and self.what == KERNEL else "nccl calls"
 
     def view_name_asked(self) -> str:
+        """The view that is shown."""
         return self.view_name()
 
     def has_view(self, view: TabView) -> bool:
+        """The view of the log needs one, that of kernels needs kernels."""
         return has_nccl_view(self, view) and (self._has_kernels or view.name != "nccl")
 
     def take_view(self, name: str, **options: str) -> None:
+        """Show the kernels or the calls."""
         self.what = CALL if name == "nccl calls" else KERNEL
         self._sort = None
         if self.is_mounted:
             self.job_changed()
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the groupings besides the collective."""
         words = {by: by.value if by else "collective" for by in _GROUPS}
         return (*super().choices(), Choice.among("by", words, self.by, lambda by: self.ask_with(by=by)))
 
     def open_row(self) -> None:
+        """Open the kernels or calls of the row."""
         values = self.values()
         if values:
             row: dict[NcclProperty, Any] = {NcclProperty.COLLECTIVE: values["collective"]}

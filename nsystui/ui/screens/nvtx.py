@@ -70,6 +70,7 @@ class NvtxNamesScreen(ViewsScreen):
     BACKGROUND = True
 
     def open_row(self) -> None:
+        """Open the single ranges of the name."""
         name = self.values().get("name")
         if isinstance(name, str):
             self.lay_over(RangeInstancesScreen(name))
@@ -86,9 +87,11 @@ class RangeWorkScreen(EventRowsScreen):
         self._question = question
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
+        """List the operations launched in the range."""
         return self._question(job)
 
     def row_category(self, values: Record) -> str | None:
+        """The colour of the kind of work."""
         return {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}.get(str(values["kind"]))
 
 
@@ -189,6 +192,7 @@ class NvtxScreen(OutlineScreen[Node]):
         self._exported = "rows"
 
     def body(self) -> Iterable[Widget]:
+        """Compose the tree with bars of GPU time."""
         yield from super().body()
         self.table.bar_category = "compute"
 
@@ -199,10 +203,12 @@ class NvtxScreen(OutlineScreen[Node]):
         self.job_changed()
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[NvtxTree, int | None]:
+        """Make the tree, and find the range to go to in it."""
         tree, wanted = job.nvtx_tree(selection, self.by.value, self.fold_numbers), self._target
         return tree, None if wanted is None else tree.number_of(wanted.report, wanted.row)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the tree with what stood open before, and the range to go to."""
         tree, number = result
         before, opened = self.nvtx_tree, set() if self.outline is None else self.outline.opened
         order = ORDERS[self._order_key] if self._order_key else tree.natural_order
@@ -220,10 +226,12 @@ class NvtxScreen(OutlineScreen[Node]):
                 self.rows_changed(outline.reveal(number))
 
     def show_count(self) -> None:
+        """Count the rows that stand open, and all ranges."""
         if self.outline is not None and self.nvtx_tree is not None:
             self.show_title(right=f"{len(self.outline):,} rows of {len(self.nvtx_tree.ranges):,} ranges")
 
     def row_category(self, values: Record) -> str | None:
+        """Ranges without GPU work are dim."""
         return "idle" if values["gpu"] is None else None
 
     def answer_to_export(self) -> Answer | None:
@@ -236,6 +244,7 @@ class NvtxScreen(OutlineScreen[Node]):
         return table
 
     def action_export(self) -> None:
+        """Ask whether to export the opened rows or the whole tree."""
         if self.outline is None or not len(self.outline):
             super().action_export()
             return
@@ -247,13 +256,16 @@ class NvtxScreen(OutlineScreen[Node]):
         self.prompt.ask("export the opened rows or the whole tree?", "rows", one_of("rows", "tree"), chosen)
 
     def action_copy_table(self) -> None:
+        """Copy the opened rows."""
         self._exported = "rows"
         super().action_copy_table()
 
     def label_of(self, node: Node) -> str:
+        """The name of a node, without its number of ranges."""
         return node.label
 
     def open_leaf(self) -> None:
+        """Go to a single range in the list of events."""
         key = self.event_here()
         if key is None:
             self.say("there is nothing to open here")
@@ -261,10 +273,12 @@ class NvtxScreen(OutlineScreen[Node]):
         show_event(self.explorer, key)
 
     def event_here(self) -> EventKey | None:
+        """The single range under the cursor."""
         node = self.node()
         return None if node is None else self._event_of(node)
 
     def action_nvtx_range(self) -> None:
+        """Say that ranges are here."""
         self.say("this is the tree of the NVTX ranges")
 
     def _event_of(self, node: Node) -> EventKey | None:
@@ -276,6 +290,7 @@ class NvtxScreen(OutlineScreen[Node]):
         return EventKey(lane.report, EventKind.NVTX, row, start)
 
     def row_window(self) -> Window | None:
+        """The time of a range, or from the first to the last of several."""
         node = self.node()
         return None if node is None else node.selection_window
 
@@ -291,10 +306,12 @@ class NvtxScreen(OutlineScreen[Node]):
         self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer what the outermost rows are."""
         words = {kind: _BY_WORDS[kind] for kind in TreeGrouping}
         return (*super().choices(), Choice.among("by", words, self.by, lambda by: self.ask_with(by=by)))
 
     def action_fold(self) -> None:
+        """Show numbered names in one row, or one by one."""
         self.say("numbered names one by one" if self.fold_numbers else "numbered names in one row")
         self.ask_with(fold_numbers=not self.fold_numbers)
 

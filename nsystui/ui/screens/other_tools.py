@@ -67,9 +67,11 @@ class NcuScreen(TextDialog):
         self.commands = tuple(commands)
 
     def on_mount(self) -> None:
+        """Copy the commands at once."""
         self.action_copy()
 
     def action_copy(self) -> None:
+        """Copy the commands that are shown."""
         self.app.copy_to_clipboard("\n".join(one.command for one in self.commands[:_MOST]) + "\n")
 
 

@@ -102,6 +102,7 @@ class OverviewScreen(TablesScreen):
         self._sorted: dict[str, tuple[str, bool]] = {}  # by the name of an answer
 
     def body(self) -> Iterable[Widget]:
+        """Compose the head, the findings, and the ranks with the kernels."""
         self.head = PartLines(id="head")
         self.ranks = WindowTable(id="ranks", elastic="host")
         self.ranks.cell_styles = _odd_cells
@@ -113,6 +114,7 @@ class OverviewScreen(TablesScreen):
         yield from (self.head, self.looking, self.findings, Container(self.ranks, work, id="tables"))
 
     def show_waiting(self) -> None:
+        """Show the files, and the sample of the kernels once there is one."""
         self.show_title(about="opening…")
         # Of hundreds that are opened one by one the table of all is not made each time.
         if len(self.explorer.files) <= _FEW_FILES or time.monotonic() > self._files_shown + _FILES_UPDATE:
@@ -140,26 +142,31 @@ class OverviewScreen(TablesScreen):
         self._put(self.ranks, words.files_answer(states.values()), keep_cursor=True)
 
     def show_status(self, status: str) -> None:
+        """Show the progress, and once a second that of each file."""
         super().show_status(status)
         if self.job is None and self.explorer.files and time.monotonic() > self._files_shown + _FILES_UPDATE:
             self._show_files()
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The columns of the strip over time."""
         self._bins = words.strip_width(self.app.size.width)
         return (self._bins,)
 
     def ask(self, job: OpenJob, selection: Selection) -> OverviewPicture:
+        """Compute everything on this screen but findings and idle time."""
         from nsystui.ui.pictures.overview import overview_picture
 
         return overview_picture(job, selection, self._bins)
 
     def job_changed(self) -> None:
+        """Ask again, and look for findings when everything is loaded."""
         super().job_changed()
         if self.picture is not None:
             self._show_head(self.picture)  # a file may have failed
         self.seek_findings()
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the numbers, and go on to findings and idle time."""
         picture: OverviewPicture = result
         same_place = self._seen == self.selection  # also where only the strip got another width
         self.picture, self._seen = picture, self.selection
@@ -321,6 +328,7 @@ class OverviewScreen(TablesScreen):
             self.say("no issues found" + ("" if found.not_checked else ": every rule was checked"))
 
     def on_resize(self, event: events.Resize) -> None:
+        """Lay everything out for the new size."""
         self._show_looking()
         self.job_changed()
         self._share_room()
@@ -357,6 +365,7 @@ class OverviewScreen(TablesScreen):
         return [*([self.findings] if self.findings.display else []), self.ranks, self.kernels]
 
     def answer_to_export(self) -> Answer | None:
+        """The table with the focus; of findings with what the screen has no room for."""
         if self.table is self.findings and self.findings.found is not None:
             from nsystui.questions.triage.run import triage_table
 
@@ -378,10 +387,12 @@ class OverviewScreen(TablesScreen):
         return draw
 
     def action_other_table(self) -> None:
+        """Give the focus to the next table."""
         tables = self._tables()
         tables[(tables.index(self.table) + 1) % len(tables)].focus()
 
     def action_take_window(self) -> None:
+        """Say why these rows have no time to select."""
         self.say("these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy")
 
     @on(SortRequested)
@@ -431,34 +442,40 @@ class OverviewScreen(TablesScreen):
             self.lay_over(KernelInstancesScreen(name, Names.FULL))
 
     def action_compare(self) -> None:
+        """Mark a rank, or compare it with the marked one."""
         if self.table is not self.ranks:
             self.say("x compares two ranks: tab goes to their table")
         else:
             self.comparison.mark(self._rank())
 
     def action_compare_groups(self) -> None:
+        """Ask for two groups of ranks to compare."""
         self.comparison.ask_for_groups(self._rank())
 
     def _rank(self) -> Value:
         return self.ranks.current_values.get("rank") if self.picture is not None else None
 
     def action_diagnostics(self) -> None:
+        """Open the messages of nsys."""
         from nsystui.ui.screens.capture import DiagnosticsScreen
 
         self.lay_over(DiagnosticsScreen())
 
     def action_printed(self) -> None:
+        """Open what the application printed."""
         from nsystui.ui.screens.capture import JobOutputScreen
 
         if self.has_job():
             self.lay_over(JobOutputScreen())
 
     def action_files(self) -> None:
+        """Open the list of files."""
         from nsystui.ui.screens.capture import FilesScreen
 
         self.lay_over(FilesScreen())
 
     def action_contents(self) -> None:
+        """Open the list of what was recorded."""
         from nsystui.ui.screens.capture import ContentsScreen
 
         self.lay_over(ContentsScreen())

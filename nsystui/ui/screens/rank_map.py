@@ -96,9 +96,11 @@ class RankMapScreen(ChartScreen):
         self._picture: _Picture | None = None
 
     def make_chart(self) -> StripChart:
+        """A chart of shades, with steps or time on its axis."""
         return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, axis=self._axis, is_ramp=True, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The figure and the ranks, and the columns and lines there is room for."""
         size = self.app.size
         columns = max(1, size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
         within = self._opened[-1] if self._opened else None
@@ -109,6 +111,7 @@ class RankMapScreen(ChartScreen):
         return (self._wanted,)
 
     def ask(self, job: OpenJob, selection: Selection) -> _Picture:
+        """Compute the figure of each group of ranks that a line has."""
         wanted = self._wanted
         window = job.extent(selection)
         ranks = [
@@ -129,6 +132,7 @@ class RankMapScreen(ChartScreen):
         return _Picture(shown, groups, shown.merged(groups, wanted.merge), figures, window)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Draw the lines, or say why no rank has the figure."""
         picture: _Picture = result
         self._picture = picture
         shown = picture.shown
@@ -176,6 +180,7 @@ class RankMapScreen(ChartScreen):
         return picture.groups[self.chart.cursor_lane], column
 
     def show_detail(self) -> None:
+        """Show the values of the ranks at the cursor, and those of all."""
         place, picture = self._place(), self._picture
         if place is None or picture is None:
             return
@@ -194,14 +199,17 @@ class RankMapScreen(ChartScreen):
         self.detail.show_lines(lines)
 
     def view_name(self) -> str:
+        """Whether the map is of time or of steps."""
         return "step map" if self._of_steps else "map"
 
     def take_view(self, name: str, **options: str) -> None:
+        """Show the map of time or of steps."""
         self._of_steps = name == "step map"
         if self.is_mounted:
             self.job_changed()
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the figures of a map of time."""
         names = self._picture.figures if self._picture is not None else tuple(PARTS)
         if self._of_steps or self._figure not in names:
             return super().choices()
@@ -211,6 +219,7 @@ class RankMapScreen(ChartScreen):
         return (*super().choices(), by)
 
     def action_merge(self) -> None:
+        """Merge the ranks of a line by the next way: mean, minimum, maximum."""
         modes = list(Merge)
         before = self._merge[self._of_steps]
         self._merge[self._of_steps] = modes[(modes.index(before) + 1) % len(modes)]
@@ -236,6 +245,7 @@ class RankMapScreen(ChartScreen):
         self.call_later(self.explorer.go, "gpu", chosen if window is None else chosen.with_window(window))
 
     def action_take_window(self) -> None:
+        """Select the time of the marked columns, else of the cursor's."""
         window = self._window()
         if window is None:
             self.say("there is no time to select here")
@@ -253,9 +263,11 @@ class RankMapScreen(ChartScreen):
         return Window(spans_[0].start, max(spans_[1].end, spans_[0].start + 1))
 
     def answer_to_export(self) -> Answer | None:
+        """The map as a table, every rank by itself."""
         return map_table(self._picture.shown) if self._picture is not None else None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
+        """The lines as they are drawn."""
         picture = self._picture
         if picture is None or not picture.groups:
             return None

@@ -44,16 +44,20 @@ class TablesScreen(JobScreen):
 
     @property
     def table(self) -> WindowTable:
+        """The table that takes the keys."""
         raise NotImplementedError
 
     def answer_to_export(self) -> Answer | None:
+        """The table that takes the keys."""
         return self.table.answer
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
+        """The row under the cursor of that table."""
         answer, row = self.table.answer, self.table.current_row
         return None if answer is None or row is None else (answer.columns, row)
 
     def action_sort(self) -> None:
+        """Let the user pick a column to sort by."""
         if self.table.pick_order():
             self.say("sort by: the marked letter of a column · the same again reverses · s next column · Esc cancels")
         else:
@@ -109,9 +113,11 @@ class TableScreen(TablesScreen):
 
     @property
     def table(self) -> WindowTable:
+        """The one table."""
         return self._table
 
     def body(self) -> Iterable[Widget]:
+        """Compose the table, its panel, the details and the notes."""
         self._table = WindowTable(
             id="table",
             elastic=self.ELASTIC,
@@ -148,6 +154,7 @@ class TableScreen(TablesScreen):
         return None
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the answer in the order that was chosen, or in its own."""
         answer: Answer = result
         if self._sort is not None and any(column.key == self._sort[0] for column in answer.columns):
             answer = answer.sorted_by(*self._sort)
@@ -163,6 +170,7 @@ class TableScreen(TablesScreen):
         self.show_count()
 
     def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
+        """Show an answer, and no details where it has no rows."""
         super().show_answer(result, ranks, same_place)
         if self.HAS_DETAILS and not self.table.row_count:
             self.pane.show(())
@@ -178,6 +186,7 @@ class TableScreen(TablesScreen):
         return "\n".join(answer.notes) or "nothing in the selection"
 
     def show_text(self, text: str) -> None:
+        """Show words in place of rows."""
         self.show_title()
         self.table.empty_text = text
         self.table.refresh_rows()
@@ -208,9 +217,11 @@ class TableScreen(TablesScreen):
         return Window(start, start + max(duration, 1))
 
     def time_here(self) -> Window | None:
+        """The time of the row under the cursor."""
         return self.row_window()
 
     def action_take_window(self) -> None:
+        """Select the time of the row, or say that it has none."""
         window = self.row_window()
         if window is None:
             self.say("these rows are sums over time: open one to get a single event with a time window")
@@ -252,6 +263,7 @@ class TableScreen(TablesScreen):
         """The cursor stands on another row."""
 
     def cursor_rests(self) -> None:
+        """Show the details of the row, asked for in a thread where they need that."""
         job, row, asked = self.job, self.table.cursor_row, self.details_question()
         if not self.HAS_DETAILS:
             return
@@ -330,13 +342,16 @@ class ViewsScreen(TableScreen):
         self.options: dict[str, str] = {}
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The view and its options."""
         return (self.view.name, *self.options.items())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
+        """Answer the question of the view."""
         view = self.view
         return view, view.ask(job, selection, self.options)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the answer, and remember which view it is of."""
         view, answer = result
         self.answered = view
         super().show(answer, same_place)
@@ -349,18 +364,23 @@ class ViewsScreen(TableScreen):
         return partial(question.drawing, job, self.selection, question.defaults())
 
     def counted(self) -> str:
+        """The word of the catalogue for the view's rows."""
         return self.answered.view.counted
 
     def natural_order(self) -> tuple[str | None, bool]:
+        """The order in which the view's answers come."""
         return self.answered.view.sort
 
     def view_name(self) -> str:
+        """The name of the view that is shown."""
         return self.view.name
 
     def view_name_asked(self) -> str:
+        """The view that was chosen, which may still be computed."""
         return self.view.name
 
     def take_view(self, name: str, **options: str) -> None:
+        """Show a view of this screen, with options of its question."""
         found = next((view for view in views_of(self.HOME) if view.name == name), self.view)
         if found is not self.view:
             self._sort = None
@@ -397,6 +417,7 @@ class FilteredTableScreen(TableScreen):
         raise NotImplementedError
 
     def action_filter(self) -> None:
+        """Ask for the words that rows must have."""
         self.prompt.ask("rows with", self.words.text if self.words else "", name_filter, self._filter_rows)
 
     def _filter_rows(self, words: NameFilter | None) -> None:
@@ -406,11 +427,13 @@ class FilteredTableScreen(TableScreen):
         self.show_filtered()
 
     def restore(self, state: ScreenState) -> None:
+        """Show again what was shown, with its filter."""
         super().restore(state)
         self.show_selection()
         self.show_filtered()
 
     def empty_text(self, answer: Answer) -> str:
+        """Say that the filter leaves no row."""
         if answer.total and self.words is not None:
             return f'none of the {answer.total:,} rows has the words "{self.words.text}": Esc takes the filter away'
         return super().empty_text(answer)

@@ -96,9 +96,11 @@ class TimelineScreen(ZoomableChartScreen):
         self._steps = 0  # events still to go on by, after the one that is being searched
 
     def make_chart(self) -> LaneChart:
+        """A chart of lanes of events."""
         return LaneChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The view, the size of the chart, the opened ranks and the names to mark."""
         width, height = self.app.size
         self.chart.label_width = _LABEL_WIDTH if width < _WIDE else _WIDE_LABEL_WIDTH
         columns = max(1, width - len("▸ ") - self.chart.label_width - 1 - _VALUE_WIDTH - 1)
@@ -128,9 +130,11 @@ class TimelineScreen(ZoomableChartScreen):
         return self.found or self.selection.name
 
     def ask(self, job: OpenJob, selection: Selection) -> TimelinePicture:
+        """Compute the lanes, and the lines of those in sight."""
         return timeline_picture(job, selection, self._wanted)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Draw the lanes with the cursor where it was, or say why there are none."""
         picture: TimelinePicture = result
         if self.picture is None or self.picture.timeline is not picture.timeline:
             self._neighbours = Neighbours(picture.timeline)
@@ -160,6 +164,7 @@ class TimelineScreen(ZoomableChartScreen):
         self.show_title(right=f"{count:,} rank{'' if count == 1 else 's'} · {lanes} · {time}")
 
     def show_selection(self) -> None:
+        """Show the selection, the time in view and what is looked for."""
         text = describe(self.selection, self.job_ranks)
         view = self.position.view
         if view is not None:
@@ -172,6 +177,7 @@ class TimelineScreen(ZoomableChartScreen):
         self.query_one("#selection", SelectionLine).update(text)
 
     def on_resize(self, event: events.Resize) -> None:
+        """Draw for the new size."""
         self._changed()
 
     @on(LaneChart.Scrolled)
@@ -186,6 +192,7 @@ class TimelineScreen(ZoomableChartScreen):
 
     @property
     def lane(self) -> LaneIdentity | None:
+        """The lane under the cursor."""
         picture, number = self.picture, self.chart.cursor_lane
         return picture.lanes[number] if picture is not None and number < len(picture.lanes) else None
 
@@ -240,6 +247,7 @@ class TimelineScreen(ZoomableChartScreen):
         self.cursor_moved()
 
     def show_detail(self) -> None:
+        """Show what the column holds, and below it the event or the notes."""
         picture = self.picture
         shown = picture.pictures.get(self.chart.cursor_lane) if picture is not None else None
         if shown is None:
@@ -265,6 +273,7 @@ class TimelineScreen(ZoomableChartScreen):
         )
 
     def cursor_rests(self) -> None:
+        """Look up the event under the cursor, and draw what was left out."""
         picture, lane = self.picture, self.lane
         if picture is None or lane is None:
             return
@@ -299,6 +308,7 @@ class TimelineScreen(ZoomableChartScreen):
         return (self.lane, self.chart.cursor_column, self.position.event, picture.window if picture else None)
 
     def action_move(self, columns: int) -> None:
+        """Move the cursor by columns, within the view."""
         if self._is_empty():
             return
         column = max(0, min(self.chart.cursor_column + columns, self.chart.chart_width - 1))
@@ -308,6 +318,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._follow()
 
     def action_lane(self, lanes: int) -> None:
+        """Move the cursor by lanes."""
         picture = self.picture
         if self._is_empty() or picture is None:
             return
@@ -317,9 +328,11 @@ class TimelineScreen(ZoomableChartScreen):
         self._follow()
 
     def action_page(self, direction: int) -> None:
+        """Move the cursor by the lanes in sight."""
         self.action_lane(direction * len(self.chart.in_sight))
 
     def why_empty(self) -> str:
+        """Say why there is no lane to act on; empty where there is one."""
         if self.picture is None:
             return "one moment: the lanes are being computed"
         return "" if self.picture.lanes else "there is no lane here"
@@ -344,10 +357,12 @@ class TimelineScreen(ZoomableChartScreen):
         return self.position.view or picture.base
 
     def look_at(self, view: Window | None, time: int) -> None:
+        """Show another view; an event under the cursor stays so if its time does."""
         self.move_to(view=view, time=time, event=self.position.event if time == self.time else None)
         self._changed()
 
     def action_event(self, direction: int) -> None:
+        """Go to the next event of the lane (-1: the one before)."""
         picture, lane, neighbours = self.picture, self.lane, self._neighbours
         if self._is_empty() or picture is None or lane is None or neighbours is None:
             return
@@ -489,6 +504,7 @@ class TimelineScreen(ZoomableChartScreen):
         self.open_rank(picture.timeline.tasks[place].rank)
 
     def action_open_event(self) -> None:
+        """Go to the event in the list, or open the rank of the lane."""
         picture, lane = self.picture, self.lane
         if self._is_empty() or picture is None or lane is None:
             return
@@ -507,6 +523,7 @@ class TimelineScreen(ZoomableChartScreen):
         show_event(self.explorer, key_of(row))
 
     def action_open_rank(self) -> None:
+        """Open or close the rank of the lane: its streams and threads."""
         picture, lane = self.picture, self.lane
         if self._is_empty() or picture is None or lane is None:
             return
@@ -518,6 +535,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._changed()
 
     def action_go_to(self) -> None:
+        """Ask for a time to go to."""
         if not self._is_empty():
             self.prompt.ask("go to time", "", parse_duration, self._go_to)
 
@@ -534,6 +552,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._follow()
 
     def action_highlight(self) -> None:
+        """Ask for the names to mark."""
         self.prompt.ask("find", self.found.text if self.found else "", name_filter, self._highlight)
 
     def _highlight(self, name: NameFilter | None) -> None:
@@ -603,6 +622,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._follow()
 
     def action_mark(self) -> None:
+        """Set the mark at the cursor, or take it away."""
         if self._is_empty():
             return
         time = self.time
@@ -628,6 +648,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._changed()
 
     def action_only_rank(self) -> None:
+        """Select the rank of the lane alone."""
         picture, lane = self.picture, self.lane
         if self._is_empty() or picture is None or lane is None:
             return
@@ -640,6 +661,7 @@ class TimelineScreen(ZoomableChartScreen):
         self.explorer.select(alone)
 
     def answer_to_export(self) -> Answer | None:
+        """The lanes or events that were listed for it."""
         return self._listed
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
@@ -667,6 +689,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._list(what, super().action_export)
 
     def action_copy_table(self) -> None:
+        """Copy the events of the lanes in sight."""
         self._list("events", super().action_copy_table)
 
     def _list(self, what: str, then: Callable[[], None]) -> None:
@@ -693,6 +716,7 @@ class TimelineScreen(ZoomableChartScreen):
         self.in_background("list", make, listed, failed)
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
+        """The event under the cursor."""
         row = self.event_row()
         return None if row is None else (EVENT_COLUMNS, row)
 
@@ -703,10 +727,12 @@ class TimelineScreen(ZoomableChartScreen):
         return self.facts.row if self.facts is not None else None
 
     def event_here(self) -> EventKey | None:
+        """The event under the cursor, by its key."""
         row = self.event_row()
         return None if row is None else key_of(row)
 
     def action_ncu(self) -> None:
+        """Show the ``ncu`` command for the kernel under the cursor."""
         row = self.event_row()
         if row is None:
             show_ncu_commands(self, "there is no event under the cursor: ] goes to the next one")
@@ -715,4 +741,5 @@ class TimelineScreen(ZoomableChartScreen):
             show_ncu_commands(self, ncu_of_event(key.kind.value, key.report, key.row))
 
     def action_trace(self) -> None:
+        """Ask for a file and write the selection as a trace."""
         export_trace(self)

@@ -41,6 +41,7 @@ class ThrottledScreen(Screen[Result]):
         paint_sparingly(self)
 
     def on_screen_resume(self, event: events.ScreenResume) -> None:
+        """Keep the styles that were made when it was mounted."""
         # The styles were made when it was mounted, and again where another theme was chosen meanwhile: the application
         # sees to that. Making them once more is a tenth of the time until the first window.
         event.refresh_styles = False
@@ -71,6 +72,7 @@ class ThrottledScreen(Screen[Result]):
             self.app.pop_screen()
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """Close with a result, once, however often the key comes."""
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
     def _is_line_full(self) -> bool:
@@ -89,6 +91,7 @@ class OwnFocus(Widget):
         """``has_focus`` changed: repaint what shows it."""
 
     def on_focus(self, event: events.Focus) -> None:
+        """Take the focus, and repaint what shows it."""
         event.prevent_default()  # Textual's own handler: the same as here, and a full repaint
         self.has_focus = True
         self.focus_changed()
@@ -96,6 +99,7 @@ class OwnFocus(Widget):
             self.parent.post_message(events.DescendantFocus(self))
 
     def on_blur(self, event: events.Blur) -> None:
+        """Give the focus up, and repaint what showed it."""
         event.prevent_default()
         self.has_focus = False
         self.focus_changed()

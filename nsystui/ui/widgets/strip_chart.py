@@ -89,6 +89,7 @@ class StripChart(TimeChart):
         chart: StripChart
 
         def can_replace(self, message: Message) -> bool:
+            """Leave one message of a held key in the queue, the newest."""
             return isinstance(message, StripChart.CursorMoved) and message.chart is self.chart
 
     @dataclass
@@ -131,6 +132,7 @@ class StripChart(TimeChart):
 
     @property
     def lane_count(self) -> int:
+        """The number of lanes, also where two share a row."""
         return len(self._lanes)
 
     def set_lanes(
@@ -156,12 +158,14 @@ class StripChart(TimeChart):
         self.repaint_changes()
 
     def rows_of(self, lane: int) -> tuple[int, int]:
+        """The rows of a lane; of half a row that row."""
         if self._halves or not self._lanes:
             return lane // 2, lane // 2
         first = sum(one.height for one in self._lanes[:lane])
         return first, first + self._lanes[lane].height - 1
 
     def is_current(self, lane: int) -> bool:
+        """Whether the cursor is in a lane, or in the one below it that shares its row."""
         return lane == (self.cursor_lane - self.cursor_lane % 2 if self._halves else self.cursor_lane)
 
     def column_times(self, column: int) -> tuple[int, int]:
@@ -199,11 +203,13 @@ class StripChart(TimeChart):
         self.repaint_changes()
 
     def watch_cursor_column(self, old: int, new: int) -> None:
+        """Draw the span that is being marked up to the cursor."""
         if self._anchor is not None:
             self._span = (min(self._anchor, new), max(self._anchor, new))
         self._moved()
 
     def watch_cursor_lane(self, old: int, new: int) -> None:
+        """Scroll to the cursor's lane."""
         self.reveal_lane()
         self._moved()
 
@@ -213,12 +219,15 @@ class StripChart(TimeChart):
             self.post_message(self.CursorMoved(self))
 
     def action_move(self, columns: int) -> None:
+        """Move the cursor by columns."""
         self.cursor_column += columns
 
     def action_lane(self, lanes: int) -> None:
+        """Move the cursor by lanes."""
         self.cursor_lane += lanes
 
     def action_lane_page(self, direction: int) -> None:
+        """Move the cursor by a page of rows."""
         row = self.rows_of(self.cursor_lane)[0] + direction * self._window.height
         at_end = len(self._lanes) - 1 if row > 0 else 0
         self.cursor_lane = self.lane_at(row)[0] if 0 <= row < len(self._places) else at_end
@@ -234,16 +243,19 @@ class StripChart(TimeChart):
             self._anchor = self.cursor_column
 
     def action_select(self) -> None:
+        """Tell the screen that Enter was pressed."""
         if self._lanes:
             self.post_message(self.Selected(self))
 
     def point(self, lane: int | None, column: int) -> None:
+        """Put the cursor where the mouse was pressed; the marked span leaves."""
         self.mark_span(None)
         if lane is not None:
             self.cursor_lane = lane
         self.cursor_column = column
 
     def drag(self, first: int, column: int) -> None:
+        """Mark the columns over which the mouse is drawn."""
         self._anchor = None
         self._span = (min(first, column), max(first, column))
         self.cursor_column = column
@@ -262,14 +274,17 @@ class StripChart(TimeChart):
             self.cursor_column = (2 * self.cursor_column + 1) * width // (2 * before)  # by its middle
 
     def notify_style_update(self) -> None:
+        """Forget what was drawn in the colours of another theme."""
         self._fills.clear()
         self._drawn.clear()
         super().notify_style_update()
 
     def label_of(self, lane: int) -> str:
+        """The label of a lane."""
         return self._lanes[lane].label
 
     def value_of(self, lane: int) -> str:
+        """The value at the right of a lane."""
         return self._lanes[lane].value
 
     def _pair(self, lane: int, words: Callable[[int], str], width: int) -> str:
@@ -279,6 +294,7 @@ class StripChart(TimeChart):
         return both if width_of(both) <= width else words(own)
 
     def label_words(self, lane: int, part: int, plain: Style) -> Words:
+        """The label of a row: of two lanes that share it both, below a label its notes."""
         shown = self._lanes[lane]
         if self._halves:
             words = self.label_of(self.cursor_lane) if self.is_current(lane) else None
@@ -294,9 +310,11 @@ class StripChart(TimeChart):
         return ((f" {swatch}", self._fill(category)), (fit(f" {safe_text(words)}", self.label_width - 2), style))
 
     def row_value(self, lane: int, part: int) -> str:
+        """The value of a row: of two lanes that share it both."""
         return self._pair(lane, self.value_of, self.value_width) if self._halves else super().row_value(lane, part)
 
     def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
+        """Draw a row, or take it from the last time, and put the cursor on it."""
         width = self.chart_width
         known = self._drawn.get((lane, part))
         if known is None or known[0] != width:
@@ -370,12 +388,15 @@ class StripChart(TimeChart):
         return style + Style(color=Color.from_rgb(*mixed))
 
     def axis_label(self, number: int) -> str:
+        """The word before the line of ticks."""
         return "step" if number else ""
 
     def axis_lines(self) -> int:
+        """One line, and one for ticks where there are any."""
         return 2 if self._ticks else 1
 
     def axis_cells(self, number: int) -> str:
+        """The axis with the marked span, or the ticks."""
         width = self.chart_width
         if number:
             return tick_line([(self.time_column(time), label) for time, label in self._ticks], width)

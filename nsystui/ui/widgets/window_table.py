@@ -89,6 +89,7 @@ class TableMessage(Message, namespace="window_table"):
 
     @property
     def control(self) -> WindowTable:
+        """The table, for Textual's selectors."""
         return self.table
 
 
@@ -241,6 +242,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def answer(self) -> Answer | None:
+        """The answer that is shown."""
         return self._answer
 
     def set_answer(self, answer: Answer, keep_cursor: bool = False) -> None:
@@ -264,6 +266,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def row_count(self) -> int:
+        """The number of rows of the answer."""
         return self._window.count
 
     @property
@@ -320,6 +323,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.refresh(Region(0, 0, self.size.width, 1))
 
     def on_key(self, event: events.Key) -> None:
+        """Take the letter of a column while an order is picked."""
         if not self._letters:
             return
         event.stop()
@@ -421,9 +425,11 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
 
     def validate_cursor_row(self, row: int) -> int:
+        """Keep the cursor on a row that exists."""
         return self._window.clamp(row)
 
     def watch_cursor_row(self, old: int, new: int) -> None:
+        """Redraw the two rows, or scroll."""
         if self._window.reveal(new):
             self._redraw()
         elif self._patience is None:  # else the whole window is about to be drawn
@@ -432,6 +438,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._announce()
 
     def focus_changed(self) -> None:
+        """Redraw the cursor's row; picking an order ends."""
         if self._letters:
             self._show_letters({})
         self._redraw_row(self.cursor_row)
@@ -477,12 +484,15 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return not (parameters and parameters[0] in self.free_keys)
 
     def action_step(self, _key: str, rows: int) -> None:
+        """Move the cursor by rows."""
         self.cursor_row += rows
 
     def action_page(self, _key: str, direction: int) -> None:
+        """Scroll by a window, and the cursor with it."""
         self._scroll(direction * self._window.height)
 
     def action_edge(self, _key: str, end: int) -> None:
+        """Go to the first row (0) or the last."""
         self.cursor_row = self.row_count - 1 if end else 0
 
     def action_pan(self, _key: str, direction: int) -> None:
@@ -491,10 +501,12 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self.refresh()
 
     def action_select(self, _key: str) -> None:
+        """Tell the screen that the row was chosen."""
         if self.row_count:
             self.post_message(self.RowSelected(self, self.cursor_row))
 
     def on_click(self, event: events.Click) -> None:
+        """Sort by a heading; put the cursor on a row, or choose the one that has it."""
         row = self._window.top + event.y - 1
         if event.y == 0:
             key = self._table.column_at(event.x - len(MARKER))
@@ -506,14 +518,17 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self.cursor_row = row
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Scroll three rows on."""
         event.stop()
         self._scroll(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Scroll three rows back."""
         event.stop()
         self._scroll(-3)
 
     def on_mount(self) -> None:
+        """Announce the row of an answer that was there before."""
         self._announce()
 
     def render_lines(self, crop: Region) -> list[Strip]:
@@ -554,6 +569,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return self.prefix(index) if self.prefix is not None else ""
 
     def render_line(self, y: int) -> Strip:
+        """Draw the heading, a row, or the words in place of rows."""
         width = self.size.width
         if self._cache is None or self._failure is not None or not self._cache:
             return self._message_line(y, width)
