@@ -13,6 +13,7 @@ from textual.widget import Widget
 from nsystui.questions.queries.registry import view_of_table
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures import overview_lines as words
+from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import TablesScreen
@@ -455,30 +456,14 @@ class OverviewScreen(TablesScreen):
     def _rank(self) -> Value:
         return self.ranks.current_values.get("rank") if self.picture is not None else None
 
-    def action_diagnostics(self) -> None:
-        """Open the messages of nsys."""
-        from nsystui.ui.screens.capture import DiagnosticsScreen
-
-        self.lay_over(DiagnosticsScreen())
+    def action_behind(self, name: str) -> None:
+        """Open one of the tables behind the overview: diagnostics, files or contents."""
+        self.lay_over(screen_of(name))
 
     def action_printed(self) -> None:
         """Open what the application printed."""
-        from nsystui.ui.screens.capture import JobOutputScreen
-
         if self.has_job():
-            self.lay_over(JobOutputScreen())
-
-    def action_files(self) -> None:
-        """Open the list of files."""
-        from nsystui.ui.screens.capture import FilesScreen
-
-        self.lay_over(FilesScreen())
-
-    def action_contents(self) -> None:
-        """Open the list of what was recorded."""
-        from nsystui.ui.screens.capture import ContentsScreen
-
-        self.lay_over(ContentsScreen())
+            self.lay_over(screen_of("output"))
 
 
 def _odd_cells(values: Record) -> dict[str, str]:

@@ -166,23 +166,18 @@ class PlainLines(Widget):
     def __init__(self, *, border: str = "│ ", id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
         self._border = border
-        self._lines: tuple[str, ...] = ()
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """The lines as they are shown, without control characters."""
-        return self._lines
+        self.lines: tuple[str, ...] = ()
 
     def show_lines(self, lines: Sequence[str]) -> None:
         """Shows these lines; strings from files may be among them."""
-        before, self._lines = self._lines, tuple(safe_text(line) for line in lines)
-        for y in range(max(len(before), len(self._lines))):
-            if before[y : y + 1] != self._lines[y : y + 1]:
+        before, self.lines = self.lines, tuple(safe_text(line) for line in lines)
+        for y in range(max(len(before), len(self.lines))):
+            if before[y : y + 1] != self.lines[y : y + 1]:
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
         """Draw the border and a line, cut at the right."""
-        text = self._lines[y] if y < len(self._lines) else ""
+        text = self.lines[y] if y < len(self.lines) else ""
         line = fit(self._border + text, self.size.width)
         return Strip([Segment(line, self.line_style(y))], self.size.width)
 

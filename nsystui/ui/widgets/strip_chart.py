@@ -117,7 +117,7 @@ class StripChart(TimeChart):
         super().__init__(label_width=label_width, value_width=value_width, id=id, classes=classes)
         self._axis = axis
         self._is_ramp = is_ramp
-        self._lanes: tuple[Lane, ...] = ()
+        self.lanes: tuple[Lane, ...] = ()
         self._halves = False
         self._ticks: tuple[tuple[int, str], ...] = ()
         self._drawn: dict[tuple[int, int], tuple[int, str, Sequence[Style]]] = {}  # by lane and row, with the width
@@ -127,13 +127,9 @@ class StripChart(TimeChart):
         self._width = 0  # in columns, before the last change of size
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
-        return self._lanes
-
-    @property
     def lane_count(self) -> int:
         """The number of lanes, also where two share a row."""
-        return len(self._lanes)
+        return len(self.lanes)
 
     def set_lanes(
         self, lanes: Sequence[Lane], lo: int, hi: int, halves: bool = False, ticks: Sequence[tuple[int, str]] = ()
@@ -145,7 +141,7 @@ class StripChart(TimeChart):
         """
         if (lo, hi) != (self._lo, self._hi):
             self._span = self._anchor = None
-        self._lanes, self._lo, self._hi = tuple(lanes), lo, hi
+        self.lanes, self._lo, self._hi = tuple(lanes), lo, hi
         self._halves, self._ticks = halves, tuple(ticks)
         if halves:
             self._places = tuple((first, 0) for first in range(0, len(lanes), 2))
@@ -159,10 +155,10 @@ class StripChart(TimeChart):
 
     def rows_of(self, lane: int) -> tuple[int, int]:
         """The rows of a lane; of half a row that row."""
-        if self._halves or not self._lanes:
+        if self._halves or not self.lanes:
             return lane // 2, lane // 2
-        first = sum(one.height for one in self._lanes[:lane])
-        return first, first + self._lanes[lane].height - 1
+        first = sum(one.height for one in self.lanes[:lane])
+        return first, first + self.lanes[lane].height - 1
 
     def is_current(self, lane: int) -> bool:
         """Whether the cursor is in a lane, or in the one below it that shares its row."""
@@ -229,7 +225,7 @@ class StripChart(TimeChart):
     def action_lane_page(self, direction: int) -> None:
         """Move the cursor by a page of rows."""
         row = self.rows_of(self.cursor_lane)[0] + direction * self._window.height
-        at_end = len(self._lanes) - 1 if row > 0 else 0
+        at_end = len(self.lanes) - 1 if row > 0 else 0
         self.cursor_lane = self.lane_at(row)[0] if 0 <= row < len(self._places) else at_end
 
     def action_mark(self) -> None:
@@ -244,7 +240,7 @@ class StripChart(TimeChart):
 
     def action_select(self) -> None:
         """Tell the screen that Enter was pressed."""
-        if self._lanes:
+        if self.lanes:
             self.post_message(self.Selected(self))
 
     def point(self, lane: int | None, column: int) -> None:
@@ -281,21 +277,21 @@ class StripChart(TimeChart):
 
     def label_of(self, lane: int) -> str:
         """The label of a lane."""
-        return self._lanes[lane].label
+        return self.lanes[lane].label
 
     def value_of(self, lane: int) -> str:
         """The value at the right of a lane."""
-        return self._lanes[lane].value
+        return self.lanes[lane].value
 
     def _pair(self, lane: int, words: Callable[[int], str], width: int) -> str:
         """The words of the two lanes of a row, or where they do not fit those of the cursor's, else of the first."""
         own = self.cursor_lane if self.is_current(lane) else lane
-        both = " ".join(words(one) for one in (lane, lane + 1) if one < len(self._lanes))
+        both = " ".join(words(one) for one in (lane, lane + 1) if one < len(self.lanes))
         return both if width_of(both) <= width else words(own)
 
     def label_words(self, lane: int, part: int, plain: Style) -> Words:
         """The label of a row: of two lanes that share it both, below a label its notes."""
-        shown = self._lanes[lane]
+        shown = self.lanes[lane]
         if self._halves:
             words = self.label_of(self.cursor_lane) if self.is_current(lane) else None
             text = words if words is not None else self._pair(lane, self.label_of, self.label_width)
@@ -321,7 +317,7 @@ class StripChart(TimeChart):
             known = self._drawn[lane, part] = (width, *self._draw(lane, part, width))
         _, cells, styles = known
         column = self.cursor_column
-        height = self._lanes[lane].height
+        height = self.lanes[lane].height
         is_here = self.is_current(lane) and part >= height - CURSOR_ROWS
         is_here |= len(self._places) <= CROSSHAIR_ROWS
         if not self.HAS_CURSOR or not is_here or column >= width:
@@ -337,7 +333,7 @@ class StripChart(TimeChart):
 
     def _draw(self, lane: int, part: int, width: int) -> tuple[str, Sequence[Style]]:
         """A row without the cursor."""
-        shown = self._lanes[lane]
+        shown = self.lanes[lane]
         if self._halves:
             cells = half_cells(*(self._halves_of(one, width) for one in (lane, lane + 1)))
         elif shown.stack:
@@ -351,9 +347,9 @@ class StripChart(TimeChart):
 
     def _halves_of(self, lane: int, width: int) -> list[str]:
         """The fill of half a row in each column; empty for nothing."""
-        if lane >= len(self._lanes):
+        if lane >= len(self.lanes):
             return [""] * width
-        shown = self._lanes[lane]
+        shown = self.lanes[lane]
         return dominant(shown.stack, width) if shown.stack else shades(shown.bins, width, shown.category or "nvtx")
 
     def _ramp_cells(self, shown: Lane, width: int) -> list[Cell]:

@@ -221,7 +221,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.background = background
         self.free_keys = frozenset(free_keys)
         self.elastic = elastic
-        self._answer: Answer | None = None
+        self.answer: Answer | None = None
+        """The answer that is shown; `set_answer` shows another."""
         self._table = TableLayout(())
         self._formatted: dict[int, list[str]] = {}  # the rows in sight, as text
         self.names: Mapping[str, str] = {}
@@ -240,16 +241,11 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         if answer is not None:
             self.set_answer(answer)
 
-    @property
-    def answer(self) -> Answer | None:
-        """The answer that is shown."""
-        return self._answer
-
     def set_answer(self, answer: Answer, keep_cursor: bool = False) -> None:
         """Show ``answer``, from its first row, or with the cursor on the same row number as now."""
-        same_columns = self._answer is not None and self._answer.columns == answer.columns
+        same_columns = self.answer is not None and self.answer.columns == answer.columns
         cursor, top = (self.cursor_row, self._window.top) if keep_cursor else (0, 0)
-        self._answer = answer
+        self.answer = answer
         self._cache = PageCache(answer)
         self._failure = None
         if not same_columns:
@@ -278,13 +274,13 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     def current_values(self) -> dict[str, Value]:
         """The values of the row under the cursor by the keys of its columns; empty where there is no row."""
         row = self.current_row
-        return {} if row is None or self._answer is None else record(self._answer.columns, row)
+        return {} if row is None or self.answer is None else record(self.answer.columns, row)
 
     @property
     def name_key(self) -> str | None:
         """The key of the column that names a row: the elastic one."""
         elastic = self._table.elastic
-        return None if elastic is None or self._answer is None else self._answer.columns[elastic].key
+        return None if elastic is None or self.answer is None else self.answer.columns[elastic].key
 
     @property
     def shown_keys(self) -> frozenset[str]:
@@ -343,7 +339,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def sort_next_column(self, step: int = 1) -> None:
         """Ask for the order of the next column (``step=-1``: the previous), those too narrow to show included."""
-        columns = [] if self._answer is None else [c for c in self._answer.columns if c.importance < FILES_ONLY]
+        columns = [] if self.answer is None else [c for c in self.answer.columns if c.importance < FILES_ONLY]
         if not columns:
             return
         keys, asked = [column.key for column in columns], self._order_asked
@@ -352,9 +348,9 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def sort_by(self, key: str) -> None:
         """Ask for the order of column ``key``: names and times from the first on, amounts from the largest on."""
-        if self._answer is None:
+        if self.answer is None:
             return
-        unit = next(column.unit for column in self._answer.columns if column.key == key)
+        unit = next(column.unit for column in self.answer.columns if column.key == key)
         self._ask_for_order(key, descending=unit not in (Unit.TEXT, Unit.TIME))
 
     def _ask_for_order(self, key: str, descending: bool) -> None:
@@ -607,9 +603,9 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _cell_styles(self, row: Row | None) -> dict[str, Style]:
         """The styles of the columns that have a category of their own, by their keys."""
-        if row is None or self.cell_styles is None or self._answer is None:
+        if row is None or self.cell_styles is None or self.answer is None:
             return {}
-        found = self.cell_styles(record(self._answer.columns, row))
+        found = self.cell_styles(record(self.answer.columns, row))
         return {key: self._style(category_class(category)) for key, category in found.items()}
 
     def _styles_of(self, index: int, style: Style, at_cursor: bool) -> dict[PieceKind, Style]:
@@ -626,9 +622,9 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _category_of(self, index: int) -> str | None:
         row = self._cache.row(index) if self._cache and self.row_style else None
-        if row is None or self.row_style is None or self._answer is None:
+        if row is None or self.row_style is None or self.answer is None:
             return None
-        return self.row_style(record(self._answer.columns, row))
+        return self.row_style(record(self.answer.columns, row))
 
     def _message_line(self, y: int, width: int) -> Strip:
         """Line ``y`` of the words that stand where rows would be."""
