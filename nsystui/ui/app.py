@@ -176,8 +176,6 @@ class NsystuiApp(App[int]):
         lines = ("\t".join(map(safe_text, line.split("\t"))) for line in text.split("\n"))
         super().copy_to_clipboard("\n".join(lines))
 
-    # -- the selection, and the way through the screens -----------------------------------------------------------
-
     def select(self, selection: Selection) -> None:
         """Changes the selection of every screen."""
         if selection != self.selection:
@@ -232,21 +230,21 @@ class NsystuiApp(App[int]):
     def remember(self) -> None:
         """Remembers this place: the next step begins here."""
         shown = [screen for screen in self.screen_stack if hasattr(screen, "state")]
-        place = HistoryStep(self.current_mode, self.selection, tuple((screen, screen.state()) for screen in shown))
-        for screen in self._history.add(place):
+        step = HistoryStep(self.current_mode, self.selection, tuple((screen, screen.state()) for screen in shown))
+        for screen in self._history.add(step):
             if all(screen not in stack for stack in self._screen_stacks.values()):
                 screen.remove()
 
     async def go_back(self) -> bool:
         """Undoes the last step; ``False`` where there was none."""
-        place = self._history.take()
-        if place is None:
+        step = self._history.take()
+        if step is None:
             return False
-        self.selection = place.selection
-        if place.mode != self.current_mode:
-            await self.switch_mode(place.mode)
-        self._show_screens([screen for screen, _ in place.screens])
-        for screen, state in place.screens:
+        self.selection = step.selection
+        if step.mode != self.current_mode:
+            await self.switch_mode(step.mode)
+        self._show_screens([screen for screen, _ in step.screens])
+        for screen, state in step.screens:
             screen.restore(state)  # type: ignore[attr-defined]
         self.update_screen()
         return True
@@ -268,8 +266,8 @@ class NsystuiApp(App[int]):
 
     async def _forget_way(self) -> None:
         """Forgets every step, and ends the screens that only the history keeps."""
-        while (place := self._history.take()) is not None:
-            for screen, _ in place.screens:
+        while (step := self._history.take()) is not None:
+            for screen, _ in step.screens:
                 if screen.is_running and all(screen not in stack for stack in self._screen_stacks.values()):
                     await self._prune(screen)
 
@@ -277,8 +275,6 @@ class NsystuiApp(App[int]):
         """Ends the screens of the history besides those that Textual knows of."""
         await self._forget_way()
         await super()._close_all()
-
-    # -- the loading ----------------------------------------------------------------------------------------------
 
     def stop_loading(self) -> bool:
         """Stops the reading of exports and logs; ``False`` where nothing is being read."""
@@ -346,8 +342,6 @@ class NsystuiApp(App[int]):
         self._loading = Loading(self.source, self.post_message)
         self._load_rest(self._loading, self.job, rest)
         return True
-
-    # -- the messages of the loading ------------------------------------------------------------------------------
 
     @on(JobStarted)
     def _job_started(self, message: JobStarted) -> None:
@@ -560,7 +554,7 @@ class DiffApp(NsystuiApp):
         elif number + 1 < len(self.sources):
             self._read(number + 1)
         else:
-            self._make_sides([self._jobs[place] for place in sorted(self._jobs)])
+            self._make_sides([self._jobs[number] for number in sorted(self._jobs)])
 
     @work(thread=True, group="sides", exit_on_error=False)
     def _make_sides(self, jobs: Sequence[OpenJob]) -> None:

@@ -109,8 +109,12 @@ class EverythingProvider(Provider):
     _names: Sequence[Offer] = ()
     _is_named = False
 
+    @property
+    def _job_screen(self) -> JobScreen:
+        return self.screen  # type: ignore[return-value]
+
     def _offers(self) -> Iterable[Offer]:
-        screen: JobScreen = self.screen  # type: ignore[assignment]
+        screen = self._job_screen
         if not _has_job(screen):
             yield from commands(screen)
             return
@@ -131,8 +135,7 @@ class EverythingProvider(Provider):
         matcher = self.matcher(query)
         if not self._is_named:
             self._is_named = True
-            screen: JobScreen = self.screen  # type: ignore[assignment]
-            self._names = await asyncio.to_thread(names, screen)
+            self._names = await asyncio.to_thread(names, self._job_screen)
         part = query.lower()
         named = [offer for offer in self._names if part in offer.words.lower()]
         for offer in (*self._offers(), *named):

@@ -23,7 +23,6 @@ class DiagnosticsScreen(TextTableScreen):
         super().__init__("diagnostics")
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
-        """List the messages, errors first."""
         return diagnostics_table(job.session, selection)
 
 
@@ -38,7 +37,6 @@ class ContentsScreen(TableScreen):
         super().__init__("what is recorded")
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
-        """Count the rows of every kind."""
         return contents_table(job.session)
 
     def row_category(self, values: Record) -> str | None:
@@ -67,7 +65,6 @@ class JobOutputScreen(TextTableScreen):
         super().__init__("what the application printed")
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
-        """List the printed lines."""
         return output_table(job)
 
     def row_window(self) -> Window | None:
@@ -94,5 +91,4 @@ class FilesScreen(TextTableScreen):
         super().__init__("files")
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        """List the files, whether they are read or not."""
         return files_answer(self.explorer.files.values())

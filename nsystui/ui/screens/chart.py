@@ -69,7 +69,6 @@ class ChartScreen(JobScreen):
         self.show_detail()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Ask for as many columns as there are now."""
         self.job_changed()
 
 

@@ -163,7 +163,6 @@ class DiffScreen(FilteredTableScreen):
         self._share_room()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Share the lines out for the new size."""
         self.show_selection()
         self._share_room()
 

@@ -166,7 +166,6 @@ class EfficiencyScreen(TableScreen):
         return "\n".join(answer.notes)
 
     def on_resize(self) -> None:
-        """Draw the factors for the new width."""
         self._show_factors()
 
     def _show_factors(self) -> None:

@@ -309,7 +309,6 @@ class FindingScreen(TableScreen):
         self.advice.show_lines(advice_lines(self.finding, width))
 
     def on_resize(self) -> None:
-        """Wrap the words for the new width."""
         self._show_words()
 
     def show_count(self) -> None:
@@ -362,5 +361,4 @@ class NotCheckedScreen(TextTableScreen):
         self.found = found
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        """List the rules and what each needs."""
         return not_checked_answer(self.found.not_checked)

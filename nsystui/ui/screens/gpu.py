@@ -74,7 +74,6 @@ class MetricsScreen(_GroupedScreen):
     ABOUT: ClassVar[Mapping[str, str]] = {"": "metric", "step": "busiest", "collective": "collective"}
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the metrics in their colour."""
         self.table.bar_category = "metric"
         super().show(result, same_place)
 
@@ -120,7 +119,6 @@ class GpuScreen(ZoomableChartScreen):
         self._wanted = GpuPictureRequest(None, 1, 1)
 
     def make_chart(self) -> StripChart:
-        """A chart of lanes as blocks."""
         return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:

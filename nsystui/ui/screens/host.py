@@ -427,7 +427,6 @@ class CallNodes:
         return sorted(self.calls.below(number), key=place)
 
     def name(self, number: int) -> str:
-        """The name of a node's function."""
         return function_name(self.calls.function(number).name)
 
     def row(self, node: CallNode) -> Row:
@@ -515,7 +514,6 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         return super().row_category(values) or ("cpu" if values.get("hot") else None)
 
     def label_of(self, node: CallNode) -> str:
-        """The name of a node's function."""
         return self.nodes.name(node.id) if self.nodes is not None else ""
 
     def answer_to_export(self) -> Answer | None:

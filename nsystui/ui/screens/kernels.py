@@ -148,11 +148,9 @@ class RangeInstancesScreen(EventRowsScreen):
         self.range = name
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        """List the ranges of the name."""
         return range_instances(job.session, selection, self.range, job.ranks)
 
     def event_kind(self) -> EventKind:
-        """NVTX for all rows."""
         return EventKind.NVTX
 
 
@@ -165,7 +163,6 @@ class WorkInstancesScreen(EventRowsScreen):
         self.work = work
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        """List the calls or operations of the name."""
         return work_instances(job.session, selection, self.work, self.call, job.ranks)
 
     def event_kind(self) -> EventKind:

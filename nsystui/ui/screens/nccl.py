@@ -98,7 +98,6 @@ class NcclCallsScreen(EventRowsScreen):
         return nccl_listing(job.session, selection, job.ranks, pairing_for(job, self.row), self.row, self.what)
 
     def counted(self) -> str:
-        """Kernels or calls."""
         return f"{self.what}s"
 
     def row_category(self, values: Record) -> str | None:
@@ -212,7 +211,6 @@ class NcclSizesScreen(TableScreen):
         return "no kernel here has a known message size\n" + super().empty_text(answer)
 
     def on_resize(self) -> None:
-        """Draw for the new size."""
         self._draw()
 
     def row_changed(self) -> None:
@@ -220,7 +218,6 @@ class NcclSizesScreen(TableScreen):
         self._draw()
 
     def row_category(self, values: Record) -> str | None:
-        """All rows are NCCL's."""
         return "nccl"
 
     @property
@@ -459,7 +456,6 @@ class NcclScreen(TableScreen):
         self.notes.show_notes([*([note] if note else []), *(answer.notes if answer else ())])
 
     def on_resize(self) -> None:
-        """Draw the message sizes for the new width."""
         self._show_bars()
 
     def _show_bars(self) -> None:

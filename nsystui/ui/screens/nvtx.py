@@ -87,7 +87,6 @@ class RangeWorkScreen(EventRowsScreen):
         self._question = question
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        """List the operations launched in the range."""
         return self._question(job)
 
     def row_category(self, values: Record) -> str | None:

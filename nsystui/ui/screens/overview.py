@@ -329,7 +329,6 @@ class OverviewScreen(TablesScreen):
             self.say("no issues found" + ("" if found.not_checked else ": every rule was checked"))
 
     def on_resize(self, event: events.Resize) -> None:
-        """Lay everything out for the new size."""
         self._show_looking()
         self.job_changed()
         self._share_room()

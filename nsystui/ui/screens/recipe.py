@@ -132,7 +132,6 @@ class RecipeMapScreen(ChartScreen):
         self._map: RecipeMap | None = None
 
     def make_chart(self) -> StripChart:
-        """A chart of a lane for each line of the map."""
         return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:

@@ -372,7 +372,6 @@ class ViewsScreen(TableScreen):
         return self.answered.view.sort
 
     def view_name(self) -> str:
-        """The name of the view that is shown."""
         return self.view.name
 
     def view_name_asked(self) -> str:

@@ -96,7 +96,6 @@ class TimelineScreen(ZoomableChartScreen):
         self._steps = 0  # events still to go on by, after the one that is being searched
 
     def make_chart(self) -> LaneChart:
-        """A chart of lanes of events."""
         return LaneChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
@@ -177,7 +176,6 @@ class TimelineScreen(ZoomableChartScreen):
         self.query_one("#selection", SelectionLine).update(text)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Draw for the new size."""
         self._changed()
 
     @on(LaneChart.Scrolled)

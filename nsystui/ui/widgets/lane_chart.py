@@ -103,7 +103,6 @@ class LaneChart(TimeChart):
 
     @property
     def lane_count(self) -> int:
-        """The number of lanes."""
         return len(self.labels)
 
     @property
@@ -146,7 +145,6 @@ class LaneChart(TimeChart):
             self.repaint_changes()
 
     def on_resize(self) -> None:
-        """Share the rows out for the new height."""
         self.fit_window()
 
     def point(self, lane: int | None, column: int) -> None:
@@ -196,7 +194,6 @@ class LaneChart(TimeChart):
         super().notify_style_update()
 
     def label_of(self, lane: int) -> str:
-        """The label of a lane."""
         return self.labels[lane]
 
     def value_of(self, lane: int) -> str:

@@ -233,7 +233,6 @@ class DetailPane(PlainLines):
         self._lay_out()
 
     def on_resize(self) -> None:
-        """Lay the facts out for the new size."""
         self._lay_out()
 
     def line_style(self, y: int) -> Style:

@@ -276,11 +276,9 @@ class StripChart(TimeChart):
         super().notify_style_update()
 
     def label_of(self, lane: int) -> str:
-        """The label of a lane."""
         return self.lanes[lane].label
 
     def value_of(self, lane: int) -> str:
-        """The value at the right of a lane."""
         return self.lanes[lane].value
 
     def _pair(self, lane: int, words: Callable[[int], str], width: int) -> str:

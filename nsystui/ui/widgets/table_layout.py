@@ -76,7 +76,6 @@ class ColumnMeasure:
 
     @property
     def is_text(self) -> bool:
-        """Whether the column has words, which stand at the left."""
         return self.column.unit is Unit.TEXT
 
     @property
