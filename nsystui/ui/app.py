@@ -123,6 +123,7 @@ class NsystuiApp(App[int]):
         self.theme = f"{self._colours}-{'light' if light else 'dark'}"
 
     def get_driver_class(self) -> type[Driver]:
+        """Give the driver that survives a lost terminal and stops."""
         from nsystui.ui.driver import TerminalDriver
 
         return TerminalDriver
@@ -142,6 +143,7 @@ class NsystuiApp(App[int]):
         self._close_messages_no_wait()
 
     def on_mount(self) -> None:
+        """Begin to load once the first window is painted."""
         self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:
@@ -173,8 +175,6 @@ class NsystuiApp(App[int]):
         """Copies ``text`` without control characters that a terminal would execute, but for tabs and line ends."""
         lines = ("\t".join(map(safe_text, line.split("\t"))) for line in text.split("\n"))
         super().copy_to_clipboard("\n".join(lines))
-
-    # -- the selection, and the way through the screens -----------------------------------------------------------
 
     def select(self, selection: Selection) -> None:
         """Changes the selection of every screen."""
@@ -230,21 +230,21 @@ class NsystuiApp(App[int]):
     def remember(self) -> None:
         """Remembers this place: the next step begins here."""
         shown = [screen for screen in self.screen_stack if hasattr(screen, "state")]
-        place = HistoryStep(self.current_mode, self.selection, tuple((screen, screen.state()) for screen in shown))
-        for screen in self._history.add(place):
+        step = HistoryStep(self.current_mode, self.selection, tuple((screen, screen.state()) for screen in shown))
+        for screen in self._history.add(step):
             if all(screen not in stack for stack in self._screen_stacks.values()):
                 screen.remove()
 
     async def go_back(self) -> bool:
         """Undoes the last step; ``False`` where there was none."""
-        place = self._history.take()
-        if place is None:
+        step = self._history.take()
+        if step is None:
             return False
-        self.selection = place.selection
-        if place.mode != self.current_mode:
-            await self.switch_mode(place.mode)
-        self._show_screens([screen for screen, _ in place.screens])
-        for screen, state in place.screens:
+        self.selection = step.selection
+        if step.mode != self.current_mode:
+            await self.switch_mode(step.mode)
+        self._show_screens([screen for screen, _ in step.screens])
+        for screen, state in step.screens:
             screen.restore(state)  # type: ignore[attr-defined]
         self.update_screen()
         return True
@@ -266,8 +266,8 @@ class NsystuiApp(App[int]):
 
     async def _forget_way(self) -> None:
         """Forgets every step, and ends the screens that only the history keeps."""
-        while (place := self._history.take()) is not None:
-            for screen, _ in place.screens:
+        while (step := self._history.take()) is not None:
+            for screen, _ in step.screens:
                 if screen.is_running and all(screen not in stack for stack in self._screen_stacks.values()):
                     await self._prune(screen)
 
@@ -275,8 +275,6 @@ class NsystuiApp(App[int]):
         """Ends the screens of the history besides those that Textual knows of."""
         await self._forget_way()
         await super()._close_all()
-
-    # -- the loading ----------------------------------------------------------------------------------------------
 
     def stop_loading(self) -> bool:
         """Stops the reading of exports and logs; ``False`` where nothing is being read."""
@@ -344,8 +342,6 @@ class NsystuiApp(App[int]):
         self._loading = Loading(self.source, self.post_message)
         self._load_rest(self._loading, self.job, rest)
         return True
-
-    # -- the messages of the loading ------------------------------------------------------------------------------
 
     @on(JobStarted)
     def _job_started(self, message: JobStarted) -> None:
@@ -475,12 +471,15 @@ class NsystuiApp(App[int]):
         return f"loading {ready} of {len(self.files)}  {bar}  {rows:,} rows"
 
     def update_status(self) -> None:
+        """Show the progress on the screen that is shown."""
         self._tell("show_status", self.status)
 
     def update_screen(self) -> None:
+        """Have the screen that is shown ask again, where something changed."""
         self._tell("job_changed")
 
     def say(self, text: str) -> None:
+        """Show a sentence on the screen that is shown."""
         self._tell("say", text)
 
     def _tell(self, what: str, *words: str) -> None:
@@ -555,7 +554,7 @@ class DiffApp(NsystuiApp):
         elif number + 1 < len(self.sources):
             self._read(number + 1)
         else:
-            self._make_sides([self._jobs[place] for place in sorted(self._jobs)])
+            self._make_sides([self._jobs[number] for number in sorted(self._jobs)])
 
     @work(thread=True, group="sides", exit_on_error=False)
     def _make_sides(self, jobs: Sequence[OpenJob]) -> None:

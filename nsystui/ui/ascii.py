@@ -32,6 +32,7 @@ class AsciiFilter(LineFilter):
     """Translates glyph by glyph, so that nothing moves."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Replace what ASCII lacks in the segments of a line."""
         return [
             segment if segment.text.isascii() else Segment(ascii_glyphs(segment.text), segment.style, segment.control)
             for segment in segments

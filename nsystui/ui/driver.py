@@ -205,6 +205,7 @@ class TerminalDriver(LinuxDriver):
     # -- taken and given back -------------------------------------------------------------------------------------
 
     def start_application_mode(self) -> None:
+        """Take the terminal over, and ask it for the colour of its page."""
         self._is_taken = True
         try:
             with self._changing:
@@ -220,10 +221,12 @@ class TerminalDriver(LinuxDriver):
             self.write(_ASKED_PAGE)
 
     def disable_input(self) -> None:
+        """Stop the reading of keys."""
         if self._is_taken:
             super().disable_input()
 
     def stop_application_mode(self) -> None:
+        """Give the terminal back as it was."""
         if self._is_taken:
             self.disable_input()
             self.close()
@@ -255,6 +258,7 @@ class TerminalDriver(LinuxDriver):
                 os.write(self._output.fileno(), _GIVEN_BACK.encode())
 
     def write(self, data: str) -> None:
+        """Send to the terminal, unless it is lost."""
         if self._writer_thread is not None:
             self._writer_thread.write(data)
 
@@ -300,6 +304,7 @@ class TerminalDriver(LinuxDriver):
             return []
 
     def process_message(self, message: Message) -> None:
+        """Hand on what the terminal said."""
         if isinstance(message, events.Resize):  # a terminal may tell its size in the input, and so may a paste
             size = Size(*terminal.bounded(*message.size))
             message = events.Resize(size, size, size, message.pixel_size)

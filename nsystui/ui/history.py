@@ -28,22 +28,22 @@ class History:
     """The places that steps were made from, newest last. The screens of each stay alive, for going back to them."""
 
     def __init__(self) -> None:
-        self._places: list[HistoryStep] = []
+        self._steps: list[HistoryStep] = []
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._steps)
 
-    def add(self, place: HistoryStep) -> Sequence[Screen[Any]]:
+    def add(self, step: HistoryStep) -> Sequence[Screen[Any]]:
         """Adds a place; the screens of the place that is forgotten for it, if nothing else keeps them."""
-        self._places.append(place)
-        if len(self._places) <= MOST_STEPS:
+        self._steps.append(step)
+        if len(self._steps) <= MOST_STEPS:
             return ()
-        return [screen for screen, _ in self._places.pop(0).screens if not self.keeps(screen)]
+        return [screen for screen, _ in self._steps.pop(0).screens if not self.keeps(screen)]
 
     def take(self) -> HistoryStep | None:
         """The newest place, which is no part of the history any more."""
-        return self._places.pop() if self._places else None
+        return self._steps.pop() if self._steps else None
 
     def keeps(self, screen: object) -> bool:
         """Whether going back may lead to a screen."""
-        return any(screen is one for place in self._places for one, _ in place.screens)
+        return any(screen is one for step in self._steps for one, _ in step.screens)

@@ -41,19 +41,8 @@ VERBS = {
         *("next_finding", "match", "next_match", "search_on", "other_table"),
     ),
     "Go": (
-        *(
-            "mode",
-            "timeline",
-            "nvtx_range",
-            "back",
-            "enter",
-            "show_finding",
-            "open_event",
-            "partner",
-            "work",
-            "metrics",
-        ),
-        *("diagnostics", "contents", "files"),
+        *("mode", "timeline", "nvtx_range", "back", "enter", "show_finding", "open_event", "partner", "work"),
+        *("metrics", "behind"),
     ),
     "View": (
         *("choose", "sort", "zoom", "whole", "fold", "drawing", "open_rank", "expand"),
@@ -131,16 +120,20 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(
         "d",
         "d",
-        "diagnostics",
+        "behind('diagnostics')",
         "diagnostics",
         "what nsys recorded of its own capture: lost events, warnings",
         "overview",
     ),
     KeyBinding("S", "S", "leave_startup_out", "no start-up", "leave start-up out: select the steady state", "overview"),
-    KeyBinding("i", "i", "contents", "contents", "what the exports hold, and what to record for the rest", "overview"),
+    KeyBinding(
+        "i", "i", "behind('contents')", "contents", "what the exports hold, and what to record for the rest", "overview"
+    ),
     KeyBinding("exclamation_mark", "!", "check", "", "check the rules; on a huge job only when asked", "overview"),
     KeyBinding("p", "p", "printed", "printed", "what the application printed, beside the steps", "overview"),
-    KeyBinding("F", "F", "files", "files", "every file: how much of it is read, or why it is left out", "overview"),
+    KeyBinding(
+        "F", "F", "behind('files')", "files", "every file: how much of it is read, or why it is left out", "overview"
+    ),
     KeyBinding(
         "x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "overview"
     ),
@@ -274,14 +267,7 @@ KEYS: tuple[KeyBinding, ...] = (
     ),
     KeyBinding("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "ranks"),
     KeyBinding("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none", "ranks"),
-    KeyBinding(
-        "right_square_bracket",
-        "[ ]",
-        "event(1)",
-        "event",
-        "previous and next event on the lane",
-        "timeline",
-    ),
+    KeyBinding("right_square_bracket", "[ ]", "event(1)", "event", "previous and next event on the lane", "timeline"),
     KeyBinding("left_square_bracket", "[", "event(-1)", "", "", "timeline"),
     KeyBinding(
         "plus,equals_sign,z", "+ -", "zoom(1)", "zoom", "zoom in and out around the cursor; z and Z", "timeline"
@@ -425,14 +411,7 @@ KEYS: tuple[KeyBinding, ...] = (
         "everywhere",
     ),
     KeyBinding("question_mark", "?", "help", "help", "the keys of this place", "everywhere"),
-    KeyBinding(
-        "ctrl+z",
-        "ctrl+z",
-        "",
-        "",
-        "suspend the program until fg",
-        "everywhere",
-    ),
+    KeyBinding("ctrl+z", "ctrl+z", "", "", "suspend the program until fg", "everywhere"),
     KeyBinding("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit", "everywhere"),
 )
 

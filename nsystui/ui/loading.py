@@ -68,6 +68,7 @@ class Advanced(Message):
     total: int
 
     def can_replace(self, message: Message) -> bool:
+        """Leave the newest progress of a file in the queue."""
         return isinstance(message, Advanced) and message.path == self.path
 
 
@@ -108,6 +109,7 @@ class Computing(Message):
     working: Computation | None
 
     def can_replace(self, message: Message) -> bool:
+        """Leave the newest state of the computation in the queue."""
         return isinstance(message, Computing)
 
 
@@ -267,6 +269,7 @@ class LogRead(Message):
     state: LogState
 
     def can_replace(self, message: Message) -> bool:
+        """Leave the newest state of the log in the queue."""
         return isinstance(message, LogRead)
 
 

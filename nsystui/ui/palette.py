@@ -109,8 +109,12 @@ class EverythingProvider(Provider):
     _names: Sequence[Offer] = ()
     _is_named = False
 
+    @property
+    def _job_screen(self) -> JobScreen:
+        return self.screen  # type: ignore[return-value]
+
     def _offers(self) -> Iterable[Offer]:
-        screen: JobScreen = self.screen  # type: ignore[assignment]
+        screen = self._job_screen
         if not _has_job(screen):
             yield from commands(screen)
             return
@@ -121,16 +125,17 @@ class EverythingProvider(Provider):
             yield Offer(words_of(question), partial(screen.open_question, question))
 
     async def discover(self) -> Hits:
+        """Offer everything but names before anything is typed."""
         for offer in self._offers():
             words = safe_text(offer.words)
             yield DiscoveryHit(Content(words), offer.choose, words)
 
     async def search(self, query: str) -> Hits:
+        """Offer what has the typed part, names included."""
         matcher = self.matcher(query)
         if not self._is_named:
             self._is_named = True
-            screen: JobScreen = self.screen  # type: ignore[assignment]
-            self._names = await asyncio.to_thread(names, screen)
+            self._names = await asyncio.to_thread(names, self._job_screen)
         part = query.lower()
         named = [offer for offer in self._names if part in offer.words.lower()]
         for offer in (*self._offers(), *named):
@@ -158,6 +163,7 @@ class Palette(CommandPalette, ThrottledScreen[None]):
         )
 
     def on_mount(self) -> None:
+        """Stop what blinks."""
         self.query_one(Input).cursor_blink = False
         self.query_one(LoadingIndicator).auto_refresh = None  # hidden, it would wake the program 16 times a second
 

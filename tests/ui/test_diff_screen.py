@@ -20,7 +20,7 @@ from nsystui.questions.compare.side import Side
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.recipes import recipe_named
 from nsystui.ui.app import DiffApp, Look
-from nsystui.ui.pictures.diff import change_styles, with_bars, without_bars
+from nsystui.ui.pictures.diff import change_styles, summary_styles, with_bars, without_bars
 from nsystui.ui.screens.diff import OtherJobScreen
 
 
@@ -182,15 +182,18 @@ def test_bars_go_to_both_sides_and_are_as_long_as_the_difference():
 
 
 def test_less_time_is_better_and_a_count_is_neither():
-    for what, difference, expected in (
-        ("step time, median", "-13.5 µs", "better"),
-        ("time span", "+2.82 s", "worse"),
-        ("  kernels", "0 ns", None),
-        ("GPU idle", "+0.6 pp", "worse"),
-        ("GPU busy", "+0.6 pp", None),
-        ("kernels launched", "+12", None),
+    columns = tuple(Column(key, header=key, label=key) for key in ("what", "unit", "difference"))
+    for what, unit, difference, expected in (
+        ("step time, median", "ns", -13_500, "better"),
+        ("time span", "ns", 2_820_000_000, "worse"),
+        ("  kernels", "ns", 0, None),
+        ("GPU idle", "%", 0.6, "worse"),
+        ("GPU idle", "%", 0.04, None),
+        ("GPU busy", "%", 0.6, None),
+        ("kernels launched", "count", 12, None),
     ):
-        assert change_styles({"what": what, "difference": difference}).get("difference") == expected, what
+        styles = summary_styles(TableAnswer("diff", columns, [(what, unit, difference)]))
+        assert styles.get(what, {}).get("difference") == expected, what
 
 
 @pytest.mark.campaign

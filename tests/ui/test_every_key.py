@@ -20,7 +20,7 @@ def views(app) -> int:
 
 
 def ended(app) -> bool:
-    return app.return_code is not None or app._exception is not None
+    return app.return_code is not None or app.failure is not None
 
 
 @pytest.mark.findings

@@ -101,7 +101,7 @@ async def test_a_cause_opens_the_gaps_and_a_gap_is_shown_on_the_timeline(job, ca
         assert app.screen.lane.rank == gap["rank"]
         assert (await press(pilot, "escape")).screen.values()["start"] == gap["start"]
         assert "by [cause]" in view_bar(await press(pilot, "escape"))
-        app.screen._group_by(2)
+        app.screen.choose("by", 2)
         assert sum(cells(await rested(pilot), "percent")) == pytest.approx(100)
         line_with(app, "causes: ")
 

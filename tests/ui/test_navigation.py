@@ -23,7 +23,7 @@ async def test_every_screen_shows_every_tab_and_a_help_that_fits(job, cache, siz
 
 
 def check_help(screen: HelpScreen, size: tuple[int, int]) -> None:
-    room, lines = screen.query_one("Static").size.width, screen._lines
+    room, lines = screen.query_one("Static").size.width, screen.lines
     assert max(map(len, lines)) <= room
     headings = [line for line in lines[1:-2] if line and not line.startswith(" ")]
     assert headings[:6] == ["Move", "Go", "View", "Select", "Export", "Program"] and headings[6:] in ([], ["Words"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nsystui.base.answer import Column, Record, Row, TableAnswer, Value
+from nsystui.base.answer import Column, Record, Row, TableAnswer, Value, record
 
 BAR = Column("bar", header="Bar", label="▼ less │ more ▲", importance=2)
 _HALF = 6  # cells of a bar on each side of its middle
@@ -65,17 +65,20 @@ def _bar(change: float | None, largest: float) -> str | None:
 def change_styles(values: Record) -> dict[str, str]:
     """The categories of the cells of a row that tell how it changed: less time is better, more is worse."""
     change = values.get("difference")
-    if isinstance(change, str):  # a line of the summary, worded
-        text = change.strip()
-        is_time = text.endswith("s") and not text.endswith("counts")
-        if not is_time and str(values.get("what")).strip() not in _LESS_IS_BETTER:
-            return {}
-        sign = -1 if text[:1] in ("-", "−") else 1 if any(digit in text for digit in "123456789") else 0
-    elif isinstance(change, int | float):
-        sign = (change > 0) - (change < 0)
-    else:
+    if not change or not isinstance(change, int | float):
         return {}
-    if not sign:
-        return {}
-    category = "worse" if sign > 0 else "better"
+    category = "worse" if change > 0 else "better"
     return {"difference": category, BAR.key: category}
+
+
+def summary_styles(summary: TableAnswer) -> dict[Value, dict[str, str]]:
+    """`change_styles` of the rows of a summary by what they measure; nothing of what is neither better nor worse."""
+    styles = {}
+    for row in summary.rows:
+        values = record(summary.columns, row)
+        what, change, is_percent = values["what"], values["difference"], values["unit"] == "%"
+        if is_percent and isinstance(change, int | float):
+            change = round(change, 1)  # as it is shown
+        if values["unit"] == "ns" or str(what).strip() in _LESS_IS_BETTER:
+            styles[what] = change_styles({"difference": change})
+    return styles

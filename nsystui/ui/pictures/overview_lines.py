@@ -39,9 +39,6 @@ _LEAST_IDLE = 0.05
 _MODES_WIDTH = len("   ● loaded") + sum(len(key) + len(name) + 2 for key, name, _ in keys.TABS)
 
 
-_SILENT = "no diagnostics"
-"""How the note begins that nsys wrote none: nothing to remark, the user did nothing wrong."""
-
 HELD_COLUMNS = (
     Column("rows", header="Rows", label="recorded", unit=Unit.COUNT),
     Column("screen", header="Screen", label="see"),
@@ -249,8 +246,13 @@ def _stack_cell(levels: Sequence[int] | None, bottom: int) -> tuple[str, str]:
 
 def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: int, most: int) -> list[Line]:
     """The remarks that the user should know before believing the numbers, worst first, in at most ``most`` lines."""
-    notes = [*picture.tasks.notes, *(note for note in picture.diagnostics.notes if not note.startswith(_SILENT))]
-    said = [text for text in _warnings(picture.diagnostics) if not any(text in note for note in notes)]
+    from nsystui.questions.queries.reports import lost_events
+
+    diagnostics = picture.diagnostics
+    lost = lost_events(zip(diagnostics.cells("severity"), diagnostics.cells("text"), strict=True))
+    # The other note is that nsys wrote no diagnostics: nothing to remark, the user did nothing wrong.
+    notes = [*picture.tasks.notes, *(diagnostics.notes[:1] if lost else ())]
+    said = [text for text in _warnings(diagnostics) if not any(text in note for note in notes)]
     remarks = [("! ", note) for note in notes] + [("· ", text) for text in said]
     lines = failure_lines(states, width)
     for number, (mark, text) in enumerate(remarks):

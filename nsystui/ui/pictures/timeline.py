@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nsystui.base.answer import Row, Unit, record
@@ -191,7 +191,9 @@ class EventFacts:
     """The event under the cursor, if there is one, as a row of the event list, and its details."""
 
     row: Row | None
-    lines: tuple[str, ...]
+    title: str
+    details: Sequence[Sequence[str]] = ()
+    """Paragraphs of facts below the title."""
     interval: CpuInterval | None = None
     """Of a lane of a CPU."""
 
@@ -232,23 +234,23 @@ def event_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Wi
     """The event ``row``, or the one that takes up most of ``window`` on a lane. Blocks: call it in a thread."""
     if lane.is_cpu:
         interval = cpu_interval_in(timeline, lane, window)
-        return EventFacts(None, tuple(_cpu_facts(timeline, lane, window, interval)), interval)
+        (title, *_), *details = _cpu_facts(timeline, lane, window, interval)
+        return EventFacts(None, title, details, interval)
     count = 1
     if row is None:
         if lane.is_host:
             row, count = longest_range_in(timeline, lane, window)
         elif not has_names(timeline, [lane], window):
-            return EventFacts(None, ("too many events in this column: + zooms in, ] goes to the next one",))
+            return EventFacts(None, "too many events in this column: + zooms in, ] goes to the next one")
         else:
             row, count = longest_in(timeline, lane, window)
     if row is None:
-        return EventFacts(
-            None, (*_meanwhile(job, timeline, lane, window), "] and [ go to the next and the previous event")
-        )
+        title, *others = _meanwhile(job, timeline, lane, window)
+        return EventFacts(None, title, [[fact] for fact in (*others, "] and [ go to the next and the previous event")])
     _, origin, path, place, _ = event_details(job, row)
     which = f"the longest of {count:,} in this column, " if count > 1 else ""
-    lines = (_full_name(timeline, row), which + "  ".join(place), *origin, *path)
-    return EventFacts(row, lines)
+    details = [[which + place[0], *place[1:]], *([fact] for fact in (*origin, *path))]
+    return EventFacts(row, _full_name(timeline, row), details)
 
 
 _STATES = {RUNNABLE: "could run, and had no CPU", BLOCKED: "waited", OFF: "was off the CPU"}
@@ -256,24 +258,26 @@ _CALLERS = 12
 """Callers of a function that are told at most."""
 
 
-def _cpu_facts(timeline: Timeline, lane: LaneIdentity, window: Window, found: CpuInterval | None) -> Iterator[str]:
+def _cpu_facts(
+    timeline: Timeline, lane: LaneIdentity, window: Window, found: CpuInterval | None
+) -> Iterator[list[str]]:
     """What a thread ran in most of ``window`` and who called that; when it did not run, in which state it was."""
     own, cpu = timeline.events(lane), timeline.cpu_work(lane)
     thread = lane.thread or 0
     if found is None:
-        yield "nothing is recorded of the thread here"
+        yield ["nothing is recorded of the thread here"]
     else:
         length, start = _duration(found.window.end - found.window.start), format_value(Unit.TIME, found.window.start)
         when = f"for {length} from {start} · rank {lane.rank} thread {tid_of(thread)}"
         if found.place is None:
-            yield f"the thread {_STATES.get(found.state, 'ran')} {when}"
+            yield [f"the thread {_STATES.get(found.state, 'ran')} {when}"]
         else:
             name = own.names[int(own.name[found.place])]
-            yield name if name == ON_CPU else f"{name} (sampled)"
-            yield f"on a CPU {when}"
+            yield [name if name == ON_CPU else f"{name} (sampled)"]
+            yield [f"on a CPU {when}"]
         if cpu.tree is not None and found.node:
-            yield f"stack  {cpu.tree.words(found.node, _CALLERS)}"
-    yield _around(path_at(timeline.session, lane.task.report, thread, (window.start + window.end) // 2))
+            yield ["stack", cpu.tree.words(found.node, _CALLERS)]
+    yield [_around(path_at(timeline.session, lane.task.report, thread, (window.start + window.end) // 2))]
 
 
 def _duration(time: int) -> str:

@@ -17,6 +17,9 @@ _MAKERS = {
     "nccl sizes": "screens.nccl:NcclSizesScreen",
     "nvtx names": "screens.nvtx:NvtxNamesScreen",
     "diagnostics": "screens.capture:DiagnosticsScreen",
+    "output": "screens.capture:JobOutputScreen",
+    "files": "screens.capture:FilesScreen",
+    "contents": "screens.capture:ContentsScreen",
     "metrics": "screens.gpu:MetricsScreen",
     "network": "screens.gpu:NetworkScreen",
     "palette": "palette:Palette",
@@ -38,7 +41,7 @@ class TabView(NamedTuple):
     needs: tuple[str, ...] = ()
 
 
-_OF_TAB = {
+_TABS: dict[str, tuple[TabView | str, ...]] = {
     "nccl": (
         TabView("nccl", "kernels", "nccl"),
         TabView("nccl calls", "CPU calls", "nccl"),
@@ -60,21 +63,22 @@ _OF_TAB = {
         TabView("gaps", "gaps", "host"),
         TabView("GPU memory", "GPU memory", "host"),
     ),
+    "nvtx": ("nvtx", "nvtx names"),
 }
-"""The views of tabs that the catalogue does not tell alone."""
-
-_BESIDE = {"nvtx": "nvtx names"}
-"""The screen with views of its own that stands beside that of a tab."""
+"""The views of tabs that have more than those of the catalogue; a name stands for the catalogue's of that home."""
 
 
 def views_on(tab: str) -> tuple[TabView, ...]:
     """The views of a tab, a mode of the application, in the order of ``v``."""
     from nsystui.questions.queries.registry import views_of
 
-    if tab in _OF_TAB:
-        return _OF_TAB[tab]
-    homes = [tab, _BESIDE[tab]] if tab in _BESIDE else [tab]
-    return tuple(TabView(one.name, one.view.label or one.name, home) for home in homes for one in views_of(home))
+    found: list[TabView] = []
+    for view in _TABS.get(tab, (tab,)):
+        if isinstance(view, TabView):
+            found.append(view)
+        else:
+            found += [TabView(one.name, one.view.label or one.name, view) for one in views_of(view)]
+    return tuple(found)
 
 
 def screen_of(name: str, *arguments: Any) -> Any:

@@ -8,7 +8,6 @@ from nsystui.questions.capture.job_output import output_table
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.registry import view_of_table
 from nsystui.questions.queries.reports import contents_table, diagnostics_table
-from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures.overview_lines import files_answer
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
@@ -17,42 +16,35 @@ from nsystui.ui.screens.table import TableScreen, TextTableScreen
 class DiagnosticsScreen(TextTableScreen):
     """The messages of nsys about the capture, each text once; the panel has all of the text."""
 
+    COUNTED = "texts"
+    CLOSED = "a diagnostic cannot be opened: the line below has its full text"
+
     def __init__(self) -> None:
-        super().__init__("1 Overview", "diagnostics")
+        super().__init__("diagnostics")
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
         return diagnostics_table(job.session, selection)
-
-    def counted(self) -> str:
-        return "texts"
-
-    def row_text(self) -> str:
-        return str(self.values().get("text") or "")
-
-    def open_row(self) -> None:
-        self.say("a diagnostic cannot be opened: the line below has its full text")
 
 
 class ContentsScreen(TableScreen):
     """How many rows of each kind the exports hold, and what to record for the others."""
 
+    COUNTED = "tables"
     MODE_KEY = "1"
     PLACES = ("table", "everywhere")
-    BINDINGS = keys.bindings("table", "everywhere")
 
     def __init__(self) -> None:
-        super().__init__("1 Overview", "what is recorded")
+        super().__init__("what is recorded")
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
         return contents_table(job.session)
 
-    def counted(self) -> str:
-        return "tables"
-
     def row_category(self, values: Record) -> str | None:
+        """What was not recorded is dim."""
         return None if values["rows"] else "idle"
 
     def open_row(self) -> None:
+        """Go to the view of these rows, or say how to record them."""
         table = str(self.values().get("table"))
         if not self.values().get("rows"):
             self.say(f"nothing of it was recorded: {self.values().get('record')}")
@@ -67,23 +59,21 @@ class ContentsScreen(TableScreen):
 class JobOutputScreen(TextTableScreen):
     """The lines that the application printed, with their times and steps where they say one."""
 
+    COUNTED = "lines"
+
     def __init__(self) -> None:
-        super().__init__("1 Overview", "what the application printed")
+        super().__init__("what the application printed")
 
     def ask(self, job: OpenJob, selection: Selection) -> TableAnswer:
         return output_table(job)
 
-    def counted(self) -> str:
-        return "lines"
-
-    def row_text(self) -> str:
-        return str(self.values().get("text") or "")
-
     def row_window(self) -> Window | None:
+        """The nanosecond at which the line was printed, where it is known."""
         time = self.values().get("time")
         return Window(time, time + 1) if isinstance(time, int) else None
 
     def open_row(self) -> None:
+        """Show the time of the line on the timeline."""
         if self.row_window() is None:
             self.say("this line does not say when it was printed")
         else:
@@ -93,18 +83,12 @@ class JobOutputScreen(TextTableScreen):
 class FilesScreen(TextTableScreen):
     """Every file: its metadata, how much of it is read, or why it is left out."""
 
+    COUNTED = "files"
+    TEXT = "{file}: {state}"
+    CLOSED = "r selects ranks; the line below says how far this file is"
+
     def __init__(self) -> None:
-        super().__init__("1 Overview", "files")
+        super().__init__("files")
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return files_answer(self.explorer.files.values())
-
-    def counted(self) -> str:
-        return "files"
-
-    def row_text(self) -> str:
-        values = self.values()
-        return f"{values.get('file')}: {values.get('state')}"
-
-    def open_row(self) -> None:
-        self.say("r selects ranks; the line below says how far this file is")

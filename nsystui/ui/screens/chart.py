@@ -34,18 +34,16 @@ class ChartScreen(JobScreen):
         raise NotImplementedError
 
     def body(self) -> Iterable[Widget]:
+        """Compose the chart, its details and the words in place of both."""
         self.chart = self.make_chart()
         self.detail = PartLines(id="detail")
         self.empty = WindowTable(id="empty")
         yield from (self.chart, self.detail, self.empty)
 
-    def show_waiting(self) -> None:
+    def show_text(self, text: str) -> None:
+        """Show words in place of the chart."""
         self.show_title()
-        self.show_empty("opening…")
-
-    def show_asking(self) -> None:
-        self.show_title()
-        self.show_empty("computing…")
+        self.show_empty(text)
 
     def show_empty(self, text: str) -> None:
         """Words in place of the chart, or the chart again."""
@@ -61,6 +59,7 @@ class ChartScreen(JobScreen):
         raise NotImplementedError
 
     def cursor_rests(self) -> None:
+        """Show the details of the cursor's place."""
         self.show_detail()
 
     @on(StripChart.Resized)
@@ -103,6 +102,7 @@ class ZoomableChartScreen(ChartScreen):
 
     @property
     def position(self) -> Position:
+        """The position in the selection; at first all of it is in view."""
         return self._positions.get(self.selection, Position())
 
     def move_to(self, **changes: Any) -> None:
@@ -114,6 +114,7 @@ class ZoomableChartScreen(ChartScreen):
         self._positions[selection] = replace(self.position, **changes)
 
     def state(self) -> ScreenState:
+        """What going back restores, with the positions in every selection."""
         state = super().state()
         return replace(state, values={**state.values, "_positions": {**self._positions}})
 
@@ -147,6 +148,7 @@ class ZoomableChartScreen(ChartScreen):
         raise NotImplementedError
 
     def action_zoom(self, direction: int) -> None:
+        """Zoom in (1) or out (-1) around the cursor."""
         base, why = self.base, self.why_empty()
         if base is None or why:
             self.say(why)
@@ -173,6 +175,7 @@ class ZoomableChartScreen(ChartScreen):
             self.action_zoom(message.direction)
 
     def action_pan(self, direction: int) -> None:
+        """Move the view later (1) or earlier (-1)."""
         base, view = self.base, self.view
         if base is None or view is None:
             self.say("all of the selection is in view: + zooms in")
@@ -184,6 +187,7 @@ class ZoomableChartScreen(ChartScreen):
             self.look_at(moved, self.time + moved.start - view.start)
 
     def action_whole(self) -> None:
+        """Show all of the selection."""
         if self.view is None:
             self.say("all of the selection is in view")
         else:

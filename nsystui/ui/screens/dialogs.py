@@ -41,11 +41,12 @@ class TextDialog(ModalScreen[None], ThrottledScreen[None]):
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__()
-        self._lines = tuple(map(safe_text, lines))
+        self.lines = tuple(map(safe_text, lines))
 
     def compose(self) -> ComposeResult:
+        """Compose the lines in a frame that scrolls."""
         with VerticalScroll():
-            yield Static("\n".join(self._lines), markup=False)
+            yield Static("\n".join(self.lines), markup=False)
 
 
 def help_lines(places: Sequence[str], name: Callable[[str], str] = str, width: int = HELP_WIDTH) -> list[str]:
@@ -89,5 +90,5 @@ class HelpScreen(TextDialog):
         """Lays the lines out for the room there is."""
         width = max(min(self.app.size.width, HELP_WIDTH) - _FRAME, _LEAST_WIDTH)
         lines = [*help_lines(self._places, self._key_name, width), *textwrap.wrap(last_line(self._places), width)]
-        self._lines = tuple(map(safe_text, lines))
-        self.query_one(Static).update("\n".join(self._lines))
+        self.lines = tuple(map(safe_text, lines))
+        self.query_one(Static).update("\n".join(self.lines))

@@ -26,11 +26,10 @@ from nsystui.questions.compare.summary import ComparisonSummary
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
-from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.loading import Advanced, ExportFailed, JobStarted, Loading, LoadingEnded
 from nsystui.ui.pictures.details import Details, row_details
-from nsystui.ui.pictures.diff import BAR, change_styles, with_bars, without_bars
+from nsystui.ui.pictures.diff import BAR, change_styles, summary_styles, with_bars, without_bars
 from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
 from nsystui.ui.widgets.panels import PartLines
@@ -68,7 +67,6 @@ class DiffScreen(FilteredTableScreen):
 
     PLACES = ("diff", "table", "everywhere")
     STATE = (*FilteredTableScreen.STATE, "name_of_table", "_is_swapped", "options")
-    BINDINGS = keys.bindings("diff", "table", "everywhere")
 
     def __init__(self, sides: tuple[Side, Side] | None = None, options: ComparisonOptions | None = None) -> None:
         super().__init__("Comparison")
@@ -80,14 +78,14 @@ class DiffScreen(FilteredTableScreen):
         self.answer: TableAnswer | None = None
 
     def body(self) -> Iterable[Widget]:
+        """Compose the verdict above the table."""
         self.verdict = PartLines(id="verdict")
         yield self.verdict
         yield from super().body()
 
     def places(self) -> tuple[str, ...]:
+        """The keys that need one open job leave where A and B are two."""
         return self.PLACES if self._is_of_open_job else ("diff alone", *self.PLACES)
-
-    # -- the sides ------------------------------------------------------------------------------------------------
 
     @property
     def sides(self) -> tuple[Side, Side] | None:
@@ -97,6 +95,7 @@ class DiffScreen(FilteredTableScreen):
 
     @property
     def job(self) -> OpenJob | None:
+        """The job of A."""
         return self.sides[0].job if self.sides is not None else None
 
     @property
@@ -120,22 +119,23 @@ class DiffScreen(FilteredTableScreen):
         """The application, where A and B are all that it has open."""
         return None if self._sides is not None or self.sides is None else self.app  # type: ignore[return-value]
 
-    # -- the question ---------------------------------------------------------------------------------------------
-
     def _options(self) -> ComparisonOptions:
         return self.options or getattr(self.explorer, "options", None) or ComparisonOptions(Names.SMART)
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The table, the sides and the options."""
         assert self.sides is not None
         return (self.name_of_table, self._is_swapped, self._options(), self.sides[1].job.session.version)
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[str, TableAnswer]:
+        """Compare A with B by the table that is asked for."""
         name, sides = self.name_of_table, self.sides
         assert sides is not None
         sides[1].job.smart_names()  # so that they are at hand, as those of A are
         return name, TABLES[name].make(*sides, self._options())
 
     def job_changed(self) -> None:
+        """Say that A and B are being compared until the first table is there."""
         super().job_changed()
         self.show_choices()
         if self.answer is None and self.job is not None:
@@ -143,6 +143,7 @@ class DiffScreen(FilteredTableScreen):
             self.table.refresh_rows()
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show a table with a bar for each difference."""
         self._current, self.answer = result
         self._show_rows(same_place)
 
@@ -151,7 +152,7 @@ class DiffScreen(FilteredTableScreen):
             return
         answer = worded(self.answer) if self._current == _SUMMARY else self.answer
         found = rows_with(answer, self.words)
-        self.table.cell_styles = change_styles
+        self.table.cell_styles = self._styles_of
         self.table.elastic = "name" if self._current in _OF_SAMPLES else None
         headline = self.answer.headline if isinstance(self.answer, ComparisonSummary) else ""
         lines = textwrap.wrap(safe_text(headline), max(1, self.app.size.width), max_lines=2, placeholder=" …")
@@ -172,6 +173,7 @@ class DiffScreen(FilteredTableScreen):
         )
 
     def show_waiting(self) -> None:
+        """Say that A and B are being read."""
         super().show_waiting()
         self.show_title(right="reading")
         self.table.empty_text = "reading: A and B are compared when all of both is read"
@@ -193,20 +195,30 @@ class DiffScreen(FilteredTableScreen):
         return [[title.strip()], *others]
 
     def natural_order(self) -> tuple[str | None, bool]:
+        """The largest difference first, unless rows have an order of their own."""
         return (None, True) if self._current in _AS_THEY_COME else ("difference", True)
 
     def empty_text(self, answer: Answer) -> str:
+        """Say that neither side has any of this."""
         if answer.total and self.words is not None:
             return super().empty_text(answer)
         return "\n".join(answer.notes) or "neither A nor B has any of this"
 
     def counted(self) -> str:
+        """The word for the rows of the table."""
         own = {_SUMMARY: "measures", "steps": "measures", "calltree": "nodes"}
         return own.get(self._current, self._current if self._current in ("functions", "families") else "names")
 
+    def _styles_of(self, values: Record) -> dict[str, str]:
+        """The categories of the cells of a row: those of the summary, which is worded, by its numbers."""
+        if self._current != _SUMMARY or self.answer is None:
+            return change_styles(values)
+        return summary_styles(self.answer).get(values.get("what"), {})
+
     def row_category(self, values: Record) -> str | None:
+        """A line of the summary has the colour of its change, a name that of its work."""
         if self._current == _SUMMARY:
-            return change_styles(values).get("difference")
+            return self._styles_of(values).get("difference")
         name = values.get("name")
         if self.name_of_table == "kernels" and isinstance(name, str):
             return "nccl" if is_nccl_kernel(name) else None
@@ -214,9 +226,8 @@ class DiffScreen(FilteredTableScreen):
             return "os"
         return {"nccl": "nccl", "memory": "memory"}.get(self.name_of_table)
 
-    # -- keys -----------------------------------------------------------------------------------------------------
-
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the tables and the names of kernels."""
         tables = list(TABLES)
         return (
             Choice(
@@ -234,6 +245,7 @@ class DiffScreen(FilteredTableScreen):
             self.job_changed()
 
     def action_swap(self) -> None:
+        """Exchange A and B."""
         self._is_swapped = not self._is_swapped
         if self.job is not None:
             self.say("A and B are swapped")
@@ -244,6 +256,7 @@ class DiffScreen(FilteredTableScreen):
         self._ask_again("kernels")
 
     def action_fold(self) -> None:
+        """Take numbered NVTX names as one, or apart."""
         options = self._options()
         self.options = replace(options, fold_numbers=not options.fold_numbers)
         self.say("numbered names one by one" if options.fold_numbers else "numbered names as one")
@@ -257,18 +270,22 @@ class DiffScreen(FilteredTableScreen):
             self.job_changed()
 
     def action_selection(self) -> None:
+        """Say that the sides have their own selections."""
         self.say("A and B are fixed here: x on two ranks of another screen compares those")
 
     def show_filtered(self) -> None:
+        """Show the rows of the table that pass the filter."""
         self._show_rows(same_place=False)
 
     async def action_timeline(self) -> None:
+        """Go to the timeline: of A where A and B are two jobs."""
         if self._is_of_open_job:
             await super().action_timeline()
         else:
             await self.action_mode("timeline")
 
     async def action_mode(self, name: str) -> None:
+        """Go to a tab: of A where A and B are two jobs."""
         if self._is_of_open_job:
             await super().action_mode(name)
         elif self._own_app is not None and self.sides is not None:
@@ -276,8 +293,6 @@ class DiffScreen(FilteredTableScreen):
             await super().action_mode(name)
         else:
             self.say("one moment: A and B are being read")
-
-    # -- going on -------------------------------------------------------------------------------------------------
 
     def open_row(self) -> None:
         """From the summary to a table, from a table to the screen of its names."""
@@ -327,6 +342,7 @@ class DiffScreen(FilteredTableScreen):
         return without_bars(shown) if isinstance(shown, TableAnswer) else shown
 
     def proposed_name(self, answer: Answer) -> str | None:
+        """Name the file after both sides."""
         from nsystui.output.files import propose_name
 
         if self.sides is None:
@@ -438,9 +454,11 @@ class OtherJobScreen(DiffScreen):
         self._is_closed = self._is_read = False
 
     def on_mount(self) -> None:
+        """Begin to read B in a thread."""
         self.run_worker(self._read, thread=True, group="other job", exit_on_error=False)
 
     def on_unmount(self) -> None:
+        """Stop the reading and let go of B."""
         self._loading.stop()
         with self._letting_go:
             self._is_closed = True
@@ -451,8 +469,6 @@ class OtherJobScreen(DiffScreen):
         if self._is_closed and self._is_read and self._other is not None:
             self._other.close()
             self._other = None
-
-    # -- in the thread of the reading -----------------------------------------------------------------------------
 
     def _read(self) -> None:
         try:
@@ -489,8 +505,6 @@ class OtherJobScreen(DiffScreen):
         a, b = (Side(job, Selection(), label) for job, label in zip(jobs, labels, strict=True))
         return self.Read((a, b))
 
-    # -- on the screen --------------------------------------------------------------------------------------------
-
     @on(Advanced)
     def _advanced(self, message: Advanced) -> None:
         message.stop()  # the application would take it for one of its own exports
@@ -498,6 +512,7 @@ class OtherJobScreen(DiffScreen):
         self.show_status(self.explorer.status)
 
     def show_status(self, status: str) -> None:
+        """Show how much of B is read, in percent of its rows."""
         done, total = (sum(numbers) for numbers in zip(*self._rows.values(), strict=True)) if self._rows else (0, 0)
         own = "" if self._sides is not None else f"B: reading {100 * done // max(total, 1)} %"
         super().show_status(own or status)
@@ -521,4 +536,5 @@ class OtherJobScreen(DiffScreen):
         self.explorer.say(why)
 
     async def action_mode(self, name: str) -> None:
+        """Say that the other screens are A's."""
         self.say("the screens are those of A: esc goes back to them")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from textual.widget import Widget
@@ -23,7 +23,6 @@ from nsystui.questions.efficiency.tables import (
 )
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import with_fitting_advice
-from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.frame import Choice
@@ -120,34 +119,31 @@ _EXPLAINED_BY = {
 class EfficiencyScreen(TableScreen):
     """The output of ``nsystui efficiency``: the factors always, and one of its tables, which ``e`` exports."""
 
+    PARAMETERS = ("what", "useful")
     MODE_KEY = "4"
     SCREEN = "efficiency"
     STATE = (*TableScreen.STATE, "what", "useful")
     ELASTIC = "rank"
     PLACES = ("efficiency", "table", "everywhere")
-    BINDINGS = keys.bindings("efficiency", "table", "everywhere")
 
     DEFAULT_CSS = """
     EfficiencyScreen #factors { margin-bottom: 1; }
     """
 
     def __init__(self) -> None:
-        super().__init__("4 GPU")
+        super().__init__()
         self.what = "breakdown"
         self.useful = Useful.POP
         self._found: Efficiency | None = None
 
     def body(self) -> Iterable[Widget]:
+        """Compose the factors above the table."""
         self.factors = PartLines(id="factors")
         yield self.factors
         yield from super().body()
 
-    # -- the question ---------------------------------------------------------------------------------------------
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.what, self.useful)
-
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Efficiency | None, Answer]:
+        """Compute the factors and one table; ``None`` and a note where the selection allows none."""
         try:
             found = efficiency(job, selection, self.useful)
         except UsageError as error:
@@ -155,15 +151,18 @@ class EfficiencyScreen(TableScreen):
         return found, with_fitting_advice(_TABLES[self.what][0](found), job.session.reports)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the factors and the table."""
         self._found, answer = result
         self._show_factors()
         super().show(answer, same_place)
 
     def show_waiting(self) -> None:
+        """Show no factors before a report is ready."""
         super().show_waiting()
         self.factors.show_lines([])
 
     def empty_text(self, answer: Answer) -> str:
+        """Say why there are no factors."""
         return "\n".join(answer.notes)
 
     def on_resize(self) -> None:
@@ -181,29 +180,28 @@ class EfficiencyScreen(TableScreen):
         self.factors.show_lines(lines)
 
     def show_count(self) -> None:
+        """Show what the table is of in place of a count."""
         span = self._found.span if self._found is not None else "its time"
         self.show_title(right=_TABLES[self.what][1].format(span))
 
-    # -- the keys -------------------------------------------------------------------------------------------------
-
     def choices(self) -> tuple[Choice, ...]:
-        tables = list(_TABLES)
-
-        def choose(place: int) -> None:
-            self.what, self._sort = tables[place], None
-            self.job_changed()
-
-        return (*super().choices(), Choice("by", tuple(tables), tables.index(self.what), choose))
+        """Offer the tables."""
+        tables = {name: name for name in _TABLES}
+        by = Choice.among("by", tables, self.what, lambda name: self.ask_with(what=name, _sort=None))
+        return (*super().choices(), by)
 
     def action_useful(self) -> None:
+        """Count as useful what POP or what TALP does."""
         self.useful = Useful.TALP if self.useful is Useful.POP else Useful.POP
         self.say(self.useful.words)
         self.job_changed()
 
     def action_take_window(self) -> None:
+        """Say why these rows have no time to select."""
         self.say("these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy")
 
     def open_row(self) -> None:
+        """Open the view that explains a factor, or the GPUs of a rank."""
         self.run_worker(self._open(), exit_on_error=False)
 
     async def _open(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from textual import on
@@ -24,12 +24,11 @@ from nsystui.questions.events.listing import (
     window_of,
 )
 from nsystui.questions.job.job import OpenJob
-from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, name_filter
 from nsystui.ui.widgets.frame import KeyLine, SelectionLine
-from nsystui.ui.widgets.repainting import ThrottledScreen, in_thread, reason_of
+from nsystui.ui.widgets.repainting import ThrottledScreen
 from nsystui.ui.widgets.window_table import RowSelected, WindowTable
 
 
@@ -44,6 +43,7 @@ class PartnersScreen(ModalScreen[EventKey | None], ThrottledScreen[EventKey | No
         self._names = names
 
     def compose(self) -> ComposeResult:
+        """Compose the operations of a call as a table."""
         title = SelectionLine()
         title.update("launched by this call")
         title.show_count(f"{len(self._rows):,} operations")
@@ -76,14 +76,16 @@ _CATEGORIES = {
 class EventsScreen(TableScreen):
     """The event list; shown at an event (``target``) when another screen jumps to it."""
 
+    PARAMETERS = ("chosen", "_jumps")
+    COUNTED = "events"
+    ORDER = ("start", False)
     MODE_KEY = "6"
     PLACES = ("events", "table", "everywhere")
     STATE = (*TableScreen.STATE, "chosen", "searched")
-    BINDINGS = keys.bindings("events", "table", "everywhere")
     BACKGROUND = True
 
     def __init__(self, target: EventKey | None = None) -> None:
-        super().__init__("6 Events")
+        super().__init__()
         self.target = target
         self._jumps = 0
         self.chosen: tuple[EventKind, ...] = ()
@@ -98,10 +100,8 @@ class EventsScreen(TableScreen):
         self._jumps += 1
         self.job_changed()
 
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.chosen, self._jumps)
-
     def ask(self, job: OpenJob, selection: Selection) -> tuple[EventList, int | None]:
+        """List the events, and find the place of the one to show."""
         events = job.once(
             ("events", selection, self.chosen),
             lambda: EventList.build(job.session, selection, job.ranks, self.chosen),
@@ -109,6 +109,7 @@ class EventsScreen(TableScreen):
         return events, events.position(self.target) if self.target is not None else None
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the list, with the cursor on the event that was asked for."""
         events, position = result
         super().show(events, same_place)
         if self.target is not None:
@@ -118,16 +119,12 @@ class EventsScreen(TableScreen):
                 self.table.move_to(position)
             self.target = None
 
-    def natural_order(self) -> tuple[str | None, bool]:
-        return "start", False
-
-    def counted(self) -> str:
-        return "events"
-
     def row_category(self, values: Record) -> str | None:
+        """The colour of the kind of event."""
         return _CATEGORIES.get(str(values["kind"]))
 
     def row_window(self) -> Window | None:
+        """The time of the event, a nanosecond at least."""
         row = self.table.current_row
         if row is None:
             return None
@@ -135,32 +132,29 @@ class EventsScreen(TableScreen):
         return Window(window.start, max(window.end, window.start + 1))
 
     def event_here(self) -> EventKey | None:
+        """The event under the cursor, by its key."""
         row = self.table.current_row
         return None if row is None else key_of(row)
 
     def answer_to_export(self) -> Answer | None:
+        """The list with kernels named as on the screen."""
         from nsystui.questions.queries.paged import SmartNamed
 
         answer = self.table.answer
         return None if answer is None else SmartNamed(answer, self.shown_names())
 
-    # -- details --------------------------------------------------------------------------------------------------
-
     def details_question(self) -> Callable[[OpenJob], Details] | None:
+        """Ask for every fact of the event."""
         row = self.table.current_row
         return None if row is None else lambda job: event_details(job, row)
 
-    def _say_reason(self, error: Exception) -> None:
-        self.say(reason_of(error))
-
-    # -- partners -------------------------------------------------------------------------------------------------
-
     def action_partner(self) -> None:
+        """Go from a call to its GPU work, or back."""
         row, job = self.table.current_row, self.job
         if row is None or job is None:
             return
         key, ranks = key_of(row), job.ranks
-        in_thread(self, "partner", lambda: partners(job.session, key, ranks), self._partners_found, self._say_reason)
+        self.in_background("partner", lambda: partners(job.session, key, ranks), self._partners_found)
 
     def _partners_found(self, found: Partners) -> None:
         if not found.rows:
@@ -190,19 +184,21 @@ class EventsScreen(TableScreen):
         )
 
     def open_row(self) -> None:
+        """Go to the partner of the event."""
         self.action_partner()
 
     def action_ncu(self) -> None:
+        """Show the ``ncu`` command for the kernel under the cursor."""
         row = self.table.current_row
         key = key_of(row) if row is not None else None
         show_ncu_commands(self, ncu_of_event(key.kind.value, key.report, key.row) if key else "there is no event here")
 
     def action_trace(self) -> None:
+        """Ask for a file and write the selection as a trace."""
         export_trace(self)
 
-    # -- search ---------------------------------------------------------------------------------------------------
-
     def action_search(self) -> None:
+        """Ask for a name to search."""
         self.prompt.ask("search", self.searched.text if self.searched else "", name_filter, self._search)
 
     def _search(self, name: NameFilter | None) -> None:
@@ -211,6 +207,7 @@ class EventsScreen(TableScreen):
             self.action_search_on(1)
 
     def action_go_to(self) -> None:
+        """Ask for a time to go to."""
         self.prompt.ask("go to time", "", parse_duration, self._go_to)
 
     def _go_to(self, moment: int) -> None:
@@ -219,6 +216,7 @@ class EventsScreen(TableScreen):
             self._look(lambda: events.at_time(moment), "no event at that time")
 
     def action_kinds(self) -> None:
+        """Ask for the kinds of events to list."""
         names = ",".join(kind.value for kind in self.chosen)
         self.prompt.ask("kinds (empty: all but os)", names, kinds_of, self._list_kinds)
 
@@ -227,6 +225,7 @@ class EventsScreen(TableScreen):
         self.job_changed()
 
     def action_search_on(self, direction: int) -> None:
+        """Go to the next event of the searched name (-1: the one before)."""
         if self.searched is None:
             self.say("search with / first: n and N then go to the matches")
             return
@@ -239,6 +238,7 @@ class EventsScreen(TableScreen):
         return f'no {"further" if direction > 0 else "earlier"} match of "{wanted.text}"'
 
     def action_same_kind(self, direction: int) -> None:
+        """Go to the next event of this kind (-1: the one before)."""
         values = self.values()
         if values:
             kind = EventKind(values["kind"])
@@ -260,4 +260,4 @@ class EventsScreen(TableScreen):
             else:
                 self.table.move_to(index)
 
-        in_thread(self, "find", find, go, self._say_reason)
+        self.in_background("find", find, go)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -243,9 +243,9 @@ _NO_EVIDENCE = TableAnswer("finding", (), ())
 class FindingScreen(TableScreen):
     """A finding of a triage by its number; ``[`` and ``]`` go through all. Its table is the evidence."""
 
+    PARAMETERS = ("number",)
     MODE_KEY = "1"
     PLACES = ("finding", "table", "everywhere")
-    BINDINGS = keys.bindings("finding", "table", "everywhere")
     HAS_DETAILS = False  # the words around the evidence are
 
     DEFAULT_CSS = """
@@ -255,27 +255,28 @@ class FindingScreen(TableScreen):
     """
 
     def __init__(self, found: Triage, number: int) -> None:
-        super().__init__("1 Overview", "finding")
+        super().__init__("finding")
         self.found = found
         self.number = number
 
     @property
     def finding(self) -> Finding:
+        """The finding that is shown."""
         return self.found.findings[self.number]
 
     def body(self) -> Iterable[Widget]:
+        """Compose the finding above its evidence and the advice below."""
         self.words, self.advice = PartLines(id="finding"), PartLines(id="advice")
         yield self.words
         yield from super().body()
         yield self.advice
 
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.number,)
-
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
+        """Give the evidence, which the triage has already."""
         return self.finding.evidence or _NO_EVIDENCE
 
     def show(self, result: object, same_place: bool) -> None:
+        """Show the finding, with the cursor on the row it is about."""
         self._show_words()
         super().show(result, same_place)
         self.table.styles.max_height = self.table.row_count + 1
@@ -292,6 +293,7 @@ class FindingScreen(TableScreen):
         return min(away, key=away.__getitem__, default=0)
 
     def row_window(self) -> Window | None:
+        """The time of a row of evidence, by whichever column has its length."""
         from nsystui.base.selection import Window
 
         values = self.values()
@@ -310,12 +312,15 @@ class FindingScreen(TableScreen):
         self._show_words()
 
     def show_count(self) -> None:
+        """Show which of the findings this is."""
         self.show_title(right=f"{self.number + 1} of {len(self.found.findings)} findings")
 
     def empty_text(self, answer: Answer) -> str:
+        """Say that there is no evidence to show."""
         return "this finding has no table: its text is all there is"
 
     def action_next_finding(self, step: int) -> None:
+        """Go to the next finding (``step=-1``: the one before)."""
         number = self.number + step
         if 0 <= number < len(self.found.findings):
             self.number = number
@@ -328,6 +333,7 @@ class FindingScreen(TableScreen):
         return frozenset({"enter"})
 
     def action_show_finding(self) -> None:
+        """Go to the view behind the finding."""
         self._go_to(self.finding)
 
     async def action_timeline(self) -> None:
@@ -346,18 +352,13 @@ class FindingScreen(TableScreen):
 class NotCheckedScreen(TextTableScreen):
     """The rules that could not judge; the panel says all of what one needs."""
 
+    COUNTED = "rules"
+    TEXT = "{rule}: {why}"
+    CLOSED = "this cannot be opened: the lines below say what the rule needs"
+
     def __init__(self, found: Triage) -> None:
-        super().__init__("1 Overview", "not checked")
+        super().__init__("not checked")
         self.found = found
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return not_checked_answer(self.found.not_checked)
-
-    def counted(self) -> str:
-        return "rules"
-
-    def row_text(self) -> str:
-        return f"{self.values().get('rule')}: {self.values().get('why')}"
-
-    def open_row(self) -> None:
-        self.say("this cannot be opened: the lines below say what the rule needs")

@@ -15,7 +15,6 @@ from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.registry import view_named
-from nsystui.ui import keys
 from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.pictures.gpu import (
     EVERY,
@@ -42,14 +41,13 @@ class _GroupedScreen(ViewsScreen):
     HOME = "gpu"
     MODE_KEY = "4"
     PLACES = ("table", "everywhere")
-    BINDINGS = keys.bindings(*PLACES)
     WORDS: ClassVar[Mapping[str, str]] = {}
     """The words for groupings that the option words otherwise."""
     ABOUT: ClassVar[Mapping[str, str]] = {}
     """By grouping the column that says what a row is about, where it is not its name."""
 
     def __init__(self) -> None:
-        super().__init__("4 GPU")
+        super().__init__()
         self.view = self.answered = view_named(self.SCREEN)
         by = next(one for one in self.view.question.options if one.name == "by")
         self.groups = tuple(dict.fromkeys((by.default or "", *by.choices)))
@@ -60,12 +58,12 @@ class _GroupedScreen(ViewsScreen):
         super().show(result, same_place)
 
     def choices(self) -> tuple[Choice, ...]:
-        def choose(place: int) -> None:
-            self.options["by"] = self.groups[place]
+        def choose(by: str) -> None:
+            self.options["by"] = by
             self.job_changed()
 
-        words = tuple(self.WORDS.get(one, one) for one in self.groups)
-        return (*super().choices(), Choice("by", words, self.groups.index(self.options["by"]), choose))
+        words = {by: self.WORDS.get(by, by) for by in self.groups}
+        return (*super().choices(), Choice.among("by", words, self.options["by"], choose))
 
 
 class MetricsScreen(_GroupedScreen):
@@ -105,7 +103,6 @@ class GpuScreen(ZoomableChartScreen):
     MODE_KEY = "4"
     SCREEN = "gpu"
     PLACES = ("gpu", "everywhere")
-    BINDINGS = keys.bindings("gpu", "everywhere")
     chart: StripChart
 
     DEFAULT_CSS = """
@@ -115,7 +112,7 @@ class GpuScreen(ZoomableChartScreen):
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]
 
     def __init__(self) -> None:
-        super().__init__("4 GPU")
+        super().__init__()
         self.metrics = FITTING
         self.picture: GpuPicture | None = None
         self._lane: tuple[Hashable, ...] = ()  # GPU and label of the lane that the cursor is in
@@ -124,9 +121,8 @@ class GpuScreen(ZoomableChartScreen):
     def make_chart(self) -> StripChart:
         return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
 
-    # -- the question ---------------------------------------------------------------------------------------------
-
     def parameters(self) -> tuple[Hashable, ...]:
+        """The view, the size of the chart and the metrics."""
         size = self.app.size
         lines = size.height - _FRAME - self._detail_height
         columns = max(1, size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
@@ -138,9 +134,11 @@ class GpuScreen(ZoomableChartScreen):
         return 5 if self.app.size.height < 30 else 7
 
     def ask(self, job: OpenJob, selection: Selection) -> GpuPicture:
+        """Compute the lanes."""
         return gpu_picture(job, selection, self._wanted)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Draw the lanes with the cursor where it was, or say why there are none."""
         picture: GpuPicture = result
         self.picture = picture
         self._show_view(picture)
@@ -174,9 +172,8 @@ class GpuScreen(ZoomableChartScreen):
             time += f" of {format_value(Unit.DURATION, whole)}"
         self.show_title(right=f"{count:,} GPU{'' if count == 1 else 's'} · {time}" if picture.lanes else "")
 
-    # -- the cursor -----------------------------------------------------------------------------------------------
-
     def show_detail(self) -> None:
+        """Show the values at the cursor, or over the marked span."""
         picture = self.picture
         if picture is None or not picture.lanes or self.chart.cursor_lane >= len(picture.owners):
             return
@@ -206,38 +203,35 @@ class GpuScreen(ZoomableChartScreen):
         self.cursor_moved()
 
     def times_of(self, column: int) -> tuple[int, int]:
+        """From and to which ns a column reaches."""
         return self.chart.column_times(column)
-
-    # -- the view -------------------------------------------------------------------------------------------------
 
     @property
     def time(self) -> int:
+        """The time under the cursor (ns), or the middle of its column."""
         start, end = self.chart.cursor_times
         return self.position.time if self.position.time is not None else (start + end) // 2
 
     def why_empty(self) -> str:
+        """Say why there is nothing to zoom."""
         return "" if self.picture is not None and self.picture.lanes else "there is nothing to zoom"
 
     def look_at(self, view: Window | None, time: int) -> None:
+        """Show another view of the selected time."""
         self.move_to(view=view, time=time)
         self.job_changed()
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the metrics that were sampled, and the network."""
         picture = self.picture
         if picture is None or not (picture.metrics or picture.has_network):
             return super().choices()
         of_gpus = (FITTING, NO_METRICS, USUAL, EVERY) if picture.metrics else (FITTING,)
         options = (*of_gpus, *((NETWORK,) if picture.has_network else ()), *picture.metrics)
-        words = tuple(map(safe_text, options))
-
-        def choose(place: int) -> None:
-            self.metrics = options[place]
-            self.job_changed()
-
-        chosen = options.index(self.metrics) if self.metrics in options else 0
-        return (*super().choices(), Choice("metrics", words, chosen, choose))
-
-    # -- the selection --------------------------------------------------------------------------------------------
+        words = {name: safe_text(name) for name in options}
+        chosen = self.metrics if self.metrics in options else options[0]
+        metrics = Choice.among("metrics", words, chosen, lambda name: self.ask_with(metrics=name))
+        return (*super().choices(), metrics)
 
     @on(StripChart.Selected)
     def _selected(self, message: StripChart.Selected) -> None:
@@ -253,6 +247,7 @@ class GpuScreen(ZoomableChartScreen):
         self.select_window(Window(start, max(end, start + 1)))
 
     def action_only_rank(self) -> None:
+        """Select the rank of the lane's GPU alone."""
         picture = self.picture
         if picture is None or not picture.lanes:
             self.say("there is no lane here")
@@ -269,9 +264,8 @@ class GpuScreen(ZoomableChartScreen):
             self.take_position(alone)
             self.explorer.select(alone)
 
-    # -- files ----------------------------------------------------------------------------------------------------
-
     def answer_to_export(self) -> Answer | None:
+        """The lanes as they are shown, as a table."""
         return lanes_table(self.picture) if self.picture is not None and self.picture.lanes else None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:

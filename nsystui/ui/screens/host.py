@@ -43,14 +43,12 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_memory import COLUMNS as MEMORY_COLUMNS
 from nsystui.questions.memory.gpu_memory import memory_over_time
 from nsystui.questions.queries.question import QuestionView
-from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.outline import Outline, OutlineLayout, OutlineScreen
 from nsystui.ui.screens.table import TableScreen, ViewsScreen
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import blocks
 
-_TAB = "8 Host"
 _SAMPLED = ("thread", "function")
 """The rows of views that count samples."""
 _PLACES = ("host", "host samples", "table", "everywhere")
@@ -119,12 +117,14 @@ class SampledScreen(TableScreen):
     samples: CpuSamples | None = None
 
     def show_count(self) -> None:
+        """Count the rows and the samples."""
         answer = self.table.answer
         if answer is not None:
             total = answer.total if answer.total is not None else len(answer)
             self.show_title(right=f"{len(answer):,} of {total:,} {self.counted()}{_samples_count(self.samples)}")
 
     def row_category(self, values: Record) -> str | None:
+        """Functions of the operating system have its colour."""
         return "os" if values.get("mode") else None
 
     def shown_notes(self, notes: Sequence[str]) -> Sequence[str]:
@@ -160,22 +160,24 @@ class HostScreen(ViewsScreen, SampledScreen):
     MODE_KEY = "8"
     PLACES = _PLACES
     STATE = (*ViewsScreen.STATE, "grouping")
-    BINDINGS = keys.bindings(*_PLACES)
 
     def __init__(self) -> None:
-        super().__init__(_TAB)
+        super().__init__()
         self.grouping: dict[str, int] = {}
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The view and its grouping."""
         return (self.view.name, self.grouping.get(self.view.name, 0))
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
+        """Answer the view's question, and count the samples where rows are of them."""
         view = self.view
         options = dict(_BY[view.name][self.grouping.get(view.name, 0)][1]) if view.name in _BY else {}
         self.samples = samples_of_job(job, selection) if view.question.row in _SAMPLED else None
         return view, view.ask(job, selection, options)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the view in its colours, without columns that are empty."""
         view, answer = result
         self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.row)
         self.table.bar_category = "memory" if view.name == "GPU memory" else "cpu"
@@ -185,6 +187,7 @@ class HostScreen(ViewsScreen, SampledScreen):
             self.notes.show_notes(self.shown_notes(answer.notes))
 
     def counted(self) -> str:
+        """The word for the rows: single gaps, or those of the view."""
         return "gaps" if self._is_list else super().counted()
 
     @property
@@ -192,12 +195,15 @@ class HostScreen(ViewsScreen, SampledScreen):
         return self.view.name == "gaps" and self.grouping.get("gaps") == _GAPS
 
     def row_category(self, values: Record) -> str | None:
+        """The colour of a cause of idle time."""
         return _CATEGORIES.get(str(values.get("cause"))) or super().row_category(values)
 
     def places(self) -> tuple[str, ...]:
+        """The keys of samples leave where rows are of none."""
         return tuple(one for one in self.PLACES if one != "host samples" or self.view.question.row in _SAMPLED)
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the groupings of the view."""
         views, groups = super().choices(), _BY.get(self.view.name)
         if groups is None:
             return views
@@ -208,8 +214,6 @@ class HostScreen(ViewsScreen, SampledScreen):
         self._sort = None
         self.grouping[self.view.name] = place
         self.job_changed()
-
-    # -- the ways from a row --------------------------------------------------------------------------------------
 
     def whose(self) -> Whose | None:
         """The thread or the rank of the cursor's row; ``None`` of a row of all."""
@@ -225,6 +229,7 @@ class HostScreen(ViewsScreen, SampledScreen):
         return Whose(tasks, tid if isinstance(tid, int) else None, " ".join(words))
 
     def open_row(self) -> None:
+        """Open callers, functions of a thread, a gap, or the rows of the next grouping."""
         if not self.values():
             return
         row = self.answered.question.row
@@ -264,6 +269,7 @@ class HostScreen(ViewsScreen, SampledScreen):
         self.lay_over(PartialCallTreeScreen(Whose(frozenset({task}), tid, f"thread {tid}")))
 
     def action_call_tree(self) -> None:
+        """Open the calls of the thread or of the function."""
         row = self.answered.question.row
         if row == "thread":
             self._open_thread(PartialCallTreeScreen)
@@ -273,6 +279,7 @@ class HostScreen(ViewsScreen, SampledScreen):
             self.say("the call tree is of CPU samples: v goes to threads and functions")
 
     def row_window(self) -> Window | None:
+        """The moment of the peak of memory, else the time of the row."""
         peak = self.values().get("peak_time")
         return Window(peak, peak + 1) if isinstance(peak, int) else super().row_window()
 
@@ -331,32 +338,33 @@ def _curve(job: OpenJob, selection: Selection, row: Row) -> str:
 class ThreadFunctionsScreen(SampledScreen):
     """The functions of one thread."""
 
+    COUNTED = "functions"
     MODE_KEY = "8"
     PLACES = _PLACES
-    BINDINGS = keys.bindings(*_PLACES)
     ELASTIC = "function"
 
     def __init__(self, whose: Whose) -> None:
-        super().__init__(_TAB, whose.words, "functions")
+        super().__init__(whose.words, "functions")
         self.whose = whose
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
+        """Count the samples of the thread by function."""
         own = self.whose.selected(selection)
         self.samples = samples_of_job(job, own)
         return functions_table(job, own, "all", self.whose.thread)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the functions, the count of samples above them."""
         self.table.bar_category = "cpu"
         super().show(result, same_place)
         self.notes.show_notes(self.shown_notes(result.notes))
 
-    def counted(self) -> str:
-        return "functions"
-
     def open_row(self) -> None:
+        """Open the callers of the function in this thread."""
         self.open_callers(self.whose)
 
     def action_call_tree(self) -> None:
+        """Open what the function calls in this thread."""
         self.open_callees(self.whose)
 
 
@@ -381,12 +389,15 @@ class CallNodes:
         return self.calls.nodes
 
     def node(self, number: int) -> CallNode:
+        """A node by its number."""
         return CallNode(number, len(self.calls.below(number)))
 
     def roots(self, order: str) -> Sequence[CallNode]:
+        """The outermost functions, in an order."""
         return [self.node(number) for number in self._sorted(0, order)]
 
     def children(self, node: CallNode, offset: int, limit: int, order: str) -> Sequence[CallNode]:
+        """The functions right below one, those of hardly any samples last."""
         below = self._sorted(node.id, order)
         if not offset:
             limit = min(limit, self.many(node.id) or limit)
@@ -397,6 +408,7 @@ class CallNodes:
         return sum(not self._is_small(below) for below in self.calls.below(number))
 
     def ancestors(self, node: CallNode) -> Sequence[int]:
+        """The numbers of the nodes above one."""
         return self.calls.above(node.id)
 
     def _is_small(self, number: int) -> bool:
@@ -418,6 +430,7 @@ class CallNodes:
         return function_name(self.calls.function(number).name)
 
     def row(self, node: CallNode) -> Row:
+        """The values of a node: shares (%) and counts of samples, and its function."""
         calls, number = self.calls, node.id
         function, whole = calls.function(number), calls.samples
         total, own = int(calls.total[number]), int(calls.own[number])
@@ -443,27 +456,26 @@ TREE_COLUMNS = (
 class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
     """The call tree of all samples in the selection."""
 
+    PARAMETERS = ("is_bottom_up",)
+    COUNTED = "nodes"
     MODE_KEY = "8"
     SCREEN = "call tree"
     PLACES = ("call tree", "table", "everywhere")
-    BINDINGS = keys.bindings("call tree", "table", "everywhere")
     STATE = (*OutlineScreen.STATE, "is_bottom_up")
     ASCENDING = ("call", "module", "mode")
     ELASTIC = "call"
     WAYS = ("top-down", "bottom-up")
 
     def __init__(self, *crumbs: str) -> None:
-        super().__init__(_TAB, *crumbs)
+        super().__init__(*crumbs)
         self.whose: Whose | None = None
         self.function: str | None = None
         self.is_bottom_up = False
         self.nodes: CallNodes | None = None
         self._sampling: tuple[str, ...] = ()
 
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.is_bottom_up,)
-
     def ask(self, job: OpenJob, selection: Selection) -> tuple[CallNodes, CpuSamples, tuple[str, ...]]:
+        """Build the tree from the samples of the selection."""
         thread = None if self.whose is None else self.whose.thread
         own = selection if self.whose is None else self.whose.selected(selection)
         samples, calls = tree_of(job, own, self.is_bottom_up, thread, self.function)
@@ -471,6 +483,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         return nodes, samples, sampling_notes(job.session, samples)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the tree with what stood open, else the path of most samples."""
         before, opened = self.nodes, set() if self.outline is None else self.outline.opened
         self.nodes, self.samples, self._sampling = result
         notes = self._sampling
@@ -490,15 +503,14 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
     def _rest_words(self, node: CallNode, count: int) -> str:
         return f"… {count:,} more below {self.label_of(node)}"
 
-    def counted(self) -> str:
-        return "nodes"
-
     def show_count(self) -> None:
+        """Count the rows that stand open, the nodes and the samples."""
         if self.outline is not None and self.nodes is not None:
             shown = f"{len(self.outline):,} rows of {len(self.nodes):,} nodes"
             self.show_title(right=shown + _samples_count(self.samples))
 
     def row_category(self, values: Record) -> str | None:
+        """The path of most samples has a colour."""
         return super().row_category(values) or ("cpu" if values.get("hot") else None)
 
     def label_of(self, node: CallNode) -> str:
@@ -508,9 +520,8 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         """The whole tree but for its smallest nodes, as ``nsystui calltree`` prints it, not only the open ones."""
         return None if self.nodes is None else nodes_table(self.nodes.calls, self._sampling)
 
-    # -- arranging ------------------------------------------------------------------------------------------------
-
     def choices(self) -> tuple[Choice, ...]:
+        """Offer both directions of the tree."""
         return (*super().choices(), Choice("by", self.WAYS, int(self.is_bottom_up), self._turn))
 
     def _turn(self, place: int) -> None:
@@ -518,6 +529,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         self.job_changed()
 
     def action_callers(self) -> None:
+        """Open the callers of the function under the cursor."""
         self.open_callers(self.whose)
 
 

@@ -18,7 +18,6 @@ from nsystui.questions.nvtx.listing import range_instances
 from nsystui.questions.queries.distributions import Distribution, distribution
 from nsystui.questions.queries.mpi import is_by_range
 from nsystui.questions.queries.registry import view_named
-from nsystui.ui import keys
 from nsystui.ui.doors import show_event
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import NcuQuestion, ncu_of_event, show_ncu_commands
@@ -49,26 +48,23 @@ def distribution_lines(shape: Distribution) -> list[str]:
 class EventRowsScreen(TableScreen):
     """A table of single events in order of start: Enter goes to the event."""
 
+    COUNTED = "instances"
+    ORDER = ("start", False)
     PLACES: ClassVar[tuple[str, ...]] = ("table", "everywhere")
-    BINDINGS = keys.bindings("table", "everywhere")
     BACKGROUND = True
     MODE_KEY = "2"
-
-    def natural_order(self) -> tuple[str | None, bool]:
-        return "start", False
-
-    def counted(self) -> str:
-        return "instances"
 
     def event_kind(self) -> EventKind:
         """The kind of the event under the cursor."""
         return EventKind(self.values()["kind"])
 
     def event_here(self) -> EventKey | None:
+        """The event under the cursor, by its report and row."""
         values = self.values()
         return _key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
+        """Ask for the event's own details, with what this table has besides."""
         key, own = self.event_here(), self.row_details()
         if key is None:
             return None
@@ -85,6 +81,7 @@ class EventRowsScreen(TableScreen):
         return ask
 
     def open_row(self) -> None:
+        """Go to the event in the list of all."""
         key = self.event_here()
         if key is not None:
             show_event(self.explorer, key)
@@ -103,31 +100,35 @@ class KernelInstancesScreen(EventRowsScreen):
 
     HAS_PANEL = True
     PLACES = ("launches", "table", "everywhere")
-    BINDINGS = keys.bindings("launches", "table", "everywhere")
 
     def __init__(self, name: str, names: Names) -> None:
-        super().__init__("2 Kernels", "launches")
+        super().__init__("launches")
         self.kernel = name
         self.names = names
         self._sort = ("duration", True)  # the longest is the one that is looked for
 
     def path(self) -> Sequence[str]:
+        """The way here, which ends with the name of the kernel as it is shown."""
         return (*super().path(), self.shown_names().get(self.kernel, self.kernel))
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, Distribution]:
+        """List the launches, and count their durations."""
         answer = kernel_instances(job.session, selection, self.kernel, self.names, job.ranks)
         return answer, distribution(durations(job.session, selection, self.kernel, self.names))
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the launches, and the histogram of their durations (ns) beside them."""
         answer, shape = result
         self.panel.category = "nccl" if is_nccl_kernel(self.kernel) else "compute"
         self.panel.show_lines(distribution_lines(shape))
         super().show(answer, same_place)
 
     def event_kind(self) -> EventKind:
+        """NCCL or another kernel, by the name."""
         return EventKind.NCCL if is_nccl_kernel(self.kernel) else EventKind.KERNEL
 
     def action_ncu(self) -> None:
+        """Show the ``ncu`` command for this launch."""
         values = self.values()
         if values:
             question = ncu_of_event(self.event_kind().value, int(values["report"] or 0), int(values["row"] or 0))
@@ -139,17 +140,15 @@ class KernelInstancesScreen(EventRowsScreen):
 class RangeInstancesScreen(EventRowsScreen):
     """Every NVTX range of one name."""
 
+    COUNTED = "ranges"
     MODE_KEY = "5"
 
     def __init__(self, name: str) -> None:
-        super().__init__("5 NVTX", "by name", name)
+        super().__init__("by name", name)
         self.range = name
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return range_instances(job.session, selection, self.range, job.ranks)
-
-    def counted(self) -> str:
-        return "ranges"
 
     def event_kind(self) -> EventKind:
         return EventKind.NVTX
@@ -159,7 +158,7 @@ class WorkInstancesScreen(EventRowsScreen):
     """Every call or operation of one name."""
 
     def __init__(self, name: str, work: Work) -> None:
-        super().__init__("2 Kernels", view_named(work.name).title, name)
+        super().__init__(view_named(work.name).title, name)
         self.call = name
         self.work = work
 
@@ -167,6 +166,7 @@ class WorkInstancesScreen(EventRowsScreen):
         return work_instances(job.session, selection, self.work, self.call, job.ranks)
 
     def event_kind(self) -> EventKind:
+        """The kind of the work; MPI calls may be NVTX ranges."""
         report = self.values().get("report")
         is_range = self.work is MPI and self.job is not None and is_by_range(self.job.session, int(report or 0))
         return EventKind.NVTX if is_range else _KINDS[self.work.name]
@@ -197,16 +197,17 @@ class KernelsScreen(ViewsScreen):
     HOME = SCREEN = "kernels"
     MODE_KEY = "2"
     PLACES = ("kernels", "kernel names", "table", "everywhere")
-    BINDINGS = keys.bindings(*PLACES)
 
     def __init__(self) -> None:
-        super().__init__("2 Kernels")
+        super().__init__()
         self.options = {"names": Names.SMART.value, "by": "", "only": ""}
 
     def places(self) -> tuple[str, ...]:
+        """The keys of kernel names leave where rows are none."""
         return tuple(one for one in self.PLACES if one != "kernel names" or self.view.question.row == "kernel")
 
     def empty_text(self, answer: Answer) -> str:
+        """Say which other views have rows where there are no kernels."""
         text = super().empty_text(answer)
         job = self.job
         return text if job is None or answer.total else f"{text}\n\n{self._others(job)}"
@@ -233,16 +234,20 @@ class KernelsScreen(ViewsScreen):
         self.notes.show_notes(sample.notes)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the summary with bars in the colour of its work."""
         self.table.bar_category = _BARS.get(self.view.question.row)
         super().show(result, same_place)
 
     def natural_order(self) -> tuple[str | None, bool]:
+        """By step where rows are of steps."""
         return ("step", False) if "step" in self.options["by"] else super().natural_order()
 
     def shown_names(self) -> Mapping[str, str]:
+        """Smart names, unless full ones are chosen."""
         return {} if self.options["names"] == Names.FULL.value else super().shown_names()
 
     def counted(self) -> str:
+        """The grouping, and the kind that alone is shown."""
         by, only = self.options["by"], self.options["only"]
         if self.answered.question.row != "kernel":
             return super().counted()
@@ -254,16 +259,19 @@ class KernelsScreen(ViewsScreen):
         return [[str(values["name"])], *own[1:]] if own and "smart" in values else own
 
     def row_category(self, values: Record) -> str | None:
+        """NCCL kernels have their own colour."""
         name = values.get("name") if self.view.question.row == "kernel" else None
         return "nccl" if isinstance(name, str) and is_nccl_kernel(name) else None
 
     def has_view(self, view: TabView) -> bool:
+        """A view is offered if there is work of its kind."""
         work = WORKS.get(view_named(view.name).question.row)
         if work is None or view.name == self.view.name:
             return True
         return self.job is not None and has_rows(self.job.session, work)
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the groupings and names of kernels."""
         views = super().choices()
         if self.view.question.row != "kernel":
             return views
@@ -283,6 +291,7 @@ class KernelsScreen(ViewsScreen):
         self.job_changed()
 
     def open_row(self) -> None:
+        """Open the launches or calls of a name, or the names of a kind of kernels."""
         if self.job is None:
             self.say("this is a sample: its launches can be opened when the export is read")
             return
@@ -299,6 +308,7 @@ class KernelsScreen(ViewsScreen):
             self.lay_over(WorkInstancesScreen(name, WORKS[row]))
 
     def take_view(self, name: str, **options: str) -> None:
+        """Show a view with all its rows."""
         super().take_view(name, **{"only": "", **options})
 
     def _open_kind(self) -> None:
@@ -312,6 +322,7 @@ class KernelsScreen(ViewsScreen):
         self.job_changed()
 
     def action_ncu(self) -> None:
+        """Show the ``ncu`` commands for all launches of the name."""
         show_ncu_commands(self, self._ncu_question())
 
     def _ncu_question(self) -> NcuQuestion | str:

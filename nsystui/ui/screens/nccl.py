@@ -30,7 +30,6 @@ from nsystui.questions.nccl.sizes import (
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.queries.distributions import curve_places, distribution, log_density
 from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.ui import keys
 from nsystui.ui.screens.kernels import EventRowsScreen
 from nsystui.ui.screens.nccl_log import log_note
 from nsystui.ui.screens.table import TableScreen
@@ -88,23 +87,25 @@ class NcclCallsScreen(EventRowsScreen):
     BACKGROUND = False
     MODE_KEY = "3"
     PLACES = ("nccl calls", "table", "everywhere")
-    BINDINGS = keys.bindings("nccl calls", "table", "everywhere")
 
     def __init__(self, what: What, row: Mapping[NcclProperty, Any]) -> None:
-        super().__init__("3 NCCL", _crumb(what, row))
+        super().__init__(_crumb(what, row))
         self.what = what
         self.row = row
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
+        """List the kernels or calls of the row, with the partner of each."""
         return nccl_listing(job.session, selection, job.ranks, pairing_for(job, self.row), self.row, self.what)
 
     def counted(self) -> str:
         return f"{self.what}s"
 
     def row_category(self, values: Record) -> str | None:
+        """Kernels have NCCL's colour, calls that of the API."""
         return "nccl" if self.what == KERNEL else "api"
 
     def action_partner(self) -> None:
+        """Go to the kernel of a call, or to the call of a kernel."""
         values = self.values()
         if not values:
             return
@@ -115,9 +116,8 @@ class NcclCallsScreen(EventRowsScreen):
         self.open_event(values["partner_report"], kind, values["partner_row"], values["partner_start"])
 
 
-_SIZES = (NcclProperty.BYTES, NcclProperty.POW2, NcclProperty.SIZE)
 _SIZE_KEYS = {NcclProperty.BYTES: "message_size", NcclProperty.POW2: "size_from", NcclProperty.SIZE: "bucket"}
-_SIZE_WORDS = ("exact size", "power of two", "bucket")
+_SIZE_WORDS = {NcclProperty.BYTES: "exact size", NcclProperty.POW2: "power of two", NcclProperty.SIZE: "bucket"}
 _HEIGHT, _SHARE = 11, 0.4
 """Lines of the drawing at least, and the share of a tall screen that it takes."""
 
@@ -152,7 +152,6 @@ class NcclSizesScreen(TableScreen):
     SCREEN = "nccl sizes"
     STATE = (*TableScreen.STATE, "by", "drawing")
     PLACES = ("nccl sizes", "table", "everywhere")
-    BINDINGS = keys.bindings("nccl sizes", "table", "everywhere")
     HAS_PANEL = True
     PANEL_BORDER = ""
     ELASTIC = "collective"
@@ -166,7 +165,7 @@ class NcclSizesScreen(TableScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__("3 NCCL")
+        super().__init__()
         self.by = NcclProperty.BYTES
         self.drawing = DrawingsBelow.BANDWIDTH
         self._points: dict[str, Points] = {}
@@ -175,12 +174,14 @@ class NcclSizesScreen(TableScreen):
         self._bars: Sequence[SizeBin] = ()
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The grouping of sizes, and whether a log tells of them."""
         job = self.explorer.job
         return (self.by, job is not None and job.nccl_log is not None)
 
     def ask(
         self, job: OpenJob, selection: Selection
     ) -> tuple[Answer, dict[str, Points], Sequence[SizeBin], LinkRate | None]:
+        """Compute bandwidths by size (bytes/s), and what the drawings need."""
         pairing = job.pairing()
         reported = job.nccl_log.reported if job.nccl_log is not None else ()
         answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by, reported)
@@ -199,18 +200,21 @@ class NcclSizesScreen(TableScreen):
         return answer, points, size_histogram(pairing, selection, NcclProperty.POW2), link
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the table and the drawing below it."""
         answer, self._points, self._bars, self._link = result
         self._is_without_wait = _tells_transfer(answer)
         super().show(answer, same_place)
         self._draw()
 
     def empty_text(self, answer: Answer) -> str:
+        """Say that no message size is known."""
         return "no kernel here has a known message size\n" + super().empty_text(answer)
 
     def on_resize(self) -> None:
         self._draw()
 
     def row_changed(self) -> None:
+        """Draw the collective under the cursor."""
         self._draw()
 
     def row_category(self, values: Record) -> str | None:
@@ -316,21 +320,21 @@ class NcclSizesScreen(TableScreen):
         return draw
 
     def has_view(self, view: TabView) -> bool:
+        """The view of the log is offered where there is one."""
         return has_nccl_view(self, view)
 
     def choices(self) -> tuple[Choice, ...]:
-        def choose(place: int) -> None:
-            self.by = _SIZES[place]
-            self.job_changed()
-
-        return (*super().choices(), Choice("by", _SIZE_WORDS, _SIZES.index(self.by), choose))
+        """Offer how sizes are grouped."""
+        return (*super().choices(), Choice.among("by", _SIZE_WORDS, self.by, lambda by: self.ask_with(by=by)))
 
     def action_drawing(self) -> None:
+        """Show the next drawing below the table."""
         drawings = list(DrawingsBelow)
         self.drawing = drawings[(drawings.index(self.drawing) + 1) % len(drawings)]
         self._draw()
 
     def open_row(self) -> None:
+        """Open the kernels of the collective and size."""
         values = self.values()
         if values:
             row = {NcclProperty.COLLECTIVE: values["collective"], self.by: values[_SIZE_KEYS[self.by]]}
@@ -405,7 +409,6 @@ class NcclScreen(TableScreen):
     SCREEN = "nccl"
     STATE = (*TableScreen.STATE, "what", "by")
     PLACES = ("nccl", "table", "everywhere")
-    BINDINGS = keys.bindings("nccl", "table", "everywhere")
     HAS_PANEL = True
     PANEL_BORDER = ""
     ELASTIC = "collective"
@@ -417,7 +420,7 @@ class NcclScreen(TableScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__("3 NCCL")
+        super().__init__()
         self.what: What = KERNEL
         self.answered: What = KERNEL
         self.by: NcclProperty | None = NcclProperty.SIZE
@@ -425,10 +428,12 @@ class NcclScreen(TableScreen):
         self._bars: Sequence[SizeBin] = ()
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The kernels or calls, their grouping, and whether a log tells of sizes."""
         job = self.explorer.job
         return (self.what, self.by, job is not None and job.nccl_log is not None)
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[bool, What, Answer, Sequence[SizeBin]]:
+        """Summarise the kernels, or the calls where there are none."""
         groups = (NcclProperty.COLLECTIVE,) if self.by is None else (NcclProperty.COLLECTIVE, self.by)
         pairing = pairing_for(job, groups)
         has_kernels = len(pairing.kernels) > 0
@@ -439,6 +444,7 @@ class NcclScreen(TableScreen):
         return has_kernels, what, answer, size_histogram(pairing, selection)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the summary, the message sizes below it, and the log's state."""
         self._has_kernels, self.answered, answer, self._bars = result
         self._show_bars()
         super().show(answer, same_place)
@@ -459,36 +465,39 @@ class NcclScreen(TableScreen):
         self.panel.set_class(not lines, "-empty")
 
     def row_category(self, values: Record) -> str | None:
+        """Kernels have NCCL's colour, calls that of the API."""
         return "nccl" if self.answered == KERNEL else "api"
 
     def counted(self) -> str:
+        """Rows of kernels or of CPU calls."""
         return "rows of kernels" if self.answered == KERNEL else "rows of CPU calls"
 
     def view_name(self) -> str:
+        """The kernels where there are any and they are asked for, else the calls."""
         return "nccl" if self._has_kernels and self.what == KERNEL else "nccl calls"
 
     def view_name_asked(self) -> str:
+        """The view that is shown."""
         return self.view_name()
 
     def has_view(self, view: TabView) -> bool:
+        """The view of the log needs one, that of kernels needs kernels."""
         return has_nccl_view(self, view) and (self._has_kernels or view.name != "nccl")
 
     def take_view(self, name: str, **options: str) -> None:
+        """Show the kernels or the calls."""
         self.what = CALL if name == "nccl calls" else KERNEL
         self._sort = None
         if self.is_mounted:
             self.job_changed()
 
     def choices(self) -> tuple[Choice, ...]:
-        words = tuple(by.value if by else "collective" for by in _GROUPS)
-
-        def choose(place: int) -> None:
-            self.by = _GROUPS[place]
-            self.job_changed()
-
-        return (*super().choices(), Choice("by", words, _GROUPS.index(self.by), choose))
+        """Offer the groupings besides the collective."""
+        words = {by: by.value if by else "collective" for by in _GROUPS}
+        return (*super().choices(), Choice.among("by", words, self.by, lambda by: self.ask_with(by=by)))
 
     def open_row(self) -> None:
+        """Open the kernels or calls of the row."""
         values = self.values()
         if values:
             row: dict[NcclProperty, Any] = {NcclProperty.COLLECTIVE: values["collective"]}

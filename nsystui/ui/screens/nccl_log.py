@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from nsystui.base.answer import Answer, Record, TableAnswer, Unit, record
 from nsystui.base.units import format_value
 from nsystui.questions.nccl.names import bucket_of
-from nsystui.ui import keys
 from nsystui.ui.screens.table import FilteredTableScreen, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
 
@@ -96,30 +95,31 @@ class NcclLogScreen(FilteredTableScreen):
     SCREEN = "nccl_log"
     STATE = (*FilteredTableScreen.STATE, "name_of_table")
     PLACES = ("nccl log", "table", "everywhere")
-    BINDINGS = keys.bindings("nccl log", "table", "everywhere")
     ELASTIC = "communicator"
 
     def __init__(self, inside: RowsInside | None = None) -> None:
-        super().__init__("3 NCCL")
+        super().__init__()
         self.inside = inside
         self.name_of_table = inside.table if inside else _ORDER[0]
         self._tables: Mapping[str, TableAnswer] = {}
         self._remark = ""
 
     def places(self) -> tuple[str, ...]:
+        """The keys that need exports leave where only logs are open."""
         return self.PLACES if self.explorer.source.files else ("nccl log alone", *self.PLACES)
-
-    # -- what is shown --------------------------------------------------------------------------------------------
 
     @property
     def nccl_log(self) -> LogState:
+        """The log as far as it is read."""
         return self.explorer.nccl_log
 
     def on_mount(self) -> None:
+        """Begin to read the logs beside the exports, unless that was done."""
         if self.explorer.source.files:
             self.explorer.read_log(again=False)
 
     def job_changed(self) -> None:
+        """Show the log, which no export changes."""
         self.log_changed()
 
     def log_changed(self) -> None:
@@ -130,15 +130,18 @@ class NcclLogScreen(FilteredTableScreen):
             self._show_table(same_place=True)
 
     def show_waiting(self) -> None:
+        """Say that the log is being read, or why it could not be."""
         super().show_waiting()
         self.show_title(right="reading")  # else the other screens' keys would stand there, and there may be none
         # Over and without tables is what went wrong in a way that nobody thought of.
         self.table.empty_text = self.nccl_log.failed or "reading the log: its tables grow until all of it is read"
 
     def show_status(self, status: str) -> None:
+        """Show how far the log is read, else the progress of the loading."""
         super().show_status(self.nccl_log.status or status)
 
     def show_selection(self) -> None:
+        """Show the logs, their size and the filter in place of the selection."""
         names = self.nccl_log.names
         what = os.path.basename(names[0]) if len(names) == 1 else f"{len(names):,} logs"
         parts = [what, *([format_value(Unit.BYTES, self.nccl_log.size)] if self.nccl_log.size else [])]
@@ -170,20 +173,25 @@ class NcclLogScreen(FilteredTableScreen):
         return [name for name in _ORDER if len(self._tables[name]) or name == self.name_of_table]
 
     def natural_order(self) -> tuple[str | None, bool]:
+        """The column by which a table of the log comes sorted."""
         return _SORTED_BY.get(self.name_of_table), True
 
     def empty_text(self, answer: Answer) -> str:
+        """Say whether rows may still come."""
         if (answer.total and self.words) or self.nccl_log.is_over or not any(map(len, self._tables.values())):
             return super().empty_text(answer)
         return "nothing of it in what is read so far"
 
     def path(self) -> tuple[str, ...]:
+        """The row whose parts these rows are."""
         return () if self.inside is None else ("log", self.inside.crumb)
 
     def views(self) -> tuple[TabView, ...]:
+        """The views of the tab, where exports are open beside the log."""
         return super().views() if self.inside is None and self.explorer.source.files else ()
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the tables of the log that have rows."""
         if self.inside is not None or not self._tables:
             return ()
         there = self._tables_with_rows()
@@ -195,9 +203,8 @@ class NcclLogScreen(FilteredTableScreen):
 
         return (*super().choices(), Choice("by", tuple(there), there.index(self.name_of_table), choose))
 
-    # -- keys -----------------------------------------------------------------------------------------------------
-
     def open_row(self) -> None:
+        """Open the rows that make up the one under the cursor."""
         values = self.values()
         if not values:
             return
@@ -208,25 +215,31 @@ class NcclLogScreen(FilteredTableScreen):
             self.lay_over(NcclLogScreen(inside))
 
     def show_filtered(self) -> None:
+        """Show the rows of the table that pass the filter."""
         self._show_table(same_place=False)
 
     def action_resume(self) -> None:
+        """Read the logs again."""
         if not self.explorer.read_log():
             self.say("the log is being read")
 
     def action_selection(self) -> None:
+        """Say that a log has no selection."""
         self.say("the selection is of exports: / finds rows of a log by their words")
 
     async def action_mode(self, name: str) -> None:
+        """Go to a tab, where exports are open."""
         if self.explorer.source.files:
             await super().action_mode(name)
         else:
             self.say("no export is open: `nsystui FILE… --nccl-log LOG…` shows both")
 
     async def action_timeline(self) -> None:
+        """Go to the timeline, where exports are open."""
         await (super().action_timeline() if self.explorer.source.files else self.action_mode("timeline"))
 
     def proposed_name(self, answer: Answer) -> str | None:
+        """Name the file after the log."""
         from nsystui.output.files import propose_name
 
         names = self.nccl_log.names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +17,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.listing import TREE_COLUMNS, kernels_of, nvtx_tree_table
 from nsystui.questions.nvtx.paths import NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
-from nsystui.ui import keys
 from nsystui.ui.doors import show_event
 from nsystui.ui.screens.kernels import EventRowsScreen, RangeInstancesScreen
 from nsystui.ui.screens.outline import PAGE, Outline, OutlineLayout, OutlineScreen
@@ -68,13 +67,10 @@ class NvtxNamesScreen(ViewsScreen):
     HOME = SCREEN = "nvtx names"
     MODE_KEY = "5"
     PLACES = ("nvtx names", "table", "everywhere")
-    BINDINGS = keys.bindings("nvtx names", "table", "everywhere")
     BACKGROUND = True
 
-    def __init__(self) -> None:
-        super().__init__("5 NVTX")
-
     def open_row(self) -> None:
+        """Open the single ranges of the name."""
         name = self.values().get("name")
         if isinstance(name, str):
             self.lay_over(RangeInstancesScreen(name))
@@ -83,19 +79,18 @@ class NvtxNamesScreen(ViewsScreen):
 class RangeWorkScreen(EventRowsScreen):
     """The kernels, memory operations and graphs that were launched in a range."""
 
+    COUNTED = "operations"
     MODE_KEY = "5"
 
     def __init__(self, name: str, question: Callable[[OpenJob], Answer]) -> None:
-        super().__init__("5 NVTX", name, "GPU work")
+        super().__init__(name, "GPU work")
         self._question = question
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         return self._question(job)
 
-    def counted(self) -> str:
-        return "operations"
-
     def row_category(self, values: Record) -> str | None:
+        """The colour of the kind of work."""
         return {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}.get(str(values["kind"]))
 
 
@@ -177,15 +172,15 @@ class NvtxOutline(Outline[Node]):
 class NvtxScreen(OutlineScreen[Node]):
     """The tree of ranges."""
 
+    PARAMETERS = ("by", "fold_numbers", "_jumps")
     MODE_KEY = "5"
     SCREEN = "nvtx"
     STATE = (*OutlineScreen.STATE, "by", "fold_numbers")
     PLACES = ("nvtx", "table", "everywhere")
-    BINDINGS = [*keys.bindings("nvtx", "table", "everywhere")]
     ASCENDING = ("name", "start")
 
     def __init__(self) -> None:
-        super().__init__("5 NVTX")
+        super().__init__()
         self.by = TreeGrouping.ALL
         self.fold_numbers = True
         self.nvtx_tree: NvtxTree | None = None
@@ -196,11 +191,9 @@ class NvtxScreen(OutlineScreen[Node]):
         self._exported = "rows"
 
     def body(self) -> Iterable[Widget]:
+        """Compose the tree with bars of GPU time."""
         yield from super().body()
         self.table.bar_category = "compute"
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        return (self.by, self.fold_numbers, self._jumps)
 
     def show_range(self, key: EventKey) -> None:
         """Opens what is around a single range, and puts the cursor on that."""
@@ -209,10 +202,12 @@ class NvtxScreen(OutlineScreen[Node]):
         self.job_changed()
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[NvtxTree, int | None]:
+        """Make the tree, and find the range to go to in it."""
         tree, wanted = job.nvtx_tree(selection, self.by.value, self.fold_numbers), self._target
         return tree, None if wanted is None else tree.number_of(wanted.report, wanted.row)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the tree with what stood open before, and the range to go to."""
         tree, number = result
         before, opened = self.nvtx_tree, set() if self.outline is None else self.outline.opened
         order = ORDERS[self._order_key] if self._order_key else tree.natural_order
@@ -230,10 +225,12 @@ class NvtxScreen(OutlineScreen[Node]):
                 self.rows_changed(outline.reveal(number))
 
     def show_count(self) -> None:
+        """Count the rows that stand open, and all ranges."""
         if self.outline is not None and self.nvtx_tree is not None:
             self.show_title(right=f"{len(self.outline):,} rows of {len(self.nvtx_tree.ranges):,} ranges")
 
     def row_category(self, values: Record) -> str | None:
+        """Ranges without GPU work are dim."""
         return "idle" if values["gpu"] is None else None
 
     def answer_to_export(self) -> Answer | None:
@@ -246,6 +243,7 @@ class NvtxScreen(OutlineScreen[Node]):
         return table
 
     def action_export(self) -> None:
+        """Ask whether to export the opened rows or the whole tree."""
         if self.outline is None or not len(self.outline):
             super().action_export()
             return
@@ -257,15 +255,16 @@ class NvtxScreen(OutlineScreen[Node]):
         self.prompt.ask("export the opened rows or the whole tree?", "rows", one_of("rows", "tree"), chosen)
 
     def action_copy_table(self) -> None:
+        """Copy the opened rows."""
         self._exported = "rows"
         super().action_copy_table()
 
     def label_of(self, node: Node) -> str:
+        """The name of a node, without its number of ranges."""
         return node.label
 
-    # -- opening --------------------------------------------------------------------------------------------------
-
     def open_leaf(self) -> None:
+        """Go to a single range in the list of events."""
         key = self.event_here()
         if key is None:
             self.say("there is nothing to open here")
@@ -273,10 +272,12 @@ class NvtxScreen(OutlineScreen[Node]):
         show_event(self.explorer, key)
 
     def event_here(self) -> EventKey | None:
+        """The single range under the cursor."""
         node = self.node()
         return None if node is None else self._event_of(node)
 
     def action_nvtx_range(self) -> None:
+        """Say that ranges are here."""
         self.say("this is the tree of the NVTX ranges")
 
     def _event_of(self, node: Node) -> EventKey | None:
@@ -288,6 +289,7 @@ class NvtxScreen(OutlineScreen[Node]):
         return EventKey(lane.report, EventKind.NVTX, row, start)
 
     def row_window(self) -> Window | None:
+        """The time of a range, or from the first to the last of several."""
         node = self.node()
         return None if node is None else node.selection_window
 
@@ -302,22 +304,15 @@ class NvtxScreen(OutlineScreen[Node]):
         ranges, index = self.nvtx_tree.ranges, node.index
         self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
 
-    # -- arranging ------------------------------------------------------------------------------------------------
-
     def choices(self) -> tuple[Choice, ...]:
-        kinds = list(TreeGrouping)
-
-        def choose(place: int) -> None:
-            self.by = kinds[place]
-            self.job_changed()
-
-        words = tuple(_BY_WORDS[kind] for kind in kinds)
-        return (*super().choices(), Choice("by", words, kinds.index(self.by), choose))
+        """Offer what the outermost rows are."""
+        words = {kind: _BY_WORDS[kind] for kind in TreeGrouping}
+        return (*super().choices(), Choice.among("by", words, self.by, lambda by: self.ask_with(by=by)))
 
     def action_fold(self) -> None:
-        self.fold_numbers = not self.fold_numbers
-        self.say("numbered names in one row" if self.fold_numbers else "numbered names one by one")
-        self.job_changed()
+        """Show numbered names in one row, or one by one."""
+        self.say("numbered names one by one" if self.fold_numbers else "numbered names in one row")
+        self.ask_with(fold_numbers=not self.fold_numbers)
 
     def action_next_match(self, direction: int) -> None:
         """The next node, below or above the cursor, whose name passes the filter."""

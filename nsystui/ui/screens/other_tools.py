@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import BindingType
 
 from nsystui.ui.screens.dialogs import TextDialog
-from nsystui.ui.widgets.repainting import in_thread, reason_of
 
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.trace.ncu import NcuCommand
-    from nsystui.ui.screens.base import JobScreen, Writer
+    from nsystui.ui.screens.exporting import ExportingScreen, Writer
 
 NcuQuestion = Callable[["OpenJob"], "list[NcuCommand]"]
 """Finds the commands for the kernel under the cursor."""
@@ -23,7 +22,7 @@ _MOST = 8
 """Commands that are shown and copied: as many ranks as one looks at."""
 
 
-def show_ncu_commands(screen: JobScreen, question: NcuQuestion | str) -> None:
+def show_ncu_commands(screen: ExportingScreen, question: NcuQuestion | str) -> None:
     """Shows and copies the ``ncu`` commands for the kernel under the cursor, or says why there are none."""
     job = screen.job
     if job is None:
@@ -39,7 +38,7 @@ def show_ncu_commands(screen: JobScreen, question: NcuQuestion | str) -> None:
         else:
             screen.say("there is no kernel here")
 
-    in_thread(screen, "ncu", lambda: question(job), found, lambda error: screen.say(reason_of(error)))
+    screen.in_background("ncu", lambda: question(job), found)
 
 
 def ncu_of_event(kind: str, report: int, row: int) -> NcuQuestion | str:
@@ -68,9 +67,11 @@ class NcuScreen(TextDialog):
         self.commands = tuple(commands)
 
     def on_mount(self) -> None:
+        """Copy the commands at once."""
         self.action_copy()
 
     def action_copy(self) -> None:
+        """Copy the commands that are shown."""
         self.app.copy_to_clipboard("\n".join(one.command for one in self.commands[:_MOST]) + "\n")
 
 
@@ -91,7 +92,7 @@ def ncu_lines(commands: Sequence[NcuCommand]) -> list[str]:
     ]
 
 
-def export_trace(screen: JobScreen) -> None:
+def export_trace(screen: ExportingScreen) -> None:
     """Asks for a file and writes a trace of the selection to it."""
     from nsystui.output.files import check_ending, propose_name
 
@@ -114,4 +115,4 @@ def export_trace(screen: JobScreen) -> None:
         return "a trace of the selection", write
 
     proposed = propose_name(screen.job.report_names, "trace", None, ".json.gz")
-    screen.file_export.ask_for_name("trace to", proposed, check_ending, writer)
+    screen.ask_for_file("trace to", proposed, check_ending, writer)

@@ -18,10 +18,12 @@ class TreeNode(Protocol):
     """A node; ``id`` is its own in one tree."""
 
     @property
-    def id(self) -> int: ...
+    def id(self) -> int:
+        """The number of the node in its tree."""
 
     @property
-    def child_count(self) -> int: ...
+    def child_count(self) -> int:
+        """How many nodes are right inside."""
 
 
 AnyNode = TypeVar("AnyNode", bound=TreeNode)
@@ -91,10 +93,12 @@ class Outline(Generic[AnyNode]):
 
     @property
     def name(self) -> str:
+        """The name of the answer, for files."""
         return self.layout.name
 
     @property
     def columns(self) -> tuple[Column, ...]:
+        """The columns of a row."""
         return self.layout.columns
 
     def __len__(self) -> int:
@@ -130,6 +134,7 @@ class Outline(Generic[AnyNode]):
         return [*lines, replace(rest, rest=behind, offset=offset + len(found))] if behind and found else lines
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
+        """The values of the visible rows from ``offset`` on."""
         return [self._row(line) for line in self.lines[offset : offset + limit]]
 
     def _row(self, line: Line[AnyNode]) -> Row:
@@ -198,6 +203,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         self._order_key = "total"
 
     def free_keys(self) -> frozenset[str]:
+        """The arrows open and close rows here."""
         return frozenset({"left", "right", "h", "l", "<", ">"})
 
     def show_outline(self, outline: Outline[AnyNode], same_place: bool) -> None:
@@ -222,6 +228,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         return outline.lines[row].node if outline is not None and row < len(outline) else None
 
     def open_row(self) -> None:
+        """Open or close the row, or what it stands for where nothing is inside."""
         if self.outline is None or not len(self.outline):
             return
         row = self.table.cursor_row
@@ -237,10 +244,12 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         self.say("there is nothing to open here")
 
     def action_expand(self) -> None:
+        """Open the row under the cursor."""
         if self.outline is not None and len(self.outline) and self.outline.open(self.table.cursor_row):
             self.rows_changed(self.table.cursor_row)
 
     def action_collapse(self) -> None:
+        """Close the row under the cursor, or go to the one around it."""
         if self.outline is not None and len(self.outline):
             self.rows_changed(self.outline.close(self.table.cursor_row))
 
@@ -252,6 +261,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         self.show_count()
 
     def around_row(self) -> Sequence[str]:
+        """The names of the nodes around the row, outermost first."""
         node, outline = self.node(), self.outline
         if node is None or outline is None:
             return ()
@@ -263,6 +273,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         raise NotImplementedError
 
     def sort_rows(self, key: str, descending: bool) -> None:
+        """Sort siblings; the tree stays."""
         if self.outline is None:
             return
         self._order_key = key

@@ -11,14 +11,14 @@ from textual.containers import Container, Vertical
 from textual.widget import Widget
 
 from nsystui.questions.queries.registry import view_of_table
-from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures import overview_lines as words
+from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import TablesScreen
 from nsystui.ui.widgets.panels import Part, PartLines
-from nsystui.ui.widgets.repainting import in_thread, reason_of
+from nsystui.ui.widgets.repainting import reason_of
 from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ class OverviewScreen(TablesScreen):
 
     MODE_KEY = "1"
     PLACES = ("overview", "table", "everywhere")
-    BINDINGS = keys.bindings("overview", "table", "everywhere")
     AUTO_FOCUS = "#ranks"
 
     DEFAULT_CSS = """
@@ -91,7 +90,7 @@ class OverviewScreen(TablesScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__("1 Overview")
+        super().__init__()
         self.comparison = RankComparison(self)
         self.picture: OverviewPicture | None = None
         self.idle: IdlePicture | None = None
@@ -104,6 +103,7 @@ class OverviewScreen(TablesScreen):
         self._sorted: dict[str, tuple[str, bool]] = {}  # by the name of an answer
 
     def body(self) -> Iterable[Widget]:
+        """Compose the head, the findings, and the ranks with the kernels."""
         self.head = PartLines(id="head")
         self.ranks = WindowTable(id="ranks", elastic="host")
         self.ranks.cell_styles = _odd_cells
@@ -114,9 +114,8 @@ class OverviewScreen(TablesScreen):
         work = Vertical(self.heading, self.kernels, id="work")
         yield from (self.head, self.looking, self.findings, Container(self.ranks, work, id="tables"))
 
-    # -- before a report is ready ---------------------------------------------------------------------------------
-
     def show_waiting(self) -> None:
+        """Show the files, and the sample of the kernels once there is one."""
         self.show_title(about="opening…")
         # Of hundreds that are opened one by one the table of all is not made each time.
         if len(self.explorer.files) <= _FEW_FILES or time.monotonic() > self._files_shown + _FILES_UPDATE:
@@ -144,28 +143,31 @@ class OverviewScreen(TablesScreen):
         self._put(self.ranks, words.files_answer(states.values()), keep_cursor=True)
 
     def show_status(self, status: str) -> None:
+        """Show the progress, and once a second that of each file."""
         super().show_status(status)
         if self.job is None and self.explorer.files and time.monotonic() > self._files_shown + _FILES_UPDATE:
             self._show_files()
 
-    # -- the question ---------------------------------------------------------------------------------------------
-
     def parameters(self) -> tuple[Hashable, ...]:
+        """The columns of the strip over time."""
         self._bins = words.strip_width(self.app.size.width)
         return (self._bins,)
 
     def ask(self, job: OpenJob, selection: Selection) -> OverviewPicture:
+        """Compute everything on this screen but findings and idle time."""
         from nsystui.ui.pictures.overview import overview_picture
 
         return overview_picture(job, selection, self._bins)
 
     def job_changed(self) -> None:
+        """Ask again, and look for findings when everything is loaded."""
         super().job_changed()
         if self.picture is not None:
             self._show_head(self.picture)  # a file may have failed
         self.seek_findings()
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the numbers, and go on to findings and idle time."""
         picture: OverviewPicture = result
         same_place = self._seen == self.selection  # also where only the strip got another width
         self.picture, self._seen = picture, self.selection
@@ -222,8 +224,6 @@ class OverviewScreen(TablesScreen):
         natural = ("total", True) if answer.name == "kernels" else (None, True)
         table.mark_sorted(*(order or natural))
 
-    # -- the findings ---------------------------------------------------------------------------------------------
-
     def seek_findings(self, is_asked_for: bool = False) -> None:
         """Looks for findings once everything is loaded and the screen's own numbers are there."""
         job = self.job
@@ -254,8 +254,6 @@ class OverviewScreen(TablesScreen):
         paces = self.idle.paces if self.idle is not None and self._is_idle_known else {}
         return words.with_findings(words.with_paces(picture.tasks, paces), found.findings if found is not None else ())
 
-    # -- idle time ------------------------------------------------------------------------------------------------
-
     @property
     def _is_idle_known(self) -> bool:
         return self.job is not None and self._idle_token(self.job) == self._idle_shown
@@ -285,7 +283,7 @@ class OverviewScreen(TablesScreen):
                 self._put(self.ranks, self._ranks_answer(self.picture), keep_cursor=True)
                 self._share_room()
 
-        in_thread(self, "idle", ask, arrived, lambda error: self.say(f"idle time: {reason_of(error)}"))
+        self.in_background("idle", ask, arrived, lambda error: self.say(f"idle time: {reason_of(error)}"))
 
     def action_leave_startup_out(self) -> None:
         """Selects the time in which all GPUs are in their steady state."""
@@ -330,8 +328,6 @@ class OverviewScreen(TablesScreen):
         else:
             self.say("no issues found" + ("" if found.not_checked else ": every rule was checked"))
 
-    # -- room -----------------------------------------------------------------------------------------------------
-
     def on_resize(self, event: events.Resize) -> None:
         self._show_looking()
         self.job_changed()
@@ -359,8 +355,6 @@ class OverviewScreen(TablesScreen):
             return
         self.ranks.styles.height = max(2, min(self.ranks.row_count + 1, room - self._kernel_lines()))
 
-    # -- the tables -----------------------------------------------------------------------------------------------
-
     @property
     def table(self) -> WindowTable:
         """The table that has the focus."""
@@ -371,6 +365,7 @@ class OverviewScreen(TablesScreen):
         return [*([self.findings] if self.findings.display else []), self.ranks, self.kernels]
 
     def answer_to_export(self) -> Answer | None:
+        """The table with the focus; of findings with what the screen has no room for."""
         if self.table is self.findings and self.findings.found is not None:
             from nsystui.questions.triage.run import triage_table
 
@@ -392,10 +387,12 @@ class OverviewScreen(TablesScreen):
         return draw
 
     def action_other_table(self) -> None:
+        """Give the focus to the next table."""
         tables = self._tables()
         tables[(tables.index(self.table) + 1) % len(tables)].focus()
 
     def action_take_window(self) -> None:
+        """Say why these rows have no time to select."""
         self.say("these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy")
 
     @on(SortRequested)
@@ -405,8 +402,6 @@ class OverviewScreen(TablesScreen):
         if answer is not None:
             self._sorted[answer.name] = (message.key, message.descending)
             self._put(message.table, answer, keep_cursor=False)
-
-    # -- going on -------------------------------------------------------------------------------------------------
 
     @on(RowSelected)
     async def _row_selected(self, message: RowSelected) -> None:
@@ -447,37 +442,27 @@ class OverviewScreen(TablesScreen):
             self.lay_over(KernelInstancesScreen(name, Names.FULL))
 
     def action_compare(self) -> None:
+        """Mark a rank, or compare it with the marked one."""
         if self.table is not self.ranks:
             self.say("x compares two ranks: tab goes to their table")
         else:
             self.comparison.mark(self._rank())
 
     def action_compare_groups(self) -> None:
+        """Ask for two groups of ranks to compare."""
         self.comparison.ask_for_groups(self._rank())
 
     def _rank(self) -> Value:
         return self.ranks.current_values.get("rank") if self.picture is not None else None
 
-    def action_diagnostics(self) -> None:
-        from nsystui.ui.screens.capture import DiagnosticsScreen
-
-        self.lay_over(DiagnosticsScreen())
+    def action_behind(self, name: str) -> None:
+        """Open one of the tables behind the overview: diagnostics, files or contents."""
+        self.lay_over(screen_of(name))
 
     def action_printed(self) -> None:
-        from nsystui.ui.screens.capture import JobOutputScreen
-
+        """Open what the application printed."""
         if self.has_job():
-            self.lay_over(JobOutputScreen())
-
-    def action_files(self) -> None:
-        from nsystui.ui.screens.capture import FilesScreen
-
-        self.lay_over(FilesScreen())
-
-    def action_contents(self) -> None:
-        from nsystui.ui.screens.capture import ContentsScreen
-
-        self.lay_over(ContentsScreen())
+            self.lay_over(screen_of("output"))
 
 
 def _odd_cells(values: Record) -> dict[str, str]:

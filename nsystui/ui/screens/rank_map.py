@@ -19,7 +19,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
 from nsystui.questions.ranks.steps import step_times
-from nsystui.ui import keys
 from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.widgets.frame import Choice
@@ -81,7 +80,6 @@ class RankMapScreen(ChartScreen):
     SCREEN = "rank map"
     STATE = ("_figure", "_of_steps", "_merge", "_opened")
     PLACES = ("rank map", "everywhere")
-    BINDINGS = keys.bindings("rank map", "everywhere")
     chart: StripChart
 
     DEFAULT_CSS = """
@@ -89,7 +87,7 @@ class RankMapScreen(ChartScreen):
     """
 
     def __init__(self) -> None:
-        super().__init__("4 GPU")
+        super().__init__()
         self._figure = _DEFAULT
         self._of_steps = False
         self._merge = {False: Merge.MEAN, True: Merge.MAXIMUM}
@@ -98,11 +96,11 @@ class RankMapScreen(ChartScreen):
         self._picture: _Picture | None = None
 
     def make_chart(self) -> StripChart:
+        """A chart of shades, with steps or time on its axis."""
         return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, axis=self._axis, is_ramp=True, id="chart")
 
-    # -- the question ---------------------------------------------------------------------------------------------
-
     def parameters(self) -> tuple[Hashable, ...]:
+        """The figure and the ranks, and the columns and lines there is room for."""
         size = self.app.size
         columns = max(1, size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
         within = self._opened[-1] if self._opened else None
@@ -113,6 +111,7 @@ class RankMapScreen(ChartScreen):
         return (self._wanted,)
 
     def ask(self, job: OpenJob, selection: Selection) -> _Picture:
+        """Compute the figure of each group of ranks that a line has."""
         wanted = self._wanted
         window = job.extent(selection)
         ranks = [
@@ -133,6 +132,7 @@ class RankMapScreen(ChartScreen):
         return _Picture(shown, groups, shown.merged(groups, wanted.merge), figures, window)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Draw the lines, or say why no rank has the figure."""
         picture: _Picture = result
         self._picture = picture
         shown = picture.shown
@@ -165,8 +165,6 @@ class RankMapScreen(ChartScreen):
             return time_axis(low, high, width)
         return _step_axis(picture.shown.numbers, width)
 
-    # -- the cursor -----------------------------------------------------------------------------------------------
-
     @on(StripChart.CursorMoved)
     def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
         message.stop()
@@ -182,6 +180,7 @@ class RankMapScreen(ChartScreen):
         return picture.groups[self.chart.cursor_lane], column
 
     def show_detail(self) -> None:
+        """Show the values of the ranks at the cursor, and those of all."""
         place, picture = self._place(), self._picture
         if place is None or picture is None:
             return
@@ -199,28 +198,28 @@ class RankMapScreen(ChartScreen):
             lines.append([(f"all ranks: {_spread(column_values, shown.ranks, shown.is_of_steps)}", "dim")])
         self.detail.show_lines(lines)
 
-    # -- keys -----------------------------------------------------------------------------------------------------
-
     def view_name(self) -> str:
+        """Whether the map is of time or of steps."""
         return "step map" if self._of_steps else "map"
 
     def take_view(self, name: str, **options: str) -> None:
+        """Show the map of time or of steps."""
         self._of_steps = name == "step map"
         if self.is_mounted:
             self.job_changed()
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the figures of a map of time."""
         names = self._picture.figures if self._picture is not None else tuple(PARTS)
         if self._of_steps or self._figure not in names:
             return super().choices()
 
-        def choose(place: int) -> None:
-            self._figure = names[place]
-            self.job_changed()
-
-        return (*super().choices(), Choice("by", names, names.index(self._figure), choose))
+        words = {name: name for name in names}
+        by = Choice.among("by", words, self._figure, lambda figure: self.ask_with(_figure=figure))
+        return (*super().choices(), by)
 
     def action_merge(self) -> None:
+        """Merge the ranks of a line by the next way: mean, minimum, maximum."""
         modes = list(Merge)
         before = self._merge[self._of_steps]
         self._merge[self._of_steps] = modes[(modes.index(before) + 1) % len(modes)]
@@ -246,6 +245,7 @@ class RankMapScreen(ChartScreen):
         self.call_later(self.explorer.go, "gpu", chosen if window is None else chosen.with_window(window))
 
     def action_take_window(self) -> None:
+        """Select the time of the marked columns, else of the cursor's."""
         window = self._window()
         if window is None:
             self.say("there is no time to select here")
@@ -262,12 +262,12 @@ class RankMapScreen(ChartScreen):
         spans_ = [columns[min(cell * len(columns) // width, len(columns) - 1)] for cell in (first, last)]
         return Window(spans_[0].start, max(spans_[1].end, spans_[0].start + 1))
 
-    # -- files ----------------------------------------------------------------------------------------------------
-
     def answer_to_export(self) -> Answer | None:
+        """The map as a table, every rank by itself."""
         return map_table(self._picture.shown) if self._picture is not None else None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
+        """The lines as they are drawn."""
         picture = self._picture
         if picture is None or not picture.groups:
             return None

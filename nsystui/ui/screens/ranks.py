@@ -11,11 +11,9 @@ from nsystui.base.answer import Record, Value
 from nsystui.base.selection import Window
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.table import odd_figures
-from nsystui.ui import keys
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import ViewsScreen
-from nsystui.ui.widgets.repainting import in_thread, reason_of
 from nsystui.ui.widgets.strip_chart import StillChart
 
 if TYPE_CHECKING:
@@ -36,17 +34,17 @@ class RanksScreen(ViewsScreen):
     HOME = SCREEN = "ranks"
     MODE_KEY = "7"
     PLACES = ("ranks", "table", "everywhere")
-    BINDINGS = keys.bindings("ranks", "table", "everywhere")
 
     DEFAULT_CSS = f"""
     RanksScreen #lanes {{ height: {_LANES_HEIGHT}; }}
     """
 
     def __init__(self) -> None:
-        super().__init__("7 Ranks")
+        super().__init__()
         self.comparison = RankComparison(self)
 
     def body(self) -> Iterable[Widget]:
+        """Compose the lanes of one rank between the table and the notes."""
         above, notes = super().body()
         self.lanes = StillChart(label_width=16, value_width=7, id="lanes")
         self.lanes.display = False
@@ -54,23 +52,25 @@ class RanksScreen(ViewsScreen):
         yield from (above, self.lanes, notes)
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The clocks change the answer, too."""
         alignment = self.explorer.job.alignment if self.explorer.job is not None else None
         return (*super().parameters(), alignment.mode if alignment is not None else None)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the table; of ranks, on a tall terminal, with lanes."""
         view, _ = result
         self.table.elastic = "collective" if view.name.startswith("collective") else "odd"
         super().show(result, same_place)
         self.lanes.display = view.name == "ranks" and self.app.size.height >= _ROOMY
 
     def row_details(self) -> Details:
+        """Name the row by its rank."""
         details = super().row_details()
         rank = self.values().get("rank")
         return [[f"rank {rank}"], *details[1:]] if details and rank is not None else details
 
-    # -- the lanes of the rank under the cursor -------------------------------------------------------------------
-
     def cursor_rests(self) -> None:
+        """Draw the lanes of the rank under the cursor beside the others' mean."""
         super().cursor_rests()
         job, rank, selection = self.job, self.values().get("rank"), self.selection
         if job is None or not isinstance(rank, int) or not self.lanes.display:
@@ -86,7 +86,7 @@ class RanksScreen(ViewsScreen):
             window = found.window
             self.lanes.set_lanes(found.lanes, window.start, window.end, ticks=found.steps)
 
-        in_thread(self, "lanes", ask, arrived, lambda error: self.say(reason_of(error)))
+        self.in_background("lanes", ask, arrived)
 
     def action_clock(self) -> None:
         """Another clock: refined by collectives, UTC alone, none."""
@@ -99,17 +99,18 @@ class RanksScreen(ViewsScreen):
             self.say("clock: " + self.explorer.next_clock().value + "…")
 
     def action_compare(self) -> None:
+        """Mark a rank, or compare it with the marked one."""
         self.comparison.mark(self._rank())
 
     def action_compare_groups(self) -> None:
+        """Ask for two groups of ranks to compare."""
         self.comparison.ask_for_groups(self._rank())
 
     def _rank(self) -> Value:
         return self.values().get("rank", self.values().get("slowest"))
 
-    # -- a row ----------------------------------------------------------------------------------------------------
-
     def row_window(self) -> Window | None:
+        """The time of a step or collective of all ranks."""
         values = self.values()
         start = values.get("start")
         length = values.get("max") if self.answered.name == "steps across" else values.get("duration")

@@ -20,7 +20,6 @@ from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.question import Question
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.recipes.recipe import RecipeMap, map_table
-from nsystui.ui import keys
 from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.screens.kernels import KernelInstancesScreen, RangeInstancesScreen, WorkInstancesScreen
@@ -37,7 +36,6 @@ class RecipeScreen(TableScreen):
 
     PLACES = ("recipe", "table", "everywhere")
     STATE = (*TableScreen.STATE, "option_values")
-    BINDINGS = keys.bindings("recipe", "table", "everywhere")
     BACKGROUND = True
 
     def __init__(self, recipe: Question) -> None:
@@ -47,13 +45,16 @@ class RecipeScreen(TableScreen):
         self._lacks = False
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The values of the options."""
         return tuple(self.option_values.values())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, bool]:
+        """Answer the question, and tell whether the exports lack what it needs."""
         options = self.recipe.read(self.option_values)
         return ask(self.recipe, job, selection, options), bool(lacking(self.recipe, job))
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the table, and below it how its numbers differ from NVIDIA's."""
         answer: Answer
         answer, self._lacks = result
         super().show(answer, same_place)
@@ -67,11 +68,13 @@ class RecipeScreen(TableScreen):
         return "\n".join((f"none here: {self.recipe.help}", *answer.notes))
 
     def row_window(self) -> Window | None:
+        """The time from ``start`` to ``end`` of a row that has both."""
         values = self.values()
         start, end = values.get("start"), values.get("end")
         return Window(start, end) if isinstance(start, int) and isinstance(end, int) else super().row_window()
 
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the options that the question takes."""
         found = []
         if "by-rank" in self.recipe.takes:
             found.append(Choice("by", ("all ranks", "rank"), int(bool(self.option_values["by_rank"])), self._by_rank))
@@ -89,6 +92,7 @@ class RecipeScreen(TableScreen):
         self.job_changed()
 
     def open_row(self) -> None:
+        """Open the launches, calls or ranges of the name."""
         name = self.values().get("name")
         screen = self._instances(str(name)) if name is not None else None
         if screen is None:
@@ -114,7 +118,6 @@ class RecipeMapScreen(ChartScreen):
     """The map of a recipe, one figure at a time: a lane for each GPU, process or adapter."""
 
     PLACES = ("recipe map", "everywhere")
-    BINDINGS = keys.bindings("recipe map", "everywhere")
     chart: StripChart
 
     DEFAULT_CSS = """
@@ -132,13 +135,16 @@ class RecipeMapScreen(ChartScreen):
         return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The columns of the chart."""
         self._bins = max(1, self.app.size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
         return (self._bins,)
 
     def ask(self, job: OpenJob, selection: Selection) -> RecipeMap:
+        """Draw the map in as many columns."""
         return draw_map(self.recipe, job, selection, replace(self.recipe.defaults(), bins=self._bins))
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Draw one figure, or say why there is none."""
         shown: RecipeMap = result
         self._map = shown
         if not shown.lines:
@@ -197,9 +203,8 @@ class RecipeMapScreen(ChartScreen):
         edges, number = edges_of(self._map.window, self._map.bins), self._bin()
         return Window(edges[number], edges[number + 1])
 
-    # -- keys -----------------------------------------------------------------------------------------------------
-
     def choices(self) -> tuple[Choice, ...]:
+        """Offer the map and the table, and the figures of the map."""
         views = Choice("view", ("map", "table"), 0, lambda _: self.lay_over(RecipeScreen(self.recipe)))
         if self._map is None or not self._map.lines:
             return (views,)
@@ -211,6 +216,7 @@ class RecipeMapScreen(ChartScreen):
         return (views, Choice("by", tuple(figure.title for figure in self._map.figures), self.figure, choose))
 
     def action_take_window(self) -> None:
+        """Select the time of the column under the cursor."""
         if self._map is None or not self._map.lines:
             self.say("there is no time to select here")
         else:
@@ -222,9 +228,11 @@ class RecipeMapScreen(ChartScreen):
         self.action_take_window()
 
     def answer_to_export(self) -> Answer | None:
+        """The map as a table, with all figures."""
         return map_table(self._map) if self._map is not None else None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
+        """The figure as it is drawn."""
         shown = self._map
         if shown is None or not shown.lines:
             return None

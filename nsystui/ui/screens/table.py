@@ -14,13 +14,12 @@ from textual.widget import Widget
 from nsystui.base.answer import Unit
 from nsystui.base.selection import NameFilter
 from nsystui.questions.queries.registry import views_of
-from nsystui.ui import keys
 from nsystui.ui.doors import show_view
 from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
 from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.panels import DetailPane, NoteLines, SidePanel
-from nsystui.ui.widgets.repainting import in_thread, reason_of
+from nsystui.ui.widgets.repainting import reason_of
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
@@ -49,13 +48,16 @@ class TablesScreen(JobScreen):
         raise NotImplementedError
 
     def answer_to_export(self) -> Answer | None:
+        """The table that takes the keys."""
         return self.table.answer
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
+        """The row under the cursor of that table."""
         answer, row = self.table.answer, self.table.current_row
         return None if answer is None or row is None else (answer.columns, row)
 
     def action_sort(self) -> None:
+        """Let the user pick a column to sort by."""
         if self.table.pick_order():
             self.say("sort by: the marked letter of a column · the same again reverses · s next column · Esc cancels")
         else:
@@ -81,6 +83,12 @@ class TableScreen(TablesScreen):
     PANEL_BORDER = "│ "
     ELASTIC: ClassVar[str | None] = None
     """The text column that takes the room to spare; else the last one."""
+    ORDER: ClassVar[tuple[str | None, bool]] = (None, True)
+    """The column by which answers come sorted, and whether descending."""
+    COUNTED: ClassVar[str] = "rows"
+    """The word for the rows in "N of M …"."""
+    CLOSED: ClassVar[str] = ""
+    """Why Enter opens no row, where it opens none."""
 
     DEFAULT_CSS = """
     TableScreen #around { height: 1fr; layout: vertical; }
@@ -105,9 +113,11 @@ class TableScreen(TablesScreen):
 
     @property
     def table(self) -> WindowTable:
+        """The one table."""
         return self._table
 
     def body(self) -> Iterable[Widget]:
+        """Compose the table, its panel, the details and the notes."""
         self._table = WindowTable(
             id="table",
             elastic=self.ELASTIC,
@@ -144,6 +154,7 @@ class TableScreen(TablesScreen):
         return None
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the answer in the order that was chosen, or in its own."""
         answer: Answer = result
         if self._sort is not None and any(column.key == self._sort[0] for column in answer.columns):
             answer = answer.sorted_by(*self._sort)
@@ -159,13 +170,14 @@ class TableScreen(TablesScreen):
         self.show_count()
 
     def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
+        """Show an answer, and no details where it has no rows."""
         super().show_answer(result, ranks, same_place)
         if self.HAS_DETAILS and not self.table.row_count:
             self.pane.show(())
 
     def natural_order(self) -> tuple[str | None, bool]:
         """The column and direction that the answer comes in."""
-        return None, True
+        return self.ORDER
 
     def empty_text(self, answer: Answer) -> str:
         """The reason why there are no rows."""
@@ -173,13 +185,8 @@ class TableScreen(TablesScreen):
             return f"none of the {answer.total:,} rows is in the selection: Esc goes back"
         return "\n".join(answer.notes) or "nothing in the selection"
 
-    def show_waiting(self) -> None:
-        self._show_in_place_of_rows("opening…")
-
-    def show_asking(self) -> None:
-        self._show_in_place_of_rows("computing…")
-
-    def _show_in_place_of_rows(self, text: str) -> None:
+    def show_text(self, text: str) -> None:
+        """Show words in place of rows."""
         self.show_title()
         self.table.empty_text = text
         self.table.refresh_rows()
@@ -193,9 +200,7 @@ class TableScreen(TablesScreen):
 
     def counted(self) -> str:
         """The word for the rows in "N of M …"."""
-        return "rows"
-
-    # -- the row under the cursor ---------------------------------------------------------------------------------
+        return self.COUNTED
 
     def values(self) -> dict[str, Value]:
         """The values of the cursor's row by column key; empty where there is no row."""
@@ -212,9 +217,11 @@ class TableScreen(TablesScreen):
         return Window(start, start + max(duration, 1))
 
     def time_here(self) -> Window | None:
+        """The time of the row under the cursor."""
         return self.row_window()
 
     def action_take_window(self) -> None:
+        """Select the time of the row, or say that it has none."""
         window = self.row_window()
         if window is None:
             self.say("these rows are sums over time: open one to get a single event with a time window")
@@ -241,7 +248,9 @@ class TableScreen(TablesScreen):
             self.open_row()
 
     def open_row(self) -> None:
-        """Enter."""
+        """Open the row under the cursor, on Enter."""
+        if self.CLOSED:
+            self.say(self.CLOSED)
 
     @on(RowHighlighted)
     def _row_highlighted(self, message: RowHighlighted) -> None:
@@ -253,16 +262,15 @@ class TableScreen(TablesScreen):
     def row_changed(self) -> None:
         """The cursor stands on another row."""
 
-    # -- its details ----------------------------------------------------------------------------------------------
-
     def cursor_rests(self) -> None:
+        """Show the details of the row, asked for in a thread where they need that."""
         job, row, asked = self.job, self.table.cursor_row, self.details_question()
         if not self.HAS_DETAILS:
             return
         if job is None or asked is None:
             self._show_details(row, self.row_details())
         else:
-            in_thread(self, "detail", partial(asked, job), partial(self._show_details, row), self._no_details)
+            self.in_background("detail", partial(asked, job), partial(self._show_details, row))
 
     def _show_details(self, row: int, details: Details) -> None:
         if row == self.table.cursor_row:
@@ -285,12 +293,9 @@ class TableScreen(TablesScreen):
 
         def failed(error: Exception) -> None:
             self._asks_context = False
-            self._no_details(error)
+            self.say_reason(error)
 
-        in_thread(self, "context", lambda: event_context(job, key), show, failed)
-
-    def _no_details(self, error: Exception) -> None:
-        self.say(reason_of(error))
+        self.in_background("context", lambda: event_context(job, key), show, failed)
 
     def row_details(self) -> Details:
         """The details of the cursor's row that need no question: its name, and what the table has no room for."""
@@ -306,8 +311,6 @@ class TableScreen(TablesScreen):
     def details_question(self) -> Callable[[OpenJob], Details] | None:
         """The question for the details of the cursor's row, asked in a thread when it rests there."""
         return None
-
-    # -- the order of the rows ------------------------------------------------------------------------------------
 
     @on(SortRequested)
     def _sort_requested(self, message: SortRequested) -> None:
@@ -333,19 +336,22 @@ class ViewsScreen(TableScreen):
     HOME: ClassVar[str] = ""
     STATE = (*TableScreen.STATE, "view", "options")
 
-    def __init__(self, screen: str) -> None:
-        super().__init__(screen)
+    def __init__(self) -> None:
+        super().__init__()
         self.view = self.answered = views_of(self.HOME)[0]
         self.options: dict[str, str] = {}
 
     def parameters(self) -> tuple[Hashable, ...]:
+        """The view and its options."""
         return (self.view.name, *self.options.items())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
+        """Answer the question of the view."""
         view = self.view
         return view, view.ask(job, selection, self.options)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Show the answer, and remember which view it is of."""
         view, answer = result
         self.answered = view
         super().show(answer, same_place)
@@ -358,18 +364,22 @@ class ViewsScreen(TableScreen):
         return partial(question.drawing, job, self.selection, question.defaults())
 
     def counted(self) -> str:
+        """The word of the catalogue for the view's rows."""
         return self.answered.view.counted
 
     def natural_order(self) -> tuple[str | None, bool]:
+        """The order in which the view's answers come."""
         return self.answered.view.sort
 
     def view_name(self) -> str:
         return self.view.name
 
     def view_name_asked(self) -> str:
+        """The view that was chosen, which may still be computed."""
         return self.view.name
 
     def take_view(self, name: str, **options: str) -> None:
+        """Show a view of this screen, with options of its question."""
         found = next((view for view in views_of(self.HOME) if view.name == name), self.view)
         if found is not self.view:
             self._sort = None
@@ -383,15 +393,13 @@ class TextTableScreen(TableScreen):
     """A table whose texts are longer than a line: the details have all of the text under the cursor."""
 
     MODE_KEY = "1"
-    PLACES = ("table", "everywhere")
-    BINDINGS = keys.bindings("table", "everywhere")
-
-    def row_text(self) -> str:
-        """All of the text of the row under the cursor."""
-        raise NotImplementedError
+    TEXT: ClassVar[str] = "{text}"
+    """The text of a row, a format of its values by column key."""
 
     def row_details(self) -> Details:
-        return [[self.row_text()]]
+        """All of the text of the row under the cursor."""
+        values = self.values()
+        return [[self.TEXT.format_map(values)]] if values else []
 
 
 class FilteredTableScreen(TableScreen):
@@ -408,6 +416,7 @@ class FilteredTableScreen(TableScreen):
         raise NotImplementedError
 
     def action_filter(self) -> None:
+        """Ask for the words that rows must have."""
         self.prompt.ask("rows with", self.words.text if self.words else "", name_filter, self._filter_rows)
 
     def _filter_rows(self, words: NameFilter | None) -> None:
@@ -417,11 +426,13 @@ class FilteredTableScreen(TableScreen):
         self.show_filtered()
 
     def restore(self, state: ScreenState) -> None:
+        """Show again what was shown, with its filter."""
         super().restore(state)
         self.show_selection()
         self.show_filtered()
 
     def empty_text(self, answer: Answer) -> str:
+        """Say that the filter leaves no row."""
         if answer.total and self.words is not None:
             return f'none of the {answer.total:,} rows has the words "{self.words.text}": Esc takes the filter away'
         return super().empty_text(answer)
@@ -429,8 +440,8 @@ class FilteredTableScreen(TableScreen):
 
 def names_choice(names: Names, choose: Callable[[Names], object], without: Collection[Names] = ()) -> Choice:
     """The choice of the names of kernels, ``without`` those that a table does not have."""
-    kinds = [kind for kind in type(names) if kind not in without]
-    return Choice("names", tuple(kind.value for kind in kinds), kinds.index(names), lambda place: choose(kinds[place]))
+    kinds = {kind: kind.value for kind in type(names) if kind not in without}
+    return Choice.among("names", kinds, names, choose)
 
 
 def rows_with(answer: TableAnswer, words: NameFilter | None) -> TableAnswer:

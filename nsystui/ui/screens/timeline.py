@@ -25,7 +25,6 @@ from nsystui.questions.timeline.events import (
 )
 from nsystui.questions.timeline.lanes import LaneIdentity, Timeline
 from nsystui.questions.timeline.picture import cut_end, lane_pictures, timeline_table
-from nsystui.ui import keys
 from nsystui.ui.doors import show_event, show_thread
 from nsystui.ui.pictures.selection import describe
 from nsystui.ui.pictures.timeline import (
@@ -49,7 +48,7 @@ from nsystui.ui.widgets.frame import SelectionLine
 from nsystui.ui.widgets.lane_chart import LaneChart
 from nsystui.ui.widgets.panels import fill
 from nsystui.ui.widgets.prompt import one_of
-from nsystui.ui.widgets.repainting import in_thread, reason_of
+from nsystui.ui.widgets.repainting import reason_of
 
 _LABEL_WIDTH, _WIDE_LABEL_WIDTH = 14, 22
 _WIDE = 100
@@ -72,7 +71,6 @@ class TimelineScreen(ZoomableChartScreen):
 
     MODE_KEY = "L"
     PLACES = ("timeline", "everywhere")
-    BINDINGS = keys.bindings("timeline", "everywhere")
     chart: LaneChart
 
     DEFAULT_CSS = f"""
@@ -83,7 +81,7 @@ class TimelineScreen(ZoomableChartScreen):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (_TALL, "-tall")]
 
     def __init__(self) -> None:
-        super().__init__("L Timeline")
+        super().__init__()
         self.opened: frozenset[Task] | None = None
         self.found: NameFilter | None = None
         self.match_count: int | None = None
@@ -100,9 +98,8 @@ class TimelineScreen(ZoomableChartScreen):
     def make_chart(self) -> LaneChart:
         return LaneChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
 
-    # -- the question ---------------------------------------------------------------------------------------------
-
     def parameters(self) -> tuple[Hashable, ...]:
+        """The view, the size of the chart, the opened ranks and the names to mark."""
         width, height = self.app.size
         self.chart.label_width = _LABEL_WIDTH if width < _WIDE else _WIDE_LABEL_WIDTH
         columns = max(1, width - len("▸ ") - self.chart.label_width - 1 - _VALUE_WIDTH - 1)
@@ -132,9 +129,11 @@ class TimelineScreen(ZoomableChartScreen):
         return self.found or self.selection.name
 
     def ask(self, job: OpenJob, selection: Selection) -> TimelinePicture:
+        """Compute the lanes, and the lines of those in sight."""
         return timeline_picture(job, selection, self._wanted)
 
     def show(self, result: Any, same_place: bool) -> None:
+        """Draw the lanes with the cursor where it was, or say why there are none."""
         picture: TimelinePicture = result
         if self.picture is None or self.picture.timeline is not picture.timeline:
             self._neighbours = Neighbours(picture.timeline)
@@ -164,6 +163,7 @@ class TimelineScreen(ZoomableChartScreen):
         self.show_title(right=f"{count:,} rank{'' if count == 1 else 's'} · {lanes} · {time}")
 
     def show_selection(self) -> None:
+        """Show the selection, the time in view and what is looked for."""
         text = describe(self.selection, self.job_ranks)
         view = self.position.view
         if view is not None:
@@ -188,10 +188,9 @@ class TimelineScreen(ZoomableChartScreen):
         self._rests = False
         self.job_changed()
 
-    # -- the cursor -----------------------------------------------------------------------------------------------
-
     @property
     def lane(self) -> LaneIdentity | None:
+        """The lane under the cursor."""
         picture, number = self.picture, self.chart.cursor_lane
         return picture.lanes[number] if picture is not None and number < len(picture.lanes) else None
 
@@ -246,6 +245,7 @@ class TimelineScreen(ZoomableChartScreen):
         self.cursor_moved()
 
     def show_detail(self) -> None:
+        """Show what the column holds, and below it the event or the notes."""
         picture = self.picture
         shown = picture.pictures.get(self.chart.cursor_lane) if picture is not None else None
         if shown is None:
@@ -254,9 +254,8 @@ class TimelineScreen(ZoomableChartScreen):
         times, width = self.times_of(column), self.app.size.width
         lines = [column_line(shown, column, times, self.time, self.position.mark, width)]
         if self.facts is not None:
-            first, *others = self.facts.lines
-            below = fill([line.split("  ") for line in others], width, self._detail_lines - 2)
-            lines += [[(cut_end(first, width), "bold")], *([(line, "")] for line in below)]
+            below = fill(self.facts.details, width, self._detail_lines - 2)
+            lines += [[(cut_end(self.facts.title, width), "bold")], *([(line, "")] for line in below)]
         elif picture is not None and not picture.is_whole and self._waits_for_lanes(picture):
             lines.append([("reading the streams and ranges of this rank…", "dim")])
         elif picture is not None:
@@ -272,6 +271,7 @@ class TimelineScreen(ZoomableChartScreen):
         )
 
     def cursor_rests(self) -> None:
+        """Look up the event under the cursor, and draw what was left out."""
         picture, lane = self.picture, self.lane
         if picture is None or lane is None:
             return
@@ -294,11 +294,11 @@ class TimelineScreen(ZoomableChartScreen):
                 self.show_detail()
 
         def failed(error: Exception) -> None:
-            show(EventFacts(None, (reason_of(error),)))
+            show(EventFacts(None, reason_of(error)))
 
         job = self.job
         if job is not None:
-            in_thread(self, "detail", lambda: event_facts(job, picture.timeline, lane, window, row), show, failed)
+            self.in_background("detail", lambda: event_facts(job, picture.timeline, lane, window, row), show, failed)
 
     def _place(self) -> Hashable:
         """Where the cursor is, and in which picture."""
@@ -306,6 +306,7 @@ class TimelineScreen(ZoomableChartScreen):
         return (self.lane, self.chart.cursor_column, self.position.event, picture.window if picture else None)
 
     def action_move(self, columns: int) -> None:
+        """Move the cursor by columns, within the view."""
         if self._is_empty():
             return
         column = max(0, min(self.chart.cursor_column + columns, self.chart.chart_width - 1))
@@ -315,6 +316,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._follow()
 
     def action_lane(self, lanes: int) -> None:
+        """Move the cursor by lanes."""
         picture = self.picture
         if self._is_empty() or picture is None:
             return
@@ -324,9 +326,11 @@ class TimelineScreen(ZoomableChartScreen):
         self._follow()
 
     def action_page(self, direction: int) -> None:
+        """Move the cursor by the lanes in sight."""
         self.action_lane(direction * len(self.chart.in_sight))
 
     def why_empty(self) -> str:
+        """Say why there is no lane to act on; empty where there is one."""
         if self.picture is None:
             return "one moment: the lanes are being computed"
         return "" if self.picture.lanes else "there is no lane here"
@@ -350,15 +354,13 @@ class TimelineScreen(ZoomableChartScreen):
         """The time in view, also while it is being drawn: a key may come before the picture."""
         return self.position.view or picture.base
 
-    # -- the view -------------------------------------------------------------------------------------------------
-
     def look_at(self, view: Window | None, time: int) -> None:
+        """Show another view; an event under the cursor stays so if its time does."""
         self.move_to(view=view, time=time, event=self.position.event if time == self.time else None)
         self._changed()
 
-    # -- from event to event --------------------------------------------------------------------------------------
-
     def action_event(self, direction: int) -> None:
+        """Go to the next event of the lane (-1: the one before)."""
         picture, lane, neighbours = self.picture, self.lane, self._neighbours
         if self._is_empty() or picture is None or lane is None or neighbours is None:
             return
@@ -380,7 +382,7 @@ class TimelineScreen(ZoomableChartScreen):
         def failed(error: Exception) -> None:
             self._event_found(lane, None, reason_of(error))
 
-        in_thread(self, "neighbour", find, partial(self._event_found, lane), failed)
+        self.in_background("neighbour", find, partial(self._event_found, lane), failed)
 
     def _go_to_interval(self, picture: TimelinePicture, lane: LaneIdentity, forward: bool) -> None:
         """Goes to where the thread came to a CPU, left it or went on to another function; to functions looked for."""
@@ -434,7 +436,7 @@ class TimelineScreen(ZoomableChartScreen):
         if row is None:
             self.say("there is no event under the cursor: ] goes to the next one")
             return
-        in_thread(self, "partner", lambda: partner_of(picture.timeline, row), self._go_to_place, self._say_reason)
+        self.in_background("partner", lambda: partner_of(picture.timeline, row), self._go_to_place)
 
     def _go_to_place(self, place: FoundEvent) -> None:
         picture = self.picture
@@ -445,9 +447,6 @@ class TimelineScreen(ZoomableChartScreen):
         else:
             self.opened = picture.opened | {place.lane.task}
             self._show_event(place.row, place.lane)
-
-    def _say_reason(self, error: Exception) -> None:
-        self.say(reason_of(error))
 
     def open_at(self, key: EventKey | None, window: Window | None) -> None:
         """Shows an event or a span of time of another screen in the middle of the view."""
@@ -467,12 +466,10 @@ class TimelineScreen(ZoomableChartScreen):
         self._changed()
         if key is not None:
             selection = self.selection
-            in_thread(
-                self,
+            self.in_background(
                 "place",
                 lambda: place_of(Timeline.of(job, selection), key),
                 self._opened_at,
-                self._say_reason,
             )
 
     def _opened_at(self, place: FoundEvent) -> None:
@@ -505,6 +502,7 @@ class TimelineScreen(ZoomableChartScreen):
         self.open_rank(picture.timeline.tasks[place].rank)
 
     def action_open_event(self) -> None:
+        """Go to the event in the list, or open the rank of the lane."""
         picture, lane = self.picture, self.lane
         if self._is_empty() or picture is None or lane is None:
             return
@@ -518,11 +516,12 @@ class TimelineScreen(ZoomableChartScreen):
                 show_thread(self.explorer, lane.task, lane.thread or 0, interval.window, bool(interval.node))
                 return
         if row is None:
-            self.say(self.facts.lines[0] if self.facts is not None else "one moment: the event is being read")
+            self.say(self.facts.title if self.facts is not None else "one moment: the event is being read")
             return
         show_event(self.explorer, key_of(row))
 
     def action_open_rank(self) -> None:
+        """Open or close the rank of the lane: its streams and threads."""
         picture, lane = self.picture, self.lane
         if self._is_empty() or picture is None or lane is None:
             return
@@ -534,6 +533,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._changed()
 
     def action_go_to(self) -> None:
+        """Ask for a time to go to."""
         if not self._is_empty():
             self.prompt.ask("go to time", "", parse_duration, self._go_to)
 
@@ -550,6 +550,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._follow()
 
     def action_highlight(self) -> None:
+        """Ask for the names to mark."""
         self.prompt.ask("find", self.found.text if self.found else "", name_filter, self._highlight)
 
     def _highlight(self, name: NameFilter | None) -> None:
@@ -566,7 +567,7 @@ class TimelineScreen(ZoomableChartScreen):
                 self.show_selection()
                 self.say("no event on these lanes matches" if not count else f"{count:,} found: n and N go to them")
 
-        in_thread(self, "count", matches.count, counted, self._say_reason)
+        self.in_background("count", matches.count, counted)
 
     def _matches(self) -> Matches | None:
         """What is looked for on the lanes that are shown, and has its start in the selection."""
@@ -602,9 +603,7 @@ class TimelineScreen(ZoomableChartScreen):
             self._searching = False
             self.say(reason_of(error))
 
-        in_thread(self, "neighbour", lambda: matches.next_to(time, lane, direction > 0), go, failed)
-
-    # -- the mouse ------------------------------------------------------------------------------------------------
+        self.in_background("neighbour", lambda: matches.next_to(time, lane, direction > 0), go, failed)
 
     @on(LaneChart.Pointed)
     def _pointed(self, message: LaneChart.Pointed) -> None:
@@ -620,9 +619,8 @@ class TimelineScreen(ZoomableChartScreen):
         self._place_cursor()
         self._follow()
 
-    # -- marks and the selection ----------------------------------------------------------------------------------
-
     def action_mark(self) -> None:
+        """Set the mark at the cursor, or take it away."""
         if self._is_empty():
             return
         time = self.time
@@ -648,6 +646,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._changed()
 
     def action_only_rank(self) -> None:
+        """Select the rank of the lane alone."""
         picture, lane = self.picture, self.lane
         if self._is_empty() or picture is None or lane is None:
             return
@@ -659,9 +658,8 @@ class TimelineScreen(ZoomableChartScreen):
         self.opened = frozenset({lane.task}) | (picture.opened if self.opened is not None else frozenset())
         self.explorer.select(alone)
 
-    # -- files and other tools ------------------------------------------------------------------------------------
-
     def answer_to_export(self) -> Answer | None:
+        """The lanes or events that were listed for it."""
         return self._listed
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
@@ -689,6 +687,7 @@ class TimelineScreen(ZoomableChartScreen):
         self._list(what, super().action_export)
 
     def action_copy_table(self) -> None:
+        """Copy the events of the lanes in sight."""
         self._list("events", super().action_copy_table)
 
     def _list(self, what: str, then: Callable[[], None]) -> None:
@@ -712,9 +711,10 @@ class TimelineScreen(ZoomableChartScreen):
             self._listed = None
             self.say(reason_of(error))
 
-        in_thread(self, "list", make, listed, failed)
+        self.in_background("list", make, listed, failed)
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
+        """The event under the cursor."""
         row = self.event_row()
         return None if row is None else (EVENT_COLUMNS, row)
 
@@ -725,10 +725,12 @@ class TimelineScreen(ZoomableChartScreen):
         return self.facts.row if self.facts is not None else None
 
     def event_here(self) -> EventKey | None:
+        """The event under the cursor, by its key."""
         row = self.event_row()
         return None if row is None else key_of(row)
 
     def action_ncu(self) -> None:
+        """Show the ``ncu`` command for the kernel under the cursor."""
         row = self.event_row()
         if row is None:
             show_ncu_commands(self, "there is no event under the cursor: ] goes to the next one")
@@ -737,4 +739,5 @@ class TimelineScreen(ZoomableChartScreen):
             show_ncu_commands(self, ncu_of_event(key.kind.value, key.report, key.row))
 
     def action_trace(self) -> None:
+        """Ask for a file and write the selection as a trace."""
         export_trace(self)

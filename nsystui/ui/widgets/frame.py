@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 from rich.segment import Segment
 from textual import events
@@ -18,6 +18,8 @@ from textual.widget import Widget
 from nsystui.base.text import CRUMB_GAP, safe_text, shorten, width_of
 from nsystui.ui.ascii import key_name
 from nsystui.ui.keys import textual_key
+
+Value = TypeVar("Value")
 
 CRUMB = " › "
 GAP = "   "
@@ -70,6 +72,7 @@ class TextLine(Widget):
         return self._left, self._right
 
     def render_line(self, y: int) -> Strip:
+        """Draw the left parts, then the right ones; of too much the right is cut first."""
         width = self.size.width
         left, right = self.parts_for(width) if y == 0 else ((), ())
         right_width = sum(width_of(text) for text, _ in right)
@@ -160,6 +163,7 @@ class StatusText(TextLine):
         self.show_parts([(self._text, "")] if self._text else [], right)
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
+        """The text, and as much of the status as there is room for."""
         room = width - sum(width_of(text) for text, _ in self._left) - len(GAP)
         return self._left, [(_fewer_phrases(text, room), name) for text, name in self._right]
 
@@ -270,6 +274,7 @@ class SelectionLine(TextLine):
         self.show_parts(*([(text, "")] if text else [] for text in (self._selection, self._count)))
 
     def on_click(self, event: events.Click) -> None:
+        """Tell which crumb was clicked."""
         edge = 0
         for place, crumb in enumerate(self._selection.split(CRUMB_GAP)):
             edge += width_of(crumb)
@@ -324,6 +329,7 @@ class KeyLine(TextLine):
         self.show_parts([])
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
+        """The notice, or the keys that fit whole."""
         if self._left:
             return self._left, ()
         keys = [(key_name(key, self.app), label) for key, label in self._keys]
@@ -364,6 +370,12 @@ class Choice(NamedTuple):
     chosen: int
     choose: Callable[[int], object]
 
+    @classmethod
+    def among(cls, label: str, words: Mapping[Value, str], chosen: Value, choose: Callable[[Value], object]) -> Choice:
+        """Offer values by the words for them; ``choose`` is called with another value."""
+        values = list(words)
+        return cls(label, tuple(words.values()), values.index(chosen), lambda place: choose(values[place]))
+
 
 class ChoiceLine(TextLine):
     """Line 3: the way down to this screen, its views, how rows are grouped and names; each with the current one.
@@ -401,6 +413,7 @@ class ChoiceLine(TextLine):
         self.show_parts([(self._path, ""), *((f"{one.label} {one.options} {one.chosen}", "") for one in self._choices)])
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
+        """The path and the choices, with fewer options where room is short."""
         return [(text, style) for text, style, _, _ in self._laid_out(width)], ()
 
     def _laid_out(self, width: int) -> list[tuple[str, str, int, int]]:
@@ -435,6 +448,7 @@ class ChoiceLine(TextLine):
         return parts
 
     def on_click(self, event: events.Click) -> None:
+        """Choose the option that was clicked."""
         x = 0
         for text, _, place, number in self._laid_out(self.size.width):
             x += width_of(text)

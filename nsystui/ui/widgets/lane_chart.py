@@ -79,6 +79,7 @@ class LaneChart(TimeChart):
         chart: LaneChart
 
         def can_replace(self, message: Message) -> bool:
+            """Leave the newest message in the queue."""
             return isinstance(message, LaneChart.Scrolled)
 
     @dataclass
@@ -146,23 +147,23 @@ class LaneChart(TimeChart):
     def on_resize(self) -> None:
         self.fit_window()
 
-    # -- the mouse ------------------------------------------------------------------------------------------------
-
     def point(self, lane: int | None, column: int) -> None:
+        """Tell the screen where the mouse was pressed."""
         self.post_message(self.Pointed(self, lane, column))
 
     def drag(self, first: int, column: int) -> None:
+        """Tell the screen from where to where the mouse is drawn."""
         self.post_message(self.Pointed(self, None, column, first))
 
-    # -- rows of lanes --------------------------------------------------------------------------------------------
-
     def rows_of(self, lane: int) -> tuple[int, int]:
+        """The first and last row of a lane, by the heights of those above."""
         if not self._heights:
             return 0, 0
         first = sum(self._heights[:lane])
         return first, first + self._heights[lane] - 1
 
     def fit_window(self) -> None:
+        """Share the rows out among the lanes where the room changed."""
         room = max(1, self.size.height - self.axis_lines())
         if room != self._room:
             self._room, self._heights = room, self._shared_out(room)
@@ -186,9 +187,8 @@ class LaneChart(TimeChart):
                 left -= 1
         return tuple(heights)
 
-    # -- drawing --------------------------------------------------------------------------------------------------
-
     def notify_style_update(self) -> None:
+        """Forget the colours of another theme."""
         self._styles.clear()
         self._room = 0
         super().notify_style_update()
@@ -197,10 +197,12 @@ class LaneChart(TimeChart):
         return self.labels[lane]
 
     def value_of(self, lane: int) -> str:
+        """How busy a lane is, in words; empty while it is not known."""
         line = self._lines.get(lane)
         return line.value if line is not None else ""
 
     def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
+        """Draw a row of a lane: filled, in letters, or dots until it is computed."""
         known, width = self._lines.get(lane), self.chart_width
         if known is None:
             text, cells = _NOT_COMPUTED.ljust(width)[:width], [_PLAIN] * width
@@ -244,6 +246,7 @@ class LaneChart(TimeChart):
         return "".join(text), cells
 
     def axis_cells(self, number: int) -> str:
+        """The time axis, with the mark and the span from it to the cursor."""
         cells = list(time_axis(self._lo, self._hi, self.chart_width))
         if self._mark is not None and 0 <= self._mark < len(cells):
             first, last = sorted((self._mark, min(self.cursor_column, len(cells) - 1)))

@@ -80,9 +80,11 @@ class PartLines(CategoryWidget):
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """A line for each."""
         return len(self._lines)
 
     def render_line(self, y: int) -> Strip:
+        """Draw the parts of a line until its width is used up."""
         width = self.size.width
         line = self._lines[y] if y < len(self._lines) else ()
         segments, room = [], width
@@ -146,9 +148,11 @@ class NoteLines(Widget):
         return lines
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """The lines of the wrapped notes, at most so many as are allowed."""
         return len(self._lines(width))
 
     def render_line(self, y: int) -> Strip:
+        """Draw a line of the wrapped notes."""
         lines = self._lines(self.size.width)
         text = fit(lines[y] if y < len(lines) else "", self.size.width)
         return Strip([Segment(text, self.rich_style)], self.size.width)
@@ -162,25 +166,23 @@ class PlainLines(Widget):
     def __init__(self, *, border: str = "│ ", id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
         self._border = border
-        self._lines: tuple[str, ...] = ()
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        return self._lines
+        self.lines: tuple[str, ...] = ()
 
     def show_lines(self, lines: Sequence[str]) -> None:
         """Shows these lines; strings from files may be among them."""
-        before, self._lines = self._lines, tuple(safe_text(line) for line in lines)
-        for y in range(max(len(before), len(self._lines))):
-            if before[y : y + 1] != self._lines[y : y + 1]:
+        before, self.lines = self.lines, tuple(safe_text(line) for line in lines)
+        for y in range(max(len(before), len(self.lines))):
+            if before[y : y + 1] != self.lines[y : y + 1]:
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
-        text = self._lines[y] if y < len(self._lines) else ""
+        """Draw the border and a line, cut at the right."""
+        text = self.lines[y] if y < len(self.lines) else ""
         line = fit(self._border + text, self.size.width)
         return Strip([Segment(line, self.line_style(y))], self.size.width)
 
     def line_style(self, y: int) -> Style:
+        """The style of a line."""
         return self.rich_style
 
 
@@ -195,6 +197,7 @@ class SidePanel(CategoryWidget, PlainLines):
     category: str | None = None
 
     def render_line(self, y: int) -> Strip:
+        """Draw bars and marks in the colour of the category."""
         strip = super().render_line(y)
         if self.category is None:
             return strip
@@ -233,6 +236,7 @@ class DetailPane(PlainLines):
         self._lay_out()
 
     def line_style(self, y: int) -> Style:
+        """The name, on the first line, is bold."""
         return self.rich_style if y else self.get_component_rich_style("detail-pane--name")
 
     def _lay_out(self) -> None:

@@ -80,17 +80,20 @@ class LinePrompt(Widget):
         self._input.cursor_blink = False  # a blinking cursor sends 2 KB a second
 
     def compose(self) -> ComposeResult:
+        """Compose the line for words above the label and the input."""
         yield self._message
         with Horizontal():
             yield self._label
             yield self._input
 
     def on_mount(self) -> None:
+        """Give the screen the layer that the prompt lies on."""
         if self.LAYER not in self.screen.layers:
             self.screen.styles.layers = " ".join((*self.screen.layers, self.LAYER))
 
     @property
     def is_open(self) -> bool:
+        """Whether the user is typing."""
         return self.has_class("-open")
 
     @property
@@ -100,6 +103,7 @@ class LinePrompt(Widget):
 
     @value.setter
     def value(self, text: str) -> None:
+        """The text as it stands."""
         self._input.value = text
 
     def ask(
@@ -148,6 +152,7 @@ class LinePrompt(Widget):
         self.add_class("-failed")
 
     def action_cancel(self) -> None:
+        """Close without an answer."""
         self.close()
 
     @on(Input.Submitted)

@@ -5,9 +5,6 @@ Textual hands every change to a thread that writes, up to thirty behind the line
 
 Textual 8.2 repaints a whole widget when it gets or loses the focus, and the whole screen besides, because the screen's
 ``focused`` is an attribute that repaints: some 13 KB for opening a prompt at 120x36. What changes to the eye is a line.
-
-It also sends a line that changed from the beginning of its widget, so that a cell at the end costs all before it: a
-cursor through the colours of a chart would take 2 KB for a step.
 """
 
 from __future__ import annotations
@@ -16,40 +13,18 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from rich.console import Console
-from rich.control import Control
 from textual import events
-from textual._compositor import ChopsUpdate, Compositor
 from textual.await_complete import AwaitComplete
 from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import Widget
 
 from nsystui.base import terminal
+from nsystui.ui.widgets.compositor import paint_sparingly
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")
 Found = TypeVar("Found")
-
-
-class _Changes(ChopsUpdate):
-    """Changed spans of lines, and nothing beside them."""
-
-    def render_segments(self, console: Console) -> str:
-        written = []
-        for y, first, last in self.spans:
-            for end, (start, strip) in zip(self.chop_ends[y], self.chops[y].items(), strict=False):
-                left, right = max(start, first), min(end, last)
-                if strip is not None and left < right:
-                    written.append(Control.move_to(left, y).segment.text)
-                    written.append(strip.crop(left - start, right - start).render(console))
-        return "".join(written)
-
-
-class _SparingCompositor(Compositor):
-    def render_partial_update(self) -> ChopsUpdate | None:
-        update = super().render_partial_update()
-        return None if update is None else _Changes(update.chops, update.spans, update.chop_ends)
 
 
 class ThrottledScreen(Screen[Result]):
@@ -63,9 +38,10 @@ class ThrottledScreen(Screen[Result]):
 
     def __init__(self, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
         super().__init__(name, id, classes)
-        self._compositor = _SparingCompositor()
+        paint_sparingly(self)
 
     def on_screen_resume(self, event: events.ScreenResume) -> None:
+        """Keep the styles that were made when it was mounted."""
         # The styles were made when it was mounted, and again where another theme was chosen meanwhile: the application
         # sees to that. Making them once more is a tenth of the time until the first window.
         event.refresh_styles = False
@@ -96,6 +72,7 @@ class ThrottledScreen(Screen[Result]):
             self.app.pop_screen()
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """Close with a result, once, however often the key comes."""
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
     def _is_line_full(self) -> bool:
@@ -114,6 +91,7 @@ class OwnFocus(Widget):
         """``has_focus`` changed: repaint what shows it."""
 
     def on_focus(self, event: events.Focus) -> None:
+        """Take the focus, and repaint what shows it."""
         event.prevent_default()  # Textual's own handler: the same as here, and a full repaint
         self.has_focus = True
         self.focus_changed()
@@ -121,6 +99,7 @@ class OwnFocus(Widget):
             self.parent.post_message(events.DescendantFocus(self))
 
     def on_blur(self, event: events.Blur) -> None:
+        """Give the focus up, and repaint what showed it."""
         event.prevent_default()
         self.has_focus = False
         self.focus_changed()

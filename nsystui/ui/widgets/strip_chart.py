@@ -89,6 +89,7 @@ class StripChart(TimeChart):
         chart: StripChart
 
         def can_replace(self, message: Message) -> bool:
+            """Leave one message of a held key in the queue, the newest."""
             return isinstance(message, StripChart.CursorMoved) and message.chart is self.chart
 
     @dataclass
@@ -116,7 +117,7 @@ class StripChart(TimeChart):
         super().__init__(label_width=label_width, value_width=value_width, id=id, classes=classes)
         self._axis = axis
         self._is_ramp = is_ramp
-        self._lanes: tuple[Lane, ...] = ()
+        self.lanes: tuple[Lane, ...] = ()
         self._halves = False
         self._ticks: tuple[tuple[int, str], ...] = ()
         self._drawn: dict[tuple[int, int], tuple[int, str, Sequence[Style]]] = {}  # by lane and row, with the width
@@ -125,15 +126,10 @@ class StripChart(TimeChart):
         self._anchor: int | None = None
         self._width = 0  # in columns, before the last change of size
 
-    # -- what is shown --------------------------------------------------------------------------------------------
-
-    @property
-    def lanes(self) -> tuple[Lane, ...]:
-        return self._lanes
-
     @property
     def lane_count(self) -> int:
-        return len(self._lanes)
+        """The number of lanes, also where two share a row."""
+        return len(self.lanes)
 
     def set_lanes(
         self, lanes: Sequence[Lane], lo: int, hi: int, halves: bool = False, ticks: Sequence[tuple[int, str]] = ()
@@ -145,7 +141,7 @@ class StripChart(TimeChart):
         """
         if (lo, hi) != (self._lo, self._hi):
             self._span = self._anchor = None
-        self._lanes, self._lo, self._hi = tuple(lanes), lo, hi
+        self.lanes, self._lo, self._hi = tuple(lanes), lo, hi
         self._halves, self._ticks = halves, tuple(ticks)
         if halves:
             self._places = tuple((first, 0) for first in range(0, len(lanes), 2))
@@ -158,15 +154,15 @@ class StripChart(TimeChart):
         self.repaint_changes()
 
     def rows_of(self, lane: int) -> tuple[int, int]:
-        if self._halves or not self._lanes:
+        """The rows of a lane; of half a row that row."""
+        if self._halves or not self.lanes:
             return lane // 2, lane // 2
-        first = sum(one.height for one in self._lanes[:lane])
-        return first, first + self._lanes[lane].height - 1
+        first = sum(one.height for one in self.lanes[:lane])
+        return first, first + self.lanes[lane].height - 1
 
     def is_current(self, lane: int) -> bool:
+        """Whether the cursor is in a lane, or in the one below it that shares its row."""
         return lane == (self.cursor_lane - self.cursor_lane % 2 if self._halves else self.cursor_lane)
-
-    # -- columns and times ----------------------------------------------------------------------------------------
 
     def column_times(self, column: int) -> tuple[int, int]:
         """From and to which ns ``column`` reaches."""
@@ -202,14 +198,14 @@ class StripChart(TimeChart):
         self._span = None if first is None else (first, first if last is None else last)
         self.repaint_changes()
 
-    # -- moving ---------------------------------------------------------------------------------------------------
-
     def watch_cursor_column(self, old: int, new: int) -> None:
+        """Draw the span that is being marked up to the cursor."""
         if self._anchor is not None:
             self._span = (min(self._anchor, new), max(self._anchor, new))
         self._moved()
 
     def watch_cursor_lane(self, old: int, new: int) -> None:
+        """Scroll to the cursor's lane."""
         self.reveal_lane()
         self._moved()
 
@@ -219,14 +215,17 @@ class StripChart(TimeChart):
             self.post_message(self.CursorMoved(self))
 
     def action_move(self, columns: int) -> None:
+        """Move the cursor by columns."""
         self.cursor_column += columns
 
     def action_lane(self, lanes: int) -> None:
+        """Move the cursor by lanes."""
         self.cursor_lane += lanes
 
     def action_lane_page(self, direction: int) -> None:
+        """Move the cursor by a page of rows."""
         row = self.rows_of(self.cursor_lane)[0] + direction * self._window.height
-        at_end = len(self._lanes) - 1 if row > 0 else 0
+        at_end = len(self.lanes) - 1 if row > 0 else 0
         self.cursor_lane = self.lane_at(row)[0] if 0 <= row < len(self._places) else at_end
 
     def action_mark(self) -> None:
@@ -240,16 +239,19 @@ class StripChart(TimeChart):
             self._anchor = self.cursor_column
 
     def action_select(self) -> None:
-        if self._lanes:
+        """Tell the screen that Enter was pressed."""
+        if self.lanes:
             self.post_message(self.Selected(self))
 
     def point(self, lane: int | None, column: int) -> None:
+        """Put the cursor where the mouse was pressed; the marked span leaves."""
         self.mark_span(None)
         if lane is not None:
             self.cursor_lane = lane
         self.cursor_column = column
 
     def drag(self, first: int, column: int) -> None:
+        """Mark the columns over which the mouse is drawn."""
         self._anchor = None
         self._span = (min(first, column), max(first, column))
         self.cursor_column = column
@@ -267,27 +269,27 @@ class StripChart(TimeChart):
         if before:
             self.cursor_column = (2 * self.cursor_column + 1) * width // (2 * before)  # by its middle
 
-    # -- drawing --------------------------------------------------------------------------------------------------
-
     def notify_style_update(self) -> None:
+        """Forget what was drawn in the colours of another theme."""
         self._fills.clear()
         self._drawn.clear()
         super().notify_style_update()
 
     def label_of(self, lane: int) -> str:
-        return self._lanes[lane].label
+        return self.lanes[lane].label
 
     def value_of(self, lane: int) -> str:
-        return self._lanes[lane].value
+        return self.lanes[lane].value
 
     def _pair(self, lane: int, words: Callable[[int], str], width: int) -> str:
         """The words of the two lanes of a row, or where they do not fit those of the cursor's, else of the first."""
         own = self.cursor_lane if self.is_current(lane) else lane
-        both = " ".join(words(one) for one in (lane, lane + 1) if one < len(self._lanes))
+        both = " ".join(words(one) for one in (lane, lane + 1) if one < len(self.lanes))
         return both if width_of(both) <= width else words(own)
 
     def label_words(self, lane: int, part: int, plain: Style) -> Words:
-        shown = self._lanes[lane]
+        """The label of a row: of two lanes that share it both, below a label its notes."""
+        shown = self.lanes[lane]
         if self._halves:
             words = self.label_of(self.cursor_lane) if self.is_current(lane) else None
             text = words if words is not None else self._pair(lane, self.label_of, self.label_width)
@@ -302,16 +304,18 @@ class StripChart(TimeChart):
         return ((f" {swatch}", self._fill(category)), (fit(f" {safe_text(words)}", self.label_width - 2), style))
 
     def row_value(self, lane: int, part: int) -> str:
+        """The value of a row: of two lanes that share it both."""
         return self._pair(lane, self.value_of, self.value_width) if self._halves else super().row_value(lane, part)
 
     def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
+        """Draw a row, or take it from the last time, and put the cursor on it."""
         width = self.chart_width
         known = self._drawn.get((lane, part))
         if known is None or known[0] != width:
             known = self._drawn[lane, part] = (width, *self._draw(lane, part, width))
         _, cells, styles = known
         column = self.cursor_column
-        height = self._lanes[lane].height
+        height = self.lanes[lane].height
         is_here = self.is_current(lane) and part >= height - CURSOR_ROWS
         is_here |= len(self._places) <= CROSSHAIR_ROWS
         if not self.HAS_CURSOR or not is_here or column >= width:
@@ -327,7 +331,7 @@ class StripChart(TimeChart):
 
     def _draw(self, lane: int, part: int, width: int) -> tuple[str, Sequence[Style]]:
         """A row without the cursor."""
-        shown = self._lanes[lane]
+        shown = self.lanes[lane]
         if self._halves:
             cells = half_cells(*(self._halves_of(one, width) for one in (lane, lane + 1)))
         elif shown.stack:
@@ -341,9 +345,9 @@ class StripChart(TimeChart):
 
     def _halves_of(self, lane: int, width: int) -> list[str]:
         """The fill of half a row in each column; empty for nothing."""
-        if lane >= len(self._lanes):
+        if lane >= len(self.lanes):
             return [""] * width
-        shown = self._lanes[lane]
+        shown = self.lanes[lane]
         return dominant(shown.stack, width) if shown.stack else shades(shown.bins, width, shown.category or "nvtx")
 
     def _ramp_cells(self, shown: Lane, width: int) -> list[Cell]:
@@ -378,12 +382,15 @@ class StripChart(TimeChart):
         return style + Style(color=Color.from_rgb(*mixed))
 
     def axis_label(self, number: int) -> str:
+        """The word before the line of ticks."""
         return "step" if number else ""
 
     def axis_lines(self) -> int:
+        """One line, and one for ticks where there are any."""
         return 2 if self._ticks else 1
 
     def axis_cells(self, number: int) -> str:
+        """The axis with the marked span, or the ticks."""
         width = self.chart_width
         if number:
             return tick_line([(self.time_column(time), label) for time, label in self._ticks], width)

@@ -98,8 +98,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         self._painted: dict[int, _Line] = {}
         self._pressed: int | None = None  # the column in which the mouse was pressed
 
-    # -- what a chart defines -------------------------------------------------------------------------------------
-
     def label_of(self, lane: int) -> str:
         """The label of a lane."""
         raise NotImplementedError
@@ -126,6 +124,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def lane_count(self) -> int:
+        """The number of lanes."""
         raise NotImplementedError
 
     def lane_at(self, row: int) -> tuple[int, int]:
@@ -148,8 +147,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         """Whether the cursor is in the row of this (first) lane."""
         return lane == self.cursor_lane
 
-    # -- the mouse ------------------------------------------------------------------------------------------------
-
     @dataclass
     class Wheel(Message):
         """The wheel turned at a column of ``chart``: to zoom in (1) or out (-1)."""
@@ -169,6 +166,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         return max(0, min(x - self._left, self.chart_width - 1))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Point at a lane and column, and follow the mouse."""
         if event.button != 1 or not self.lane_count:
             return
         event.stop()
@@ -178,25 +176,27 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         self.point(None if row is None else self.lane_at(row)[0], self._pressed)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Draw from where the mouse was pressed to its column."""
         if self._pressed is not None and self.column_at(event.x) != self.cursor_column:
             event.stop()
             self.drag(self._pressed, self.column_at(event.x))
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
+        """Let go of the mouse."""
         if self._pressed is not None:
             event.stop()
             self._pressed = None
             self.release_mouse()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Tell the screen to zoom in at a column."""
         event.stop()
         self.post_message(self.Wheel(self, 1, self.column_at(event.x)))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Tell the screen to zoom out at a column."""
         event.stop()
         self.post_message(self.Wheel(self, -1, self.column_at(event.x)))
-
-    # -- lanes, columns and times ---------------------------------------------------------------------------------
 
     @property
     def chart_width(self) -> int:
@@ -209,12 +209,12 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         return len(MARKER) + self.label_width + 1
 
     def validate_cursor_column(self, column: int) -> int:
+        """Keep the cursor inside the chart."""
         return max(0, min(column, self.chart_width - 1))
 
     def validate_cursor_lane(self, lane: int) -> int:
+        """Keep the cursor in a lane that exists."""
         return max(0, min(lane, self.lane_count - 1))
-
-    # -- drawing --------------------------------------------------------------------------------------------------
 
     @property
     def has_colours(self) -> bool:
@@ -243,6 +243,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
+        """Draw a line of the chart anew, and remember it as painted."""
         line = self._painted[y] = self._line(y)  # anew: its colours may have changed
         strip = Strip(line.segments())
         width = self.size.width  # less than the labels and one column take, on a tiny terminal

@@ -26,6 +26,7 @@ class RowWindow:
     top: int = 0
 
     def shows(self, row: int) -> bool:
+        """Whether a row is in sight."""
         return self.top <= row < self.top + self.height
 
     def rows(self) -> range:
@@ -110,6 +111,7 @@ class CategoryWidget(Widget):
     DEFAULT_CSS = _css()
 
     def get_component_styles(self, *names: str) -> RenderStyles:
+        """Make the styles of a category when they are asked for."""
         for name in _CLASSES.intersection(names).difference(self._component_styles):
             part = DOMNode(classes=name)
             part._attach(self)

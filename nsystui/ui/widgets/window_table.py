@@ -7,7 +7,6 @@ markup; ``safe_text`` (in ``table_layout``) keeps escape sequences out.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,62 +22,13 @@ from textual.strip import Strip
 from textual.timer import Timer
 
 from nsystui.base.answer import FILES_ONLY, Answer, Record, Row, TableAnswer, Unit, Value, record
+from nsystui.ui.widgets.pages import PageCache
 from nsystui.ui.widgets.repainting import OwnFocus, in_thread
 from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
 from nsystui.ui.widgets.window import SEVERITIES, CategoryWidget, RowWindow, category_class, fill_class
 
-PAGE_ROWS = 200
-"""Rows asked for at a time: several screens' worth, and still one short query."""
-
-MAX_PAGES = 32
-"""Pages kept (6,400 rows): paging back and forth asks nothing again, and memory stays small."""
-
-
 _PRESSED = Style(reverse=True)
 """A letter that can be pressed."""
-
-
-class PageCache:
-    """The pages of one answer, the least recently used given up first. Pages are numbered from 0."""
-
-    def __init__(self, answer: Answer, page_rows: int = PAGE_ROWS, max_pages: int = MAX_PAGES) -> None:
-        self.answer = answer
-        self.page_rows = page_rows
-        self._max_pages = max_pages
-        self._pages: OrderedDict[int, Sequence[Row]] = OrderedDict()
-        self._row_count = len(answer)
-
-    def __len__(self) -> int:
-        """How many rows the answer has (asked once: counting may be a query)."""
-        return self._row_count
-
-    def row(self, index: int) -> Row | None:
-        """Row ``index`` if its page is here, else ``None``."""
-        page = self._pages.get(index // self.page_rows)
-        if page is None:
-            return None
-        self._pages.move_to_end(index // self.page_rows)
-        within = index % self.page_rows
-        return page[within] if within < len(page) else None
-
-    def missing(self, first: int, count: int) -> list[int]:
-        """The pages that rows ``first`` to ``first + count`` need and that are not here."""
-        last = min(first + count, self._row_count) - 1
-        if last < first:
-            return []
-        wanted = range(first // self.page_rows, last // self.page_rows + 1)
-        return [number for number in wanted if number not in self._pages]
-
-    def fetch(self, number: int) -> Sequence[Row]:
-        """Ask the answer for page ``number``. Safe in a thread: nothing is kept until ``put``."""
-        return self.answer.page(number * self.page_rows, self.page_rows)
-
-    def put(self, number: int, rows: Sequence[Row]) -> None:
-        """Keep ``rows`` as page ``number``."""
-        self._pages[number] = rows
-        self._pages.move_to_end(number)
-        while len(self._pages) > self._max_pages:
-            self._pages.popitem(last=False)
 
 
 @dataclass
@@ -89,6 +39,7 @@ class TableMessage(Message, namespace="window_table"):
 
     @property
     def control(self) -> WindowTable:
+        """The table, for Textual's selectors."""
         return self.table
 
 
@@ -220,7 +171,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.background = background
         self.free_keys = frozenset(free_keys)
         self.elastic = elastic
-        self._answer: Answer | None = None
+        self.answer: Answer | None = None
+        """The answer that is shown; `set_answer` shows another."""
         self._table = TableLayout(())
         self._formatted: dict[int, list[str]] = {}  # the rows in sight, as text
         self.names: Mapping[str, str] = {}
@@ -239,17 +191,11 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         if answer is not None:
             self.set_answer(answer)
 
-    # -- what is shown --------------------------------------------------------------------------------------------
-
-    @property
-    def answer(self) -> Answer | None:
-        return self._answer
-
     def set_answer(self, answer: Answer, keep_cursor: bool = False) -> None:
         """Show ``answer``, from its first row, or with the cursor on the same row number as now."""
-        same_columns = self._answer is not None and self._answer.columns == answer.columns
+        same_columns = self.answer is not None and self.answer.columns == answer.columns
         cursor, top = (self.cursor_row, self._window.top) if keep_cursor else (0, 0)
-        self._answer = answer
+        self.answer = answer
         self._cache = PageCache(answer)
         self._failure = None
         if not same_columns:
@@ -266,6 +212,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def row_count(self) -> int:
+        """The number of rows of the answer."""
         return self._window.count
 
     @property
@@ -277,13 +224,13 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     def current_values(self) -> dict[str, Value]:
         """The values of the row under the cursor by the keys of its columns; empty where there is no row."""
         row = self.current_row
-        return {} if row is None or self._answer is None else record(self._answer.columns, row)
+        return {} if row is None or self.answer is None else record(self.answer.columns, row)
 
     @property
     def name_key(self) -> str | None:
         """The key of the column that names a row: the elastic one."""
         elastic = self._table.elastic
-        return None if elastic is None or self._answer is None else self._answer.columns[elastic].key
+        return None if elastic is None or self.answer is None else self.answer.columns[elastic].key
 
     @property
     def shown_keys(self) -> frozenset[str]:
@@ -298,8 +245,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         """Draw everything again: after the screen changed ``prefix``, ``row_style`` or ``empty_text``."""
         self._formatted.clear()
         self._redraw()
-
-    # -- the order of the rows: the table asks for it, the screen sorts ---------------------------------------------
 
     @property
     def sorted_by(self) -> tuple[str, bool] | None:
@@ -324,6 +269,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.refresh(Region(0, 0, self.size.width, 1))
 
     def on_key(self, event: events.Key) -> None:
+        """Take the letter of a column while an order is picked."""
         if not self._letters:
             return
         event.stop()
@@ -343,7 +289,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def sort_next_column(self, step: int = 1) -> None:
         """Ask for the order of the next column (``step=-1``: the previous), those too narrow to show included."""
-        columns = [] if self._answer is None else [c for c in self._answer.columns if c.importance < FILES_ONLY]
+        columns = [] if self.answer is None else [c for c in self.answer.columns if c.importance < FILES_ONLY]
         if not columns:
             return
         keys, asked = [column.key for column in columns], self._order_asked
@@ -352,16 +298,14 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def sort_by(self, key: str) -> None:
         """Ask for the order of column ``key``: names and times from the first on, amounts from the largest on."""
-        if self._answer is None:
+        if self.answer is None:
             return
-        unit = next(column.unit for column in self._answer.columns if column.key == key)
+        unit = next(column.unit for column in self.answer.columns if column.key == key)
         self._ask_for_order(key, descending=unit not in (Unit.TEXT, Unit.TIME))
 
     def _ask_for_order(self, key: str, descending: bool) -> None:
         self._order_asked = (key, descending)
         self.post_message(self.SortRequested(self, key, descending))
-
-    # -- the pages of the answer ----------------------------------------------------------------------------------
 
     def row_at(self, index: int) -> Row | None:
         """Row ``index``; ``None`` if there is none, or (``background``) if its page has not arrived."""
@@ -426,12 +370,12 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         # Not posted here: this may be a repaint, where Textual takes the screen for the sender and does not tell it.
         self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
 
-    # -- moving ---------------------------------------------------------------------------------------------------
-
     def validate_cursor_row(self, row: int) -> int:
+        """Keep the cursor on a row that exists."""
         return self._window.clamp(row)
 
     def watch_cursor_row(self, old: int, new: int) -> None:
+        """Redraw the two rows, or scroll."""
         if self._window.reveal(new):
             self._redraw()
         elif self._patience is None:  # else the whole window is about to be drawn
@@ -440,6 +384,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._announce()
 
     def focus_changed(self) -> None:
+        """Redraw the cursor's row; picking an order ends."""
         if self._letters:
             self._show_letters({})
         self._redraw_row(self.cursor_row)
@@ -485,12 +430,15 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return not (parameters and parameters[0] in self.free_keys)
 
     def action_step(self, _key: str, rows: int) -> None:
+        """Move the cursor by rows."""
         self.cursor_row += rows
 
     def action_page(self, _key: str, direction: int) -> None:
+        """Scroll by a window, and the cursor with it."""
         self._scroll(direction * self._window.height)
 
     def action_edge(self, _key: str, end: int) -> None:
+        """Go to the first row (0) or the last."""
         self.cursor_row = self.row_count - 1 if end else 0
 
     def action_pan(self, _key: str, direction: int) -> None:
@@ -499,10 +447,12 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self.refresh()
 
     def action_select(self, _key: str) -> None:
+        """Tell the screen that the row was chosen."""
         if self.row_count:
             self.post_message(self.RowSelected(self, self.cursor_row))
 
     def on_click(self, event: events.Click) -> None:
+        """Sort by a heading; put the cursor on a row, or choose the one that has it."""
         row = self._window.top + event.y - 1
         if event.y == 0:
             key = self._table.column_at(event.x - len(MARKER))
@@ -514,16 +464,17 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self.cursor_row = row
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Scroll three rows on."""
         event.stop()
         self._scroll(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Scroll three rows back."""
         event.stop()
         self._scroll(-3)
 
-    # -- drawing --------------------------------------------------------------------------------------------------
-
     def on_mount(self) -> None:
+        """Announce the row of an answer that was there before."""
         self._announce()
 
     def render_lines(self, crop: Region) -> list[Strip]:
@@ -564,6 +515,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return self.prefix(index) if self.prefix is not None else ""
 
     def render_line(self, y: int) -> Strip:
+        """Draw the heading, a row, or the words in place of rows."""
         width = self.size.width
         if self._cache is None or self._failure is not None or not self._cache:
             return self._message_line(y, width)
@@ -601,9 +553,9 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _cell_styles(self, row: Row | None) -> dict[str, Style]:
         """The styles of the columns that have a category of their own, by their keys."""
-        if row is None or self.cell_styles is None or self._answer is None:
+        if row is None or self.cell_styles is None or self.answer is None:
             return {}
-        found = self.cell_styles(record(self._answer.columns, row))
+        found = self.cell_styles(record(self.answer.columns, row))
         return {key: self._style(category_class(category)) for key, category in found.items()}
 
     def _styles_of(self, index: int, style: Style, at_cursor: bool) -> dict[PieceKind, Style]:
@@ -620,9 +572,9 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _category_of(self, index: int) -> str | None:
         row = self._cache.row(index) if self._cache and self.row_style else None
-        if row is None or self.row_style is None or self._answer is None:
+        if row is None or self.row_style is None or self.answer is None:
             return None
-        return self.row_style(record(self._answer.columns, row))
+        return self.row_style(record(self.answer.columns, row))
 
     def _message_line(self, y: int, width: int) -> Strip:
         """Line ``y`` of the words that stand where rows would be."""
