@@ -5,24 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Values, View
+from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Values, View, function
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
-
-
-def _ask_threads(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.host.threads import threads_table
-
-    return threads_table(job, selection)
-
-
-def _ask_functions(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.host.functions import functions_table
-
-    return functions_table(job, selection, options["by"], options["thread"])
 
 
 def _read_tree(values: Values) -> dict[str, Any]:
@@ -31,14 +19,6 @@ def _read_tree(values: Values) -> dict[str, Any]:
     if not 0 <= values["least"] <= 100:
         raise UsageError(f"--least {values['least']:g}: a percentage from 0 to 100")
     return dict(values)
-
-
-def _ask_tree(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.host.calltree import call_tree_table
-
-    return call_tree_table(
-        job, selection, options["bottom_up"], options["thread"], options["depth"], options["least"], options["hot"]
-    )
 
 
 def _read_gaps(values: Values) -> dict[str, Any]:
@@ -62,7 +42,7 @@ QUESTIONS = (
     Question(
         "threads",
         "what each CPU thread did, in parts that add up to 100 %",
-        _ask_threads,
+        function("host.threads:threads_table"),
         description="""\
 The time of each thread in parts that have no nanosecond in common and add up to the window: in MPI, CUDA and OS runtime
 calls; outside of these running on a CPU, runnable, waiting (where the export says why a thread left its CPU, else off
@@ -82,7 +62,7 @@ its process were idle. Needs `nsys profile --cpuctxsw=process-tree`; --filter is
     Question(
         "functions",
         "CPU samples by function and module",
-        _ask_functions,
+        function("host.functions:functions_table", "by", "thread"),
         description="""\
 Functions by the CPU samples in the selection: self (the function ran), total (it ran or was a caller). Addresses that
 nsys could not resolve count for their module, [libcuda.so.1]; functions of the kernel are marked. Needs
@@ -107,7 +87,7 @@ nsys could not resolve count for their module, [libcuda.so.1]; functions of the 
     Question(
         "calltree",
         "CPU samples as a tree of calls, top-down or bottom-up",
-        _ask_tree,
+        function("host.calltree:call_tree_table", "bottom_up", "thread", "depth", "least", "hot"),
         description="""\
 The call tree of the CPU samples in the selection, top-down from the outermost callers, or with --bottom-up from the
 functions that ran to their callers. With --filter it begins at the functions with that name: what they call, or with

@@ -10,9 +10,9 @@ from nsystui.questions.queries.question import (
     STEP_RANGE,
     Option,
     Question,
-    TextDrawing,
     Values,
     View,
+    function,
     read_bins,
 )
 
@@ -41,12 +41,6 @@ def _ask_gpu(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Ans
     return with_metrics(utilisation_over_time(busy, window, options["bins"]), job, selection, options["bins"])
 
 
-def _ask_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.host.time_budget import budget_with_causes
-
-    return budget_with_causes(job, selection, options["step_range"])
-
-
 def _draw_gpu(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
     from nsystui.questions.report.drawings import utilisation_lanes
 
@@ -72,18 +66,6 @@ def _read_timeline(values: Values) -> dict[str, Any]:
     if values["width"] is not None and not 1 <= values["width"] <= 1_000_000:
         raise UsageError(f"--width {values['width']}: from 1 to 1000000")
     return dict(values)
-
-
-def _ask_timeline(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.timeline.picture import lanes_as_table
-
-    return lanes_as_table(job, selection, options["width"], options["all_lanes"])
-
-
-def _draw_timeline(job: OpenJob, selection: Selection, options: dict[str, Any]) -> TextDrawing | None:
-    from nsystui.questions.timeline.picture import lanes_as_text
-
-    return lanes_as_text(job, selection, options["width"], options["all_lanes"])
 
 
 def _ask_network(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
@@ -136,7 +118,7 @@ This is the table that `e` exports on the GPU screen; while zoomed, that of --ti
     Question(
         "budget",
         "where the time of each GPU went, in parts that add up to 100 %",
-        _ask_budget,
+        function("host.time_budget:budget_with_causes", "step_range"),
         description="""\
 The time of each GPU in parts that have no nanosecond in common and add up to 100 %: compute, NCCL that no compute
 hides, memory operations and whole graphs that nothing else hides, and idle time as start-up (before the first step that
@@ -188,7 +170,7 @@ and the send waits beside all and beside the slowest tenth of them.""",
     Question(
         "timeline",
         "lanes of ranks, streams and NVTX threads over time, as text or as a table",
-        _ask_timeline,
+        function("timeline.picture:lanes_as_table", "width", "all_lanes"),
         description="""The timeline as text: a lane for each GPU of each rank, with --all-lanes also for each stream and
 NVTX thread. In each column stands what took most of it: K compute (kernels but NCCL's), N NCCL, M memory operations,
 G whole CUDA graphs; a small letter where it was busy for less than half of the time, nothing where it was idle, ·
@@ -211,7 +193,7 @@ table, one row for each lane and column.""",
             ),
         ),
         read=_read_timeline,
-        draw=_draw_timeline,
+        draw=function("timeline.picture:lanes_as_text", "width", "all_lanes"),
         drawing=_timeline_shapes,
         is_whole=True,
         has_times=True,

@@ -291,3 +291,14 @@ def in_module(module: str, table: str, name: str) -> Callable[..., Any]:
         return getattr(import_module(f"nsystui.questions.{module}"), table)[name](*words)
 
     return call
+
+
+def function(place: str, *options: str) -> Callable[[OpenJob, Selection, Values], Any]:
+    """The function ``module:name`` of ``nsystui.questions``, imported when called, with the ``options`` in order."""
+    module, _, name = place.partition(":")
+
+    def call(job: OpenJob, selection: Selection, values: Values) -> Any:
+        found = getattr(import_module(f"nsystui.questions.{module}"), name)
+        return found(job, selection, *(values[option] for option in options))
+
+    return call
