@@ -179,7 +179,7 @@ def _together(same: Sequence[DeviceIntervals]) -> DeviceIntervals:
 
 
 def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
-    """Name the columns that ``BusyIntervals.load`` takes of each table, by its name; who used which GPU follows from them.
+    """Name the columns that ``BusyIntervals.load`` reads of each table, by its name.
 
     ``of_streams`` says whether the selection is of single streams.
     """
@@ -344,7 +344,7 @@ def shares(spent: Breakdown | None) -> list[float | None]:
 
 
 def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
-    """Make a table with a row for each device: its busy time in ``window`` by category, in percent of the window and in ns.
+    """Tabulate for each device its busy time in ``window`` by category, in percent of the window and in ns.
 
     See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time. The parts are unions, so they overlap and add up to
     more than busy where compute (kernels but NCCL's), NCCL and copies run side by side.

@@ -124,6 +124,29 @@ class StackTree:
         return " ‹ ".join(called[:most] + ["…"] * (len(called) > most))
 
 
+LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
+"""Modules whose functions do what their caller wants."""
+
+
+def program_function(tree: StackTree | None, node: int, libraries: re.Pattern[str] = LIBRARY) -> str:
+    """The innermost function of a stack that is resolved and of the program: not of the kernel, not of libc."""
+    if tree is None or not node:
+        return ""
+    innermost = tree.functions[int(tree.function[node])]
+    while node:
+        one = tree.functions[int(tree.function[node])]
+        if not (one.is_folded or one.is_kernel or libraries.fullmatch(one.library) or one.name.startswith("[")):
+            return _in_file(one)
+        node = int(tree.parent[node])
+    return _in_file(innermost)
+
+
+def _in_file(function: Function) -> str:
+    """The name; of a function of Python with its file, since many are called alike."""
+    name = function_name(function.name)
+    return f"{name} ({function.library})" if function.library.endswith(".py") else name
+
+
 @dataclass(frozen=True, eq=False)
 class Stacks:
     """The stacks of one report: the tree, and for each kind its chains in order with their nodes.
@@ -151,6 +174,19 @@ def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
         session, reports, "stacks", _compute, by=tables.stack_frames, doing="call stacks", in_memory=True
     )
     return {index: _of_arrays(arrays) for index, arrays in found.items()}
+
+
+def os_callers(session: Session, chains_of: Mapping[Thread, Numbers]) -> dict[int, dict[int, str]]:
+    """Find the functions that made OS runtime calls, by report and chain, of the chains of each thread's calls."""
+    of_reports: dict[int, list[Numbers]] = {}
+    for (report, _), chains in chains_of.items():
+        of_reports.setdefault(report, []).append(chains)
+    callers: dict[int, dict[int, str]] = {}
+    for index, stacks in stacks_of(session, [one for one in session.reports if one.index in of_reports]).items():
+        known = np.unique(np.concatenate(of_reports[index]))
+        nodes = zip(known.tolist(), stacks.nodes(OS_CALL, known).tolist(), strict=True)
+        callers[index] = {chain: program_function(stacks.tree, node) for chain, node in nodes if node}
+    return callers
 
 
 def _of_arrays(arrays: Arrays) -> Stacks:
