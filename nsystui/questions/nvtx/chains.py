@@ -159,7 +159,7 @@ def rows_by_level(level: NDArray[Any]) -> list[NDArray[np.int64]]:
 
 
 def added_up(column: Callable[[str], NDArray[Any]], order: SmallInts, count: Ints) -> tuple[Totals, NDArray[Any]]:
-    """Add up the totals of chains; with the lengths of the projected ranges chain by chain, -1 where nothing was launched.
+    """Add up chains; with the lengths of the projected ranges chain by chain, -1 where nothing was launched.
 
     ``column``: those of the ranges by name (see `columns`), whose times begin with the report. Exact: all in int64.
     """
