@@ -56,7 +56,7 @@ class CallTree:
         return int(np.count_nonzero(self.total[1:]))
 
     def below(self, node: int) -> list[int]:
-        """Return the children of a node that have any samples, those with the most first; of the root, the first ones."""
+        """Return the children of a node that have samples, those with the most first; of the root, the first ones."""
         first, last = np.searchsorted(self.tree.parent, [node, node + 1])
         found = np.arange(max(first, 1), last)
         found = found[self.total[found] > 0]

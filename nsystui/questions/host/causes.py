@@ -43,9 +43,11 @@ from nsystui.questions.host.functions import CpuSamples, ThreadSamples, samples_
 from nsystui.questions.host.naming import (
     WORKER,
     HostThread,
+    Launches,
     ThreadRanges,
     launching_threads,
     named_threads,
+    thread_at,
     usual_threads,
     workers_by_rank,
 )
@@ -310,8 +312,8 @@ class _Host:
     gil: Gil
     files: Files
     names: Mapping[Thread, HostThread]
-    launching: Mapping[tuple[Task, int], tuple[Times, Numbers]]
-    ending: Mapping[tuple[Task, int], tuple[Times, Numbers]]
+    launching: Launches
+    ending: Launches
     usual: Mapping[Task, Thread]
     workers: Mapping[Task, Task]
     os_callers: Mapping[int, Mapping[int, str]]
@@ -355,8 +357,8 @@ class _Host:
         """The thread that each span belongs to; ``None`` where nothing tells."""
         found: list[Thread | None] = []
         for one in spans:
-            thread = _at(self.launching.get((one.task, one.device)), one.end)
-            thread = _at(self.ending.get((one.task, one.device)), one.start) if thread is None else thread
+            thread = thread_at(self.launching, one.task, one.device, one.end)
+            thread = thread_at(self.ending, one.task, one.device, one.start) if thread is None else thread
             found.append(self.usual.get(one.task) if thread is None else (one.task.report, thread))
         return found
 
@@ -571,14 +573,6 @@ class _Host:
     def _name(self, thread: Thread) -> str:
         one = self.names.get(thread)
         return one.words(one.task in self.workers) if one is not None else ""
-
-
-def _at(known: tuple[Times, Numbers] | None, moment: int) -> int | None:
-    """The thread of the operation at a moment."""
-    if known is None or not len(known[0]):
-        return None
-    place = min(int(np.searchsorted(known[0], moment)), len(known[0]) - 1)
-    return int(known[1][place]) if known[0][place] == moment else None
 
 
 def running_stretches(sampled: ThreadSamples | None, period: int | None, states: Segments | None) -> Segments:

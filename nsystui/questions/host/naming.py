@@ -112,9 +112,11 @@ def usual_threads(session: Session, tasks: Iterable[Task]) -> dict[Task, Thread]
     return {task: (task.report, thread) for task, (_, thread) in most.items()}
 
 
-def launching_threads(
-    session: Session, tasks: frozenset[Task], moments: set[int] | None, edge: str
-) -> dict[tuple[Task, int], tuple[Times, Numbers]]:
+Launches = Mapping[tuple[Task, int], tuple[Times, Numbers]]
+"""Of each GPU (task, CUDA ordinal) the times of its operations, ascending, and the threads that launched them."""
+
+
+def launching_threads(session: Session, tasks: frozenset[Task], moments: set[int] | None, edge: str) -> Launches:
     """Read which threads launched the operations of each GPU (task, CUDA ordinal).
 
     Returns the times of their ``edge`` (``start`` or ``end``; job time, ns, ascending) and the threads (globalTid).
@@ -146,6 +148,15 @@ def launching_threads(
         launches[gpu] = times[order], threads[order]
     return launches
 
+
+def thread_at(launches: Launches, task: Task, device: int, moment: int) -> int | None:
+    """Find the thread (globalTid) that launched the operation of a GPU at ``moment``; ``None`` where there is none."""
+    times, threads = launches.get((task, device), (_NO_TIMES, _NO_TIMES))
+    number = int(np.searchsorted(times, moment))
+    return int(threads[number]) if number < len(times) and times[number] == moment else None
+
+
+_NO_TIMES = np.empty(0, np.int64)
 
 OUTSIDE = "outside of every NVTX range"
 NO_RANGES = "no NVTX in the report"
