@@ -6,6 +6,10 @@ An error of the program itself becomes one line and a file with its details (`re
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
+from typing import TypeVar
+
+Member = TypeVar("Member", bound=Enum)
 
 
 class NsystuiError(Exception):
@@ -54,6 +58,16 @@ def meant(word: str, names: Iterable[str], otherwise: str) -> str:
     spelling = "-" if any("-" in name for name in known) else "_"
     close = difflib.get_close_matches(word.lower().replace("-", spelling).replace("_", spelling), known, n=1)
     return f"did you mean {close[0]}?" if close else otherwise
+
+
+def members_of(text: str, members: type[Member], noun: str) -> tuple[Member, ...]:
+    """Parse comma-separated values of an enum, each once. Raises UsageError, in words of ``noun``, for any other."""
+    known = {str(member.value): member for member in members}
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in known:
+            raise UsageError(f"{noun} {word!r}: the {noun}s are {', '.join(known)}")
+    return tuple(dict.fromkeys(known[word] for word in words))
 
 
 def reason_of(error: BaseException) -> str:

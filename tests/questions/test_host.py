@@ -22,7 +22,7 @@ from nsystui.cli import main
 from nsystui.exports.writing.host import RUNNING as STATE_RUNNING
 from nsystui.exports.writing.host import Frame
 from nsystui.exports.writing.target import Thread
-from nsystui.questions.host import causes, stacks
+from nsystui.questions.host import causes, naming, stacks
 from nsystui.questions.host.calltree import call_tree_table, tree_of
 from nsystui.questions.host.functions import functions_table, samples_of
 from nsystui.questions.host.gaps import gaps_list, gaps_table, parts_of_row
@@ -327,7 +327,7 @@ def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Pat
     assert sum(answer.cells("percent")) == pytest.approx(100)
     (row,) = listed.records()
     assert (row["part"], row["start"], row["duration"], row["cause"]) == ("gap", 2 * MS, 18 * MS, causes.RUNNING_CODE)
-    assert [(row["range"], row["time"]) for row in without_ranges.records()] == [(causes.NO_RANGES, 18 * MS)]
+    assert [(row["range"], row["time"]) for row in without_ranges.records()] == [(naming.NO_RANGES, 18 * MS)]
     assert any("no NVTX" in note for note in without_ranges.notes)
     # Without scheduling and samples the rest is not recorded.
     edit(path, *(f"DROP TABLE {name}" for name in ("SCHED_EVENTS", "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS")))
@@ -377,7 +377,7 @@ def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread
     expected: Counter[str] = Counter()
     for moment in range(2, 20):
         around = [(end - start, name) for start, end, name in ranges if start <= moment < end and "MPI" not in name]
-        expected[re.sub("[0-9]", "*", min(around)[1]) if around else causes.OUTSIDE] += MS
+        expected[re.sub("[0-9]", "*", min(around)[1]) if around else naming.OUTSIDE] += MS
     with job_of(tmp_path / "b.sqlite") as job:
         found = {row["range"]: row for row in gaps_table(job, GAPS, "range").records()}
         assert {name: row["time"] for name, row in found.items()} == expected

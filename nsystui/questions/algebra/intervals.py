@@ -2,11 +2,12 @@
 
 Every interval is half open, ``[start, end)``. The formulas of docs/numbers.md#gpu-time are written with it: U(X) is
 ``union(starts, ends)``, |U(X)| its ``length``, exposed communication ``subtract(U(C), U(K)).length`` (HTA's
-``get_comm_comp_overlap``, POP's device metrics). Nothing here loops over intervals in Python.
+``get_comm_comp_overlap``, POP's device metrics). Only `disjoint_runs` loops over intervals in Python.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -151,3 +152,21 @@ def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> NDArra
     beyond = np.where(before > 0, intervals.ends[before - 1] - whole, 0)
     covered -= np.maximum(beyond, 0)
     return np.diff(covered) + np.diff(np.where(beyond > 0, part, 0)) / bins
+
+
+def disjoint_runs(spans: NDArray[np.int64], starts: Times, ends: Times) -> Iterator[NDArray[np.int64]]:
+    """Yield ``spans`` (indices into ``starts`` and ``ends``) in runs by start; within a run none overlaps another."""
+    rest = spans[np.lexsort((ends[spans], starts[spans]))]
+    while len(rest):
+        if (starts[rest][1:] >= ends[rest][:-1]).all():
+            yield rest
+            return
+        taken, left, reach = [], [], np.iinfo(np.int64).min
+        for span in rest.tolist():
+            if starts[span] >= reach:
+                taken.append(span)
+                reach = ends[span]
+            else:
+                left.append(span)
+        yield np.array(taken, np.int64)
+        rest = np.array(left, np.int64)

@@ -35,7 +35,7 @@ _SECOND = 10**9
 
 
 def output_table(job: OpenJob) -> TableAnswer:
-    """One row for each line that may be seen, in the order of ranks and streams.
+    """Tabulate the lines that may be seen, in the order of ranks and streams.
 
     ``time`` is the job time that the line itself says, missing where it says none, or none within the session. Its
     step is told where the time has more than whole seconds.
@@ -44,7 +44,10 @@ def output_table(job: OpenJob) -> TableAnswer:
     left_out, lacking = 0, []
     ranks = {item.task: item.rank for item in job.ranks}
     found = [(report, output_of(job.session, report)) for report in job.session.reports]
-    for report, output in sorted(found, key=lambda one: _first_rank(ranks, one[0])):
+    first = {report.index: len(ranks) for report, _ in found}
+    for task, rank in ranks.items():
+        first[task.report] = min(first[task.report], rank)
+    for report, output in sorted(found, key=lambda one: (first[one[0].index], one[0].index)):
         if output is None:
             lacking.append(report.name)
             continue
@@ -69,18 +72,18 @@ def output_table(job: OpenJob) -> TableAnswer:
 
 
 def output_of(session: Session, report: Report) -> JobOutput | None:
-    """The output of a report; ``None`` for a packed one that was packed without."""
+    """Read the output of a report; ``None`` for a packed one that was packed without."""
     if not is_packed_report(report.path):
         return read_job_output(report.path)
-    return session.results(report).load(_RESULT, read=_kept)
 
+    def read(kept: Any) -> JobOutput:
+        return JobOutput(tuple(OutputLine(*line) for line in kept["lines"]), int(kept["left_out"]))
 
-def _kept(found: Any) -> JobOutput:
-    return JobOutput(tuple(OutputLine(*line) for line in found["lines"]), int(found["left_out"]))
+    return session.results(report).load(_RESULT, read=read)
 
 
 def keep_output(session: Session) -> None:
-    """Keeps the output of all reports with what was computed of them, as far as it may be seen."""
+    """Keep the output of all reports with what was computed of them, as far as it may be seen."""
     for report in session.reports:
         output = read_job_output(report.path)
         lines = [astuple(line) for line in output.lines]
@@ -88,13 +91,8 @@ def keep_output(session: Session) -> None:
 
 
 def has_output(report: JobReport) -> bool:
-    """Whether a report was packed with the output of the application."""
+    """Tell whether a report was packed with the output of the application."""
     return Results((report.identity,), report.path).load(_RESULT) is not None
-
-
-def _first_rank(ranks: dict[Task, int], report: Report) -> tuple[int, int]:
-    mine = [rank for task, rank in ranks.items() if task.report == report.index]
-    return min(mine, default=len(ranks)), report.index
 
 
 def _job_time(report: Report, line: OutputLine) -> int | None:

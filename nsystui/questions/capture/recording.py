@@ -90,7 +90,7 @@ LAUNCHERS = {
 
 
 def launcher_of(ranks: Sequence[tuple[int, Mapping[str, str]]]) -> str | None:
-    """The launcher whose variable held the rank in each of these captured environments, ``None`` where none did.
+    """Return the launcher whose variable held the rank in each of these captured environments, ``None`` where none did.
 
     Scripts export RANK under any launcher, and a batch script of one process sees the number 0 of the allocation: so
     torchrun gives way to another launcher where a rank above 0 tells, and is taken before them where none does.
@@ -114,7 +114,7 @@ class Capture(NamedTuple):
 
     @property
     def options(self) -> list[str]:
-        """Raises UsageError for parts that exclude each other."""
+        """The options of ``nsys profile``. Raises UsageError for parts that exclude each other."""
         if bool(self.nvtx_range) + self.profiler_api + bool(self.delay or self.duration) > 1:
             raise UsageError("--nvtx-range, --profiler-api, and --delay with --duration exclude each other")
         if self.nvtx_range:
@@ -132,7 +132,7 @@ class Capture(NamedTuple):
 
 
 def parse_version(text: str) -> Version | None:
-    """``(2024, 5)`` of ``2024.5.1`` or of what ``nsys --version`` prints; ``None`` where there is none."""
+    """Parse ``2024.5.1`` as ``(2024, 5)``, or what ``nsys --version`` prints; ``None`` where there is none."""
     found = re.search(r"\b(20\d\d)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else None
 
@@ -140,7 +140,7 @@ def parse_version(text: str) -> Version | None:
 def profile_options(
     goals: Sequence[Goal], capture: Capture, version: Version, small_overhead: bool = False
 ) -> list[str]:
-    """The options of ``nsys profile``, without output and program.
+    """Return the options of ``nsys profile``, without output and program.
 
     The rate of samples stays nsys's own: ``--sampling-period`` has other limits on each machine, and nsys 2023.4 and
     2024.5 refuse ``--sampling-frequency``.
@@ -159,14 +159,14 @@ def profile_options(
 
 
 def export_options(goals: Sequence[Goal], version: Version) -> list[str]:
-    """The options of ``nsys export``; NCCL's sizes are always worth having."""
+    """Return the options of ``nsys export``; NCCL's sizes are always worth having."""
     by_flag = {goal.flag: goal for goal in GOALS}
     wanted = dict.fromkeys([*by_flag["nccl-sizes"].exports, *(word for goal in goals for word in goal.exports)])
     return ["-t", "sqlite", *_of_version(tuple(wanted), version)]
 
 
 def missing(goal: Goal, version: Version) -> str:
-    """What this version of nsys lacks to record for a goal; empty where it lacks nothing."""
+    """Return what this version of nsys lacks to record for a goal; empty where it lacks nothing."""
     words = (*goal.traces, *goal.options)
     if not words or _of_version(words, version):
         return ""
@@ -202,7 +202,7 @@ class Recording(NamedTuple):
 
 
 def script(one: Recording) -> list[str]:
-    """The lines of a shell script: record, export, triage."""
+    """Write the lines of a shell script: record, export, triage."""
     variable, start = LAUNCHERS[one.launcher]
     options = profile_options(one.goals, one.capture, one.version, one.small_overhead)
     # The shell puts $RUN in, nsys the rank: each process has its own.

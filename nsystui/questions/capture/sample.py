@@ -64,7 +64,7 @@ class _Sums:
 
 
 def sampled_kernels(opened: Sequence[Opened]) -> Iterator[Answer]:
-    """Share of time and mean duration (ns) of the sampled kernels by short name, once for each round.
+    """Yield share of time and mean duration (ns) of the sampled kernels by short name, once for each round.
 
     Nothing where there are no kernels. An export that cannot be read gives no sample: what is wrong with it, the
     packing says.

@@ -64,7 +64,7 @@ class _Key:
 
 
 def counters(job: OpenJob, reports: Collection[int]) -> Counters:
-    """The counters of ``reports``; nothing, and no notes, where none has samples of EFA."""
+    """Read the counters of ``reports``; nothing, and no notes, where none has samples of EFA."""
     if not job.session.count(_SAMPLES):
         return Counters()
     series: dict[_Key, tuple[Times, Floats]] = {}
@@ -75,8 +75,15 @@ def counters(job: OpenJob, reports: Collection[int]) -> Counters:
         having = {report for (report,) in job.session.rows(sa.select(_SAMPLES.c.report).distinct())}
         return Counters(notes=(UNDOCUMENTED, _UNREADABLE) if having.intersection(reports) else ())
     totals = _totals(series)
-    lanes = tuple(_lane(key, *series[key], key.field in totals) for key in sorted(series))
-    return Counters(lanes, tuple(_notes(fields, {key.field for key in series}, totals)))
+    lanes = []
+    for key, (times, values) in sorted(series.items(), key=lambda item: item[0]):
+        order, is_total = np.argsort(times, kind="stable"), key.field in totals
+        starts, ends, recorded = times[order][:-1], times[order][1:], values[order].astype(np.float64)
+        lasts = ends > starts
+        starts, ends = starts[lasts], ends[lasts]
+        shown = np.diff(recorded)[lasts] / ((ends - starts) / _SECOND) if is_total else recorded[1:][lasts]
+        lanes.append(EfaCounter(key.report, key.adapter, key.type_id, key.field, is_total, starts, ends, shown))
+    return Counters(tuple(lanes), tuple(_notes(fields, {key.field for key in series}, totals)))
 
 
 def _of_rows(job: OpenJob, fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
@@ -85,7 +92,7 @@ def _of_rows(job: OpenJob, fields: set[str]) -> Iterator[tuple[_Key, tuple[Times
     known = [_SAMPLES.c.field.is_not(None), _SAMPLES.c.time.is_not(None), _SAMPLES.c.type_id.is_not(None)]
     for report, type_id, source, kind, field in job.session.rows(sa.select(*keys).where(*known).distinct()):
         fields.add(field)
-        if not _says_bytes(field):
+        if "bytes" not in field.lower():
             continue
         own = [_SAMPLES.c.report == report, _SAMPLES.c.type_id == type_id, _SAMPLES.c.field == field]
         time = (_SAMPLES.c.time + _SAMPLES.c.clock_offset).label("time")
@@ -106,7 +113,7 @@ def _of_json(job: OpenJob, reports: Collection[int], fields: set[str]) -> Iterat
         fields.update(numbers)
         adapter = _adapter(source, kind, " ".join(texts.values()), type_id)
         for field, value in numbers.items():
-            if _says_bytes(field):
+            if "bytes" in field.lower():
                 found[_Key(report, adapter, type_id, field)].append((at, value))
     for key, samples in found.items():
         times, values = zip(*samples, strict=True)
@@ -122,22 +129,15 @@ def _decoded(data: str) -> tuple[dict[str, float], dict[str, str]]:
     numbers: dict[str, float] = {}
     texts: dict[str, str] = {}
     for field, value in _flat(event, "") if isinstance(event, dict) else ():
-        number = _number(value)
-        if number is not None:
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if math.isfinite(number):
             numbers[field] = number
         elif isinstance(value, str):
             texts[field] = value
     return numbers, texts
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _flat(event: dict[str, Any], within: str) -> Iterator[tuple[str, Any]]:
@@ -146,10 +146,6 @@ def _flat(event: dict[str, Any], within: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{within}{name}.")
         else:
             yield f"{within}{name}", value
-
-
-def _says_bytes(field: str) -> bool:
-    return "bytes" in field.lower()
 
 
 def _adapter(source: str | None, kind: str | None, device: str, type_id: int) -> str:
@@ -167,15 +163,6 @@ def _totals(series: dict[_Key, tuple[Times, Floats]]) -> frozenset[str]:
         if np.count_nonzero(steps > 0) > 1:
             rising.add(key.field)
     return frozenset(rising - falling)
-
-
-def _lane(key: _Key, times: Times, values: Floats, is_total: bool) -> EfaCounter:
-    order = np.argsort(times, kind="stable")
-    at, found = times[order], values[order].astype(np.float64)
-    starts, ends = at[:-1], at[1:]
-    lasts = ends > starts
-    shown = np.diff(found)[lasts] / ((ends - starts)[lasts] / _SECOND) if is_total else found[1:][lasts]
-    return EfaCounter(key.report, key.adapter, key.type_id, key.field, is_total, starts[lasts], ends[lasts], shown)
 
 
 def _notes(fields: set[str], shown: set[str], totals: frozenset[str]) -> Iterator[str]:

@@ -119,7 +119,7 @@ Place = tuple[int, int]
 
 
 def metric_statistics(job: OpenJob, selection: Selection) -> TableAnswer:
-    """One row for each metric and GPU: statistics of the samples of the selected time.
+    """Tabulate each metric of each GPU: statistics of the samples of the selected time.
 
     ``mean`` is weighted by how much of a sample's period lies in the time, the others count samples.
     """
@@ -157,7 +157,7 @@ def _statistics(samples: MetricSamples, window: Window | None) -> Row:
 
 
 def metrics_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
-    """One row for each metric, GPU and span: the mean of the samples of the span, as the lanes have it."""
+    """Tabulate each metric of each GPU over time: the mean of the samples of each span, as the lanes have it."""
     users, window = _users(job, selection), job.extent(selection)
     sources = metric_sources(job.session, selection, every=True)
     starts = edges_of(window, bins)[:-1]
@@ -171,7 +171,7 @@ def metrics_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAns
 
 
 def with_metrics(answer: TableAnswer, job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
-    """A table with a row for each rank, device and span, with the kernels in flight and each metric as a column."""
+    """Add the kernels in flight and each metric as columns to a table with a row for each rank, device and span."""
     users, window = _users(job, selection), job.extent(selection)
     sources = metric_sources(job.session, selection, every=True)
     metrics = _columns_of(sources)
@@ -259,7 +259,7 @@ class Subject:
     def of_rows(
         cls, columns: tuple[Column, ...], rows: list[Row], where: Sequence[_Where], are_single: bool
     ) -> Subject:
-        """Rows that are known, with their intervals."""
+        """Make a subject of rows that are known, with their intervals."""
         by_place: dict[Place, list[_Where]] = {}
         for one in where:
             by_place.setdefault(one.place, []).append(one)
@@ -300,7 +300,7 @@ _COUNTED, _LENGTH, _DESCRIBED, _RESOLVED = "count", "length", "described", "reso
 
 
 def metric_means(job: OpenJob, selection: Selection, by: str) -> TableAnswer:
-    """The means of every metric over what ``by`` says (a key of ``SUBJECTS``), the largest time first.
+    """Tabulate the means of every metric over what ``by`` says (a key of ``SUBJECTS``), the largest time first.
 
     ``described`` is the share of the time that samples describe, ``resolved`` that in intervals in which two samples or
     more were taken: where it is small, the means are those of what ran before and after, too.
@@ -309,7 +309,7 @@ def metric_means(job: OpenJob, selection: Selection, by: str) -> TableAnswer:
     if not sources:
         return _answer(job, f"{by}-metrics", (*SUBJECT_COLUMNS[by], *_DERIVED), [])
     subject, sums = SUBJECTS[by](job, selection), _Sums()
-    for place in dict.fromkeys([*_places(job, selection), *((one.report, one.gpu) for one in sources)]):
+    for place in dict.fromkeys([*_users(job, selection), *((one.report, one.gpu) for one in sources)]):
         own = [one for one in sources if (one.report, one.gpu) == place]
         samples = next(samples_of(job.session, own), [])
         for pieces in subject.pieces(place):
@@ -487,9 +487,10 @@ def _by_range(job: OpenJob, selection: Selection) -> Subject:
     def pieces(place: Place) -> Iterator[WorkIntervals]:
         own = np.array([place in one for one in of_lane] or [False], bool)
         rows = launched[own[ranges.lane[launched]]]
-        yield WorkIntervals(
-            *_clipped(ranges.gpu_start[rows], ranges.gpu_end[rows], selection), ranges.name[rows].astype(int)
-        )
+        starts, ends = ranges.gpu_start[rows], ranges.gpu_end[rows]
+        if (window := selection.window) is not None:
+            starts, ends = starts.clip(window.start, window.end), ends.clip(window.start, window.end)
+        yield WorkIntervals(starts, ends, ranges.name[rows].astype(int))
 
     return Subject(SUBJECT_COLUMNS["range"], pieces, lambda: [(name,) for name in ranges.names])
 
@@ -561,10 +562,6 @@ def _of(users: dict[Place, list[tuple[Value, Value]]], source: MetricSource) -> 
     return users.get((source.report, source.gpu)) or [(None, None)]
 
 
-def _places(job: OpenJob, selection: Selection) -> list[Place]:
-    return list(_users(job, selection))
-
-
 def _places_of_tasks(job: OpenJob, selection: Selection) -> dict[Task, list[Place]]:
     """The GPUs of each selected task."""
     found: dict[Task, list[Place]] = {}
@@ -572,16 +569,6 @@ def _places_of_tasks(job: OpenJob, selection: Selection) -> dict[Task, list[Plac
         if item.gpu is not None:
             found.setdefault(item.task.task, []).append((item.task.task.report, item.gpu))
     return found
-
-
-def _clipped(starts: Times, ends: Times, selection: Selection) -> tuple[Times, Times]:
-    """The part of intervals that lies in the selected time."""
-    window = selection.window
-    return (
-        (starts, ends)
-        if window is None
-        else (starts.clip(window.start, window.end), ends.clip(window.start, window.end))
-    )
 
 
 def _columns_of(sources: Sequence[MetricSource]) -> tuple[Column, ...]:

@@ -109,26 +109,26 @@ class Adapter:
 
 
 def adapters(job: OpenJob, selection: Selection, with_efa: bool = True) -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
-    """The adapters and switches that the reports of the selected ranks saw, each once, and notes."""
-    return job.once(("adapters", selection.tasks, with_efa), lambda: _adapters(job, selection, with_efa))
+    """List the adapters and switches that the reports of the selected ranks saw, each once, and notes."""
 
+    def make() -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
+        hosts = hosts_of(job)
+        chosen = set(hosts) if selection.tasks is None else {task.report for task in selection.tasks}
+        notes: list[str] = []
+        parts: dict[_Key, dict[tuple[int, int], list[Samples]]] = {}
+        names: dict[_Key, str] = {}
+        sampled = [*_sampled(job, hosts, chosen, notes), *(_of_efa(job, hosts, chosen, notes) if with_efa else ())]
+        for figure, key, name, report, samples in sampled:
+            parts.setdefault(key, {}).setdefault((figure, report), []).append(samples)
+            names.setdefault(key, name)
+        order = sorted(parts, key=lambda key: (key.link == SWITCH, key.host, names[key], key.link, key.guid or 0))
+        return tuple(_adapter(key, names[key], parts[key]) for key in order), tuple(dict.fromkeys(notes))
 
-def _adapters(job: OpenJob, selection: Selection, with_efa: bool) -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
-    hosts = hosts_of(job)
-    chosen = set(hosts) if selection.tasks is None else {task.report for task in selection.tasks}
-    notes: list[str] = []
-    found: dict[_Key, dict[tuple[int, int], list[Samples]]] = {}
-    names: dict[_Key, str] = {}
-    sampled = [*_sampled(job, hosts, chosen, notes), *(_of_efa(job, hosts, chosen, notes) if with_efa else ())]
-    for place, key, name, report, samples in sampled:
-        found.setdefault(key, {}).setdefault((place, report), []).append(samples)
-        names.setdefault(key, name)
-    order = sorted(found, key=lambda key: (key.link == SWITCH, key.host, names[key], key.link, key.guid or 0))
-    return tuple(_adapter(key, names[key], found[key]) for key in order), tuple(dict.fromkeys(notes))
+    return job.once(("adapters", selection.tasks, with_efa), make)
 
 
 def hosts_of(job: OpenJob) -> dict[int, str]:
-    """The host of each report by its index; empty where the report does not name it."""
+    """Return the host of each report by its index; empty where the report does not name it."""
     return {report.index: report.metadata.host for report in job.session.reports}
 
 
@@ -154,10 +154,12 @@ def _sampled(
     for (report, nic, is_switch, metric), unit, (starts, ends, values) in _samples(job, sorted(wanted)):
         if report not in chosen:
             continue
-        scale = 1.0 if wanted[metric] == WAITS else _scale(unit)
-        if scale is None:
-            notes.append(f"no rate of {metric!r}: its unit {unit!r} is not bytes in a time")
-            continue
+        scale, bytes_per = 1.0, _BYTES.fullmatch(unit)
+        if wanted[metric] != WAITS:
+            if bytes_per is None:
+                notes.append(f"no rate of {metric!r}: its unit {unit!r} is not bytes in a time")
+                continue
+            scale = _PER_SECOND[bytes_per[1]]
         samples = starts, ends, values * scale
         if is_switch:
             yield wanted[metric], _Key("", SWITCH, nic, "", None), "switch", report, samples
@@ -211,11 +213,6 @@ def _names(job: OpenJob) -> dict[tuple[int, int], tuple[Any, Any]]:
     return {(report, nic): (guid, name) for report, nic, guid, name in rows}
 
 
-def _scale(unit: str) -> float | None:
-    match = _BYTES.fullmatch(unit)
-    return _PER_SECOND[match[1]] if match else None
-
-
 def _of_efa(
     job: OpenJob, hosts: dict[int, str], chosen: set[int], notes: list[str]
 ) -> Iterator[tuple[int, _Key, str, int, Samples]]:
@@ -242,7 +239,7 @@ def _joined(parts: Iterable[Samples]) -> Samples:
 
 
 def once(parts: Iterable[Samples]) -> Samples:
-    """The samples of several reports: those of the longest, and of the others those of further times."""
+    """Merge the samples of several reports: those of the longest, and of the others those of further times."""
     covered, kept = EMPTY, []
     for starts, ends, values in sorted(parts, key=lambda one: -union(one[0], one[1]).length):
         first = np.searchsorted(covered.ends, starts, side="right")
@@ -254,7 +251,7 @@ def once(parts: Iterable[Samples]) -> Samples:
 
 
 def moved_within(samples: Samples, times: Intervals) -> tuple[float | None, int]:
-    """The mean rate over the sampled part of ``times``, ``None`` where none is, and the length of that part, ns."""
+    """Return the mean rate over the sampled part of ``times`` (or ``None``), and the length of that part, ns."""
     starts, ends, values = samples
     covered = intersect(union(starts, ends), times).length
     if not covered:
@@ -270,7 +267,7 @@ def moved_within(samples: Samples, times: Intervals) -> tuple[float | None, int]
 
 
 def mean_rate(starts: Times, ends: Times, values: Floats, lo: int, hi: int, bins: int) -> Floats:
-    """The mean of a rate over the sampled part of each of ``bins`` equal spans of ``[lo, hi)``; NaN where none is.
+    """Average a rate over the sampled part of each of ``bins`` equal spans of ``[lo, hi)``; NaN where none is.
 
     Each sample is a rate from its start to its end, shapes ``(n,)``; samples that overlap, of several ports, add up.
     """
@@ -306,29 +303,26 @@ def _peak(samples: Samples, times: Intervals) -> float | None:
 
 
 def network_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """What each adapter and switch sent and received over the selected time: mean rates of its sampled part, and peaks.
+    """Tabulate what each adapter and switch moved in the selected time: mean rates of its sampled part, and peaks.
 
     ``reports`` is how many saw it.
     """
     found, notes = adapters(job, selection)
     window = job.extent(selection)
     times = union([window.start], [window.end])
-    rows = [_adapter_row(one, times) for one in found] if len(times) else []
+    rows: list[Row] = []
+    for adapter in found if len(times) else ():
+        rates, covered = zip(*(moved_within(samples, times) for samples in adapter.figures), strict=True)
+        peaks = (_peak(adapter.figures[figure], times) for figure in (SENT, RECEIVED))
+        sampled = 100 * max(covered) / times.length
+        place = (adapter.host, adapter.name, adapter.link)
+        waits = _rounded(rates[WAITS])
+        rows.append((*place, rates[SENT], rates[RECEIVED], *peaks, waits, sampled, adapter.reports, adapter.guid))
     return TableAnswer("network", _ADAPTER_COLUMNS, rows, notes=_notes(found, notes))
 
 
-def _adapter_row(one: Adapter, times: Intervals) -> Row:
-    rates = [moved_within(samples, times) for samples in one.figures]
-    sampled = 100 * max(covered for _, covered in rates) / times.length
-    return (
-        *(one.host, one.name, one.link, rates[SENT][0], rates[RECEIVED][0]),
-        *(_peak(one.figures[SENT], times), _peak(one.figures[RECEIVED], times)),
-        *(_rounded(rates[WAITS][0]), sampled, one.reports, one.guid),
-    )
-
-
 def network_by_collective(job: OpenJob, selection: Selection) -> TableAnswer:
-    """What the adapters of a host moved while its collectives of a kind and size ran, by link.
+    """Tabulate what the adapters of a host moved while its collectives of a kind and size ran, by link.
 
     Rates are those of a host, its adapters together, over the sampled part of the time in which one of its kernels of
     the group ran, and the mean over hosts by that time; waits are the mean over adapters. ``slow_waits`` are those
@@ -364,16 +358,16 @@ def _groups(job: OpenJob, selection: Selection) -> Iterator[tuple[Any, Any]]:
 
 
 def slow_collectives(job: OpenJob, selection: Selection) -> dict[str, Intervals]:
-    """By host, when the slowest tenth of the NCCL kernels of each collective and size ran."""
-    return job.once(("slow-collectives", selection), lambda: _slow_collectives(job, selection))
+    """Return by host when the slowest tenth of the NCCL kernels of each collective and size ran."""
 
+    def make() -> dict[str, Intervals]:
+        times: dict[str, Intervals] = {}
+        for _, group in _groups(job, selection):
+            for host, slow in group[group["is_slow"]].groupby("host"):
+                times[host] = merge(times.get(host, EMPTY), _times(slow))
+        return times
 
-def _slow_collectives(job: OpenJob, selection: Selection) -> dict[str, Intervals]:
-    found: dict[str, Intervals] = {}
-    for _, group in _groups(job, selection):
-        for host, slow in group[group["is_slow"]].groupby("host"):
-            found[host] = merge(found.get(host, EMPTY), _times(slow))
-    return found
+    return job.once(("slow-collectives", selection), make)
 
 
 def _group_row(group: Any, found: list[Adapter]) -> tuple[Any, ...] | None:

@@ -6,7 +6,7 @@ open, so the bins are kept with the counts, and counts of other bins are not use
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,11 +31,20 @@ _MOST_BINS = 1 << 16
 def event_index(
     session: Session, selection: Selection, kinds: Sequence[EventKind], ranks: Sequence[RankedTask]
 ) -> TimeIndex:
-    """The index of the selected events of ``kinds``."""
+    """Count the selected events of ``kinds`` per bin of time; of everything selected, from counts that are kept."""
     if not kinds:
         return _no_events(session)
     if selection.is_everything:
-        return _whole_index(session, kinds)
+        offsets = {report.index: report.clock_offset for report in session.reports}
+        every = [(offsets[index], *span) for kind in kinds for index, span in spans(session, kind).items()]
+        if not every:
+            return _no_events(session)
+        low = min(offset + first for offset, first, _, _ in every)
+        high = max(offset + last for offset, _, last, _ in every)
+        width = _width(low, high, sum(number for *_, number in every))
+        bins = (high - low) // width + 1
+        counts = sum((counts_per_bin(session, kind, low, width, bins) for kind in kinds), np.zeros(bins, np.int64))
+        return TimeIndex.of_counts(session, low, width, counts)
     starts = [job_start(KIND_TABLES[kind].table).label("start") for kind in kinds]
     parts = [
         events_query(kind, selection, ranks).with_only_columns(start) for kind, start in zip(kinds, starts, strict=True)
@@ -50,7 +59,7 @@ def event_index(
 
 
 def count_all(session: Session, kind: EventKind) -> int:
-    """The number of events of a kind in all reports."""
+    """Count the events of a kind in all reports."""
     source = KIND_TABLES[kind]
     if source.condition is None:
         return session.count(source.table)
@@ -61,27 +70,16 @@ def _no_events(session: Session) -> TimeIndex:
     return TimeIndex.of_counts(session, 0, 1, np.zeros(1, np.int64))
 
 
-def _whole_index(session: Session, kinds: Sequence[EventKind]) -> TimeIndex:
-    """The index where everything is selected, from counts that are kept."""
-    moved = {report.index: report.clock_offset for report in session.reports}
-    found = [(moved[index], *span) for kind in kinds for index, span in spans(session, kind).items()]
-    if not found:
-        return _no_events(session)
-    low = min(offset + first for offset, first, _, _ in found)
-    high = max(offset + last for offset, _, last, _ in found)
-    width = _width(low, high, sum(number for *_, number in found))
-    bins = (high - low) // width + 1
-    counts = sum((counts_per_bin(session, kind, low, width, bins) for kind in kinds), np.zeros(bins, np.int64))
-    return TimeIndex.of_counts(session, low, width, counts)
-
-
 def _width(low: int, high: int, number: int) -> int:
     """The width of the bins for so many events, ns."""
     return (high - low) // min(max(number // _ROWS_PER_BIN, 1), _MOST_BINS) + 1
 
 
 def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:
-    """(first start, last start, events) of a kind in each report (by index) that has some, on the report's clock."""
+    """Return (first start, last start, number) of the events of a kind by report index, ns on the report's clock.
+
+    Reports without such events are left out.
+    """
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         start = KIND_TABLES[kind].table.c.start
@@ -91,54 +89,42 @@ def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:
 
     having = [report for report in session.reports if report.count(KIND_TABLES[kind].table)]
     stored = of_each_report(session, having, f"span-{kind.value}", compute, by=KIND_TABLES[kind].table)
-    found = {index: arrays["span"].tolist() for index, arrays in stored.items()}
-    return {index: (span[0], span[1], span[2]) for index, span in found.items() if span}
+    return {index: tuple(arrays["span"].tolist()) for index, arrays in stored.items() if len(arrays["span"])}
 
 
 def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins: int) -> Counts:
-    """How many events of a kind start in each bin of ``width`` ns from ``low`` (job time); shape ``(bins,)``.
+    """Count the events of a kind that start in each bin of ``width`` ns from ``low`` (job time); shape ``(bins,)``.
 
     Raises ``ValueError`` where one starts before ``low``.
     """
-    with_events = spans(session, kind)
+    table, with_events = KIND_TABLES[kind].table, spans(session, kind)
     reports = [report for report in session.reports if report.index in with_events]
     grids = {report.index: [low - report.clock_offset, width, bins] for report in reports}
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
-        return _counted(part, kind, missing, grids)
+        begin = by_report(table, {report.index: grids[report.index][0] for report in missing})
+        bin_of_event = sa.func.divide(table.c.start - begin, width, type_=sa.BigInteger)
+        first = sa.func.min(table.c.start - begin).label("first")
+        query = _of_kind(kind, missing, bin_of_event.label("bin"), first, sa.func.count().label("events"))
+        columns = part.arrays(query.group_by(table.c.report, sa.text("bin")))
+        read = {name: np.ma.getdata(column) for name, column in columns.items()}
+        if len(read["first"]) and read["first"].min() < 0:
+            raise ValueError("an event starts before the first bin")
+        found: dict[int, Arrays] = {}
+        for report in missing:
+            is_own = read["report"] == report.index
+            counts = np.zeros(bins, np.int64)
+            counts[read["bin"][is_own]] = read["events"][is_own]
+            found[report.index] = {"grid": np.array(grids[report.index], np.int64), "counts": counts}
+        return found
 
     def fits(report: Report, arrays: Arrays) -> bool:
         return bool(arrays["grid"].tolist() == grids[report.index])
 
     total = np.zeros(bins, np.int64)
-    table = KIND_TABLES[kind].table
     for arrays in of_each_report(session, reports, f"starts-{kind.value}", compute, fits, by=table).values():
         total += arrays["counts"]
     return total
-
-
-def _counted(
-    session: Session, kind: EventKind, reports: Sequence[Report], grids: Mapping[int, list[int]]
-) -> dict[int, Arrays]:
-    table = KIND_TABLES[kind].table
-    _, width, bins = grids[reports[0].index]
-    low = by_report(table, {report.index: grids[report.index][0] for report in reports})
-    place = sa.func.divide(table.c.start - low, width, type_=sa.BigInteger)
-    first = sa.func.min(table.c.start - low).label("first")
-    query = _of_kind(kind, reports, place.label("bin"), first, sa.func.count().label("events"))
-    read = {
-        name: np.ma.getdata(column)
-        for name, column in session.arrays(query.group_by(table.c.report, sa.text("bin"))).items()
-    }
-    if len(read["first"]) and read["first"].min() < 0:
-        raise ValueError("an event starts before the first bin")
-    found: dict[int, Arrays] = {}
-    for report in reports:
-        mine = read["report"] == report.index
-        counts = np.zeros(bins, np.int64)
-        counts[read["bin"][mine]] = read["events"][mine]
-        found[report.index] = {"grid": np.array(grids[report.index], np.int64), "counts": counts}
-    return found
 
 
 def _of_kind(kind: EventKind, reports: Sequence[Report], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:

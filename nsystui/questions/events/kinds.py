@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.errors import UsageError
+from nsystui.base.errors import members_of
 from nsystui.base.selection import Selection
 from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.queries.tasks import RankedTask, rank_of
@@ -69,13 +69,8 @@ DEFAULT_KINDS = (
 
 
 def kinds_of(text: str) -> tuple[EventKind, ...]:
-    """``kernel,nccl`` as kinds; raises UsageError for a word that is none."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    known = {kind.value: kind for kind in EventKind}
-    for word in words:
-        if word not in known:
-            raise UsageError(f"kind {word!r}: the kinds are {', '.join(known)}")
-    return tuple(dict.fromkeys(known[word] for word in words))
+    """Parse ``kernel,nccl``. Raises UsageError for a word that is no kind."""
+    return members_of(text, EventKind, "kind")
 
 
 @dataclass(frozen=True)
@@ -122,12 +117,6 @@ _NO_STREAM = 0xFFFFFFFF
 """The stream of a synchronisation that waits for no single one."""
 
 
-def _stream(table: sa.Table) -> sa.ColumnElement[Any]:
-    if table is tables.syncs:
-        return sa.func.nullif(table.c.stream, _NO_STREAM).label("stream")
-    return _or_null(table, "stream")
-
-
 def _or_null(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
     column: sa.ColumnElement[Any] = table.c[name] if name in table.c else sa.cast(sa.null(), sa.BigInteger)
     return column.label(name)
@@ -136,9 +125,10 @@ def _or_null(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
 def events_query(
     kind: EventKind, selection: Selection, ranks: Sequence[RankedTask], extra: Sequence[sa.ColumnElement[bool]] = ()
 ) -> sa.Select[Any]:
-    """The selected events of one kind in the common shape; times in job time, ns."""
+    """Select the selected events of one kind in the common shape; times in job time, ns."""
     source = KIND_TABLES[kind]
     table = source.table
+    is_sync = table is tables.syncs
     end = table.c.end if "end" in table.c else table.c.start
     conditions = [*where(table, selection, source.name), *extra]
     if source.condition is not None:
@@ -154,7 +144,7 @@ def events_query(
         table.c.process,
         _or_null(table, "thread"),
         _or_null(table, "device"),
-        _stream(table),
+        sa.func.nullif(table.c.stream, _NO_STREAM).label("stream") if is_sync else _or_null(table, "stream"),
         _or_null(table, "correlation_id"),
         table.c.row,
     ).where(*conditions)

@@ -10,7 +10,7 @@ their own, so that they are always searched.
 An API call and the GPU work that it launched are found from each other by (report, process, correlation id): see
 docs/exports.md#launches.
 
-Which CUDA event a wait waited for, and where that was recorded (docs/exports.md#cuda-events).
+`waited_for` says which CUDA event a wait waited for, and where that was recorded (docs/exports.md#cuda-events).
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from nsystui.base.answer import (
     Column,
     Row,
     Unit,
-    Value,
 )
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.units import format_value
@@ -112,7 +111,7 @@ class EventList:
     def build(
         cls, session: Session, selection: Selection, ranks: Sequence[RankedTask], kinds: Sequence[EventKind] = ()
     ) -> EventList:
-        """Counts the events of ``kinds`` (those that are there and not OS runtime, if none are named)."""
+        """Count the events of ``kinds`` (those that are there and not OS runtime, if none are named)."""
         chosen = tuple(kinds) or default_kinds(session)
         total = sum(count_all(session, kind) for kind in chosen)
         index = event_index(session, selection, chosen, ranks)
@@ -127,43 +126,31 @@ class EventList:
         if limit <= 0:
             return []
         first, last = self.index.bins_of(offset, offset + limit)
-        query = self._ordered(self._union(self.index.within(first, last)))
-        return self.session.rows(query.limit(limit).offset(offset - int(self.index.before[first])))
+        rows = self._union(self.index.within(first, last)).subquery()
+        ordered = sa.select(*columns_of(rows)).order_by(*_order(rows))
+        return self.session.rows(ordered.limit(limit).offset(offset - int(self.index.before[first])))
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
         if (key == "start" and not descending) or not self.kinds:
             return self
         rows = self._union().subquery()
-        query = sa.select(*columns_of(rows), rows.c.kind_order)
-        count = sa.select(sa.literal(len(self)))
-        everything = sa.select(sa.literal(self.total))
-        return PagedAnswer.of(
-            self.session,
-            self.name,
-            self.columns,
-            query,
-            count,
-            everything,
-            (key, descending),
-            ("start", "kind_order", "report", "row"),
-            self.notes,
-        )
+        query, ties = sa.select(*columns_of(rows), rows.c.kind_order), ("start", "kind_order", "report", "row")
+        order = (key, descending)
+        return PagedAnswer(self.session, self.name, self.columns, query, len(self), self.total, order, ties, self.notes)
 
     def position(self, key: EventKey) -> int | None:
-        """The index of an event in the list; ``None`` where the selection leaves it out."""
+        """Return the index of an event in the list; ``None`` where the selection leaves it out."""
         if key.kind not in self.kinds or not len(self):
             return None
         here = self.index.bin_at(key.start)
         if not 0 <= here < self.index.bins:
             return None
-        rows = self.session.rows(self._ordered(self._union(self.index.within(here, here + 1))))
-        for number, row in enumerate(rows):
-            if key_of(row) == key:
-                return int(self.index.before[here]) + number
-        return None
+        first = int(self.index.before[here])
+        rows = self.page(first, int(self.index.before[here + 1]) - first)
+        return next((first + number for number, row in enumerate(rows) if key_of(row) == key), None)
 
     def at_time(self, moment: int) -> int:
-        """The index of the first event that starts at or after ``moment`` (the last event if there is none)."""
+        """Return the index of the first event that starts at or after ``moment`` (the last event if there is none)."""
         index = self.index
         if moment <= index.low or not len(self):
             return 0
@@ -175,17 +162,18 @@ class EventList:
     def find(
         self, index: int, forward: bool, name: NameFilter | None = None, kind: EventKind | None = None
     ) -> int | None:
-        """The nearest event after (or before) ``index`` whose name passes ``name`` and that is of ``kind``."""
-        here = self.page(index, 1)
-        if not here:
+        """Return the index of the nearest event after (or before) ``index`` with such a name and kind, or ``None``."""
+        rows = self.page(index, 1)
+        if not rows:
             return None
+        event = key_of(rows[0])
         kinds = (kind,) if kind else self.kinds
         if name is not None:
             kinds = kinds_with_name(self.session, kinds, name)
         for first, last in self._spans_from(index, forward) if kinds else ():
-            found = self._nearest(here[0], self.index.within(first, last), forward, name, kinds)
-            if found:
-                return self.position(key_of(found[0]))
+            nearest = self._nearest(event, self.index.within(first, last), forward, name, kinds)
+            if nearest:
+                return self.position(key_of(nearest[0]))
         return None
 
     def _spans_from(self, index: int, forward: bool) -> Iterator[tuple[int, int]]:
@@ -198,16 +186,15 @@ class EventList:
             edge, width = further, width * _SPAN_GROWTH
 
     def _nearest(
-        self, row: Row, bins: ByTable, forward: bool, name: NameFilter | None, kinds: Sequence[EventKind]
+        self, event: EventKey, bins: ByTable, forward: bool, name: NameFilter | None, kinds: Sequence[EventKind]
     ) -> Sequence[Row]:
-        """The event in ``bins`` that is next after (or before) ``row`` and passes, if there is one."""
+        """The event in ``bins`` that is next after (or before) ``event`` and passes, if there is one."""
         rows = self._union(bins, name, kinds).subquery()
-        order = (rows.c.start, rows.c.kind_order, rows.c.report, rows.c.row)
-        place, mark = sa.tuple_(*order), _sort_key(row)
-        there = sa.tuple_(*[sa.literal(value, sa.BigInteger) for value in mark])
+        order, key = _order(rows), (event.start, event.kind.order, event.report, event.row)
+        this, other = sa.tuple_(*[sa.literal(value, sa.BigInteger) for value in key]), sa.tuple_(*order)
         query = (
             sa.select(*columns_of(rows))
-            .where(place > there if forward else place < there)
+            .where(other > this if forward else other < this)
             .order_by(*[column if forward else column.desc() for column in order])
             .limit(1)
         )
@@ -228,14 +215,13 @@ class EventList:
             parts.append(events_query(kind, self.selection, self.ranks, conditions))
         return sa.union_all(*parts) if len(parts) > 1 else parts[0]
 
-    @staticmethod
-    def _ordered(union: sa.CompoundSelect[Any] | sa.Select[Any]) -> sa.Select[Any]:
-        rows = union.subquery()
-        return sa.select(*columns_of(rows)).order_by(rows.c.start, rows.c.kind_order, rows.c.report, rows.c.row)
+
+def _order(rows: sa.Subquery) -> tuple[sa.ColumnElement[Any], ...]:
+    return rows.c.start, rows.c.kind_order, rows.c.report, rows.c.row
 
 
 def default_kinds(session: Session) -> tuple[EventKind, ...]:
-    """The kinds that are there; OS runtime calls only where no GPU work, NVTX or MPI is."""
+    """Return the kinds that are there; OS runtime calls only where no GPU work, NVTX or MPI is."""
     present = tuple(kind for kind in DEFAULT_KINDS if session.count(KIND_TABLES[kind].table))
     telling = [kind for kind in present if kind is not EventKind.API]
     if not telling and session.count(KIND_TABLES[EventKind.OS].table):
@@ -244,7 +230,7 @@ def default_kinds(session: Session) -> tuple[EventKind, ...]:
 
 
 def columns_of(rows: Any) -> list[sa.ColumnElement[Any]]:
-    """The columns of the answer; pid and tid are taken out of NVIDIA's serialised ids (docs/exports.md#identifiers)."""
+    """Select the columns of the answer; pid and tid are parts of NVIDIA's ids (docs/exports.md#identifiers)."""
     made = {
         "tid": tid_column(rows.c.thread).label("tid"),
         "pid": pid_column(sa.func.nullif(rows.c.process, NO_PROCESS)).label("pid"),
@@ -253,17 +239,12 @@ def columns_of(rows: Any) -> list[sa.ColumnElement[Any]]:
 
 
 def event_row(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Row | None:
-    """An event as a row of the event list; ``None`` where there is none."""
+    """Read an event as a row of the event list; ``None`` where there is none."""
     table = KIND_TABLES[key.kind].table
     conditions = [table.c.report == key.report, table.c.row == key.row, _at(table, key)]
     rows = events_query(key.kind, Selection(), ranks, conditions).subquery()
     found = session.part([key.report]).rows(sa.select(*columns_of(rows)).limit(1))
     return tuple(found[0]) if found else None
-
-
-def _sort_key(row: Row) -> tuple[int, int, int, int]:
-    key = key_of(row)
-    return key.start, key.kind.order, key.report, key.row
 
 
 def window_of(row: Row) -> Window:
@@ -278,17 +259,17 @@ _MANY = 1_000_000  # events, below which they are searched as fast as their name
 
 
 def kinds_with_name(session: Session, kinds: Sequence[EventKind], wanted: NameFilter) -> tuple[EventKind, ...]:
-    """The ``kinds`` that may have an event whose name passes the filter."""
+    """Return the ``kinds`` that may have an event whose name passes the filter."""
     if any(session.results(report).directory is None for report in session.reports):
         return tuple(kinds)  # to find the names each time would take as long as the search
-    known = {kind: _names(session, kind) for kind in kinds if _is_known(session, kind)}
-    every = sorted(set().union(*known.values()))
-    passing = _passing(session, every, wanted) if every else frozenset()
+    searched = [kind for kind in kinds if kind in _OF_FEW_NAMES and session.count(KIND_TABLES[kind].table) >= _MANY]
+    known = {kind: _names(session, kind) for kind in searched}
+    if not any(known.values()):
+        return tuple(kind for kind in kinds if kind not in known)
+    # By the same SQL that searches the events.
+    names = given({"name": sorted(set().union(*known.values()))}).subquery()
+    passing = {name for (name,) in session.rows(sa.select(names.c.name).where(matches(names.c.name, wanted)))}
     return tuple(kind for kind in kinds if kind not in known or known[kind] & passing)
-
-
-def _is_known(session: Session, kind: EventKind) -> bool:
-    return kind in _OF_FEW_NAMES and session.count(KIND_TABLES[kind].table) >= _MANY
 
 
 def _names(session: Session, kind: EventKind) -> frozenset[str]:
@@ -309,12 +290,6 @@ def _names(session: Session, kind: EventKind) -> frozenset[str]:
     return frozenset(name for arrays in stored.values() for name in json_of(arrays["names"]))
 
 
-def _passing(session: Session, names: Sequence[str], wanted: NameFilter) -> frozenset[str]:
-    """The ``names`` that pass the filter, by the same SQL that searches the events."""
-    rows = given({"name": names}).subquery()
-    return frozenset(found for (found,) in session.rows(sa.select(rows.c.name).where(matches(rows.c.name, wanted))))
-
-
 @dataclass(frozen=True)
 class Partners:
     """The events at the other end of a launch. ``reason`` says why ``rows`` (of an event list) is empty."""
@@ -332,20 +307,23 @@ class Launch:
 
 
 def partners(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Partners:
-    """The GPU work of an API call (a graph launch may have many), or the API call of GPU work or a sync."""
+    """Find the GPU work of an API call (a graph launch may have many), or the API call of GPU work or a sync."""
     if key.kind is not EventKind.API and not key.kind.on_gpu and key.kind is not EventKind.SYNC:
         return Partners((), f"{key.kind.value} events have no correlation id")
     table, session = KIND_TABLES[key.kind].table, session.part([key.report])
-    own = session.rows(
-        sa.select(table.c.process, table.c.correlation_id).where(
-            table.c.report == key.report, table.c.row == key.row, _at(table, key)
-        )
-    )
-    if not own or own[0][1] is None or own[0][0] in (None, NO_PROCESS):
+    identity = sa.select(table.c.process, table.c.correlation_id)
+    recorded = session.rows(identity.where(table.c.report == key.report, table.c.row == key.row, _at(table, key)))
+    if not recorded or recorded[0][1] is None or recorded[0][0] in (None, NO_PROCESS):
         return Partners((), "this row records no correlation id")
-    process, correlation_id = own[0]
-    wanted = GPU_KINDS if key.kind is EventKind.API else (EventKind.API,)
-    rows = _by_correlation(session, wanted, key.report, process, correlation_id, ranks)
+    process, correlation_id = recorded[0]
+    parts = []
+    for kind in GPU_KINDS if key.kind is EventKind.API else (EventKind.API,):
+        columns = KIND_TABLES[kind].table.c
+        is_same = [columns.process == process, columns.correlation_id == correlation_id]
+        parts.append(events_query(kind, Selection(), ranks, [columns.report == key.report, *is_same]))
+    found = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery()
+    order = (found.c.start, found.c.kind_order, found.c.row)
+    rows = tuple(session.rows(sa.select(*columns_of(found)).order_by(*order)))
     if rows:
         return Partners(rows)
     if key.kind is EventKind.API:
@@ -358,45 +336,20 @@ def _at(table: sa.Table, key: EventKey) -> sa.ColumnElement[bool]:
     return table.c.start == key.start - table.c.clock_offset
 
 
-def _by_correlation(
-    session: Session,
-    kinds: Sequence[EventKind],
-    report: int,
-    process: int,
-    correlation_id: int,
-    ranks: Sequence[RankedTask],
-) -> tuple[Row, ...]:
-    parts = []
-    for kind in kinds:
-        columns = KIND_TABLES[kind].table.c
-        conditions = [
-            columns.report == report,
-            columns.process == process,
-            columns.correlation_id == correlation_id,
-        ]
-        parts.append(events_query(kind, Selection(), ranks, conditions))
-    rows = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery()
-    return tuple(session.rows(sa.select(*columns_of(rows)).order_by(rows.c.start, rows.c.kind_order, rows.c.row)))
-
-
 def launch(call: Row, work: Row) -> Launch:
-    """The delays between an API call and its work, both rows of an event list.
+    """Return the delays between an API call and its work, both rows of an event list.
 
     CUPTI's clocks may place a kernel less than a microsecond before its call: the delay is then 0
     (docs/exports.md#launches).
     """
-    starts = [_value(row, "start") for row in (call, work)]
-    call_end = int(starts[0] or 0) + int(_value(call, "duration") or 0)
-    queue = int(starts[1] or 0) - call_end
-    return Launch(max(int(starts[1] or 0) - int(starts[0] or 0), 0), queue if queue >= 0 else None)
-
-
-def _value(row: Row, key: str) -> Value:
-    return row[[column.key for column in EVENT_COLUMNS].index(key)]
+    start, duration = _KEYS.index("start"), _KEYS.index("duration")
+    delay = int(work[start] or 0) - int(call[start] or 0)
+    queue = delay - int(call[duration] or 0)
+    return Launch(max(delay, 0), queue if queue >= 0 else None)
 
 
 def facts(session: Session, key: EventKey) -> list[tuple[str, Any, str]]:
-    """The details of one event beyond its row: (word, value, canonical field), for a panel."""
+    """Return the details of an event beyond its row: (word, value, canonical field), for a panel."""
     table, session = KIND_TABLES[key.kind].table, session.part([key.report])
     found = session.rows(sa.select(table).where(table.c.report == key.report, table.c.row == key.row, _at(table, key)))
     if not found:
@@ -409,16 +362,10 @@ def facts(session: Session, key: EventKey) -> list[tuple[str, Any, str]]:
         for name, value in values.items()
         if value not in (None, "") and name not in hidden
     ]
-    return [*shown, *_thread_name(session, key.report, values.get("thread"))]
-
-
-def _thread_name(session: Session, report: int, thread: int | None) -> list[tuple[str, Any, str]]:
-    if thread is None:
-        return []
-    table = tables.threads
-    query = sa.select(table.c.name).where(table.c.report == report, table.c.thread == thread).limit(1)
-    name = session.scalar(query)
-    return [("thread name", name, "thread_name")] if name else []
+    threads = tables.threads.c
+    is_same = (threads.report == key.report, threads.thread == values.get("thread"))
+    name = session.scalar(sa.select(threads.name).where(*is_same).limit(1)) if values.get("thread") else None
+    return [*shown, ("thread name", name, "thread_name")] if name else shown
 
 
 _WAITS = ("EventSynchronize", "WaitEvent")

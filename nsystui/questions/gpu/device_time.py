@@ -39,7 +39,7 @@ from nsystui.questions.algebra.interval_blocks import (
     put_blocks,
     slices,
 )
-from nsystui.questions.algebra.intervals import Intervals, Times, covered_per_bin, intersect, merge, subtract, union
+from nsystui.questions.algebra.intervals import Intervals, covered_per_bin, intersect, merge, subtract, union
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.store.session import Session
 
@@ -153,7 +153,7 @@ NOTHING = Breakdown(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def total(parts: Iterable[Breakdown]) -> Breakdown:
-    """The sum; its percentages are means over the devices, weighted by their windows."""
+    """Add up; the percentages of the sum are means over the devices, weighted by their windows."""
     return sum(parts, NOTHING)
 
 
@@ -217,7 +217,7 @@ class BusyParts:
 
 
 def shifted(parts: BusyParts, offset: int) -> BusyParts:
-    """The same ``offset`` ns later; most of the memory is shared."""
+    """Return the same ``offset`` ns later; most of the memory is shared."""
     if not offset:
         return parts
     return BusyParts(**{item.name: getattr(parts, item.name).shifted(offset) for item in fields(BusyParts)})
@@ -399,16 +399,11 @@ def _merged(
             .where(*where(rows, Selection(streams=streams)), of_reports, *is_whole)
         )
         for batch in session.array_batches(query):
-            _add(builders, batch["lane"], batch["start"], batch["end"])
+            order = np.argsort(batch["lane"], kind="stable")
+            used, firsts = np.unique(batch["lane"][order], return_index=True)
+            for number, of_lane in zip(used.tolist(), np.split(order, firsts[1:]), strict=True):
+                builders[number].add(batch["start"][of_lane], batch["end"][of_lane])
     return {divmod(number, 2): builder.blocks() for number, builder in enumerate(builders)}
-
-
-def _add(builders: Sequence[UnionBuilder], lane: NDArray[np.int32], starts: Times, ends: Times) -> None:
-    """Gives each operation to the builder of its lane."""
-    order = np.argsort(lane, kind="stable")
-    used, firsts = np.unique(lane[order], return_index=True)
-    for number, of_lane in zip(used.tolist(), np.split(order, firsts[1:]), strict=True):
-        builders[number].add(starts[of_lane], ends[of_lane])
 
 
 _PARTS = tuple(item.name for item in fields(BusyParts))

@@ -68,6 +68,7 @@ class MetricSource:
 
     @property
     def family(self) -> str:
+        """Our name of what it measures, or its label where we have none."""
         return FAMILIES[self.place][0] if self.has_lane else self.label
 
     @property
@@ -82,11 +83,12 @@ class MetricSource:
 
     @property
     def is_percent(self) -> bool:
+        """Whether its values are percentages."""
         return self.unit.startswith("%")
 
 
 def unit_of(metric: str) -> str:
-    """The unit of a metric by its name, in which nsys records it since 2024; earlier clocks are in Hz."""
+    """Return the unit of a metric by its name, in which nsys records it since 2024; earlier clocks are in Hz."""
     name, bracket, unit = metric.partition(" [")
     if bracket and "%" not in unit:
         return unit.removesuffix("]")
@@ -107,7 +109,7 @@ class MetricLane:
 
 
 def metric_sources(session: Session, selection: Selection, every: bool = False) -> list[MetricSource]:
-    """The metrics of the selected GPUs that get a lane, or ``every`` one, by report, GPU and family.
+    """List the metrics of the selected GPUs that get a lane, or ``every`` one, by report, GPU and family.
 
     A scan over all samples.
     """
@@ -119,10 +121,14 @@ def metric_sources(session: Session, selection: Selection, every: bool = False) 
         .where(*_of_gpus(session, selection), table.c.metric.is_not(None), table.c.gpu.is_not(None))
         .distinct()
     )
-    found = [
-        MetricSource(report, gpu, _family(metric), metric) for report, gpu, metric in rows_by_report(session, query)
-    ]
-    return sorted(one for one in found if every or one.has_lane)
+    sources = []
+    for report, gpu, metric in rows_by_report(session, query):
+        matching = (
+            place for place, (_, pattern) in enumerate(FAMILIES) if re.match(pattern, metric.partition(" [")[0])
+        )
+        place = next(matching, len(FAMILIES)) if unit_of(metric).startswith("%") else len(FAMILIES)
+        sources.append(MetricSource(report, gpu, place, metric))
+    return sorted(one for one in sources if every or one.has_lane)
 
 
 def metric_lanes(
@@ -132,7 +138,7 @@ def metric_lanes(
     bins: int,
     sources: Sequence[MetricSource] | None = None,
 ) -> list[MetricLane]:
-    """Each metric of ``metric_sources`` over ``window`` in ``bins`` equal spans.
+    """Average each metric of ``metric_sources`` over ``window`` in ``bins`` equal spans.
 
     Give ``sources`` again when only the window changes: it saves a scan over all samples. Values are `_plausible`
     ones. A sample says what was since the one before it, so bins shorter than the sampling period are mostly missing.
@@ -148,7 +154,11 @@ def metric_lanes(
         place = places.get((report, gpu, metric))
         if place is not None:
             values[place, number], counts[place, number] = value, samples
-    return [MetricLane(source, values[n], _mean(values[n], counts[n])) for n, source in enumerate(chosen)]
+    lanes = []
+    for source, own, weights in zip(chosen, values, counts, strict=True):
+        samples = int(weights.sum())
+        lanes.append(MetricLane(source, own, float(np.nansum(own * weights)) / samples if samples else None))
+    return lanes
 
 
 def _binned(session: Session, window: Window, bins: int, sources: Sequence[MetricSource]) -> Sequence[tuple[Any, ...]]:
@@ -181,18 +191,6 @@ def _plausible(sources: Sequence[MetricSource]) -> sa.ColumnElement[Any]:
     percent = sorted({source.metric for source in sources if source.is_percent})
     cut = sa.func.least(sa.func.greatest(table.c.value, 0.0), 100.0)
     return sa.case((table.c.metric.in_(percent), cut), (table.c.value >= 0, table.c.value), else_=sa.null())
-
-
-def _mean(values: NDArray[np.float64], counts: NDArray[np.int64]) -> float | None:
-    samples = int(counts.sum())
-    return float(np.nansum(values * counts)) / samples if samples else None
-
-
-def _family(metric: str) -> int:
-    """The place of a metric in ``FAMILIES``, behind them for what has no lane or is no percentage."""
-    name = metric.partition(" [")[0]
-    found = (place for place, (_, pattern) in enumerate(FAMILIES) if re.match(pattern, name))
-    return next(found, len(FAMILIES)) if unit_of(metric).startswith("%") else len(FAMILIES)
 
 
 def _of_gpus(session: Session, selection: Selection) -> list[Condition]:
@@ -246,12 +244,12 @@ class MetricSamples:
 
 
 def samples_of(session: Session, sources: Sequence[MetricSource]) -> Iterator[list[MetricSamples]]:
-    """The samples of ``sources``, those of one GPU at a time."""
+    """Read the samples of ``sources``, those of one GPU at a time."""
     table = tables.gpu_metrics
     for (report, gpu), group in groupby(sorted(sources), lambda one: (one.report, one.gpu)):
-        own = list(group)
-        metric = sa.case({one.metric: number for number, one in enumerate(own)}, value=table.c.metric)
-        value = _plausible(own)
+        of_gpu = list(group)
+        metric = sa.case({one.metric: number for number, one in enumerate(of_gpu)}, value=table.c.metric)
+        value = _plausible(of_gpu)
         is_plausible = sa.func.coalesce(value == table.c.value, sa.false())
         query = (
             sa.select(
@@ -263,7 +261,7 @@ def samples_of(session: Session, sources: Sequence[MetricSource]) -> Iterator[li
             .where(
                 table.c.report == report,
                 table.c.gpu == gpu,
-                table.c.metric.in_([one.metric for one in own]),
+                table.c.metric.in_([one.metric for one in of_gpu]),
                 table.c.time.is_not(None),
                 table.c.value.is_not(None),
             )
@@ -271,7 +269,7 @@ def samples_of(session: Session, sources: Sequence[MetricSource]) -> Iterator[li
         )
         read = session.part([report]).arrays(query)
         found: list[MetricSamples] = []
-        for number, source in enumerate(own):
+        for number, source in enumerate(of_gpu):
             rows = read["metric"] == number
             starts, ends = _spans(read["time"][rows].astype(np.int64))
             values = np.ma.filled(read["value"][rows].astype(np.float64), np.nan)
@@ -297,7 +295,7 @@ def _spans(times: Times) -> tuple[Times, Times]:
 def attributed(
     every: Sequence[MetricSamples], starts: Times, ends: Times
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """For each metric: of each interval the time that samples describe, ns, and the integral of the metric over it.
+    """Yield for each metric: of each interval the time that samples describe, ns, and the metric's integral over it.
 
     Shapes ``(n,)``. The mean over some intervals is the sum of their integrals by that of their times: each sample is
     weighted by the overlap of its period. O(n log m) for m samples; intervals may be in any order and overlap. Metrics
@@ -321,6 +319,6 @@ def attributed(
 
 
 def samples_in(samples: MetricSamples, starts: Times, ends: Times) -> Times:
-    """The number of samples that were taken in each interval, its end included; shape ``(n,)``."""
+    """Count the samples that were taken in each interval, its end included; shape ``(n,)``."""
     count: Times = np.searchsorted(samples.ends, ends, "right") - np.searchsorted(samples.ends, starts, "right")
     return count

@@ -69,7 +69,7 @@ class BusyIntervals:
         ranks: Sequence[RankedTask],
         before: BusyIntervals | None = None,
     ) -> BusyIntervals:
-        """Reads every device of the selected tasks, by rank and device; of all streams those in ``before`` are taken.
+        """Read every device of the selected tasks, by rank and device; of all streams those in ``before`` are taken.
 
         Tasks, devices and streams of the selection apply. Its window does not (``breakdown`` and ``lanes`` take one),
         nor does its name filter: how busy a GPU is depends on all of its work. A million operations take about 0.3 s,
@@ -78,12 +78,19 @@ class BusyIntervals:
         version = session.version
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), before))
         reports = selected_reports(session, selection)
-        notes = (*_notes(reports, selection), *_sharing_note(_by_gpu(session, devices)))
-        busy = cls(version, devices, shares_clock(reports), notes)
+        notes = [*_notes(reports, selection)]
+        same_gpu = [{item.device.task.rank for item in same} for same in _by_gpu(session, devices) if len(same) > 1]
+        if same_gpu:
+            shared = "; ".join(f"ranks {few_numbers(ranks)}" for ranks in same_gpu[:3])
+            notes.append(
+                f"processes share a GPU ({shared}): what is told of one process is its own work; gaps, "
+                "budget, efficiency and triage count the GPU once"
+            )
+        busy = cls(version, devices, shares_clock(reports), tuple(notes))
         return busy if selection.name is None else busy.without_name_filter()
 
     def without_name_filter(self) -> BusyIntervals:
-        """The same with a note that the name filter is left out."""
+        """Return the same with a note that the name filter is left out."""
         return replace(self, notes=(*self.notes, _NAME_NOTE))
 
     def is_current(self, session: Session) -> bool:
@@ -91,11 +98,11 @@ class BusyIntervals:
         return self.version == session.version
 
     def lanes(self, window: Window, bins: int) -> list[DeviceLanes]:
-        """Every device over ``window``. Raises ``ValueError`` where ``bins < 1``."""
+        """Compute every device over ``window``. Raises ``ValueError`` where ``bins < 1``."""
         return [device.lanes(window, bins) for device in self.devices]
 
     def breakdown(self, windows: Mapping[int, Window]) -> dict[Task, Breakdown]:
-        """The totals of each task in the window of its report (by index): the sum over its devices."""
+        """Add up the totals of each task in the window of its report (by index): the sum over its devices."""
         found: dict[Task, Breakdown] = {}
         for item in self.devices:
             task = item.device.task.task
@@ -104,19 +111,20 @@ class BusyIntervals:
         return found
 
     def gpu_numbers(self, task: Task) -> str | None:
-        """The machine's numbers of the GPUs of a task; ``None`` where one is not recorded, or it used none."""
-        return self._gpu_numbers.get(task)
+        """Return the machine's numbers of the GPUs of a task; ``None`` where one is not recorded, or it used none."""
+        numbers = [item.device.gpu for item in self._of_task.get(task, ())]
+        return " ".join(map(str, numbers)) if numbers and None not in numbers else None
 
     @cached_property
-    def _gpu_numbers(self) -> Mapping[Task, str | None]:
-        found: dict[Task, list[int | None]] = {}
+    def _of_task(self) -> Mapping[Task, list[DeviceIntervals]]:
+        found: dict[Task, list[DeviceIntervals]] = {}
         for item in self.devices:
-            found.setdefault(item.device.task.task, []).append(item.device.gpu)
-        return {task: None if None in numbers else " ".join(map(str, numbers)) for task, numbers in found.items()}
+            found.setdefault(item.device.task.task, []).append(item)
+        return found
 
 
 def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[DeviceIntervals, ...]:
-    """The GPUs behind ``devices``, in their order: those of several processes on one GPU together, see `gpu_key`."""
+    """Put the processes on one GPU together, see `gpu_key`; the GPUs are in the order of ``devices``."""
     return tuple(_together(same) for same in _by_gpu(session, devices))
 
 
@@ -130,7 +138,7 @@ def _by_gpu(session: Session, devices: Iterable[DeviceIntervals]) -> list[list[D
 
 
 def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
-    """Whether some of ``gpus`` could be one and the same for all that the exports say: same host and ordinal."""
+    """Tell whether some of ``gpus`` could be one and the same for all that the exports say: same host and ordinal."""
     reports = {report.index: report for report in session.reports}
     places = [
         (gpu.device.task.host, gpu.device.device)
@@ -141,7 +149,7 @@ def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
 
 
 def gpu_key(report: Report, task: Task, device: int) -> Hashable:
-    """The identity of the GPU behind the CUDA ordinal of a process: equal where it is the same, of reports on a clock.
+    """Identify the GPU behind the CUDA ordinal of a process: equal where it is the same, of reports on a clock.
 
     That is known where the exports name the same GPU for both (since schema 3.20), and within a report of a machine
     that has a single GPU. The ordinal alone says nothing: under CUDA_VISIBLE_DEVICES it is 0 in every process.
@@ -171,7 +179,7 @@ def _together(same: Sequence[DeviceIntervals]) -> DeviceIntervals:
 
 
 def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
-    """The columns that ``BusyIntervals.load`` takes of each table, by its name; who used which GPU follows from them.
+    """Name the columns that ``BusyIntervals.load`` reads of each table, by its name.
 
     ``of_streams`` says whether the selection is of single streams.
     """
@@ -180,7 +188,7 @@ def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
 
 
 def selected_devices(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[Device]:
-    """The devices that the selected tasks used, by rank and ordinal."""
+    """List the devices that the selected tasks used, by rank and ordinal."""
     facts = {(used.task, used.device): used for used in used_devices(session)}
     found = []
     for item in sorted(ranks, key=lambda item: (item.rank, item.task)):
@@ -280,15 +288,6 @@ def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
         )
 
 
-def _sharing_note(by_gpu: Iterable[Sequence[DeviceIntervals]]) -> Iterator[str]:
-    shared = [f"ranks {few_numbers({item.device.task.rank for item in same})}" for same in by_gpu if len(same) > 1]
-    if shared:
-        yield (
-            f"processes share a GPU ({'; '.join(shared[:3])}): what is told of one process is its own work; gaps, "
-            "budget, efficiency and triage count the GPU once"
-        )
-
-
 # The field of ``Breakdown`` and ``DeviceLanes``, the key of the columns, the headings in a file and on a screen, the
 # importance.
 _PARTS = (
@@ -338,14 +337,14 @@ _NEARLY_ALL = 0.99  # the sessions of one job begin and end some ms apart
 
 
 def shares(spent: Breakdown | None) -> list[float | None]:
-    """The percentages of ``SHARE_COLUMNS``; all missing where there is no GPU."""
+    """Return the percentages of ``SHARE_COLUMNS``; all missing where there is no GPU."""
     if spent is None:
         return [None] * len(SHARE_COLUMNS)
     return [spent.percent(part) for part in _times_of(spent)]
 
 
 def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
-    """One row for each device: its busy time in ``window`` by category, in percent of the window and in ns.
+    """Tabulate for each device its busy time in ``window`` by category, in percent of the window and in ns.
 
     See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time. The parts are unions, so they overlap and add up to
     more than busy where compute (kernels but NCCL's), NCCL and copies run side by side.
@@ -360,14 +359,14 @@ def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
 
 
 def utilisation_over_time(busy: BusyIntervals, window: Window, bins: int) -> TableAnswer:
-    """One row for each device and each of ``bins`` equal spans of ``window``: percentages of the span.
+    """Make a table with a row for each device and each of ``bins`` equal spans of ``window``: percentages of the span.
 
     ``start`` is the start of the span in job time, ns (rounded down). Spans outside the report's session are missing.
     Raises ``ValueError`` where ``bins < 1``.
     """
     rows: list[Row] = []
     for lanes in busy.lanes(window, bins):
-        percent = _percentages(lanes)
+        percent = (100.0 * np.column_stack([getattr(lanes, name) for name, *_ in _PARTS if name != "idle"])).tolist()
         starts = edges_of(window, bins)[:-1]
         rows += [
             (*_rank_and_device(lanes.device), start, *values) for start, values in zip(starts, percent, strict=True)
@@ -382,7 +381,7 @@ def _table_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
 
 
 def window_notes(busy: BusyIntervals, windows: Mapping[int, Window]) -> tuple[str, ...]:
-    """The notes on what was not recorded of the windows of the reports (by index), or on windows that differ."""
+    """Return the notes on what was not recorded of the windows of the reports (by index), or on windows that differ."""
     distinct = set(windows.values())
     if len(distinct) > 1:
         return ("these reports share no clock: each is measured over its own events",)
@@ -390,7 +389,7 @@ def window_notes(busy: BusyIntervals, windows: Mapping[int, Window]) -> tuple[st
 
 
 def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
-    """Notes on ranks that were not recorded for all of ``window``: their totals count the rest as idle."""
+    """Return notes on ranks that were not recorded for all of ``window``: their totals count the rest as idle."""
     width = window.end - window.start
     partly = dict.fromkeys(
         item.device.task.rank for item in busy.devices if item.recorded_in(window) < _NEARLY_ALL * width
@@ -407,10 +406,3 @@ def _times_of(spent: Breakdown) -> list[int]:
 
 def _rank_and_device(device: Device) -> tuple[int, int]:
     return device.task.rank, device.device
-
-
-def _percentages(lanes: DeviceLanes) -> Sequence[Sequence[float]]:
-    """A row for each bin, in the order of ``TIME_COLUMNS``."""
-    parts = [getattr(lanes, name) for name, *_ in _PARTS if name != "idle"]
-    values: list[list[float]] = (100.0 * np.column_stack(parts)).tolist()
-    return values

@@ -47,6 +47,7 @@ class CallTree:
 
     @property
     def samples(self) -> int:
+        """How many samples there are."""
         return int(self.total[0]) if len(self.total) else 0
 
     @property
@@ -55,14 +56,14 @@ class CallTree:
         return int(np.count_nonzero(self.total[1:]))
 
     def below(self, node: int) -> list[int]:
-        """The children of a node that have any samples, those with the most first; of the root, the first ones."""
+        """Return the children of a node that have samples, those with the most first; of the root, the first ones."""
         first, last = np.searchsorted(self.tree.parent, [node, node + 1])
         found = np.arange(max(first, 1), last)
         found = found[self.total[found] > 0]
         return [int(child) for child in found[np.lexsort((found, -self.total[found]))]]
 
     def hot_path(self) -> list[int]:
-        """From the root on the child with the most samples, as long as it has half of its parent's."""
+        """Follow the child with the most samples from the root on, as long as it has half of its parent's."""
         node, found = 0, []
         while below := self.below(node):
             if node and 2 * self.total[below[0]] < self.total[node]:
@@ -72,7 +73,7 @@ class CallTree:
         return found
 
     def walk(self, is_shown: Callable[[int, int], bool]) -> Iterator[tuple[int, int, bool]]:
-        """The nodes in the order of the tree, each with its level and whether it ``is_shown`` (node, level).
+        """Yield the nodes in the order of the tree, each with its level and whether it ``is_shown`` (node, level).
 
         Nothing below a node that is not shown follows.
         """
@@ -85,33 +86,32 @@ class CallTree:
                 waiting += [(child, level + 1) for child in reversed(self.below(node))]
 
     def function(self, node: int) -> Function:
+        """Return the function of a node."""
         return self.tree.functions[int(self.tree.function[node])]
 
     def above(self, node: int) -> list[int]:
-        """The nodes around one, the outermost first."""
-        found = []
+        """Return the nodes of the callers of one, the outermost first."""
+        callers = []
         while node := int(self.tree.parent[node]):
-            found.append(node)
-        return found[::-1]
+            callers.append(node)
+        return callers[::-1]
 
     def find_all(self, before: CallTree, nodes: Iterable[int]) -> set[int]:
-        """The nodes with the functions, and the ways to them, of some of another tree, where this tree has them."""
+        """Find the nodes with the same functions and callers as some of another tree, where this tree has them."""
         again: dict[int, int | None] = {0: 0}
         for node in sorted(nodes):  # a parent has a lower number
-            for one in (*before.above(node), node):
-                if one not in again:
-                    place = again[int(before.tree.parent[one])]
-                    again[one] = None if place is None else self._child(place, before.function(one))
+            for old in (*before.above(node), node):
+                if old not in again:
+                    parent, function = again[int(before.tree.parent[old])], before.function(old)
+                    children = [] if parent is None else self.below(parent)
+                    again[old] = next((child for child in children if self.function(child) == function), None)
         return {place for place in map(again.get, nodes) if place is not None}
-
-    def _child(self, node: int, function: Function) -> int | None:
-        return next((child for child in self.below(node) if self.function(child) == function), None)
 
 
 def call_tree(
     samples: CpuSamples, group: SampleGroup, bottom_up: bool = False, is_root: Callable[[str], bool] | None = None
 ) -> CallTree:
-    """The tree of a group's samples. It begins at the functions whose full name ``is_root``, else at the ends.
+    """Build the tree of a group's samples. It begins at the functions whose full name ``is_root``, else at the ends.
 
     Of functions that match within each other the outermost counts.
     """
@@ -124,7 +124,7 @@ def call_trees(
     is_root: Callable[[str], bool] | None = None,
     alike: Callable[[Function], Function] = lambda one: one,
 ) -> list[CallTree]:
-    """As `call_tree`, of several sides with the same nodes: each has a node where any has it.
+    """Build trees as `call_tree` does, of several sides with the same nodes: each has a node where any has it.
 
     Functions are the same that are ``alike``.
     """
@@ -170,7 +170,9 @@ def _paths(
         path, length, weight, last = path[chosen], length[chosen], weight[chosen], last[chosen]
         if bottom_up:
             # The match is the first, its callers follow.
-            path = _shifted(path, last)
+            index = place[None, :] + last[:, None]
+            inside = index < path.shape[1]
+            path = np.where(inside, np.take_along_axis(path, np.minimum(index, path.shape[1] - 1), axis=1), -1)
             length = length - last
         else:
             length = last + 1
@@ -178,12 +180,6 @@ def _paths(
         index = length[:, None] - 1 - place[None, :]
         path = np.where(index >= 0, np.take_along_axis(path, np.maximum(index, 0), axis=1), -1)
     return path, length, weight
-
-
-def _shifted(path: Numbers, by: Numbers) -> Numbers:
-    index = np.arange(path.shape[1])[None, :] + by[:, None]
-    inside = index < path.shape[1]
-    return np.where(inside, np.take_along_axis(path, np.minimum(index, path.shape[1] - 1), axis=1), -1)
 
 
 def _grown(
@@ -213,7 +209,7 @@ def _grown(
 def tree_of(
     job: OpenJob, selection: Selection, bottom_up: bool = False, thread: str | None = None, function: str | None = None
 ) -> tuple[CpuSamples, CallTree]:
-    """The samples of a selection and their tree.
+    """Read the samples of a selection and build their tree.
 
     It begins at the functions with the full name ``function``, else at those that pass the name filter.
     """
@@ -253,7 +249,7 @@ def call_tree_table(
     least: float = 0.0,
     hot_only: bool = False,
 ) -> TableAnswer:
-    """The nodes in the order of the tree. ``least``: percent of the samples below which a node is left out."""
+    """List the nodes in the order of the tree. ``least``: percent of the samples below which a node is left out."""
     samples, tree = tree_of(job, selection, bottom_up, thread)
     return nodes_table(tree, sampling_notes(job.session, samples), depth, least, hot_only)
 
@@ -269,7 +265,7 @@ def nodes_table(
     least: float = LEAST,
     hot_only: bool = False,
 ) -> TableAnswer:
-    """The nodes of a tree in its order."""
+    """List the nodes of a tree in its order."""
     whole, is_hot = tree.samples, set(tree.hot_path())
     rows: list[Row] = []
     left_out = 0

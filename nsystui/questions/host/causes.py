@@ -20,19 +20,37 @@ A call that waits for descriptors (``poll``) comes third, but for the time in wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import sqlalchemy as sa
 
-from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
+from nsystui.questions.algebra.intervals import (
+    EMPTY,
+    Intervals,
+    Times,
+    disjoint_runs,
+    intersect,
+    merge,
+    subtract,
+    union,
+)
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.functions import CpuSamples, ThreadSamples, samples_of
-from nsystui.questions.host.naming import WORKER, HostThread, named_threads, workers_by_rank
+from nsystui.questions.host.naming import (
+    WORKER,
+    HostThread,
+    Launches,
+    ThreadRanges,
+    launching_threads,
+    named_threads,
+    thread_at,
+    usual_threads,
+    workers_by_rank,
+)
 from nsystui.questions.host.segments import (
     BLOCKED,
     FAR,
@@ -51,15 +69,10 @@ from nsystui.questions.host.segments import (
     pairs,
     scheduling_of,
 )
-from nsystui.questions.host.stacks import OS_CALL, PYTHON, Files, Function, Numbers, StackTree, files_of, stacks_of
+from nsystui.questions.host.stacks import LIBRARY, PYTHON, Files, Numbers, files_of, os_callers, program_function
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nvtx.paths import numbered, template
-from nsystui.questions.nvtx.ranges import NvtxRanges
-from nsystui.questions.queries.conditions import is_launched_by, of_tasks
-from nsystui.questions.queries.mpi import DOMAIN, has_mpi, mpi_rows
-from nsystui.questions.queries.tasks import GPU_TABLES
+from nsystui.questions.queries.mpi import mpi_rows
 from nsystui.store import tables
-from nsystui.store.session import Session
 
 SYNCHRONISING = "in synchronising CUDA calls"
 COPYING = "in calls that copy or set memory"
@@ -103,15 +116,10 @@ FILE_READS = ("pread", "pread64", "preadv", "preadv2", "fread", "fread_unlocked"
 """OS runtime calls that read files alone: ``read`` also reads pipes, by which processes send each other their data."""
 READS = re.compile(r"(?:p?read(?:v|64|v64|v2)?|fread(?:_unlocked)?|fgets|open(?:at|64)?|fopen(?:64)?)")
 """OS runtime calls that read or open files, and perhaps pipes."""
-_LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
-"""Modules whose functions do what their caller wants."""
-_CALLS = re.compile(rf"{_LIBRARY.pattern}|libcuda(?:rt[-\w]*)?\.so.*")
+_CALLS = re.compile(rf"{LIBRARY.pattern}|libcuda(?:rt[-\w]*)?\.so.*")
 """And those of CUDA calls: what is sampled in one says of the time beside it no more than who called."""
 PROFILERS = ("[NSys", "CUPTI worker thread")
 """What the names of the profiler's own threads begin with."""
-OUTSIDE = "outside of every NVTX range"
-NO_RANGES = "no NVTX in the report"
-_MPI_PREFIX = f"{DOMAIN}:"
 FEW = 300
 """Of so many spans only the calls are read that overlap one, or are beside it."""
 BESIDE = 10_000_000
@@ -119,7 +127,7 @@ BESIDE = 10_000_000
 
 
 def kind_of(name: str) -> str:
-    """The kind of a CUDA call, by its name."""
+    """Tell the kind of a CUDA call by its name."""
     if "Synchronize" in name:
         return SYNCHRONISING
     if "Launch" in name:
@@ -170,27 +178,27 @@ _LEAST_SHARE = 0.1
 
 
 def folded(times: Mapping[Cause, int]) -> dict[Cause, Cause]:
-    """What each cause is shown as: itself, or `MANY` where it is one of several small functions of a thread."""
+    """Map each cause to what it is shown as: itself, or `MANY` for one of several small functions of a thread."""
     threads: dict[tuple[str, str], list[Cause]] = {}
     for cause in times:
         if cause.kind in (RUNNING_CODE, WAITING, GIL) and not cause.reads:
             threads.setdefault((cause.kind, cause.thread), []).append(cause)
-    found = {cause: cause for cause in times}
+    shown = {cause: cause for cause in times}
     for causes in threads.values():
         least = _LEAST_SHARE * sum(times[cause] for cause in causes)
         small = [cause for cause in causes if cause.what and times[cause] < least]
         if len({cause.what for cause in small}) > 1:
-            found |= dict.fromkeys(small, Cause(small[0].kind, MANY, small[0].thread))
-    return found
+            shown |= dict.fromkeys(small, Cause(small[0].kind, MANY, small[0].thread))
+    return shown
 
 
-def shown_times(times: Mapping[Cause, int], shown: Mapping[Cause, Cause] | None = None) -> dict[Cause, int]:
-    """The times of causes under what they are shown as, if not otherwise said by `folded`."""
+def shown_times(times: Mapping[Cause, int], shown: Mapping[Cause, Cause] | None = None) -> Counter[Cause]:
+    """Add up the times of causes (ns) under what they are shown as: ``shown``, else what `folded` says of them."""
     shown = folded(times) if shown is None else shown
-    found: dict[Cause, int] = {}
+    sums: Counter[Cause] = Counter()
     for cause, time in times.items():
-        found[shown[cause]] = found.get(shown[cause], 0) + time
-    return found
+        sums[shown[cause]] += time
+    return sums
 
 
 @dataclass(frozen=True)
@@ -220,39 +228,41 @@ class Attribution:
     ranges: Sequence[str]
     time: Times
 
-    def of_span(self, number: int) -> dict[Cause, int]:
-        """The time of each cause in one span, ns."""
+    def of_span(self, number: int) -> Counter[Cause]:
+        """Add up the time of each cause in one span, ns."""
         first, last = np.searchsorted(self.span, [number, number + 1])
-        found: dict[Cause, int] = {}
+        sums: Counter[Cause] = Counter()
         for cause, time in zip(self.cause[first:last].tolist(), self.time[first:last].tolist(), strict=True):
-            found[self.causes[cause]] = found.get(self.causes[cause], 0) + time
-        return found
+            sums[self.causes[cause]] += time
+        return sums
 
 
-def over_ranks(one: Attribution) -> Attribution:
-    """The same, where each of several ranks has one thread of a name under that name: ``pt_data_worker (4 ranks)``.
+def over_ranks(attribution: Attribution) -> Attribution:
+    """Put the threads of a name together, ``pt_data_worker (4 ranks)``, where each of several ranks has one.
 
-    So for all worker processes of a name.
+    Worker processes of a name are put together however many a rank has.
     """
     threads: dict[str, set[tuple[Task, str]]] = {}
-    for span, number in zip(one.span.tolist(), one.cause.tolist(), strict=True):
-        thread = one.causes[number].thread
+    for span, number in zip(attribution.span.tolist(), attribution.cause.tolist(), strict=True):
+        thread = attribution.causes[number].thread
         if thread:
-            threads.setdefault(thread.rpartition(" ")[0], set()).add((one.spans[span].task, thread))
+            threads.setdefault(thread.rpartition(" ")[0], set()).add((attribution.spans[span].task, thread))
     shown: dict[str, str] = {}
-    for name, found in threads.items():
-        ranks = len({task for task, _ in found})
-        if ranks > 1 and (ranks == len(found) or name.startswith(WORKER)):
-            shown |= dict.fromkeys((thread for _, thread in found), f"{name} ({ranks} ranks)")
-    return replace(one, causes=[replace(cause, thread=shown.get(cause.thread, cause.thread)) for cause in one.causes])
+    for name, of_name in threads.items():
+        ranks = len({task for task, _ in of_name})
+        if ranks > 1 and (ranks == len(of_name) or name.startswith(WORKER)):
+            shown |= dict.fromkeys((thread for _, thread in of_name), f"{name} ({ranks} ranks)")
+    causes = [replace(cause, thread=shown.get(cause.thread, cause.thread)) for cause in attribution.causes]
+    return replace(attribution, causes=causes)
 
 
 def attribute(
     job: OpenJob, spans: Sequence[IdleSpan], with_ranges: bool = False, with_calls: bool = False
 ) -> Attribution:
-    """The causes of each of some spans; `FEW` of them without reading all calls. With NVTX ranges all of these are.
+    """Find the causes of each span. Of up to `FEW` spans only the calls beside them are read.
 
-    With calls, `NOTHING` says which call of the launching thread is the next or was the last, whichever is nearer.
+    ``with_ranges`` tells the NVTX range, too, and reads all ranges. ``with_calls``: `NOTHING` says which call of the
+    launching thread is the next or was the last, whichever is nearer.
     """
     if not spans:
         nothing = np.empty(0, np.int64)
@@ -266,18 +276,17 @@ def attribute(
         groups.setdefault((one.task, thread), []).append(number)
     rows: list[tuple[Numbers, Numbers, Numbers, Times]] = []
     for (task, thread), numbers in groups.items():
-        place = np.array(numbers, np.int64)
         around = ranges.of(task, thread) if ranges is not None else None
         # Several GPUs of a process are idle at once: to be looked at one after the other.
-        for own in _disjoint(place, starts, ends):
-            inside = Intervals(starts[own], ends[own])
+        for disjoint in disjoint_runs(np.array(numbers, np.int64), starts, ends):
+            inside = Intervals(starts[disjoint], ends[disjoint])
             timeline = host.timeline(task, thread, inside, with_calls)
-            found = pairs(inside, timeline)
-            span, cause = own[found.span], timeline.labels[found.segment]
+            pieces = pairs(inside, timeline)
+            span, cause = disjoint[pieces.span], timeline.labels[pieces.segment]
             if around is None:
-                rows.append((span, cause, np.zeros(len(span), np.int64), found.ends - found.starts))
+                rows.append((span, cause, np.zeros(len(span), np.int64), pieces.ends - pieces.starts))
             else:
-                part = pairs(Intervals(found.starts, found.ends), around)
+                part = pairs(Intervals(pieces.starts, pieces.ends), around)
                 rows.append((span[part.span], cause[part.span], around.labels[part.segment], part.ends - part.starts))
     span, cause, place, time = (np.concatenate(parts) for parts in zip(*rows, strict=True))
     names = ("",) if ranges is None else ranges.names
@@ -290,79 +299,10 @@ def attribute(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class ThreadRanges:
-    """The innermost NVTX ranges of threads over time, whose numbers are folded where three or more names share a form.
-
-    ``names``: first `OUTSIDE`, then `NO_RANGES`.
-    """
-
-    ranges: NvtxRanges
-    names: tuple[str, ...]
-    labels: Numbers
-    reports: frozenset[int]
-
-    @classmethod
-    def load(cls, job: OpenJob) -> ThreadRanges:
-        ranges = job.nvtx_ranges(Selection())
-        folded = numbered(ranges.names)
-        found = {OUTSIDE: 0, NO_RANGES: 1}
-        labels = [
-            # An MPI call that is a range is a cause: what is around it tells more.
-            -1 if name.startswith(_MPI_PREFIX) else found.setdefault(text if text in folded else name, len(found))
-            for name, text in ((name, template(name)) for name in ranges.names)
-        ]
-        reports = frozenset(lane.report for lane in ranges.lanes)
-        return cls(ranges, tuple(found), np.array(labels, np.int64), reports)
-
-    @cached_property
-    def _lanes(self) -> Mapping[Thread, int]:
-        return {(one.report, one.thread): number for number, one in enumerate(self.ranges.lanes)}
-
-    def of(self, task: Task, thread: Thread | None) -> Segments:
-        """The places in ``names`` from the beginning of time to its end."""
-        if task.report not in self.reports:
-            return _always(1)
-        ranges = self.ranges
-        lane = self._lanes.get(thread, -1) if thread is not None else -1
-        mine = ranges.nested_of(lane)
-        if not len(mine):
-            return _always(0)
-        edges = np.unique(np.concatenate((ranges.values("start", mine), ranges.values("end", mine))))
-        around = ranges.innermost_at(np.full(len(edges) - 1, lane), edges[:-1])
-        while len(other := np.flatnonzero((around >= 0) & (self.labels[ranges.values("name", around)] < 0))):
-            around[other] = ranges.values("parent", around[other])
-        labels = np.where(around >= 0, self.labels[ranges.values("name", around)], 0)
-        return one_after_the_other(Segments(edges[:-1], edges[1:], labels), _always(0))
-
-
-def _always(label: int) -> Segments:
-    return Segments(np.array([-FAR]), np.array([FAR]), np.array([label]))
-
-
-def _disjoint(place: Numbers, starts: Times, ends: Times) -> Iterator[Numbers]:
-    """Places of spans in runs within which none overlaps another, by start."""
-    rest = place[np.lexsort((ends[place], starts[place]))]
-    while len(rest):
-        if (starts[rest][1:] >= ends[rest][:-1]).all():
-            yield rest
-            return
-        taken, left, reach = [], [], np.iinfo(np.int64).min
-        for one in rest.tolist():
-            if starts[one] >= reach:
-                taken.append(one)
-                reach = ends[one]
-            else:
-                left.append(one)
-        yield np.array(taken, np.int64)
-        rest = np.array(left, np.int64)
-
-
 @dataclass(eq=False)
 class _Host:
     """What is recorded of the threads of the tasks that have spans, and the causes that were met so far."""
 
-    job: OpenJob
     cuda: Calls
     mpi: Calls
     os: Calls
@@ -372,8 +312,8 @@ class _Host:
     gil: Gil
     files: Files
     names: Mapping[Thread, HostThread]
-    launching: Mapping[tuple[Task, int], tuple[Times, Numbers]]
-    ending: Mapping[tuple[Task, int], tuple[Times, Numbers]]
+    launching: Launches
+    ending: Launches
     usual: Mapping[Task, Thread]
     workers: Mapping[Task, Task]
     os_callers: Mapping[int, Mapping[int, str]]
@@ -391,29 +331,23 @@ class _Host:
         few = None
         if len(spans) <= FEW:
             few = [(one.task, one.start - beside, one.end + beside) for one in spans]
-            few += [
-                (worker, start, end) for worker, rank in workers.items() for task, start, end in few if task == rank
-            ]
-        nothing = Calls((), {})
-        cuda = calls_of(session, tables.api_calls, selection, few) if session.count(tables.api_calls) else nothing
-        mpi = calls_of(session, mpi_rows(session), selection, few) if has_mpi(session) else nothing
-        os = (
-            calls_of(session, tables.os_calls, selection, few, tables.os_calls.c.chain)
-            if session.count(tables.os_calls)
-            else nothing
-        )
+            few += [(worker, low, high) for worker, rank in workers.items() for task, low, high in few if task == rank]
+        cuda = calls_of(session, tables.api_calls, selection, few)
+        mpi = calls_of(session, mpi_rows(session), selection, few)
+        os = calls_of(session, tables.os_calls, selection, few, tables.os_calls.c.chain)
         scheduling, samples = scheduling_of(session, selection), samples_of(session, selection)
         python = samples_of(session, selection, PYTHON)
         gil = gil_of(session, selection, few)
         threads = {*cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads, *gil.held}
-        usual = _usual_threads(session, tasks)
+        usual = usual_threads(session, tasks)
         names = {one.thread: one for one in named_threads(job, threads | set(usual.values()))}
         moments = {one.end for one in spans} if few is not None else None
         before = {one.start for one in spans} if few is not None else None
+        launching = launching_threads(session, tasks, moments, "start")
+        ending = launching_threads(session, tasks, before, "end")
         return cls(
-            job, cuda, mpi, os, scheduling, samples, python, gil, files_of(session, selection), names,
-            _launchers(session, tasks, moments, "start"), _launchers(session, tasks, before, "end"), usual, workers,
-            _callers(session, os), profiler_overhead(session, selection),
+            cuda, mpi, os, scheduling, samples, python, gil, files_of(session, selection), names, launching,
+            ending, usual, workers, os_callers(session, os.chains), profiler_overhead(session, selection),
         )  # fmt: skip
 
     def number(self, cause: Cause) -> int:
@@ -423,14 +357,16 @@ class _Host:
         """The thread that each span belongs to; ``None`` where nothing tells."""
         found: list[Thread | None] = []
         for one in spans:
-            thread = _at(self.launching.get((one.task, one.device)), one.end)
-            thread = _at(self.ending.get((one.task, one.device)), one.start) if thread is None else thread
+            thread = thread_at(self.launching, one.task, one.device, one.end)
+            thread = thread_at(self.ending, one.task, one.device, one.start) if thread is None else thread
             found.append(self.usual.get(one.task) if thread is None else (one.task.report, thread))
         return found
 
     def timeline(self, task: Task, thread: Thread | None, inside: Intervals, with_calls: bool) -> Segments:
         """The causes over the time of ``inside``, every moment of which has one."""
-        others, workers = self._others(task, thread), self._workers(task)
+        own = (one for one in self._threads.get(task, ()) if one != thread)
+        others = [one for one in own if not self.names[one].name.startswith(PROFILERS)]
+        workers = self._worker_threads.get(task, [])
         layers = [self._all(intersect(self.profiler.get(task, EMPTY), inside), Cause(PROFILER))]
         states = NO_SEGMENTS
         if thread is not None:
@@ -488,18 +424,6 @@ class _Host:
         high = last if states.labels[-1] == RUNNING else states.ends[-1]
         return one_after_the_other(states, Segments(np.array([low]), np.array([high]), np.array([OFF])))
 
-    def _others(self, task: Task, thread: Thread | None) -> list[Thread]:
-        """The other threads of the process, without those of the profiler."""
-        return [
-            one
-            for one in self._threads.get(task, ())
-            if one != thread and not self.names[one].name.startswith(PROFILERS)
-        ]
-
-    def _workers(self, task: Task) -> list[Thread]:
-        """The threads of the worker processes of a rank."""
-        return self._worker_threads.get(task, [])
-
     @cached_property
     def _threads(self) -> Mapping[Task, list[Thread]]:
         """The threads of each process, in order."""
@@ -514,14 +438,6 @@ class _Host:
         for worker, rank in self.workers.items():
             found.setdefault(rank, []).extend(self._threads.get(worker, ()))
         return {rank: sorted(threads) for rank, threads in found.items()}
-
-    @cached_property
-    def _on_cpus(self) -> Mapping[int, list[tuple[Thread, Segments]]]:
-        """By report, when each thread was on which CPU."""
-        found: dict[int, list[tuple[Thread, Segments]]] = {}
-        for thread, cpus in self.scheduling.cpus.items():
-            found.setdefault(thread[0], []).append((thread, cpus))
-        return found
 
     def _in_os_calls(self, thread: Thread, is_meant: Callable[[str], object]) -> Intervals:
         """When a thread is in OS runtime calls with the names that are meant."""
@@ -601,20 +517,19 @@ class _Host:
     def _preempted(self, thread: Thread, inside: Intervals) -> Segments:
         """The time in which the thread could run, by who had the CPU that it left."""
         states = self.scheduling.threads.get(thread, NO_SEGMENTS)
-        ready = Segments(*(part[states.labels == RUNNABLE] for part in (states.starts, states.ends, states.labels)))
-        if not len(ready.within(inside)):
+        ready = intersect(states.labelled(RUNNABLE), inside)
+        if not len(ready):
             return NO_SEGMENTS
-        places = self.scheduling.places[thread][states.labels == RUNNABLE]
         layers = []
-        for cpu in np.unique(places).tolist():
-            own = union(ready.starts[places == cpu], ready.ends[places == cpu])
-            here = intersect(own, inside)
-            for other, cpus in self._on_cpus[thread[0]] if len(here) else ():
-                if other != thread:
+        for cpu in np.unique(self.scheduling.places[thread][states.labels == RUNNABLE]).tolist():
+            is_ready = (states.labels == RUNNABLE) & (self.scheduling.places[thread] == cpu)
+            here = intersect(union(states.starts[is_ready], states.ends[is_ready]), inside)
+            for other, cpus in self.scheduling.cpus.items() if len(here) else ():
+                if other != thread and other[0] == thread[0]:
                     found = intersect(cpus.labelled(cpu), here)
                     if len(found):
                         layers.append(self._all(found, Cause(PREEMPTED, self._name(other))))
-        layers.append(self._all(intersect(ready.covered, inside), Cause(PREEMPTED)))
+        layers.append(self._all(ready, Cause(PREEMPTED)))
         return one_after_the_other(*layers)
 
     def _waiting_for_gil(self, thread: Thread, others: Sequence[Thread], inside: Intervals) -> list[Segments]:
@@ -629,12 +544,12 @@ class _Host:
 
     def _calls_of_others(self, others: Sequence[Thread], inside: Intervals) -> Segments:
         """The MPI and CUDA calls of other threads: of two at once that of the first kind."""
-        found = [self._library_calls(one, inside, self._name(one)) for one in others]
+        calls = [self._library_calls(one, inside, self._name(one)) for one in others]
         layers = []
-        by_number = list(self.causes)
-        for kind in KINDS:
-            for part in found:
-                chosen = np.array([by_number[number].kind == kind for number in part.labels.tolist()], bool)
+        kinds = np.array([KINDS.index(cause.kind) for cause in self.causes], np.int64)
+        for kind in range(len(KINDS)):
+            for part in calls:
+                chosen = kinds[part.labels] == kind
                 if chosen.any():
                     layers.append(Segments(part.starts[chosen], part.ends[chosen], part.labels[chosen]))
         return one_after_the_other(*layers) if layers else NO_SEGMENTS
@@ -660,121 +575,26 @@ class _Host:
         return one.words(one.task in self.workers) if one is not None else ""
 
 
-def _at(known: tuple[Times, Numbers] | None, moment: int) -> int | None:
-    """The thread of the operation at a moment."""
-    if known is None or not len(known[0]):
-        return None
-    place = min(int(np.searchsorted(known[0], moment)), len(known[0]) - 1)
-    return int(known[1][place]) if known[0][place] == moment else None
-
-
 def running_stretches(sampled: ThreadSamples | None, period: int | None, states: Segments | None) -> Segments:
-    """When a thread runs, labelled by the node of the nearest sample; 0 where there is none near enough."""
-    running = EMPTY if states is None else states.labelled(RUNNING)
-    if sampled is None or period is None:
-        return Segments(running.starts, running.ends, np.zeros(len(running), np.int64))
-    near = _near(sampled, period, running if states is not None else None)
-    return one_after_the_other(near, Segments(running.starts, running.ends, np.zeros(len(running), np.int64)))
+    """Find when a thread runs, labelled by the node of the nearest sample; 0 where there is none near enough.
 
-
-def _near(sampled: ThreadSamples, period: int, running: Intervals | None) -> Segments:
-    """The time around each sample that is nearer to it than to the next one.
-
-    While the thread stays on the CPU; where that is not known, a period before and after the sample.
+    A sample tells of the time that is nearer to it than to the next one, while the thread stays on the CPU; without
+    ``states``, of a period before and after it.
     """
+    running = EMPTY if states is None else states.labelled(RUNNING)
+    unsampled = Segments(running.starts, running.ends, np.zeros(len(running), np.int64))
+    if sampled is None or period is None:
+        return unsampled
     times, nodes = sampled.times, sampled.nodes
-    if running is None:
+    if states is None:
         low, high = times - period, times + period
     else:
-        place = np.searchsorted(running.starts, times, side="right") - 1
-        inside = (place >= 0) & (times < running.ends[np.maximum(place, 0)]) if len(running) else times < 0
-        times, nodes, place = times[inside], nodes[inside], place[inside]
-        low, high = running.starts[place], running.ends[place]
+        stretch = np.searchsorted(running.starts, times, side="right") - 1
+        inside = (stretch >= 0) & (times < running.ends[np.maximum(stretch, 0)]) if len(running) else times < 0
+        times, nodes, stretch = times[inside], nodes[inside], stretch[inside]
+        low, high = running.starts[stretch], running.ends[stretch]
     middle = (times[1:] + times[:-1]) // 2
     starts = np.concatenate((low[:1], np.maximum(low[1:], middle)))
     ends = np.concatenate((np.minimum(high[:-1], middle), high[-1:]))
     kept = ends > starts
-    return Segments(starts[kept], ends[kept], nodes[kept])
-
-
-def program_function(tree: StackTree | None, node: int, libraries: re.Pattern[str] = _LIBRARY) -> str:
-    """The innermost function of a stack that is resolved and of the program: not of the kernel, not of libc."""
-    if tree is None or not node:
-        return ""
-    innermost = tree.functions[int(tree.function[node])]
-    while node:
-        one = tree.functions[int(tree.function[node])]
-        if not (one.is_folded or one.is_kernel or libraries.fullmatch(one.library) or one.name.startswith("[")):
-            return _in_file(one)
-        node = int(tree.parent[node])
-    return _in_file(innermost)
-
-
-def _in_file(function: Function) -> str:
-    """The name; of a function of Python with its file, since many are called alike."""
-    name = function_name(function.name)
-    return f"{name} ({function.library})" if function.library.endswith(".py") else name
-
-
-def _usual_threads(session: Session, tasks: Iterable[Task]) -> dict[Task, Thread]:
-    """The thread of each task with the most CUDA calls."""
-    table = tables.api_calls
-    if not session.count(table):
-        return {}
-    calls = sa.func.count().label("calls")
-    query = sa.select(table.c.report, table.c.process, table.c.thread, calls)
-    query = query.where(of_tasks(table, frozenset(tasks)), table.c.thread.is_not(None))
-    found: dict[Task, tuple[int, int]] = {}
-    for report, process, thread, number in session.rows(query.group_by(*query.selected_columns[:3])):
-        task = Task(report, process)
-        found[task] = max(found.get(task, (0, 0)), (number, thread))
-    return {task: (task.report, thread) for task, (_, thread) in found.items()}
-
-
-def _launchers(
-    session: Session, tasks: frozenset[Task], moments: set[int] | None, edge: str
-) -> dict[tuple[Task, int], tuple[Times, Numbers]]:
-    """The threads that launched the operations of each GPU, by their starts or ends, in order; of ``moments`` only."""
-    calls = tables.api_calls
-    parts: dict[tuple[Task, int], list[tuple[Times, Numbers]]] = {}
-    for table in map(tables.of, GPU_TABLES):
-        if not session.count(table) or not session.count(calls):
-            continue
-        moment = (table.c[edge] + table.c.clock_offset).label("moment")
-        query = sa.select(table.c.report, table.c.process, table.c.device, moment, calls.c.thread)
-        query = query.join_from(table, calls, is_launched_by(table, calls))
-        query = query.where(of_tasks(table, tasks), calls.c.thread.is_not(None))
-        if moments is not None:
-            query = query.where(moment.in_(sorted(moments)))
-        found = session.arrays(query)
-        keys = np.stack([found[key].astype(np.int64) for key in ("report", "process", "device")])
-        known, place = np.unique(keys, axis=1, return_inverse=True)
-        place = place.reshape(-1)
-        for number, (report, process, device) in enumerate(known.T.tolist()):
-            own = place == number
-            part = found["moment"][own].astype(np.int64), found["thread"][own].astype(np.int64)
-            parts.setdefault((Task(report, process), device), []).append(part)
-    return {key: _sorted(found) for key, found in parts.items()}
-
-
-def _sorted(parts: Sequence[tuple[Times, Numbers]]) -> tuple[Times, Numbers]:
-    times, threads = (np.concatenate(part) for part in zip(*parts, strict=True))
-    order = np.lexsort((threads, times))
-    return times[order], threads[order]
-
-
-def _callers(session: Session, calls: Calls) -> dict[int, dict[int, str]]:
-    """By report, the functions that made OS runtime calls, by the chain of the call."""
-    of_reports: dict[int, list[Numbers]] = {}
-    for (report, _), own in calls.chains.items():
-        of_reports.setdefault(report, []).append(own)
-    found: dict[int, dict[int, str]] = {}
-    for index, stacks in stacks_of(session, [one for one in session.reports if one.index in of_reports]).items():
-        chains = np.unique(np.concatenate(of_reports[index]))
-        nodes = stacks.nodes(OS_CALL, chains).tolist()
-        found[index] = {
-            chain: program_function(stacks.tree, node)
-            for chain, node in zip(chains.tolist(), nodes, strict=True)
-            if node
-        }
-    return found
+    return one_after_the_other(Segments(starts[kept], ends[kept], nodes[kept]), unsampled)

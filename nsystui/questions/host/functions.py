@@ -1,9 +1,8 @@
-"""The CPU samples of a selection: when each was taken, on which thread, and the node of its stack.
+"""CPU samples: when each was taken, on which thread, with which stack; and functions by the samples that they are in.
 
-Functions by CPU samples: how many have a function at their end (self), and how many anywhere (total).
-
-See docs/numbers.md#cpu-samples. A sample counts once for a function in `total`, however often the function calls
-itself. Samples without a recorded stack are a row of their own, so that self adds up to all samples.
+See docs/numbers.md#cpu-samples. Self samples have a function at the end of their stack, total ones anywhere, and count
+once for it however often the function calls itself. Samples without a recorded stack are a row of their own, so that
+self adds up to all samples.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class CpuSamples:
         return sum(len(one.times) for one in self.threads.values())
 
     def within(self, windows: Mapping[int, Window]) -> CpuSamples:
-        """Those of the reports in ``windows``, each in its own."""
+        """Return the samples of the reports in ``windows`` (by index), each in its own window."""
         threads = {}
         for thread, one in self.threads.items():
             if (window := windows.get(thread[0])) is not None:
@@ -77,13 +76,13 @@ class CpuSamples:
 
 
 def samples_of_job(job: OpenJob, selection: Selection) -> CpuSamples:
-    """The samples of a selection, whatever its name filter, kept with the job."""
+    """Read the samples of a selection, whatever its name filter; they are kept with the job."""
     wide = selection.with_name(None)
     return job.once(("host samples", wide), lambda: samples_of(job.session, wide))
 
 
 def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSamples:
-    """The samples of the selected threads in its window; of Python in reports without samples of the CPU.
+    """Read the samples of the selected threads in the window; of Python in reports without samples of the CPU.
 
     With `PYTHON` as ``kind`` those of Python alone, also of threads that did not run.
     """
@@ -113,7 +112,7 @@ def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSam
 
 
 def sampling_notes(session: Session, samples: CpuSamples) -> tuple[str, ...]:
-    """What to record where there are no samples, or no stacks of them, and what a sample stands for."""
+    """Say what to record where there are no samples, or no stacks of them, and what a sample stands for."""
     lacking = missing_note(session, tables.host_samples)
     if lacking:
         return (lacking,)
@@ -126,7 +125,7 @@ def sampling_notes(session: Session, samples: CpuSamples) -> tuple[str, ...]:
 
 
 def samples_words(samples: CpuSamples) -> str:
-    """How many there are, and how often a thread that runs has one; empty where too few tell."""
+    """Say how many there are, and how often a thread that runs has one; empty where too few tell."""
     period = samples.period
     if period is None:
         return ""
@@ -147,11 +146,12 @@ class SampleGroup:
 
     @property
     def samples(self) -> int:
+        """How many there are."""
         return sum(int(own.sum()) for own in self.own.values())
 
 
 def chosen_threads(job: OpenJob, samples: CpuSamples, wanted: str | None) -> list[HostThread]:
-    """The sampled threads, or those with the number or with ``wanted`` in their name."""
+    """Return the sampled threads, or those with the number or with ``wanted`` in their name."""
     found = named_threads(job, samples.threads)
     if not wanted:
         return found
@@ -163,25 +163,24 @@ def chosen_threads(job: OpenJob, samples: CpuSamples, wanted: str | None) -> lis
 
 
 def grouped(samples: CpuSamples, threads: Sequence[HostThread], by: str) -> list[SampleGroup]:
-    """The samples of ``threads`` by thread, by rank (those of processes that are no rank by process), or together."""
+    """Group the samples of ``threads`` by thread, by rank (processes that are no rank by process), or together."""
     groups: dict[object, list[HostThread]] = {}
     for one in threads:
         rank = one.task if one.rank is None else one.rank
         groups.setdefault({"thread": one.thread, "rank": rank}.get(by), []).append(one)
-    return [SampleGroup(tuple(group), _own(samples, group)) for group in groups.values()]
-
-
-def _own(samples: CpuSamples, threads: Sequence[HostThread]) -> dict[int, Numbers]:
-    found: dict[int, Numbers] = {}
-    for report, stacks in samples.stacks.items():
-        nodes = [samples.threads[one.thread].nodes for one in threads if one.thread[0] == report]
-        if nodes:
-            found[report] = np.bincount(np.concatenate(nodes), minlength=len(stacks.tree))
+    found = []
+    for group in groups.values():
+        own: dict[int, Numbers] = {}
+        for report, stacks in samples.stacks.items():
+            nodes = [samples.threads[one.thread].nodes for one in group if one.thread[0] == report]
+            if nodes:
+                own[report] = np.bincount(np.concatenate(nodes), minlength=len(stacks.tree))
+        found.append(SampleGroup(tuple(group), own))
     return found
 
 
 def counts(tree: StackTree, own: Numbers) -> tuple[Numbers, Numbers]:
-    """The samples of each function at the end of a stack, and anywhere in one; shapes ``(functions,)``."""
+    """Count the samples of each function at the end of a stack, and anywhere in one; shapes ``(functions,)``."""
     functions = len(tree.functions)
     at_end = np.bincount(tree.function[1:], own[1:], functions).astype(np.int64)
     chosen = tree.is_outermost
@@ -190,7 +189,7 @@ def counts(tree: StackTree, own: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def function_counts(samples: CpuSamples, group: SampleGroup) -> dict[Function, tuple[int, int]]:
-    """Self and total samples of each function that has any, over all reports; `NO_FUNCTION` among them."""
+    """Count self and total samples of each function that has any, over all reports; `NO_FUNCTION` among them."""
     found: dict[Function, tuple[int, int]] = {}
     for report, own in group.own.items():
         tree = samples.stacks[report].tree
@@ -207,13 +206,13 @@ def function_counts(samples: CpuSamples, group: SampleGroup) -> dict[Function, t
 
 
 def top_function(samples: CpuSamples, group: SampleGroup) -> Function | None:
-    """The function at the end of most stacks."""
+    """Return the function at the end of most stacks; ``None`` without samples."""
     found = function_counts(samples, group)
     return max(found, key=lambda one: (found[one][0], one.name), default=None)
 
 
 def function_words(function: Function) -> str:
-    """``native::copy_ (libtorch_cpu.so)``."""
+    """Name a function with its module: ``native::copy_ (libtorch_cpu.so)``."""
     name = function_name(function.name)
     return name if function.is_folded or not function.library else f"{name} ({function.library})"
 
@@ -238,17 +237,18 @@ _PLACE = {"all": (), "rank": (RANK,), "thread": (RANK, THREAD, TID)}
 
 
 def place_of(group: SampleGroup, by: str) -> tuple[int | str | None, ...]:
-    """The values of the columns that say whose samples a group has."""
+    """Return the values of the columns that say whose samples a group has."""
     one = group.threads[0]
     return {"all": (), "rank": (one.rank,), "thread": (one.rank, one.name, one.tid)}[by]
 
 
 def mode_of(function: Function) -> str:
+    """Return ``kernel``, or nothing in user mode."""
     return "kernel" if function.is_kernel else ""
 
 
 def functions_table(job: OpenJob, selection: Selection, by: str = "all", thread: str | None = None) -> TableAnswer:
-    """One row for each function of each group, those with the most samples at their end first."""
+    """Tabulate the functions of each group, those with the most samples at their end first."""
     samples = samples_of_job(job, selection)
     rows: list[Row] = []
     for group in grouped(samples, chosen_threads(job, samples, thread), by):

@@ -1,9 +1,7 @@
 """Host causes of the idle time of GPUs: all of it, in sum by cause or by NVTX range, or span by span.
 
 See docs/numbers.md#gaps. The parts are those of the budget: start-up before the steady state, the tail after the last
-operation, gaps in between.
-
-What the thread that launched an operation did while its GPU was idle before it, in words.
+operation, gaps in between. `before_launch` says in words what the thread that launched an operation did before it.
 """
 
 from __future__ import annotations
@@ -71,9 +69,9 @@ def idle_time(
     wanted: Sequence[str] = PARTS,
     least: int = 0,
 ) -> IdleTime:
-    """The idle time of each selected GPU that worked at all, in the selection's window.
+    """Find the idle time of each selected GPU that worked at all, in the selection's window.
 
-    Of the ``wanted`` parts, and in spans of at least ``least`` ns alone.
+    Only of the ``wanted`` parts, and in spans of at least ``least`` ns.
     """
     chosen = selection.with_name(None)
     whole = extents(job.session, chosen.with_window(None))
@@ -144,10 +142,6 @@ class _Sum:
     parts: Counter[str] = field(default_factory=Counter)
     spans: set[int] = field(default_factory=set)
 
-    def add(self, cause: Cause, part: str, time: int) -> None:
-        self.causes[cause] += time
-        self.parts[part] += time
-
     def row(self, place: Row, idle: int, is_range: bool) -> Row:
         """The cells of the largest cause, with its share where ``place`` is a range that may have others."""
         time = self.causes.total()
@@ -159,28 +153,29 @@ class _Sum:
 
 
 def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
-    """One row for each cause (of each rank), or for each NVTX range with its largest cause, the longest first.
+    """Tabulate idle time by cause (of each rank), or by NVTX range with its largest cause, the longest first.
 
     The times add up to all idle time.
     """
     is_range = by == "range"
-    found = idle_time(job, selection, step_name, is_range)
+    idle = idle_time(job, selection, step_name, is_range)
     ranks = {item.task: item.rank for item in job.ranks}
     sums: dict[tuple[Row, Cause | None], _Sum] = {}
-    for place, cause, span, time in _times(found, by, ranks):
-        own = sums.setdefault((place, None if is_range else cause), _Sum())
-        own.add(cause, found.parts[span], time)
-        own.spans.add(span)
-    rows = [own.row(place, found.idle, is_range) for (place, _), own in sums.items()]
+    for place, cause, span, time in _times(idle, by, ranks):
+        of_row = sums.setdefault((place, None if is_range else cause), _Sum())
+        of_row.causes[cause] += time
+        of_row.parts[idle.parts[span]] += time
+        of_row.spans.add(span)
+    rows = [of_row.row(place, idle.idle, is_range) for (place, _), of_row in sums.items()]
     columns = {"all": SUM_COLUMNS, "rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS}[by]
     keys = [column.key for column in columns]
     texts = [keys.index(key) for key in ("range", *(column.key for column in CAUSE_COLUMNS)) if key in keys]
     rows.sort(key=lambda row: (-int(row[keys.index("time")] or 0), str(row)))
     total = len(rows)
     if selection.name is not None:
-        chosen = selection.name
-        rows = [row for row in rows if chosen.matches(" ".join(str(row[place]) for place in texts if row[place]))]
-    reads = any(cause.reads for own in sums.values() for cause in own.causes)
+        matches = selection.name.matches
+        rows = [row for row in rows if matches(" ".join(str(row[number]) for number in texts if row[number]))]
+    reads = any(cause.reads for of_row in sums.values() for cause in of_row.causes)
     notes = (*_notes(job, selection, is_range), *([missing_note(job.session, tables.file_accesses)] if reads else []))
     return _answer(job, columns, rows, total, [note for note in notes if note])
 
@@ -205,7 +200,7 @@ def _times(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> list[tuple[Ro
 
 
 def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
-    """Of a row of `gaps_table` by cause the NVTX ranges of most of its time, of one by range the causes."""
+    """Name the NVTX ranges of most of the time of a row of `gaps_table`, or the causes of a row by range."""
     found = job.once(("idle time by range", selection), lambda: idle_time(job, selection, with_ranges=True))
     ranks = {item.task: item.rank for item in job.ranks}
     one, wanted = found.attribution, {key: value for key, value in values.items() if key in _WORDS}
@@ -229,7 +224,7 @@ _TOLD = 3
 
 
 def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_name: str | None = None) -> TableAnswer:
-    """One row for each idle span of at least ``least`` ns with its largest cause, the longest first."""
+    """List the idle spans of at least ``least`` ns with its largest cause, the longest first."""
     found = idle_time(job, selection, step_name)
     one = found.attribution
     numbers = [number for number, span in enumerate(one.spans) if span.end - span.start >= least]
@@ -252,7 +247,7 @@ def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_na
 
 
 def cause_cells(cause: Cause) -> tuple[str | None, ...]:
-    """The cells of `CAUSE_COLUMNS`."""
+    """Return the cells of `CAUSE_COLUMNS`."""
     return tuple(one or None for one in (cause.kind, cause.what, cause.thread, cause.caller, cause.file))
 
 
@@ -273,7 +268,7 @@ def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tup
 
 
 def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
-    """The thread that has most of the CPU samples in the long gaps of the GPUs of its rank, in a sentence."""
+    """Say in a sentence which thread has most of the CPU samples in the long gaps of the GPUs of its rank."""
     samples = samples_of_job(job, selection)
     if not len(samples):
         return ""
@@ -321,7 +316,7 @@ _CALLS = (SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_MPI, IN
 
 
 def before_launch(job: OpenJob, task: Task, device: int, start: int) -> str:
-    """The causes of the idle time before an operation that began at ``start`` (job time); empty of none, or little.
+    """Say why a GPU was idle before an operation that began at ``start`` (job time, ns); empty where it hardly was.
 
     ``the GPU was idle for 12.30 ms before: 61 % running direct_copy_kernel, 30 % in poll``
     """
@@ -333,12 +328,12 @@ def before_launch(job: OpenJob, task: Task, device: int, start: int) -> str:
 
 
 def causes_in(job: OpenJob, task: Task, device: int, start: int, end: int) -> str:
-    """The largest causes of idle time of a GPU, ``61 % running direct_copy_kernel, 30 % in poll``."""
-    found = shown_times(attribute(job, [IdleSpan(task, device, start, end)]).of_span(0))
+    """Name the largest causes of idle time of a GPU: ``61 % running direct_copy_kernel, 30 % in poll``."""
+    times = shown_times(attribute(job, [IdleSpan(task, device, start, end)]).of_span(0))
     length = end - start
-    ordered = sorted(found, key=lambda cause: (-found[cause], cause.words))
-    shown = [cause for cause in ordered if found[cause] >= _LEAST_SHARE * length][:_MOST]
-    return ", ".join(f"{100 * found[cause] / length:.0f} % {_words(cause)}" for cause in shown)
+    ordered = sorted(times, key=lambda cause: (-times[cause], cause.words))
+    shown = [cause for cause in ordered if times[cause] >= _LEAST_SHARE * length][:_MOST]
+    return ", ".join(f"{100 * times[cause] / length:.0f} % {_words(cause)}" for cause in shown)
 
 
 def _words(cause: Cause) -> str:
@@ -356,15 +351,8 @@ def _end_before(job: OpenJob, task: Task, device: int, start: int) -> int | None
     session = job.session.part([task.report])
     local = start - report_at(job.session, task.report).clock_offset
     ends = []
-    for table in map(tables.of, GPU_TABLES):
-        columns = table.c
-        if session.count(table):
-            query = sa.select(sa.func.max(columns.end)).where(
-                columns.report == task.report,
-                columns.process == task.process,
-                columns.device == device,
-                columns.start < local,
-            )
-            ends.append(session.scalar(query))
-    known = [int(end) for end in ends if end is not None]
-    return max(known) + start - local if known else None
+    for columns in (tables.of(table).c for table in GPU_TABLES if session.count(table)):
+        is_own = (columns.report == task.report, columns.process == task.process, columns.device == device)
+        end = session.scalar(sa.select(sa.func.max(columns.end)).where(*is_own, columns.start < local))
+        ends += [] if end is None else [int(end)]
+    return max(ends) + start - local if ends else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -47,6 +46,7 @@ class CpuSpan:
 
     @property
     def length(self) -> int:
+        """Its length, ns."""
         return self.window.end - self.window.start
 
 
@@ -65,10 +65,7 @@ class HostWork:
     @property
     def spent(self) -> dict[str, int]:
         """The time by kind, ns."""
-        found = dict.fromkeys(KINDS, 0)
-        for cause, time in self.causes.items():
-            found[cause.kind] += time
-        return found
+        return {kind: sum(time for cause, time in self.causes.items() if cause.kind == kind) for kind in KINDS}
 
     @property
     def calls(self) -> dict[str, str]:
@@ -83,34 +80,29 @@ class HostWork:
         return max(KINDS, key=lambda kind: spent[kind])
 
 
-class _Range(NamedTuple):
-    start: int
-    end: int
-    name: str
+_Range = tuple[int, int, str]
+"""Start, end and name."""
 
 
 def host_work(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False) -> list[HostWork]:
-    """The CPU's work in each of some spans (dozens: each range is compared with all of its process)."""
+    """Find the CPU's work in each of some spans (dozens: each range is compared with all of its process)."""
     idle = [IdleSpan(one.task, one.device, one.window.start, one.window.end) for one in spans]
     attributed = attribute(job, idle, with_calls=with_calls)
-    found, ranges = over_ranks(attributed), _overlapping(job.session, attributed)
-    causes = [found.of_span(number) for number in range(len(spans))]
+    merged = over_ranks(attributed)
+    causes = [merged.of_span(number) for number in range(len(spans))]
     whole: Counter[Cause] = Counter()
-    for own in causes:
-        whole.update(own)
+    for of_span in causes:
+        whole.update(of_span)
     shown = folded(whole)
-    return [_work(*one) for one in zip(spans, (shown_times(own, shown) for own in causes), ranges, strict=True)]
-
-
-def _work(span: CpuSpan, causes: Mapping[Cause, int], ranges: Sequence[_Range]) -> HostWork:
-    middle = (span.window.start + span.window.end) // 2
-    around = [
-        (end - start, name)
-        for start, end, name in ranges
-        if start <= middle < end and name and not name.startswith(_NO_RANGES)
-    ]
-    behind = (name for start, _, name in ranges if start >= middle and name and not name.startswith(_NO_RANGES))
-    return HostWork(span, causes, min(around)[1] if around else None, next(behind, None))
+    works = []
+    for span, of_span, ranges in zip(spans, causes, _overlapping(job.session, attributed), strict=True):
+        middle = (span.window.start + span.window.end) // 2
+        named = [one for one in ranges if one[2] and not one[2].startswith(_NO_RANGES)]
+        around = [(end - start, name) for start, end, name in named if start <= middle < end]
+        behind = (name for start, _, name in named if start >= middle)
+        shortest = min(around)[1] if around else None
+        works.append(HostWork(span, shown_times(of_span, shown), shortest, next(behind, None)))
+    return works
 
 
 def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
@@ -144,5 +136,5 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
         )
     )
     for number, start, end, label in sorted(session.rows(query)):
-        found[number].append(_Range(start, end, label))
+        found[number].append((start, end, label))
     return found

@@ -47,7 +47,7 @@ class Pair:
 
 
 def exchanges(session: Session, selection: Selection) -> list[Pair]:
-    """Every pair of open ranks that exchanged messages in blocking calls, whose peers and sizes are recorded.
+    """Find every pair of open ranks that exchanged messages in blocking calls, whose peers and sizes are recorded.
 
     A rank that talks in several communicators is left out: in which of them a peer has its number is not recorded.
     """
@@ -58,13 +58,8 @@ def exchanges(session: Session, selection: Selection) -> list[Pair]:
     }
     calls = _calls(session, selection)
     ranks = [rank for rank, task in sorted(task_of.items()) if task in calls]
-    found = []
-    for one, other in combinations(ranks, 2):
-        pair = _pair((one, calls[task_of[one]]), (other, calls[task_of[other]]))
-        if pair is not None:
-            count, size, time, waits = pair
-            found.append(Pair((task_of[one], task_of[other]), count, size, time, waits))
-    return found
+    pairs = (_pair(ranks, task_of, calls) for ranks in combinations(ranks, 2))
+    return [pair for pair in pairs if pair is not None]
 
 
 _Columns = Mapping[str, NDArray[np.int64]]
@@ -96,9 +91,11 @@ def _calls(session: Session, selection: Selection) -> dict[Task, _Columns]:
     return found
 
 
-def _pair(one: tuple[int, _Columns], other: tuple[int, _Columns]) -> tuple[int, int, int, tuple[int, int]] | None:
-    """Count, bytes, time and waits of the exchanges of two ranks with their calls."""
-    (rank, calls), (peer, theirs) = one, other
+def _pair(ranks: tuple[int, int], task_of: Mapping[int, Task], calls_of: Mapping[Task, _Columns]) -> Pair | None:
+    """The exchanges of two ranks, if there are any."""
+    rank, peer = ranks
+    tasks = task_of[rank], task_of[peer]
+    calls, theirs = calls_of[tasks[0]], calls_of[tasks[1]]
     if len(calls["start"]) != len(theirs["start"]):
         return None
     both = (calls["peer"] == peer) | (theirs["peer"] == rank)
@@ -110,4 +107,4 @@ def _pair(one: tuple[int, _Columns], other: tuple[int, _Columns]) -> tuple[int, 
         return None
     waits = [int((begin - side["start"])[chosen].sum()) for side in (calls, theirs)]
     size = int(np.maximum(calls["bytes"], theirs["bytes"])[chosen].sum())
-    return int(chosen.sum()), size, int((end - begin)[chosen].sum()), (waits[0], waits[1])
+    return Pair(tasks, int(chosen.sum()), size, int((end - begin)[chosen].sum()), (waits[0], waits[1]))

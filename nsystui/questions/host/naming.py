@@ -1,18 +1,26 @@
-"""The threads of a job by name, and which rank each belongs to."""
+"""The threads of a job: names and ranks, which of them launched what, and the NVTX ranges that they are in."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.selection import Task
+from nsystui.base.selection import Selection, Task
 from nsystui.exports.metadata import pid_of, process_of, tid_of
-from nsystui.questions.host.segments import Thread
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.host.segments import FAR, Segments, Thread, one_after_the_other
+from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.tasks import process_names
+from nsystui.questions.nvtx.paths import numbered, template
+from nsystui.questions.nvtx.ranges import NvtxRanges
+from nsystui.questions.queries.conditions import is_launched_by, of_tasks
+from nsystui.questions.queries.mpi import DOMAIN
+from nsystui.questions.queries.tasks import GPU_TABLES, process_names
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -87,3 +95,119 @@ def named_threads(job: OpenJob, threads: Iterable[Thread]) -> list[HostThread]:
     shown = [f"{one.name} {one.tid}" if alike[one.task, one.name] > 1 else one.name for one in found]
     found = [replace(one, shown=words) for one, words in zip(found, shown, strict=True)]
     return sorted(found, key=lambda one: (one.rank is None, one.rank or 0, one.thread))
+
+
+def usual_threads(session: Session, tasks: Iterable[Task]) -> dict[Task, Thread]:
+    """Return the thread of each task with the most CUDA calls."""
+    table = tables.api_calls
+    if not session.count(table):
+        return {}
+    calls = sa.func.count().label("calls")
+    query = sa.select(table.c.report, table.c.process, table.c.thread, calls)
+    query = query.where(of_tasks(table, frozenset(tasks)), table.c.thread.is_not(None))
+    most: dict[Task, tuple[int, int]] = {}
+    for report, process, thread, number in session.rows(query.group_by(*query.selected_columns[:3])):
+        task = Task(report, process)
+        most[task] = max(most.get(task, (0, 0)), (number, thread))
+    return {task: (task.report, thread) for task, (_, thread) in most.items()}
+
+
+Launches = Mapping[tuple[Task, int], tuple[Times, Numbers]]
+"""Of each GPU (task, CUDA ordinal) the times of its operations, ascending, and the threads that launched them."""
+
+
+def launching_threads(session: Session, tasks: frozenset[Task], moments: set[int] | None, edge: str) -> Launches:
+    """Read which threads launched the operations of each GPU (task, CUDA ordinal).
+
+    Returns the times of their ``edge`` (``start`` or ``end``; job time, ns, ascending) and the threads (globalTid).
+    With ``moments`` only operations with their edge at one of these are read.
+    """
+    calls = tables.api_calls
+    parts: dict[tuple[Task, int], list[tuple[Times, Numbers]]] = {}
+    for table in map(tables.of, GPU_TABLES):
+        if not session.count(table) or not session.count(calls):
+            continue
+        moment = (table.c[edge] + table.c.clock_offset).label("moment")
+        query = sa.select(table.c.report, table.c.process, table.c.device, moment, calls.c.thread)
+        query = query.join_from(table, calls, is_launched_by(table, calls))
+        query = query.where(of_tasks(table, tasks), calls.c.thread.is_not(None))
+        if moments is not None:
+            query = query.where(moment.in_(sorted(moments)))
+        found = session.arrays(query)
+        keys = np.stack([found[key].astype(np.int64) for key in ("report", "process", "device")])
+        known, place = np.unique(keys, axis=1, return_inverse=True)
+        place = place.reshape(-1)
+        for number, (report, process, device) in enumerate(known.T.tolist()):
+            own = place == number
+            part = found["moment"][own].astype(np.int64), found["thread"][own].astype(np.int64)
+            parts.setdefault((Task(report, process), device), []).append(part)
+    launches = {}
+    for gpu, own_parts in parts.items():
+        times, threads = (np.concatenate(part) for part in zip(*own_parts, strict=True))
+        order = np.lexsort((threads, times))
+        launches[gpu] = times[order], threads[order]
+    return launches
+
+
+def thread_at(launches: Launches, task: Task, device: int, moment: int) -> int | None:
+    """Find the thread (globalTid) that launched the operation of a GPU at ``moment``; ``None`` where there is none."""
+    times, threads = launches.get((task, device), (_NO_TIMES, _NO_TIMES))
+    number = int(np.searchsorted(times, moment))
+    return int(threads[number]) if number < len(times) and times[number] == moment else None
+
+
+_NO_TIMES = np.empty(0, np.int64)
+
+OUTSIDE = "outside of every NVTX range"
+NO_RANGES = "no NVTX in the report"
+_MPI_PREFIX = f"{DOMAIN}:"
+
+
+@dataclass(frozen=True, eq=False)
+class ThreadRanges:
+    """The innermost NVTX ranges of threads over time, whose numbers are folded where three or more names share a form.
+
+    ``names``: first `OUTSIDE`, then `NO_RANGES`.
+    """
+
+    ranges: NvtxRanges
+    names: tuple[str, ...]
+    labels: Numbers
+    reports: frozenset[int]
+
+    @classmethod
+    def load(cls, job: OpenJob) -> ThreadRanges:
+        ranges = job.nvtx_ranges(Selection())
+        folded = numbered(ranges.names)
+        found = {OUTSIDE: 0, NO_RANGES: 1}
+        labels = [
+            # An MPI call that is a range is a cause: what is around it tells more.
+            -1 if name.startswith(_MPI_PREFIX) else found.setdefault(text if text in folded else name, len(found))
+            for name, text in ((name, template(name)) for name in ranges.names)
+        ]
+        reports = frozenset(lane.report for lane in ranges.lanes)
+        return cls(ranges, tuple(found), np.array(labels, np.int64), reports)
+
+    @cached_property
+    def _lanes(self) -> Mapping[Thread, int]:
+        return {(one.report, one.thread): number for number, one in enumerate(self.ranges.lanes)}
+
+    def of(self, task: Task, thread: Thread | None) -> Segments:
+        """The places in ``names`` from the beginning of time to its end."""
+        if task.report not in self.reports:
+            return _always(1)
+        ranges = self.ranges
+        lane = self._lanes.get(thread, -1) if thread is not None else -1
+        mine = ranges.nested_of(lane)
+        if not len(mine):
+            return _always(0)
+        edges = np.unique(np.concatenate((ranges.values("start", mine), ranges.values("end", mine))))
+        around = ranges.innermost_at(np.full(len(edges) - 1, lane), edges[:-1])
+        while len(other := np.flatnonzero((around >= 0) & (self.labels[ranges.values("name", around)] < 0))):
+            around[other] = ranges.values("parent", around[other])
+        labels = np.where(around >= 0, self.labels[ranges.values("name", around)], 0)
+        return one_after_the_other(Segments(edges[:-1], edges[1:], labels), _always(0))
+
+
+def _always(label: int) -> Segments:
+    return Segments(np.array([-FAR]), np.array([FAR]), np.array([label]))

@@ -1,6 +1,6 @@
 """Stretches of time on threads that have no moment in common, each with a label: calls, scheduling, samples.
 
-When threads hold Python's GIL and wait for it: NVTX ranges of nsys's own (docs/exports.md#python).
+When threads hold Python's GIL and wait for it, NVTX ranges of nsys's own say (docs/exports.md#python).
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Segments:
 
     @property
     def covered(self) -> Intervals:
-        """The time that they cover."""
+        """The time that they cover, job time."""
         return union(self.starts, self.ends)
 
     def labelled(self, *labels: int) -> Intervals:
-        """The time that those with one of these labels cover."""
+        """Return the time that those with one of these labels cover, job time."""
         chosen = np.isin(self.labels, labels)
         return union(self.starts[chosen], self.ends[chosen])
 
     def within(self, spans: Intervals) -> Segments:
-        """The parts that lie within ``spans``."""
+        """Cut out the parts that lie within ``spans``."""
         pieces = pairs(spans, self)
         return Segments(pieces.starts, pieces.ends, self.labels[pieces.segment])
 
@@ -65,7 +65,7 @@ class SpanPieces:
 
 
 def pairs(spans: Intervals, segments: Segments) -> SpanPieces:
-    """The pieces of ``segments`` that lie within ``spans``, in order."""
+    """Cut ``segments`` into the pieces that lie within ``spans``, in order."""
     # As in `intersect`, where nothing says which is which.
     first = np.searchsorted(segments.ends, spans.starts, side="right")
     last = np.searchsorted(segments.starts, spans.ends, side="left")
@@ -78,7 +78,7 @@ def pairs(spans: Intervals, segments: Segments) -> SpanPieces:
 
 
 def outermost(starts: Times, ends: Times, labels: NDArray[np.int64]) -> Segments:
-    """Calls of one thread as segments: of nested calls the outermost; of one that goes on after another, the rest."""
+    """Make segments of the calls of a thread: of nested calls the outermost; of one that outlasts another, the rest."""
     order = np.lexsort((-ends, starts))
     starts, ends, labels = starts[order], ends[order], labels[order]
     reach = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends)[:-1])) if len(ends) else ends
@@ -88,7 +88,7 @@ def outermost(starts: Times, ends: Times, labels: NDArray[np.int64]) -> Segments
 
 
 def one_after_the_other(*layers: Segments) -> Segments:
-    """Several layers as one: a moment belongs to the first that has it."""
+    """Lay several layers over each other: a moment belongs to the first that has it."""
     parts: list[Segments] = []
     taken = EMPTY
     for layer in layers:
@@ -106,7 +106,7 @@ FAR = 1 << 61
 
 
 def by_thread(found: Mapping[str, NDArray[Any]]) -> dict[Thread, NDArray[np.int64]]:
-    """The places of the rows of each thread, by ``report`` and ``thread``; those of no thread are in none."""
+    """Find the places of the rows of each thread, by ``report`` and ``thread``; those of no thread are in none."""
     thread = np.ma.filled(found["thread"], -1).astype(np.int64)
     report = found["report"].astype(np.int64)
     order = np.lexsort((thread, report))
@@ -138,11 +138,13 @@ def calls_of(
     spans: Sequence[tuple[Task, int, int]] | None = None,
     chain: sa.ColumnElement[Any] | None = None,
 ) -> Calls:
-    """The outermost calls of ``table`` in the selection on each thread, under their names.
+    """Read the outermost calls of ``table`` in the selection on each thread, under their names.
 
     With ``spans`` of tasks (dozens: each row is compared with all of its process), those that overlap one.
     """
     columns = table.c
+    if isinstance(table, sa.Table) and not session.count(table):
+        return Calls((), {})
     query = sa.select(
         columns.report,
         columns.thread,
@@ -202,13 +204,14 @@ class Scheduling:
     moves: Mapping[Thread, Times]
 
     def reports(self) -> frozenset[int]:
-        """The reports that have any."""
+        """Return the indices of the reports that have any."""
         return frozenset(report for report, _ in self.threads)
 
 
 def scheduling_of(session: Session, selection: Selection) -> Scheduling:
-    """The scheduling of all threads of the selected tasks' reports, whatever the window: a state lasts until the next
-    event.
+    """Read the scheduling of all threads of the selected tasks' reports, whatever the window.
+
+    A state lasts until the next event.
     """
     threads, cpus, places, switches, moves = {}, {}, {}, {}, {}
     if session.count(tables.sched_events):
@@ -253,7 +256,7 @@ class Gil:
 
 
 def gil_of(session: Session, selection: Selection, spans: Sequence[tuple[Task, int, int]] | None = None) -> Gil:
-    """The GIL in a selection, with ``spans`` of tasks as in `calls_of`; empty where it is not recorded."""
+    """Read the GIL in a selection, with ``spans`` of tasks as in `calls_of`; empty where it is not recorded."""
     table = tables.nvtx_ranges
     if not session.count(table):
         return Gil()

@@ -83,7 +83,7 @@ class StackTree:
         return len(self.parent)
 
     def totals(self, own: Numbers) -> Numbers:
-        """The sum over each node and all below it; ``own`` has the shape ``(n,)``, or ``(n, k)`` for k sums at once."""
+        """Add up each node and all below it; ``own`` has the shape ``(n,)``, or ``(n, k)`` for k sums at once."""
         found = own.copy()
         edges = [*self.levels.tolist(), len(self)]
         for first, last in reversed(list(pairwise(edges[1:]))):
@@ -105,7 +105,7 @@ class StackTree:
         return found
 
     def path(self, node: int) -> list[int]:
-        """The functions from the outermost caller to the one of ``node``, as indices."""
+        """Return the functions from the outermost caller to the one of ``node``, as indices."""
         found = []
         while node:
             found.append(int(self.function[node]))
@@ -113,15 +113,38 @@ class StackTree:
         return found[::-1]
 
     def outside(self, node: int, libraries: re.Pattern[str]) -> int:
-        """The innermost caller, or the node itself, that is in none of some modules (file names)."""
+        """Find the innermost caller, or the node itself, that is in none of some modules (file names)."""
         while node and libraries.fullmatch(self.functions[int(self.function[node])].library):
             node = int(self.parent[node])
         return node
 
     def words(self, node: int, most: int = _DEEPEST) -> str:
-        """``inner ‹ caller ‹ …``: the function of a node and its callers, ``most`` functions at most."""
+        """Write ``inner ‹ caller ‹ …``: the function of a node and its callers, at most ``most`` functions."""
         called = [function_name(self.functions[one].name) for one in self.path(node)[::-1]]
         return " ‹ ".join(called[:most] + ["…"] * (len(called) > most))
+
+
+LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
+"""Modules whose functions do what their caller wants."""
+
+
+def program_function(tree: StackTree | None, node: int, libraries: re.Pattern[str] = LIBRARY) -> str:
+    """Name the innermost function of a stack that is resolved and of the program: not of the kernel, not of libc."""
+    if tree is None or not node:
+        return ""
+    innermost = tree.functions[int(tree.function[node])]
+    while node:
+        one = tree.functions[int(tree.function[node])]
+        if not (one.is_folded or one.is_kernel or libraries.fullmatch(one.library) or one.name.startswith("[")):
+            return _in_file(one)
+        node = int(tree.parent[node])
+    return _in_file(innermost)
+
+
+def _in_file(function: Function) -> str:
+    """The name; of a function of Python with its file, since many are called alike."""
+    name = function_name(function.name)
+    return f"{name} ({function.library})" if function.library.endswith(".py") else name
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +159,7 @@ class Stacks:
     damaged: int
 
     def nodes(self, kind: str, chains: Any) -> Numbers:
-        """The node of each of ``chains``, `NO_STACK` for one that has none (or is masked)."""
+        """Return the node of each of ``chains``, `NO_STACK` for one that has none (or is masked)."""
         known, nodes = self.chains[kind]
         wanted = np.ma.filled(chains, -1).astype(np.int64)
         if not len(known):
@@ -146,20 +169,34 @@ class Stacks:
 
 
 def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
-    """The stacks of each report, by its index; computed once and kept with its columns."""
+    """Return the stacks of each report, by its index; computed once and kept with its columns."""
     found = of_each_report(
         session, reports, "stacks", _compute, by=tables.stack_frames, doing="call stacks", in_memory=True
     )
-    return {index: _of_arrays(arrays) for index, arrays in found.items()}
+    stacks = {}
+    for index, arrays in found.items():
+        known = json_of(arrays["names"])
+        functions = tuple(Function(name, module, bool(kernel), bool(folded)) for name, module, kernel, folded in known)
+        parent, function, levels = (
+            arrays[key].astype(np.int64, copy=False) for key in ("parent", "function", "levels")
+        )
+        chains = {kind: (arrays[f"{kind}.chains"], arrays[f"{kind}.nodes"]) for kind in KINDS}
+        tree = StackTree(parent, function, levels, functions)
+        stacks[index] = Stacks(tree, chains, int(arrays["damaged"][0]))
+    return stacks
 
 
-def _of_arrays(arrays: Arrays) -> Stacks:
-    known = json_of(arrays["names"])
-    functions = tuple(Function(name, module, bool(kernel), bool(folded)) for name, module, kernel, folded in known)
-    parent, function, levels = (arrays[key].astype(np.int64, copy=False) for key in ("parent", "function", "levels"))
-    tree = StackTree(parent, function, levels, functions)
-    chains = {kind: (arrays[f"{kind}.chains"], arrays[f"{kind}.nodes"]) for kind in KINDS}
-    return Stacks(tree, chains, int(arrays["damaged"][0]))
+def os_callers(session: Session, chains_of: Mapping[Thread, Numbers]) -> dict[int, dict[int, str]]:
+    """Find the functions that made OS runtime calls, by report and chain, of the chains of each thread's calls."""
+    of_reports: dict[int, list[Numbers]] = {}
+    for (report, _), chains in chains_of.items():
+        of_reports.setdefault(report, []).append(chains)
+    callers: dict[int, dict[int, str]] = {}
+    for index, stacks in stacks_of(session, [one for one in session.reports if one.index in of_reports]).items():
+        known = np.unique(np.concatenate(of_reports[index]))
+        nodes = zip(known.tolist(), stacks.nodes(OS_CALL, known).tolist(), strict=True)
+        callers[index] = {chain: program_function(stacks.tree, node) for chain, node in nodes if node}
+    return callers
 
 
 def _compute(session: Session, reports: list[Report]) -> dict[int, Arrays]:
@@ -322,7 +359,7 @@ class Files:
     sizes: Sequence[int] = ()
 
     def accessed(self, thread: Thread, when: Intervals) -> str:
-        """``/data/a.tar, 12 MiB``, ``1,204 files in /data, 1.3 GiB``: those accessed within ``when``, and the bytes.
+        """Name the files accessed within ``when``: ``/data/a.tar, 12 MiB``, ``1,204 files in /data, 1.3 GiB``.
 
         Of an access that begins or ends outside all bytes count; one of a file that is not known does not.
         """
@@ -342,7 +379,7 @@ class Files:
 
 
 def files_of(session: Session, selection: Selection) -> Files:
-    """The accesses in the window of a selection."""
+    """Read the accesses in the window of a selection."""
     table, names = tables.file_accesses, tables.files
     if not session.count(table):
         return Files()

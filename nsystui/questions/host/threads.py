@@ -34,7 +34,7 @@ from nsystui.questions.host.segments import (
 )
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import missing_note
-from nsystui.questions.queries.mpi import has_mpi, mpi_rows, nvtx_reports
+from nsystui.questions.queries.mpi import mpi_rows, nvtx_reports
 from nsystui.questions.queries.time_window import extents
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -55,6 +55,7 @@ class ThreadTime:
 
     @property
     def window(self) -> int:
+        """The time of all parts, ns."""
         return sum(getattr(self, part.name) or 0 for part in fields(self))
 
 
@@ -75,18 +76,18 @@ class HostTimes:
 
     @classmethod
     def load(cls, session: Session, selection: Selection) -> HostTimes:
-        """Of the selection's window, the scheduling of all threads of its reports."""
-        nothing = Calls((), {})
+        """Read the selection's window, and the scheduling of all threads of its reports."""
         return cls(
-            calls_of(session, mpi_rows(session), selection) if has_mpi(session) else nothing,
-            calls_of(session, tables.api_calls, selection) if session.count(tables.api_calls) else nothing,
-            calls_of(session, tables.os_calls, selection) if session.count(tables.os_calls) else nothing,
+            calls_of(session, mpi_rows(session), selection),
+            calls_of(session, tables.api_calls, selection),
+            calls_of(session, tables.os_calls, selection),
             scheduling_of(session, selection),
             gil_of(session, selection),
             _lacking(session),
         )
 
     def threads(self) -> set[Thread]:
+        """Return every thread of which anything is recorded."""
         recorded = (self.mpi, self.cuda, self.os, self.scheduling)
         return {thread for one in recorded for thread in one.threads} | {*self.gil.held, *self.gil.waited}
 
@@ -106,7 +107,7 @@ def _lacking(session: Session) -> dict[int, frozenset[str]]:
 
 
 def idle_of_tasks(job: OpenJob, selection: Selection) -> dict[Task, list[Intervals]]:
-    """When each GPU of each task was idle in the selection's window."""
+    """Find when each GPU of each task was idle in the selection's window."""
     windows = extents(job.session, selection)
     found: dict[Task, list[Intervals]] = {}
     for one in job.busy(selection).devices:
@@ -116,7 +117,7 @@ def idle_of_tasks(job: OpenJob, selection: Selection) -> dict[Task, list[Interva
 
 
 def thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[ThreadTime, Mapping[str, Intervals]]:
-    """The parts of the window in which the thread did what, and how long each takes."""
+    """Split the window by what the thread did: how long each part takes, and when it was."""
     rest = union([window.start], [window.end])
     when: dict[str, Intervals] = {}
     for part, calls in (("mpi", times.mpi), ("cuda", times.cuda), ("os", times.os)):
@@ -190,7 +191,7 @@ COLUMNS = (
 
 
 def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """One row for each thread with anything recorded in the selection, by rank and process."""
+    """Tabulate each thread with anything recorded in the selection, by rank and process."""
     session = job.session
     times, samples = HostTimes.load(session, selection), samples_of_job(job, selection)
     windows, idle = extents(session, selection), idle_of_tasks(job, selection)
@@ -202,7 +203,8 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
             continue
         window, sampled = windows[report], samples.threads.get(one.thread)
         spent, when = thread_time(one.thread, times, window)
-        with_gil = _with_gil(one.thread, times.gil, window)
+        both = (times.gil.held, times.gil.waited) if times.gil else ()
+        with_gil = [known.get(one.thread, EMPTY).clip(window.start, window.end).length for known in both]
         if spent.unknown == spent.window and sampled is None and not any(with_gil):
             continue
         total += 1
@@ -238,12 +240,6 @@ def _scheduled(thread: Thread, scheduling: Scheduling, window: Window, is_schedu
     on_cpu = scheduling.cpus.get(thread, NO_SEGMENTS).covered.clip(window.start, window.end).length
     events = (found.get(thread, _NO_TIMES) for found in (scheduling.switches, scheduling.moves))
     return (on_cpu, *(int(((one >= window.start) & (one < window.end)).sum()) for one in events))
-
-
-def _with_gil(thread: Thread, gil: Gil, window: Window) -> list[int]:
-    """How long the thread holds the GIL and waits for it, where any thread does."""
-    both = (gil.held, gil.waited) if gil else ()
-    return [known.get(thread, EMPTY).clip(window.start, window.end).length for known in both]
 
 
 _NO_TIMES: Times = np.empty(0, np.int64)

@@ -33,7 +33,6 @@ from nsystui.base.answer import DEVICE, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import shorten
 from nsystui.base.units import format_value
-from nsystui.questions.algebra.interval_blocks import IntervalBlocks
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, subtract
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
@@ -77,7 +76,7 @@ class IdleCauses:
 def caused_budgets(
     job: OpenJob, selection: Selection, step_name: str | None = None
 ) -> tuple[list[DeviceBudget], IdleCauses]:
-    """The budget of each GPU, and the causes of the idle time of all."""
+    """Compute the budget of each GPU, and the causes of the idle time of all; kept with the job."""
 
     def make() -> tuple[list[DeviceBudget], IdleCauses]:
         budgets = device_budgets(job, selection, step_name)
@@ -87,7 +86,7 @@ def caused_budgets(
 
 
 def idle_causes(job: OpenJob, selection: Selection, budgets: Sequence[DeviceBudget]) -> IdleCauses:
-    """The causes of the start-up, the long gaps and the tail of some GPUs."""
+    """Find the causes of the start-up, the long gaps and the tail of some GPUs."""
     own = profiler_overhead(job.session, selection.with_name(None))
     whole = in_sum(budgets)
     parts = (
@@ -115,7 +114,8 @@ def idle_causes(job: OpenJob, selection: Selection, budgets: Sequence[DeviceBudg
         for work in islice(works, len(spans)):
             for cause, spent in work.causes.items():
                 _add(times, _name(work, cause), spent)
-        known = sorted(((name, spent) for name, spent in times.items() if name != UNEXPLAINED), key=_largest_first)
+        named = ((name, spent) for name, spent in times.items() if name != UNEXPLAINED)
+        known = sorted(named, key=lambda cause: (-cause[1], cause[0]))
         rest = time - sum(spent for _, spent in known)
         causes.append(
             tuple(SummedCause(name, spent) for name, spent in [*known, *([(UNEXPLAINED, rest)] if rest else [])])
@@ -141,12 +141,8 @@ def _name(work: HostWork, cause: HostCause) -> str:
     return f"{words} {word} {where}" if where and not is_told else words
 
 
-def _largest_first(item: tuple[str, int]) -> tuple[int, str]:
-    return -item[1], item[0]
-
-
 def budget_with_causes(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
-    """One row for each GPU, and a note on the causes of the idle time of all."""
+    """Tabulate the budget of each GPU, with notes on the causes of the idle time of all."""
     budgets, found = caused_budgets(job, selection, step_name)
     whole = in_sum(budgets).time
     parts = (("start-up", found.startup), ("long gaps", found.long_gaps), ("tail", found.tail))
@@ -156,7 +152,7 @@ def budget_with_causes(job: OpenJob, selection: Selection, step_name: str | None
 
 
 def cause_words(causes: Sequence[SummedCause], whole: int, most: int = 5) -> str:
-    """``cudaMalloc in `data loading` 6.1 %, unexplained 1.6 %``, of ``whole`` ns; of more than ``most`` the largest.
+    """Write ``cudaMalloc in `data loading` 6.1 %, unexplained 1.6 %``, of ``whole`` ns; at most ``most`` causes.
 
     What rounds to 0.0 % is left out; nothing where that is all.
     """
@@ -168,7 +164,7 @@ def cause_words(causes: Sequence[SummedCause], whole: int, most: int = 5) -> str
 
 
 def idle_words(budget: Budget, causes: IdleCauses | None, most: int, least: float = 0) -> list[str]:
-    """``start-up 18.2 % (cudaMalloc 6.1 %, …)``, for each part of the idle time, with so many causes of each.
+    """Write ``start-up 18.2 % (cudaMalloc 6.1 %, …)`` for each part of the idle time, with ``most`` causes of each.
 
     Parts of less than ``least`` percent are left out.
     """
@@ -218,10 +214,12 @@ class Budget:
 
     @property
     def idle(self) -> int:
+        """The idle time, ns."""
         return self.startup + self.long_gaps + self.short_gaps + self.tail
 
     @property
     def time(self) -> int:
+        """All of the time, ns."""
         return self.compute + self.exposed_nccl + self.memory + self.graph + self.idle + self.unrecorded
 
     def __add__(self, other: Budget) -> Budget:
@@ -250,7 +248,7 @@ class DeviceBudget:
 def device_budgets(
     job: OpenJob, selection: Selection, step_name: str | None = None, steady: Mapping[Task, Window] | None = None
 ) -> list[DeviceBudget]:
-    """The budget of each selected GPU that worked, over the selection's window (else the job's extent).
+    """Compute the budget of each selected GPU that worked, over the selection's window (else the job's extent).
 
     With ``steady``: of the GPUs of its tasks, each over its window, all of which is in the steady state.
     """
@@ -272,7 +270,7 @@ def device_budgets(
 
 
 def steady_start(device: DeviceIntervals, worked: Window, steps: StepTimes | None) -> int:
-    """The time at which the steady state of a GPU begins. ``worked``: from its first operation to its last."""
+    """Find when the steady state of a GPU begins (job time, ns). ``worked``: from its first operation to its last."""
     if steps is not None and steps.on_gpu and len(steps) >= _FEWEST_STEPS:
         return max(int(steps.start[steps.first_steady]), worked.start)
     shares = np.nan_to_num(device.busy(worked, _SPANS))
@@ -288,7 +286,11 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
     last = min(max(worked.end, begin), window.end)
     startup = begin - window.start - device.busy_in(Window(window.start, begin))
     tail = window.end - last
-    long_gaps = _long(device.gaps(worked), begin, last)
+    # A gap that is cut at the edges of the steady state is as long as it was.
+    is_long = ((gaps, gaps.ends - gaps.starts >= LONG_GAP) for gaps in device.gaps(worked).parts())
+    long_gaps = merge(
+        EMPTY, *(Intervals(gaps.starts[long], gaps.ends[long]).clip(begin, last) for gaps, long in is_long)
+    )
     budget = Budget(
         compute=spent.kernels,
         exposed_nccl=spent.exposed_nccl,
@@ -304,22 +306,13 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
     return DeviceBudget(device.device, window, steady, budget, at_startup, long_gaps, after)
 
 
-def _long(gaps: IntervalBlocks, begin: int, end: int) -> Intervals:
-    """The long gaps between two times. A gap that is cut there is as long as it was."""
-    found = []
-    for part in gaps.parts():
-        is_long = part.ends - part.starts >= LONG_GAP
-        found.append(Intervals(part.starts[is_long], part.ends[is_long]).clip(begin, end))
-    return merge(*found) if found else EMPTY
-
-
 def in_sum(budgets: Iterable[DeviceBudget]) -> Budget:
-    """The sum over GPUs."""
+    """Add up the budgets of GPUs."""
     return sum((one.budget for one in budgets), Budget())
 
 
 def steady_window(budgets: Sequence[DeviceBudget]) -> Window | None:
-    """The time in which all GPUs are in their steady state, to the end of the window; ``None`` where it is empty."""
+    """Return the time in which all GPUs are in their steady state, to the window's end; ``None`` where it is empty."""
     if not budgets:
         return None
     start, end = max(one.steady for one in budgets), max(one.window.end for one in budgets)
@@ -353,7 +346,7 @@ COLUMNS = (
 
 
 def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
-    """One row for each GPU; the percentages of a row add up to 100."""
+    """Tabulate the budgets of GPUs; the percentages of a row add up to 100."""
     rows: list[Row] = []
     for one in budgets:
         times = [getattr(one.budget, part) for part in PARTS]
@@ -363,9 +356,9 @@ def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
 
 
 def by_task(budgets: Iterable[DeviceBudget]) -> Mapping[Task, Budget]:
-    """The sum over the GPUs of each task."""
-    found: dict[Task, Budget] = {}
+    """Add up the budgets of the GPUs of each task."""
+    sums: dict[Task, Budget] = {}
     for one in budgets:
         task = one.device.task.task
-        found[task] = found.get(task, Budget()) + one.budget
-    return found
+        sums[task] = sums.get(task, Budget()) + one.budget
+    return sums

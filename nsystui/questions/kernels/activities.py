@@ -65,7 +65,7 @@ WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
 
 
 def work_summary(session: Session, selection: Selection, work: Work) -> TableAnswer:
-    """One row for each name: share of the time, statistics of durations in ns."""
+    """Summarise an activity, one row for each name: share of the time, statistics of durations in ns."""
     columns = (*statistics.duration_columns(work.count_header), Column("name", header=work.name_header, label="name"))
 
     def ask() -> list[Row]:
@@ -74,11 +74,21 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
         return statistics.summary_rows(session, table, duration(table), names, conditions, columns, table.c.row)
 
     rows = of_all_reports(session, selection, work.table, work.name, ask)
-    return TableAnswer(work.name, columns, rows, _names(session, selection, work, rows), _notes(session, work))
+    if selection.is_everything:
+        total = sum(name is not None for *_, name in rows)
+    else:
+        total = statistics.number_of_values(session, rows_of(session, work)[1])
+    if work is MPI:
+        return TableAnswer(work.name, columns, rows, total, mpi_notes(session))
+    lacking = missing_note(session, work.table)
+    notes = [lacking] if lacking else []
+    if work is API and (doubles := session.count(tables.api_backtraces)):
+        notes.append(f"every call once: nsys stats also counts the {doubles:,} second rows that --cudabacktrace writes")
+    return TableAnswer(work.name, columns, rows, total, tuple(notes))
 
 
 def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnElement[Any]]:
-    """The rows of an activity and the expression for their names: its table, or the NVTX ranges that are MPI calls."""
+    """Return the rows of an activity and the expression for their names; MPI calls may be NVTX ranges."""
     if work is not MPI:
         return work.table, work.label
     rows = mpi_rows(session)
@@ -86,27 +96,8 @@ def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnEleme
 
 
 def has_rows(session: Session, work: Work) -> bool:
-    """Whether there is any such work."""
+    """Tell whether there is any such work."""
     return has_mpi(session) if work is MPI else session.count(work.table) > 0
-
-
-def _names(session: Session, selection: Selection, work: Work, rows: Sequence[Row]) -> int:
-    """The number of names without the selection."""
-    if selection.is_everything:
-        return sum(name is not None for *_, name in rows)
-    _, label = rows_of(session, work)
-    return statistics.number_of_values(session, label)
-
-
-def _notes(session: Session, work: Work) -> tuple[str, ...]:
-    if work is MPI:
-        return mpi_notes(session)
-    lacking = missing_note(session, work.table)
-    notes = [lacking] if lacking else []
-    doubles = session.count(tables.api_backtraces) if work is API else 0
-    if doubles:
-        notes.append(f"every call once: nsys stats also counts the {doubles:,} second rows that --cudabacktrace writes")
-    return tuple(notes)
 
 
 SIZE_COLUMNS = (
@@ -122,7 +113,7 @@ SIZE_COLUMNS = (
 
 
 def memory_sizes(session: Session, selection: Selection) -> TableAnswer:
-    """Bytes moved by each kind of memory operation, the rows of nsys's ``cuda_gpu_mem_size_sum``."""
+    """Summarise the bytes moved by each kind of memory operation, the rows of nsys's ``cuda_gpu_mem_size_sum``."""
     table = tables.memory_ops
     conditions = where(table, selection, table.c.operation)
     names = [table.c.operation.label("name")]
@@ -147,15 +138,21 @@ INSTANCE_COLUMNS = (
 def work_instances(
     session: Session, selection: Selection, work: Work, name: str, ranks: Sequence[RankedTask] = ()
 ) -> PagedAnswer:
-    """The single operations or calls of one name, a page at a time; start in job time, ns."""
+    """List the operations or calls of one name, a page at a time; start in job time, ns."""
     table, label = rows_of(session, work)
     conditions = [*where(table, selection.with_name(None)), label == name]
+    if "device" in table.c:
+        place = sa.func.concat("d", sa.cast(table.c.device, sa.Text), " s", sa.cast(table.c.stream, sa.Text))
+    else:
+        place = sa.func.concat("t", sa.cast(tid_column(table.c.thread), sa.Text))
+    sizes = [table.c[key] for key in ("bytes", "send_bytes") if key in table.c]
+    size = sizes[0] if sizes else sa.cast(sa.null(), sa.BigInteger)
     query = sa.select(
         job_start(table).label("start"),
         duration(table).label("duration"),
         rank_of(table, ranks).label("rank"),
-        _place(table).label("place"),
-        _bytes(table).label("bytes"),
+        place.label("place"),
+        size.label("bytes"),
         _detail(table).label("detail"),
         table.c.report,
         table.c.process,
@@ -163,35 +160,9 @@ def work_instances(
     ).where(*conditions)
     count = sa.select(sa.func.count()).select_from(table).where(*conditions)
     everything = sa.select(sa.func.count()).select_from(table).where(label == name)
-    answer = PagedAnswer.of(
-        session,
-        f"{work.name}-instances",
-        INSTANCE_COLUMNS,
-        query,
-        count,
-        everything,
-        ("start", False),
-        ("report", "row"),
-    )
+    order, title = ("start", False), f"{work.name}-instances"
+    answer = PagedAnswer.of(session, title, INSTANCE_COLUMNS, query, count, everything, order, ("report", "row"))
     return answer.in_time(table) if isinstance(table, sa.Table) else answer
-
-
-def _text(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    return sa.cast(value, sa.Text)
-
-
-def _place(table: sa.FromClause) -> sa.ColumnElement[Any]:
-    """``d0 s7`` for GPU work, ``t4711`` for a call."""
-    if "device" in table.c:
-        return sa.func.concat("d", _text(table.c.device), " s", _text(table.c.stream))
-    return sa.func.concat("t", _text(tid_column(table.c.thread)))
-
-
-def _bytes(table: sa.FromClause) -> sa.ColumnElement[Any]:
-    for name in ("bytes", "send_bytes"):
-        if name in table.c:
-            return table.c[name]
-    return sa.cast(sa.null(), sa.BigInteger)
 
 
 def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
@@ -199,11 +170,11 @@ def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
         return sa.func.concat_ws(" → ", table.c.source_memory, table.c.target_memory)
     if "remote_rank" in table.c:
         peer = sa.func.coalesce(table.c.remote_rank, table.c.root_rank)
-        return sa.case((peer.is_(None), sa.null()), else_=sa.func.concat("peer ", _text(peer)))
+        return sa.case((peer.is_(None), sa.null()), else_=sa.func.concat("peer ", sa.cast(peer, sa.Text)))
     if "library" in table.c:
         return table.c.library
     if "return_value" in table.c:
-        return sa.func.concat("returned ", _text(table.c.return_value))
+        return sa.func.concat("returned ", sa.cast(table.c.return_value, sa.Text))
     return sa.cast(sa.null(), sa.Text)
 
 
@@ -221,13 +192,13 @@ class MemoryCalls(Enum):
 
 
 def with_calls() -> sa.Join:
-    """The memory operations joined with the calls that launched them."""
+    """Join the memory operations with the calls that launched them."""
     memory, calls = tables.memory_ops, tables.api_calls
     return memory.join(calls, is_launched_by(memory, calls))
 
 
 def are(kind: MemoryCalls) -> list[sa.ColumnElement[bool]]:
-    """The conditions for rows of `with_calls` of this kind."""
+    """Return the conditions for rows of `with_calls` of this kind."""
     memory, name = tables.memory_ops.c, tables.api_calls.c.name
     is_async = sa.func.contains(sa.func.lower(name), "async", type_=sa.Boolean)
     is_set = sa.cast(memory.is_memset, sa.Boolean)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
 from nsystui.base.answer import Column, TableAnswer, Unit, Value
+from nsystui.base.text import few
 from nsystui.exports.ncu_csv import LIMITS, NcuLaunch
 from nsystui.questions.kernels.summary import Names, block_of, grid_of
 from nsystui.questions.queries.derived import of_each_report
@@ -52,7 +52,6 @@ _NOTHING: tuple[Value, ...] = (None,) * len(COLUMNS)
 _LATENCY_BELOW, _BALANCED_WITHIN, _SATURATED_FROM = 60.0, 10.0, 80.0
 """The thresholds of the rule SOLBottleneck of Nsight Compute (SpeedOfLight.py), percent of the peak."""
 
-_MOST_NAMED = 3
 METHOD = (
     "ncu measures another run: one kernel at a time, by default with the GPU's clocks fixed at their base and caches "
     "flushed, so that its duration is not that of this run"
@@ -77,45 +76,39 @@ _Place = tuple[str, _Shape | None]
 """The name and, in a table by shape, the shape of a row."""
 
 
-@dataclass(frozen=True)
-class _Matched:
-    """The profiled launches by the row that they belong to, and the names of those that belong to none."""
-
-    rows: Mapping[_Place, list[NcuLaunch]]
-    unknown: list[str]
-    ambiguous: list[str]
-
-
 def with_ncu(
     answer: TableAnswer, session: Session, names: Names, launches: Sequence[NcuLaunch], by_shape: bool
 ) -> TableAnswer:
-    """The kernel summary with what ncu measured of the kernel of each row; missing where it did not profile it.
+    """Add what ncu measured of the kernel of each row to the kernel summary; missing where it did not profile it.
 
     Values are means over its profiled launches. Of one kernel of several by a function's name, the launch's grid and
     block tell which it was.
     """
-    found = _matched(session, names, launches, by_shape)
+    of_row, unknown, ambiguous = _matched(session, names, launches, by_shape)
     keys = [column.key for column in answer.columns]
     name, grid, block = (keys.index(key) if key in keys else 0 for key in ("name", "grid", "block"))
     rows = []
     for row in answer.rows:
         shape = (str(row[grid]), str(row[block])) if by_shape else None
-        own = found.rows.get((str(row[name] or ""), shape), ())
-        rows.append((*row, *(measured(own) if own else _NOTHING)))
+        profiled = of_row.get((str(row[name] or ""), shape), ())
+        rows.append((*row, *(measured(profiled) if profiled else _NOTHING)))
     notes = [METHOD]
-    if found.unknown:
-        notes.append(f"ncu profiled {_listed(found.unknown)}, which the exports do not have")
-    if found.ambiguous:
+    if unknown:
+        notes.append(f"ncu profiled {few(unknown)}, which the exports do not have")
+    if ambiguous:
         notes.append(
-            f"ncu profiled {_listed(found.ambiguous)}: several kernels have this name; --names short adds them up, "
+            f"ncu profiled {few(ambiguous)}: several kernels have this name; --names short adds them up, "
             "ncu --print-kernel-base mangled tells them apart"
         )
     return TableAnswer(answer.name, (*answer.columns, *COLUMNS), rows, answer.total, (*answer.notes, *notes))
 
 
 def measured(launches: Sequence[NcuLaunch]) -> tuple[Value, ...]:
-    """The values of `COLUMNS` for the launches of a row."""
-    mean = {key: _mean(launches, key) for key in ("duration", "compute", "memory", "dram", "achieved", "theoretical")}
+    """Return the values of `COLUMNS` for the launches of a row."""
+    mean: dict[str, float | None] = {}
+    for key in ("duration", "compute", "memory", "dram", "achieved", "theoretical"):
+        values = [one.values[key] for one in launches if key in one.values]
+        mean[key] = sum(values) / len(values) if values else None
     limiters = dict.fromkeys(limiter for one in launches if (limiter := limiter_of(one.values)))
     return (
         bound_of(mean["compute"], mean["memory"]),
@@ -126,7 +119,7 @@ def measured(launches: Sequence[NcuLaunch]) -> tuple[Value, ...]:
 
 
 def bound_of(compute: float | None, memory: float | None) -> str | None:
-    """``latency``, ``compute``, ``memory`` or ``both``, by the rule SOLBottleneck of Nsight Compute."""
+    """Return ``latency``, ``compute``, ``memory`` or ``both``, by the rule SOLBottleneck of Nsight Compute."""
     if compute is None or memory is None:
         return None
     most = max(compute, memory)
@@ -138,7 +131,7 @@ def bound_of(compute: float | None, memory: float | None) -> str | None:
 
 
 def limiter_of(values: Mapping[str, float]) -> str | None:
-    """What keeps more blocks off a multiprocessor, the several where they are equal; needs all four limits."""
+    """Return what keeps more blocks off a multiprocessor, several where equal; ``None`` unless all limits are known."""
     limits = {key: values[key] for key in LIMITS if key in values}
     if len(limits) < len(LIMITS):
         return None
@@ -146,19 +139,16 @@ def limiter_of(values: Mapping[str, float]) -> str | None:
     return ", ".join(key for key, limit in limits.items() if limit == least)
 
 
-def _mean(launches: Sequence[NcuLaunch], key: str) -> float | None:
-    values = [one.values[key] for one in launches if key in one.values]
-    return sum(values) / len(values) if values else None
-
-
-def _matched(session: Session, names: Names, launches: Sequence[NcuLaunch], by_shape: bool) -> _Matched:
+def _matched(
+    session: Session, names: Names, launches: Sequence[NcuLaunch], by_shape: bool
+) -> tuple[Mapping[_Place, list[NcuLaunch]], list[str], list[str]]:
+    """The launches by the row that they belong to; the names of unknown kernels, and of those that may be several."""
     kernels = _kernels(session)
-    forms = (
-        _by(kernels, lambda one: one.name),
-        _by(kernels, lambda one: _plain(one.name)),
-        _by(kernels, lambda one: one.mangled),
-        _by(kernels, lambda one: one.short),
-    )
+    forms: tuple[dict[str, list[_Kernel]], ...] = ({}, {}, {}, {})
+    for kernel in kernels:
+        for form, word in zip(forms, (kernel.name, _plain(kernel.name), kernel.mangled, kernel.short), strict=True):
+            if word:
+                form.setdefault(word, []).append(kernel)
     rows: dict[_Place, list[NcuLaunch]] = defaultdict(list)
     unknown: dict[str, None] = {}
     ambiguous: dict[str, None] = {}
@@ -168,7 +158,10 @@ def _matched(session: Session, names: Names, launches: Sequence[NcuLaunch], by_s
             (form[word] for form, word in zip(forms, words, strict=True) if word in form), ()
         )
         shown = {one.shown(names) for one in candidates}
-        shape = _shape_of(launch)
+        shape = None
+        if launch.grid is not None and launch.block is not None:
+            grid, block = (" ".join(f"{number:4d}" for number in size) for size in (launch.grid, launch.block))
+            shape = grid, block
         if len(shown) > 1:
             shown = {one.shown(names) for one in candidates if shape in kernels[one]}
             if len(shown) != 1:
@@ -178,40 +171,25 @@ def _matched(session: Session, names: Names, launches: Sequence[NcuLaunch], by_s
             rows[shown.pop(), shape if by_shape else None].append(launch)
         else:
             unknown[launch.kernel] = None
-    return _Matched(rows, list(unknown), list(ambiguous))
+    return rows, list(unknown), list(ambiguous)
 
 
 def _kernels(session: Session) -> dict[_Kernel, set[_Shape]]:
     """Every kernel of the session, with the shapes in which it ran."""
+
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        table = tables.kernels
+        texts = [sa.func.coalesce(table.c[key], "") for key in ("name", "short_name", "mangled_name")]
+        query = sa.select(table.c.report, *texts, grid_of(table), block_of(table)).distinct()
+        rows = part.rows(query.where(table.c.report.in_([one.index for one in reports])))
+        return {one.index: {"shapes": json_array([row[1:] for row in rows if row[0] == one.index])} for one in reports}
+
     having = [one for one in session.reports if one.count(tables.kernels)]
-    stored = of_each_report(session, having, "kernel-shapes", _shapes_of_each, by=tables.kernels)
+    stored = of_each_report(session, having, "kernel-shapes", compute, by=tables.kernels)
     found: dict[_Kernel, set[_Shape]] = defaultdict(set)
     for arrays in stored.values():
         for name, short, mangled, grid, block in json_of(arrays["shapes"]):
             found[_Kernel(name, short, mangled)].add((grid, block))
-    return found
-
-
-def _shapes_of_each(session: Session, reports: list[Report]) -> dict[int, Arrays]:
-    table = tables.kernels
-    names = [sa.func.coalesce(table.c[key], "") for key in ("name", "short_name", "mangled_name")]
-    query = sa.select(table.c.report, *names, grid_of(table), block_of(table)).distinct()
-    rows = session.rows(query.where(table.c.report.in_([one.index for one in reports])))
-    return {one.index: {"shapes": json_array([row[1:] for row in rows if row[0] == one.index])} for one in reports}
-
-
-def _shape_of(launch: NcuLaunch) -> _Shape | None:
-    if launch.grid is None or launch.block is None:
-        return None
-    grid, block = (" ".join(f"{number:4d}" for number in size) for size in (launch.grid, launch.block))
-    return grid, block
-
-
-def _by(kernels: Iterable[_Kernel], word_of: Callable[[_Kernel], str]) -> dict[str, list[_Kernel]]:
-    found: dict[str, list[_Kernel]] = defaultdict(list)
-    for one in kernels:
-        if word := word_of(one):
-            found[word].append(one)
     return found
 
 
@@ -224,8 +202,3 @@ def _plain(name: str) -> str:
     name = _BOOL.sub(lambda found: ("false", "true")[int(found[1])], name)
     name = _CAST.sub("", name).replace("(anonymous namespace)", "<unnamed>")
     return name.replace(" ", "")
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MOST_NAMED])
-    return f"{shown} and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else shown

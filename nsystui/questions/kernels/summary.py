@@ -27,7 +27,7 @@ from nsystui.base.answer import (
     Unit,
     Value,
 )
-from nsystui.base.errors import UsageError, meant
+from nsystui.base.errors import UsageError, meant, members_of
 from nsystui.base.kernel_families import FAMILIES, PRECISIONS, Rules, family_of, precision_of
 from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Selection
@@ -73,13 +73,8 @@ _OF_NAMES = (GroupBy.FAMILY, GroupBy.PRECISION)
 
 
 def group_by_of(text: str) -> tuple[GroupBy, ...]:
-    """``rank,stream`` as groups; raises UsageError for a word that is none."""
-    known = {group.value: group for group in GroupBy}
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    for word in words:
-        if word not in known:
-            raise UsageError(f"group {word!r}: the groups are {', '.join(known)}")
-    return tuple(dict.fromkeys(known[word] for word in words))
+    """Parse ``rank,stream``. Raises UsageError for a word that is no group."""
+    return members_of(text, GroupBy, "group")
 
 
 FAMILY = Column("family", header="Family", label="family")
@@ -87,13 +82,12 @@ PRECISION = Column("precision", header="Precision", label="precision")
 
 
 def family_or_precision(text: str) -> str:
-    """A word that ``only`` takes; raises UsageError for any other."""
-    known = {word.lower(): word for word in (*FAMILIES, *PRECISIONS)}
-    if text.lower() not in known:
-        raise UsageError(
-            f"--only {text}: {meant(text, list(known.values()), 'there are ' + ', '.join(known.values()))}"
-        )
-    return known[text.lower()]
+    """Return the family or precision of this name, in whatever case. Raises UsageError where there is none."""
+    words = (*FAMILIES, *PRECISIONS)
+    known = next((word for word in words if word.lower() == text.lower()), None)
+    if known is None:
+        raise UsageError(f"--only {text}: {meant(text, words, 'there are ' + ', '.join(words))}")
+    return known
 
 
 _GROUP_COLUMNS = {
@@ -108,7 +102,7 @@ _GROUP_COLUMNS = {
 
 
 def name_of(table: sa.FromClause, names: Names) -> sa.ColumnElement[Any]:
-    """The chosen name; a kernel without a mangled name shows its full one, as in nsys.
+    """Select the chosen name; a kernel without a mangled name shows its full one, as in nsys.
 
     For smart names the full one as well: SQL does not know them, see `smart_kernel_names`.
     """
@@ -129,7 +123,7 @@ def kernel_summary(
     only: str = "",
     summarise: Callable[..., list[Row]] = statistics.summary_rows,
 ) -> TableAnswer:
-    """One row for each kernel name (and each group): share of kernel time, statistics of duration in ns.
+    """Summarise kernels, one row for each name (and each group): share of kernel time, statistics of duration in ns.
 
     ``ranks`` is needed for ``GroupBy.RANK``; ``families`` are the user's own rules; ``only`` is a family or a
     precision. Without grouping the columns, order and values are those of ``cuda_gpu_kern_sum``; smart names come with
@@ -137,7 +131,11 @@ def kernel_summary(
     """
     table = tables.kernels
     is_of_names = not any(group in _OF_NAMES for group in group_by)
-    kinds = None if is_of_names and not only else _kinds(session, families)
+    kinds = None
+    if only or not is_of_names:
+        full = _full_names(session)
+        of_full = [family_of(one, families) for one in full]
+        kinds = given({"name": full, "family": of_full, "precision": list(map(precision_of, full))}).subquery("kinds")
     name = name_of(table, names)
     keys = [key for group in group_by if group is not GroupBy.STEP for key in _group_keys(group, table, ranks, kinds)]
     keys += [name.label("name")] if is_of_names else []
@@ -156,10 +154,13 @@ def kernel_summary(
 
     kept_as = Names.FULL if names is Names.SMART else names
     rows = ask() if group_by or only else of_all_reports(session, selection, table, f"kernels {kept_as.value}", ask)
-    total = _names(session, selection, name, rows, group_by, only)
-    found = TableAnswer("kernels", columns, rows, total, kernel_notes(session))
+    total = None  # the number of names without the selection has no meaning where they are grouped
+    if not group_by:
+        is_whole = selection.is_everything and not only
+        total = len(rows) if is_whole else statistics.number_of_values(session, name)
+    answer = TableAnswer("kernels", columns, rows, total, kernel_notes(session))
     is_smart = names is Names.SMART and is_of_names
-    return _with_smart_names(found, session, selection, families) if is_smart else found
+    return _with_smart_names(answer, session, selection, families) if is_smart else answer
 
 
 SMART_NAME = Column("smart", header="Smart Name", label="name")
@@ -183,49 +184,26 @@ def _with_smart_names(answer: TableAnswer, session: Session, selection: Selectio
 
 
 def smart_kernel_names(session: Session) -> Mapping[str, str]:
-    """The smart name of every kernel of the session by its full name; no two are alike."""
+    """Return the smart name of every kernel of the session by its full name; no two are alike."""
     return smart_names(_full_names(session))
-
-
-def _kinds(session: Session, families: Rules) -> sa.Subquery:
-    """The family and the precision of every kernel of the session, by its full name."""
-    names = _full_names(session)
-    families_of, precisions = [family_of(name, families) for name in names], list(map(precision_of, names))
-    return given({"name": names, "family": families_of, "precision": precisions}).subquery("kinds")
 
 
 def _full_names(session: Session) -> list[str]:
     """The full names of the kernels of the session; that of a kernel without a name is empty."""
+
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        report, name = tables.kernels.c.report, sa.func.coalesce(tables.kernels.c.name, "")
+        rows = part.rows(sa.select(report, name).distinct().where(report.in_([one.index for one in reports])))
+        names = {one.index: [name for index, name in rows if index == one.index] for one in reports}
+        return {index: {"names": json_array(own)} for index, own in names.items()}
+
     having = [one for one in session.reports if one.count(tables.kernels)]
-    stored = of_each_report(session, having, "kernel-names", _names_of_each, by=tables.kernels)
+    stored = of_each_report(session, having, "kernel-names", compute, by=tables.kernels)
     return list(dict.fromkeys(name for arrays in stored.values() for name in json_of(arrays["names"])))
 
 
-def _names_of_each(session: Session, reports: list[Report]) -> dict[int, Arrays]:
-    report, name = tables.kernels.c.report, sa.func.coalesce(tables.kernels.c.name, "")
-    query = sa.select(report, name).distinct().where(report.in_([one.index for one in reports]))
-    rows = session.rows(query)
-    return {one.index: {"names": json_array([name for index, name in rows if index == one.index])} for one in reports}
-
-
-def _names(
-    session: Session,
-    selection: Selection,
-    name: sa.ColumnElement[Any],
-    rows: Sequence[Row],
-    group_by: Sequence[GroupBy],
-    only: str,
-) -> int | None:
-    """The number of names without the selection; ``None`` with groups, where it has no meaning."""
-    if group_by:
-        return None
-    if selection.is_everything and not only:
-        return len(rows)
-    return statistics.number_of_values(session, name)
-
-
 def kernel_names(session: Session, most: int) -> list[str]:
-    """The full names of kernels, those with most launches first, at most so many."""
+    """Return the full names of at most ``most`` kernels, those with most launches first."""
     name = name_of(tables.kernels, Names.FULL).label("name")
     launches = sa.func.count()
     query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(launches.desc(), name).limit(most)
@@ -235,30 +213,26 @@ def kernel_names(session: Session, most: int) -> list[str]:
 def _group_keys(
     group: GroupBy, table: sa.Table, ranks: Sequence[RankedTask], kinds: sa.Subquery | None
 ) -> list[sa.Label[Any]]:
-    columns = table.c
-    if group in _OF_NAMES and kinds is not None:
-        return [kinds.c[group.value].label(group.value)]
     if group is GroupBy.RANK:
         return [rank_of(table, ranks).label("rank")]
-    if group is GroupBy.DEVICE:
-        return [columns.device.label("device")]
-    if group is GroupBy.STREAM:
-        return [columns.stream.label("stream")]
-    return [grid_of(table).label("grid"), block_of(table).label("block")]
+    if group is GroupBy.SHAPE:
+        return [grid_of(table).label("grid"), block_of(table).label("block")]
+    source: sa.FromClause = kinds if group in _OF_NAMES and kinds is not None else table
+    return [source.c[group.value].label(group.value)]
 
 
 def grid_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
-    """Grid size as nsys writes it: three numbers, each at least four wide."""
+    """Select the grid size as nsys writes it: three numbers, each at least four wide."""
     return sa.func.printf("%4d %4d %4d", table.c.grid_x, table.c.grid_y, table.c.grid_z, type_=sa.Text)
 
 
 def block_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
-    """Block size as nsys writes it."""
+    """Select the block size as nsys writes it."""
     return sa.func.printf("%4d %4d %4d", table.c.block_x, table.c.block_y, table.c.block_z, type_=sa.Text)
 
 
 def kernel_notes(session: Session) -> tuple[str, ...]:
-    """The notes of every table of kernels: exports without kernels, and work that was not traced kernel by kernel."""
+    """Return the notes of every table of kernels: exports without any, and work that was not traced by kernel."""
     lacking = missing_note(session, tables.kernels)
     notes = [lacking] if lacking else []
     graphs = session.count(tables.graph_launches)
@@ -303,7 +277,7 @@ def kernel_instances(
     names: Names = Names.FULL,
     ranks: Sequence[RankedTask] = (),
 ) -> PagedAnswer:
-    """The launches of one kernel, a page at a time; start in job time.
+    """List the launches of one kernel, a page at a time; start in job time, ns.
 
     The launch delay is from the start of the API call to the start of the kernel, 0 where CUPTI's clocks make it
     negative by less than a microsecond (docs/exports.md#launches), missing where the call was not recorded.
@@ -312,14 +286,17 @@ def kernel_instances(
     if names is Names.SMART:  # a user may give the smart name, or the full one
         name = next((full for full, smart in smart_kernel_names(session).items() if smart == name), name)
     conditions = [*where(kernels, selection.with_name(None)), name_of(kernels, names) == name]
+    grid, block = (
+        sa.func.concat_ws("·", *(kernels.c[f"{what}_{axis}"] for axis in "xyz")) for what in ("grid", "block")
+    )
     query = sa.select(
         job_start(kernels).label("start"),
         duration(kernels).label("duration"),
         rank_of(kernels, ranks).label("rank"),
         kernels.c.device,
         kernels.c.stream,
-        _product(kernels, "grid").label("grid"),
-        _product(kernels, "block").label("block"),
+        grid.label("grid"),
+        block.label("block"),
         kernels.c.registers_per_thread.label("registers"),
         (kernels.c.static_shared_memory + kernels.c.dynamic_shared_memory).label("shared_memory"),
         theoretical_occupancy(session).label("occupancy"),
@@ -358,36 +335,29 @@ class _LaunchDelay:
         column = tables.api_calls.c.correlation_id
         # The bounds let Parquet skip what a list does not.
         calls = first_calls(sa.and_(column.between(ids[0], ids[-1]), column.in_(ids)))
-        starts = {tuple(place): start for *place, start in session.rows(sa.select(calls))}
-        found = (starts.get(tuple(row[key] for key in _LAUNCH)) for row in rows)
-        return [
-            None if start is None else max(int(row["start"] or 0) - start, 0)
-            for row, start in zip(rows, found, strict=True)
-        ]
+        starts = {tuple(identity): start for *identity, start in session.rows(sa.select(calls))}
+        of_rows = [starts.get(tuple(row[key] for key in _LAUNCH)) for row in rows]
+        delays = zip((int(row["start"] or 0) for row in rows), of_rows, strict=True)
+        return [None if call is None else max(start - call, 0) for start, call in delays]
 
 
 _LAUNCH = ("report", "process", "correlation_id")
 
 
 def first_calls(wanted: sa.ColumnElement[bool]) -> sa.Subquery:
-    """The API calls that are ``wanted`` and launched something, start in job time.
+    """Select the API calls that are ``wanted`` and launched something, start in job time.
 
     One row for a (report, process, correlation id), the first where the export has more, so that a join with it never
     doubles a kernel.
     """
     calls = tables.api_calls.c
-    place = [calls[key] for key in _LAUNCH]
+    identity = [calls[key] for key in _LAUNCH]
     start = sa.func.min(calls.start + calls.clock_offset).label("start")
-    return sa.select(*place, start).where(wanted).group_by(*place).subquery()
-
-
-def _product(table: sa.FromClause, what: str) -> sa.ColumnElement[Any]:
-    """``132·1·1``"""
-    return sa.func.concat_ws("·", table.c[f"{what}_x"], table.c[f"{what}_y"], table.c[f"{what}_z"])
+    return sa.select(*identity, start).where(wanted).group_by(*identity).subquery()
 
 
 def durations(session: Session, selection: Selection, name: str, names: Names = Names.FULL) -> Any:
-    """The durations of one kernel as a numpy array, ns, for histograms and percentiles."""
+    """Read the durations of one kernel as a numpy array, ns, for histograms and percentiles."""
     table = tables.kernels
     conditions = [*where(table, selection.with_name(None)), name_of(table, names) == name]
     return session.arrays(sa.select(duration(table).label("duration")).where(*conditions))["duration"]

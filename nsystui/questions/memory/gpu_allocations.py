@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -64,21 +63,11 @@ _Key = tuple[Task, int]
 """The task and the correlation id of a call."""
 
 
-@dataclass(frozen=True)
-class _Call:
-    """The API call that made an allocation; nothing of it is known without a correlation id."""
-
-    name: str | None = None
-    duration: int | None = None
-    tid: int | None = None
-    nvtx: str | None = None
-
-
-_NO_CALL = _Call()
+_NO_CALL = (None, None, None, None)
 
 
 def allocation_table(job: OpenJob, selection: Selection, which: str = "all") -> TableAnswer:
-    """The single allocations that were made in the window, the largest first, with the call and NVTX ranges of each.
+    """List the allocations that were made in the window, the largest first, with the call and NVTX ranges of each.
 
     ``which``: all, those in use at the peak of their rank, device and kind (whenever they were made), or those that
     are never freed. The name filter looks at the NVTX ranges.
@@ -98,15 +87,15 @@ def allocation_table(job: OpenJob, selection: Selection, which: str = "all") -> 
         chosen = {AT_PEAK: at_peak, NEVER_FREED: made & (usage.end == NEVER)}.get(which, made)
         for number in np.flatnonzero(chosen).tolist():
             key = (place.task, int(usage.correlation[number]))
-            call = calls.get(key, _NO_CALL)
-            if selection.name is not None and not selection.name.matches(call.nvtx or ""):
+            call, time, tid, ranges = calls.get(key, _NO_CALL)
+            if selection.name is not None and not selection.name.matches(ranges or ""):
                 continue
             start, end = int(usage.start[number]), int(usage.end[number])
             rows.append(
                 (
                     rank, place.device, place.memory, int(usage.bytes[number]), start,
-                    None if end == NEVER else end - start, int(at_peak[number]), call.name, call.duration, call.tid,
-                    stacks.get(key), call.nvtx, place.task.report, place.task.process, int(usage.row[number]),
+                    None if end == NEVER else end - start, int(at_peak[number]), call, time, tid,
+                    stacks.get(key), ranges, place.task.report, place.task.process, int(usage.row[number]),
                 )
             )  # fmt: skip
     rows.sort(key=lambda row: (-int(row[3] or 0), int(row[4] or 0), row[-1]))
@@ -123,8 +112,8 @@ def _of_allocations(calls: sa.FromClause, selection: Selection, *columns: sa.Col
     return query.join_from(calls, made, is_launched_by(made, calls))
 
 
-def _calls(job: OpenJob, selection: Selection) -> Mapping[_Key, _Call]:
-    """The calls that allocated."""
+def _calls(job: OpenJob, selection: Selection) -> Mapping[_Key, tuple[str | None, int | None, int | None, str | None]]:
+    """Name, duration (ns), thread and NVTX ranges of the calls that allocated; an allocation without an id has none."""
     session, calls = job.session, tables.api_calls
     if not session.count(tables.gpu_memory) or not session.count(calls):
         return {}
@@ -133,7 +122,7 @@ def _calls(job: OpenJob, selection: Selection) -> Mapping[_Key, _Call]:
     moments = [(report, thread, start) for report, _, _, thread, start, *_ in rows]
     paths = paths_around(job.nvtx_ranges(selection), moments)
     return {
-        (Task(report, process), correlation): _Call(name, time, tid_of(thread), path)
+        (Task(report, process), correlation): (name, time, tid_of(thread), path)
         for (report, process, correlation, thread, _, time, name), path in zip(rows, paths, strict=True)
     }
 

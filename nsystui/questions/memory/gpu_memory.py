@@ -98,19 +98,19 @@ class Curve:
     used: Ints
 
     def moments(self, window: Window) -> tuple[int, int]:
-        """The first moment in a window, and the first behind it."""
+        """Return the numbers of the first moment in a window, and of the first behind it."""
         first, last = np.searchsorted(self.times, (window.start, window.end)).tolist()
         return first, last
 
     def peak(self, window: Window) -> tuple[int, int, int]:
-        """The most bytes in use in a window, since when, and the number of moments up to then."""
+        """Return the most bytes in use in a window, since when, and the number of moments up to then."""
         first, last = self.moments(window)
         number = first + int(np.argmax(self.used[first : last + 1]))
         time = int(self.times[number - 1]) if number > first else window.start
         return int(self.used[number]), time, number
 
     def peaks(self, edges: Sequence[int]) -> tuple[Ints, Ints]:
-        """For each span between ``edges`` the most bytes in use, and those at its end."""
+        """Return for each span between ``edges`` the most bytes in use, and those at its end; shapes ``(spans,)``."""
         at = np.searchsorted(self.times, np.asarray(edges, np.int64))
         bounds = np.column_stack((at[:-1], at[1:] + 1)).ravel()
         padded = np.append(self.used, 0)
@@ -135,11 +135,11 @@ class Usage(Curve):
     died: Ints
 
     def in_window(self, window: Window) -> Flags:
-        """The allocations that were made in a window."""
+        """Tell which allocations were made in a window; shape ``(n,)``."""
         return (self.start >= window.start) & (self.start < window.end)
 
     def live(self, number: int) -> Flags:
-        """The allocations in use after so many moments."""
+        """Tell which allocations are in use after so many moments; shape ``(n,)``."""
         return (self.born < number) & (self.died >= number)
 
 
@@ -155,7 +155,7 @@ _KEYS = ("report", "process", "device", "memory", "address", "start", "row", "by
 
 
 def gpu_memory(session: Session, selection: Selection) -> GpuMemory:
-    """The memory by rank's task, device and kind. Window and name filter are left out."""
+    """Read the memory by process, device and kind. Window and name filter are left out."""
     missing = missing_note(session, tables.gpu_memory)
     notes = [missing] if missing else []
     if not session.count(tables.gpu_memory):
@@ -249,7 +249,7 @@ class DevicePeak:
 
 
 def device_peaks(job: OpenJob, selection: Selection) -> list[DevicePeak]:
-    """The peak of each GPU whose size is known, the fullest first."""
+    """Find the peak of each GPU whose size is known, the fullest first."""
     sizes, windows = _device_sizes(job.session), windows_of(job, selection)
     gpus = {(one.task, one.device): one.uuid for one in used_devices(job.session)}
     found: dict[Hashable, list[Usage]] = {}
@@ -273,7 +273,7 @@ def device_peaks(job: OpenJob, selection: Selection) -> list[DevicePeak]:
 
 
 def memory_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """One row for each rank, device and kind of memory."""
+    """Tabulate the memory of each rank, device and kind."""
     memory = gpu_memory(job.session, selection)
     sizes = _device_sizes(job.session)
     spent = _call_times(job.session, selection)
@@ -299,7 +299,7 @@ def memory_table(job: OpenJob, selection: Selection) -> TableAnswer:
 
 
 def memory_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
-    """One row for each rank, device, kind of memory and each of ``bins`` equal spans of the window.
+    """Tabulate the memory of each rank, device and kind, with a row for each of ``bins`` equal spans of the window.
 
     Spans outside of the report's session are missing.
     """
@@ -318,7 +318,7 @@ def memory_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnsw
 
 
 def windows_of(job: OpenJob, selection: Selection) -> Mapping[int, Window]:
-    """The window of each report; a moment at its very end is in it where nobody chose it."""
+    """Return the window of each report by its index; a moment at its very end is in it where nobody chose it."""
     found = extents(job.session, selection)
     if selection.window is not None:
         return found
@@ -326,7 +326,7 @@ def windows_of(job: OpenJob, selection: Selection) -> Mapping[int, Window]:
 
 
 def by_rank(job: OpenJob, memory: GpuMemory) -> list[tuple[Usage, int | None]]:
-    """The usages with their ranks, by rank, process, device and kind."""
+    """Return the usages with their ranks, by rank, process, device and kind."""
     ranks = {item.task: item.rank for item in job.ranks}
     found = [(usage, ranks.get(usage.place.task)) for usage in memory.usages]
     return sorted(found, key=lambda one: (one[1] is None, one[1] or 0, one[0].place))
@@ -366,22 +366,21 @@ def _call_times(session: Session, selection: Selection) -> dict[tuple[Task, int,
 
 
 def pool_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """One row for each memory pool: what it reserved at the most, and how much of that was used."""
+    """Tabulate the memory pools: what it reserved at the most, and how much of that was used."""
     session = job.session
-    states = _pool_states(session, selection)
     ranks = {item.task: item.rank for item in job.ranks}
-    found: dict[tuple[Task, int, int], list[tuple[int, int, int, str]]] = {}
-    for report, process, device, pool, time, size, used, what in states:
-        found.setdefault((Task(report, process), device, pool), []).append((time, size, used, what))
+    states: dict[tuple[Task, int, int], list[tuple[int, int, int, str]]] = {}
+    for report, process, device, pool, *state in _pool_states(session, selection):
+        time, size, used, event = state
+        states.setdefault((Task(report, process), device, pool), []).append((time, size, used, event))
     rows: list[Row] = []
-    for (task, device, pool), mine in found.items():
-        time, size, used, _ = max(mine, key=lambda state: (state[1], -state[0]))
-        whats = [what for *_, what in mine]
+    for (task, device, pool), of_pool in states.items():
+        time, size, used, _ = max(of_pool, key=lambda state: (state[1], -state[0]))
+        events = [event for *_, event in of_pool]
         rows.append(
             (
                 ranks.get(task), device, f"{pool:#x}", size, used, 100 * (size - used) / size if size else None, time,
-                max(used for _, _, used, _ in mine), whats.count("allocation"), whats.count("free"),
-                whats.count("Trimmed"),
+                max(used for _, _, used, _ in of_pool), *map(events.count, ("allocation", "free", "Trimmed")),
             )
         )  # fmt: skip
     rows.sort(key=lambda row: (row[0] is None, *row[:3]))

@@ -32,7 +32,7 @@ class Around:
 
 
 def path_at(session: Session, report: int, thread: int, time: int, until: int | None = None) -> tuple[str, ...]:
-    """The names of the ranges of a thread (globalTid) that are open at ``time`` (job time, ns), outermost first.
+    """Return the names of the ranges of a thread (globalTid) that are open at ``time`` (job time, ns), outermost first.
 
     With ``until`` only those that last as long as that.
     """
@@ -45,9 +45,9 @@ def path_at(session: Session, report: int, thread: int, time: int, until: int | 
 
 
 def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Around:
-    """The deepest range around the call that launched an event, or around the event of a thread; a range is its own."""
+    """Find the deepest range around the call that launched an event, or around an event of a thread."""
     if key.kind is EventKind.NVTX:
-        return Around(key)
+        return Around(key)  # a range is its own
     if not session.count(tables.nvtx_ranges):
         return Around(None, "no NVTX range was recorded")
     row = event_row(session, key, ranks)
@@ -86,7 +86,7 @@ def _open_at(
 
 
 def paths_around(ranges: NvtxRanges, moments: Sequence[tuple[int, int, int]]) -> list[str | None]:
-    """The names of the push/pop ranges around each (report, thread, job time), the outermost first."""
+    """Return ``outer › inner``, the push/pop ranges around each (report, thread, job time), or ``None``."""
     if not len(ranges):
         return [None] * len(moments)
     lanes = {(lane.report, lane.thread): number for number, lane in enumerate(ranges.lanes)}
@@ -94,14 +94,11 @@ def paths_around(ranges: NvtxRanges, moments: Sequence[tuple[int, int, int]]) ->
     times = np.array([time for *_, time in moments], np.int64)
     innermost = ranges.innermost_at(lane_of, times)
     numbers, places = np.unique(innermost, return_inverse=True)
-    paths = [_path_of(ranges, number) for number in numbers.tolist()]
+    paths: list[str | None] = []
+    for number in numbers.tolist():
+        names: list[str] = []
+        while number != NO_PARENT:
+            names.append(ranges.names[ranges.value("name", number)])
+            number = ranges.value("parent", number)
+        paths.append(" › ".join(reversed(names)) or None)
     return [paths[place] for place in places.tolist()]
-
-
-def _path_of(ranges: NvtxRanges, number: int) -> str | None:
-    """``outer › inner`` for a range; nothing for none."""
-    names: list[str] = []
-    while number != NO_PARENT:
-        names.append(ranges.names[ranges.value("name", number)])
-        number = ranges.value("parent", number)
-    return " › ".join(reversed(names)) or None

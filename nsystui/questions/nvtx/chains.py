@@ -49,7 +49,7 @@ class Totals:
     gpu_last: Ints
 
     def added(self, add: Callable[[np.ufunc, Ints, int], Ints]) -> Totals:
-        """Those of larger groups. ``add`` is given an operation, what it is done to and what there is of nothing."""
+        """Add up larger groups. ``add`` is given an operation, the values and the result where there are none."""
         found = {}
         for item in fields(self):
             operation, nothing = _OPERATIONS.get(item.name, (np.add, 0))
@@ -82,7 +82,7 @@ class Chains:
 
     @classmethod
     def joined(cls, parts: Sequence[Chains]) -> Chains:
-        """The chains of each part after those of the parts before it."""
+        """Join the chains of each part after those of the parts before it."""
         arrays = {key: np.concatenate([getattr(part, key) for part in parts]) for key in CHAIN_COLUMNS}
         return cls(**arrays, totals=joined([part.totals for part in parts]))
 
@@ -95,7 +95,7 @@ class Chains:
         return np.concatenate(([0], np.cumsum(self.totals.count)))
 
     def places(self, chains: Ints) -> Ints:
-        """The places of the ranges of some chains."""
+        """Return the places of the ranges of some chains."""
         counts = self.totals.count[chains]
         skipped = np.cumsum(counts) - counts
         places: Ints = np.arange(int(counts.sum())) + np.repeat(self.edges[chains] - skipped, counts)
@@ -108,7 +108,7 @@ CHAIN_COLUMNS = ("lane", "name", "level", "parent", "sample")
 def chained(
     lane: NDArray[Any], name: NDArray[Any], parent: NDArray[Any], level: NDArray[Any]
 ) -> tuple[dict[str, Ints], SmallInts]:
-    """The chains of n ranges (`CHAIN_COLUMNS` and ``count``), and the ranges chain by chain.
+    """Make the chains of n ranges (`CHAIN_COLUMNS` and ``count``), and the ranges chain by chain.
 
     The ranges of a chain stay in their order. One step for each level: thousands of them cost milliseconds.
     """
@@ -140,7 +140,7 @@ def _numbered(values: Ints) -> tuple[Ints, Ints]:
 
 
 def narrow(values: NDArray[Any]) -> NDArray[Any]:
-    """Signed integers in as few bytes as hold them all; whoever adds them up must make them wide."""
+    """Store signed integers in as few bytes as hold them all; whoever adds them up must make them wide."""
     if values.dtype.kind not in "iu" or not len(values):
         return values
     low, high = int(values.min()), int(values.max())
@@ -151,7 +151,7 @@ def narrow(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def rows_by_level(level: NDArray[Any]) -> list[NDArray[np.int64]]:
-    """The indices of the ranges of each level, outermost first."""
+    """Return the indices of the ranges of each level, outermost first."""
     order = np.argsort(level, kind="stable")
     depth = int(level.max(initial=-1)) + 1
     edges = np.searchsorted(level[order], np.arange(1, depth))
@@ -159,7 +159,7 @@ def rows_by_level(level: NDArray[Any]) -> list[NDArray[np.int64]]:
 
 
 def added_up(column: Callable[[str], NDArray[Any]], order: SmallInts, count: Ints) -> tuple[Totals, NDArray[Any]]:
-    """The totals of chains, and the lengths of the projected ranges chain by chain, -1 where nothing was launched.
+    """Add up chains; with the lengths of the projected ranges chain by chain, -1 where nothing was launched.
 
     ``column``: those of the ranges by name (see `columns`), whose times begin with the report. Exact: all in int64.
     """

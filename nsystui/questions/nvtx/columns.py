@@ -5,7 +5,7 @@ Of millions of ranges the columns together are hundreds of megabytes, and what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -75,13 +75,13 @@ class RangeColumns:
         return self["threads"].astype(np.int64)
 
     def chains(self) -> Chains:
-        """The chains of the ranges."""
+        """Return the chains of the ranges."""
         found = {key: values.astype(np.int64) for key, values in self.arrays("chains").items()}
         totals = {key.removeprefix(_SUM): found.pop(key) for key in list(found) if key.startswith(_SUM)}
         return Chains(**found, totals=Totals(**totals))
 
     def arrays(self, question: str) -> Arrays:
-        """A column, or the ``chains``, which are several; computed with those that come with it where there is none."""
+        """Return a column, or the ``chains``, which are several; where there is none, compute what comes with it."""
         found = self._found(question)
         if found is None:
             made = _MAKERS[question](self)
@@ -92,27 +92,26 @@ class RangeColumns:
         return found
 
     def is_made(self, question: str) -> bool:
-        """Whether it need not be computed."""
+        """Tell whether a column need not be computed."""
         return self._found(question) is not None
 
     def hold(self, made: Mapping[str, Arrays]) -> None:
-        """Takes in what was computed elsewhere."""
+        """Take in what was computed elsewhere."""
         self._held.update(made)
 
     def _found(self, question: str) -> Arrays | None:
         found = self._held.get(question)
         if found is None and self._is_kept(question):
             results = self.session.results(self.report)
-            found = results.load(self._file_of(question), version_of(_read), partial(self._taken, question))
+            found = results.load(self._file_of(question), version_of(_read), as_arrays)
+            if found is not None and self._is_small:
+                made: dict[str, dict[str, NDArray[Any]]] = {}
+                for key, array in found.items():
+                    column, _, name = key.partition(" ")  # see `_keep`
+                    made.setdefault(column, {})[name] = array
+                self.hold(made)
+                found = made.get(question)
         return found
-
-    def _taken(self, question: str, found: Any) -> Arrays:
-        arrays = as_arrays(found)
-        if self._is_small:
-            made = _apart(arrays)
-            arrays = made[question]
-            self.hold(made)
-        return arrays
 
     @property
     def _is_small(self) -> bool:
@@ -135,7 +134,8 @@ class RangeColumns:
             self.hold(made)
             question = next(iter(made))
             if is_open and self._is_kept(question):
-                results.save(self._file_of(question), _together(made), version)
+                together = {f"{column} {name}": array for column, own in made.items() for name, array in own.items()}
+                results.save(self._file_of(question), together, version)
             return
         for question, arrays in made.items():
             is_saved = is_open and self._is_kept(question)
@@ -144,7 +144,7 @@ class RangeColumns:
 
 
 def columns_of_each(session: Session, reports: Sequence[Report], selection: Selection) -> Iterator[RangeColumns]:
-    """The columns of reports, whose chains the session's workers make where there are any."""
+    """Yield the columns of reports; their chains are made by the session's workers where there are any."""
     every = [RangeColumns(session, report, selection) for report in reports]
     if session.workers is not None:
         missing = {own.report.index: own for own in every if not own.is_made("chains")}
@@ -167,19 +167,6 @@ Made = dict[str, "Arrays"]
 
 _SMALL = 1 << 16
 """The most ranges of a report whose columns are read together."""
-
-
-def _together(made: Mapping[str, Arrays]) -> Arrays:
-    return {f"{question} {name}": array for question, arrays in made.items() for name, array in arrays.items()}
-
-
-def _apart(arrays: Arrays) -> dict[str, Arrays]:
-    """The inverse of ``_together``."""
-    made: dict[str, dict[str, NDArray[Any]]] = {}
-    for key, array in arrays.items():
-        question, name = key.split(" ")
-        made.setdefault(question, {})[name] = array
-    return {**made}
 
 
 def _made(**columns: NDArray[Any]) -> Made:
@@ -216,7 +203,7 @@ _AT_ONCE = 1 << 18
 
 
 def by_appearance(codes: NDArray[Any], most: int) -> Ints:
-    """The codes, all of which are below ``most``, in order of first appearance."""
+    """Return the different codes, all of which are below ``most``, in order of first appearance."""
     first = np.full(most, len(codes))
     for start in range(0, len(codes), _AT_ONCE)[::-1]:
         some = codes[start : start + _AT_ONCE]
@@ -240,21 +227,19 @@ class _Numbers:
 
 def _nest(own: RangeColumns) -> Made:
     """The nesting of push/pop ranges; a start/end range stands alone."""
-    start, is_nested = (
-        own["start"].astype(np.int64, copy=False),
-        (own["flags"] & (PUSH_POP | WHOLE)) == PUSH_POP | WHOLE,
-    )
+    start = own["start"].astype(np.int64, copy=False)
     end, lane = start + own["length"], own["lane"]
+    is_nested = (own["flags"] & (PUSH_POP | WHOLE)) == PUSH_POP | WHOLE
     if is_nested.all():
         parent, level, self_time = tree_of(start, end, lane)
         return _made(parent=parent, level=level, self_time=self_time)
-    place = np.flatnonzero(is_nested)
-    found, levels, times = tree_of(start[place], end[place], lane[place])
+    nested = np.flatnonzero(is_nested)
+    around, levels, times = tree_of(start[nested], end[nested], lane[nested])
     parent, level = np.full(len(start), NO_PARENT, np.int32), np.zeros(len(start), np.int32)
-    parent[place] = np.where(found >= 0, place[found], NO_PARENT)
-    level[place] = levels
+    parent[nested] = np.where(around >= 0, nested[around], NO_PARENT)
+    level[nested] = levels
     self_time = np.zeros(len(start), np.int64)
-    self_time[place] = times
+    self_time[nested] = times
     return _made(parent=parent, level=level, self_time=self_time)
 
 
@@ -267,16 +252,15 @@ def _project(own: RangeColumns) -> Made:
     threads = own.threads
     calls = launch_parts(own.session.part([own.report.index]), own.report, own.selection, threads)
     lane = np.where(is_whole, own["lane"], -1)
-    found = project_parts(start, own["length"], lane, (part.on_lanes(threads) for part in _giving_back(calls)))
+
+    def on_lanes() -> Iterator[LaunchCallColumns]:
+        for part in calls:
+            yield part.on_lanes(threads)
+            give_back()  # before the next: else arrays of all parts lie scattered in memory
+
+    found = project_parts(start, own["length"], lane, on_lanes())
     op_count = np.where(is_whole, found.op_count, UNKNOWN)
     return _made(op_count=op_count, op_time=found.op_time, gpu_delay=found.delay, gpu_length=found.length)
-
-
-def _giving_back(parts: Iterable[LaunchCallColumns]) -> Iterator[LaunchCallColumns]:
-    """The parts; what each took is returned before the next: else arrays of all of them lie scattered in memory."""
-    for part in parts:
-        yield part
-        give_back()
 
 
 def _chain(own: RangeColumns) -> Made:

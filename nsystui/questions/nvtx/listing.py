@@ -24,7 +24,7 @@ from nsystui.base.answer import (
 )
 from nsystui.base.selection import Selection
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
-from nsystui.questions.events.kinds import GPU_KINDS, EventKind, events_query
+from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, events_query
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.nvtx.paths import NO_NODE
 from nsystui.questions.nvtx.tree import NvtxTree, Order
@@ -55,7 +55,7 @@ def nvtx_summary(
     fold_suffixes: bool = False,
     types: Sequence[int] = (*PUSH_POP_TYPES, *START_END_TYPES),
 ) -> TableAnswer:
-    """One row for each range name and style: statistics of the durations on the CPU, ns.
+    """Summarise the ranges by name and style: statistics of the durations on the CPU, ns.
 
     Columns, order and values are those of ``nvtx_sum`` (docs/numbers.md#nsys-stats): a range that was never closed ends
     at the last time of any NVTX range or mark of its report. With ``fold_suffixes`` the calls of one PyTorch operator
@@ -102,7 +102,7 @@ TREE_COLUMNS = (
 
 
 def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str | None = None) -> TableAnswer:
-    """The paths of ``tree``, each below the one around it, siblings in ``order``; only the outermost ``depth`` levels.
+    """List the paths of ``tree``, each below the one around it, siblings in ``order``, to ``depth`` levels.
 
     Without an order it is the tree's natural one. ``Path`` joins the names with ``›``; one of more than 32 has the
     8 outermost and the 8 innermost, and says how deep it is. ``Level`` is 0 for an outermost range. Ranks and threads
@@ -154,7 +154,7 @@ INSTANCE_COLUMNS = (
 
 
 def range_names(session: Session, most: int) -> list[str]:
-    """The names of ranges (``domain:text``), the most frequent first, at most so many."""
+    """Return at most ``most`` names of ranges (``domain:text``), the most frequent first."""
     name = LABEL.label("name")
     count = sa.func.count()
     query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(count.desc(), name).limit(most)
@@ -162,7 +162,7 @@ def range_names(session: Session, most: int) -> list[str]:
 
 
 def range_instances(session: Session, selection: Selection, name: str, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
-    """The ranges called ``name`` (``domain:text``), a page at a time; start in job time, ns.
+    """List the ranges called ``name`` (``domain:text``), a page at a time; start in job time, ns.
 
     A range that was never closed has no duration.
     """
@@ -203,7 +203,7 @@ LAUNCHED_COLUMNS = (
 
 
 def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
-    """The GPU work that one range launched (kernels, NCCL, memory operations, CUDA graphs), in order of start.
+    """List the GPU work that one range launched (kernels, NCCL, memory operations, CUDA graphs), in order of start.
 
     ``index`` is the range's place in ``ranges``. Its API calls are those of the same thread that lie in it whole, so
     that the rows are just the operations that its projection spans. Start in job time, ns; ``kind`` and ``row`` make an
@@ -235,7 +235,7 @@ def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence
     lane, moved = ranges.lane_of(index), _clock_offset(ranges, index)
     parts: list[sa.Select[Any]] = []
     for kind in GPU_KINDS:
-        columns = _table(kind).c
+        columns = KIND_TABLES[kind].table.c
         conditions = [
             columns.report == lane.report,
             columns.process == lane.process,
@@ -252,9 +252,3 @@ def _clock_offset(ranges: NvtxRanges, index: int) -> int:
     """The offset of a range's report as a number: bounds with the column of that name skip no row groups."""
     number = ranges.lane_of(index).report
     return report_at(ranges.session, number).clock_offset
-
-
-def _table(kind: EventKind) -> sa.Table:
-    if kind is EventKind.MEMORY:
-        return tables.memory_ops
-    return tables.graph_launches if kind is EventKind.GRAPH else tables.kernels

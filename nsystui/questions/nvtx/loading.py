@@ -39,7 +39,7 @@ LABEL = KIND_TABLES[EventKind.NVTX].name
 
 _SUFFIXES = [sa.func.nullif(sa.func.instr(LABEL, f", {word} ="), 0) for word in ("seq", "op_id", "sizes")]
 FOLDED_LABEL = sa.func.coalesce(sa.func.left(LABEL, sa.func.least(*_SUFFIXES) - 1), LABEL, type_=sa.Text)
-"""The same without PyTorch's suffix: `names.fold_suffix` in SQL, for a million names at once."""
+"""The same without what PyTorch appends to the names of operators (``, seq = 7, op_id = 9, sizes = …``)."""
 
 PUSH_POP_TYPES = (59, 70)
 START_END_TYPES = (60, 71)
@@ -61,12 +61,12 @@ class Texts:
         return list(self.numbers)
 
     def coded(self, texts: NDArray[Any]) -> SmallInts:
-        """The numbers of ``texts``; a text that has none yet gets the next one."""
+        """Return the numbers of ``texts``; a text that has none yet gets the next one."""
         numbers = self.numbers
         return np.array([numbers.setdefault(text, len(numbers)) for text in texts.tolist()], np.int32)
 
     def ranks(self) -> Ints:
-        """The position of each text in alphabetical (code point) order; shape ``(len(texts),)``."""
+        """Return the position of each text in alphabetical (code point) order; shape ``(len(texts),)``."""
         ranks = np.empty(len(self.numbers), np.int64)
         ranks[[self.numbers[text] for text in sorted(self.numbers)]] = np.arange(len(ranks))
         return ranks
@@ -75,7 +75,7 @@ class Texts:
 def coded_arrays(
     session: Session, query: sa.Select[Any], types: Mapping[str, type[np.generic]], texts: Mapping[str, Texts]
 ) -> dict[str, NDArray[Any]]:
-    """The columns of ``query`` named in ``types``, none of which may have missing values; text columns as numbers.
+    """Read the columns of ``query`` named in ``types``, none of which may have missing values; text columns as numbers.
 
     A text is in memory once, however many rows have it: the rows are read a batch at a time. ``texts`` has the numbers
     of each text column.
@@ -110,11 +110,11 @@ class Ranges:
         return len(self.row)
 
     def only(self, chosen: Flags | Ints) -> Self:
-        """The ranges that are ``chosen``, by a flag for each of them or by their indices."""
+        """Return the ranges that are ``chosen``, by a flag for each of them or by their indices."""
         return replace(self, **{item.name: getattr(self, item.name)[chosen] for item in fields(self)})
 
     def moved(self, offset: int) -> Self:
-        """The ranges with their times on another clock."""
+        """Return the ranges with ``offset`` (ns) added to their times."""
         return replace(self, start=self.start + offset, end=self.end + offset)
 
 
@@ -137,7 +137,7 @@ def read_ranges(
     end_of_open: int = 0,
     conditions: Iterable[Condition] = (),
 ) -> Ranges:
-    """The ranges of ``report`` that meet ``conditions``, named by ``label``.
+    """Read the ranges of ``report`` that meet ``conditions``, named by ``label``.
 
     ``end_of_open`` is the time at which a range ends that was never closed; a range does not end before its start.
     """
@@ -158,7 +158,7 @@ def range_parts(
     end_of_open: int = 0,
     conditions: Iterable[Condition] = (),
 ) -> Iterator[Ranges]:
-    """The same ranges a slice of the rows at a time, in no order: a text is in memory once, however many have it."""
+    """Yield the ranges of `read_ranges` a slice of the rows at a time, in no order."""
     columns, part = tables.nvtx_ranges.c, session.part([report.index])
     thread = sa.func.coalesce(columns.thread, 0)
     query = sa.select(
@@ -179,34 +179,24 @@ def range_parts(
         slices = [columns.row.between(start, start + width - 1) for start in range(first, last + 1, width)]
     for rows in slices:
         found = part.arrays(query.where(rows))
-        values = {
-            key: np.ma.getdata(found[key]).astype(kind, copy=False)
-            for key, kind in _RANGE_TYPES.items()
-            if key != "name"
-        }
+        values = {key: np.ma.getdata(found[key]).astype(kind, copy=False) for key, kind in _RANGE_TYPES.items()}
         yield Ranges(name=texts.coded(np.ma.getdata(found["name"])), **values)
 
 
 def ranges_as_nsys(session: Session, report: Report, selection: Selection, texts: Texts) -> Ranges:
-    """The selected ranges of a report in job time, for ``nsys stats``.
+    """Read the selected ranges of a report in job time, for ``nsys stats``.
 
     The name filter is left out, for it must not change the nesting. A range that ended on another thread than it began
     on is left out too: no thread contains it.
     """
     last = last_times()
-    found = read_ranges(
-        session,
-        report,
-        texts,
-        end_of_open=session.part([report.index]).scalar(sa.select(last.c.time).where(last.c.report == report.index))
-        or 0,
-        conditions=where(tables.nvtx_ranges, selection),
-    )
-    return found.only(found.is_whole).moved(report.clock_offset)
+    end = session.part([report.index]).scalar(sa.select(last.c.time).where(last.c.report == report.index))
+    ranges = read_ranges(session, report, texts, end_of_open=end or 0, conditions=where(tables.nvtx_ranges, selection))
+    return ranges.only(ranges.is_whole).moved(report.clock_offset)
 
 
 def last_times() -> sa.Subquery:
-    """The last time in the NVTX table of each report, on its own clock."""
+    """Select the last time in the NVTX tables of each report, on its own clock."""
     ranges, marks = tables.nvtx_ranges.c, tables.nvtx_marks.c
     times = sa.union_all(
         sa.select(ranges.report, sa.func.greatest(ranges.start, ranges.end).label("time")),
@@ -216,7 +206,7 @@ def last_times() -> sa.Subquery:
 
 
 def has_launches(report: Report) -> bool:
-    """Whether a report can tell which range launched which GPU work: it has API calls and GPU work."""
+    """Tell whether a report says which range launched which GPU work: it has API calls and GPU work."""
     return bool(report.count(tables.api_calls)) and any(report.count(table) for table in GPU_TABLES)
 
 
@@ -227,63 +217,57 @@ class LaunchCallColumns(LaunchCalls):
     correlation: Ints
 
     def on_lanes(self, threads: Ints) -> LaunchCallColumns:
-        """The calls with the places of their threads among ``threads``, ascending, instead of these."""
+        """Return the calls with the places of their threads among ``threads``, ascending, instead of these."""
         return replace(self, threads=np.searchsorted(threads, self.threads))
 
     def moved(self, offset: int) -> LaunchCallColumns:
-        """The calls with their times, and those of their GPU work, on another clock."""
+        """Return the calls with ``offset`` (ns) added to their times and to those of their GPU work."""
         keys = ("starts", "ends", "op_start", "op_end")
         return replace(self, **{key: getattr(self, key) + offset for key in keys})
 
 
 def launch_parts(session: Session, report: Report, selection: Selection, threads: Ints) -> Iterator[LaunchCallColumns]:
-    """The launching calls of ``threads`` (globalTid) of ``report``, some at a time; times on its own clock.
+    """Yield the launching calls of ``threads`` (globalTid) of ``report``, some at a time; times on its own clock.
 
     Only the devices and streams of the selection count: operations elsewhere are not projected.
     """
     chosen = Selection(devices=selection.devices, streams=selection.streams)
-    calls = _calls(chosen, _LAUNCH_KEYS, [tables.api_calls], report)
-    work = _work(chosen, [tables.of(table) for table in GPU_TABLES], report)
+    calls = _selected([tables.api_calls], _LAUNCH_KEYS, chosen, report)
+    work = _selected([tables.of(table) for table in GPU_TABLES], _WORK_KEYS, chosen, report)
     return _launch_parts(session, calls, [calls.c.thread.in_(threads.tolist())], work)
 
 
 def launch_parts_as_nsys(session: Session, report: Report, selection: Selection) -> Iterator[LaunchCallColumns]:
-    """The selected calls with selected GPU work of a report in job time, some at a time, for ``nsys stats``.
+    """Yield the selected calls with selected GPU work of a report in job time, some at a time, for ``nsys stats``.
 
     All calls of a correlation id are in one part.
     """
     calls = calls_as_nsys(selection, _LAUNCH_KEYS, report)
-    work = _work(selection, _GPU_TABLES_OF_NSYS, report)
+    work = _selected(_GPU_TABLES_OF_NSYS, _WORK_KEYS, selection, report)
     return (part.moved(report.clock_offset) for part in _launch_parts(session, calls, [], work))
 
 
 def calls_as_nsys(selection: Selection, keys: Sequence[str], report: Report | None = None) -> sa.Subquery:
-    """The columns ``keys`` of the selected API calls, with the second rows that ``--cudabacktrace`` writes.
+    """Select the columns ``keys`` of the selected API calls, with the second rows that ``--cudabacktrace`` writes.
 
     nsys counts those too: the GPU work of such a call counts twice wherever it does not count distinct ids.
     """
-    return _calls(selection, keys, _CALL_TABLES, report)
+    return _selected(_CALL_TABLES, keys, selection, report)
 
 
-_LAUNCH_KEYS = ("report", "process", "thread", "correlation_id", "start", "end")
+_WORK_KEYS = ("report", "process", "correlation_id", "start", "end")
+_LAUNCH_KEYS = (*_WORK_KEYS, "thread")
 
 
-def _calls(
-    selection: Selection, keys: Sequence[str], call_tables: Sequence[sa.Table], report: Report | None
+def _selected(
+    of_tables: Sequence[sa.Table], keys: Sequence[str], selection: Selection, report: Report | None
 ) -> sa.Subquery:
-    return sa.union_all(*[_selected(table, keys, selection, report) for table in call_tables]).subquery()
-
-
-def _work(selection: Selection, gpu_tables: Sequence[sa.Table], report: Report) -> sa.Subquery:
-    keys = ("report", "process", "correlation_id", "start", "end")
-    return sa.union_all(*[_selected(table, keys, selection, report) for table in gpu_tables]).subquery()
-
-
-def _selected(table: sa.Table, keys: Sequence[str], selection: Selection, report: Report | None) -> sa.Select[Any]:
-    conditions = where(table, selection)
-    if report is not None:
-        conditions.append(table.c.report == report.index)
-    return sa.select(*[table.c[key] for key in keys]).where(*conditions)
+    """The columns ``keys`` of the selected rows of some tables, of one report or of all."""
+    parts = []
+    for table in of_tables:
+        is_own = [] if report is None else [table.c.report == report.index]
+        parts.append(sa.select(*[table.c[key] for key in keys]).where(*where(table, selection), *is_own))
+    return sa.union_all(*parts).subquery()
 
 
 def _launch_parts(
@@ -361,7 +345,7 @@ _MOST_IDS = 1 << 33
 
 
 def matching(texts: Texts, selection: Selection) -> Flags:
-    """Whether each text passes the name filter; shape ``(len(texts),)``."""
+    """Tell whether each text passes the name filter; shape ``(len(texts),)``."""
     wanted = selection.name
     if wanted is None:
         return np.ones(len(texts.numbers), np.bool_)
@@ -369,6 +353,6 @@ def matching(texts: Texts, selection: Selection) -> Flags:
 
 
 def joined(parts: Sequence[Arrays]) -> Arrays:
-    """Frozen dataclasses of arrays of one kind as one, the rows of each part after those of the parts before it."""
+    """Join frozen dataclasses of arrays of one kind, the rows of each part after those of the parts before it."""
     arrays = {item.name: np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(parts[0])}
     return replace(parts[0], **arrays)

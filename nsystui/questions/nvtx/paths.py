@@ -24,12 +24,12 @@ _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
 
 
 def template(name: str) -> str:
-    """``name`` with ``*`` for each number in it: ``layer_7`` becomes ``layer_*``, ``at 0x7f3a`` becomes ``at *``."""
+    """Put ``*`` in place of each number: ``layer_7`` becomes ``layer_*``, ``at 0x7f3a`` becomes ``at *``."""
     return _NUMBER.sub("*", name)
 
 
 def numbered(names: Collection[str]) -> frozenset[str]:
-    """The templates that so many of some names share that they are one numbered name."""
+    """Return the templates that `FEWEST_VARIANTS` or more of the names share: those are one numbered name."""
     counts = Counter(template(name) for name in set(names))
     return frozenset(text for text, count in counts.items() if count >= FEWEST_VARIANTS)
 
@@ -43,14 +43,10 @@ class Templates:
 
     @classmethod
     def of(cls, names: Sequence[str]) -> Templates:
-        found: dict[str, int] = {}
-        numbers = [found.setdefault(template(name), len(found)) if _NUMBER.search(name) else -1 for name in names]
-        return cls(tuple(found), np.array(numbers, np.int64))
-
-    @classmethod
-    def none(cls, names: Sequence[str]) -> Templates:
-        """No name counts as numbered."""
-        return cls((), np.full(len(names), -1, np.int64))
+        """Find the templates of names."""
+        texts: dict[str, int] = {}
+        numbers = [texts.setdefault(template(name), len(texts)) if _NUMBER.search(name) else -1 for name in names]
+        return cls(tuple(texts), np.array(numbers, np.int64))
 
 
 class NodeKind(Enum):
@@ -95,7 +91,7 @@ class Grouping:
 
 
 def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
-    """The groups of ``ranges``: ranks where they are of several processes, threads where a rank has several."""
+    """Group ``ranges``: by ranks where they are of several processes, threads where a rank has several."""
     processes = _lanes_by_process(ranges)
     groups: list[PathGroup] = []
     of_lane = np.full(len(ranges.lanes), -1, np.int64)
@@ -103,7 +99,10 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
         for lanes in processes:
             of_lane[lanes] = len(groups)
             first = ranges.lanes[lanes[0]]
-            groups.append(PathGroup(NodeKind.RANK, _rank_name(ranges, first), -1, first))
+            name = f"rank {first.rank}"
+            if first.rank is None:
+                name = f"process {first.pid} of {report_at(ranges.session, first.report).name}"
+            groups.append(PathGroup(NodeKind.RANK, name, -1, first))
     if by is TreeGrouping.THREAD:
         for number in (number for lanes in processes if len(lanes) > 1 for number in lanes):
             lane = ranges.lanes[number]
@@ -127,13 +126,6 @@ def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:
         return (rank is None, rank or 0)
 
     return sorted(found.values(), key=place)
-
-
-def _rank_name(ranges: NvtxRanges, lane: RangeThread) -> str:
-    if lane.rank is not None:
-        return f"rank {lane.rank}"
-    report = report_at(ranges.session, lane.report)
-    return f"process {lane.pid} of {report.name}"
 
 
 NO_NODE = -1
@@ -168,7 +160,7 @@ class Paths:
         return first, count
 
     def children_of(self, node: int) -> NDArray[np.int64]:
-        """The nodes right below ``node``, or the roots for ``NO_NODE``."""
+        """Return the nodes right below ``node``, or the roots for ``NO_NODE``."""
         first, count = self.children
         return np.arange(first[node + 1], first[node + 1] + count[node + 1], dtype=np.int64)
 
@@ -182,9 +174,10 @@ def group_by_path(
     their numbers only are one node, if they are three or more. One step for each level of nesting: O(c log c), and
     thousands of levels cost milliseconds.
     """
-    templates = Templates.of(names) if fold_numbers else Templates.none(names)
+    templates = Templates.of(names) if fold_numbers else Templates((), np.full(len(names), -1, np.int64))
     of_chain = np.empty(len(chains), np.int32)
-    levels = [_groups(group_parents)]
+    above_groups, none = np.array(group_parents, np.int64), np.zeros(len(group_parents), np.int64)
+    levels = [_Level(above_groups, none - 1, none, np.empty(0, np.int64))]
     made = len(group_parents)
     for depth, rows in enumerate(rows_by_level(chains.level)):
         above = of_chain[chains.parent[rows]].astype(np.int64) if depth else group[rows]
@@ -208,11 +201,6 @@ class _Level:
     label: Ints
     variants: Ints
     node: Ints
-
-
-def _groups(parents: Sequence[int]) -> _Level:
-    parent = np.array(parents, np.int64)
-    return _Level(parent, np.full(len(parent), -1), np.zeros(len(parent), np.int64), np.empty(0, np.int64))
 
 
 def _depths(parent: SmallInts, sizes: Sequence[int]) -> SmallInts:
@@ -252,6 +240,7 @@ class NodeChains:
 
     @classmethod
     def of(cls, paths: Paths) -> NodeChains:
+        """Sort the chains by their nodes."""
         order = np.argsort(paths.of_chain, kind="stable")
         return cls(order, np.searchsorted(paths.of_chain[order], np.arange(len(paths) + 1)))
 
@@ -260,7 +249,7 @@ class NodeChains:
 
 
 def add_up(chains: Chains, paths: Paths, members: NodeChains) -> Totals:
-    """The totals of every path, from those of its chains, then of every group. Exact: all in int64."""
+    """Add up the totals of every path, from those of its chains, then of every group. Exact: all in int64."""
     below = np.flatnonzero((paths.parent >= 0) & (paths.parent < paths.groups))
     levels = (below[below >= paths.groups], below[below < paths.groups])  # threads last: paths fill them
 

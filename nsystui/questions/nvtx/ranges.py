@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.base.text import few
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, Chains, added_up, chained, narrow, rows_by_level
@@ -39,10 +40,12 @@ class RangeThread:
 
     @property
     def pid(self) -> int:
+        """The number of its process on its host."""
         return pid_of(self.process)
 
     @property
     def tid(self) -> int:
+        """The number of the thread on its host."""
         return tid_of(self.thread)
 
 
@@ -167,7 +170,7 @@ class NvtxRanges:
     """n ranges, by report and start. The arrays have the shape ``(n,)``; times are job time in ns.
 
     ``lane``: index into ``lanes``. ``name``: index into ``names``, which are without PyTorch's suffix (see
-    `names.fold_suffix`; `full_names` has all of a name). ``row``: the row in ``nvtx_ranges`` of the lane's report.
+    `loading.FOLDED_LABEL`; `full_names` has all of a name). ``row``: the row in ``nvtx_ranges`` of the lane's report.
     ``is_open``: the range was never closed; its ``end`` is the last event of its report. ``parent``: index of the range
     around it, -1 for none. ``level``, ``self_time``: see `nesting.Nesting`. Only push/pop ranges nest: start/end ranges
     have neither parent nor children, and no self time (0). ``op_count``: GPU operations launched; ``UNKNOWN`` where the
@@ -186,7 +189,7 @@ class NvtxRanges:
 
     @classmethod
     def load(cls, session: Session, selection: Selection, ranks: Sequence[RankedTask] = ()) -> NvtxRanges:
-        """The ranges of the selected tasks that overlap the window, whole, with the ranges around them.
+        """Load the ranges of the selected tasks that overlap the window, whole, with the ranges around them.
 
         The name filter keeps the ranges that match, those around them and those inside them. Devices and streams say
         which GPU operations are projected. Nesting, self time and projection do not depend on window and name filter.
@@ -266,7 +269,7 @@ class NvtxRanges:
         return self.values("gpu_length")
 
     def values(self, name: str, rows: Ints | slice = slice(None)) -> Ints:
-        """The values of a column for some of the ranges; ``length`` and ``gpu_length`` are durations, ns."""
+        """Return the values of a column for some of the ranges; ``length`` and ``gpu_length`` are durations, ns."""
         found: Ints
         if name == "end":
             found = self.values("start", rows) + self.columns["length"][rows]
@@ -282,15 +285,15 @@ class NvtxRanges:
         return found
 
     def value(self, name: str, index: int) -> int:
-        """That of a single range."""
+        """Return the value of a column for a single range."""
         return int(self.values(name, slice(index, index + 1))[0])
 
     def lane_of(self, index: int) -> RangeThread:
-        """The thread of a range."""
+        """Return the thread of a range."""
         return self.lanes[self.value("lane", index)]
 
     def nested_of(self, lane: int) -> Ints:
-        """The indices of the push/pop ranges of a lane (by its number), by start."""
+        """Return the indices of the push/pop ranges of a lane (by its number), by start."""
         first, last = self._of_report.get(self.lanes[lane].report, (0, 0)) if lane >= 0 else (0, 0)
         is_mine = (self.columns["lane"][first:last] == lane) & (self.columns["flags"][first:last] & PUSH_POP > 0)
         return first + np.flatnonzero(is_mine)
@@ -309,7 +312,7 @@ class NvtxRanges:
         return found
 
     def full_names(self, indices: Iterable[int]) -> list[str]:
-        """The names of some ranges as they were recorded (``domain:text``), read from the store."""
+        """Return the names of some ranges as they were recorded (``domain:text``), read from the store."""
         wanted = np.fromiter(indices, np.int64)
         table = tables.nvtx_ranges
         reports = np.array([lane.report for lane in self.lanes], np.int64)[self.values("lane", wanted)]
@@ -328,7 +331,7 @@ class NvtxRanges:
         return [found[key] for key in keys]
 
     def innermost_at(self, lanes: Ints, times: Ints) -> Ints:
-        """The index of the innermost push/pop range at each job time on each lane, -1 for none; shapes ``(m,)``."""
+        """Find the innermost push/pop range (its index, or -1) at each job time on each lane; shapes ``(m,)``."""
         found = np.full(len(times), NO_PARENT, np.int64)
         for lane in np.unique(lanes[lanes >= 0]).tolist():
             chosen = np.flatnonzero(lanes == lane)
@@ -344,7 +347,7 @@ class NvtxRanges:
         return found
 
     def of_tasks(self) -> NvtxRanges:
-        """The ranges of the selected tasks, from those of the reports that these are in."""
+        """Return the ranges of the selected tasks, from those of the reports that these are in."""
         tasks = self.selection.tasks
         if tasks is None or all(Task(lane.report, lane.process) in tasks for lane in self.lanes):
             return self
@@ -363,7 +366,7 @@ class NvtxRanges:
         )
 
     def narrowed(self, selection: Selection) -> NvtxRanges:
-        """The ranges of ``selection``, from those that were loaded without its window and name filter."""
+        """Return the ranges of ``selection``, from those that were loaded without its window and name filter."""
         ranges = replace(self, selection=selection)
         if selection.window is not None:
             ranges = ranges.within(selection.window)
@@ -372,21 +375,18 @@ class NvtxRanges:
         return ranges
 
     def within(self, window: Window) -> NvtxRanges:
-        """The ranges that overlap ``window`` (as `conditions.where` has it) and those around them."""
+        """Return the ranges that overlap ``window`` (as `conditions.where` has it) and those around them."""
         start = self.columns["start"]
         overlaps = (start >= window.start) | (self.end > window.start) | self.is_open
         return self._only(with_ancestors((start < window.end) & overlaps, self.columns["parent"]))
 
     def matching(self, wanted: NameFilter) -> NvtxRanges:
-        """The ranges whose name passes ``wanted``, all those around them and all those inside them."""
-        matches = np.array([wanted.matches(name) for name in self.names], bool)[self.columns["name"]]
-        return self._only(with_ancestors(self._with_descendants(matches), self.columns["parent"]))
-
-    def _with_descendants(self, chosen: Flags) -> Flags:
-        chosen, parent = chosen.copy(), self.columns["parent"]
+        """Return the ranges whose name passes ``wanted``, all those around them and all those inside them."""
+        chosen = np.array([wanted.matches(name) for name in self.names], bool)[self.columns["name"]]
+        parent = self.columns["parent"]
         for rows in rows_by_level(self.columns["level"])[1:]:
             chosen[rows] |= chosen[parent[rows]]
-        return chosen
+        return self._only(with_ancestors(chosen, parent))
 
     def _only(self, chosen: Flags) -> NvtxRanges:
         """The ranges of ``chosen``, which must hold every ancestor of what it holds."""
@@ -399,7 +399,7 @@ class NvtxRanges:
 
 
 def with_ancestors(chosen: Flags, parent: NDArray[Any]) -> Flags:
-    """``chosen`` and everything above it; ``parent`` is -1 where nothing is above. Shapes ``(n,)``."""
+    """Add everything above ``chosen`` to it; ``parent`` is -1 where nothing is above. Shapes ``(n,)``."""
     chosen = chosen.copy()
     rows = np.flatnonzero(chosen)
     while len(rows):
@@ -443,13 +443,8 @@ def _thread_names(session: Session) -> Mapping[tuple[int, int], str]:
 def _notes(session: Session, has_ranges: bool) -> tuple[str, ...]:
     graphs = session.count(tables.graph_launches) if has_ranges else 0
     in_graphs = f"GPU time has the {graphs:,} whole CUDA graph launches, which nsys stats leaves out" if graphs else ""
-    notes = (missing_note(session, tables.nvtx_ranges), _unprojected_note(session), in_graphs)
-    return tuple(note for note in notes if note)
-
-
-def _unprojected_note(session: Session) -> str:
-    names = [report.name for report in session.reports if report.count(tables.nvtx_ranges) and not has_launches(report)]
-    if not names:
-        return ""
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"no GPU work to project in {shown}: record with `nsys profile -t cuda,nvtx`"
+    with_ranges = [report for report in session.reports if report.count(tables.nvtx_ranges)]
+    lacking = [report.name for report in with_ranges if not has_launches(report)]
+    advice = "record with `nsys profile -t cuda,nvtx`"
+    unprojected = f"no GPU work to project in {few(lacking)}: {advice}" if lacking else ""
+    return tuple(note for note in (missing_note(session, tables.nvtx_ranges), unprojected, in_graphs) if note)

@@ -119,10 +119,11 @@ class NodeMaker:
 
     @property
     def chains(self) -> Chains:
+        """The chains of the ranges."""
         return self.ranges.columns.chains
 
     def ranges_of(self, path: int) -> Ints:
-        """The single ranges of a path, in their own order."""
+        """Return the single ranges of a path, in their own order."""
         found = self.ranges.columns["by_chain"][self.chains.places(self.members[path])]
         return np.sort(found).astype(np.int64)
 
@@ -133,28 +134,25 @@ class NodeMaker:
         return chains
 
     def path_of_range(self, index: int) -> int:
-        """The path of a single range."""
+        """Return the path of a single range."""
         return int(self.paths.of_chain[self._chain_of_range[index]])
 
     def name(self, path: int) -> str:
-        """The name of a rank, thread or path."""
+        """Return the name of a rank, thread or path."""
         if path < self.paths.groups:
             return self.grouping.groups[path].name
         return self.paths.labels[int(self.paths.label[path])]
 
     def is_single(self, path: int) -> bool:
-        """Whether a path has exactly one range, so that its node is that range."""
+        """Tell whether a path has exactly one range, so that its node is that range."""
         return path >= self.paths.groups and bool(self.totals.count[path] == 1)
 
-    def _is_rank(self, path: int) -> bool:
-        return path < self.paths.groups and self.grouping.groups[path].kind is NodeKind.RANK
-
     def inside(self, path: int) -> int:
-        """How many threads or paths are right below a rank, thread or path."""
+        """Count the threads or paths right below a rank, thread or path."""
         return int(self.paths.children[1][path + 1])
 
     def path_node(self, path: int) -> Node:
-        """The node of a rank, thread or path."""
+        """Make the node of a rank, thread or path."""
         totals, is_group, is_single = self.totals, path < self.paths.groups, self.is_single(path)
         launched = bool(totals.projected[path])
         inside, count = self.inside(path), int(totals.count[path])
@@ -181,7 +179,7 @@ class NodeMaker:
         )
 
     def list_node(self, path: int) -> Node:
-        """The row that opens the single ranges of a path that has paths inside."""
+        """Make the row that opens the single ranges of a path that has paths inside."""
         node = self.path_node(path)
         number, name, depth = len(self.paths) + path, f"{node.count:,} single ranges", node.depth + 1
         return replace(
@@ -189,7 +187,7 @@ class NodeMaker:
         )
 
     def range_nodes(self, indices: Sequence[int], depth: int) -> list[Node]:
-        """The nodes of single ranges, with the names as recorded."""
+        """Make the nodes of single ranges, with the names as recorded."""
         names = self.ranges.full_names(indices)
         return [self._range_node(index, name, depth) for index, name in zip(indices, names, strict=True)]
 
@@ -218,7 +216,7 @@ class NodeMaker:
         )
 
     def median(self, path: int) -> float:
-        """The median projected duration of a path's ranges, ns; not a number where none launched anything."""
+        """Return the median projected duration of a path's ranges, ns; not a number where none launched anything."""
         if path not in self._medians:
             durations = self.ranges.columns["gpu_by_chain"][self.chains.places(self.members[path])]
             durations = durations[durations >= 0]
@@ -226,9 +224,10 @@ class NodeMaker:
         return self._medians[path]
 
     def sorted_paths(self, above: int, order: Order) -> NDArray[np.int64]:
-        """The children of ``above`` (-1: the roots) in an order; ranks always by number."""
+        """Sort the children of ``above`` (-1: the roots); ranks are always by number."""
         paths = self.paths.children_of(above)
-        if not len(paths) or self._is_rank(int(paths[0])):
+        of_ranks = sum(group.kind is NodeKind.RANK for group in self.grouping.groups)  # which come first
+        if not len(paths) or paths[0] < of_ranks:
             return paths
         if order is Order.NAME:
             return np.array(sorted(paths.tolist(), key=self.name), np.int64)
@@ -251,7 +250,7 @@ class NodeMaker:
         return -(totals.count if order is Order.COUNT else totals.total)[paths]
 
     def sorted_ranges(self, path: int, order: Order) -> Ints:
-        """The single ranges of a path in an order; by start where the order says nothing about single ranges."""
+        """Sort the single ranges of a path; by start where the order says nothing about single ranges."""
         key = (path, order)
         if key not in self._orders:
             while len(self._orders) >= _ORDERS_KEPT:
@@ -297,7 +296,7 @@ class NvtxTree:
     def build(
         cls, ranges: NvtxRanges, by: TreeGrouping | str = TreeGrouping.THREAD, *, fold_numbers: bool = True
     ) -> NvtxTree:
-        """Groups ``ranges`` by ``by`` and path. Raises ``ValueError`` for an unknown ``by``.
+        """Group ``ranges`` by ``by`` and path. Raises ``ValueError`` for an unknown ``by``.
 
         With ``fold_numbers`` the names under one parent that differ in their numbers only become one path with ``*``
         for the numbers, if they are three or more.
@@ -320,11 +319,11 @@ class NvtxTree:
         return Order.GPU if self.maker.totals.projected.any() else Order.TOTAL
 
     def roots(self, order: Order | str = Order.TOTAL) -> list[Node]:
-        """The outermost nodes: ranks if there are several, else threads if there are several, else paths."""
+        """Return the outermost nodes: ranks if there are several, else threads if there are several, else paths."""
         return [self.maker.path_node(path) for path in self.maker.sorted_paths(NO_NODE, Order(order)).tolist()]
 
     def node(self, number: int) -> Node:
-        """The node of an id. Raises ``IndexError`` where this tree has none."""
+        """Return the node of an id. Raises ``IndexError`` where this tree has none."""
         size = len(self)
         if not 0 <= number < 2 * size + len(self.ranges):
             raise IndexError(f"this tree has no node {number}")
@@ -336,11 +335,11 @@ class NvtxTree:
         return self.maker.range_nodes([index], len(self._ids_above(number)))[0]
 
     def child_count(self, node: Node) -> int:
-        """How many rows opening ``node`` shows."""
+        """Count the rows that opening ``node`` shows."""
         return node.child_count
 
     def children(self, node: Node, offset: int = 0, limit: int = PAGE, order: Order | str = Order.TOTAL) -> list[Node]:
-        """The rows inside ``node`` from ``offset`` on, at most ``limit``.
+        """Return the rows inside ``node`` from ``offset`` on, at most ``limit``.
 
         A rank has its threads or its paths; a path has the paths inside it and then one row that opens its single
         ranges; a path with nothing inside has its single ranges. A path of one range is that range. Ranks always
@@ -359,16 +358,16 @@ class NvtxTree:
         return [*nodes, self.maker.list_node(path)] if stop > inside else nodes
 
     def parent(self, node: Node) -> Node | None:
-        """The node that shows ``node`` when opened; ``None`` for a root."""
+        """Return the node that shows ``node`` when opened; ``None`` for a root."""
         above = self._id_above(node.id)
         return None if above is None else self.node(above)
 
     def ancestors(self, node: Node) -> tuple[int, ...]:
-        """The ids from the root down to the parent of ``node``: what to open so that it shows."""
+        """Return the ids from the root down to the parent of ``node``: what to open so that it shows."""
         return tuple(reversed(self._ids_above(node.id)))
 
     def rows_around(self, shown: Mapping[int, int], numbers: Iterable[int]) -> list[int]:
-        """The row of each node, or of the innermost one around it that is ``shown`` (id to row); 0 without any.
+        """Return the row of each node, or of the innermost one around it that is ``shown`` (id to row); 0 without any.
 
         Goes through every node around them once, however many of them share it.
         """
@@ -384,12 +383,12 @@ class NvtxTree:
         return found
 
     def path(self, node: Node) -> tuple[str, ...]:
-        """The names from the root down to ``node``."""
+        """Return the names from the root down to ``node``."""
         names = [self.maker.name(number) for number in self.ancestors(node) if number < len(self)]
         return (*names, node.name)
 
     def find_all(self, before: NvtxTree, numbers: Iterable[int]) -> set[int]:
-        """The ranks, threads and paths with the names of some of another tree (their ids), where this tree has them.
+        """Find the ranks, threads and paths with the names of some of another tree (ids), where this tree has them.
 
         Looks for every node around them once, however many of them share it.
         """
@@ -402,16 +401,14 @@ class NvtxTree:
                 number = int(before.maker.paths.parent[number])
             place = again[number]
             for inside in reversed(way):
-                place = None if place is None else self._named(place, before.maker.name(inside))
+                if place is not None:
+                    name, children = before.maker.name(inside), self.maker.paths.children_of(place).tolist()
+                    place = next((child for child in children if self.maker.name(child) == name), None)
                 again[inside] = place
         return {place for place in map(again.get, paths) if place is not None}
 
-    def _named(self, place: int, name: str) -> int | None:
-        children: list[int] = self.maker.paths.children_of(place).tolist()
-        return next((number for number in children if self.maker.name(number) == name), None)
-
     def number_of(self, report: int, row: int) -> int | None:
-        """The id of a single range by its row of ``nvtx_ranges``; ``None`` where the tree leaves it out."""
+        """Find the id of a single range by its row of ``nvtx_ranges``; ``None`` where the tree leaves it out."""
         ranges = self.ranges
         rows = np.flatnonzero(ranges.columns["row"] == row).tolist()
         index = next((index for index in rows if ranges.lane_of(index).report == report), None)
@@ -421,7 +418,7 @@ class NvtxTree:
         return path if self.maker.is_single(path) else 2 * len(self) + index
 
     def place_of(self, number: int, order: Order) -> int:
-        """The place of a node among the rows inside the node around it, or among the roots."""
+        """Find the place of a node among the rows inside the node around it, or among the roots."""
         size, above = len(self), self._id_above(number)
         if number >= 2 * size and above is not None:
             path = above - size if above >= size else above
@@ -432,7 +429,7 @@ class NvtxTree:
         return int(np.flatnonzero(shown == number)[0])
 
     def search(self, wanted: NameFilter, order: Order | str = Order.TOTAL) -> Iterator[int]:
-        """The ids of the matching nodes, from top to bottom as ``order`` shows them; `ancestors` lead to each.
+        """Yield the ids of the matching nodes, from top to bottom as ``order`` shows them; `ancestors` lead to each.
 
         A path matches by its own name or by any of those folded into it: ``step 17`` finds ``step *``. Names are
         without PyTorch's suffix.

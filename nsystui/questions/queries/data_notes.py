@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Answer, TableAnswer
-from nsystui.base.text import which_of
+from nsystui.base.text import few, which_of
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.sources import REASONS
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def missing_note(session: Session, table: sa.Table | CanonicalTable) -> str:
-    """The note on reports without rows of ``table``; empty where all have some.
+    """Return the note on reports without rows of ``table``; empty where all have some.
 
     A report whose rows were left out has recorded them, and is not among these.
     """
@@ -31,21 +31,19 @@ def missing_note(session: Session, table: sa.Table | CanonicalTable) -> str:
 
 
 def absent_note(session: Session, table: sa.Table | CanonicalTable) -> str:
-    """The note on reports without the table itself: a table without rows says that there was nothing to record."""
+    """Return the note on reports without the table itself; one without rows says that there was nothing to record."""
     return lacking_note(session, table, [report for report in session.reports if not report.has(table)])
 
 
 def lacking_note(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[Report]) -> str:
-    """The note on the reports of ``lacking``; empty where there are none."""
+    """Return the note on the reports of ``lacking``; empty where there are none."""
     if not lacking:
         return ""
     what, record = canonical.BY_NAME[table.name].what, recording_advice(canonical.BY_NAME[table.name], lacking)
     if any(table.name in report.damaged for report in lacking):
         record = "the export is damaged: export it again"
     if len(lacking) < len(session.reports):
-        names = ", ".join(report.name for report in lacking[:3])
-        names += f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
-        return f"no {what} in {names}: {record}"
+        return f"no {what} in {few([report.name for report in lacking])}: {record}"
     which = "this export" if len(session.reports) == 1 else "these exports"
     return f"no {what} in {which}: {record}"
 
@@ -71,7 +69,7 @@ def _is_traced(reports: Collection[Report]) -> bool:
 
 
 def recording_advice(table: CanonicalTable, lacking: Collection[Report]) -> str:
-    """What to record so that these reports have a table: with the profiler that recorded them, where that can."""
+    """Say what to record so that these reports have a table: with the profiler that recorded them, where that can."""
     if table.record == canonical.KERNELS.record and _is_traced(lacking):
         return _TRACED
     made_of = dict.fromkeys(report.metadata.made_of for report in lacking)
@@ -87,7 +85,7 @@ _RECORD = "record with `nsys "
 
 
 def fitting_advice(reports: Sequence[Report], text: str) -> str:
-    """A text that says what to record with nsys, as it fits these reports.
+    """Fit a text that says what to record with nsys to these reports.
 
     Where nsys recorded none of them, the other profiler's own option is in its place, or that this profiler has none;
     where all have CUDA calls, that CUDA was traced.
@@ -105,7 +103,7 @@ def fitting_advice(reports: Sequence[Report], text: str) -> str:
 
 
 def with_fitting_advice(answer: Answer, reports: Sequence[Report]) -> Answer:
-    """A table with `fitting_advice` in its notes."""
+    """Put `fitting_advice` into the notes of a table."""
     if not isinstance(answer, TableAnswer):
         return answer
     return replace(answer, notes=tuple(fitting_advice(reports, note) for note in answer.notes))

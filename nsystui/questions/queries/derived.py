@@ -44,7 +44,7 @@ def of_each_report(
     doing: str = "",
     in_memory: bool = False,
 ) -> dict[int, Arrays]:
-    """The arrays that answer ``question`` about each report, by its index.
+    """Return the arrays that answer ``question`` about each report, by its index.
 
     ``compute`` computes those of the reports that have none yet, or none that ``fits``: all in one go, or in runs whose
     rows of ``by`` fit into memory together, each saved before the next begins. It is given a session of these reports.
@@ -82,7 +82,7 @@ def in_runs(
     by: sa.Table | CanonicalTable | None = None,
     doing: str = "",
 ) -> Iterator[T]:
-    """What ``compute`` gives for runs of reports, in their order: all reports, or as many as `runs_of` puts together.
+    """Yield what ``compute`` gives for runs of reports, in their order; `runs_of` says how many are a run.
 
     The session's workers compute it where there are any, side by side; ``compute`` goes to them by pickle, with what is
     bound to it. ``doing`` says what is computed, for the session's ``tell``.
@@ -98,7 +98,7 @@ def in_runs(
 def task_runs(
     session: Session, reports: Sequence[Report], by: sa.Table | CanonicalTable | None = None
 ) -> list[list[Report]]:
-    """The runs of ``in_runs``: with workers short enough for each of them to get some."""
+    """Split reports into the runs of ``in_runs``: with workers short enough for each of them to get some."""
     if not reports:
         return []
     workers = session.workers
@@ -106,7 +106,7 @@ def task_runs(
 
 
 def on_workers(session: Session, work: Sequence[tuple[list[Report], Compute[T]]], doing: str = "") -> Iterator[T]:
-    """The results of the session's workers for runs of reports, in their order."""
+    """Yield the results of the session's workers for runs of reports, in their order."""
     assert session.workers is not None
     if not work:
         return
@@ -120,7 +120,7 @@ def on_workers(session: Session, work: Sequence[tuple[list[Report], Compute[T]]]
 
 
 def rows_by_report(session: Session, query: sa.Select[Any]) -> Iterator[tuple[Any, ...]]:
-    """The rows of a query whose rows are of one report each, or sums that the caller adds up; in no order.
+    """Yield the rows of a query whose rows are of one report each, or sums that the caller adds up; in no order.
 
     Workers ask it of runs of reports, so that there may be several rows where one query would have a single one.
     """
@@ -137,7 +137,7 @@ def _rows_of_run(query: bytes, session: Session, _: list[Report]) -> list[tuple[
 
 
 def frame_by_report(session: Session, query: sa.Select[Any]) -> pd.DataFrame:
-    """The same as a frame, where each row is of one report."""
+    """Read the rows of `rows_by_report` as a frame; each row must be of one report."""
     if session.workers is None:
         return session.frame(query)
     import pandas as pd
@@ -151,7 +151,7 @@ def _frame_of_run(query: bytes, session: Session, _: list[Report]) -> pd.DataFra
 
 
 def pickled(query: sa.Select[Any]) -> bytes:
-    """A query on its way to a worker, for `query_of`: a few KB, with our tables by their names."""
+    """Serialise a query on its way to a worker, for `query_of`: a few KB, with our tables by their names."""
     from sqlalchemy.ext.serializer import dumps
 
     data: bytes = dumps(query)  # type: ignore[no-untyped-call]
@@ -159,7 +159,7 @@ def pickled(query: sa.Select[Any]) -> bytes:
 
 
 def query_of(data: bytes) -> sa.Select[Any]:
-    """The inverse of ``pickled``."""
+    """Undo ``pickled``."""
     from sqlalchemy.ext.serializer import loads
 
     from nsystui.store import tables
@@ -169,7 +169,7 @@ def query_of(data: bytes) -> sa.Select[Any]:
 
 
 def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Iterator[list[Report]]:
-    """The runs; before each but the first the session tells how far they are: nobody waits for a single run."""
+    """Yield the runs; before each but the first the session tells how far they are: nobody waits for a single run."""
     done, total = 0, sum(map(len, runs))
     try:
         for run in runs:
@@ -185,7 +185,7 @@ def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Ite
 def runs_of(
     reports: Sequence[Report], table: sa.Table | CanonicalTable | None, most: int = sys.maxsize
 ) -> Iterator[list[Report]]:
-    """The reports in runs whose rows of ``table`` fit into memory together, or that are alone; all without a table.
+    """Split reports into runs whose rows of ``table`` fit into memory together, or that are alone; all without a table.
 
     A run has ``most`` reports at the most.
     """
@@ -205,7 +205,7 @@ def runs_of(
 def of_all_reports(
     session: Session, selection: Selection, table: sa.Table, question: str, compute: Callable[[], list[Row]]
 ) -> list[Row]:
-    """The rows that ``compute`` gives for ``question``, saved where everything of a large ``table`` is selected.
+    """Return the rows that ``compute`` gives for ``question``, saved where everything of a large ``table`` is selected.
 
     They must depend on nothing but the open exports, whatever their clocks, and be of texts, numbers and None.
     """

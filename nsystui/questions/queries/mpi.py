@@ -25,7 +25,7 @@ _CALLS, _RANGES = canonical.BY_NAME["mpi_calls"], canonical.BY_NAME["nvtx_ranges
 
 
 def is_mpi_range() -> Condition:
-    """Whether an NVTX range is an MPI call, by its own name where the row that names its domain is missing."""
+    """Tell whether an NVTX range is an MPI call, by its own name where the row that names its domain is missing."""
     import sqlalchemy as sa
 
     from nsystui.store import tables
@@ -35,7 +35,7 @@ def is_mpi_range() -> Condition:
 
 
 def nvtx_reports(session: Session) -> list[Report]:
-    """The reports whose MPI calls are NVTX ranges."""
+    """Return the reports whose MPI calls are NVTX ranges."""
     asked = [one for one in session.reports if not one.count(_CALLS) and one.count(_RANGES)]
     if not asked:
         return []
@@ -50,38 +50,34 @@ def nvtx_reports(session: Session) -> list[Report]:
 
 
 def mpi_rows(session: Session) -> sa.FromClause:
-    """The MPI calls of every report, with the columns of the table ``mpi_calls``."""
-    return _rows(session, nvtx_reports(session))
-
-
-def _rows(session: Session, by_range: list[Report]) -> sa.FromClause:
+    """Select the MPI calls of every report, with the columns of the table ``mpi_calls``."""
     import sqlalchemy as sa
 
     from nsystui.store import tables
 
-    calls, found = tables.mpi_calls, tables.nvtx_ranges.c
+    by_range, calls, ranges = nvtx_reports(session), tables.mpi_calls, tables.nvtx_ranges.c
     if not by_range:
         return calls
     columns = [
-        found[one.name] if one.name in found else sa.cast(sa.null(), one.type).label(one.name) for one in calls.c
+        ranges[one.name] if one.name in ranges else sa.cast(sa.null(), one.type).label(one.name) for one in calls.c
     ]
-    is_own = found.report.in_([one.index for one in by_range])
-    ranges = sa.select(*columns).where(is_own, is_mpi_range())
-    return (sa.union_all(sa.select(*calls.c), ranges) if session.count(_CALLS) else ranges).subquery("mpi")
+    is_own = ranges.report.in_([one.index for one in by_range])
+    rows = sa.select(*columns).where(is_own, is_mpi_range())
+    return (sa.union_all(sa.select(*calls.c), rows) if session.count(_CALLS) else rows).subquery("mpi")
 
 
 def has_mpi(session: Session) -> bool:
-    """Whether there is any MPI call."""
+    """Tell whether there is any MPI call."""
     return bool(session.count(_CALLS) or nvtx_reports(session))
 
 
 def is_by_range(session: Session, report: int) -> bool:
-    """Whether an MPI call of a report is an NVTX range."""
+    """Tell whether an MPI call of a report is an NVTX range."""
     return not any(one.index == report and one.count(_CALLS) for one in session.reports)
 
 
 def mpi_notes(session: Session) -> tuple[str, ...]:
-    """Notes on the reports without MPI calls, and on those whose MPI calls are NVTX ranges."""
+    """Return notes on the reports without MPI calls, and on those whose MPI calls are NVTX ranges."""
     by_range = nvtx_reports(session)
     notes = [
         lacking_note(session, _CALLS, [one for one in session.reports if not one.count(_CALLS) and one not in by_range])

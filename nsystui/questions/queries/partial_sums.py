@@ -43,7 +43,7 @@ class HugeInteger(sa.types.UserDefinedType[int]):
 
 
 def squares(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """The sum of the squares of integers."""
+    """Select the sum of the squares of integers."""
     huge = sa.cast(value, HugeInteger())
     return sa.func.sum(huge * huge, type_=HugeInteger())
 
@@ -67,10 +67,12 @@ class Measures:
 
     @property
     def avg(self) -> float | None:
+        """The mean; ``None`` without values."""
         return None if self.total is None else float(self.total) / float(self.known)
 
     @property
     def stddev(self) -> float:
+        """The standard deviation of the sample, 0 for one value."""
         if self.total is None or self.squares is None or self.known < 2:
             return 0.0
         spread = self.known * self.squares - self.total * self.total
@@ -94,7 +96,7 @@ def groups_of_parts(
     conditions: Sequence[sa.ColumnElement[bool]],
     first: sa.ColumnElement[Any] | None = None,
 ) -> dict[Key, Measures]:
-    """The measures of each group by its keys, in no order: what ``statistics.grouped`` asks of all rows at once."""
+    """Compute the measures of each group by its keys: what ``statistics.grouped`` asks of all rows at once."""
     klass = class_of(value).label("class")
     rows = sa.select(*keys, klass, value.label("value")).select_from(table).where(*conditions)
     tie = sa.null() if first is None else sa.func.min(first)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -45,28 +46,30 @@ COLUMNS = (
 
 
 def reports_table(session: Session, ranks: Sequence[RankedTask]) -> TableAnswer:
-    """One row for each report, in the order of the command line. Times of events are on the job's clock, ns.
+    """Tabulate the reports in the order of the command line. Times of events are on the job's clock, ns.
 
     ``gpus`` are the models of the GPUs that its tasks used; where the export does not record them, of all GPUs of the
     machine. Of the captured environment nothing is shown: ``rank_source`` says whether rank numbers come from it.
     """
     rows = [_row(report, [item for item in ranks if item.task.report == report.index]) for report in session.reports]
-    return TableAnswer("reports", COLUMNS, rows, len(rows), tuple(_made_of_notes(session.reports)))
-
-
-def _made_of_notes(reports: Sequence[Report]) -> Iterator[str]:
-    """The note on reports that nsys did not record."""
-    found = [report for report in reports if report.metadata.made_of]
-    for made_of in dict.fromkeys(report.metadata.made_of for report in found):
-        where = which_of([report.name for report in found if report.metadata.made_of == made_of], len(reports))
+    notes = []
+    for made_of in dict.fromkeys(one.metadata.made_of for one in session.reports if one.metadata.made_of):
+        names = [report.name for report in session.reports if report.metadata.made_of == made_of]
         lacks = "no OS calls, CPU samples, scheduling, GPU or network metrics, and no calls of MPI"
-        yield f"{where}: made of a {made_of}, which has {lacks} (nsystui help exports)"
+        where = which_of(names, len(session.reports))
+        notes.append(f"{where}: made of a {made_of}, which has {lacks} (nsystui help exports)")
+    return TableAnswer("reports", COLUMNS, rows, len(rows), tuple(notes))
 
 
 def _row(report: Report, tasks: Sequence[RankedTask]) -> Row:
     facts = report.metadata
     span = event_span(report)
-    models = [name for item in tasks for name in item.gpu_names] or [gpu.name for gpu in facts.gpus]
+    models = Counter(
+        filter(None, [name for item in tasks for name in item.gpu_names] or [one.name for one in facts.gpus])
+    )
+    gpus = ", ".join(model if count == 1 else f"{count}× {model}" for model, count in models.items())
+    start = facts.session_start_utc
+    started = None if start is None else datetime.fromtimestamp(start // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return (
         report.name,
         ",".join(str(item.rank) for item in tasks) or None,
@@ -74,11 +77,11 @@ def _row(report: Report, tasks: Sequence[RankedTask]) -> Row:
         facts.nsys_version or facts.made_of or None,
         None if facts.made_of else facts.schema_version or None,
         facts.host or None,
-        _counted(models),
+        gpus or None,
         facts.driver_version or None,
         facts.cuda_version or None,
         facts.command or None,
-        _utc(facts.session_start_utc),
+        started,
         facts.duration,
         span.start if span else None,
         span.end if span else None,
@@ -93,17 +96,6 @@ def _option_of_export(facts: Metadata, is_given: bool) -> str | None:
     return None if facts.made_of else "yes" if is_given else "no"
 
 
-def _counted(models: Sequence[str]) -> str | None:
-    """``8× NVIDIA H100 80GB HBM3``."""
-    counts = {model: models.count(model) for model in models if model}
-    return ", ".join(model if count == 1 else f"{count}× {model}" for model, count in counts.items()) or None
-
-
-def _utc(ns: int | None) -> str | None:
-    """Nanoseconds since 1970 as ``2026-11-21 02:13:00``."""
-    return None if ns is None else datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
 DIAGNOSTIC_COLUMNS = (
     Column("severity", header="Severity", label="severity"),
     COUNT,
@@ -116,7 +108,7 @@ _LOST = re.compile(r"\blost\b|\bdropp|\bnot all\b|overflow|incomplete|discarded|
 
 
 def diagnostics_table(session: Session, selection: Selection) -> TableAnswer:
-    """The messages of nsys about the capture: one row for each text and severity, errors first, then warnings.
+    """Tabulate nsys's messages about the capture by text and severity, errors first, then warnings.
 
     ``time`` is the first time it was said, in job time. Of the selection the reports of its tasks and the name filter
     apply (to the text): what went wrong with a capture concerns every window and every process of it. The notes tell
@@ -127,12 +119,17 @@ def diagnostics_table(session: Session, selection: Selection) -> TableAnswer:
     of_reports = table.c.report.in_([report.index for report in reports])
     named = [matches(table.c.text, selection.name)] if selection.name is not None else []
     names = {report.index: report.name for report in reports}
-    found = _said(session, [of_reports, *named])
+    said = _said(session, [of_reports, *named])
     rows: list[Row] = []
-    for severity, count, spread, report, time, text in found:
+    for severity, count, spread, report, time, text in said:
         rows.append((severity, count, names[report] if spread == 1 else f"{spread} reports", time, text))
-    every = _said(session, [of_reports]) if named else found
-    return TableAnswer("diagnostics", DIAGNOSTIC_COLUMNS, rows, len(every), tuple(_diagnostic_notes(reports, every)))
+    every = _said(session, [of_reports]) if named else said
+    notes = []
+    if lost := lost_events((level, text) for level, *_, text in every):
+        notes.append(f"events may be missing; counts and times may be undercounted: {few(lost)}")
+    if silent := [report.name for report in reports if not report.count(tables.diagnostics)]:
+        notes.append(f"no diagnostics in {which_of(silent, len(reports))}: nsys 2024.4 and later write them")
+    return TableAnswer("diagnostics", DIAGNOSTIC_COLUMNS, rows, len(every), tuple(notes))
 
 
 def _said(session: Session, conditions: Sequence[Condition]) -> list[tuple[Any, ...]]:
@@ -159,18 +156,9 @@ def _said(session: Session, conditions: Sequence[Condition]) -> list[tuple[Any, 
 
 
 def lost_events(said: Iterable[tuple[Value, Value]]) -> list[str]:
-    """The messages, of ``said`` (severity and text), that tell of events that are not in the export."""
+    """Return the messages of ``said`` (severity and text) that tell of events that are not in the export."""
     texts = (str(text or "").strip() for level, text in said if level in ("Warning", "Error"))
     return [text for text in dict.fromkeys(texts) if _LOST.search(text)]
-
-
-def _diagnostic_notes(reports: Sequence[Report], said: Sequence[tuple[Any, ...]]) -> Iterator[str]:
-    lost = lost_events((level, text) for level, *_, text in said)
-    if lost:
-        yield f"events may be missing; counts and times may be undercounted: {few(lost)}"
-    silent = [report.name for report in reports if not report.count(tables.diagnostics)]
-    if silent:
-        yield f"no diagnostics in {which_of(silent, len(reports))}: nsys 2024.4 and later write them"
 
 
 CONTENTS_COLUMNS = (
@@ -185,21 +173,19 @@ CONTENTS_COLUMNS = (
 
 
 def contents_table(session: Session) -> TableAnswer:
-    """One row for each canonical event table: its rows in all reports, and in how many reports it has any.
+    """Tabulate the canonical event tables: the rows of each in all reports, and in how many reports it has any.
 
     ``first`` and ``last`` are the first start and the last end (or moment) in job time, ns. ``record`` says what to
     record where a report has none of it, and is missing where all have some.
     """
-    rows = [_contents_row(session, table) for table in canonical.TABLES if "row" in table.field_names]
+    rows: list[Row] = []
+    for table in (table for table in canonical.TABLES if "row" in table.field_names):
+        lacking = [report for report in session.reports if not report.count(table)]
+        having = len(session.reports) - len(lacking)
+        record = recording_advice(table, lacking) if lacking else None
+        times = _times(session, table) if having else (None, None)
+        rows.append((table.name, table.what, session.count(table), having, *times, record))
     return TableAnswer("contents", CONTENTS_COLUMNS, rows, len(rows))
-
-
-def _contents_row(session: Session, table: CanonicalTable) -> Row:
-    lacking = [report for report in session.reports if not report.count(table)]
-    having = len(session.reports) - len(lacking)
-    record = recording_advice(table, lacking) if lacking else None
-    first, last = _times(session, table) if having else (None, None)
-    return (table.name, table.what, session.count(table), having, first, last, record)
 
 
 def _times(session: Session, table: CanonicalTable) -> tuple[int | None, int | None]:

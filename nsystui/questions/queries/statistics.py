@@ -3,14 +3,13 @@
 Median is the mean of the two middle values, the standard deviation is the sample's (n−1; 0 for one value), and a
 share is a share of the sum over all rows of the table.
 
-Rows of the same values together, for results of small and middling size: what a frame's ``groupby`` does.
-
-It is as fast as pandas for up to a million rows, without the time that importing pandas takes.
+`places_by` groups rows as a frame's ``groupby`` does: as fast as pandas for up to a million rows, without its import.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def duration_columns(count: str) -> tuple[Column, ...]:
-    """The statistics of durations with nsys's CSV headers; ``count`` is what nsys calls the number of rows."""
+    """Return the statistics of durations with nsys's headers; ``count`` is what nsys calls the number of rows."""
     return (
         Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, has_bar=True),
         Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
@@ -43,35 +42,30 @@ def duration_columns(count: str) -> tuple[Column, ...]:
 
 
 def measures(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
-    """The aggregates over ``value`` (ns or bytes) that the statistics are made of."""
+    """Select the aggregates over ``value`` (ns or bytes) that the statistics are made of."""
     return [sa.cast(sa.func.sum(value), sa.BigInteger).label("total"), sa.func.count().label("count"), *spread(value)]
 
 
 def spread(value: sa.ColumnElement[Any], prefix: str = "") -> list[sa.ColumnElement[Any]]:
-    """Mean, median, minimum, maximum and standard deviation of ``value``; missing values count for none of them.
+    """Select mean, median, minimum, maximum and standard deviation of ``value``; missing values count for none of them.
 
     Mean and deviation are made of whole numbers, so that they are the same in whatever parts the rows are added up.
     """
     total, known = sa.cast(sa.func.sum(value), sa.BigInteger), sa.func.count(value)
+    huge = sa.cast(total, HugeInteger())
+    variance = sa.cast(known * squares(value) - huge * huge, sa.Double) / sa.cast(known * (known - 1), sa.Double)
+    deviation = sa.case((known > 1, sa.func.sqrt(variance)), else_=0.0)
     return [
         (sa.cast(total, sa.Double) / sa.cast(known, sa.Double)).label(f"{prefix}avg"),
         sa.cast(sa.func.median(value), sa.Double).label(f"{prefix}median"),
         sa.func.min(value).label(f"{prefix}min"),
         sa.func.max(value).label(f"{prefix}max"),
-        _deviation(known, total, squares(value)).label(f"{prefix}stddev"),
+        deviation.label(f"{prefix}stddev"),
     ]
 
 
-def _deviation(
-    known: sa.ColumnElement[Any], total: sa.ColumnElement[Any], squares: sa.ColumnElement[Any]
-) -> sa.ColumnElement[Any]:
-    huge = sa.cast(total, HugeInteger())
-    variance = sa.cast(known * squares - huge * huge, sa.Double) / sa.cast(known * (known - 1), sa.Double)
-    return sa.case((known > 1, sa.func.sqrt(variance)), else_=0.0)
-
-
 def quartiles(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
-    """The lower and the upper quartile of ``value`` as nsys has them (Hyndman and Fan's type 2).
+    """Select the lower and the upper quartile of ``value`` as nsys has them (Hyndman and Fan's type 2).
 
     That is the mean of the two values between which a share of 1/4 (3/4) of all lies, or the one that it lies in: the
     first value from below up to which there are as many or more, and the first such value from above.
@@ -85,30 +79,18 @@ def quartiles(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
 
 
 def spread_columns(prefix: str, word: str) -> tuple[Column, ...]:
-    """The columns of ``spread``; ``word`` is what nsys puts before ``Avg (ns)`` and so on."""
-    short = word.lower()
-    return (
-        Column(
-            f"{prefix}avg", header=f"{word}Avg (ns)", label=f"{short} avg", unit=Unit.DURATION, decimals=1, importance=1
-        ),
-        Column(
-            f"{prefix}median",
-            header=f"{word}Med (ns)",
-            label=f"{short} median",
-            unit=Unit.DURATION,
-            decimals=1,
-            importance=2,
-        ),
-        Column(f"{prefix}min", header=f"{word}Min (ns)", label=f"{short} min", unit=Unit.DURATION, importance=4),
-        Column(f"{prefix}max", header=f"{word}Max (ns)", label=f"{short} max", unit=Unit.DURATION, importance=3),
-        Column(
-            f"{prefix}stddev",
-            header=f"{word}StdDev (ns)",
-            label=f"{short} stddev",
-            unit=Unit.DURATION,
-            decimals=1,
-            importance=5,
-        ),
+    """Return the columns of ``spread``; ``word`` is what nsys puts before ``Avg (ns)`` and so on."""
+    importance = {"avg": 1, "median": 2, "min": 4, "max": 3, "stddev": 5}
+    return tuple(
+        replace(
+            column,
+            key=f"{prefix}{column.key}",
+            header=f"{word}{column.header}",
+            label=f"{word.lower()} {column.label}",
+            importance=importance[column.key],
+        )
+        for column in duration_columns("")
+        if column.key in importance
     )
 
 
@@ -120,7 +102,7 @@ def grouped(
     first: sa.ColumnElement[Any] | None = None,
     with_median: bool = True,
 ) -> sa.Select[Any]:
-    """One row for each combination of ``keys`` with the measures of ``value``, in no order.
+    """Select a row for each combination of ``keys`` with the measures of ``value``, in no order.
 
     ``first``, a row number, adds the minimum of each group under that name. Unless ``with_median``, the number of the
     group stands in its place.
@@ -140,7 +122,7 @@ def summary(
     first: sa.ColumnElement[Any] | None = None,
     with_median: bool = True,
 ) -> sa.Select[Any]:
-    """One row for each combination of ``keys`` with every statistic of ``value``, largest total first.
+    """Select every statistic of ``value`` for each combination of ``keys``, largest total first.
 
     Equal totals are in the order of the keys, or of the smallest ``first`` (a row number: as the export has them).
     """
@@ -160,7 +142,7 @@ def summary_rows(
     columns: Sequence[Column],
     first: sa.ColumnElement[Any] | None = None,
 ) -> list[Row]:
-    """The rows of ``summary`` in the order of ``columns``; of a large table the medians come in a pass of their own."""
+    """Return the rows of ``summary`` in the order of ``columns``; medians of a large table come in a second pass."""
     if session.workers is not None:
         return _summed(groups_of_parts(session, table, value, keys, conditions, first), keys, columns, first is None)
     counted = table.left if isinstance(table, sa.Join) else table
@@ -183,7 +165,7 @@ def summary_frame(
     conditions: Sequence[sa.ColumnElement[bool]],
     columns: Sequence[Column],
 ) -> pd.DataFrame:
-    """The rows of ``summary`` as a frame, where there are too many for rows of Python's."""
+    """Return the rows of ``summary`` as a frame, where there are too many for rows of Python's."""
     if session.workers is None:
         return session.frame(summary(table, value, keys, conditions))
     return _frame_of(summary_rows(session, table, value, keys, conditions, columns), [one.key for one in columns])
@@ -199,7 +181,7 @@ def group_frame(
     keys: Sequence[sa.Label[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
 ) -> pd.DataFrame:
-    """The rows of ``grouped`` as a frame."""
+    """Return the rows of ``grouped`` as a frame."""
     if session.workers is None:
         return session.frame(grouped(table, value, keys, conditions))
     groups = groups_of_parts(session, table, value, keys, conditions)
@@ -237,12 +219,12 @@ def _summed(
 
 
 def number_of_values(session: Session, value: sa.ColumnElement[Any]) -> int:
-    """The number of different values, missing ones not counted."""
+    """Count the different values, without missing ones."""
     return number_of_groups(session, sa.select(value.label("value")).where(value.is_not(None)))
 
 
 def number_of_groups(session: Session, groups: sa.Select[Any]) -> int:
-    """The number of different rows of a query."""
+    """Count the different rows of a query."""
     if session.workers is None:
         return int(session.scalar(sa.select(sa.func.count()).select_from(groups.distinct().subquery())) or 0)
     return len(set(rows_by_report(session, groups.distinct())))
@@ -254,21 +236,21 @@ def _group_number(keys: Sequence[sa.Label[Any]]) -> sa.ColumnElement[int]:
 
 
 def frame_groups(frame: pd.DataFrame, value: str, keys: Sequence[str]) -> pd.DataFrame:
-    """The same as ``grouped``, for rows that are in memory (names that SQL cannot make)."""
+    """Group as ``grouped`` does, for rows that are in memory (names that SQL cannot make)."""
     groups = frame.groupby(list(keys), observed=True, sort=False, dropna=False)[value]
     sizes = groups.agg(total="sum", count="size")
     return sizes.join(frame_spread(groups)).reset_index()
 
 
 def frame_spread(groups: pd.api.typing.SeriesGroupBy, prefix: str = "") -> pd.DataFrame:
-    """The same as ``spread``, for groups that are in memory."""
+    """Compute what ``spread`` does, for groups that are in memory."""
     found = groups.agg(avg="mean", median="median", min="min", max="max", stddev="std")
     found["stddev"] = found["stddev"].fillna(0.0)
     return found.add_prefix(prefix)
 
 
 def with_shares(groups: pd.DataFrame, ties: Sequence[str]) -> pd.DataFrame:
-    """Groups with their share of the total of all, largest first; equal totals in the order of the columns ``ties``."""
+    """Add to groups their share of all, largest first; equal totals are in the order of the columns ``ties``."""
     whole = groups["total"].sum()
     shared = groups.assign(share=100.0 * groups["total"] / whole if whole else 0.0)
     order = [False] + [True] * len(ties)
@@ -279,21 +261,21 @@ _AT_ONCE = 10_000
 
 
 def query_rows(session: Session, query: sa.Select[Any], columns: Sequence[Column]) -> list[Row]:
-    """The rows of ``query``, whose columns have the keys of ``columns`` and are put into their order."""
+    """Return the rows of ``query``, whose columns have the keys of ``columns`` and are put into their order."""
     names = list(query.selected_columns.keys())
     places = [names.index(column.key) for column in columns]
     return [tuple(row[place] for place in places) for batch in session.batches(query, _AT_ONCE) for row in batch]
 
 
 def numbered(values: NDArray[Any]) -> tuple[NDArray[np.int64], list[Any]]:
-    """The number of each value, and the different values by their numbers, in order of first appearance."""
+    """Number the values in order of first appearance; returns the number of each, and the different values."""
     listed = values.tolist()
     numbers = {value: number for number, value in enumerate(dict.fromkeys(listed))}
     return np.fromiter(map(numbers.__getitem__, listed), np.int64, len(listed)), list(numbers)
 
 
 def places_by(columns: Iterable[NDArray[Any]]) -> dict[tuple[Any, ...], NDArray[np.int64]]:
-    """The places of the rows that have the same values in all ``columns``, by these values, as they first appear.
+    """Find the places of the rows that have the same values in all ``columns``, by these values, as they first appear.
 
     Rows where one of them is missing are in no group.
     """

@@ -27,7 +27,7 @@ _BEFORE_ALL = -(2**62)
 
 
 def kernels_in_steps(job: OpenJob, selection: Selection, steps: Steps, **wanted: Any) -> TableAnswer:
-    """`kernel_summary` grouped by step among others; ``wanted`` are its further arguments.
+    """Summarise kernels as `kernel_summary` does, by step among others; ``wanted`` are its further arguments.
 
     A kernel belongs to the step of its process in which its launch began, whichever thread made it. Shares are of the
     kernel time of the step. The steps are in order, and last comes what is in none.
@@ -62,8 +62,8 @@ def _rows_in_steps(
     query = query.select_from(launched).where(*conditions, table.c.end.is_not(None))
     parts = [pd.DataFrame({"step": [], "duration": [], **{key.key: [] for key in keys}}, dtype="int64")]
     for batch in session.array_batches(query):
-        place = (batch.pop(key).astype("int64") for key in ("report", "process", "launch"))
-        own: dict[str, Any] = {"step": steps.numbers_at(*place), "duration": batch["duration"].astype("int64")}
+        launches = (batch.pop(key).astype("int64") for key in ("report", "process", "launch"))
+        own: dict[str, Any] = {"step": steps.numbers_at(*launches), "duration": batch["duration"].astype("int64")}
         for key in keys:
             values = batch[key.key]
             own[key.key] = texts[key.key].coded(values) if key.key in texts else pd.array(values).astype("Int64")

@@ -15,7 +15,7 @@ GPU operation launched in it. ``to_arrays`` and ``of_arrays`` store the steps of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -71,32 +71,33 @@ class TaskSteps:
         return len(self.starts)
 
     def places_at(self, times: Times) -> Times:
-        """The place of the step whose CPU range contains each time (its end excluded), ``NO_STEP`` for none."""
+        """Find the step whose CPU range contains each time (its end excluded), by its place; ``NO_STEP`` for none."""
         place = np.searchsorted(self.starts, times, side="right") - 1
         return np.where((place >= 0) & (times < self.ends[place]), place, NO_STEP)
 
 
 def to_arrays(found: Mapping[Task, TaskSteps], clock_offset: int) -> Arrays:
-    """The steps of the tasks of a report one after the other, on the report's own clock."""
+    """Join the steps of the tasks of a report one after the other, on the report's own clock."""
     every = list(found.values())
+
+    def joined(of: Iterable[Any], name: str, offset: int = 0) -> Times:
+        return np.concatenate([np.zeros(0, np.int64), *(getattr(one, name) for one in of)]) - offset
+
+    gpu = [steps.gpu for steps in every]
     return {
         "process": np.array([task.process for task in found], np.int64),
         "count": np.array([len(steps) for steps in every], np.int64),
         "outside": np.array([steps.outside for steps in every], np.int64),
         "names": json_array([steps.name for steps in every]),
-        "numbers": _joined([steps.numbers for steps in every]),
-        **{name: _joined([getattr(steps, name) for steps in every]) - clock_offset for name in _TIMES},
-        **{f"gpu_{name}": _joined([getattr(steps.gpu, name) for steps in every]) for name in _GPU[:2]},
-        **{f"gpu_{name}": _joined([getattr(steps.gpu, name) for steps in every]) - clock_offset for name in _GPU[2:]},
+        "numbers": joined(every, "numbers"),
+        **{name: joined(every, name, clock_offset) for name in _TIMES},
+        **{f"gpu_{name}": joined(gpu, name) for name in _GPU[:2]},
+        **{f"gpu_{name}": joined(gpu, name, clock_offset) for name in _GPU[2:]},
     }
 
 
-def _joined(parts: list[Times]) -> Times:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
-
-
 def of_arrays(report: int, arrays: Arrays, clock_offset: int) -> Iterator[TaskSteps]:
-    """The inverse of ``to_arrays``, for a report with this index."""
+    """Undo ``to_arrays``, for a report with this index."""
     first = 0
     names = json_of(arrays["names"])
     single = (arrays[key].tolist() for key in ("process", "count", "outside"))
@@ -141,29 +142,30 @@ class Steps:
 
     @classmethod
     def load(cls, session: Session, ranks: Sequence[RankedTask], name: str | None = None) -> Steps:
-        """The steps of the tasks in ``ranks``.
+        """Find the steps of the tasks in ``ranks``.
 
         ``name`` is a regular expression for the names of the ranges (``domain:text``) that are steps, whatever they
         hold; of ranges in one another the outermost count. If it has a group, the step's number is what that matched.
         Raises UsageError where it is no regular expression. Reads every NVTX range and every launch.
         """
         tasks = {item.task: item.rank for item in ranks}
-        by_report: dict[int, dict[Task, int]] = {}
-        for task, rank in tasks.items():
-            by_report.setdefault(task.report, {})[task] = rank
+        reports = [report for report in session.reports if any(task.report == report.index for task in tasks)]
         of_task: dict[Task, TaskSteps] = {}
         if name is None:
-            of_task = _found_by_themselves(session, by_report)
+            compute = partial(_kept, tasks)
+            stored = of_each_report(session, reports, "steps", compute, by=tables.api_calls, doing="steps")
+            for report in reports:
+                steps = of_arrays(report.index, stored[report.index], report.clock_offset)
+                of_task |= {one.task: one for one in steps}
         else:
-            compute = partial(_named, by_report, NameFilter(f"re:{name}"))
-            reports = [report for report in session.reports if report.index in by_report]
-            for found in in_runs(session, reports, compute, tables.api_calls, "steps"):
+            named = partial(_steps, tasks, NameFilter(f"re:{name}"))
+            for found in in_runs(session, reports, named, tables.api_calls, "steps"):
                 of_task |= found
         why_none = tuple(_why_none(of_task, tasks, name))
         return cls(of_task, (*_ranges(of_task), *why_none, *_outside(of_task)), why_none)
 
     def numbers_at(self, reports: Times, processes: Times, times: Times) -> Times:
-        """The number of the step in which each time lies, ``NO_STEP`` for none; the arguments have one shape."""
+        """Return the number of the step in which each time lies, ``NO_STEP`` for none; all shapes are ``(m,)``."""
         numbers = np.full(len(times), NO_STEP)
         for task, steps in self.of_task.items():
             rows = np.flatnonzero((reports == task.report) & (processes == task.process))
@@ -219,57 +221,41 @@ class _Candidate:
         np.maximum.at(self.gpu.end, place, ends)
 
     def steps(self) -> TaskSteps:
-        is_empty = self.gpu.op_count == 0
-        gpu = replace(self.gpu, start=np.where(is_empty, 0, self.gpu.start), end=np.where(is_empty, 0, self.gpu.end))
+        """The ranges as the steps of their task."""
         numbers = self.numbers if self.is_ascending else np.arange(len(self.starts))
-        outside = self.total - int(gpu.op_time.sum())
-        return TaskSteps(self.task, self.name, numbers, self.starts, self.ends, gpu, outside)
+        outside = self.total - int(self.gpu.op_time.sum())
+        return TaskSteps(self.task, self.name, numbers, self.starts, self.ends, _without_holes(self.gpu), outside)
 
 
-def _found_by_themselves(session: Session, by_report: Mapping[int, Mapping[Task, int]]) -> dict[Task, TaskSteps]:
-    """The steps found without a name from the user; they are stored next to the columns."""
-    reports = [report for report in session.reports if report.index in by_report]
-
-    def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
-        found = _found(part, _tasks_of(missing, by_report), None)
-        return {report.index: to_arrays(_of_report(found, report), report.clock_offset) for report in missing}
-
-    stored = of_each_report(session, reports, "steps", compute, by=tables.api_calls, doing="steps")
+def _kept(tasks: Collection[Task], session: Session, reports: list[Report]) -> dict[int, Arrays]:
+    """The steps of each report that were found without a name from the user, to be stored next to its columns."""
+    steps = _steps(tasks, None, session, reports)
     return {
-        steps.task: steps
+        report.index: to_arrays(
+            {task: one for task, one in steps.items() if task.report == report.index}, report.clock_offset
+        )
         for report in reports
-        for steps in of_arrays(report.index, stored[report.index], report.clock_offset)
     }
 
 
-def _named(
-    by_report: Mapping[int, Mapping[Task, int]], wanted: NameFilter, session: Session, reports: list[Report]
+def _steps(
+    tasks: Collection[Task], wanted: NameFilter | None, session: Session, reports: list[Report]
 ) -> dict[Task, TaskSteps]:
-    return _found(session, _tasks_of(reports, by_report), wanted)
+    """The steps of the tasks of reports whose launches are few enough to be joined with their GPU work."""
+    indices = {report.index for report in reports}
+    candidates = _candidates(session, [task for task in tasks if task.report in indices], wanted)
+    _add_gpu_work(session, candidates)
+    return {task: one.steps() for task, one in _best(candidates, wanted is None)}
 
 
-def _of_report(found: Mapping[Task, TaskSteps], report: Report) -> dict[Task, TaskSteps]:
-    return {task: steps for task, steps in found.items() if task.report == report.index}
-
-
-def _tasks_of(reports: Sequence[Report], by_report: Mapping[int, Mapping[Task, int]]) -> dict[Task, int]:
-    return {task: rank for report in reports for task, rank in by_report[report.index].items()}
-
-
-def _found(session: Session, tasks: Mapping[Task, int], wanted: NameFilter | None) -> dict[Task, TaskSteps]:
-    """The steps of tasks whose launches are few enough to be joined with their GPU work."""
-    found = _candidates(session, tasks, wanted)
-    _add_gpu_work(session, found)
-    return {task: one.steps() for task, one in _best(found, wanted is None)}
-
-
-def _candidates(session: Session, tasks: Mapping[Task, int], wanted: NameFilter | None) -> list[_Candidate]:
+def _candidates(session: Session, tasks: Collection[Task], wanted: NameFilter | None) -> list[_Candidate]:
     """The candidates for the steps of each task: the longest names on each thread, or those that the user named."""
     if not tasks or not session.count(tables.nvtx_ranges):
         return []
     kinds: set[tuple[Any, ...]] | None = None
     if wanted is not None:
-        ranges = session.arrays(_named_query(tasks, wanted))
+        is_named = (*_is_whole(tasks), matches(FOLDED_LABEL, wanted))
+        ranges = session.arrays(sa.select(*_place_and(sa.literal(wanted.pattern))).where(*is_named).order_by("start"))
     else:
         kinds = set(session.rows(_kinds_query(tasks)))
         if not kinds:
@@ -299,12 +285,6 @@ def _place_and(template: sa.ColumnElement[Any]) -> tuple[sa.ColumnElement[Any], 
     times = (job_start(tables.nvtx_ranges).label("start"), job_end(tables.nvtx_ranges).label("end"))
     place = (columns.report, columns.process, columns.thread, template.label("template"))
     return (*place, *times, FOLDED_LABEL.label("name"))
-
-
-def _named_query(tasks: Iterable[Task], wanted: NameFilter) -> sa.Select[Any]:
-    """The closed ranges that the user named, by start; ``template`` is what they are called together."""
-    conditions = (*_is_whole(tasks), matches(FOLDED_LABEL, wanted))
-    return sa.select(*_place_and(sa.literal(wanted.pattern))).where(*conditions).order_by("start")
 
 
 def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
@@ -343,17 +323,13 @@ def _candidate(
     if wanted is not None:
         pattern = re.compile(wanted.pattern, re.IGNORECASE if wanted.ignore_case else 0)
         chosen = np.flatnonzero(follows)
-        numbers = _numbers([_number_text(pattern, names[place]) for place in chosen.tolist()])
+        # The number is in the first group of the pattern, or in the whole name.
+        found = ((names[place], pattern.search(names[place])) for place in chosen.tolist())
+        numbers = _numbers([(match[1] or "") if match and pattern.groups else name for name, match in found])
         return _Candidate(task, name, numbers, starts[chosen], ends[chosen])
-    found = _Candidate(task, name, _numbers(names), starts, ends)
-    is_plausible = found.word < len(_WORDS) or found.is_ascending
-    return found if follows.all() and is_plausible else None
-
-
-def _number_text(pattern: re.Pattern[str], name: str) -> str:
-    """The number of a step by the user's pattern: its first group, or the whole name."""
-    match = pattern.search(name)
-    return (match[1] or "") if match is not None and pattern.groups else name
+    candidate = _Candidate(task, name, _numbers(names), starts, ends)
+    is_plausible = candidate.word < len(_WORDS) or candidate.is_ascending
+    return candidate if follows.all() and is_plausible else None
 
 
 def _numbers(names: Sequence[str]) -> Times:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.host.causes import program_function, running_stretches
+from nsystui.questions.host.causes import running_stretches
 from nsystui.questions.host.functions import samples_of
 from nsystui.questions.host.segments import Segments, scheduling_of
-from nsystui.questions.host.stacks import StackTree
+from nsystui.questions.host.stacks import StackTree, program_function
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session

@@ -21,7 +21,6 @@ from nsystui.questions.queries.conditions import Condition, given, job_start, ma
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import event_span, report_at
 from nsystui.questions.timeline.lanes import LaneIdentity, ThreadEvents, Timeline
-from nsystui.store import tables
 from nsystui.store.session import Session
 
 _CATEGORY = {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}
@@ -48,47 +47,35 @@ class EventSpan:
 def _operations(
     timeline: Timeline, lanes: Sequence[LaneIdentity], extra: Any
 ) -> sa.CompoundSelect[Any] | sa.Select[Any]:
-    """The GPU operations of some lanes in the shape of the event list; ``extra`` gives conditions for a table."""
-    parts = []
-    for table, name in (
-        (tables.kernels, KIND_TABLES[EventKind.KERNEL].name),
-        (tables.memory_ops, KIND_TABLES[EventKind.MEMORY].name),
-        (tables.graph_launches, KIND_TABLES[EventKind.GRAPH].name),
-    ):
-        if timeline.session.count(table):
-            parts.append(_of_table(table, name, lanes).where(*extra(table, name)))
+    """The selected GPU operations of some lanes in the shape of the event list; ``extra`` gives more conditions."""
+    parts, streams = [], timeline.selection.streams
+    for of_table in (EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH):
+        table, name = KIND_TABLES[of_table].table, KIND_TABLES[of_table].name
+        if not timeline.session.count(table):
+            continue
+        columns = table.c
+        kind: sa.ColumnElement[Any] = sa.literal(of_table.value, sa.Text)
+        order: sa.ColumnElement[Any] = sa.literal(of_table.order, sa.BigInteger)
+        if of_table is EventKind.KERNEL:  # one scan for those of NCCL and all others
+            kind = sa.case((columns.is_nccl == 1, EventKind.NCCL.value), else_=kind)
+            order = sa.case((columns.is_nccl == 1, EventKind.NCCL.order), else_=order)
+        query = sa.select(
+            job_start(table).label("start"),
+            (columns.end - columns.start).label("duration"),
+            kind.label("kind"),
+            order.label("kind_order"),
+            name.label("name"),
+            sa.literal(lanes[0].rank, sa.BigInteger).label("rank"),
+            columns.report,
+            columns.process,
+            sa.cast(sa.null(), sa.BigInteger).label("thread"),
+            columns.device,
+            columns.stream,
+            columns.correlation_id,
+            columns.row,
+        ).where(_on_lanes(table, lanes), columns.end.is_not(None), *extra(table, name))
+        parts.append(query if streams is None else query.where(columns.stream.in_(sorted(streams))))
     return sa.union_all(*parts) if len(parts) > 1 else parts[0]
-
-
-def _of_table(table: sa.Table, name: sa.ColumnElement[Any], lanes: Sequence[LaneIdentity]) -> sa.Select[Any]:
-    columns = table.c
-    kind, order = _kind_of(table)
-    return sa.select(
-        job_start(table).label("start"),
-        (columns.end - columns.start).label("duration"),
-        kind.label("kind"),
-        order.label("kind_order"),
-        name.label("name"),
-        sa.literal(lanes[0].rank, sa.BigInteger).label("rank"),
-        columns.report,
-        columns.process,
-        sa.cast(sa.null(), sa.BigInteger).label("thread"),
-        columns.device,
-        columns.stream,
-        columns.correlation_id,
-        columns.row,
-    ).where(_on_lanes(table, lanes), columns.end.is_not(None))
-
-
-def _kind_of(table: sa.Table) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
-    def both(kind: EventKind) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
-        return sa.literal(kind.value, sa.Text), sa.literal(kind.order, sa.BigInteger)
-
-    if table is not tables.kernels:
-        return both(EventKind.MEMORY if table is tables.memory_ops else EventKind.GRAPH)
-    is_nccl = table.c.is_nccl == 1
-    (nccl, nccl_order), (kernel, kernel_order) = both(EventKind.NCCL), both(EventKind.KERNEL)
-    return sa.case((is_nccl, nccl), else_=kernel), sa.case((is_nccl, nccl_order), else_=kernel_order)
 
 
 def _on_lanes(table: sa.Table, lanes: Sequence[LaneIdentity]) -> Condition:
@@ -105,24 +92,14 @@ def _on_lanes(table: sa.Table, lanes: Sequence[LaneIdentity]) -> Condition:
     return sa.or_(*chosen)
 
 
-def _offsets(timeline: Timeline, lanes: Sequence[LaneIdentity]) -> tuple[int, int]:
-    """The least and the largest clock offset of the lanes' reports, ns."""
-    offsets = {timeline.clock_offset(lane) for lane in lanes}
-    return min(offsets), max(offsets)
-
-
 def _overlapping(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> Any:
     """The condition that an operation runs in ``window``; constants first, which Parquet can skip row groups by."""
-    least, largest = _offsets(timeline, lanes)
+    offsets = {timeline.clock_offset(lane) for lane in lanes}
 
     def conditions(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
         start, end, offset = table.c.start, table.c.end, table.c.clock_offset
-        found = [start < window.end - least, end > window.start - largest]
-        if least != largest:
-            found += [start < window.end - offset, end > window.start - offset]
-        if timeline.selection.streams is not None:
-            found.append(table.c.stream.in_(sorted(timeline.selection.streams)))
-        return found
+        constant = [start < window.end - min(offsets), end > window.start - max(offsets)]
+        return constant if len(offsets) == 1 else [*constant, start < window.end - offset, end > window.start - offset]
 
     return conditions
 
@@ -138,7 +115,7 @@ def _part(timeline: Timeline, lanes: Sequence[LaneIdentity]) -> Session:
 def long_events(
     timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, least: int
 ) -> dict[LaneIdentity, list[EventSpan]]:
-    """The operations of GPU lanes that overlap ``window`` and take at least ``least`` ns, by lane and start.
+    """Find the operations of GPU lanes that overlap ``window`` and take at least ``least`` ns, by lane and start.
 
     The longest 4,000 of them where there are more.
     """
@@ -146,11 +123,11 @@ def long_events(
     if not lanes:
         return found
     inside, places = _overlapping(timeline, lanes, window), _by_place(lanes)
-    rows = _operations(
-        timeline,
-        lanes,
-        lambda table, name: [*inside(table, name), table.c.end - table.c.start >= least],
-    ).subquery()
+
+    def long_ones(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
+        return [*inside(table, name), table.c.end - table.c.start >= least]
+
+    rows = _operations(timeline, lanes, long_ones).subquery()
     keys = [rows.c[key] for key in ("report", "process", "device", "stream", "start", "duration", "kind", "name")]
     query = sa.select(*keys).order_by(rows.c.duration.desc(), rows.c.start).limit(_MOST_SPANS)
     for report, process, device, stream, start, duration, kind, name in _part(timeline, lanes).rows(query):
@@ -166,7 +143,7 @@ def long_events(
 def matching_columns(
     timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int, wanted: NameFilter
 ) -> dict[LaneIdentity, set[int]]:
-    """Which of ``count`` columns of ``window`` hold an operation whose name passes, by lane."""
+    """Find which of ``count`` columns of ``window`` hold an operation whose name passes, by lane."""
     found: dict[LaneIdentity, set[int]] = {lane: set() for lane in lanes}
     if not lanes:
         return found
@@ -196,13 +173,12 @@ def _by_place(lanes: Sequence[LaneIdentity]) -> dict[tuple[int | None, ...], Lan
 
 
 def longest_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> tuple[Row | None, int]:
-    """The operation that takes up most of ``window``, a row of the event list, and how many run in it."""
+    """Find the operation that takes up most of ``window``, a row of the event list, and how many run in it."""
     rows = _operations(timeline, [lane], _overlapping(timeline, [lane], window)).subquery()
     inside = sa.func.least(rows.c.start + rows.c.duration, window.end) - sa.func.greatest(rows.c.start, window.start)
     number = sa.func.count().over().label("number")
     query = sa.select(*columns_of(rows), number).order_by(inside.desc(), rows.c.start, rows.c.row).limit(1)
-    found = _part(timeline, [lane]).rows(query)
-    for *row, count in found:
+    for *row, count in _part(timeline, [lane]).rows(query):
         return tuple(row), int(count)
     return None, 0
 
@@ -218,7 +194,7 @@ class Neighbours:
     _rows: Sequence[Row] = ()
 
     def find(self, lane: LaneIdentity, time: int, forward: bool) -> Row | None:
-        """The first operation that starts after ``time``, or the last that starts before it; ``None`` at the ends."""
+        """Find the first operation that starts after ``time``, or the last before it; ``None`` at the ends."""
         found = self._at_hand(lane, time, forward)
         if found is not None:
             return found
@@ -245,11 +221,9 @@ class Neighbours:
         """The operations that start in ``[low, high)``, nearest first, not all of very many."""
         timeline = self.timeline
         offset = timeline.clock_offset(lane)
-        streams = timeline.selection.streams
 
         def conditions(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
-            starts = [table.c.start >= low - offset, table.c.start < high - offset]
-            return starts if streams is None else [*starts, table.c.stream.in_(sorted(streams))]
+            return [table.c.start >= low - offset, table.c.start < high - offset]
 
         rows = _operations(timeline, [lane], conditions).subquery()
         order = (rows.c.start, rows.c.kind_order, rows.c.row)
@@ -272,7 +246,7 @@ class Neighbours:
 
 
 def thread_spans(timeline: Timeline, lane: LaneIdentity, window: Window, count: int) -> list[EventSpan]:
-    """The ranges or calls of a lane that take a column or more of ``count`` columns of ``window``, by start.
+    """Return the ranges or calls of a lane that take a column or more of ``count`` columns of ``window``, by start.
 
     Push/pop ranges of one thread and level follow one another; start/end ranges may overlap.
     """
@@ -304,7 +278,7 @@ def _inside(level: ThreadEvents, window: Window) -> NDArray[np.int64]:
 
 
 def matching_ranges(timeline: Timeline, lane: LaneIdentity, window: Window, count: int, wanted: NameFilter) -> set[int]:
-    """Which of ``count`` columns of ``window`` hold a range or call of a lane whose name passes."""
+    """Find which of ``count`` columns of ``window`` hold a range or call of a lane whose name passes."""
     level = timeline.events(lane)
     passes = np.array([wanted.matches(name) for name in level.names], bool)
     rows = _inside(level, window)
@@ -322,21 +296,21 @@ def matching_ranges(timeline: Timeline, lane: LaneIdentity, window: Window, coun
 
 
 def range_next_to(timeline: Timeline, lane: LaneIdentity, time: int, forward: bool) -> Row | None:
-    """The first range of a lane that starts after ``time``, or the last that starts before it; a row of events."""
+    """Find the first range of a lane that starts after ``time``, or the last that starts before it; a row of events."""
     level = timeline.events(lane)
     place = int(np.searchsorted(level.start, time, side="right" if forward else "left")) - (0 if forward else 1)
     return _row(timeline, lane, level, place) if 0 <= place < len(level.start) else None
 
 
 def longest_range_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> tuple[Row | None, int]:
-    """The range that takes up most of ``window``, a row of the event list, and how many overlap it."""
+    """Find the range that takes up most of ``window``, a row of the event list, and how many overlap it."""
     level = timeline.events(lane)
     place = longest_place_in(level, window)
     return (None, 0) if place is None else (_row(timeline, lane, level, place), len(_inside(level, window)))
 
 
 def longest_place_in(level: ThreadEvents, window: Window) -> int | None:
-    """The number of the range, call or stretch that takes up most of ``window``; ``None`` where there is none."""
+    """Find the number of the range, call or stretch that takes up most of ``window``; ``None`` where there is none."""
     rows = _inside(level, window)
     if not len(rows):
         return None
@@ -358,7 +332,7 @@ class CpuInterval:
 
 
 def cpu_interval_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> CpuInterval | None:
-    """What a thread ran in most of ``window``; else its state in the middle of it. ``None`` if nothing is recorded."""
+    """Tell what a thread ran in most of ``window``, else its state in the middle; ``None`` if nothing is recorded."""
     own = timeline.events(lane)
     place = longest_place_in(own, window)
     if place is not None:
@@ -375,7 +349,7 @@ def cpu_interval_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> C
 def cpu_interval_next_to(
     timeline: Timeline, lane: LaneIdentity, time: int, forward: bool, wanted: NameFilter | None = None
 ) -> int | None:
-    """Where the next interval of a lane of a CPU begins, or the one before: another function or another state.
+    """Find where the next interval of a lane of a CPU begins, or the one before: another function or another state.
 
     With ``wanted`` those of functions that pass.
     """
@@ -396,7 +370,7 @@ def _row(timeline: Timeline, lane: LaneIdentity, level: ThreadEvents, place: int
 
 
 def lane_events(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> Answer:
-    """The events of the ranks, devices and streams of ``lanes`` that overlap ``window``, in order of start.
+    """List the events of the ranks, devices and streams of ``lanes`` that overlap ``window``, in order of start.
 
     A lane of a GPU stands for all of its streams; NVTX ranges and calls are in it where one of the lanes is of that
     kind, of every level and thread of the ranks.
@@ -405,13 +379,12 @@ def lane_events(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Windo
     streams = {lane.stream for lane in gpu}
     whole = timeline.selection.streams
     chosen = frozenset(stream for stream in streams if stream is not None)
+    devices = frozenset(lane.device for lane in gpu if lane.device is not None)
     selection = replace(
         timeline.selection,
         window=window,
         tasks=frozenset(lane.task for lane in lanes),
-        devices=frozenset(lane.device for lane in gpu if lane.device is not None)
-        if gpu
-        else timeline.selection.devices,
+        devices=devices if gpu else timeline.selection.devices,
         streams=whole if None in streams or not streams else chosen,
     )
     hosts = {lane.calls or EventKind.NVTX for lane in lanes if lane.is_host and not lane.is_cpu}
@@ -450,7 +423,7 @@ class Matches:
     wanted: NameFilter
 
     def count(self) -> int:
-        """How many there are."""
+        """Count the matches."""
         total = sum(len(self._starts(lane)) for lane in self.lanes if lane.is_host)
         gpu = self._gpu()
         if gpu:
@@ -460,7 +433,7 @@ class Matches:
         return total
 
     def next_to(self, time: int, lane: LaneIdentity | None, forward: bool) -> Match | None:
-        """The first after an event that starts at ``time`` on ``lane`` (before the first lane: ``None``), or before."""
+        """Find the match after an event at ``time`` on ``lane`` (before the first lane: ``None``), or before it."""
         place = self.lanes.index(lane) if lane in self.lanes else -1
         here = (time, place)
         found: list[tuple[tuple[int, int], Row | int]] = []
@@ -511,12 +484,9 @@ class Matches:
 
     def _operations(self, gpu: list[LaneIdentity], low: int, high: int) -> sa.CompoundSelect[Any] | sa.Select[Any]:
         """The operations that pass and start in ``[low, high)``."""
-        chosen = self.timeline.selection.streams
 
         def conditions(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
-            start = job_start(table)
-            found = [start >= low, start < high, matches(name, self.wanted)]
-            return found if chosen is None else [*found, table.c.stream.in_(sorted(chosen))]
+            return [job_start(table) >= low, job_start(table) < high, matches(name, self.wanted)]
 
         return _operations(self.timeline, gpu, conditions)
 
@@ -530,11 +500,9 @@ class Matches:
 
     def _lane_of(self, row: Row, gpu: list[LaneIdentity]) -> int:
         values = record(EVENT_COLUMNS, row)
+        device = (values["report"], values["process"], values["device"])
         for lane in gpu:
-            same = (lane.task.report, lane.task.process, lane.device)
-            if same == (values["report"], values["process"], values["device"]) and lane.stream in (
-                None,
-                values["stream"],
-            ):
+            is_same = (lane.task.report, lane.task.process, lane.device) == device
+            if is_same and lane.stream in (None, values["stream"]):
                 return self.lanes.index(lane)
         return 0

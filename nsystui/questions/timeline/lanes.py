@@ -61,7 +61,7 @@ class LaneWork:
 
     @classmethod
     def of_device(cls, parts: BusyParts, recorded: Window) -> LaneWork:
-        """The work of a GPU or of a stream."""
+        """Make the work of a GPU or of a stream."""
         named = [(category, getattr(parts, name)) for category, name in _PARTS]
         return cls(
             tuple((category, blocks) for category, blocks in named if len(blocks)),
@@ -75,7 +75,7 @@ class LaneWork:
         return sum(blocks.length for blocks in self.apart)
 
     def busy_within(self, window: Window) -> int:
-        """The part of ``window`` in which it was busy, ns."""
+        """Return the part of ``window`` in which it was busy, ns."""
         return sum(blocks.length_within(window.start, window.end) for blocks in self.apart)
 
 
@@ -95,7 +95,7 @@ class LaneColumns:
 
 
 def columns(work: LaneWork, window: Window, count: int) -> LaneColumns:
-    """The category that dominates each of ``count`` columns of ``window``. Raises ``ValueError`` where ``count < 1``.
+    """Find what dominates each of ``count`` columns of ``window``. Raises ``ValueError`` where ``count < 1``.
 
     Costs milliseconds however long the lane is: see ``interval_blocks``.
     """
@@ -163,6 +163,7 @@ class ThreadEvents:
 
     @property
     def category(self) -> str:
+        """One of `CATEGORIES`."""
         return _category(self.kind)
 
 
@@ -194,7 +195,7 @@ class ReportLanes:
 
     @classmethod
     def load(cls, session: Session, report: Report, tasks: frozenset[Task]) -> ReportLanes:
-        """The lanes of ``report``, in which ``tasks`` ran; what is expensive to compute is kept beside the pack."""
+        """Load the lanes of ``report``, in which ``tasks`` ran; what is expensive is kept beside the pack."""
         cpu = CpuWork.load(session, report, tasks)
         running = {
             thread: _thread_events(None, cpu.names, (own.start, own.end), own.name, own.node, report)
@@ -255,16 +256,13 @@ def _ranges(session: Session, report: Report) -> dict[int, Mapping[int | None, T
         for level in range(_LANES):
             rows = order[edges[number * _LANES + level] : edges[number * _LANES + level + 1]]
             if len(rows):
-                levels[level if level < LEVELS else None] = _level(ranges, rows, names, report)
+                start = ranges["start"][rows].astype(np.int64) + report.clock_offset
+                times = start, start + ranges["length"][rows]
+                name, row = ranges["name"][rows].astype(np.int32), ranges["row"][rows].astype(np.int64)
+                events = _thread_events(EventKind.NVTX, names, times, name, row, report)
+                levels[level if level < LEVELS else None] = events
         found[thread] = levels
     return found
-
-
-def _level(ranges: Arrays, rows: NDArray[np.int64], names: tuple[str, ...], report: Report) -> ThreadEvents:
-    start = ranges["start"][rows].astype(np.int64) + report.clock_offset
-    end = start + ranges["length"][rows]
-    name, row = ranges["name"][rows].astype(np.int32), ranges["row"][rows].astype(np.int64)
-    return _thread_events(EventKind.NVTX, names, (start, end), name, row, report)
 
 
 def _thread_events(
@@ -282,13 +280,7 @@ def _thread_events(
 
 
 _RARE = 100
-
-
-def _is_rare(events: ThreadEvents) -> bool:
-    """Whether a thread was on CPUs for less than a hundredth of the recording."""
-    seen = events.work.recorded
-    return _RARE * events.work.length < seen.end - seen.start
-
+"""A thread that was on CPUs for less than such a part of the recording has no lane for that alone."""
 
 _CALL_TYPES: dict[str, type[np.generic]] = {
     "start": np.int64,
@@ -416,7 +408,7 @@ class Timeline:
     # -- which lanes ----------------------------------------------------------------------------------------------
 
     def lanes(self, opened: frozenset[Task], wait: bool = True) -> tuple[tuple[LaneIdentity, ...], bool]:
-        """The lanes by rank, and whether they are all.
+        """List the lanes by rank, and tell whether they are all.
 
         Of an opened rank the lanes of its main thread follow its first GPU, then the streams of each GPU, the busiest
         first, then the lanes of other threads.
@@ -432,21 +424,21 @@ class Timeline:
         return tuple(found), is_whole
 
     def has_inside(self, task: Task) -> bool:
-        """Whether a rank has lanes that it shows only when it is opened."""
+        """Tell whether a rank has lanes that it shows only when it is opened."""
         report = report_at(self.session, task.report)
         calls = [KIND_TABLES[kind].table for kind in CALL_KINDS]
         work = (tables.kernels, tables.memory_ops, tables.nvtx_ranges, tables.host_samples, tables.sched_events)
         return any(report.count(table) for table in (*work, *calls))
 
     def rows_inside(self, task: Task) -> int:
-        """How many ranges, calls, samples and scheduling events opening a rank reads."""
+        """Count the ranges, calls, samples and scheduling events that opening a rank reads."""
         report = report_at(self.session, task.report)
         calls = [report.count(KIND_TABLES[kind].table) for kind in CALL_KINDS]
         read = [count for count in (*calls, events_of(report)) if count <= MOST_CALLS]
         return report.count(tables.nvtx_ranges) + sum(read)
 
     def left_out(self, opened: frozenset[Task]) -> tuple[str, ...]:
-        """Notes on the calls and streams of opened ranks that are too many for lanes."""
+        """Return notes on the calls and streams of opened ranks that are too many for lanes."""
         found = []
         for item in self.tasks:
             if item.task in opened:
@@ -476,6 +468,8 @@ class Timeline:
                 for thread in main if number == 0 else ():
                     yield from self._thread_lanes(item, thread, inside)
                 yield from self._stream_lanes(item, device, inside)
+        if inside is None:
+            return
         for thread in others:
             yield from self._thread_lanes(item, thread, inside)
 
@@ -484,7 +478,8 @@ class Timeline:
 
         Threads with neither ranges nor calls are there that ran for a hundredth of the time.
         """
-        ran = [thread for thread, events in inside.running.items() if not _is_rare(events)]
+        recorded_time = [(thread, one.work.length, one.work.recorded) for thread, one in inside.running.items()]
+        ran = [thread for thread, length, seen in recorded_time if _RARE * length >= seen.end - seen.start]
         own = {thread for thread in (*inside.threads, *inside.calls, *ran) if process_of(thread) == item.task.process}
 
         def in_ranges(thread: int) -> int:
@@ -501,8 +496,7 @@ class Timeline:
 
         return sorted(own, key=place)
 
-    def _thread_lanes(self, item: RankedTask, thread: int, inside: ReportLanes | None) -> Iterator[LaneIdentity]:
-        assert inside is not None
+    def _thread_lanes(self, item: RankedTask, thread: int, inside: ReportLanes) -> Iterator[LaneIdentity]:
         name = inside.thread_names.get(thread) or f"t{tid_of(thread)}"
         for level in inside.threads.get(thread, ()):
             yield LaneIdentity(item.task, item.rank, thread=thread, level=level, name=name)
@@ -526,7 +520,7 @@ class Timeline:
     # -- what is on them ------------------------------------------------------------------------------------------
 
     def work(self, lane: LaneIdentity) -> LaneWork:
-        """The busy times of a lane. Raises ``KeyError`` for a lane that is not of this timeline."""
+        """Return the busy times of a lane. Raises ``KeyError`` for a lane that is not of this timeline."""
         if lane.thread is not None:
             return self.events(lane).work
         if lane.device is not None and lane.stream is not None:
@@ -534,18 +528,18 @@ class Timeline:
         return self._devices[lane.task, lane.device or 0]
 
     def events(self, lane: LaneIdentity) -> ThreadEvents:
-        """The ranges, calls or stretches on CPUs of a lane of a thread."""
+        """Return the ranges, calls or stretches on CPUs of a lane of a thread."""
         inside, thread = self._inside_now(lane.task), lane.thread or 0
         if lane.is_cpu:
             return inside.running[thread]
         return inside.threads[thread][lane.level] if lane.calls is None else inside.calls[thread][lane.calls]
 
     def cpu_work(self, lane: LaneIdentity) -> CpuWork:
-        """What is known of the threads on CPUs in the report of a lane."""
+        """Return what is known of the threads on CPUs in the report of a lane."""
         return self._inside_now(lane.task).cpu
 
     def lane_of(self, values: Mapping[str, Any]) -> LaneIdentity | None:
-        """The lane of a row of the event list, in an opened rank; ``None`` where events of its kind have none.
+        """Find the lane of a row of the event list, in an opened rank; ``None`` where events of its kind have none.
 
         Blocks while what is inside the rank is read.
         """
@@ -586,5 +580,5 @@ class Timeline:
             return loaded
 
     def clock_offset(self, lane: LaneIdentity) -> int:
-        """The clock offset of the lane's report: added to its times it gives job time, ns."""
+        """Return the clock offset of the lane's report: added to its times it gives job time, ns."""
         return report_at(self.session, lane.task.report).clock_offset

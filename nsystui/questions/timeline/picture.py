@@ -44,7 +44,7 @@ class LanePicture:
 def lane_pictures(
     timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int, wanted: NameFilter | None = None
 ) -> list[LanePicture]:
-    """The pictures of ``lanes`` in ``count`` columns, with the events of at least ``NAMED_COLUMNS`` and the matches."""
+    """Draw ``lanes`` in ``count`` columns, with the events of at least ``NAMED_COLUMNS`` and the matches."""
     spans, marked = _names(timeline, lanes, window, count), _matches(timeline, lanes, window, count, wanted)
     return [
         LanePicture(
@@ -59,7 +59,7 @@ def lane_pictures(
 
 
 def plain_pictures(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int) -> list[LanePicture]:
-    """The same without names and matches: no query, milliseconds a lane at any length. Ranges and calls have names."""
+    """Draw lanes without matches and names of GPU work: no query, milliseconds a lane at any length."""
     found = []
     for lane in lanes:
         work = timeline.work(lane)
@@ -72,12 +72,12 @@ def plain_pictures(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Wi
 
 
 def has_names(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> bool:
-    """Whether the window is short enough to look for single operations of GPU lanes."""
+    """Tell whether the window is short enough to look for single operations of GPU lanes."""
     return len(lanes) > 0 and operations(timeline, lanes, window) <= _MOST_OPERATIONS
 
 
 def operations(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> int:
-    """About how many operations of the lanes' reports lie in ``window``."""
+    """Estimate how many operations of the lanes' reports lie in ``window``."""
     total = 0.0
     for report in timeline.session.reports:
         lane = next((lane for lane in lanes if lane.task.report == report.index and not lane.is_host), None)
@@ -159,7 +159,7 @@ class LaneText:
     marked: frozenset[int] | None = None
 
     def with_names(self) -> str:
-        """The letters with the names written over them."""
+        """Write the names over the letters."""
         cells = list(self.text)
         for name in self.names:
             # The last column keeps its letter, which says what it is.
@@ -173,34 +173,25 @@ class LaneText:
 
 
 def lane_text(picture: LanePicture) -> LaneText:
-    """Draws a lane."""
-    cells, categories = [], []
+    """Draw a lane."""
+    cells, categories, shares = [], [], []
     for category, busy in zip(picture.columns.category.tolist(), picture.columns.busy.tolist(), strict=True):
-        cell, name = _cell(category, busy)
-        cells.append(cell)
+        is_work = category not in (UNSEEN, IDLE)
+        name = CATEGORIES[category] if is_work else ""
+        if not is_work:
+            cells.append(NO_DATA if category == UNSEEN else NOTHING)
+        elif name == "nvtx":
+            cells.append(RANGE if busy >= _HALF else THIN_RANGE)
+        else:
+            cells.append(LETTERS[name] if busy >= _HALF else LETTERS[name].lower())
         categories.append(name)
-    busy_parts = tuple(
-        float(busy) if name else 0.0 for busy, name in zip(picture.columns.busy, categories, strict=True)
-    )
+        shares.append(busy if is_work else 0.0)
     names, shades = _names_of(picture, categories)
-    return LaneText("".join(cells), tuple(categories), busy_parts, tuple(shades), tuple(names), picture.marked)
-
-
-def _cell(category: int, busy: float) -> tuple[str, str]:
-    if category == UNSEEN:
-        return NO_DATA, ""
-    if category == IDLE:
-        return NOTHING, ""
-    name = CATEGORIES[category]
-    is_full = busy >= _HALF
-    if name == "nvtx":
-        return (RANGE if is_full else THIN_RANGE), name
-    letter = LETTERS[name]
-    return (letter if is_full else letter.lower()), name
+    return LaneText("".join(cells), tuple(categories), tuple(shares), tuple(shades), tuple(names), picture.marked)
 
 
 def column_of(time: int, window: Window, count: int) -> int:
-    """The column of ``window`` that holds ``time``, which may lie outside of 0 to ``count - 1``."""
+    """Return the column of ``window`` that holds ``time``, which may lie outside of 0 to ``count - 1``."""
     return (time - window.start) * count // max(window.end - window.start, 1)
 
 
@@ -231,13 +222,13 @@ def _names_of(picture: LanePicture, categories: list[str]) -> tuple[list[EventNa
 
 
 def cut_end(text: str, room: int) -> str:
-    """A text in so many cells, cut at its end; characters of one cell each."""
+    """Cut a text at its end to ``room`` cells; characters that are not one cell wide become ``?``."""
     text = "".join(char if width_of(char) == 1 else "?" for char in safe_text(text))
     return text if len(text) <= room else text[: max(room - 1, 0)] + "…"
 
 
 def shown_name(name: str, room: int) -> str:
-    """A name in so many cells; in a few its beginning says more than a sign that it goes on."""
+    """Cut a name to ``room`` cells; in a few its beginning says more than a sign that it goes on."""
     return cut_end(name, room) if room >= _LEAST_CUT else cut_end(name, len(name))[: max(room, 0)]
 
 
@@ -245,7 +236,7 @@ _WORDS = {EventKind.API: "API", EventKind.OS: "OS", **RUNTIMES}
 
 
 def lane_label(lane: LaneIdentity, is_open: bool | None = None) -> str:
-    """``rank 0 GPU``, and below it ``stream 7``, ``NVTX python``, ``API``; of nested ranges the level.
+    """Name a lane: ``rank 0 GPU``, and below it ``stream 7``, ``NVTX python``, ``API``; of nested ranges the level.
 
     ``is_open`` puts a sign before the rank: whether its lanes are shown, ``None`` for no sign.
     """
@@ -282,7 +273,7 @@ TIMELINE_COLUMNS = (
 
 
 def timeline_table(pictures: Sequence[LanePicture], notes: tuple[str, ...] = ()) -> Answer:
-    """The category that dominates each column of each lane, and the shares of each category in percent.
+    """Tabulate the category that dominates each column of each lane, and the share of each category in percent.
 
     ``event`` is the single event that covers the column whole. Missing where the report was not recording.
     """
@@ -290,27 +281,15 @@ def timeline_table(pictures: Sequence[LanePicture], notes: tuple[str, ...] = ())
     return TableAnswer("timeline", TIMELINE_COLUMNS, rows, notes=notes)
 
 
-def _kind_of(lane: LaneIdentity) -> str:
-    if lane.is_cpu:
-        return "CPU"
-    if lane.is_host:
-        return "NVTX" if lane.calls is None else _WORDS[lane.calls]
-    return "GPU" if lane.stream is None else "stream"
-
-
 def _rows(picture: LanePicture) -> Iterator[Row]:
     lane, found = picture.lane, picture.columns
     count = len(found.category)
     lo, length = found.window.start, found.window.end - found.window.start
     thread = None if lane.thread is None else tid_of(lane.thread)
-    place = (
-        lane.rank,
-        _kind_of(lane),
-        lane.device,
-        lane.stream,
-        thread,
-        lane.level if lane.is_host and lane.calls is None and not lane.is_cpu else None,
-    )
+    is_range = lane.is_host and lane.calls is None and not lane.is_cpu
+    kind = "CPU" if lane.is_cpu else "NVTX" if is_range else "GPU" if lane.stream is None else "stream"
+    kind = kind if lane.calls is None else _WORDS[lane.calls]
+    place = (lane.rank, kind, lane.device, lane.stream, thread, lane.level if is_range else None)
     for number, (category, busy) in enumerate(zip(found.category.tolist(), found.busy.tolist(), strict=True)):
         first, last = lo + number * length // count, lo + (number + 1) * length // count
         seen = category != UNSEEN
@@ -333,30 +312,17 @@ _LABEL, _VALUE, _LEAST_COLUMNS = 20, 8, 10
 
 
 def lanes_as_table(job: OpenJob, selection: Selection, width: int | None, all_lanes: bool) -> Answer:
-    """A row for each lane and each of ``width`` columns of time (``None``: as many as the terminal has)."""
+    """Tabulate each lane and each of ``width`` columns of time (``None``: as many as the terminal has)."""
     pictures, notes = pictures_of(job, selection, width or terminal.text_width(120), all_lanes)
     return timeline_table(pictures, notes)
 
 
 def lanes_as_text(job: OpenJob, selection: Selection, width: int | None, all_lanes: bool) -> TextDrawing | None:
-    """A line for each lane in ``width`` cells (``None``: the terminal's), below a legend; ``None`` without lanes."""
+    """Draw a line of ``width`` cells (``None``: the terminal's) for each lane, below a legend, if there are lanes."""
     count = max((width or terminal.text_width(120)) - _LABEL - _VALUE, _LEAST_COLUMNS)
     pictures, notes = pictures_of(job, selection, count, all_lanes)
-    return TextDrawing(_lines(pictures), notes) if pictures else None
-
-
-def pictures_of(
-    job: OpenJob, selection: Selection, count: int, all_lanes: bool
-) -> tuple[list[LanePicture], tuple[str, ...]]:
-    """The lanes of a selection in ``count`` columns, and what is to be said of them."""
-    timeline = Timeline.of(job, selection)
-    opened = frozenset(item.task for item in timeline.tasks) if all_lanes else frozenset()
-    lanes, _ = timeline.lanes(opened)
-    notes = (*timeline.busy.notes, *timeline.left_out(opened))
-    return lane_pictures(timeline, lanes, job.extent(selection), count), notes
-
-
-def _lines(pictures: list[LanePicture]) -> list[str]:
+    if not pictures:
+        return None
     window = pictures[0].columns.window
     start, length = format_value(Unit.TIME, window.start), format_value(Unit.DURATION, window.end - window.start)
     column = format_value(Unit.DURATION, (window.end - window.start) / len(pictures[0].columns.busy))
@@ -365,4 +331,15 @@ def _lines(pictures: list[LanePicture]) -> list[str]:
         busy = "–" if picture.busy is None else format_value(Unit.PERCENT, 100 * picture.busy)
         label = fit(safe_text(lane_label(picture.lane)), _LABEL - 1)
         lines.append(f"{label} {lane_text(picture).with_names()}{busy.rjust(_VALUE)}")
-    return lines
+    return TextDrawing(lines, notes)
+
+
+def pictures_of(
+    job: OpenJob, selection: Selection, count: int, all_lanes: bool
+) -> tuple[list[LanePicture], tuple[str, ...]]:
+    """Draw the lanes of a selection in ``count`` columns; with notes on them."""
+    timeline = Timeline.of(job, selection)
+    opened = frozenset(item.task for item in timeline.tasks) if all_lanes else frozenset()
+    lanes, _ = timeline.lanes(opened)
+    notes = (*timeline.busy.notes, *timeline.left_out(opened))
+    return lane_pictures(timeline, lanes, job.extent(selection), count), notes
