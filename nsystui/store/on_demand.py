@@ -58,6 +58,7 @@ class _Sinks:
     sinks: Mapping[str, Sink]
 
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, position: int) -> int:
+        """Adds rows to the sink of ``table``."""
         return self.sinks[table.name].write(table, connection, select, position)
 
 

@@ -300,7 +300,7 @@ class Reader:
 
         A string that is lost is told from others by its number.
         """
-        used = ", ".join(self._string_ids)
+        used = ", ".join(column for column in _STRING_IDS if column in self._read.columns)
         ids = f"SELECT DISTINCT unnest([{used}]) AS id FROM chunk" if used else "SELECT CAST(NULL AS BIGINT) AS id"
         if self._read.strings and "blob" in self._read.columns:
             ids += f" UNION {self._read.strings}"
@@ -309,10 +309,6 @@ class Reader:
             f"SELECT id, coalesce(value, '[name ' || id || ' lost]') AS value, value IS NULL AS is_lost FROM {every}"
         )
         self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {_STRINGS} AS {found}")
-
-    @property
-    def _string_ids(self) -> list[str]:
-        return [column for column in _STRING_IDS if column in self._read.columns]
 
     def _is_sorted(self, transform: Transform, rows: int) -> bool:
         """Whether the rows of the chunk are in order and stay so: most exports are written in the order of time."""
