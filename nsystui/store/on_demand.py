@@ -1,16 +1,20 @@
-"""A report that is not packed: its columns are read when a query asks for them, its facts when somebody wants them."""
+"""A report that is not packed: its columns are read when a query asks for them, its facts when somebody wants them.
+
+To read columns is to pack these columns alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsystui.base.errors import ExportError
 from nsystui.exports import canonical, nccl_calls, opening, sources
+from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.integrity import check_rows
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.nccl_calls import PayloadSchemas
@@ -19,8 +23,8 @@ from nsystui.exports.schema import Schema
 from nsystui.exports.sources import Source, Transform
 from nsystui.store.cache import Cache, ColumnFiles
 from nsystui.store.damage import raise_of_damage, remembered_damage
-from nsystui.store.packing import WORK_TABLES, MemorySink, Sink, device_rows
-from nsystui.store.reader import CHUNK_ROWS, Chunks, Fields, Lookups, Reader, make_table
+from nsystui.store.packing import WORK_TABLES, MemorySink, Packer, Sink, device_rows
+from nsystui.store.reader import Lookups, make_table
 from nsystui.store.report import has_span
 from nsystui.store.results import Results
 from nsystui.store.tally import LeftOut, Tally, count, tally, tally_columns
@@ -45,6 +49,17 @@ class ColumnTable:
 Columns = ColumnFiles | ColumnTable
 _TALLIED = frozenset({"start", "end", "process"})
 _TALLIES, _ROWS, _LEFT_OUT = "tallies", "rows", "left-out"
+
+
+@dataclass(frozen=True)
+class _Sinks:
+    """A sink for each canonical table, as one."""
+
+    sinks: Mapping[str, Sink]
+
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, position: int) -> int:
+        """Adds rows to the sink of ``table``."""
+        return self.sinks[table.name].write(table, connection, select, position)
 
 
 @dataclass
@@ -180,54 +195,28 @@ class OnDemand:
     def _read(self, missing: Mapping[str, Collection[str]], sinks: Mapping[str, Sink]) -> dict[str, int]:
         """Reads the ``missing`` fields of each canonical table into its sink; how many rows each has.
 
-        Raises ExportError where the file cannot be read whole, and OSError or duckdb.Error where a sink cannot write.
+        A pack of these fields alone. Raises ExportError where the file cannot be read whole, and OSError or
+        duckdb.Error where a sink cannot write.
         """
         import duckdb
 
-        rows, left_out = dict.fromkeys(missing, 0), dict[str, LeftOut]()
+        # NCCL calls are read apart: of most other ranges the payload then stays unread.
+        apart = (part for source in self._sources for part in (replace(source, decoded={}), replace(source, makes={})))
+        every = [part for part in (part.of_fields(missing) for part in apart) if part.feeds]
         try:
-            with self.file.unchanged(), ArrowReader(self.path) as export:
-                for source in self._sources:
-                    # NCCL calls are read apart: of most other ranges the payload then stays unread.
-                    for fed in (source.makes, source.decoded) if self.native.has(source.table) else ():
-                        if fields := {table: names for table, names in missing.items() if table in fed}:
-                            for table, found in self._read_source(export, source, fields, sinks, left_out):
-                                rows[table] += found
+            with self.file.unchanged():
+                if self._lookups is None:
+                    self._lookups = Lookups(self.path, self.native, self.connection)
+                with ArrowReader(self.path) as export:
+                    present = (source for source in every if self.native.has(source.table))
+                    self._lookups.fill(export, frozenset[str]().union(*(source.words for source in present)))
+                payload = self._payload() if any(source.decoded for source in every) else PayloadSchemas({})
+                packer = Packer(self.file, self.connection, _Sinks(sinks), workers=1)
+                packed = packer.read(self._lookups, every, payload, missing)
         except duckdb.OutOfMemoryException:
             raise ExportError(opening.named(self.path), "its columns do not fit into the memory allowed") from None
-        self._leave_out(left_out)
-        return rows
-
-    def _read_source(
-        self,
-        export: ArrowReader,
-        source: Source,
-        fields: Fields,
-        sinks: Mapping[str, Sink],
-        left_out: dict[str, LeftOut],
-    ) -> Iterator[tuple[str, int]]:
-        """Reads fields that one native table feeds; gives the rows that a chunk has for each canonical table."""
-        only_calls = not source.decoded.keys().isdisjoint(fields)
-        if self._lookups is None:
-            self._lookups = Lookups(self.path, self.native, self.connection)
-        self._lookups.fill(export, source.of_fields(fields).words)
-        connection = self.connection.cursor()
-        try:
-            self._lookups.share(connection)
-            payload = self._payload() if only_calls else PayloadSchemas({})
-            reader = Reader(connection, self._lookups, source, fields, left_out, payload, only_calls)
-            chunks, read = Chunks([reader.source], self.native.last_rowid, CHUNK_ROWS), 0
-            while (chunk := chunks.take()) is not None:
-                found = reader.read(export, chunk)
-                read += found
-                for table, select, *_ in reader.parts() if found else ():
-                    yield table.name, sinks[table.name].write(table, connection, select, chunk.position)
-                if not found:
-                    chunks.skip_to(reader.source, reader.row_after(export, chunk))
-            expected = self.native.last_rowid[source.table]
-            check_rows(self.path, source.table, expected if only_calls else read, expected)
-        finally:
-            connection.close()
+        self._leave_out(packed.left_out)
+        return {table: packed.counts.get(table, 0) for table in missing}
 
     def _payload(self) -> PayloadSchemas:
         with closing(opening.connect(self.path)) as connection, opening.sqlite_errors(self.path):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from nsystui.exports.integrity import check_rows
 from nsystui.exports.metadata import Metadata, pid_of
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader, ExportFile
-from nsystui.exports.sources import Transform
+from nsystui.exports.sources import Source, Transform
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.database import Limits, connect, memory_errors, memory_setting
 from nsystui.store.reader import (
@@ -33,9 +33,9 @@ from nsystui.store.reader import (
     CHUNK_ROWS,
     Chunk,
     Chunks,
+    Fields,
     Lookups,
     Reader,
-    TableChunk,
     make_table,
     read_errors,
 )
@@ -323,25 +323,12 @@ class Packer:
             with ArrowReader(self.path) as export:
                 # The strings are read in any case: then it is known whether the export has them all.
                 lookups.fill(export, {"strings"}.union(*(source.words for source in every)))
-            chunks = Chunks([source for source in every if tables.has(source.table)], tables.last_rowid, CHUNK_ROWS)
-            every_worker = range(self.workers)
-            workers = [ChunkPacker(self.connection.cursor(), lookups, self.sink, payload) for _ in every_worker]
-            try:
-                pool = ThreadPoolExecutor(self.workers, thread_name_prefix="pack", initializer=step_back)
-                with ReadAhead(self.path) as ahead, pool:
-                    running = [pool.submit(self._pack_chunks, worker, chunks, ahead) for worker in workers]
-                    _first_failure(running, chunks)
-                for table in {source.table: None for source in every if tables.has(source.table)}:
-                    check_rows(self.path, table, self._found.get(table, 0), tables.last_rowid[table])
-                packed = workers[0].packed
-                for worker in workers[1:]:
-                    packed.add(worker.packed)
-                rows = device_rows(facts, sorted(packed.devices))
-                if rows:
-                    workers[0].write_rows(canonical.DEVICES, rows)
-            finally:
-                for worker in workers:
-                    worker.connection.close()
+            with ReadAhead(self.path) as ahead:
+                packed = self.read(lookups, every, payload, reach=ahead.reach)
+            if rows := device_rows(facts, sorted(packed.devices)):
+                make_table(self.connection, canonical.DEVICES, rows, "made")
+                written = self.sink.write(canonical.DEVICES, self.connection, "SELECT * FROM made", 0)
+                packed.count(canonical.DEVICES, written)
         finally:
             lookups.drop()
         # A native table without rows says that there was nothing; one that is not there says nothing at all.
@@ -351,30 +338,60 @@ class Packer:
         counts = {name: rows for name, rows in counts.items() if name not in damaged}
         return PackedReport(facts, counts, first, last, packed.left_out, damaged)
 
-    def _pack_chunks(self, worker: ChunkPacker, chunks: Chunks, ahead: ReadAhead) -> None:
+    def read(
+        self,
+        lookups: Lookups,
+        every: Iterable[Source],
+        payload: PayloadSchemas,
+        fields: Fields = ALL_FIELDS,
+        reach: Callable[[float], object] = lambda part: None,
+    ) -> Packed:
+        """Reads the ``fields`` of the native tables of ``every`` source into the sink, each row once.
+
+        ``lookups`` are filled. ``reach`` is told which part (0 … 1) of the file is read next. Raises ExportError where
+        the file cannot be read whole, PackingCancelled, and duckdb.Error or OSError where the sink cannot write.
+        """
+        native = lookups.native
+        present = [source for source in every if native.has(source.table)]
+        chunks = Chunks(present, native.last_rowid, CHUNK_ROWS)
+        workers = [
+            ChunkPacker(self.connection.cursor(), lookups, self.sink, payload, fields) for _ in range(self.workers)
+        ]
+        try:
+            with ThreadPoolExecutor(self.workers, thread_name_prefix="pack", initializer=step_back) as pool:
+                running = [pool.submit(self._pack_chunks, worker, chunks, reach) for worker in workers]
+                try:
+                    for finished in as_completed(running):
+                        finished.result()
+                finally:  # after a failure or ctrl+c the others stop at their next chunk
+                    chunks.stop()
+        finally:
+            for worker in workers:
+                worker.connection.close()
+        # Of a table of which only NCCL's calls are read it is not known how many they are.
+        for table in {source.table: None for source in present if source.makes}:
+            check_rows(self.path, table, self._found.get(table, 0), native.last_rowid[table])
+        packed = workers[0].packed
+        for worker in workers[1:]:
+            packed.add(worker.packed)
+        return packed
+
+    def _pack_chunks(self, worker: ChunkPacker, chunks: Chunks, reach: Callable[[float], object]) -> None:
         """Packs chunks until there are none."""
         with ArrowReader(self.path) as export:
             while (chunk := chunks.take()) is not None:
                 if self.is_cancelled():
                     raise PackingCancelled
-                ahead.reach(chunk.part)
+                reach(chunk.part)
                 with self.slots, read_errors(self.path, chunk.source.table):
                     rows = worker.pack(export, chunk)
                     if not rows:
                         chunks.skip_to(chunk.source, worker.row_after(export, chunk))
                 with self._lock:
-                    self._found[chunk.source.table] = self._found.get(chunk.source.table, 0) + rows
+                    if chunk.source.makes:
+                        self._found[chunk.source.table] = self._found.get(chunk.source.table, 0) + rows
                     done = min(chunks.done(), chunks.total)
                     self.report_progress(Progress(self.path, chunk.source.table, done, chunks.total))
-
-
-def _first_failure(running: Sequence[Future[None]], chunks: Chunks) -> None:
-    """Waits for all; where one fails, the others stop at their next chunk, and the failure is raised."""
-    for finished in as_completed(running):
-        if finished.exception() is not None:
-            chunks.stop()
-    for future in running:
-        future.result()
 
 
 def _is_disk_trouble(error: Exception) -> bool:
@@ -426,14 +443,20 @@ class ChunkPacker:
     """Packs chunks, one after the other, and knows what it packed."""
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, lookups: Lookups, sink: Sink, payload: PayloadSchemas
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        lookups: Lookups,
+        sink: Sink,
+        payload: PayloadSchemas,
+        fields: Fields,
     ) -> None:
         self.connection = connection
         self.packed = Packed()
         self._lookups = lookups
         self._sink = sink
         self._payload = payload
-        self._readers: dict[str, Reader] = {}
+        self._fields = fields
+        self._readers: dict[tuple[str, bool], Reader] = {}
         lookups.share(connection)
 
     def pack(self, export: ArrowReader, chunk: Chunk) -> int:
@@ -441,8 +464,9 @@ class ChunkPacker:
         reader = self._reader(chunk)
         rows = reader.read(export, chunk)
         for part in reader.parts() if rows else ():
-            self._write(part, chunk.position)
-            if part.table.name in WORK_TABLES:
+            if written := self._sink.write(part.table, self.connection, part.select, chunk.position):
+                self.packed.count(part.table, written, part.first, part.last)
+            if part.table.name in WORK_TABLES and self._fields is ALL_FIELDS:
                 self._note_devices(reader.source.makes[part.table.name])
         return rows
 
@@ -450,22 +474,12 @@ class ChunkPacker:
         """The first row behind a chunk; behind the last one where there is none."""
         return self._reader(chunk).row_after(export, chunk)
 
-    def write_rows(self, table: CanonicalTable, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Writes rows that Python made."""
-        make_table(self.connection, table, rows, "made")
-        self._write(TableChunk(table, "SELECT * FROM made"), 0)
-
     def _reader(self, chunk: Chunk) -> Reader:
-        table = chunk.source.table
-        if table not in self._readers:
+        which = (chunk.source.table, bool(chunk.source.makes))
+        if which not in self._readers:
             left_out, lookups = self.packed.left_out, self._lookups
-            self._readers[table] = Reader(self.connection, lookups, chunk.source, ALL_FIELDS, left_out, self._payload)
-        return self._readers[table]
-
-    def _write(self, part: TableChunk, position: int) -> None:
-        """Hands rows to the sink, whose columns have the names and the canonical types of their table."""
-        if rows := self._sink.write(part.table, self.connection, part.select, position):
-            self.packed.count(part.table, rows, part.first, part.last)
+            self._readers[which] = Reader(self.connection, lookups, chunk.source, self._fields, left_out, self._payload)
+        return self._readers[which]
 
     def _note_devices(self, transform: Transform) -> None:
         used = transform.of_fields(("process", "device")).select(tie="")

@@ -190,8 +190,8 @@ class Reader:
     """Reads the ``fields`` of the canonical tables that the rows of one native table go to.
 
     ``connection`` has temporary tables of the reader, and must find the ``lookups``. The rows that are left out because
-    their times cannot be are added to ``left_out``. ``payload`` is needed for NCCL calls. With ``only_calls`` rows that
-    are no NCCL calls stay unread; the lookups for that are filled then.
+    their times cannot be are added to ``left_out``. ``payload`` is needed for NCCL calls. Of a source that makes
+    nothing else, rows that are no NCCL calls stay unread; the lookups for that are filled then.
     """
 
     def __init__(
@@ -202,7 +202,6 @@ class Reader:
         fields: Fields,
         left_out: MutableMapping[str, LeftOut],
         payload: PayloadSchemas = _NO_PAYLOAD,
-        only_calls: bool = False,
     ) -> None:
         self.connection = connection
         self.source = _with_types(source.of_fields(fields))
@@ -212,7 +211,7 @@ class Reader:
         self._fields = fields
         self._left_out = left_out
         self._payload = payload
-        self._condition = f" AND {_calls_condition(connection, source)}" if only_calls else ""
+        self._condition = f" AND {_calls_condition(connection, lookups, source)}" if not source.makes else ""
         self._read = self.source
 
     @property
@@ -301,7 +300,7 @@ class Reader:
 
         A string that is lost is told from others by its number.
         """
-        used = ", ".join(self._string_ids)
+        used = ", ".join(column for column in _STRING_IDS if column in self._read.columns)
         ids = f"SELECT DISTINCT unnest([{used}]) AS id FROM chunk" if used else "SELECT CAST(NULL AS BIGINT) AS id"
         if self._read.strings and "blob" in self._read.columns:
             ids += f" UNION {self._read.strings}"
@@ -310,10 +309,6 @@ class Reader:
             f"SELECT id, coalesce(value, '[name ' || id || ' lost]') AS value, value IS NULL AS is_lost FROM {every}"
         )
         self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {_STRINGS} AS {found}")
-
-    @property
-    def _string_ids(self) -> list[str]:
-        return [column for column in _STRING_IDS if column in self._read.columns]
 
     def _is_sorted(self, transform: Transform, rows: int) -> bool:
         """Whether the rows of the chunk are in order and stay so: most exports are written in the order of time."""
@@ -443,10 +438,11 @@ def _count_chunk(path: Path, connection: duckdb.DuckDBPyConnection, table: str, 
 _MOST_TEXTS = 1000
 
 
-def _calls_condition(connection: duckdb.DuckDBPyConnection, source: Source) -> str:
+def _calls_condition(connection: duckdb.DuckDBPyConnection, lookups: Lookups, source: Source) -> str:
     """SQLite: leaves most ranges unread that are no NCCL calls; their texts and payloads are most of many exports."""
     domains = connection.execute("SELECT DISTINCT domain_id FROM domains WHERE domain = 'NCCL'").fetchall()
-    named = f"SELECT id FROM {_STRINGS} WHERE starts_with(value, 'nccl') LIMIT {_MOST_TEXTS + 1}"
+    # The reader of another table may have put the strings of its chunk before those of the export.
+    named = f"SELECT id FROM {lookups.schema}.{_STRINGS} WHERE starts_with(value, 'nccl') LIMIT {_MOST_TEXTS + 1}"
     texts = [text for (text,) in connection.execute(named).fetchall()]
     known = [domain for (domain,) in domains if domain is not None]
     return sources.nccl_condition(source.columns, known, None if len(texts) > _MOST_TEXTS else texts)

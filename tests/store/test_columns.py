@@ -24,7 +24,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import kernel_summary
 from nsystui.questions.queries.question import Question
 from nsystui.questions.stats import all_reports, report_of
-from nsystui.store import on_demand, tables
+from nsystui.store import on_demand, packing, tables
 from nsystui.store.cache import Cache, Partial
 from nsystui.store.packing import Packer
 from nsystui.store.session import Session
@@ -141,7 +141,7 @@ class TestSameAsPacked:
     def test_chunks_of_any_size(self, original, partly, packed, monkeypatch):
         query = sa.select(CALLS.c.row, CALLS.c.name, CALLS.c.start).order_by(CALLS.c.row)
         expected = packed(original).rows(query)
-        monkeypatch.setattr(on_demand, "CHUNK_ROWS", 7)
+        monkeypatch.setattr(packing, "CHUNK_ROWS", 7)
         assert partly(original).rows(query) == expected
 
     @pytest.mark.parametrize(
