@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
-from nsystui.base.text import counted, safe_text, shorten, width_of
+from nsystui.base.text import counted, few, safe_text, shorten, width_of
 from nsystui.base.units import format_value
 from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import view_of_table
@@ -250,8 +250,9 @@ def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: i
 
     diagnostics = picture.diagnostics
     lost = lost_events(zip(diagnostics.cells("severity"), diagnostics.cells("text"), strict=True))
-    # The other note is that nsys wrote no diagnostics: nothing to remark, the user did nothing wrong.
-    notes = [*picture.tasks.notes, *(diagnostics.notes[:1] if lost else ())]
+    # Not the notes of the table: that nsys wrote no diagnostics is nothing to remark, the user did nothing wrong.
+    warning = f"events may be missing; counts and times may be undercounted: {few(lost)}"
+    notes = [*picture.tasks.notes, *([warning] if lost else ())]
     said = [text for text in _warnings(diagnostics) if not any(text in note for note in notes)]
     remarks = [("! ", note) for note in notes] + [("· ", text) for text in said]
     lines = failure_lines(states, width)
