@@ -52,8 +52,8 @@ class TextLine(Widget):
 
     DEFAULT_CSS = "TextLine { height: 1; }"
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._left: tuple[StyledText, ...] = ()
         self._right: tuple[StyledText, ...] = ()
         self._drawn = Strip([])
@@ -133,8 +133,8 @@ class StatusText(TextLine):
 
     DEFAULT_CSS = "StatusText > .status-text--status { color: $foreground 75%; }"
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._text = ""
         self._status = ""
         self._shown_at = -UPDATE_INTERVAL
@@ -186,15 +186,8 @@ class TitleLine(StatusText):
 
     PROGRAM = "nsystui"
 
-    def __init__(
-        self,
-        tabs: Sequence[tuple[str, str, str]] = (),
-        active: str = "",
-        *,
-        id: str | None = None,  # noqa: A002
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, tabs: Sequence[tuple[str, str, str]], active: str, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._tabs = tuple(tabs)
         self._active = active
 
@@ -256,8 +249,8 @@ class SelectionLine(TextLine):
 
         place: int
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._selection = self._count = ""
 
     def update(self, selection: str) -> None:
@@ -299,14 +292,8 @@ class KeyLine(TextLine):
 
     ALWAYS = ("ctrl+p", "?")
 
-    def __init__(
-        self,
-        keys: Sequence[tuple[str, str]] = (),
-        *,
-        id: str | None = None,  # noqa: A002
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, keys: Sequence[tuple[str, str]], *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._keys = tuple(keys)
         self._silence: Timer | None = None
 
@@ -400,8 +387,8 @@ class ChoiceLine(TextLine):
     ChoiceLine > .choice-line--other { color: $foreground 75%; }
     """
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._path = ""
         self._choices: tuple[Choice, ...] = ()
 

@@ -112,9 +112,8 @@ class StripChart(TimeChart):
         axis: Callable[[int, int, int], str] = time_axis,
         is_ramp: bool = False,
         id: str | None = None,  # noqa: A002
-        classes: str | None = None,
     ) -> None:
-        super().__init__(label_width=label_width, value_width=value_width, id=id, classes=classes)
+        super().__init__(label_width=label_width, value_width=value_width, id=id)
         self._axis = axis
         self._is_ramp = is_ramp
         self.lanes: tuple[Lane, ...] = ()

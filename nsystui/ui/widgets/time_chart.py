@@ -81,15 +81,8 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     cursor_lane: reactive[int] = reactive(0, repaint=False, init=False)
     """The lane the cursor is in, from 0."""
 
-    def __init__(
-        self,
-        *,
-        label_width: int,
-        value_width: int,
-        id: str | None = None,  # noqa: A002
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, label_width: int, value_width: int, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self.label_width = label_width
         self.value_width = value_width
         self._lo, self._hi = 0, 0

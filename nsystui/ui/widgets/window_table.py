@@ -159,9 +159,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         background: bool = False,
         free_keys: Collection[str] = (),
         id: str | None = None,  # noqa: A002 - Textual's name for it
-        classes: str | None = None,
     ) -> None:
-        super().__init__(id=id, classes=classes)
+        super().__init__(id=id)
         self.empty_text = empty_text
         self.prefix = prefix
         self.row_style = row_style
