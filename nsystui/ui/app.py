@@ -94,9 +94,7 @@ class NsystuiApp(App[int]):
     }
     DEFAULT_MODE = "overview"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "suspend_process", show=False, priority=True)]
-    CSS = """
-    Screen { layers: base prompt; }
-    """
+    CSS = "Screen { layers: base prompt; }"
 
     def __init__(self, source: JobSource, look: Look = Look()) -> None:
         super().__init__(ansi_color=True if look.no_color else None)

@@ -37,7 +37,6 @@ from nsystui.ui.widgets.repainting import reason_of
 
 _LABEL_WIDTH, _WIDE_LABEL_WIDTH = 14, 22
 _WIDE = 100
-_VALUE_WIDTH = 7
 _FRAME = 4
 """Lines for the title, the selection, the axis and the keys."""
 _TALL = 30
@@ -73,13 +72,13 @@ class LanesScreen(ZoomableChartScreen):
         self._neighbours: Neighbours | None = None
 
     def make_chart(self) -> LaneChart:
-        return LaneChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
+        return LaneChart(label_width=_LABEL_WIDTH, value_width=7, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The view, the size of the chart, the opened ranks and the names to mark."""
         width, height = self.app.size
         self.chart.label_width = _LABEL_WIDTH if width < _WIDE else _WIDE_LABEL_WIDTH
-        columns = max(1, width - len("▸ ") - self.chart.label_width - 1 - _VALUE_WIDTH - 1)
+        columns = self.chart.columns_in(width)
         lines = max(1, height - _FRAME - self._detail_lines)
         self._wanted = TimelineRequest(
             self.view,

@@ -149,7 +149,8 @@ class CollectivesScreen(TableScreen):
 
     DEFAULT_CSS = """
     CollectivesScreen #body { layout: vertical; }
-    CollectivesScreen SidePanel, CollectivesScreen.-wide SidePanel { display: block; width: 100%; height: 5; margin-top: 1; }
+    CollectivesScreen SidePanel { width: 100%; height: 5; margin-top: 1; }
+    CollectivesScreen SidePanel, CollectivesScreen.-wide SidePanel { display: block; }
     CollectivesScreen SidePanel.-empty, CollectivesScreen.-wide SidePanel.-empty { display: none; }
     """
 

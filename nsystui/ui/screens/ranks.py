@@ -35,9 +35,7 @@ class RanksScreen(ViewsScreen):
     MODE_KEY = "7"
     PLACES = ("ranks", "table", "everywhere")
 
-    DEFAULT_CSS = f"""
-    RanksScreen #lanes {{ height: {_LANES_HEIGHT}; }}
-    """
+    DEFAULT_CSS = f"RanksScreen #lanes {{ height: {_LANES_HEIGHT}; }}"
 
     def __init__(self) -> None:
         super().__init__()

@@ -78,9 +78,7 @@ class StripChart(TimeChart):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"strip-chart--lane"}
 
-    DEFAULT_CSS = """
-    StripChart > .strip-chart--lane { color: $foreground; }
-    """
+    DEFAULT_CSS = "StripChart > .strip-chart--lane { color: $foreground; }"
 
     @dataclass
     class CursorMoved(Message):

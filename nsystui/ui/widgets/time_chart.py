@@ -194,8 +194,11 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     @property
     def chart_width(self) -> int:
         """Columns of time: the width without labels and values."""
-        values = self.value_width + 1 if self.value_width else 0
-        return max(1, self.size.width - self._left - values)
+        return self.columns_in(self.size.width)
+
+    def columns_in(self, width: int) -> int:
+        """Columns of time of a chart of ``width`` cells."""
+        return max(1, width - self._left - (self.value_width + 1 if self.value_width else 0))
 
     @property
     def _left(self) -> int:
