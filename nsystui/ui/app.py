@@ -9,15 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from textual import on, work
+from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.message import Message
 from textual.screen import Screen
 
+from nsystui.base.errors import NsystuiError
 from nsystui.base.selection import Selection
 from nsystui.base.text import safe_text
 from nsystui.questions.job.opening import JobSource
@@ -41,6 +42,7 @@ from nsystui.ui.loading import (
 )
 from nsystui.ui.screens import TabView, screen_of, views_on
 from nsystui.ui.widgets.frame import progress_bar
+from nsystui.ui.widgets.repainting import in_thread, reason_of
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
     from nsystui.store.session import Computation
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,7 @@ class NsystuiApp(App[int]):
     }
     DEFAULT_MODE = "overview"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "suspend_process", show=False, priority=True)]
-    CSS = """
-    Screen { layers: base prompt; }
-    """
+    CSS = "Screen { layers: base prompt; }"
 
     def __init__(self, source: JobSource, look: Look = Look()) -> None:
         super().__init__(ansi_color=True if look.no_color else None)
@@ -151,25 +153,27 @@ class NsystuiApp(App[int]):
         self.stop_loading()
 
     def _begin(self) -> None:
-        self._loading = Loading(self.source, self.post_message)
-        self._load(self._loading)
+        self._load(Loading(self.source, self.post_message))
 
-    @work(thread=True, group="loading", exit_on_error=False)
     def _load(self, loading: Loading) -> None:
-        from nsystui.base.errors import NsystuiError
+        self._loading = loading
+        # An error is of all files together: without a cluster there is no job.
+        self._in_thread("loading", loading.start, lambda _: None, self._leave)
 
-        try:
-            loading.start()
-        except NsystuiError as error:  # of all files together: without a cluster there is no job
-            self.call_from_thread(self._leave, str(error))
+    def _in_thread(
+        self,
+        group: str,
+        work: Callable[[], Result],
+        then: Callable[[Result], object],
+        failed: Callable[[str], object],
+        exclusive: bool = False,
+    ) -> None:
+        """Call ``work`` in a thread, then ``then`` with its result, or ``failed`` with what an NsystuiError says."""
 
-    @work(thread=True, group="loading", exit_on_error=False)
-    def _load_rest(self, loading: Loading, job: OpenJob, rest: list[tuple[int, Path]]) -> None:
-        loading.go_on(job, rest)
+        def told(error: Exception) -> None:
+            failed(str(error)) if isinstance(error, NsystuiError) else self.say(reason_of(error))
 
-    @work(thread=True, group="log", exit_on_error=False)
-    def _read_log(self, loading: LogLoading) -> None:
-        loading.start()
+        in_thread(self, group, work, then, told, exclusive=exclusive)
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copies ``text`` without control characters that a terminal would execute, but for tabs and line ends."""
@@ -208,8 +212,7 @@ class NsystuiApp(App[int]):
             await self.switch_mode(mode)
             return
         self._show_screens(self.screen_stack[:1])
-        views = views_on(mode)
-        if views:
+        if views := views_on(mode):
             self.screen.show_view(views[0].name)  # type: ignore[attr-defined]
 
     def open_screen(self, screen: Screen[None]) -> None:
@@ -220,20 +223,19 @@ class NsystuiApp(App[int]):
     def open_view(self, view: TabView) -> Any:
         """Shows the screen of a view of this tab in place of the one that shows another; returns that screen."""
         root = self.screen_stack[0]
-        if view.screen == self.current_mode:
-            self._show_screens([root])
-            return root
-        screen = screen_of(view.screen)
-        self._show_screens([root, screen])
+        screen = root if view.screen == self.current_mode else screen_of(view.screen)
+        self._show_screens([root] if screen is root else [root, screen])
         return screen
 
     def remember(self) -> None:
         """Remembers this place: the next step begins here."""
         shown = [screen for screen in self.screen_stack if hasattr(screen, "state")]
         step = HistoryStep(self.current_mode, self.selection, tuple((screen, screen.state()) for screen in shown))
-        for screen in self._history.add(step):
-            if all(screen not in stack for stack in self._screen_stacks.values()):
-                screen.remove()
+        for screen in filter(self._is_closed, self._history.add(step)):
+            screen.remove()
+
+    def _is_closed(self, screen: Screen[Any]) -> bool:
+        return all(screen not in stack for stack in self._screen_stacks.values())
 
     async def go_back(self) -> bool:
         """Undoes the last step; ``False`` where there was none."""
@@ -268,7 +270,7 @@ class NsystuiApp(App[int]):
         """Forgets every step, and ends the screens that only the history keeps."""
         while (step := self._history.take()) is not None:
             for screen, _ in step.screens:
-                if screen.is_running and all(screen not in stack for stack in self._screen_stacks.values()):
+                if screen.is_running and self._is_closed(screen):
                     await self._prune(screen)
 
     async def _close_all(self) -> None:
@@ -300,7 +302,7 @@ class NsystuiApp(App[int]):
             return False
         self._log_loading = LogLoading(self.source.logs, self.post_message, self.source.log_steps)
         self.nccl_log = self._log_loading.state
-        self._read_log(self._log_loading)
+        self.run_worker(self._log_loading.start, thread=True, group="log", exit_on_error=False)
         return True
 
     @property
@@ -315,19 +317,10 @@ class NsystuiApp(App[int]):
         modes = list(ClockMode)
         alignment = self.job.alignment
         mode = modes[(modes.index(alignment.mode) + 1) % len(modes)] if alignment is not None else modes[0]
-        self._align(self.job, mode)
+        self._in_thread(
+            "clock", partial(self.job.align, mode), lambda _: self.update_screen(), self.say, exclusive=True
+        )
         return mode
-
-    @work(thread=True, group="clock", exit_on_error=False, exclusive=True)
-    def _align(self, job: OpenJob, mode: ClockMode) -> None:
-        from nsystui.base.errors import NsystuiError
-
-        try:
-            job.align(mode)
-        except NsystuiError as error:
-            self.call_from_thread(self.say, str(error))
-        else:
-            self.call_from_thread(self.update_screen)
 
     def resume_loading(self) -> bool:
         """Resumes loading the exports that a stop left out; ``False`` where there are none."""
@@ -340,7 +333,8 @@ class NsystuiApp(App[int]):
             return False
         self.loading_now = True
         self._loading = Loading(self.source, self.post_message)
-        self._load_rest(self._loading, self.job, rest)
+        go_on = partial(self._loading.go_on, self.job, rest)
+        self.run_worker(go_on, thread=True, group="loading", exit_on_error=False)
         return True
 
     @on(JobStarted)
@@ -391,7 +385,7 @@ class NsystuiApp(App[int]):
             self.say("stopped loading: R resumes loading")
             return
         if not any(state.ready for state in self.files.values()):
-            self._leave_with_reasons()
+            self._leave_without_files()
             return
         # Only now: reading a log is work for Python, of which the screens of the exports need their share.
         self.read_log(again=False)
@@ -415,27 +409,23 @@ class NsystuiApp(App[int]):
         if self.nccl_log.is_over and not self.nccl_log.is_stopped and self.job is not None:
             self._align_log(self.job)
 
-    @work(thread=True, group="log", exit_on_error=False)
     def _align_log(self, job: OpenJob) -> None:
         """Message sizes that the exports lack come from the log."""
-        from nsystui.base.errors import NsystuiError
-        from nsystui.questions.nccl.from_log import read_log
 
-        try:
+        def read() -> None:
+            from nsystui.questions.nccl.from_log import read_log
+
             job.nccl_log = read_log(self.source.logs, job.ranks)
-        except NsystuiError as error:
-            self.call_from_thread(self.say, str(error))
-        else:
-            self.call_from_thread(self.update_screen)
 
-    def _leave(self, reason: str) -> None:
-        self.reasons = [reason]
-        self.exit(return_code=_FAILED)
+        self._in_thread("log", read, lambda _: self.update_screen(), self.say)
 
-    def _leave_with_reasons(self) -> None:
-        """No export could be opened: the reasons belong on the terminal that stays, not on a screen that goes."""
-        self.reasons = [f"{state.path}: {state.failure}" for state in self.files.values()] or ["no files"]
+    def _leave(self, *reasons: str) -> None:
+        """Nothing could be opened: the reasons belong on the terminal that stays, not on a screen that goes."""
+        self.reasons = list(reasons)
         self.exit(return_code=2)
+
+    def _leave_without_files(self) -> None:
+        self._leave(*([f"{state.path}: {state.failure}" for state in self.files.values()] or ["no files"]))
 
     @property
     def job_name(self) -> str:
@@ -489,9 +479,6 @@ class NsystuiApp(App[int]):
             getattr(screen, what)(*words)
 
 
-_FAILED = 2
-
-
 class DiffApp(NsystuiApp):
     """Reads one job or two, one after the other, and then shows how its two sides differ.
 
@@ -526,8 +513,7 @@ class DiffApp(NsystuiApp):
         """Begins to read one of the jobs."""
         self._reading = number
         self.loading_now = True
-        self._loading = Loading(self.sources[number], partial(self._post, number))
-        self._load(self._loading)
+        self._load(Loading(self.sources[number], partial(self._post, number)))
 
     def _post(self, number: int, message: Message) -> None:
         """From the thread of the reading: the beginning and the end of a job are this application's own."""
@@ -550,22 +536,12 @@ class DiffApp(NsystuiApp):
         if cancelled:
             self.say("stopped: R resumes loading, q quits")
         elif number not in self._jobs or not self._jobs[number].session.reports:
-            self._leave_with_reasons()
+            self._leave_without_files()
         elif number + 1 < len(self.sources):
             self._read(number + 1)
         else:
-            self._make_sides([self._jobs[number] for number in sorted(self._jobs)])
-
-    @work(thread=True, group="sides", exit_on_error=False)
-    def _make_sides(self, jobs: Sequence[OpenJob]) -> None:
-        from nsystui.base.errors import NsystuiError
-
-        try:
-            sides = self._sides_of(jobs)
-        except NsystuiError as error:
-            self.call_from_thread(self._leave, str(error))
-        else:
-            self.call_from_thread(self._compare, sides)
+            jobs = [self._jobs[number] for number in sorted(self._jobs)]
+            self._in_thread("sides", lambda: self._sides_of(jobs), self._compare, self._leave)
 
     def _compare(self, sides: tuple[Side, Side]) -> None:
         self.sides = sides
@@ -613,8 +589,6 @@ class LogApp(NsystuiApp):
 
     @on(LogRead)
     def _leave_without_logs(self, message: LogRead) -> None:
-        """No log could be opened: the reasons belong on the terminal that stays."""
         state = message.state
         if state.is_over and len(state.failures) == len(state.names) and not state.lines:
-            self.reasons = list(state.failures)
-            self.exit(return_code=2)
+            self._leave(*state.failures)

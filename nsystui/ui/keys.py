@@ -6,7 +6,7 @@ A place is a screen or a family of screens; a key means the same wherever it act
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
@@ -113,307 +113,237 @@ TOPICS = {
 }
 """The topic of the documentation that explains a place; of the others it is ``screens``."""
 
-KEYS: tuple[KeyBinding, ...] = (
-    # What acts in one place stands first: it is the first that a narrow key line shows.
-    KeyBinding("enter", "⏎", "", "open", "a finding's page; a rank's kernels; a kernel's launches", "overview"),
-    KeyBinding("tab", "tab", "other_table", "table", "the next table, which e then exports", "overview"),
-    KeyBinding(
-        "d",
-        "d",
-        "behind('diagnostics')",
-        "diagnostics",
-        "what nsys recorded of its own capture: lost events, warnings",
-        "overview",
+_KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
+    "overview": (
+        ("enter", "⏎", "", "open", "a finding's page; a rank's kernels; a kernel's launches"),
+        ("tab", "tab", "other_table", "table", "the next table, which e then exports"),
+        (
+            "d",
+            "d",
+            "behind('diagnostics')",
+            "diagnostics",
+            "what nsys recorded of its own capture: lost events, warnings",
+        ),
+        ("S", "S", "leave_startup_out", "no start-up", "leave start-up out: select the steady state"),
+        ("i", "i", "behind('contents')", "contents", "what the exports hold, and what to record for the rest"),
+        ("exclamation_mark", "!", "check", "", "check the rules; on a huge job only when asked"),
+        ("p", "p", "printed", "printed", "what the application printed, beside the steps"),
+        ("F", "F", "behind('files')", "files", "every file: how much of it is read, or why it is left out"),
+        ("x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other"),
+        ("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7"),
     ),
-    KeyBinding("S", "S", "leave_startup_out", "no start-up", "leave start-up out: select the steady state", "overview"),
-    KeyBinding(
-        "i", "i", "behind('contents')", "contents", "what the exports hold, and what to record for the rest", "overview"
+    "finding": (
+        ("enter", "⏎", "show_finding", "show", "go to the screen that shows this finding, at its time"),
+        ("right_square_bracket", "[ ]", "next_finding(1)", "next", "previous and next finding"),
+        ("left_square_bracket", "[", "next_finding(-1)", "", ""),
     ),
-    KeyBinding("exclamation_mark", "!", "check", "", "check the rules; on a huge job only when asked", "overview"),
-    KeyBinding("p", "p", "printed", "printed", "what the application printed, beside the steps", "overview"),
-    KeyBinding(
-        "F", "F", "behind('files')", "files", "every file: how much of it is read, or why it is left out", "overview"
+    "diff": (
+        ("enter", "⏎", "", "open", "from the summary to a table; this name on its own screen, in A or in B"),
+        ("x", "x", "swap", "swap", "swap A and B"),
+        ("tab", "tab", "choose('view', 1)", "", ""),
+        ("shift+tab", "shift+tab", "choose('view', -1)", "", ""),
+        ("d", "d", "fold", "digits", "fold numbered NVTX names (layer 0, layer 1 …) into one row, or not"),
+        ("slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all"),
+        ("escape", "esc", "back", "back", "undo the last step: the filter, then the comparison"),
+        # What A and B are is what is selected here.
+        *((key, key, "selection", "", "") for key in "trDT"),
+        ("f", "f", "filter", "", ""),
     ),
-    KeyBinding(
-        "x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "overview"
+    "kernels": (
+        ("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event"),
+        ("m", "m", "metrics('kernel')", "", "GPU metrics; the mean of each over these kernels"),
     ),
-    KeyBinding("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "overview"),
-    KeyBinding(
-        "enter", "⏎", "show_finding", "show", "go to the screen that shows this finding, at its time", "finding"
+    "kernel names": (("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel, shown and copied"),),
+    "launches": (
+        ("enter", "⏎", "", "event", "the event"),
+        ("u", "u", "ncu", "ncu", "the ncu command that profiles this launch, shown and copied"),
     ),
-    KeyBinding("right_square_bracket", "[ ]", "next_finding(1)", "next", "previous and next finding", "finding"),
-    KeyBinding("left_square_bracket", "[", "next_finding(-1)", "", "", "finding"),
-    KeyBinding(
-        "enter", "⏎", "", "open", "from the summary to a table; this name on its own screen, in A or in B", "diff"
+    "nccl": (
+        ("enter", "⏎", "", "calls", "the single kernels or calls of this row; then the event"),
+        ("m", "m", "metrics('collective')", "", "GPU metrics; the mean of each over these collectives"),
     ),
-    KeyBinding("x", "x", "swap", "swap", "swap A and B", "diff"),
-    KeyBinding("tab", "tab", "choose('view', 1)", "", "", "diff"),
-    KeyBinding("shift+tab", "shift+tab", "choose('view', -1)", "", "", "diff"),
-    KeyBinding(
-        "d", "d", "fold", "digits", "fold numbered NVTX names (layer 0, layer 1 …) into one row, or not", "diff"
+    "nccl calls": (
+        ("enter", "⏎", "", "event", "the event"),
+        ("c", "c", "partner", "partner", "from a call to its kernel and back"),
     ),
-    KeyBinding("slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all", "diff"),
-    KeyBinding("escape", "esc", "back", "back", "undo the last step: the filter, then the comparison", "diff"),
-    # What A and B are is what is selected here.
-    *(KeyBinding(key, key, "selection", "", "", "diff") for key in "trDT"),
-    KeyBinding("f", "f", "filter", "", "", "diff"),
-    KeyBinding(
-        "enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event", "kernels"
+    "nccl sizes": (
+        ("enter", "⏎", "", "kernels", "the single kernels of this size; then the event"),
+        ("d", "d", "drawing", "drawing", "bandwidth by size, durations by size or of this row, or calls and bytes"),
     ),
-    KeyBinding("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel, shown and copied", "kernel names"),
-    KeyBinding("enter", "⏎", "", "event", "the event", "launches"),
-    KeyBinding("u", "u", "ncu", "ncu", "the ncu command that profiles this launch, shown and copied", "launches"),
-    KeyBinding("enter", "⏎", "", "calls", "the single kernels or calls of this row; then the event", "nccl"),
-    KeyBinding("enter", "⏎", "", "event", "the event", "nccl calls"),
-    KeyBinding("c", "c", "partner", "partner", "from a call to its kernel and back", "nccl calls"),
-    KeyBinding("enter", "⏎", "", "kernels", "the single kernels of this size; then the event", "nccl sizes"),
-    KeyBinding(
-        "d",
-        "d",
-        "drawing",
-        "drawing",
-        "bandwidth by size, durations by size or of this row, or calls and bytes",
-        "nccl sizes",
+    "nccl log": (
+        ("enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU"),
+        ("tab", "tab", "choose('by', 1)", "", ""),
+        ("shift+tab", "shift+tab", "choose('by', -1)", "", ""),
+        ("slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all"),
+        ("escape", "esc", "back", "back", "undo the last step; stops the reading"),
+        ("R", "R", "resume", "", "read the log again after a stop, or when it has grown"),
+        # The selection is of exports: what a log says has no time, and its ranks are not theirs.
+        *((key, key, "selection", "", "") for key in "trDT"),
+        ("f", "f", "filter", "", ""),
     ),
-    KeyBinding(
-        "enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU", "nccl log"
+    "nccl log alone": (*((key, key, "", "", "") for key in "12345678L"),),
+    "gpu": (
+        ("plus,equals_sign", "+", "zoom(1)", "zoom in", "zoom in around the cursor"),
+        ("minus", "-", "zoom(-1)", "out", "zoom out"),
+        ("left_square_bracket", "[ ]", "pan(-1)", "pan", "move the view by half of its width"),
+        ("right_square_bracket", "]", "pan(1)", "", ""),
+        ("space", "space", "", "mark", "begin and end a marked span at the cursor"),
+        ("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen"),
+        (
+            "m",
+            "m M",
+            "choose('metrics', 1)",
+            "metrics",
+            "next and previous choice of GPU metrics that have lanes, or the network",
+        ),
+        ("M", "M", "choose('metrics', -1)", "", ""),
+        ("o", "o", "only_rank", "only this", "select the rank of this lane for every screen"),
+        ("t", "t", "take_window", "", "the same as ⏎, as in tables: select this time"),
+        ("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view"),
+        ("left,right", "← →", "", "", "move along time, as h and l do; < and > (or shift) by ten columns"),
     ),
-    KeyBinding("tab", "tab", "choose('by', 1)", "", "", "nccl log"),
-    KeyBinding("shift+tab", "shift+tab", "choose('by', -1)", "", "", "nccl log"),
-    KeyBinding(
-        "slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all", "nccl log"
+    "efficiency": (
+        ("enter", "⏎", "", "open", "the screen that explains this factor; this rank and its GPU"),
+        ("U", "U", "useful", "useful", "what counts as useful: kernels but NCCL's (pop), or all (talp)"),
     ),
-    KeyBinding("escape", "esc", "back", "back", "undo the last step; stops the reading", "nccl log"),
-    KeyBinding("R", "R", "resume", "", "read the log again after a stop, or when it has grown", "nccl log"),
-    # The selection is of exports: what a log says has no time, and its ranks are not theirs.
-    *(KeyBinding(key, key, "selection", "", "", "nccl log") for key in "trDT"),
-    KeyBinding("f", "f", "filter", "", "", "nccl log"),
-    *(KeyBinding(key, key, "", "", "", "nccl log alone") for key in "12345678L"),
-    KeyBinding("plus,equals_sign", "+", "zoom(1)", "zoom in", "zoom in around the cursor", "gpu"),
-    KeyBinding("minus", "-", "zoom(-1)", "out", "zoom out", "gpu"),
-    KeyBinding("left_square_bracket", "[ ]", "pan(-1)", "pan", "move the view by half of its width", "gpu"),
-    KeyBinding("right_square_bracket", "]", "pan(1)", "", "", "gpu"),
-    KeyBinding("space", "space", "", "mark", "begin and end a marked span at the cursor", "gpu"),
-    KeyBinding("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen", "gpu"),
-    KeyBinding(
-        "m",
-        "m M",
-        "choose('metrics', 1)",
-        "metrics",
-        "next and previous choice of GPU metrics that have lanes, or the network",
-        "gpu",
+    "nvtx": (
+        ("right,l", "→", "expand", "", "open a range; l too"),
+        ("left,h", "←", "collapse", "", "close a range, or go to the one around it; h too"),
+        ("enter", "⏎", "", "open", "open and close; on a single range with nothing inside, its event"),
+        ("c", "c", "work", "GPU work", "the GPU work launched in this range"),
+        ("d", "d", "fold", "digits", "fold numbered names (layer 0, layer 1 …) into one row, or not"),
+        ("n", "n N", "next_match(1)", "", "next and previous range that passes the filter"),
+        ("N", "N", "next_match(-1)", "", ""),
+        ("w", "w", "nvtx_range", "", ""),
+        ("m", "m", "metrics('range')", "", "GPU metrics; the mean of each over these ranges"),
     ),
-    KeyBinding("M", "M", "choose('metrics', -1)", "", "", "gpu"),
-    KeyBinding("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "gpu"),
-    KeyBinding("t", "t", "take_window", "", "the same as ⏎, as in tables: select this time", "gpu"),
-    KeyBinding("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view", "gpu"),
-    KeyBinding("enter", "⏎", "", "open", "the screen that explains this factor; this rank and its GPU", "efficiency"),
-    KeyBinding(
-        "U", "U", "useful", "useful", "what counts as useful: kernels but NCCL's (pop), or all (talp)", "efficiency"
+    "call tree": (
+        ("right,l", "→", "expand", "", "open a function; l too"),
+        ("left,h", "←", "collapse", "", "close a function, or go to the one above it; h too"),
+        ("enter", "⏎", "", "open", "open and close"),
+        ("c", "c", "callers", "callers", "who calls this function, wherever it is called"),
     ),
-    KeyBinding("left,right", "← →", "", "", "move along time, as h and l do; < and > (or shift) by ten columns", "gpu"),
-    KeyBinding("right,l", "→", "expand", "", "open a range; l too", "nvtx"),
-    KeyBinding("left,h", "←", "collapse", "", "close a range, or go to the one around it; h too", "nvtx"),
-    KeyBinding("right,l", "→", "expand", "", "open a function; l too", "call tree"),
-    KeyBinding("left,h", "←", "collapse", "", "close a function, or go to the one above it; h too", "call tree"),
-    KeyBinding("enter", "⏎", "", "open", "open and close", "call tree"),
-    KeyBinding("c", "c", "callers", "callers", "who calls this function, wherever it is called", "call tree"),
-    KeyBinding(
-        "enter",
-        "⏎",
-        "",
-        "open",
-        "of a thread its functions, of those the callers; of a cause its gaps, then the timeline",
-        "host",
+    "host": (
+        (
+            "enter",
+            "⏎",
+            "",
+            "open",
+            "of a thread its functions, of those the callers; of a cause its gaps, then the timeline",
+        ),
     ),
-    KeyBinding(
-        "c", "c", "call_tree", "call tree", "the call tree of a thread, or of what a function calls", "host samples"
+    "host samples": (("c", "c", "call_tree", "call tree", "the call tree of a thread, or of what a function calls"),),
+    "nvtx names": (
+        ("enter", "⏎", "", "open", "the single ranges of this name; then the event"),
+        ("m", "m", "metrics('range')", "", "GPU metrics; the mean of each over these ranges"),
     ),
-    KeyBinding("enter", "⏎", "", "open", "open and close; on a single range with nothing inside, its event", "nvtx"),
-    KeyBinding("c", "c", "work", "GPU work", "the GPU work launched in this range", "nvtx"),
-    KeyBinding("d", "d", "fold", "digits", "fold numbered names (layer 0, layer 1 …) into one row, or not", "nvtx"),
-    KeyBinding("n", "n N", "next_match(1)", "", "next and previous range that passes the filter", "nvtx"),
-    KeyBinding("N", "N", "next_match(-1)", "", "", "nvtx"),
-    KeyBinding("w", "w", "nvtx_range", "", "", "nvtx"),
-    KeyBinding("enter", "⏎", "", "open", "the single ranges of this name; then the event", "nvtx names"),
-    KeyBinding(
-        "c", "c", "partner", "partner", "from an API call to its GPU work, from GPU work to its API call", "events"
+    "events": (
+        ("c", "c", "partner", "partner", "from an API call to its GPU work, from GPU work to its API call"),
+        ("left_square_bracket", "[ ]", "same_kind(-1)", "same kind", "previous and next event of the same kind"),
+        ("right_square_bracket", "]", "same_kind(1)", "", ""),
+        ("slash", "/", "search", "search", "search for a name"),
+        ("n", "n N", "search_on(1)", "", "next and previous match of the search"),
+        ("N", "N", "search_on(-1)", "", ""),
+        ("colon", ":", "go_to", "go to", "go to a time, such as 1.25s"),
+        ("K", "K", "kinds", "kinds", "which kinds of events are listed"),
+        ("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel launch, shown and copied"),
+        ("E", "E", "trace", "trace", "write a trace of the selection: .json.gz (Perfetto), .prv (Paraver)"),
     ),
-    KeyBinding(
-        "left_square_bracket", "[ ]", "same_kind(-1)", "same kind", "previous and next event of the same kind", "events"
+    "ranks": (
+        ("enter", "⏎", "", "open", "select this rank, step or moment, and show it"),
+        ("x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other"),
+        ("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7"),
+        ("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none"),
+        ("m", "m", "metrics('step')", "", "GPU metrics; the mean of each over these ranks' steps"),
     ),
-    KeyBinding("right_square_bracket", "]", "same_kind(1)", "", "", "events"),
-    KeyBinding("slash", "/", "search", "search", "search for a name", "events"),
-    KeyBinding("n", "n N", "search_on(1)", "", "next and previous match of the search", "events"),
-    KeyBinding("N", "N", "search_on(-1)", "", "", "events"),
-    KeyBinding("colon", ":", "go_to", "go to", "go to a time, such as 1.25s", "events"),
-    KeyBinding("K", "K", "kinds", "kinds", "which kinds of events are listed", "events"),
-    KeyBinding("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel launch, shown and copied", "events"),
-    KeyBinding(
-        "E", "E", "trace", "trace", "write a trace of the selection: .json.gz (Perfetto), .prv (Paraver)", "events"
+    "rank map": (
+        ("enter", "⏎", "", "open", "the ranks of this line on lines of their own; of one rank, this time"),
+        ("a", "a", "merge", "mean", "what stands for several ranks on a line: mean, minimum, maximum"),
+        ("t", "t", "take_window", "time", "select the time (or step) of this column for every screen"),
     ),
-    KeyBinding("enter", "⏎", "", "open", "select this rank, step or moment, and show it", "ranks"),
-    KeyBinding(
-        "enter", "⏎", "", "open", "the ranks of this line on lines of their own; of one rank, this time", "rank map"
+    "timeline": (
+        ("right_square_bracket", "[ ]", "event(1)", "event", "previous and next event on the lane"),
+        ("left_square_bracket", "[", "event(-1)", "", ""),
+        ("plus,equals_sign,z", "+ -", "zoom(1)", "zoom", "zoom in and out around the cursor; z and Z"),
+        ("minus,Z", "-", "zoom(-1)", "", ""),
+        ("slash", "/", "highlight", "find", "find events by name: text, !text, /regex/"),
+        ("space", "space", "open_rank", "streams", "show or hide the streams and threads of a rank"),
+        ("tab", "tab", "next_rank(1)", "rank", "open the next rank in place of this one; shift+tab the previous one"),
+        ("shift+tab", "shift+tab", "next_rank(-1)", "", ""),
+        (
+            "enter",
+            "⏎",
+            "open_event",
+            "event",
+            "the event under the cursor; on a CPU the call tree; of a closed rank its streams",
+        ),
+        ("n", "n N", "match(1)", "match", "next and previous event found, on any lane; on a CPU, function or state"),
+        ("N", "N", "match(-1)", "", ""),
+        ("c", "c", "partner", "partner", "from GPU work to the call that launched it, and back"),
+        ("m", "m", "mark", "mark", "mark this time, to measure from; again to take the mark away"),
+        ("t", "t", "take_window", "time", "select the time in view, or from the mark to the cursor"),
+        ("less_than_sign,ctrl+left", "< >", "pan(-1)", "pan", "move the view by half of its width; ctrl+← →"),
+        ("greater_than_sign,ctrl+right", ">", "pan(1)", "", ""),
+        ("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view"),
+        ("colon", ":", "go_to", "go to", "go to a time, such as 1.25s"),
+        ("o", "o", "only_rank", "only this", "select the rank of this lane for every screen"),
+        ("u", "u", "ncu", "ncu", "the ncu command that profiles the kernel under the cursor, shown and copied"),
+        ("E", "E", "trace", "trace", "write a trace of the selection: .json.gz (Perfetto), .prv (Paraver)"),
+        ("left,h", "← →", "move(-1)", "", "move the cursor along time; h and l too, with shift by ten columns"),
+        ("right,l", "→", "move(1)", "", ""),
+        ("shift+left", "shift+←", "move(-10)", "", ""),
+        ("shift+right", "shift+→", "move(10)", "", ""),
+        ("home,g", "home", "move(-1000000)", "", ""),
+        ("end,G", "end", "move(1000000)", "", ""),
+        ("up,k", "↑ ↓", "lane(-1)", "", "the lane above or below; k and j too, PgUp and PgDn by a page"),
+        ("down,j", "↓", "lane(1)", "", ""),
+        ("pageup,ctrl+b", "pgup", "page(-1)", "", ""),
+        ("pagedown,ctrl+f", "pgdn", "page(1)", "", ""),
     ),
-    KeyBinding(
-        "a", "a", "merge", "mean", "what stands for several ranks on a line: mean, minimum, maximum", "rank map"
+    "recipe": (("enter", "⏎", "", "open", "the launches, calls or ranges of this name"),),
+    "recipe map": (
+        ("t", "t", "take_window", "time", "select the time of this column for every screen; ⏎ too"),
+        ("left,right", "← →", "", "", "move along time, as h and l do; < and > by ten columns"),
     ),
-    KeyBinding(
-        "t", "t", "take_window", "time", "select the time (or step) of this column for every screen", "rank map"
+    "table": (
+        ("slash", "/", "filter", "filter", "filter by name: text, !text, /regex/; empty for all"),
+        ("t", "t", "take_window", "this time", "select the time of this row"),
+        ("s", "s", "sort", "sort", "sort by the column whose marked letter follows; the same again reverses, s: next"),
+        ("up,down", "↑ ↓", "", "", "move, as k and j do; PgUp and PgDn by a page, g and G to the ends"),
     ),
-    KeyBinding(
-        "x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other", "ranks"
+    "everywhere": (
+        ("v", "v V", "choose('view', 1)", "", "next and previous view of this tab"),
+        ("V", "V", "choose('view', -1)", "", ""),
+        ("b", "b B", "choose('by', 1)", "", "next and previous grouping of the rows"),
+        ("B", "B", "choose('by', -1)", "", ""),
+        ("n", "n", "choose('names', 1)", "", "next kind of kernel names"),
+        ("f", "f", "filter", "", "filter by name, on every screen"),
+        ("r", "r", "ranks", "ranks", "select ranks, such as 0,4-7; empty for all"),
+        ("D", "D", "devices", "", "select devices by CUDA number; empty for all"),
+        ("T", "T", "window", "", "type a time to select, such as 1.2s:1.5s; empty for all"),
+        ("e", "e", "export", "export", "write what is shown to a file: .csv .json .md .parquet .txt, drawings as .svg"),
+        ("y", "y", "copy_row", "", "copy the row to the terminal's clipboard (OSC 52)"),
+        ("Y", "Y", "copy_table", "", "copy the whole table"),
+        ("escape", "esc", "back", "back", "undo the last step: a jump or a selection; stops loading"),
+        ("R", "R", "resume", "", "resume loading"),
+        ("1", "1", "mode('overview')", "", "Overview; each of these keys again: the tab's first view"),
+        ("2", "2", "mode('kernels')", "", "Kernels"),
+        ("3", "3", "mode('nccl')", "", "NCCL"),
+        ("4", "4", "mode('gpu')", "", "GPU utilisation"),
+        ("5", "5", "mode('nvtx')", "", "NVTX tree"),
+        ("6", "6", "mode('events')", "", "Events"),
+        ("7", "7", "mode('ranks')", "", "Ranks"),
+        ("8", "8", "mode('host')", "", "Host"),
+        ("L", "L", "timeline", "", "Timeline"),
+        ("w", "w", "nvtx_range", "", "its range; from an event to the deepest NVTX range around it"),
+        ("ctrl+p", "ctrl+p", "palette", "all commands", "commands, views, findings, recipes, kernels by name"),
+        ("question_mark", "?", "help", "help", "the keys of this place"),
+        ("ctrl+z", "ctrl+z", "", "", "suspend the program until fg"),
+        ("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit"),
     ),
-    KeyBinding("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7", "ranks"),
-    KeyBinding("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none", "ranks"),
-    KeyBinding("right_square_bracket", "[ ]", "event(1)", "event", "previous and next event on the lane", "timeline"),
-    KeyBinding("left_square_bracket", "[", "event(-1)", "", "", "timeline"),
-    KeyBinding(
-        "plus,equals_sign,z", "+ -", "zoom(1)", "zoom", "zoom in and out around the cursor; z and Z", "timeline"
-    ),
-    KeyBinding("minus,Z", "-", "zoom(-1)", "", "", "timeline"),
-    KeyBinding("slash", "/", "highlight", "find", "find events by name: text, !text, /regex/", "timeline"),
-    KeyBinding("space", "space", "open_rank", "streams", "show or hide the streams and threads of a rank", "timeline"),
-    KeyBinding(
-        "tab",
-        "tab",
-        "next_rank(1)",
-        "rank",
-        "open the next rank in place of this one; shift+tab the previous one",
-        "timeline",
-    ),
-    KeyBinding("shift+tab", "shift+tab", "next_rank(-1)", "", "", "timeline"),
-    KeyBinding(
-        "enter",
-        "⏎",
-        "open_event",
-        "event",
-        "the event under the cursor; on a CPU the call tree; of a closed rank its streams",
-        "timeline",
-    ),
-    KeyBinding(
-        "n",
-        "n N",
-        "match(1)",
-        "match",
-        "next and previous event found, on any lane; on a CPU, function or state",
-        "timeline",
-    ),
-    KeyBinding("N", "N", "match(-1)", "", "", "timeline"),
-    KeyBinding("c", "c", "partner", "partner", "from GPU work to the call that launched it, and back", "timeline"),
-    KeyBinding("m", "m", "mark", "mark", "mark this time, to measure from; again to take the mark away", "timeline"),
-    KeyBinding("t", "t", "take_window", "time", "select the time in view, or from the mark to the cursor", "timeline"),
-    KeyBinding(
-        "less_than_sign,ctrl+left", "< >", "pan(-1)", "pan", "move the view by half of its width; ctrl+← →", "timeline"
-    ),
-    KeyBinding("greater_than_sign,ctrl+right", ">", "pan(1)", "", "", "timeline"),
-    KeyBinding("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view", "timeline"),
-    KeyBinding("colon", ":", "go_to", "go to", "go to a time, such as 1.25s", "timeline"),
-    KeyBinding("o", "o", "only_rank", "only this", "select the rank of this lane for every screen", "timeline"),
-    KeyBinding(
-        "u",
-        "u",
-        "ncu",
-        "ncu",
-        "the ncu command that profiles the kernel under the cursor, shown and copied",
-        "timeline",
-    ),
-    KeyBinding(
-        "E", "E", "trace", "trace", "write a trace of the selection: .json.gz (Perfetto), .prv (Paraver)", "timeline"
-    ),
-    KeyBinding(
-        "left,h",
-        "← →",
-        "move(-1)",
-        "",
-        "move the cursor along time; h and l too, with shift by ten columns",
-        "timeline",
-    ),
-    KeyBinding("right,l", "→", "move(1)", "", "", "timeline"),
-    KeyBinding("shift+left", "shift+←", "move(-10)", "", "", "timeline"),
-    KeyBinding("shift+right", "shift+→", "move(10)", "", "", "timeline"),
-    KeyBinding("home,g", "home", "move(-1000000)", "", "", "timeline"),
-    KeyBinding("end,G", "end", "move(1000000)", "", "", "timeline"),
-    KeyBinding(
-        "up,k", "↑ ↓", "lane(-1)", "", "the lane above or below; k and j too, PgUp and PgDn by a page", "timeline"
-    ),
-    KeyBinding("down,j", "↓", "lane(1)", "", "", "timeline"),
-    KeyBinding("pageup,ctrl+b", "pgup", "page(-1)", "", "", "timeline"),
-    KeyBinding("pagedown,ctrl+f", "pgdn", "page(1)", "", "", "timeline"),
-    KeyBinding("enter", "⏎", "", "open", "the launches, calls or ranges of this name", "recipe"),
-    KeyBinding("t", "t", "take_window", "time", "select the time of this column for every screen; ⏎ too", "recipe map"),
-    KeyBinding("left,right", "← →", "", "", "move along time, as h and l do; < and > by ten columns", "recipe map"),
-    *(
-        KeyBinding("m", "m", f"metrics('{by}')", "", f"GPU metrics; the mean of each over these {words}", place)
-        for place, by, words in (
-            ("kernels", "kernel", "kernels"),
-            ("nccl", "collective", "collectives"),
-            ("nvtx", "range", "ranges"),
-            ("nvtx names", "range", "ranges"),
-            ("ranks", "step", "ranks' steps"),
-        )
-    ),
-    KeyBinding("slash", "/", "filter", "filter", "filter by name: text, !text, /regex/; empty for all", "table"),
-    KeyBinding("t", "t", "take_window", "this time", "select the time of this row", "table"),
-    KeyBinding(
-        "s",
-        "s",
-        "sort",
-        "sort",
-        "sort by the column whose marked letter follows; the same again reverses, s: next",
-        "table",
-    ),
-    KeyBinding("up,down", "↑ ↓", "", "", "move, as k and j do; PgUp and PgDn by a page, g and G to the ends", "table"),
-    KeyBinding("v", "v V", "choose('view', 1)", "", "next and previous view of this tab", "everywhere"),
-    KeyBinding("V", "V", "choose('view', -1)", "", "", "everywhere"),
-    KeyBinding("b", "b B", "choose('by', 1)", "", "next and previous grouping of the rows", "everywhere"),
-    KeyBinding("B", "B", "choose('by', -1)", "", "", "everywhere"),
-    KeyBinding("n", "n", "choose('names', 1)", "", "next kind of kernel names", "everywhere"),
-    KeyBinding("f", "f", "filter", "", "filter by name, on every screen", "everywhere"),
-    KeyBinding("r", "r", "ranks", "ranks", "select ranks, such as 0,4-7; empty for all", "everywhere"),
-    KeyBinding("D", "D", "devices", "", "select devices by CUDA number; empty for all", "everywhere"),
-    KeyBinding("T", "T", "window", "", "type a time to select, such as 1.2s:1.5s; empty for all", "everywhere"),
-    KeyBinding(
-        "e",
-        "e",
-        "export",
-        "export",
-        "write what is shown to a file: .csv .json .md .parquet .txt, drawings as .svg",
-        "everywhere",
-    ),
-    KeyBinding("y", "y", "copy_row", "", "copy the row to the terminal's clipboard (OSC 52)", "everywhere"),
-    KeyBinding("Y", "Y", "copy_table", "", "copy the whole table", "everywhere"),
-    KeyBinding(
-        "escape", "esc", "back", "back", "undo the last step: a jump or a selection; stops loading", "everywhere"
-    ),
-    KeyBinding("R", "R", "resume", "", "resume loading", "everywhere"),
-    KeyBinding(
-        "1", "1", "mode('overview')", "", "Overview; each of these keys again: the tab's first view", "everywhere"
-    ),
-    KeyBinding("2", "2", "mode('kernels')", "", "Kernels", "everywhere"),
-    KeyBinding("3", "3", "mode('nccl')", "", "NCCL", "everywhere"),
-    KeyBinding("4", "4", "mode('gpu')", "", "GPU utilisation", "everywhere"),
-    KeyBinding("5", "5", "mode('nvtx')", "", "NVTX tree", "everywhere"),
-    KeyBinding("6", "6", "mode('events')", "", "Events", "everywhere"),
-    KeyBinding("7", "7", "mode('ranks')", "", "Ranks", "everywhere"),
-    KeyBinding("8", "8", "mode('host')", "", "Host", "everywhere"),
-    KeyBinding("L", "L", "timeline", "", "Timeline", "everywhere"),
-    KeyBinding(
-        "w", "w", "nvtx_range", "", "its range; from an event to the deepest NVTX range around it", "everywhere"
-    ),
-    KeyBinding(
-        "ctrl+p",
-        "ctrl+p",
-        "palette",
-        "all commands",
-        "commands, views, findings, recipes, kernels by name",
-        "everywhere",
-    ),
-    KeyBinding("question_mark", "?", "help", "help", "the keys of this place", "everywhere"),
-    KeyBinding("ctrl+z", "ctrl+z", "", "", "suspend the program until fg", "everywhere"),
-    KeyBinding("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit", "everywhere"),
-)
+}
+"""By place the fields of its keys; those that act in one place alone stand first, for a narrow key line shows them."""
+KEYS = tuple(KeyBinding(*fields, place) for place, rows in _KEYS.items() for fields in rows)
 
 _TAB_KEYS = "12345678L"
 _SHORT = {"Overview": "Ovw", "Kernels": "Krn", "Events": "Evt", "Ranks": "Rnk", "Host": "Hst", "Timeline": "Time"}
@@ -550,9 +480,7 @@ def word_lines(place: str, width: int = 72) -> Iterator[str]:
 
 def markdown_table(titles: dict[str, str]) -> str:
     """The table of ``docs/glossary.md``. ``titles``: what each place is called."""
-    rows = [f"| {word.name} | {word.definition} | {_where(word.places, titles)} |" for word in WORDS]
+    rows = [
+        f"| {word.name} | {word.definition} | {'; '.join(titles[place] for place in word.places)} |" for word in WORDS
+    ]
     return "\n".join(["| word | definition | where |", "|---|---|---|", *rows])
-
-
-def _where(places: Sequence[str], titles: dict[str, str]) -> str:
-    return "; ".join(titles[place] for place in places)

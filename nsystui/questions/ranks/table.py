@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.base.answer import HOST, PID, RANK, Column, Row, TableAnswer, Unit, Value
+from nsystui.base.answer import HOST, PID, RANK, Column, Record, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few_numbers
 from nsystui.questions.collectives.alignment import Alignment
@@ -43,6 +43,7 @@ class Measure:
     least: float
     share: float = 0.0
     only_high: bool = False
+    word: str = ""
 
 
 def scores(values: Sequence[float | None], measure: Measure) -> list[float | None]:
@@ -106,17 +107,17 @@ COLUMNS = (
 )
 
 _JUDGED = (
-    (Measure("busy_percent", 2.0), "busy"),
-    (Measure("compute_percent", 2.0), "compute"),
-    (Measure("exposed_nccl_percent", 2.0), "exposed NCCL"),
-    (Measure("memory_percent", 2.0), "memory"),
-    (Measure("idle_percent", 2.0), "idle"),
-    (Measure("kernels", 1.0, 0.02), "kernels"),
-    (Measure("step_median", 1_000.0, 0.03), "step"),
-    (Measure("late", 3.0, 0.0, only_high=True), "late"),
-    (Measure("wait_caused", 100_000.0, 0.0, only_high=True), "wait caused"),
+    Measure("busy_percent", 2.0, word="busy"),
+    Measure("compute_percent", 2.0, word="compute"),
+    Measure("exposed_nccl_percent", 2.0, word="exposed NCCL"),
+    Measure("memory_percent", 2.0, word="memory"),
+    Measure("idle_percent", 2.0, word="idle"),
+    Measure("kernels", 1.0, 0.02, word="kernels"),
+    Measure("step_median", 1_000.0, 0.03, word="step"),
+    Measure("late", 3.0, 0.0, only_high=True, word="late"),
+    Measure("wait_caused", 100_000.0, 0.0, only_high=True, word="wait caused"),
 )
-"""The figures that are judged, with their words. Percentages must differ by two points, other figures by some share."""
+"""The figures that are judged. Percentages must differ by two points, other figures by some share."""
 
 _MOST_REASONS = 3
 
@@ -158,8 +159,8 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
         row["clock_error"] = facts.alignment.fit.errors.get(item.task.report)
         rows.append(row)
     # Ranks of different runs have nothing to be alike in.
-    for row, odd in zip(rows, _odd(rows) if shares_clock(session.reports) else (), strict=False):
-        row["odd"] = odd or None
+    for row, odd in zip(rows, odd_figures(rows) if shares_clock(session.reports) else (), strict=False):
+        row["odd"] = ", ".join(f"{measure.word} {'▲' if score > 0 else '▼'}" for measure, score in odd.items()) or None
     notes = tuple(_notes(session, ranks, chosen, facts, selection))
     cells: list[Row] = [tuple(row.get(column.key) for column in COLUMNS) for row in rows]
     return TableAnswer("ranks", COLUMNS, cells, len(ranks), notes)
@@ -178,23 +179,18 @@ def _lateness(found: Lateness | None) -> dict[str, Value]:
     }
 
 
-def _odd(rows: Sequence[Mapping[str, Value]]) -> Iterator[str]:
-    """The reasons why each rank is odd, in words; empty where it is not."""
-    judged = []
-    for measure, word in _JUDGED:
+def odd_figures(rows: Sequence[Record]) -> list[dict[Measure, float]]:
+    """Score each row of the table against the others: its odd figures, the furthest first; empty where it has none."""
+    judged = {}
+    for measure in _JUDGED:
         values = (row.get(measure.name) for row in rows)
         known = [float(value) if isinstance(value, int | float) else None for value in values]
-        judged.append((word, scores(known, measure)))
-    for place in range(len(rows)):
-        found = {word: score for word, every in judged if is_odd(score := every[place]) and score}
-        furthest = sorted(found, key=lambda word: -abs(found[word]))[:_MOST_REASONS]
-        yield ", ".join(f"{word} {'▲' if found[word] > 0 else '▼'}" for word in furthest)
-
-
-def odd_figures(odd: str) -> list[str]:
-    """The keys of the columns that a text of the column ``odd`` names."""
-    words = [reason.rpartition(" ")[0] for reason in odd.split(", ")]
-    return [measure.name for measure, word in _JUDGED if word in words]
+        judged[measure] = scores(known, measure)
+    figures_of_rows = []
+    for number in range(len(rows)):
+        odd = [(measure, score) for measure, column in judged.items() if is_odd(score := column[number]) and score]
+        figures_of_rows.append(dict(sorted(odd, key=lambda figure: -abs(figure[1]))[:_MOST_REASONS]))
+    return figures_of_rows
 
 
 def _notes(

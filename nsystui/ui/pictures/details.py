@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import FILES_ONLY, Column, Unit
@@ -10,7 +11,7 @@ from nsystui.base.units import MISSING, format_value
 from nsystui.ui import keys
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Row, Value
+    from nsystui.base.answer import Record, Row, Value
     from nsystui.questions.events.listing import EventKey
     from nsystui.questions.job.job import OpenJob
     from nsystui.store.session import Session
@@ -23,6 +24,14 @@ _SHAPES = ("grid", "block")
 _NOT_TOLD = frozenset({"name", "short_name", "mangled_name", "versioned_name"}) | {
     *("device", "stream", "correlation_id", "is_driver", "event", "event_sync"),
 }
+_PLACE = {"rank": "rank", "device": "device", "stream": "stream", "tid": "thread", "pid": "process"}
+_FACTS = {
+    "grid": "grid_x",
+    "block": "block_x",
+    "registers": "registers_per_thread",
+    "shared_memory": "dynamic_shared_memory",
+}
+"""The field of an event that tells what a column of another key tells."""
 _DOORS = ("⏎", "c", "w", "u", "m", "L")
 
 
@@ -41,20 +50,25 @@ def row_details(
     """
     values = dict(zip((column.key for column in columns), row, strict=True))
     title = str(values.get(name or "") or f"{columns[0].label} {format_value(columns[0].unit, row[0])}")
-    return [[title], list(around), hidden_facts(columns, values, {name or "", *shown})]
+    return [[title], list(around), list(hidden_facts(columns, values, {name or "", *shown}).values())]
 
 
-def hidden_facts(columns: Sequence[Column], values: Mapping[str, Value], shown: Collection[str]) -> list[str]:
-    """``label value`` of each column that is not ``shown`` and has a value."""
+def hidden_facts(columns: Sequence[Column], values: Record, shown: Collection[str]) -> dict[str, str]:
+    """Word each column that is not ``shown`` and has a value as ``label value``, by its key."""
     hidden = [column for column in columns if column.importance < FILES_ONLY and column.key not in shown]
-    worded = [(column.label, format_value(column.unit, values[column.key])) for column in hidden]
-    return [f"{label.removesuffix(' %')} {value}" for label, value in worded if value not in ("", MISSING)]
+    worded = {column: format_value(column.unit, values[column.key]) for column in hidden}
+    return {
+        column.key: f"{column.label.removesuffix(' %')} {value}"
+        for column, value in worded.items()
+        if value not in ("", MISSING)
+    }
 
 
-def event_details(job: OpenJob, row: Row) -> Details:
+def event_details(job: OpenJob, row: Row, besides: Mapping[str, str] = MappingProxyType({})) -> Details:
     """The details of an event of the event list: what launched it, the NVTX ranges around, its place, every fact.
 
-    Of GPU work also what its thread did while the GPU was idle before it.
+    Of GPU work also what its thread did while the GPU was idle before it. A table may have columns ``besides`` (see
+    `hidden_facts`): those that are none of these facts precede them.
     """
     from nsystui.base.answer import record
     from nsystui.questions.events.listing import EVENT_COLUMNS, facts, key_of, waited_for
@@ -76,12 +90,13 @@ def event_details(job: OpenJob, row: Row) -> Details:
     ]
     time = f"{format_value(Unit.DURATION, values['duration'])} from {format_value(Unit.TIME, values['start'])}"
     path = _path(session, call if call is not None else row)
+    told = {"start", "duration", "correlation_id", *_PLACE, *known}
     return [
         [str(values["name"] or "")],
         [*partner, *([waited] if waited else []), *idle_before(job, row)],
         path,
         [time, *_place(values)],
-        [*shapes, *others],
+        [*(words for key, words in besides.items() if _FACTS.get(key, key) not in told), *shapes, *others],
     ]
 
 
@@ -159,9 +174,8 @@ def idle_before(job: OpenJob, row: Row) -> list[str]:
     return [said] if said else []
 
 
-def _place(values: Mapping[str, Value]) -> list[str]:
-    words = (("rank", "rank"), ("device", "device"), ("stream", "stream"), ("thread", "tid"), ("process", "pid"))
-    found = [f"{word} {values[key]}" for word, key in words if values[key] is not None]
+def _place(values: Record) -> list[str]:
+    found = [f"{word} {values[key]}" for key, word in _PLACE.items() if values[key] is not None]
     if values["correlation_id"] is not None:
         found.append(f"correlation {values['correlation_id']:,}")
     return found

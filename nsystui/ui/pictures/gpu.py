@@ -28,7 +28,7 @@ from nsystui.questions.counters.network import (
     moved_within,
     slow_collectives,
 )
-from nsystui.questions.gpu.device_time import NOTHING, Breakdown, Device, DeviceLanes
+from nsystui.questions.gpu.device_time import NOTHING, Breakdown, Device
 from nsystui.questions.gpu.metrics import MetricLane, MetricSource, metric_lanes, metric_sources
 from nsystui.questions.gpu.utilisation import BusyIntervals, utilisation_table
 from nsystui.questions.job.job import OpenJob
@@ -187,9 +187,9 @@ def gpu_picture(job: OpenJob, selection: Selection, wanted: GpuPictureRequest) -
     hosts = _hosts(job, selection, window, wanted.columns) if wanted.metrics == NETWORK else ()
     gpus += hosts
     lines = wanted.lines - bool(steps) - len(hosts)
-    height = _height(gpus, lines)
+    heights = _heights(gpus, lines)
     halves = wanted.halves and not shown and not hosts and len(gpus) > lines
-    lanes, owners = _arranged(gpus, occurring, (height, _metric_height(gpus, lines, height)), halves)
+    lanes, owners = _arranged(gpus, occurring, heights, halves)
     answer = utilisation_table(busy, window)
     lacking = "" if lanes else missing_note(job.session, tables.gpu_metrics)
     notes = (*answer.notes, lacking) if lacking else answer.notes
@@ -219,13 +219,11 @@ def _steps(job: OpenJob, busy: BusyIntervals, window: Window) -> tuple[tuple[int
     return tuple((start, str(number)) for start, number in zip(own.start.tolist(), own.numbers.tolist(), strict=True))
 
 
-def _height(gpus: Sequence[GpuLanes], lines: int) -> int:
-    """The rows that every stack has, beside the lanes of metrics."""
-    devices = sum(gpu.device is not None for gpu in gpus)
-    if not devices:
-        return 1
-    rows = (lines - sum(len(gpu.metrics) for gpu in gpus)) // devices
-    return max(1, min(rows, _HIGHEST if devices <= 2 else _HIGH))
+def _heights(gpus: Sequence[GpuLanes], lines: int) -> tuple[int, int]:
+    """The rows of every stack beside the lanes of metrics, and of every metric where the stacks leave some."""
+    devices, metrics = sum(gpu.device is not None for gpu in gpus), sum(len(gpu.metrics) for gpu in gpus)
+    height = max(1, min((lines - metrics) // devices, _HIGHEST if devices <= 2 else _HIGH)) if devices else 1
+    return height, max(1, min((lines - devices * height) // metrics, _LOW)) if metrics else 1
 
 
 def _occurring(busy: BusyIntervals, base: Window) -> tuple[str, ...]:
@@ -233,12 +231,6 @@ def _occurring(busy: BusyIntervals, base: Window) -> tuple[str, ...]:
     spent = sum((item.breakdown(base) for item in busy.devices), NOTHING)
     found = [name for name, *_ in PARTS if getattr(spent, name)]
     return tuple(sorted(found, key=lambda name: -getattr(spent, name)))
-
-
-def _metric_height(gpus: Sequence[GpuLanes], lines: int, height: int) -> int:
-    """The rows that every metric has, where the stacks leave some."""
-    devices, metrics = sum(gpu.device is not None for gpu in gpus), sum(len(gpu.metrics) for gpu in gpus)
-    return max(1, min((lines - devices * height) // metrics, _LOW)) if metrics else 1
 
 
 def _shown(every: list[MetricSource], wanted: str, lines: int) -> list[MetricSource]:
@@ -282,10 +274,14 @@ def _gpus(
         place = (device.task.task.report, device.gpu)
         used.add(place)
         title = f"rank {device.task.rank}" + (f" d{device.device}" if several else "")
-        found.append(GpuLanes(device, title, _parts(lanes), lanes.totals, metrics.get(place, ())))
+        part_names = ("busy", *dict.fromkeys(name for name, *_ in (*STACK, *PARTS)))
+        parts = {name: tuple(getattr(lanes, name).tolist()) for name in part_names}
+        found.append(GpuLanes(device, title, parts, lanes.totals, metrics.get(place, ())))
+    names = {report.index: f"{report.name} " for report in job.session.reports}
     for (report, gpu), own in metrics.items():
         if (report, gpu) not in used:
-            found.append(GpuLanes(None, _gpu_title(job, report, gpu), {}, NOTHING, own))
+            title = f"{names[report] if len(names) > 1 else ''}GPU {gpu}"
+            found.append(GpuLanes(None, title, {}, NOTHING, own))
     return tuple(found)
 
 
@@ -334,17 +330,6 @@ def _moved(own: Sequence[Adapter], window: Window, bins: int) -> Iterator[_Moved
             if len(samples[0]):
                 values = np.maximum(mean_rate(*samples, window.start, window.end, bins), 0.0)  # no -0.1 by rounding
                 yield f"{word} {name}", values, moved_within(samples, times)[0], unit
-
-
-def _gpu_title(job: OpenJob, report: int, gpu: int | None) -> str:
-    """A GPU of a machine, with the file where there are several."""
-    name = next(item.name for item in job.session.reports if item.index == report)
-    return f"GPU {gpu}" if len(job.session.reports) == 1 else f"{name} GPU {gpu}"
-
-
-def _parts(lanes: DeviceLanes) -> dict[str, Bins]:
-    names = ("busy", *dict.fromkeys(name for name, *_ in (*STACK, *PARTS)))
-    return {name: tuple(getattr(lanes, name).tolist()) for name in names}
 
 
 def _metrics(lanes: Sequence[MetricLane]) -> dict[tuple[int, int | None], tuple[Metric, ...]]:
@@ -398,7 +383,15 @@ def _arranged(
     lanes: list[Lane] = []
     owners: list[int] = []
     for number, gpu in enumerate(gpus):
-        own = [*_work_lanes(gpu, parts, heights[0], halves), *_metric_lanes(gpu, heights[1])]
+        own = _work_lanes(gpu, parts, heights[0], halves)
+        indent = f"{gpu.title} " if gpu.device is None and not gpu.is_host else "  "
+        for place, metric in enumerate(gpu.metrics):
+            stack = ((metric.category, metric.bins),)
+            lane = Lane(f"{indent}{metric.label}", metric.bins, metric.value(), stack=stack, height=heights[1])
+            if gpu.is_host and not place:  # the host's name stands at the first lane, and what that shows below
+                notes = ((metric.category, metric.label),)
+                lane = replace(lane, label=gpu.title, height=heights[1] + 1, notes=notes)
+            own.append(lane)
         lanes += own
         owners += [number] * len(own)
     return tuple(lanes), tuple(owners)
@@ -411,38 +404,14 @@ def _work_lanes(gpu: GpuLanes, parts: Sequence[str], height: int, halves: bool) 
     # A part of every device in every view: else the colours below each other would mean other rows.
     occurring = [one for one in STACK if one[0].removeprefix("exposed_").removesuffix("_only") in parts]
     stack = tuple((category, gpu.parts[name]) for name, _, category in occurring or STACK[:1])
-    shares = [(category, label, gpu.totals.percent(_total(gpu, name))) for name, label, category in occurring]
-    notes = tuple((category, f"{label:<7}{_number(share)}") for category, label, share in shares)
+    shares = [gpu.totals.percent(getattr(gpu.totals, name)) for name, *_ in occurring]
+    notes = tuple(
+        (category, f"{label:<7}{MISSING if share is None else f'{share:.1f}':>6}")
+        for (_, label, category), share in zip(occurring, shares, strict=True)
+    )
     busy = gpu.totals.percent(gpu.totals.busy)
     value = "–" if busy is None else f"{busy:.0f}" if halves else format_value(Unit.PERCENT, busy)
     return [Lane(gpu.title, gpu.parts["busy"], value, stack=stack, height=height, notes=notes)]
-
-
-def _total(gpu: GpuLanes, name: str) -> int:
-    total: int = getattr(gpu.totals, name)
-    return total
-
-
-def _number(share: float | None) -> str:
-    return (MISSING if share is None else f"{share:.1f}").rjust(6)
-
-
-def _metric_lanes(gpu: GpuLanes, height: int) -> list[Lane]:
-    indent = f"{gpu.title} " if gpu.device is None and not gpu.is_host else "  "
-    lanes = [
-        Lane(
-            f"{indent}{metric.label}",
-            metric.bins,
-            metric.value(),
-            stack=((metric.category, metric.bins),),
-            height=height,
-        )
-        for metric in gpu.metrics
-    ]
-    if gpu.is_host and lanes:  # its name stands at the first lane, and what that shows below
-        first = gpu.metrics[0]
-        lanes[0] = replace(lanes[0], label=gpu.title, height=height + 1, notes=((first.category, first.label),))
-    return lanes
 
 
 # -- a rank beside the others -----------------------------------------------------------------------------------------
@@ -490,10 +459,16 @@ def detail_lines(
     ``columns`` of ``times`` (ns) are under the cursor or ``marked``.
     """
     gpu = picture.gpus[picture.owners[lane]]
-    lines: list[Line] = [[(_place_of(gpu), "bold")], _time_line(times, marked)]
+    start, length = format_value(Unit.TIME, times[0]), format_value(Unit.DURATION, times[1] - times[0])
+    when = [("marked " if marked else "column ", ""), (f"{start} + {length}", "bold")]
+    lines: list[Line] = [[(_place_of(gpu), "bold")], [*when, ("   enter selects it for every screen", "dim")]]
     lines += wrapped(_work_values(gpu, picture.parts, columns), width)
-    lines += wrapped(_metric_values(gpu, columns), width)
-    return (lines + _note_lines(picture.notes, width))[:most]
+    shares = [(metric, mean(metric.bins, columns)) for metric in gpu.metrics]
+    # In few words: ten metrics must fit on two lines.
+    values = [(f"{one.label} {one.words(share and share * one.top)}", one.category) for one, share in shares]
+    lines += wrapped(values, width)
+    notes = [line for note in picture.notes for line in textwrap.wrap(safe_text(note), max(20, width))]
+    return [*lines, *([(line, "dim")] for line in notes)][:most]
 
 
 def _place_of(gpu: GpuLanes) -> str:
@@ -508,12 +483,6 @@ def _place_of(gpu: GpuLanes) -> str:
         words.append(f"GPU {device.gpu}")
     words += [word for word in ((device.model or "").removeprefix("NVIDIA "), device.task.host) if word]
     return " · ".join([*words, device.task.report_name])
-
-
-def _time_line(times: tuple[int, int], marked: bool) -> Line:
-    start, length = format_value(Unit.TIME, times[0]), format_value(Unit.DURATION, times[1] - times[0])
-    what = "marked " if marked else "column "
-    return [(what, ""), (f"{start} + {length}", "bold"), ("   enter selects it for every screen", "dim")]
 
 
 def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: Columns) -> list[Part]:
@@ -531,12 +500,6 @@ def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: Columns) ->
             values.append((f"{label} {_percent(share)}{exposed}", category))
     values.append((f"idle {_percent(1.0 - busy)}", "idle"))
     return values
-
-
-def _metric_values(gpu: GpuLanes, columns: Columns) -> list[Part]:
-    """In few words: ten of them must fit on two lines."""
-    values = [(metric, mean(metric.bins, columns)) for metric in gpu.metrics]
-    return [(f"{one.label} {one.words(share and share * one.top)}", one.category) for one, share in values]
 
 
 LANE_COLUMNS = (
@@ -586,8 +549,3 @@ def mean(bins: Bins, columns: Columns) -> float | None:
 
 def _percent(share: float | None) -> str:
     return format_value(Unit.PERCENT, None if share is None else 100 * share)
-
-
-def _note_lines(notes: Sequence[str], width: int) -> list[Line]:
-    lines = [line for note in notes for line in textwrap.wrap(safe_text(note), max(20, width))]
-    return [[(line, "dim")] for line in lines]

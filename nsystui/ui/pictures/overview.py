@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,15 +100,19 @@ def overview_picture(job: OpenJob, selection: Selection, bins: int) -> OverviewP
     version = job.session.version
     busy = job.busy(selection)
     parts = job.once(("overview", selection, version), lambda: _tables(job, selection, busy))
+    windows = extents(job.session, selection)  # each device in that in which its report is judged
+    parts_of_devices = [item.breakdown(windows[item.device.task.task.report]) for item in busy.devices]
+    events = [table for table in canonical.TABLES if "row" in table.field_names]
+    counted = [Held(table.name, table.what, job.session.count(table)) for table in events]
     return OverviewPicture(
         parts.facts,
-        _spent(job, selection, busy),
+        sum(parts_of_devices, NOTHING) if parts_of_devices else None,
         len(busy.devices),
-        _strips(job, selection, busy, bins),
+        _strips(set(windows.values()), busy, bins),
         parts.tasks,
         parts.kernels,
         parts.diagnostics,
-        _held(job),
+        tuple(held for held in counted if held.count),
         job.ranks,
     )
 
@@ -126,19 +130,11 @@ def _tables(job: OpenJob, selection: Selection, busy: BusyIntervals) -> _Tables:
     )
 
 
-def _spent(job: OpenJob, selection: Selection, busy: BusyIntervals) -> Breakdown | None:
-    """The sum over the devices, each in the window that its report is judged in."""
-    windows = extents(job.session, selection)
-    parts = [item.breakdown(windows[item.device.task.task.report]) for item in busy.devices]
-    return sum(parts, NOTHING) if parts else None
-
-
-def _strips(job: OpenJob, selection: Selection, busy: BusyIntervals, bins: int) -> tuple[tuple[float, ...], ...]:
+def _strips(windows: Collection[Window], busy: BusyIntervals, bins: int) -> tuple[tuple[float, ...], ...]:
     """The means over the devices that were being recorded."""
-    windows = set(extents(job.session, selection).values())
     if not busy.devices or len(windows) != 1:
         return ()
-    window = windows.pop()
+    window = next(iter(windows))
     if window.end <= window.start:
         return ()
     found = []
@@ -150,9 +146,3 @@ def _strips(job: OpenJob, selection: Selection, busy: BusyIntervals, bins: int) 
         np.divide(np.where(seen, shares, 0.0).sum(axis=0), counts, out=mean, where=counts > 0)
         found.append(tuple(mean.tolist()))
     return tuple(found)
-
-
-def _held(job: OpenJob) -> tuple[Held, ...]:
-    events = [table for table in canonical.TABLES if "row" in table.field_names]
-    counted = [Held(table.name, table.what, job.session.count(table)) for table in events]
-    return tuple(held for held in counted if held.count)

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
-from nsystui.base.text import counted, safe_text, shorten, width_of
+from nsystui.base.text import counted, few, safe_text, shorten, width_of
 from nsystui.base.units import format_value
 from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import view_of_table
@@ -20,7 +20,6 @@ from nsystui.ui.widgets.panels import Part, wrapped
 from nsystui.ui.widgets.plots import BLOCKS, NO_DATA
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer
     from nsystui.questions.gpu.device_time import Breakdown
     from nsystui.questions.ranks.overview import JobFacts
     from nsystui.questions.triage.finding import Finding
@@ -119,7 +118,9 @@ def time_lines(picture: OverviewPicture, idle: IdlePicture | None, width: int, r
     spent = picture.spent
     if spent is None or not spent.time:
         return []
-    lines = _part_lines(spent, width)
+    # What is hidden only where there is room for it.
+    part_lines = [wrapped(_part_words(spent, hidden), width, (" " * LABEL_WIDTH, "")) for hidden in (True, False)]
+    lines = min(part_lines, key=len)
     if rows:
         lines = [
             _bar_line(picture, spent, width),
@@ -150,24 +151,15 @@ def _bar_line(picture: OverviewPicture, spent: Breakdown, width: int) -> Line:
     return [*line, (whole, "dim")]
 
 
-def _part_lines(spent: Breakdown, width: int) -> list[Line]:
-    """``█ compute 61.2 %  ▒ exposed NCCL 14.1 % (hidden 13.8 %) …``; what is hidden only where there is room."""
-    lines = [wrapped(_part_words(spent, with_hidden), width, (" " * LABEL_WIDTH, "")) for with_hidden in (True, False)]
-    return min(lines, key=len)
-
-
 def _part_words(spent: Breakdown, with_hidden: bool) -> list[Part]:
+    """``█ compute 61.2 %``, ``▒ exposed NCCL 14.1 % (hidden 13.8 %)`` …"""
     parts = []
-    hidden = spent.nccl - spent.exposed_nccl
+    hidden = spent.nccl - spent.exposed_nccl if with_hidden else 0
     for field, name, category, glyph in _PARTS:
         time = getattr(spent, field)
-        if not time and not (spent.nccl if field == "exposed_nccl" else field != "graph_only"):
-            continue
-        share = _percent(spent.percent(time))
-        rest = (
-            f" (hidden {_percent(spent.percent(hidden))})" if with_hidden and hidden and field == "exposed_nccl" else ""
-        )
-        parts.append((f"{glyph} {name} {share}{rest}", category))
+        if time or (spent.nccl if field == "exposed_nccl" else field != "graph_only"):
+            rest = f" (hidden {_percent(spent.percent(hidden))})" if hidden and field == "exposed_nccl" else ""
+            parts.append((f"{glyph} {name} {_percent(spent.percent(time))}{rest}", category))
     return parts
 
 
@@ -201,7 +193,8 @@ def stacked(strips: Sequence[Sequence[float]], width: int, rows: int, coloured: 
     for row in reversed(range(rows)):
         line: Line = []
         for levels in columns:
-            glyph, style = _stack_cell(levels, row * 8) if coloured else _sum_cell(levels, row * 8)
+            glyph, style = _stack_cell(levels if coloured else levels and levels[-1:], row * 8)
+            style = style if coloured else ""
             if line and line[-1][1] == style:
                 line[-1] = (line[-1][0] + glyph, style)
             else:
@@ -215,16 +208,11 @@ def _levels(shares: Sequence[float], rows: int) -> list[int] | None:
     if any(math.isnan(share) for share in shares):
         return None
     sums = list(accumulate(shares))
-    levels = [round(min(one, 1.0) * rows * 8) for one in sums]
+    levels = [round(min(share, 1.0) * rows * 8) for share in sums]
     if sums[-1] > 0 and not levels[-1]:  # a little work must not look like none
         largest = list(shares).index(max(shares))
         levels = [int(part >= largest) for part in range(len(shares))]
     return levels
-
-
-def _sum_cell(levels: Sequence[int] | None, bottom: int) -> tuple[str, str]:
-    """The same of all parts together, without colour."""
-    return _stack_cell(levels and levels[-1:], bottom)[0], ""
 
 
 def _stack_cell(levels: Sequence[int] | None, bottom: int) -> tuple[str, str]:
@@ -250,17 +238,18 @@ def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: i
 
     diagnostics = picture.diagnostics
     lost = lost_events(zip(diagnostics.cells("severity"), diagnostics.cells("text"), strict=True))
-    # The other note is that nsys wrote no diagnostics: nothing to remark, the user did nothing wrong.
-    notes = [*picture.tasks.notes, *(diagnostics.notes[:1] if lost else ())]
+    # Not the notes of the table: that nsys wrote no diagnostics is nothing to remark, the user did nothing wrong.
+    warning = f"events may be missing; counts and times may be undercounted: {few(lost)}"
+    notes = [*picture.tasks.notes, *([warning] if lost else ())]
     said = [text for text in _warnings(diagnostics) if not any(text in note for note in notes)]
     remarks = [("! ", note) for note in notes] + [("· ", text) for text in said]
     lines = failure_lines(states, width)
     for number, (mark, text) in enumerate(remarks):
-        found = labelled(mark, text, width)
+        added = labelled(mark, text, width)
         rest = len(remarks) - number
-        if len(lines) + len(found) + (rest > 1) > most:
+        if len(lines) + len(added) + (rest > 1) > most:
             return [*lines, [(f"  {counted(rest, 'more remark')}: d shows what nsys recorded of its capture", "dim")]]
-        lines += found
+        lines += added
     return lines
 
 
@@ -282,15 +271,11 @@ def labelled(label: str, text: str, width: int, most: int = 2) -> list[Line]:
     return [[(" " * len(label) if number else label, "bold"), (line, "")] for number, line in enumerate(lines)]
 
 
-def _warnings(diagnostics: Answer) -> list[str]:
+def _warnings(diagnostics: TableAnswer) -> list[str]:
     """The texts of errors and warnings of nsys, errors first."""
-    places = {column.key: place for place, column in enumerate(diagnostics.columns)}
-    found = []
-    for row in diagnostics.page(0, len(diagnostics)):
-        severity, text = (str(row[places[key]] or "").strip() for key in ("severity", "text"))
-        if severity in ("Error", "Warning"):
-            found.append(f"nsys {severity.lower()}: {text}" if severity == "Error" else text)
-    return found
+    texts = zip(diagnostics.cells("severity"), diagnostics.cells("text"), strict=True)
+    said = [(severity, str(text or "").strip()) for severity, text in texts if severity in ("Error", "Warning")]
+    return [f"nsys error: {text}" if severity == "Error" else text for severity, text in said]
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -313,15 +298,15 @@ _IMPORTANCE = {
 
 def with_paces(tasks: TableAnswer, paces: Mapping[int, tuple[float | None, int | None]]) -> TableAnswer:
     """The table of ranks with the median step and the number of late arrivals of each, where any is known."""
-    columns = [one.with_importance(_IMPORTANCE.get(one.key, one.importance)) for one in tasks.columns]
-    found = [paces.get(int(rank or 0), (None, None)) for rank in tasks.cells("rank")]
+    columns = [column.with_importance(_IMPORTANCE.get(column.key, column.importance)) for column in tasks.columns]
+    of_rows = [paces.get(int(rank or 0), (None, None)) for rank in tasks.cells("rank")]
     rows = [list(row) for row in tasks.rows]
-    at = 1 + max(place for place, one in enumerate(columns) if one.key in _SHARES)
+    at = 1 + max(place for place, column in enumerate(columns) if column.key in _SHARES)
     for number, column in ((1, _LATE), (0, _STEP)):
-        if any(one[number] is not None for one in found):
+        if any(pace[number] is not None for pace in of_rows):
             columns.insert(at, column)
-            for row, one in zip(rows, found, strict=True):
-                row.insert(at, one[number])
+            for row, pace in zip(rows, of_rows, strict=True):
+                row.insert(at, pace[number])
     return replace(tasks, columns=tuple(columns), rows=tuple(map(tuple, rows)))
 
 
@@ -331,8 +316,8 @@ def with_findings(tasks: TableAnswer, findings: Sequence[Finding]) -> TableAnswe
     Of many ranks these come first: nobody should have to look for them.
     """
     rank = next(place for place, column in enumerate(tasks.columns) if column.key == "rank")
-    telling = [one for one in findings if one.ranks and len(one.ranks) <= len(tasks.rows) // 2]
-    names = [", ".join(dict.fromkeys(one.id for one in telling if row[rank] in one.ranks)) for row in tasks.rows]
+    telling = [item for item in findings if item.ranks and len(item.ranks) <= len(tasks.rows) // 2]
+    names = [", ".join(dict.fromkeys(item.id for item in telling if row[rank] in item.ranks)) for row in tasks.rows]
     if not any(names):
         return tasks
     rows = tuple((*row, f"◂ {name}" if name else None) for row, name in zip(tasks.rows, names, strict=True))
@@ -343,39 +328,30 @@ def with_findings(tasks: TableAnswer, findings: Sequence[Finding]) -> TableAnswe
 
 def held_answer(held: Sequence[Held]) -> TableAnswer:
     """The events that there are instead of GPU work, and the screen that shows them."""
-    found = [(item, view_of_table(item.table)) for item in held]
     rows = [
-        (item.count, keys.with_key(SCREENS[view.question.home]), item.what) for item, view in found if view is not None
+        (item.count, keys.with_key(SCREENS[view.question.home]), item.what)
+        for item in held
+        if (view := view_of_table(item.table)) is not None
     ]
     return TableAnswer("contents", HELD_COLUMNS, tuple(sorted(rows, reverse=True)))
 
 
 def files_answer(states: Iterable[FileState]) -> TableAnswer:
     """A row for each file: its metadata, and how much of it is read."""
-    return TableAnswer("files", FILE_COLUMNS, tuple(_file_row(state) for state in states))
-
-
-def _file_row(state: FileState) -> Row:
-    known: tuple[Value, ...] = (None, None, None)
-    kernels = None
-    if state.opened is not None:
-        facts = state.opened.metadata
-        models = dict.fromkeys(gpu.name.removeprefix("NVIDIA ") for gpu in facts.gpus if gpu.name)
-        known = (facts.host or None, " + ".join(models) or None, facts.nsys_version or facts.made_of or None)
-        kernels = state.opened.kernels
-    read = 100.0 if state.ready else 100.0 * state.rows / state.total if state.total else None
-    return (_name(state), kernels, read, state.total or None, *known, _state_words(state))
-
-
-def _name(state: FileState) -> str:
-    return state.opened.name if state.opened is not None else state.path.stem
-
-
-def _state_words(state: FileState) -> str:
-    if state.failure:
-        return f"left out: {state.failure}"
-    if state.ready:
-        return "ready"
-    if state.total:
-        return "reading"
-    return "waiting" if state.opened is None else "checked"
+    rows: list[Row] = []
+    for state in states:
+        name, kernels = state.path.stem, None
+        known: tuple[Value, ...] = (None, None, None)
+        if state.opened is not None:
+            name, kernels, facts = state.opened.name, state.opened.kernels, state.opened.metadata
+            models = dict.fromkeys(gpu.name.removeprefix("NVIDIA ") for gpu in facts.gpus if gpu.name)
+            known = (facts.host or None, " + ".join(models) or None, facts.nsys_version or facts.made_of or None)
+        read = 100.0 if state.ready else 100.0 * state.rows / state.total if state.total else None
+        if state.failure:
+            words = f"left out: {state.failure}"
+        elif state.ready or state.total:
+            words = "ready" if state.ready else "reading"
+        else:
+            words = "waiting" if state.opened is None else "checked"
+        rows.append((name, kernels, read, state.total or None, *known, words))
+    return TableAnswer("files", FILE_COLUMNS, rows)

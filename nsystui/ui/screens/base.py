@@ -19,7 +19,7 @@ from nsystui.ui.pictures.selection import crumbs_of, describe
 from nsystui.ui.screens import TabView, screen_of, views_on
 from nsystui.ui.screens.asking import Asker, Token
 from nsystui.ui.screens.exporting import ExportingScreen
-from nsystui.ui.screens.prompts import SelectionPrompts
+from nsystui.ui.screens.prompts import SelectingScreen
 from nsystui.ui.widgets.frame import Choice, ChoiceLine, KeyLine, SelectionLine, TitleLine
 from nsystui.ui.widgets.panels import NoteLines
 from nsystui.ui.widgets.prompt import LinePrompt
@@ -55,7 +55,7 @@ class ScreenState:
     focused: Widget | None
 
 
-class JobScreen(ExportingScreen):
+class JobScreen(ExportingScreen, SelectingScreen):
     """The base of all screens on a job.
 
     ``MODE_KEY`` is the key of the mode that it belongs to; ``PLACES`` are the places of its keys
@@ -84,7 +84,6 @@ class JobScreen(ExportingScreen):
         self.job_ranks: Sequence[RankedTask] = ()
         """The ranks of the job as they were when the answer on the screen was asked for."""
         self.question = Asker(self)
-        self.selection_prompts = SelectionPrompts(self)
         self._rest_timer: Timer | None = None
         self._places_back: ScreenState | None = None  # until the answer is there that has these rows
         self._views: tuple[object, tuple[TabView, ...]] = (None, ())  # for a version of the session
@@ -219,8 +218,8 @@ class JobScreen(ExportingScreen):
             return ()
         version = self.job.session.version if self.job is not None else None
         if self._views[0] != (version, self.view_name_asked()):
-            found = tuple(view for view in views_on(keys.MODE_OF[self.MODE_KEY]) if self.has_view(view))
-            self._views = ((version, self.view_name_asked()), found)
+            views = tuple(filter(self.has_view, views_on(keys.MODE_OF[self.MODE_KEY])))
+            self._views = ((version, self.view_name_asked()), views)
         return self._views[1]
 
     def view_name_asked(self) -> str:
@@ -237,7 +236,7 @@ class JobScreen(ExportingScreen):
 
     def show_view(self, name: str, **options: str) -> None:
         """Shows a view of this tab, here or on the screen that has it; ``options`` are those of its question."""
-        view = next((one for one in views_on(keys.MODE_OF[self.MODE_KEY]) if one.name == name), None)
+        view = next((view for view in views_on(keys.MODE_OF[self.MODE_KEY]) if view.name == name), None)
         if view is None or not self.is_active:
             return
         screen = self if view.screen == self.SCREEN else self.explorer.open_view(view)
@@ -248,7 +247,7 @@ class JobScreen(ExportingScreen):
 
     def choose(self, label: str, step: int) -> None:
         """Changes what can be chosen under a label to the next option, or the one before."""
-        choice = next((one for one in self.choices() if one.label == label), None)
+        choice = next((choice for choice in self.choices() if choice.label == label), None)
         if choice is None:
             self.say(_NO_CHOICE.get(label, "there is nothing to choose here"))
             return
@@ -286,11 +285,12 @@ class JobScreen(ExportingScreen):
         """Calls ``cursor_rests`` when no key follows: a held key must not send details over a slow line."""
         if self._rest_timer is not None:
             self._rest_timer.stop()
-        self._rest_timer = self.set_timer(DETAIL_DELAY, self._rested)
 
-    def _rested(self) -> None:
-        self._rest_timer = None
-        self.cursor_rests()
+        def rested() -> None:
+            self._rest_timer = None
+            self.cursor_rests()
+
+        self._rest_timer = self.set_timer(DETAIL_DELAY, rested)
 
     def cursor_rests(self) -> None:
         """Fetches and shows the details of the cursor's place."""
@@ -387,28 +387,9 @@ class JobScreen(ExportingScreen):
             self.lay_over(screen_of("recipe" if question.map is None else "recipe map", question))
             return
         groups = ", or ranks A -- B" if self.job is not None and len(self.job.ranks) > 1 else ""
-        self.prompt.ask(f"compare with a path{groups}", "", self._comparison_with, self.lay_over)
-
-    def _comparison_with(self, text: str) -> Screen[None]:
-        """The comparison of the job with another one, or of two groups of its ranks; raises NsystuiError."""
-        return screen_of("comparison", self.job, self.selection, self.explorer.source, text)  # type: ignore[no-any-return]
+        compare = partial(screen_of, "comparison", self.job, self.selection, self.explorer.source)
+        self.prompt.ask(f"compare with a path{groups}", "", compare, self.lay_over)
 
     def select_window(self, window: Window) -> None:
         """Selects this span of time on every screen."""
         self.explorer.select(self.selection.with_window(window))
-
-    def action_filter(self) -> None:
-        """Ask for the names to select."""
-        self.selection_prompts.names()
-
-    def action_ranks(self) -> None:
-        """Ask for the ranks to select."""
-        self.selection_prompts.ranks()
-
-    def action_devices(self) -> None:
-        """Ask for the devices to select."""
-        self.selection_prompts.devices()
-
-    def action_window(self) -> None:
-        """Ask for the time to select."""
-        self.selection_prompts.window()

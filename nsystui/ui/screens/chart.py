@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 class ChartScreen(JobScreen):
     """Draws over time, or says why it cannot. A subclass makes the chart, and gives ``#detail`` a height."""
 
-    DEFAULT_CSS = """
-    ChartScreen #empty { display: none; }
-    """
+    DEFAULT_CSS = "ChartScreen #empty { display: none; }"
 
     def make_chart(self) -> Widget:
         """The chart, which takes the keys."""
@@ -67,6 +65,11 @@ class ChartScreen(JobScreen):
         """Computes the details again: a chart that was hidden had no width, and its columns no times."""
         message.stop()
         self.show_detail()
+
+    @on(StripChart.CursorMoved)
+    def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
+        message.stop()
+        self.cursor_moved()
 
     def on_resize(self, event: events.Resize) -> None:
         self.job_changed()

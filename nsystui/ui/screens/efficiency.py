@@ -126,9 +126,7 @@ class EfficiencyScreen(TableScreen):
     ELASTIC = "rank"
     PLACES = ("efficiency", "table", "everywhere")
 
-    DEFAULT_CSS = """
-    EfficiencyScreen #factors { margin-bottom: 1; }
-    """
+    DEFAULT_CSS = "EfficiencyScreen #factors { margin-bottom: 1; }"
 
     def __init__(self) -> None:
         super().__init__()

@@ -85,8 +85,6 @@ class NetworkScreen(_GroupedScreen):
     ABOUT: ClassVar[Mapping[str, str]] = {"adapter": "adapter", "collective": "collective"}
 
 
-_LABEL_WIDTH = 16
-_VALUE_WIDTH = 7
 _FRAME = 5
 """Lines for the title, the selection, the views, the time axis and the keys."""
 
@@ -119,13 +117,12 @@ class GpuScreen(ZoomableChartScreen):
         self._wanted = GpuPictureRequest(None, 1, 1)
 
     def make_chart(self) -> StripChart:
-        return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
+        return StripChart(label_width=16, value_width=7, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The view, the size of the chart and the metrics."""
-        size = self.app.size
-        lines = size.height - _FRAME - self._detail_height
-        columns = max(1, size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
+        lines = self.app.size.height - _FRAME - self._detail_height
+        columns = self.chart.columns_in(self.app.size.width)
         self._wanted = GpuPictureRequest(self.position.view, columns, lines, self.metrics, self.chart.has_colours)
         return (self._wanted,)
 
@@ -192,15 +189,13 @@ class GpuScreen(ZoomableChartScreen):
         return first, last
 
     @on(StripChart.CursorMoved)
-    def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
-        message.stop()
+    def _keep_place(self, message: StripChart.CursorMoved) -> None:
         picture = self.picture
         if picture is not None and picture.lanes and self.question.is_settled:  # else it is about another view
             start, end = self.chart.cursor_times
             self.move_to(time=(start + end) // 2)
             lane = self.chart.cursor_lane
             self._lane = (picture.gpus[picture.owners[lane]].key, picture.lanes[lane].label)
-        self.cursor_moved()
 
     def times_of(self, column: int) -> tuple[int, int]:
         """From and to which ns a column reaches."""

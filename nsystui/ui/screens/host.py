@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nsystui.base.answer import FILES_ONLY, Answer, Record, Row, TableAnswer
+from nsystui.base.answer import FILES_ONLY, Answer, Record, Row
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
@@ -140,17 +140,11 @@ class SampledScreen(TableScreen):
         mode = ["in the kernel"] if values.get("mode") else []
         return [[name], [f"in {values['module_path']}", *mode], *own[1:]]
 
-    def open_callers(self, whose: Whose | None) -> None:
-        """Opens the callers of the function under the cursor."""
+    def open_function(self, whose: Whose | None, bottom_up: bool) -> None:
+        """Open what the function under the cursor calls; ``bottom_up``: its callers."""
         name = self.values().get("full_name")
         if isinstance(name, str):
-            self.lay_over(PartialCallTreeScreen(whose, name, bottom_up=True))
-
-    def open_callees(self, whose: Whose | None) -> None:
-        """Opens what the function under the cursor calls."""
-        name = self.values().get("full_name")
-        if isinstance(name, str):
-            self.lay_over(PartialCallTreeScreen(whose, name))
+            self.lay_over(PartialCallTreeScreen(whose, name, bottom_up))
 
 
 class HostScreen(ViewsScreen, SampledScreen):
@@ -182,7 +176,12 @@ class HostScreen(ViewsScreen, SampledScreen):
         self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.row)
         self.table.bar_category = "memory" if view.name == "GPU memory" else "cpu"
         self.table.cell_styles = _cells if view.question.row == "thread" else None
-        super().show((view, _without_empty_columns(answer)), same_place)
+        empty = {column.key for column in answer.columns if not set(answer.cells(column.key)) - {None}}
+        columns = tuple(  # files have those of which no row has a value, too
+            column.with_importance(FILES_ONLY) if column.key in empty and len(answer) else column
+            for column in answer.columns
+        )
+        super().show((view, replace(answer, columns=columns)), same_place)
         if len(answer):
             self.notes.show_notes(self.shown_notes(answer.notes))
 
@@ -200,7 +199,7 @@ class HostScreen(ViewsScreen, SampledScreen):
 
     def places(self) -> tuple[str, ...]:
         """The keys of samples leave where rows are of none."""
-        return tuple(one for one in self.PLACES if one != "host samples" or self.view.question.row in _SAMPLED)
+        return tuple(place for place in self.PLACES if place != "host samples" or self.view.question.row in _SAMPLED)
 
     def choices(self) -> tuple[Choice, ...]:
         """Offer the groupings of the view."""
@@ -234,7 +233,7 @@ class HostScreen(ViewsScreen, SampledScreen):
             return
         row = self.answered.question.row
         if row == "function":
-            self.open_callers(self.whose())
+            self.open_function(self.whose(), bottom_up=True)
         elif row == "thread":
             self._open_thread(ThreadFunctionsScreen)
         elif self._is_list:
@@ -274,7 +273,7 @@ class HostScreen(ViewsScreen, SampledScreen):
         if row == "thread":
             self._open_thread(PartialCallTreeScreen)
         elif row == "function":
-            self.open_callees(self.whose())
+            self.open_function(self.whose(), bottom_up=False)
         else:
             self.say("the call tree is of CPU samples: v goes to threads and functions")
 
@@ -301,38 +300,23 @@ class HostScreen(ViewsScreen, SampledScreen):
             return None
         own, selection, values = self.row_details(), self.selection, self.values()
         if self.view.name == "gaps" and not self._is_list and "cause" in values:
-            return lambda job: [own[0], *([one] for one in [parts_of_row(job, selection, values)] if one), *own[1:]]
+            return lambda job: [own[0], *filter(any, [[parts_of_row(job, selection, values)]]), *own[1:]]
         if answer.columns != MEMORY_COLUMNS:
             return None
         name = [f"{row[2]} memory of rank {'–' if row[0] is None else row[0]}, device {row[1]}"]
 
         def ask(job: OpenJob) -> Details:
-            return [name, [_curve(job, selection, row)], *own[1:]]
+            peak = int(row[3] or 0)
+            rows = [other for other in memory_over_time(job, selection, _CURVE).rows if other[:3] == row[:3]]
+            used = [float("nan") if values[4] is None else int(values[4]) / max(peak, 1) for values in rows]
+            words = format_value(MEMORY_COLUMNS[3].unit, peak)
+            return [name, [f"over time {blocks(used, _CURVE)} a full block is {words}"], *own[1:]]
 
         return ask
 
 
-def _without_empty_columns(answer: TableAnswer) -> TableAnswer:
-    """The same, without room for columns of which no row has a value: files have them all."""
-    empty = [all(row[place] is None for row in answer.rows) for place in range(len(answer.columns))]
-    columns = (
-        column.with_importance(FILES_ONLY) if is_empty and answer.rows else column
-        for column, is_empty in zip(answer.columns, empty, strict=True)
-    )
-    return replace(answer, columns=tuple(columns))
-
-
 def _cells(values: Record) -> Mapping[str, str]:
     return {key: category for key, category in _CELLS.items() if values.get(key)}
-
-
-def _curve(job: OpenJob, selection: Selection, row: Row) -> str:
-    """The memory of a row over time, as blocks of its peak."""
-    place, peak = row[:3], int(row[3] or 0)
-    rows = [one for one in memory_over_time(job, selection, _CURVE).rows if one[:3] == place]
-    used = [float("nan") if one[4] is None else int(one[4]) / max(peak, 1) for one in rows]
-    words = format_value(MEMORY_COLUMNS[3].unit, peak)
-    return f"over time {blocks(used, _CURVE)} a full block is {words}"
 
 
 class ThreadFunctionsScreen(SampledScreen):
@@ -361,11 +345,11 @@ class ThreadFunctionsScreen(SampledScreen):
 
     def open_row(self) -> None:
         """Open the callers of the function in this thread."""
-        self.open_callers(self.whose)
+        self.open_function(self.whose, bottom_up=True)
 
     def action_call_tree(self) -> None:
         """Open what the function calls in this thread."""
-        self.open_callees(self.whose)
+        self.open_function(self.whose, bottom_up=False)
 
 
 @dataclass(frozen=True)
@@ -491,17 +475,19 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         opened = self.nodes.calls.find_all(before.calls, opened) if before is not None and is_same else set()
         opened = opened or set(self.nodes.hot)
         self.table.bar_category = "cpu"
-        self.table.empty_text = "\n".join(notes) if self.samples is None or not len(self.samples) else _NO_FUNCTION
-        layout = OutlineLayout("calltree", TREE_COLUMNS, self.nodes.row, _ORDERS, self._rest_words, self._moves)
+        none = "no sample in the selection has such a function: Esc goes back"
+        self.table.empty_text = "\n".join(notes) if self.samples is None or not len(self.samples) else none
+        nodes = self.nodes
+        layout = OutlineLayout(
+            "calltree",
+            TREE_COLUMNS,
+            nodes.row,
+            {column.key: column.key for column in TREE_COLUMNS},
+            lambda node, count: f"… {count:,} more below {nodes.name(node.id)}",
+            lambda node: nodes.many(node.id) != 1,  # a chain of calls, which may be deep, stands at one indent
+        )
         outline = Outline(self.nodes, layout, self._order_key, tuple(self.shown_notes(notes)), opened)
         self.show_outline(outline, same_place)
-
-    def _moves(self, node: CallNode) -> bool:
-        """Only children move the indent of which there are several: chains of calls are deep."""
-        return self.nodes is None or self.nodes.many(node.id) != 1
-
-    def _rest_words(self, node: CallNode, count: int) -> str:
-        return f"… {count:,} more below {self.label_of(node)}"
 
     def show_count(self) -> None:
         """Count the rows that stand open, the nodes and the samples."""
@@ -522,15 +508,12 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
 
     def choices(self) -> tuple[Choice, ...]:
         """Offer both directions of the tree."""
-        return (*super().choices(), Choice("by", self.WAYS, int(self.is_bottom_up), self._turn))
-
-    def _turn(self, place: int) -> None:
-        self.is_bottom_up = bool(place)
-        self.job_changed()
+        by = Choice("by", self.WAYS, int(self.is_bottom_up), lambda way: self.ask_with(is_bottom_up=bool(way)))
+        return (*super().choices(), by)
 
     def action_callers(self) -> None:
         """Open the callers of the function under the cursor."""
-        self.open_callers(self.whose)
+        self.open_function(self.whose, bottom_up=True)
 
 
 class PartialCallTreeScreen(CallTreeScreen):
@@ -544,7 +527,3 @@ class PartialCallTreeScreen(CallTreeScreen):
         self.whose, self.function, self.is_bottom_up = whose, function, bottom_up
         if function is not None:
             self.WAYS = ("callees", "callers")
-
-
-_ORDERS = {column.key: column.key for column in TREE_COLUMNS}
-_NO_FUNCTION = "no sample in the selection has such a function: Esc goes back"

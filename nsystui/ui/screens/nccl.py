@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from nsystui.base.drawing import Drawing as Shapes
     from nsystui.questions.nccl.pairing import NcclPairing
     from nsystui.ui.screens import TabView
-    from nsystui.ui.screens.base import JobScreen
 
 
 def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
@@ -69,18 +68,6 @@ def pairing_for(job: OpenJob, groups: Collection[NcclProperty]) -> NcclPairing:
     return in_steps(job.pairing(), job.steps()) if NcclProperty.STEP in groups else job.pairing()
 
 
-def _crumb(what: What, row: Mapping[NcclProperty, Any]) -> str:
-    """``AllReduce 64KiB–1MiB kernels``, ``AllReduce stream 7 kernels``."""
-    words = [str(row[NcclProperty.COLLECTIVE] or "unknown")]
-    for by, value in row.items():
-        if by in (NcclProperty.SIZE, NcclProperty.POW2, NcclProperty.BYTES):
-            size = format_value(Unit.BYTES, value) if isinstance(value, int) else value
-            words.append(size or "of unknown size")
-        elif by is not NcclProperty.COLLECTIVE:
-            words.append(f"{by.value} {'unknown' if value is None else value}")
-    return " ".join([*words, f"{what}s"])
-
-
 class NcclCallsScreen(EventRowsScreen):
     """The single kernels or calls of a row; ``c`` goes to the event of the partner."""
 
@@ -89,7 +76,14 @@ class NcclCallsScreen(EventRowsScreen):
     PLACES = ("nccl calls", "table", "everywhere")
 
     def __init__(self, what: What, row: Mapping[NcclProperty, Any]) -> None:
-        super().__init__(_crumb(what, row))
+        words = [str(row[NcclProperty.COLLECTIVE] or "unknown")]
+        for by, value in row.items():
+            if by in (NcclProperty.SIZE, NcclProperty.POW2, NcclProperty.BYTES):
+                size = format_value(Unit.BYTES, value) if isinstance(value, int) else value
+                words.append(size or "of unknown size")
+            elif by is not NcclProperty.COLLECTIVE:
+                words.append(f"{by.value} {'unknown' if value is None else value}")
+        super().__init__(" ".join([*words, f"{what}s"]))  # AllReduce 64KiB–1MiB kernels, AllReduce stream 7 kernels
         self.what = what
         self.row = row
 
@@ -145,24 +139,56 @@ class Points:
     reported: Mapping[int, Sequence[tuple[str, float]]]
 
 
-class NcclSizesScreen(TableScreen):
-    """Kernels of known size by collective and size; the drawing is of the collective under the cursor."""
+class CollectivesScreen(TableScreen):
+    """A table by collective with a drawing below it, which leaves where there is nothing to draw."""
 
     MODE_KEY = "3"
-    SCREEN = "nccl sizes"
-    STATE = (*TableScreen.STATE, "by", "drawing")
-    PLACES = ("nccl sizes", "table", "everywhere")
     HAS_PANEL = True
     PANEL_BORDER = ""
     ELASTIC = "collective"
 
-    DEFAULT_CSS = f"""
-    NcclSizesScreen #body {{ layout: vertical; }}
-    NcclSizesScreen SidePanel, NcclSizesScreen.-wide SidePanel {{
-        display: block; width: 100%; height: {_HEIGHT}; margin-top: 1;
-    }}
-    NcclSizesScreen SidePanel.-empty, NcclSizesScreen.-wide SidePanel.-empty {{ display: none; }}
+    DEFAULT_CSS = """
+    CollectivesScreen #body { layout: vertical; }
+    CollectivesScreen SidePanel { width: 100%; height: 5; margin-top: 1; }
+    CollectivesScreen SidePanel, CollectivesScreen.-wide SidePanel { display: block; }
+    CollectivesScreen SidePanel.-empty, CollectivesScreen.-wide SidePanel.-empty { display: none; }
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bars: Sequence[SizeBin] = ()
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        """The choices, and whether a log tells of sizes."""
+        job = self.explorer.job
+        return (*super().parameters(), job is not None and job.nccl_log is not None)
+
+    def drawn_lines(self, width: int) -> list[str]:
+        """The drawing in lines of ``width`` cells."""
+        return histogram(self._bars, width)
+
+    def draw(self) -> None:
+        """Show the drawing as it is now."""
+        lines = self.drawn_lines(self.size.width)
+        self.panel.category = "nccl"
+        self.panel.show_lines(lines)
+        self.panel.set_class(not lines, "-empty")
+
+    def on_resize(self) -> None:
+        self.draw()
+
+    def has_view(self, view: TabView) -> bool:
+        """The view of the log is offered where there is one."""
+        return view.name != "log" or bool(self.explorer.source.logs)
+
+
+class NcclSizesScreen(CollectivesScreen):
+    """Kernels of known size by collective and size; the drawing is of the collective under the cursor."""
+
+    PARAMETERS = ("by",)
+    SCREEN = "nccl sizes"
+    STATE = (*TableScreen.STATE, "by", "drawing")
+    PLACES = ("nccl sizes", "table", "everywhere")
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,12 +197,6 @@ class NcclSizesScreen(TableScreen):
         self._points: dict[str, Points] = {}
         self._link: LinkRate | None = None
         self._is_without_wait = False
-        self._bars: Sequence[SizeBin] = ()
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        """The grouping of sizes, and whether a log tells of them."""
-        job = self.explorer.job
-        return (self.by, job is not None and job.nccl_log is not None)
 
     def ask(
         self, job: OpenJob, selection: Selection
@@ -202,20 +222,19 @@ class NcclSizesScreen(TableScreen):
     def show(self, result: Any, same_place: bool) -> None:
         """Show the table and the drawing below it."""
         answer, self._points, self._bars, self._link = result
-        self._is_without_wait = _tells_transfer(answer)
+        self._is_without_wait = any(
+            column.key == "busbw_without_wait" and column.importance < FILES_ONLY for column in answer.columns
+        )
         super().show(answer, same_place)
-        self._draw()
+        self.draw()
 
     def empty_text(self, answer: Answer) -> str:
         """Say that no message size is known."""
         return "no kernel here has a known message size\n" + super().empty_text(answer)
 
-    def on_resize(self) -> None:
-        self._draw()
-
     def row_changed(self) -> None:
         """Draw the collective under the cursor."""
-        self._draw()
+        self.draw()
 
     def row_category(self, values: Record) -> str | None:
         return "nccl"
@@ -224,14 +243,13 @@ class NcclSizesScreen(TableScreen):
     def _height(self) -> int:
         return max(_HEIGHT, int(self.size.height * _SHARE))
 
-    def _draw(self) -> None:
-        lines = self._lines(self.size.width)
-        self.panel.styles.height = max(self._height, len(lines))
-        self.panel.category = "nccl"
-        self.panel.show_lines(lines)
-        self.panel.set_class(not lines, "-empty")
+    def draw(self) -> None:
+        """Show the drawing, as high as it needs."""
+        super().draw()
+        self.panel.styles.height = max(self._height, len(self.panel.lines))
 
-    def _lines(self, width: int) -> list[str]:
+    def drawn_lines(self, width: int) -> list[str]:
+        """The drawing that is chosen."""
         if self.drawing is DrawingsBelow.CALLS:
             return histogram(_most(self._bars, self._height - 1), width)
         name = str(self.values().get("collective"))
@@ -242,7 +260,11 @@ class NcclSizesScreen(TableScreen):
             return self._bandwidths(name, width)
         if self.drawing is DrawingsBelow.SPREAD:
             return self._spread(name, points, width)
-        return [self.drawing.value.format(name), *_plot(points.kernel_sizes, points.durations, width, self._height - 2)]
+        x, y, height = points.kernel_sizes, points.durations, self._height - 2
+        ends = log_density(x, y, 1, 1)
+        plot = ends and log_density(x, y, width - label_width(_duration_words, ends.y), height)
+        lines = plot_lines(plot, width, _size_words, _duration_words) if plot is not None else []
+        return [self.drawing.value.format(name), *lines]
 
     def _spread(self, name: str, points: Points, width: int) -> list[str]:
         """Histograms of the kernels of the row under the cursor: by growing steps, and by equal ones."""
@@ -319,10 +341,6 @@ class NcclSizesScreen(TableScreen):
 
         return draw
 
-    def has_view(self, view: TabView) -> bool:
-        """The view of the log is offered where there is one."""
-        return has_nccl_view(self, view)
-
     def choices(self) -> tuple[Choice, ...]:
         """Offer how sizes are grouped."""
         return (*super().choices(), Choice.among("by", _SIZE_WORDS, self.by, lambda by: self.ask_with(by=by)))
@@ -331,7 +349,7 @@ class NcclSizesScreen(TableScreen):
         """Show the next drawing below the table."""
         drawings = list(DrawingsBelow)
         self.drawing = drawings[(drawings.index(self.drawing) + 1) % len(drawings)]
-        self._draw()
+        self.draw()
 
     def open_row(self) -> None:
         """Open the kernels of the collective and size."""
@@ -357,11 +375,6 @@ def _reported(job: OpenJob, pairing: NcclPairing, collective: str) -> dict[int, 
     return {int(size): reported_times(own, job.nccl_log.reported) for size, own in sizes}
 
 
-def _tells_transfer(answer: Answer) -> bool:
-    """Whether the bandwidth of the transfer alone is known of any row."""
-    return any(column.key == "busbw_without_wait" and column.importance < FILES_ONLY for column in answer.columns)
-
-
 _MARKS = "●○■□▲△◆◇"
 _LINK = "┄"
 
@@ -378,14 +391,6 @@ def _duration_words(value: float) -> str:
     return format_value(Unit.DURATION, value)
 
 
-def _plot(x: Any, y: Any, width: int, height: int) -> list[str]:
-    ends = log_density(x, y, 1, 1)
-    if ends is None:
-        return []
-    plot = log_density(x, y, width - label_width(_duration_words, ends.y), height)
-    return [] if plot is None else plot_lines(plot, width, _size_words, _duration_words)
-
-
 _GROUPS: tuple[NcclProperty | None, ...] = (
     NcclProperty.SIZE,
     None,
@@ -397,27 +402,13 @@ _GROUPS: tuple[NcclProperty | None, ...] = (
 """The groupings besides the collective."""
 
 
-def has_nccl_view(screen: JobScreen, view: TabView) -> bool:
-    """Whether the tab has a view: the log only where there is one."""
-    return view.name != "log" or bool(screen.explorer.source.logs)
-
-
-class NcclScreen(TableScreen):
+class NcclScreen(CollectivesScreen):
     """The summary of GPU kernels, or of CPU calls: of these where there are no kernels."""
 
-    MODE_KEY = "3"
+    PARAMETERS = ("what", "by")
     SCREEN = "nccl"
     STATE = (*TableScreen.STATE, "what", "by")
     PLACES = ("nccl", "table", "everywhere")
-    HAS_PANEL = True
-    PANEL_BORDER = ""
-    ELASTIC = "collective"
-
-    DEFAULT_CSS = """
-    NcclScreen #body { layout: vertical; }
-    NcclScreen SidePanel, NcclScreen.-wide SidePanel { display: block; width: 100%; height: 5; margin-top: 1; }
-    NcclScreen SidePanel.-empty, NcclScreen.-wide SidePanel.-empty { display: none; }
-    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -425,12 +416,6 @@ class NcclScreen(TableScreen):
         self.answered: What = KERNEL
         self.by: NcclProperty | None = NcclProperty.SIZE
         self._has_kernels = True
-        self._bars: Sequence[SizeBin] = ()
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        """The kernels or calls, their grouping, and whether a log tells of sizes."""
-        job = self.explorer.job
-        return (self.what, self.by, job is not None and job.nccl_log is not None)
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[bool, What, Answer, Sequence[SizeBin]]:
         """Summarise the kernels, or the calls where there are none."""
@@ -446,7 +431,7 @@ class NcclScreen(TableScreen):
     def show(self, result: Any, same_place: bool) -> None:
         """Show the summary, the message sizes below it, and the log's state."""
         self._has_kernels, self.answered, answer, self._bars = result
-        self._show_bars()
+        self.draw()
         super().show(answer, same_place)
         self.log_changed()
 
@@ -454,15 +439,6 @@ class NcclScreen(TableScreen):
         """Shows the state of NCCL's log before the notes of the table."""
         note, answer = log_note(self.explorer.nccl_log), self.table.answer
         self.notes.show_notes([*([note] if note else []), *(answer.notes if answer else ())])
-
-    def on_resize(self) -> None:
-        self._show_bars()
-
-    def _show_bars(self) -> None:
-        lines = histogram(self._bars, self.size.width)
-        self.panel.category = "nccl"
-        self.panel.show_lines(lines)
-        self.panel.set_class(not lines, "-empty")
 
     def row_category(self, values: Record) -> str | None:
         """Kernels have NCCL's colour, calls that of the API."""
@@ -482,7 +458,7 @@ class NcclScreen(TableScreen):
 
     def has_view(self, view: TabView) -> bool:
         """The view of the log needs one, that of kernels needs kernels."""
-        return has_nccl_view(self, view) and (self._has_kernels or view.name != "nccl")
+        return super().has_view(view) and (self._has_kernels or view.name != "nccl")
 
     def take_view(self, name: str, **options: str) -> None:
         """Show the kernels or the calls."""

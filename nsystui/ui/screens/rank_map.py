@@ -25,8 +25,6 @@ from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import time_axis
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
-_LABEL_WIDTH = 9
-_VALUE_WIDTH = 17
 _DEFAULT = "exposed NCCL"
 """The figure by which odd ranks are found: the one that makes the others wait has least of it."""
 _WIDE = 100
@@ -82,9 +80,7 @@ class RankMapScreen(ChartScreen):
     PLACES = ("rank map", "everywhere")
     chart: StripChart
 
-    DEFAULT_CSS = """
-    RankMapScreen #detail { height: 3; }
-    """
+    DEFAULT_CSS = "RankMapScreen #detail { height: 3; }"
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,12 +93,12 @@ class RankMapScreen(ChartScreen):
 
     def make_chart(self) -> StripChart:
         """A chart of shades, with steps or time on its axis."""
-        return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, axis=self._axis, is_ramp=True, id="chart")
+        return StripChart(label_width=9, value_width=17, axis=self._axis, is_ramp=True, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The figure and the ranks, and the columns and lines there is room for."""
         size = self.app.size
-        columns = max(1, size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
+        columns = self.chart.columns_in(size.width)
         within = self._opened[-1] if self._opened else None
         merge = self._merge[self._of_steps]
         lines = max(1, size.height - _FRAME)
@@ -164,11 +160,6 @@ class RankMapScreen(ChartScreen):
         if picture is None or not picture.shown.is_of_steps:
             return time_axis(low, high, width)
         return _step_axis(picture.shown.numbers, width)
-
-    @on(StripChart.CursorMoved)
-    def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
-        message.stop()
-        self.cursor_moved()
 
     def _place(self) -> tuple[Sequence[RankedTask], int] | None:
         """The ranks of the cursor's line, and the column of the map that its cell shows."""

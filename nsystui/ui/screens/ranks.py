@@ -35,20 +35,19 @@ class RanksScreen(ViewsScreen):
     MODE_KEY = "7"
     PLACES = ("ranks", "table", "everywhere")
 
-    DEFAULT_CSS = f"""
-    RanksScreen #lanes {{ height: {_LANES_HEIGHT}; }}
-    """
+    DEFAULT_CSS = f"RanksScreen #lanes {{ height: {_LANES_HEIGHT}; }}"
 
     def __init__(self) -> None:
         super().__init__()
         self.comparison = RankComparison(self)
+        self._odd_figures: dict[Value, list[str]] = {}  # by rank the columns of the figures in which it is odd
 
     def body(self) -> Iterable[Widget]:
         """Compose the lanes of one rank between the table and the notes."""
         above, notes = super().body()
         self.lanes = StillChart(label_width=16, value_width=7, id="lanes")
         self.lanes.display = False
-        self.table.cell_styles = _odd_cells
+        self.table.cell_styles = self._odd_cells
         yield from (above, self.lanes, notes)
 
     def parameters(self) -> tuple[Hashable, ...]:
@@ -58,7 +57,13 @@ class RanksScreen(ViewsScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the table; of ranks, on a tall terminal, with lanes."""
-        view, _ = result
+        view, answer = result
+        rows = answer.records() if view.name == "ranks" else ()
+        self._odd_figures = {
+            row["rank"]: [measure.name for measure in odd]
+            for row, odd in zip(rows, odd_figures(rows), strict=True)
+            if row["odd"]
+        }
         self.table.elastic = "collective" if view.name.startswith("collective") else "odd"
         super().show(result, same_place)
         self.lanes.display = view.name == "ranks" and self.app.size.height >= _ROOMY
@@ -139,8 +144,6 @@ class RanksScreen(ViewsScreen):
     def _ranks_of(self, number: object) -> Sequence[RankedTask]:
         return [item for item in self.job_ranks if str(item.rank) == str(number)]
 
-
-def _odd_cells(values: Record) -> dict[str, str]:
-    """What is coloured of an odd rank."""
-    odd = values.get("odd")
-    return dict.fromkeys(("rank", "odd", *odd_figures(str(odd))), "warning") if odd else {}
+    def _odd_cells(self, values: Record) -> dict[str, str]:
+        odd = self._odd_figures.get(values.get("rank"))
+        return dict.fromkeys(("rank", "odd", *odd), "warning") if odd else {}

@@ -27,9 +27,6 @@ from nsystui.ui.screens.table import TableScreen, names_choice
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
-_LABEL_WIDTH = 16
-_VALUE_WIDTH = 10
-
 
 class RecipeScreen(TableScreen):
     """The table of a question. Below it what its numbers need to be understood, and where NVIDIA's recipe errs."""
@@ -120,9 +117,7 @@ class RecipeMapScreen(ChartScreen):
     PLACES = ("recipe map", "everywhere")
     chart: StripChart
 
-    DEFAULT_CSS = """
-    RecipeMapScreen #detail { height: 3; }
-    """
+    DEFAULT_CSS = "RecipeMapScreen #detail { height: 3; }"
 
     def __init__(self, recipe: Question) -> None:
         super().__init__("recipe", recipe.name)
@@ -132,11 +127,11 @@ class RecipeMapScreen(ChartScreen):
         self._map: RecipeMap | None = None
 
     def make_chart(self) -> StripChart:
-        return StripChart(label_width=_LABEL_WIDTH, value_width=_VALUE_WIDTH, id="chart")
+        return StripChart(label_width=16, value_width=10, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The columns of the chart."""
-        self._bins = max(1, self.app.size.width - len("▸ ") - _LABEL_WIDTH - 1 - _VALUE_WIDTH - 1)
+        self._bins = self.chart.columns_in(self.app.size.width)
         return (self._bins,)
 
     def ask(self, job: OpenJob, selection: Selection) -> RecipeMap:
@@ -167,11 +162,6 @@ class RecipeMapScreen(ChartScreen):
         self.chart.set_lanes(lanes, shown.window.start, shown.window.end)
         self.show_title(right=f"{figure.title} · {self.figure + 1} of {len(shown.figures)} metrics")
         self.show_detail()
-
-    @on(StripChart.CursorMoved)
-    def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
-        message.stop()
-        self.cursor_moved()
 
     def show_detail(self) -> None:
         """All figures of the line at the cursor, and the first of the notes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from typing import ClassVar, NamedTuple, TypeVar
 
 from rich.segment import Segment
@@ -52,8 +53,8 @@ class TextLine(Widget):
 
     DEFAULT_CSS = "TextLine { height: 1; }"
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._left: tuple[StyledText, ...] = ()
         self._right: tuple[StyledText, ...] = ()
         self._drawn = Strip([])
@@ -63,8 +64,12 @@ class TextLine(Widget):
         new = (tuple(left), tuple(right))
         if new != (self._left, self._right):
             self._left, self._right = new
-            width = self.size.width
-            same = _same_cells(self._drawn, self.render_line(0)) if width and self._drawn.cell_length == width else 0
+            width, same = self.size.width, 0
+            if width and self._drawn.cell_length == width:
+                lines = (self._drawn, self.render_line(0))
+                cells = ([(char, segment.style) for segment in line for char in segment.text] for line in lines)
+                alike = takewhile(lambda pair: pair[0] == pair[1], zip(*cells, strict=False))
+                same = sum(width_of(char) for (char, _), _ in alike)
             self.refresh(Region(same, 0, width - same, 1))
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
@@ -94,15 +99,10 @@ class TextLine(Widget):
         return strip
 
 
-def _same_cells(before: Strip, now: Strip) -> int:
-    """The cells at the left that are alike in two lines."""
-    same = 0
-    cells = ([(char, segment.style) for segment in strip for char in segment.text] for strip in (before, now))
-    for old, new in zip(*cells, strict=False):
-        if old != new:
-            break
-        same += width_of(new[0])
-    return same
+def _part_at(parts: Iterable[str], x: int) -> int | None:
+    """The number of the part that covers the cell ``x``; ``None`` where there is none."""
+    edges = accumulate(map(width_of, parts))
+    return next((number for number, edge in enumerate(edges) if 0 <= x < edge), None)
 
 
 def _fewer_phrases(text: str, room: int) -> str:
@@ -133,8 +133,8 @@ class StatusText(TextLine):
 
     DEFAULT_CSS = "StatusText > .status-text--status { color: $foreground 75%; }"
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._text = ""
         self._status = ""
         self._shown_at = -UPDATE_INTERVAL
@@ -186,15 +186,8 @@ class TitleLine(StatusText):
 
     PROGRAM = "nsystui"
 
-    def __init__(
-        self,
-        tabs: Sequence[tuple[str, str, str]] = (),
-        active: str = "",
-        *,
-        id: str | None = None,  # noqa: A002
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, tabs: Sequence[tuple[str, str, str]], active: str, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._tabs = tuple(tabs)
         self._active = active
 
@@ -240,11 +233,11 @@ class TitleLine(StatusText):
 
     def on_click(self, event: events.Click) -> None:
         """Presses the key of the tab."""
-        left, _ = self.parts_for(self.size.width)
-        text = _part_at(left, event.x)
-        key = text[:1]
-        if key in {tab[0] for tab in self._tabs} and text[1:2] in ("", " "):
-            self.app.simulate_key(key)
+        texts = [text for text, _ in self.parts_for(self.size.width)[0]]
+        number = _part_at(texts, event.x)
+        text = texts[number] if number is not None else ""
+        if text[:1] in {tab[0] for tab in self._tabs} and text[1:2] in ("", " "):
+            self.app.simulate_key(text[:1])
 
 
 class SelectionLine(TextLine):
@@ -256,8 +249,8 @@ class SelectionLine(TextLine):
 
         place: int
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._selection = self._count = ""
 
     def update(self, selection: str) -> None:
@@ -299,14 +292,8 @@ class KeyLine(TextLine):
 
     ALWAYS = ("ctrl+p", "?")
 
-    def __init__(
-        self,
-        keys: Sequence[tuple[str, str]] = (),
-        *,
-        id: str | None = None,  # noqa: A002
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, keys: Sequence[tuple[str, str]], *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._keys = tuple(keys)
         self._silence: Timer | None = None
 
@@ -322,11 +309,7 @@ class KeyLine(TextLine):
         if self._silence is not None:
             self._silence.stop()
         self.show_parts([(safe_text(text), "key-line--notice")])
-        self._silence = self.set_timer(seconds, self.be_quiet)
-
-    def be_quiet(self) -> None:
-        """Show the keys again."""
-        self.show_parts([])
+        self._silence = self.set_timer(seconds, lambda: self.show_parts([]))
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
         """The notice, or the keys that fit whole."""
@@ -350,13 +333,11 @@ class KeyLine(TextLine):
     def on_click(self, event: events.Click) -> None:
         """Presses the key."""
         parts, _ = self.parts_for(self.size.width)
-        x = 0
-        for place, (text, name) in enumerate(parts):
-            x += width_of(text)
-            if event.x < x:
-                shown = text if name == "key-line--key" else parts[place - 1][0] if place else ""
-                self.app.simulate_key(textual_key(shown))
-                return
+        number = _part_at((text for text, _ in parts), event.x)
+        if number is not None:
+            text, name = parts[number]
+            shown = text if name == "key-line--key" else parts[number - 1][0] if number else ""
+            self.app.simulate_key(textual_key(shown))
 
 
 class Choice(NamedTuple):
@@ -400,8 +381,8 @@ class ChoiceLine(TextLine):
     ChoiceLine > .choice-line--other { color: $foreground 75%; }
     """
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._path = ""
         self._choices: tuple[Choice, ...] = ()
 
@@ -418,7 +399,10 @@ class ChoiceLine(TextLine):
 
     def _laid_out(self, width: int) -> list[tuple[str, str, int, int]]:
         """Text and style of each part, with the choice and the option that it stands for (-1: none)."""
-        shown = [_in_order_of_the_key(choice) for choice in self._choices]
+        shown = [  # from the chosen option on, as the key goes through them
+            [(choice.chosen + step) % len(choice.options) for step in range(len(choice.options))]
+            for choice in self._choices
+        ]
         parts = self._parts(shown)
         # The last choice gives up first, the views last.
         for options in reversed(shown):
@@ -449,32 +433,15 @@ class ChoiceLine(TextLine):
 
     def on_click(self, event: events.Click) -> None:
         """Choose the option that was clicked."""
-        x = 0
-        for text, _, place, number in self._laid_out(self.size.width):
-            x += width_of(text)
-            if event.x < x:
-                if number >= 0:
-                    self._choices[place].choose(number)
-                return
-
-
-def _in_order_of_the_key(choice: Choice) -> list[int]:
-    """The options from the chosen one on, as the key goes through them."""
-    count = len(choice.options)
-    return [(choice.chosen + step) % count for step in range(count)]
+        parts = self._laid_out(self.size.width)
+        at = _part_at((text for text, *_ in parts), event.x)
+        _, _, choice, option = parts[at] if at is not None else ("", "", -1, -1)
+        if option >= 0:
+            self._choices[choice].choose(option)
 
 
 def _width(parts: Sequence[tuple[str, str, int, int]]) -> int:
     return sum(width_of(part[0]) for part in parts)
-
-
-def _part_at(parts: Sequence[StyledText], x: int) -> str:
-    """The text of the part that covers the cell ``x``; empty where there is none."""
-    for text, _ in parts:
-        if x < width_of(text):
-            return text if x >= 0 else ""
-        x -= width_of(text)
-    return ""
 
 
 def cut(text: str, width: int) -> str:

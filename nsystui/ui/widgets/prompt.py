@@ -68,8 +68,8 @@ class LinePrompt(Widget):
     LinePrompt Input:focus { background: $background; border: none; }
     """
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self._parse: Callable[[str], Any] | None = None
         self._then: Callable[[Any], object] | None = None
         self._understood: Callable[[Any], str] | None = None

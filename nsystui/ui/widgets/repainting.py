@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from textual import events
+from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.reactive import Reactive
 from textual.screen import Screen
@@ -108,7 +109,7 @@ class OwnFocus(Widget):
 
 
 def in_thread(
-    widget: Widget,
+    widget: Widget | App[Any],
     group: str,
     work: Callable[[], Found],
     then: Callable[[Found], object],

@@ -78,9 +78,7 @@ class StripChart(TimeChart):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"strip-chart--lane"}
 
-    DEFAULT_CSS = """
-    StripChart > .strip-chart--lane { color: $foreground; }
-    """
+    DEFAULT_CSS = "StripChart > .strip-chart--lane { color: $foreground; }"
 
     @dataclass
     class CursorMoved(Message):
@@ -112,16 +110,16 @@ class StripChart(TimeChart):
         axis: Callable[[int, int, int], str] = time_axis,
         is_ramp: bool = False,
         id: str | None = None,  # noqa: A002
-        classes: str | None = None,
     ) -> None:
-        super().__init__(label_width=label_width, value_width=value_width, id=id, classes=classes)
+        super().__init__(label_width=label_width, value_width=value_width, id=id)
         self._axis = axis
         self._is_ramp = is_ramp
         self.lanes: tuple[Lane, ...] = ()
         self._halves = False
         self._ticks: tuple[tuple[int, str], ...] = ()
         self._drawn: dict[tuple[int, int], tuple[int, str, Sequence[Style]]] = {}  # by lane and row, with the width
-        self._span: tuple[int, int] | None = None
+        self.span: tuple[int, int] | None = None
+        """First and last column of the marked span, if one is marked."""
         self._fills: dict[tuple[str, ...], Style] = {}
         self._anchor: int | None = None
         self._width = 0  # in columns, before the last change of size
@@ -140,7 +138,7 @@ class StripChart(TimeChart):
         only colours can tell apart. ``ticks``, times with their labels, have a line of their own below the axis.
         """
         if (lo, hi) != (self._lo, self._hi):
-            self._span = self._anchor = None
+            self.span = self._anchor = None
         self.lanes, self._lo, self._hi = tuple(lanes), lo, hi
         self._halves, self._ticks = halves, tuple(ticks)
         if halves:
@@ -181,27 +179,22 @@ class StripChart(TimeChart):
         return self.column_times(self.cursor_column)
 
     @property
-    def span(self) -> tuple[int, int] | None:
-        """First and last column of the marked span, if one is marked."""
-        return self._span
-
-    @property
     def span_times(self) -> tuple[int, int] | None:
         """From and to which ns the marked span reaches."""
-        if self._span is None:
+        if self.span is None:
             return None
-        return self.column_times(self._span[0])[0], self.column_times(self._span[1])[1]
+        return self.column_times(self.span[0])[0], self.column_times(self.span[1])[1]
 
     def mark_span(self, first: int | None, last: int | None = None) -> None:
         """Mark the columns from ``first`` to ``last``, or nothing."""
         self._anchor = None
-        self._span = None if first is None else (first, first if last is None else last)
+        self.span = None if first is None else (first, first if last is None else last)
         self.repaint_changes()
 
     def watch_cursor_column(self, old: int, new: int) -> None:
         """Draw the span that is being marked up to the cursor."""
         if self._anchor is not None:
-            self._span = (min(self._anchor, new), max(self._anchor, new))
+            self.span = (min(self._anchor, new), max(self._anchor, new))
         self._moved()
 
     def watch_cursor_lane(self, old: int, new: int) -> None:
@@ -232,7 +225,7 @@ class StripChart(TimeChart):
         """Begin a span here; the next time, end it here; the third time, forget it."""
         if self._anchor is not None:
             self._anchor = None
-        elif self._span is not None:
+        elif self.span is not None:
             self.mark_span(None)
         else:
             self.mark_span(self.cursor_column)
@@ -253,7 +246,7 @@ class StripChart(TimeChart):
     def drag(self, first: int, column: int) -> None:
         """Mark the columns over which the mouse is drawn."""
         self._anchor = None
-        self._span = (min(first, column), max(first, column))
+        self.span = (min(first, column), max(first, column))
         self.cursor_column = column
 
     def on_resize(self) -> None:
@@ -265,7 +258,7 @@ class StripChart(TimeChart):
         if width == before:
             return
         self._width = width
-        self._span = self._anchor = None
+        self.span = self._anchor = None
         if before:
             self.cursor_column = (2 * self.cursor_column + 1) * width // (2 * before)  # by its middle
 
@@ -337,7 +330,10 @@ class StripChart(TimeChart):
         elif shown.stack:
             cells = stack_cells(shown.stack, width, shown.height, self._is_plain)[part]
         elif self._is_ramp:
-            cells = self._ramp_cells(shown, width)
+            category = shown.category or "nvtx"
+            halves = shades(shown.bins, width, category) if self.has_colours else []
+            plain: list[Cell] = [(shade, category, "") for shade in shade_blocks(shown.bins, width)]
+            cells = half_cells(halves, halves) if self.has_colours else plain
         else:
             fill = shown.category or ""
             return blocks(shown.bins, width), [self._fill(fill)] * width
@@ -349,13 +345,6 @@ class StripChart(TimeChart):
             return [""] * width
         shown = self.lanes[lane]
         return dominant(shown.stack, width) if shown.stack else shades(shown.bins, width, shown.category or "nvtx")
-
-    def _ramp_cells(self, shown: Lane, width: int) -> list[Cell]:
-        category = shown.category or "nvtx"
-        if self.has_colours:
-            fills = shades(shown.bins, width, category)
-            return half_cells(fills, fills)
-        return [(shade, category, "") for shade in shade_blocks(shown.bins, width)]
 
     def _cursor_half(self, lane: int, column: int) -> Style:
         """The other half in its own colour, that of the cursor in the colour of words."""
@@ -395,8 +384,8 @@ class StripChart(TimeChart):
         if number:
             return tick_line([(self.time_column(time), label) for time, label in self._ticks], width)
         axis = self._axis(self._lo, self._hi, width)
-        if self._span is not None:
-            first, last = self._span
+        if self.span is not None:
+            first, last = self.span
             axis = axis[:first] + "━" * (last - first + 1) + axis[last + 1 :]
         return axis
 

@@ -81,15 +81,8 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     cursor_lane: reactive[int] = reactive(0, repaint=False, init=False)
     """The lane the cursor is in, from 0."""
 
-    def __init__(
-        self,
-        *,
-        label_width: int,
-        value_width: int,
-        id: str | None = None,  # noqa: A002
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, label_width: int, value_width: int, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
         self.label_width = label_width
         self.value_width = value_width
         self._lo, self._hi = 0, 0
@@ -201,8 +194,11 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     @property
     def chart_width(self) -> int:
         """Columns of time: the width without labels and values."""
-        values = self.value_width + 1 if self.value_width else 0
-        return max(1, self.size.width - self._left - values)
+        return self.columns_in(self.size.width)
+
+    def columns_in(self, width: int) -> int:
+        """Columns of time of a chart of ``width`` cells."""
+        return max(1, width - self._left - (self.value_width + 1 if self.value_width else 0))
 
     @property
     def _left(self) -> int:

@@ -159,9 +159,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         background: bool = False,
         free_keys: Collection[str] = (),
         id: str | None = None,  # noqa: A002 - Textual's name for it
-        classes: str | None = None,
     ) -> None:
-        super().__init__(id=id, classes=classes)
+        super().__init__(id=id)
         self.empty_text = empty_text
         self.prefix = prefix
         self.row_style = row_style
@@ -184,7 +183,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._failure: Exception | None = None
         self._fetching = False
         self._letters: Mapping[str, str] = {}  # while the user picks an order: column keys by letters
-        self._sorted: tuple[str, bool] | None = None
+        self.sorted_by: tuple[str, bool] | None = None
+        """Column key and whether descending, as last marked."""
         self._order_asked: tuple[str, bool] | None = None  # the screen may still be sorting
         self._patience: Timer | None = None
         self._room = (0, 0)  # cells of a line and lines of rows, as last laid out
@@ -246,14 +246,9 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._formatted.clear()
         self._redraw()
 
-    @property
-    def sorted_by(self) -> tuple[str, bool] | None:
-        """Column key and whether descending, as last marked."""
-        return self._sorted
-
     def mark_sorted(self, key: str | None, descending: bool = True) -> None:
         """Mark the heading of the column that the rows are sorted by (``None``: no column)."""
-        self._sorted = self._order_asked = None if key is None else (key, descending)
+        self.sorted_by = self._order_asked = None if key is None else (key, descending)
         self.refresh_rows()
 
     def pick_order(self) -> bool:
@@ -509,7 +504,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         before, self._formatted = self._formatted, {}
         for index, row in present.items():
             self._formatted[index] = before.get(index) or self._table.format(row, self._prefix_of(index))
-        self._table.place(self.size.width - len(MARKER), self._sorted[0] if self._sorted else None)
+        self._table.place(self.size.width - len(MARKER), self.sorted_by[0] if self.sorted_by else None)
 
     def _prefix_of(self, index: int) -> str:
         return self.prefix(index) if self.prefix is not None else ""
@@ -528,7 +523,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _heading_segments(self, width: int) -> list[Segment]:
         style = self._style("window-table--header")
-        pieces = self._table.heading_pieces(width - len(MARKER), self._sorted, self._letters)
+        pieces = self._table.heading_pieces(width - len(MARKER), self.sorted_by, self._letters)
         segments = [Segment(" " * len(MARKER), style)]
         segments.extend(Segment(text, style + _PRESSED if is_letter else style) for text, is_letter in pieces)
         return list(Segment.simplify(segment for segment in segments if segment.text))
@@ -537,44 +532,31 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         """One row as few segments as possible: every change of style costs a line some 25 bytes."""
         at_cursor = index == self.cursor_row
         gutter = MARKER if at_cursor else " " * len(MARKER)
-        style = self._cursor_style() if at_cursor else self.rich_style
+        cursor = "window-table--cursor" if self.has_focus else "window-table--cursor-blurred"
+        style = self._style(cursor) if at_cursor else self.rich_style
         shown = self._formatted.get(index)
         if shown is None:
             return [Segment((gutter + "…").ljust(width), style)]
         row = self._cache.row(index) if self._cache else None
         pieces = self._table.row_line(shown, row or (), width - len(gutter), self._prefix_of(index))
-        styles = self._styles_of(index, style, at_cursor)
-        cells = {} if at_cursor else self._cell_styles(row)
+        # The row under the cursor has one colour throughout.
+        styles, cells = (dict.fromkeys(PieceKind, style), {}) if at_cursor else self._styles_of(row)
         segments = [
             Segment(gutter, style),
             *(Segment(text, cells.get(key) or styles[kind]) for text, kind, key in pieces),
         ]
         return list(Segment.simplify(segment for segment in segments if segment.text))
 
-    def _cell_styles(self, row: Row | None) -> dict[str, Style]:
-        """The styles of the columns that have a category of their own, by their keys."""
-        if row is None or self.cell_styles is None or self.answer is None:
-            return {}
-        found = self.cell_styles(record(self.answer.columns, row))
-        return {key: self._style(category_class(category)) for key, category in found.items()}
-
-    def _styles_of(self, index: int, style: Style, at_cursor: bool) -> dict[PieceKind, Style]:
-        """The styles of the pieces of a row: the row under the cursor has one colour throughout."""
-        if at_cursor:
-            return dict.fromkeys(PieceKind, style)
-        category = self._category_of(index)
+    def _styles_of(self, row: Row | None) -> tuple[dict[PieceKind, Style], dict[str, Style]]:
+        """The styles of the pieces of a row, and by their keys those of columns that have a category of their own."""
+        values = record(self.answer.columns, row) if row is not None and self.answer is not None else None
+        category = self.row_style(values) if values is not None and self.row_style is not None else None
+        categories = self.cell_styles(values) if values is not None and self.cell_styles is not None else {}
         of_bar = category or self.bar_category
-        return {
-            PieceKind.NAME: self._style(category_class(category)) if category and category not in SEVERITIES else style,
-            PieceKind.BAR: self._style(fill_class(of_bar) if of_bar else "window-table--bar"),
-            PieceKind.OTHER: style,
-        }
-
-    def _category_of(self, index: int) -> str | None:
-        row = self._cache.row(index) if self._cache and self.row_style else None
-        if row is None or self.row_style is None or self.answer is None:
-            return None
-        return self.row_style(record(self.answer.columns, row))
+        name = self._style(category_class(category)) if category and category not in SEVERITIES else self.rich_style
+        bar = self._style(fill_class(of_bar) if of_bar else "window-table--bar")
+        pieces = {PieceKind.NAME: name, PieceKind.BAR: bar, PieceKind.OTHER: self.rich_style}
+        return pieces, {key: self._style(category_class(found)) for key, found in categories.items()}
 
     def _message_line(self, y: int, width: int) -> Strip:
         """Line ``y`` of the words that stand where rows would be."""
@@ -582,9 +564,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         lines = [" " * width, *message_lines(words, width)]
         text = lines[y] if y < len(lines) else " " * width
         return Strip([Segment(text, self._style("window-table--empty"))], width)
-
-    def _cursor_style(self) -> Style:
-        return self._style("window-table--cursor" if self.has_focus else "window-table--cursor-blurred")
 
     def _style(self, component: str) -> Style:
         return self.get_component_rich_style(component)

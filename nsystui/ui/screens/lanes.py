@@ -1,0 +1,364 @@
+"""The lanes of ranks, GPUs, streams and threads over time: the view on them, the cursor, and what is under it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from textual import events, on
+
+from nsystui.base.answer import Column, Row, Unit
+from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.base.text import counted
+from nsystui.base.units import format_value
+from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, key_of
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.timeline.events import Neighbours
+from nsystui.questions.timeline.lanes import LaneIdentity
+from nsystui.questions.timeline.picture import cut_end
+from nsystui.ui.pictures.selection import describe
+from nsystui.ui.pictures.timeline import (
+    HEIGHT,
+    LOW,
+    EventFacts,
+    TimelinePicture,
+    TimelineRequest,
+    column_line,
+    event_facts,
+    timeline_picture,
+)
+from nsystui.ui.pictures.zoom import inside
+from nsystui.ui.screens.chart import ZoomableChartScreen
+from nsystui.ui.widgets.frame import SelectionLine
+from nsystui.ui.widgets.lane_chart import LaneChart
+from nsystui.ui.widgets.panels import fill
+from nsystui.ui.widgets.repainting import reason_of
+
+_LABEL_WIDTH, _WIDE_LABEL_WIDTH = 14, 22
+_WIDE = 100
+_FRAME = 4
+"""Lines for the title, the selection, the axis and the keys."""
+_TALL = 30
+"""On a terminal of so many lines the details have one more."""
+
+
+class LanesScreen(ZoomableChartScreen):
+    """Lanes over time, a view on them, and a cursor at a lane and a time.
+
+    A picture is computed of the lanes in sight only. While a key is held, names and what must be read first are left
+    out; they follow when the cursor rests.
+    """
+
+    chart: LaneChart
+
+    DEFAULT_CSS = f"""
+    LanesScreen #detail {{ height: {LOW}; }}
+    LanesScreen.-tall #detail {{ height: {HEIGHT}; }}
+    """
+
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (_TALL, "-tall")]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: frozenset[Task] | None = None
+        self.found: NameFilter | None = None
+        self.match_count: int | None = None
+        self.picture: TimelinePicture | None = None
+        self.facts: EventFacts | None = None
+        """The details of the event under the cursor, once they are looked up."""
+        self._rests = False
+        self._wanted = TimelineRequest(None, 1, 1, 0, None, None, False, None)
+        self._neighbours: Neighbours | None = None
+
+    def make_chart(self) -> LaneChart:
+        return LaneChart(label_width=_LABEL_WIDTH, value_width=7, id="chart")
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        """The view, the size of the chart, the opened ranks and the names to mark."""
+        width, height = self.app.size
+        self.chart.label_width = _LABEL_WIDTH if width < _WIDE else _WIDE_LABEL_WIDTH
+        columns = self.chart.columns_in(width)
+        lines = max(1, height - _FRAME - self._detail_lines)
+        self._wanted = TimelineRequest(
+            self.view,
+            columns,
+            lines,
+            self.chart.in_sight.start,
+            self.position.lane,
+            self.opened,
+            self._rests,
+            self._to_mark,
+            self.chart.label_width,
+        )
+        # The lane of the cursor matters only where it lies out of sight, which the chart has seen to.
+        return (replace(self._wanted, lane=None),)
+
+    @property
+    def _detail_lines(self) -> int:
+        return HEIGHT if self.app.size.height >= _TALL else LOW
+
+    @property
+    def _to_mark(self) -> NameFilter | None:
+        """The names to mark: those looked for here, else those of the filter, which hides nothing on a timeline."""
+        return self.found or self.selection.name
+
+    def ask(self, job: OpenJob, selection: Selection) -> TimelinePicture:
+        """Compute the lanes, and the lines of those in sight."""
+        return timeline_picture(job, selection, self._wanted)
+
+    def show(self, result: Any, same_place: bool) -> None:
+        """Draw the lanes with the cursor where it was, or say why there are none."""
+        picture: TimelinePicture = result
+        if self.picture is None or self.picture.timeline is not picture.timeline:
+            self._neighbours = Neighbours(picture.timeline)
+        self.picture = picture
+        if self.opened is None:
+            self.opened = picture.opened
+        if not picture.lanes:
+            why = picture.notes or ("no GPU work and no NVTX range is in the selection: Esc goes back",)
+            self.show_title()
+            self.show_empty("\n".join((*why, "", "1 Overview shows what was recorded")))
+            return
+        self.show_empty("")
+        window = picture.window
+        self.chart.show(picture.labels, picture.kinds, picture.lines, window.start, window.end)
+        self._place_cursor()
+        self.show_selection()
+        seen, whole = (span.end - span.start for span in (window, picture.base))
+        time = format_value(Unit.DURATION, seen)
+        if window != picture.base:
+            time += f" of {format_value(Unit.DURATION, whole)}"
+        ranks, lanes = counted(len(picture.timeline.tasks), "rank"), counted(len(picture.lanes), "lane")
+        self.show_title(right=f"{ranks} · {lanes} · {time}")
+        self._follow()
+
+    def show_selection(self) -> None:
+        """Show the selection, the time in view and what is looked for."""
+        text = describe(self.selection, self.job_ranks)
+        if (view := self.view) is not None:
+            start, length = format_value(Unit.TIME, view.start), format_value(Unit.DURATION, view.end - view.start)
+            text += f" · in view {start} + {length}"
+        if self.found is not None:
+            text += f' · "{self.found.text}"'
+            if self.match_count is not None:
+                text += f" {self.match_count:,} match{'' if self.match_count == 1 else 'es'}"
+        self.query_one("#selection", SelectionLine).update(text)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._changed()
+
+    @on(LaneChart.Scrolled)
+    def _scrolled(self, message: LaneChart.Scrolled) -> None:
+        message.stop()
+        self._changed()
+
+    def _changed(self) -> None:
+        """Something else is to be drawn: at once what costs nothing, the rest when no key follows."""
+        self._rests = False
+        self.job_changed()
+
+    @property
+    def lane(self) -> LaneIdentity | None:
+        """The lane under the cursor."""
+        picture, number = self.picture, self.chart.cursor_lane
+        return picture.lanes[number] if picture is not None and number < len(picture.lanes) else None
+
+    @property
+    def time(self) -> int:
+        """The time under the cursor: the middle of the view before it was moved."""
+        picture = self.picture
+        if self.position.time is not None:
+            return self.position.time
+        return (picture.window.start + picture.window.end) // 2 if picture is not None else 0
+
+    def _column_of(self, time: int) -> int:
+        assert self.picture is not None
+        window = self.picture.window
+        return (time - window.start) * self.chart.chart_width // max(window.end - window.start, 1)
+
+    def times_of(self, column: int) -> tuple[int, int]:
+        """From and to which ns a column reaches: just those that ``_column_of`` puts into it."""
+        assert self.picture is not None
+        window, width = self.picture.window, self.chart.chart_width
+        length = window.end - window.start
+        return window.start - (-column * length // width), window.start - (-(column + 1) * length // width)
+
+    def _place_cursor(self) -> None:
+        """Puts the cursor of the chart at the position."""
+        picture, position = self.picture, self.position
+        assert picture is not None
+        if position.lane is not None:
+            number = self._nearest(picture, position.lane)
+        else:  # kernels are what a timeline is opened for
+            number = next((number for number, lane in enumerate(picture.lanes) if not lane.is_host), 0)
+        mark = None if position.mark is None else self._column_of(position.mark)
+        self.chart.move(number, self._column_of(self.time), mark)
+
+    def _nearest(self, picture: TimelinePicture, wanted: LaneIdentity) -> int:
+        """The lane itself, else its GPU, else another of its rank, else where the cursor is."""
+        for is_it in (
+            lambda lane: lane == wanted,
+            lambda lane: (lane.task, lane.device, lane.stream) == (wanted.task, wanted.device, None),
+            lambda lane: lane.task == wanted.task,
+        ):
+            number = next((number for number, lane in enumerate(picture.lanes) if is_it(lane)), None)
+            if number is not None:
+                return number
+        return self.chart.cursor_lane
+
+    def _follow(self) -> None:
+        """Shows the details of the cursor's place: its column at once, and the event when the cursor rests."""
+        self.facts = None
+        self.show_detail()
+        self.cursor_moved()
+
+    def show_detail(self) -> None:
+        """Show what the column holds, and below it the event or the notes."""
+        picture = self.picture
+        shown = picture.pictures.get(self.chart.cursor_lane) if picture is not None else None
+        if shown is None:
+            return
+        column = min(self.chart.cursor_column, len(shown.columns.busy) - 1)
+        times, width = self.times_of(column), self.app.size.width
+        lines = [column_line(shown, column, times, self.time, self.position.mark, width)]
+        if self.facts is not None:
+            below = fill(self.facts.details, width, self._detail_lines - 2)
+            lines += [[(cut_end(self.facts.title, width), "bold")], *([(line, "")] for line in below)]
+        elif picture is not None and not picture.is_whole and self._waits_for_lanes(picture):
+            lines.append([("reading the streams and ranges of this rank…", "dim")])
+        elif picture is not None:
+            lines += [[(note, "dim")] for note in picture.notes[: self._detail_lines - 1]]
+        self.detail.show_lines((lines + [[]] * HEIGHT)[:HEIGHT])
+
+    def _waits_for_lanes(self, picture: TimelinePicture) -> bool:
+        lane = self.lane
+        return (
+            lane is not None
+            and lane.task in picture.opened
+            and not any(
+                other.task == lane.task and (other.is_host or other.stream is not None) for other in picture.lanes
+            )
+        )
+
+    def cursor_rests(self) -> None:
+        """Look up the event under the cursor, and draw what was left out."""
+        picture, lane, job = self.picture, self.lane, self.job
+        if picture is None or lane is None or job is None:
+            return
+        if not self.question.is_settled:
+            self.cursor_moved()
+            return
+        if not picture.is_whole and not self._rests:
+            self._rests = True
+            self.job_changed()
+        place, row = self._place(), self.position.event
+        first, last = self.times_of(self.chart.cursor_column)
+        window = Window(first, max(last, first + 1))
+
+        def show(facts: EventFacts) -> None:
+            if self._place() == place:
+                self.facts = facts
+                self.show_detail()
+
+        self.in_background(
+            "detail",
+            lambda: event_facts(job, picture.timeline, lane, window, row),
+            show,
+            lambda error: show(EventFacts(None, reason_of(error))),
+        )
+
+    def _place(self) -> Hashable:
+        """Where the cursor is, and in which picture."""
+        picture = self.picture
+        return (self.lane, self.chart.cursor_column, self.position.event, picture.window if picture else None)
+
+    def why_empty(self) -> str:
+        """Say why there is no lane to act on; empty where there is one."""
+        if self.picture is None:
+            return "one moment: the lanes are being computed"
+        return "" if self.picture.lanes else "there is no lane here"
+
+    def drawn(self) -> TimelinePicture | None:
+        """Return the picture where it has lanes; else say why there is none."""
+        why = self.why_empty()
+        if why:
+            self.say(why)
+        return None if why else self.picture
+
+    def look_at(self, view: Window | None, time: int) -> None:
+        """Show another view; an event under the cursor stays so if its time does."""
+        self.move_to(view=view, time=time, event=self.position.event if time == self.time else None)
+        self._changed()
+
+    def _center(self, time: int) -> None:
+        """Moves the view so that ``time`` is in its middle."""
+        picture = self.picture
+        assert picture is not None
+        view = self.view or picture.base
+        width = view.end - view.start
+        self.move_to(view=inside(Window(time - width // 2, time - width // 2 + width), picture.base))
+        self._changed()
+
+    def action_move(self, columns: int) -> None:
+        """Move the cursor by columns, within the view."""
+        if self.drawn() is None:
+            return
+        column = max(0, min(self.chart.cursor_column + columns, self.chart.chart_width - 1))
+        first, last = self.times_of(column)
+        self.move_to(time=(first + last) // 2, event=None)
+        self._place_cursor()
+        self._follow()
+
+    def action_lane(self, lanes: int) -> None:
+        """Move the cursor by lanes."""
+        picture = self.drawn()
+        if picture is None:
+            return
+        number = max(0, min(self.chart.cursor_lane + lanes, len(picture.lanes) - 1))
+        self.move_to(time=self.time, lane=picture.lanes[number], event=None)
+        self._place_cursor()
+        self._follow()
+
+    def action_page(self, direction: int) -> None:
+        """Move the cursor by the lanes in sight."""
+        self.action_lane(direction * len(self.chart.in_sight))
+
+    @on(LaneChart.Pointed)
+    def _pointed(self, message: LaneChart.Pointed) -> None:
+        """A press moves the cursor, and takes the mark away; drawing sets the mark where it began."""
+        message.stop()
+        picture = self.picture
+        if picture is None or not picture.lanes:
+            return
+        first, last = self.times_of(message.column)
+        mark = None if message.first is None else self.times_of(message.first)[0]
+        lane = self.lane if message.lane is None else picture.lanes[message.lane]
+        self.move_to(time=(first + last) // 2, lane=lane, event=None, mark=mark)
+        self._place_cursor()
+        self._follow()
+
+    def action_mark(self) -> None:
+        """Set the mark at the cursor, or take it away."""
+        if self.drawn() is None:
+            return
+        time = self.time
+        self.move_to(time=time, mark=None if self.position.mark == time else time)
+        self._place_cursor()
+        self.show_detail()
+
+    def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
+        """The event under the cursor."""
+        row = self.event_row()
+        return None if row is None else (EVENT_COLUMNS, row)
+
+    def event_row(self) -> Row | None:
+        """The event under the cursor, a row of ``EVENT_COLUMNS``."""
+        if self.position.event is not None:
+            return self.position.event
+        return self.facts.row if self.facts is not None else None
+
+    def event_here(self) -> EventKey | None:
+        """The event under the cursor, by its key."""
+        row = self.event_row()
+        return None if row is None else key_of(row)
