@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.algebra.intervals import Intervals, merge, union
 from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
-from nsystui.questions.queries.data_notes import absent_note
+from nsystui.questions.queries.data_notes import lack
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -38,8 +38,9 @@ def overhead_by_name(session: Session, selection: Selection) -> Mapping[Task, Ma
     for report, process in np.unique(np.stack([rows["report"], rows["process"]]), axis=1).T.tolist():
         is_own = (rows["report"] == report) & (rows["process"] == process)
         start, end, name = rows["start"][is_own], rows["end"][is_own], rows["name"][is_own]
-        named = {str(one): union(start[name == one], end[name == one]) for one in np.unique(name)}
-        found[Task(report, process)] = named
+        found[Task(report, process)] = {
+            str(label): union(start[name == label], end[name == label]) for label in np.unique(name)
+        }
     return found
 
 
@@ -55,6 +56,6 @@ def overhead_conditions(selection: Selection) -> list[Condition]:
 
 
 def unnoticed(session: Session) -> str:
-    """The note on exports that do not record the profiler's work; else the empty string."""
-    lacking = absent_note(session, _TABLE)
-    return f"{lacking.partition(':')[0]}: which gaps the profiler made is not known" if lacking else ""
+    """Return the note on exports that do not record the profiler's work; empty where all do."""
+    lacking = [report for report in session.reports if not report.has(_TABLE)]
+    return f"{lack(session, _TABLE, lacking)}: which gaps the profiler made is not known" if lacking else ""

@@ -39,13 +39,17 @@ def lacking_note(session: Session, table: sa.Table | CanonicalTable, lacking: Se
     """Return the note on the reports of ``lacking``; empty where there are none."""
     if not lacking:
         return ""
-    what, record = canonical.BY_NAME[table.name].what, recording_advice(canonical.BY_NAME[table.name], lacking)
     if any(table.name in report.damaged for report in lacking):
-        record = "the export is damaged: export it again"
-    if len(lacking) < len(session.reports):
-        return f"no {what} in {few([report.name for report in lacking])}: {record}"
+        return f"{lack(session, table, lacking)}: the export is damaged: export it again"
+    return f"{lack(session, table, lacking)}: {recording_advice(canonical.BY_NAME[table.name], lacking)}"
+
+
+def lack(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[Report]) -> str:
+    """Say that the reports of ``lacking``, at least one, have nothing of ``table``, without advice."""
     which = "this export" if len(session.reports) == 1 else "these exports"
-    return f"no {what} in {which}: {record}"
+    if len(lacking) < len(session.reports):
+        which = few([report.name for report in lacking])
+    return f"no {canonical.BY_NAME[table.name].what} in {which}"
 
 
 _ON_GPU = "trace with ProfilerActivity.CUDA among the activities"
