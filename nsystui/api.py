@@ -148,8 +148,8 @@ class Job:
 
         ``thresholds`` by their names in ``nsystui triage --help``; ``selection`` as in `ask`.
         """
-        from nsystui.questions.triage.rules import Thresholds
         from nsystui.questions.triage.run import triage, triage_table
+        from nsystui.questions.triage.thresholds import Thresholds
 
         changed = Thresholds().changed([f"{name}={value}" for name, value in (thresholds or {}).items()])
         arguments = self._parsed("triage", None, selection)

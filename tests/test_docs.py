@@ -18,7 +18,7 @@ from nsystui.commands.help import topics
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST
 from nsystui.questions.queries.registry import questions
 from nsystui.questions.stats import all_reports
-from nsystui.questions.triage.rules import meanings
+from nsystui.questions.triage.thresholds import meanings
 from nsystui.ui import keys as ui_keys
 
 ROOT = Path(__file__).parents[1]

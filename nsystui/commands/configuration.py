@@ -221,7 +221,7 @@ class _Reader:
 
     def thresholds(self, key: str, value: object) -> list[str]:
         """As ``--set`` takes them; that of the command line comes after these and wins."""
-        from nsystui.questions.triage.rules import Thresholds, meanings
+        from nsystui.questions.triage.thresholds import Thresholds, meanings
 
         names = [name for name, *_ in meanings()]
         settings = []

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.output.report_files import check_target, save_report
-    from nsystui.questions.triage.rules import Thresholds
+    from nsystui.questions.triage.thresholds import Thresholds
 
     target = arguments.output
     thresholds = Thresholds().changed(arguments.set)

@@ -11,7 +11,7 @@ from nsystui.commands import arguments as shared
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
-    from nsystui.questions.triage.rules import Thresholds
+    from nsystui.questions.triage.thresholds import Thresholds
 
 DESCRIPTION = """What is wrong with a job, worst first: what it costs, how to fix it, and where to look.
 A rule that lacks data says what it needs; a healthy job is said to be healthy. The letter is the severity: E, W, I.
@@ -62,7 +62,7 @@ def add_baseline(group: argparse._ArgumentGroup) -> None:
 
 def add_thresholds(group: argparse._ArgumentGroup) -> None:
     """``--set``: a threshold of the rules."""
-    from nsystui.questions.triage.rules import meanings
+    from nsystui.questions.triage.thresholds import meanings
 
     meanings_text = "; ".join(f"{name} ({value:g}): {meaning}" for name, value, meaning in meanings())
     group.add_argument(
@@ -77,8 +77,8 @@ def add_thresholds(group: argparse._ArgumentGroup) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from nsystui.output.findings import lines, report
     from nsystui.questions.triage.finding import Severity
-    from nsystui.questions.triage.rules import Thresholds
     from nsystui.questions.triage.run import triage, triage_table
+    from nsystui.questions.triage.thresholds import Thresholds
 
     thresholds = Thresholds().changed(arguments.set)
     if arguments.explain:

@@ -30,7 +30,7 @@ def test_findings_come_with_cost_advice_and_the_command_that_shows_more(run, sta
     assert head.endswith(" % of the job")
     for start in ("   how to fix: ", "   why: ", "   see: nsystui timeline FILE… --time "):
         assert any(line.startswith(start) for line in lines)
-    assert any(line.startswith("-  stragglers: needs ") for line in lines)
+    assert any(line.startswith("-  straggler: needs ") for line in lines)
     assert all(len(line) < 80 for line in lines if "see: " not in line)
     assert run("triage", *stalled, "--no-cache").out == done.out
 

@@ -16,7 +16,7 @@ import pytest
 import synthetic
 from support import damage_rows
 
-from nsystui.questions.triage.rules import RULES
+from nsystui.questions.triage.rules import rules
 from nsystui.store import tables
 
 RUNTIME, KERNELS, NVTX = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"
@@ -91,8 +91,8 @@ def test_the_triage_judges_with_the_rest(export, whole, words):
     assert [row for row in found if row["Severity"] != "not checked" and "API" in row["Finding"]] == []
     (about,) = [row for row in found if row["Id"] == "damaged"]
     assert RUNTIME in about["Finding"] and "CUDA runtime and driver calls" in about["Finding"]
-    for name in (name for name, read in RULES.items() if "api_calls" in read):
-        (row,) = [row for row in found if row["Id"] == name.replace("_", "-")]
+    for rule in (rule for rule in rules().values() if "api_calls" in rule.reads):
+        (row,) = [row for row in found if row["Id"] == ", ".join(rule.finds)]
         assert row["Severity"] == "not checked" and "damaged" in row["Finding"]
     judged = [row for row in found if row["Severity"] != "not checked"]
     assert judged == [row for row in expected if row["Severity"] != "not checked"] != []
@@ -133,4 +133,4 @@ def test_a_triage_without_names_is_refused(export):
 
 
 def test_every_rule_says_which_tables_it_reads():
-    assert frozenset().union(*RULES.values()) <= set(tables.METADATA.tables)
+    assert frozenset().union(*(rule.reads for rule in rules().values())) <= set(tables.METADATA.tables)

@@ -14,8 +14,8 @@ from nsystui.questions.compare.summary import COLUMNS
 from nsystui.questions.compare.verdict import _PARTS, ComparedBy, Timed
 from nsystui.questions.triage.baseline import Against, ChangeKind, _changes
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.rules import Thresholds
 from nsystui.questions.triage.run import Triage
+from nsystui.questions.triage.thresholds import Thresholds
 
 MS = 1_000_000
 WARNING, INFO = Severity.WARNING, Severity.INFO
@@ -80,11 +80,11 @@ def test_the_account_has_all_time_with_the_causes_of_what_is_idle(tmp_path):
 def test_rules_that_need_the_same_are_one_line():
     needs = [
         NotChecked("gaps", "needs GPU work"),
-        NotChecked("steps", "needs steps"),
+        NotChecked("slow-steps", "needs steps"),
         NotChecked("gil", "needs GPU work"),
     ]
     text = lines(Triage((), tuple(needs), 100 * MS, 1, busy=40.0))
-    assert text[text.index("Not checked:") + 1 :] == ["-  gaps, gil: needs GPU work", "-  steps: needs steps"]
+    assert text[text.index("Not checked:") + 1 :] == ["-  gaps, gil: needs GPU work", "-  slow-steps: needs steps"]
     assert "3 not checked" in text[1]
 
 

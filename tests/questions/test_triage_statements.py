@@ -179,7 +179,7 @@ def test_time_before_the_capture_of_a_rank_began_is_no_start_up(tmp_path):
                 gpu.kernel(start, start + 10 * MS, launched=start - 10_000)
     with closing(job_of(*paths)) as job:
         job.align(ClockMode.UTC)
-        found, summed = triage(job, rules=("start_and_end",)), gaps_table(job, Selection())
+        found, summed = triage(job, names=("start_and_end",)), gaps_table(job, Selection())
     assert found.budget.startup == pytest.approx(2 * 100 * MS, abs=10)
     assert found.budget.unrecorded == pytest.approx(300 * MS, abs=10)
     assert sum(summed.cells("time")) == found.budget.idle

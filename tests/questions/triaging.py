@@ -11,23 +11,23 @@ from support import session_over
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.triage.finding import Finding, Severity
-from nsystui.questions.triage.rules import RULES, Thresholds
 from nsystui.questions.triage.run import Triage, triage
+from nsystui.questions.triage.thresholds import Thresholds
 
 
 def job_of(*paths: Path) -> OpenJob:
     return OpenJob(session_over(*paths))
 
 
-def triaged(*paths: Path, settings: Sequence[str] = (), rules: Sequence[str] = tuple(RULES)) -> Triage:
+def triaged(*paths: Path, settings: Sequence[str] = (), rules: Sequence[str] | None = None) -> Triage:
     with closing(job_of(*paths)) as job:
         return judged(job, settings, rules)
 
 
-def judged(job: OpenJob, settings: Sequence[str] = (), rules: Sequence[str] = tuple(RULES)) -> Triage:
+def judged(job: OpenJob, settings: Sequence[str] = (), rules: Sequence[str] | None = None) -> Triage:
     if len(job.session.reports) > 1:
         job.align(ClockMode.COLLECTIVES)
-    return triage(job, thresholds=Thresholds().changed(settings), rules=rules)
+    return triage(job, thresholds=Thresholds().changed(settings), names=rules)
 
 
 def finding(found: Triage, name: str) -> Finding:

@@ -30,8 +30,8 @@ from nsystui.questions.ranks.overview import job_facts
 from nsystui.questions.report.drawings import bandwidth_curves, budget_bars, device_bars, utilisation_lanes
 from nsystui.questions.triage.baseline import Against, Change, against
 from nsystui.questions.triage.finding import Finding
-from nsystui.questions.triage.rules import Thresholds
 from nsystui.questions.triage.run import COSTS, Triage, triage
+from nsystui.questions.triage.thresholds import Thresholds
 
 TOP = 20
 _MOST_RANKS = 64

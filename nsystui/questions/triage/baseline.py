@@ -15,8 +15,9 @@ from enum import Enum
 from nsystui.base.answer import Column, Row, TableAnswer, Unit, record
 from nsystui.questions.compare import ComparisonSummary, Side, Verdict, summary, worded
 from nsystui.questions.triage.finding import Finding, Severity
-from nsystui.questions.triage.rules import Thresholds
-from nsystui.questions.triage.run import COLUMNS, NOT_CHECKED, ONCE, Triage, row_of, triage
+from nsystui.questions.triage.rules import kind_of
+from nsystui.questions.triage.run import COLUMNS, NOT_CHECKED, Triage, row_of, triage
+from nsystui.questions.triage.thresholds import Thresholds
 
 
 class ChangeKind(Enum):
@@ -127,8 +128,8 @@ def against(side: Side, baseline: Side, thresholds: Thresholds | None = None, st
     return Against(found, before, baseline.label, changes, worded(told))
 
 
-_ONCE = (*ONCE, "host-allocation", "first-launches")
-"""What a job pays once, however long it runs."""
+_OF_ITS_WARM_UP = ("host-allocation", "first-launches")
+"""Findings that a job has once, too, but whose cost may be much of it."""
 _Key = tuple[str, tuple[int, ...]]
 
 
@@ -146,7 +147,7 @@ def _changes(
         was = were.pop(_key(one), None)
         changes.append(_change(was or lower.get(_key(one)), one, was is not None, least, verdict))
     for was in were.values():
-        is_unknown = before.module_of.get(was.id) in after.unsaid
+        is_unknown = before.rule_of.get(was.id) in after.unsaid
         changes.append(Change(ChangeKind.UNKNOWN if is_unknown else ChangeKind.GONE, was, None))
     kinds = list(ChangeKind)
     changes.sort(key=lambda one: (kinds.index(one.kind), one.finding.severity.place, -(one.finding.cost or 0)))
@@ -166,7 +167,7 @@ def _change(was: Finding | None, now: Finding, was_found: bool, least: float, ve
     if was.cost is None or now.cost is None:
         is_graver = now.severity.place < was.severity.place
         return Change(ChangeKind.WORSE if is_graver else ChangeKind.SAME, was, now)
-    once = now.id in _ONCE
+    once = kind_of(now.id).is_paid_once or now.id in _OF_ITS_WARM_UP
     shares = (now.percent or 0.0) - (was.percent or 0.0)
     grown = shares if verdict is None else verdict.points(was.cost, now.cost, once)
     if abs(grown) < least:

@@ -30,7 +30,7 @@ from nsystui.questions.queries.conditions import Condition, job_end, job_start, 
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extents, selected_reports
 from nsystui.questions.ranks.steps import StepTimes, step_times
-from nsystui.questions.triage.rules import Thresholds
+from nsystui.questions.triage.thresholds import Thresholds
 from nsystui.store import tables
 from nsystui.store.report import Report
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 from nsystui.base.errors import UsageError, meant
-from nsystui.questions.triage.rules import Thresholds, meanings
+from nsystui.questions.triage.thresholds import Thresholds, meanings
 
 _ROW = re.compile(r"^\| `([a-z-]+)` \| (.+?) \|(?: (.+?) \|)?$", re.MULTILINE)
 _NAME = re.compile(r"`(\w+)`")

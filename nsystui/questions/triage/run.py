@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -28,13 +27,17 @@ from nsystui.questions.queries.data_notes import fitting_advice
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
-from nsystui.questions.triage.rules import RULES, Thresholds
+from nsystui.questions.triage.rule import Rule
+from nsystui.questions.triage.rules import kind_of, rules
+from nsystui.questions.triage.thresholds import Thresholds
 from nsystui.store.report import Report
 
 _LITTLE = 5.0
 """Communication that costs less, in %, is told as hidden."""
 _ONCE_TOLD = 20.0
 """Start-up and tail are told in the summary from so many percent on."""
+_ONCE_GAIN = 0.001
+"""What a program pays once comes last."""
 _CAUSES = 3
 """Causes of each part of idle time that are told."""
 _BUSY = {"compute": "compute", "exposed_nccl": "exposed NCCL", "memory": "memory", "graph": "graphs"}
@@ -42,58 +45,19 @@ _LAUNCHES = ("launch-overhead", "launch-bound")
 """The findings, of which a job has one at most, whose cost is short gaps alone."""
 _LEAST_TOLD = 1.0
 """A family of kernels is told of from so many percent of kernel time on."""
-_GISTS = {
-    "input-pipeline": "waiting for the data loader",
-    "preempted": "the launching thread without a CPU",
-    "allocator-churn": "allocations of GPU memory",
-    "staged-peer-copies": "copies between GPUs over the host",
-    "host-allocation": "allocations of page-locked host memory",
-    "context-creation": "the creation of the CUDA context",
-    "first-launches": "first launches of kernels",
-    "round-trips": "data that go to the GPU and back",
-    "launch-bound": "launch-bound stretches",
-    "straggler": "ranks wait for one that comes late",
-    "imbalance": "ranks wait for each other",
-    "exposed-communication": "NCCL that no kernel hides",
-    "small-messages": "collectives of small messages",
-    "mpi-waits": "blocking MPI calls",
-    "slow-steps": "slow steps",
-    "drift": "steps that become slower",
-    "low-utilisation": "stretches of short gaps",
-    "launch-overhead": "waiting for launches",
-    "synchronising-calls": "idle after synchronising calls",
-    "profiler-overhead": "the profiler's own work",
-    "synchronous-copies": "synchronous copies",
-    "pageable-copies": "copies of pageable memory",
-    "synchronous-memsets": "synchronous memsets",
-    "exposed-memory": "copies that no kernel hides",
-    "step-traffic": "host-to-device copies within steps",
-    "unified-memory": "unified memory's faults and migrations",
-    "slow-pace": "kernels that become slower",
-    "kernel-outliers": "rare slow launches",
-    "precision": "FP32 and TF32 where the GPUs are faster",
-    "layout-changes": "changes of tensor layout",
-    "unfused-kernels": "pointwise kernels that are not fused",
-    "different-work": "ranks that compute more than others",
-    "slow-place": "slow GPUs of one place",
-}
-"""Findings in a few words, where the rule has none of its own."""
 Result = Finding | NotChecked
-Rule = Callable[[Case], Sequence[Result]]
 
 _HEALTHY = "No issues found."
 _HARDLY = 1.0
 """GPUs that are busy for less, in %, are in no healthy job."""
 COSTS = "Costs are time of one GPU (the mean over all) and may be about the same time: they do not add up."
 
-_JUDGED = frozenset().union(*RULES.values())
-
 
 @dataclass(frozen=True)
 class Triage:
     """The findings of the rules. ``time``: 100 % of a cost, ns; ``gpus``: a cost is their mean.
 
-    ``unsaid``: the modules of the rules that could not judge something.
+    ``unsaid``: the rules that could not judge something.
     """
 
     findings: tuple[Finding, ...]
@@ -101,8 +65,8 @@ class Triage:
     time: int
     gpus: int
     unsaid: frozenset[str] = frozenset()
-    module_of: Mapping[str, str] = field(default_factory=dict)
-    """The module of the rule that made a finding, by the finding's id."""
+    rule_of: Mapping[str, str] = field(default_factory=dict)
+    """The rule that made a finding, by the finding's id."""
     busy: float | None = None
     """The share of their time in which the GPUs worked, %."""
     budget: Budget = field(default_factory=Budget)
@@ -119,7 +83,9 @@ class Triage:
         if self.busy is None:
             return "no GPU work was recorded"
         told = [one for one in self.findings if not one.under and one.percent and one.severity is not Severity.INFO]
-        first, *others = [one.gist or f"{_GISTS.get(one.id, one.id)} {one.percent:.1f} %" for one in told[:2]] or [""]
+        first, *others = [
+            one.gist or f"{(kind_of(one.id).gist or one.id)} {one.percent:.1f} %" for one in told[:2]
+        ] or [""]
         words = "; ".join([*([first] if first else []), *(f"then {one}" for one in others)])
         hidden = [one.gist for one in self.findings if one.id == "communication" and (one.percent or 0) < _LITTLE]
         words = "; ".join([*([words] if words else []), *self._paid_once(), *filter(None, hidden)])
@@ -198,7 +164,7 @@ def triage(
     selection: Selection | None = None,
     thresholds: Thresholds | None = None,
     step_name: str | None = None,
-    rules: Collection[str] = tuple(RULES),
+    names: Collection[str] | None = None,
     advanced: Callable[[int, int], None] = lambda done, of: None,
 ) -> Triage:
     """Every rule over the selected part of a job. Raises UsageError where ``step_name`` is no regular expression.
@@ -213,27 +179,28 @@ def triage(
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
     unsaid: set[str] = set()
-    module_of: dict[str, str] = {}
+    rule_of: dict[str, str] = {}
     for report in case.reports:
         not_checked += _damaged(report)
-    for done, name in enumerate(rules):
-        advanced(done, len(rules))
+    chosen = [rules()[name] for name in (names if names is not None else rules())]
+    for done, one in enumerate(chosen):
+        advanced(done, len(chosen))
         give_back()  # what the rule before held
-        for result in _checked(name, case):
+        for result in _checked(one, case):
             if isinstance(result, Finding):
                 text = fitting_advice(case.reports, result.advice.text)
                 findings.append(replace(result, advice=replace(result.advice, text=text)))
-                module_of[result.id] = name
+                rule_of[result.id] = one.name
             else:
                 not_checked.append(replace(result, why=fitting_advice(case.reports, result.why)))
-                unsaid.add(name)
+                unsaid.add(one.name)
     return Triage(
         tuple(_ordered(findings)),
         tuple(not_checked),
         case.time,
         len(case.devices),
         frozenset(unsaid),
-        module_of,
+        rule_of,
         case.percent(case.mean([case.spent.busy])) if case.devices else None,
         *_account(case, findings),
         () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda one: one.family)),
@@ -241,38 +208,12 @@ def triage(
     )
 
 
-_SYMPTOMS = {
-    "start-up": ("context-creation", "host-allocation", "jit-compilation", "first-launches"),
-    "first-launches": ("jit-compilation",),
-    "idle-gaps": (
-        *("input-pipeline", "gil-held", "blocking-reads", "preempted"),
-        *("allocator-churn", "jit-compilation", "host-allocation", "first-launches"),
-    ),
-    "launch-overhead": ("preempted", "allocator-churn", "synchronising-calls"),
-    "low-utilisation": ("preempted", "allocator-churn", "launch-overhead", "launch-bound", "synchronising-calls"),
-    "exposed-memory": ("synchronous-copies", "pageable-copies", "step-traffic"),
-    "exposed-communication": ("straggler", "imbalance"),
-}
-"""Findings that others may be the cause of: where half of the time or more is that of one of these.
-
-Where only the costs are known, one half as large or more tells, as their times are part of these findings' times.
-"""
-ONCE = ("warm-up", "start-up", "tail", "context-creation")
-"""Remarks on what a job pays once, however long it runs."""
-_KEPT = {
-    "dominant-kernel": 0.1,
-    **dict.fromkeys(("exposed-communication", "precision", "unfused-kernels"), 0.5),
-    **dict.fromkeys(ONCE, 0.001),
-}
-"""The part of the cost that may go at best, where it is not all: a judgement, for the order of the findings alone."""
-
-
 def _ordered(findings: Sequence[Finding]) -> list[Finding]:
     """The findings by severity, then by what could be gained, each followed by those that it is the cause of."""
     by_id = {one.id: one for one in findings}
 
     def cause(one: Finding) -> str:
-        for name in (one.under, *_SYMPTOMS.get(one.id, ())):
+        for name in (one.under, *kind_of(one.id).symptom_of):
             other = by_id.get(name)
             if other is None:
                 continue
@@ -283,7 +224,12 @@ def _ordered(findings: Sequence[Finding]) -> list[Finding]:
         return ""
 
     def key(one: Finding) -> tuple[int, float, str, str]:
-        return (one.severity.place, -(one.cost or 0) * _KEPT.get(one.id, 1.0), one.id, one.sentence)
+        return (
+            one.severity.place,
+            -(one.cost or 0) * kind_of(one.id).gain * (_ONCE_GAIN if kind_of(one.id).is_paid_once else 1),
+            one.id,
+            one.sentence,
+        )
 
     placed = sorted((replace(one, under=cause(one)) for one in findings), key=key)
     under: dict[str, list[Finding]] = {}
@@ -308,7 +254,7 @@ def _account(case: Case, findings: Iterable[Finding]) -> tuple[Budget, IdleCause
     for one in findings:
         if one.id in _LAUNCHES:
             time = min((one.cost or 0) * len(case.devices), whole.short_gaps)
-            why = SummedCause(_GISTS[one.id], time), SummedCause(UNEXPLAINED, whole.short_gaps - time)
+            why = SummedCause(kind_of(one.id).gist, time), SummedCause(UNEXPLAINED, whole.short_gaps - time)
             causes = replace(causes, short_gaps=why)
     return whole, causes
 
@@ -317,7 +263,8 @@ def _damaged(report: Report) -> Iterator[NotChecked]:
     """The parts of damaged exports that are left out, by cause."""
     for cause in dict.fromkeys(report.damaged.values()):
         tables = [name for name, why in report.damaged.items() if why == cause]
-        names = _words([name for name in tables if name in _JUDGED] or tables)
+        judged = frozenset().union(*(one.reads for one in rules().values()))
+        names = _words([name for name in tables if name in judged] or tables)
         yield NotChecked("damaged", f"{report.name} is judged without {names}: {cause}; export it again")
 
 
@@ -326,17 +273,15 @@ def _words(names: Iterable[str]) -> str:
     return ", ".join(canonical.BY_NAME[name].what.partition(",")[0] for name in names)
 
 
-def _checked(name: str, case: Case) -> Sequence[Result]:
-    damaged = RULES[name].intersection(table for report in case.reports for table in report.damaged)
+def _checked(one: Rule, case: Case) -> Sequence[Result]:
+    damaged = one.reads.intersection(table for report in case.reports for table in report.damaged)
     if damaged:
-        why = f"needs {_words(sorted(damaged))}: the export is damaged there"
-        return [NotChecked(name.replace("_", "-"), why)]
-    rule: Rule = importlib.import_module(f"nsystui.questions.triage.rules.{name}").check
+        return [NotChecked(", ".join(one.finds), f"needs {_words(sorted(damaged))}: the export is damaged there")]
     try:
-        return rule(case)
+        return one(case)
     except Exception as error:  # whatever it is, the other rules have something to say
         why = str(error).partition("\n")[0]
-        return [NotChecked(name.replace("_", "-"), f"the rule failed ({type(error).__name__}: {why})", failed=True)]
+        return [NotChecked(", ".join(one.finds), f"the rule failed ({type(error).__name__}: {why})", failed=True)]
 
 
 NOT_CHECKED = "not checked"

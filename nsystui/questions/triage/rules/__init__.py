@@ -1,164 +1,32 @@
-"""The rules of triage in their order, what each reads, and every threshold with its unit and meaning.
-
-A user may change each threshold: ``--set gap_ms=5``.
-"""
+"""The rules of triage, by subject: a function of a module named here with `rule` above it is a rule."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+import functools
+from collections.abc import Mapping
+from importlib import import_module
 
-from nsystui.base.errors import UsageError, meant
+from nsystui.questions.triage.rule import FindingKind, Rule
 
-_WORK = frozenset({"kernels", "memory_ops", "graph_launches"})
-_IDLE = _WORK | {"profiler_overhead"}
-RULES: Mapping[str, frozenset[str]] = {
-    "capture": _WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"},
-    "api_errors": frozenset({"api_calls"}),
-    "stragglers": _WORK | {"nccl_calls", "nvtx_ranges"},
-    "input_pipeline": _IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
-    "blocked_host": _IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
-    "preempted": _IDLE | {"api_calls", "sched_events"},
-    "allocator_churn": _IDLE | {"api_calls", "nvtx_ranges"},
-    "idle_gaps": _IDLE | {"api_calls"},
-    "exposed_communication": _WORK,
-    "step_times": _IDLE | {"nvtx_ranges", "api_calls"},
-    "low_utilisation": _IDLE,
-    "small_messages": _WORK | {"nccl_calls"},
-    "jit_compilation": _IDLE | {"host_samples"},
-    "launch_overhead": _IDLE | {"api_calls"},
-    "launch_bound": _IDLE | {"api_calls"},
-    "first_use": _WORK | {"api_calls"},
-    "start_and_end": _IDLE | {"api_calls"},
-    "synchronising_calls": _IDLE | {"api_calls"},
-    "memory_copies": _WORK | {"api_calls"},
-    "staged_copies": _WORK,
-    "round_trips": _WORK,
-    "exposed_memory": _WORK,
-    "device_memory": frozenset({"gpu_memory", "devices", "api_calls"}),
-    "dominant_kernel": frozenset({"kernels"}),
-    "precision": frozenset({"kernels", "devices"}),
-    "layout_changes": frozenset({"kernels"}),
-    "unfused_kernels": frozenset({"kernels", "nvtx_ranges"}),
-    "different_work": frozenset({"kernels", "nvtx_ranges", "api_calls"}),
-    "tensor_activity": _WORK | {"gpu_metrics"},
-    "mpi_waits": _WORK | {"mpi_calls", "nvtx_ranges", "api_calls"},
-    "profiler_overhead": _IDLE,
-    "step_traffic": _WORK | {"nvtx_ranges", "api_calls"},
-    "unified_memory": _WORK | {"gpu_page_faults", "cpu_page_faults"},
-    "kernel_pace": frozenset({"kernels", "gpu_metrics"}),
-    "kernel_outliers": frozenset({"kernels"}),
-    "slow_places": frozenset({"kernels", "devices"}),
-}
-"""The modules of this folder, each with a function ``check``, in the order in which they judge; by name the canonical
-tables without which one judges wrongly, or finds another cause."""
+_SUBJECTS = (
+    *("communication", "ranks", "host", "input_pipeline", "launches", "once"),
+    *("copies", "memory", "steps", "kernels", "kernel_choice", "capture"),
+)
 
 
-def _of(value: float, meaning: str) -> Any:
-    return field(default=value, metadata={"meaning": meaning})
+@functools.cache
+def rules() -> Mapping[str, Rule]:
+    """Return every rule by its name, in the order in which they judge."""
+    modules = [import_module(f"{__name__}.{subject}") for subject in _SUBJECTS]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, Rule)]
+    return {one.name: one for one in sorted(found, key=lambda one: one.order)}
 
 
-_LEAST_COST = "minimum cost of "
-"""The beginning of the meaning of a threshold below which a finding does not count."""
+def kind_of(name: str) -> FindingKind:
+    """Return what is known of the findings of an id."""
+    return _kinds().get(name, FindingKind())
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """Percentages are of the job's time, unless their meaning says else."""
-
-    straggler_percent: float = _of(3.0, "minimum cost of a straggler to each GPU that waits for it")
-    straggler_share: float = _of(50.0, "minimum share of all waiting that one rank causes, in %, to be a straggler")
-    imbalance_percent: float = _of(8.0, "minimum cost of waiting at collectives that no single rank causes")
-    gap_ms: float = _of(1.0, "an idle gap of a GPU is long from so many ms on")
-    gap_percent: float = _of(5.0, "minimum cost of long idle gaps")
-    input_percent: float = _of(5.0, "minimum cost of waiting for the data loader")
-    gil_percent: float = _of(3.0, "minimum cost of waiting for Python's GIL")
-    read_percent: float = _of(3.0, "minimum cost of waiting for files to be read")
-    preempted_percent: float = _of(2.0, "minimum cost of launching threads that have no CPU")
-    churn_percent: float = _of(2.0, "minimum cost of allocating and freeing GPU memory after the warm-up")
-    churn_calls: float = _of(10.0, "minimum calls of a process after the warm-up that allocate or free GPU memory")
-    exposed_percent: float = _of(10.0, "minimum cost of exposed communication")
-    communication_percent: float = _of(3.0, "communication that compute hides is told that takes so much")
-    slow_step: float = _of(1.5, "a step is slow that takes so many times the median")
-    slow_step_percent: float = _of(2.0, "minimum cost of slow steps")
-    warm_up_steps: float = _of(2.0, "the first steps, judged apart")
-    warm_up_percent: float = _of(5.0, "minimum cost of warm-up")
-    drift_percent: float = _of(10.0, "how much longer the last third of the steps takes than the first, in %")
-    drift_steps: float = _of(12.0, "minimum number of steps in which a drift shows")
-    low_busy_percent: float = _of(50.0, "a 30th of the job is a low stretch below so much busy time, in %")
-    low_percent: float = _of(10.0, "minimum cost of low-utilisation stretches, without their long gaps")
-    small_message_kib: float = _of(64.0, "a message is small below so many KiB")
-    small_message_percent: float = _of(2.0, "minimum cost of small-message collectives")
-    launch_percent: float = _of(5.0, "minimum cost of GPUs that wait for launches")
-    launch_bound_percent: float = _of(30.0, "a stretch is launch-bound of which so much is idle for launches, in %")
-    tiny_kernel_us: float = _of(10.0, "a kernel is tiny below so many µs")
-    context_ms: float = _of(10.0, "a first CUDA call creates the context from so many ms on")
-    host_memory_percent: float = _of(5.0, "minimum cost of allocating and freeing page-locked host memory")
-    start_up_percent: float = _of(20.0, "minimum cost of a start-up")
-    tail_percent: float = _of(10.0, "minimum cost of a tail")
-    jit_percent: float = _of(3.0, "minimum cost of compilers that run while a GPU is idle")
-    first_launch_percent: float = _of(2.0, "minimum cost of first launches of kernels")
-    sync_percent: float = _of(3.0, "minimum cost of idle time that begins in a synchronising call")
-    copy_percent: float = _of(2.0, "minimum cost of synchronous, or of pageable, memory operations")
-    exposed_memory_percent: float = _of(5.0, "minimum cost of memory operations that no kernel hides")
-    memory_high: float = _of(90.0, "a GPU's memory is nearly full from so much in use on, in %")
-    memory_full: float = _of(95.0, "and full from so much on, in %")
-    dominant_percent: float = _of(50.0, "minimum share of one kernel in all kernel time but NCCL's, in %")
-    dominant_cost_percent: float = _of(20.0, "minimum cost of a kernel that dominates")
-    precision_percent: float = _of(2.0, "minimum cost of FP32 and TF32 where a GPU has faster units")
-    layout_percent: float = _of(2.0, "minimum cost of changes of layout")
-    unfused_percent: float = _of(5.0, "minimum cost of pointwise kernels that are not fused")
-    work_difference_percent: float = _of(5.0, "how much more a rank must launch than the median rank, in %")
-    work_percent: float = _of(5.0, "minimum cost of different work")
-    tensor_percent: float = _of(5.0, "mean tensor activity of a busy GPU is low below so much, in %")
-    mpi_percent: float = _of(5.0, "minimum cost of blocking MPI calls in which a GPU does nothing")
-    overhead_percent: float = _of(3.0, "minimum cost of the profiler's own work while a GPU is idle")
-    traffic_percent: float = _of(3.0, "minimum cost of host-to-device copies within steps")
-    unified_percent: float = _of(2.0, "minimum cost of unified memory's page faults and migrations")
-    pace_percent: float = _of(3.0, "minimum cost of kernels that become slower during the run")
-    pace_growth: float = _of(5.0, "by so much a kernel's last third must be slower than its first, in %")
-    outlier: float = _of(3.0, "a launch is an outlier that takes so many times the median of its kernel")
-    outlier_score: float = _of(3.5, "and is so far from it: 0.6745 · distance / median absolute deviation")
-    outlier_percent: float = _of(1.0, "minimum cost of outliers among the launches of a kernel")
-    place_percent: float = _of(3.0, "minimum cost of a host, or place in a host, whose GPUs are slow")
-    place_slower: float = _of(5.0, "so much longer the same kernels must take there, in %")
-    worse_points: float = _of(2.0, "a finding must grow by so many % of the baseline's time (of a step) to be worse")
-    slower_percent: float = _of(5.0, "a step, the same work or the job must take so much longer to be slower, in %")
-    fewest_steps: float = _of(3.0, "minimum number of steps that are a sample of a job")
-    shortest_ms: float = _of(20.0, "minimum GPU activity that is a sample of a job, in ms")
-
-    def changed(self, settings: Sequence[str]) -> Thresholds:
-        """These with ``NAME=VALUE`` in each of ``settings``; raises UsageError for an unknown name or no number."""
-        names = [one.name for one in fields(self)]
-        values: dict[str, float] = {}
-        for setting in settings:
-            name, sign, text = setting.partition("=")
-            if name not in names:
-                hint = meant(name, names, f"write NAME=VALUE with a NAME of {', '.join(names)}")
-                raise UsageError(f"--set {setting}: there is no threshold {name!r}: {hint}")
-            if not sign:
-                raise UsageError(f"--set {setting}: write {name}=VALUE")
-            values[name] = _number(setting, text)
-        return replace(self, **values)
-
-    def without_least_costs(self) -> Thresholds:
-        """These with every minimum cost at 0: findings then may have any cost."""
-        least = [one.name for one in fields(self) if one.metadata["meaning"].startswith(_LEAST_COST)]
-        return replace(self, **dict.fromkeys(least, 0.0))
-
-
-def _number(setting: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise UsageError(f"--set {setting}: {text!r} is not a number of 0 or more")
-    return value
-
-
-def meanings() -> list[tuple[str, float, str]]:
-    """Name, usual value and meaning of every threshold, in order."""
-    return [(one.name, float(str(one.default)), one.metadata["meaning"]) for one in fields(Thresholds)]
+@functools.cache
+def _kinds() -> Mapping[str, FindingKind]:
+    return {name: kind for one in rules().values() for name, kind in one.finds.items()}

@@ -1,23 +1,28 @@
-"""Problems of the capture itself: they explain more bad numbers than anything else."""
+"""What the capture says of itself: lost events, what is missing, API errors, the profiler's own work."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.selection import Task
+from nsystui.base.answer import COUNT, NAME, RANK, Column, TableAnswer, Unit
+from nsystui.base.selection import Task, Window
 from nsystui.base.text import few
 from nsystui.exports import canonical
+from nsystui.questions.algebra.intervals import EMPTY
+from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.host.causes import COPYING, LAUNCHING, kind_of
-from nsystui.questions.queries.conditions import where
+from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
-from nsystui.questions.queries.tasks import world_size
+from nsystui.questions.queries.tasks import rank_of, world_size
 from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
 
 _SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
@@ -26,7 +31,22 @@ _CUPTI = re.compile(r"CUPTI_ERROR|CUDA profiling|CUPTI.*(?:fail|error|privileg|p
 _DOOR = Door(DIAGNOSTICS)
 
 
-def check(case: Case) -> Sequence[Finding | NotChecked]:
+@rule(
+    10,
+    reads=WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"},
+    finds={
+        "lost-events": FindingKind(),
+        "capture-errors": FindingKind(),
+        "different-runs": FindingKind(),
+        "no-gpu-work": FindingKind(),
+        "short-window": FindingKind(),
+        "no-nvtx": FindingKind(),
+        "no-message-sizes": FindingKind(),
+        "ranks-missing": FindingKind(),
+    },
+)
+def capture(case: Case) -> Sequence[Finding | NotChecked]:
+    """Problems of the capture itself: they explain more bad numbers than anything else."""
     found: list[Finding | NotChecked] = [*_runs(case), *_lost(case), *_empty(case), *_short(case), *_missing(case)]
     of_nsys = [report for report in case.reports if not report.metadata.made_of]
     if of_nsys and not any(report.count(tables.diagnostics) for report in of_nsys):
@@ -181,3 +201,171 @@ def _missing(case: Case) -> Iterator[Finding]:
             ),
             Door("ranks"),
         )
+
+
+_HARMLESS = (0, 600, 704)
+"""Success, "not ready" (how a query says that work goes on) and "peer access is already enabled"."""
+_NAMES = {
+    1: "invalid value",
+    2: "out of memory",
+    214: "uncorrectable ECC error",
+    217: "no peer access between two devices",
+    700: "illegal address",
+    702: "launch timeout",
+    710: "assert on the device",
+    714: "hardware stack error",
+    715: "illegal instruction",
+    716: "misaligned address",
+    717: "invalid address space",
+    718: "invalid program counter",
+    719: "launch failure",
+    801: "not supported",
+}
+_STICKY = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719})
+"""After these a process cannot use its GPU any more (cudaError_t in driver_types.h; the same numbers in CUresult)."""
+_OUT_OF_MEMORY, _NO_PEER_ACCESS = 2, 217
+_API_ERRORS_COLUMNS = (
+    RANK,
+    NAME,
+    Column("code", header="Code", label="code", unit=Unit.NUMBER),
+    Column("meaning", header="Meaning", label="meaning"),
+    COUNT,
+    Column("first", header="First (ns)", label="first", unit=Unit.TIME),
+)
+
+
+class _ApiErrorsRow(NamedTuple):
+    rank: int | None
+    name: str
+    code: int
+    meaning: str | None
+    calls: int
+    first: int
+
+
+@rule(
+    20,
+    reads=frozenset({"api_calls"}),
+    finds={
+        "api-errors": FindingKind(),
+    },
+)
+def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
+    """CUDA API calls that returned an error."""
+    table = tables.api_calls
+    session = case.job.session
+    if not session.count(table):
+        return [NotChecked("api-errors", "needs CUDA API calls: record with `nsys profile -t cuda`")]
+    query = (
+        sa.select(
+            rank_of(table, case.ranks).label("rank"),
+            table.c.name,
+            table.c.return_value,
+            sa.func.count().label("count"),
+            sa.func.min(job_start(table)).label("first"),
+        )
+        .where(*where(table, case.chosen), table.c.return_value.not_in(_HARMLESS))
+        .group_by("rank", table.c.name, table.c.return_value)
+    )
+    found = session.rows(query)
+    rows = [_ApiErrorsRow(rank, name, code, _NAMES.get(code), count, first) for rank, name, code, count, first in found]
+    if not rows:
+        return []
+    rows.sort(key=lambda row: (row.code not in _STICKY, row.first, str(row)))
+    severity, advice = _judged({row.code for row in rows})
+    worst = rows[0]
+    total = sum(row.calls for row in rows)
+    meaning = f" ({worst.meaning})" if worst.meaning else ""
+    sentence = f"{number_of(total, 'CUDA call')} returned an error; {worst.name} returned {worst.code}{meaning}"
+    ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
+    window = Window(worst.first, worst.first + 1)
+    evidence = TableAnswer("api-errors", _API_ERRORS_COLUMNS, rows, len(rows))
+    door = Door("api")
+    return [Finding("api-errors", severity, sentence, advice, door, evidence=evidence, window=window, ranks=ranks)]
+
+
+def _judged(codes: set[int]) -> tuple[Severity, Advice]:
+    if codes & _STICKY:
+        return Severity.ERROR, Advice(
+            "run the program under compute-sanitizer",
+            "after such an error nothing that the GPU computed can be trusted",
+        )
+    if _OUT_OF_MEMORY in codes:
+        return Severity.WARNING, Advice(
+            "use less memory (batch size, fragmentation), or look whether the program frees and tries again",
+            "an allocator that runs full and retries frees its cache, which synchronises the whole GPU",
+        )
+    if _NO_PEER_ACCESS in codes:
+        return Severity.WARNING, Advice(
+            "see which GPUs reach each other (`nvidia-smi topo -p2p r`), and let those exchange data",
+            "without peer access copies between these GPUs are staged through the host",
+        )
+    return Severity.INFO, Advice(
+        "see whether the program expects it", "libraries probe for features with calls that may fail"
+    )
+
+
+_PROFILER_OVERHEAD_COLUMNS = (
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
+    COUNT,
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=1),
+    NAME,
+)
+
+
+class _ProfilerOverheadRow(NamedTuple):
+    total: int
+    entries: int
+    max: int
+    name: str | None
+
+
+@rule(
+    310,
+    reads=IDLE,
+    finds={
+        "profiler-overhead": FindingKind("the profiler's own work"),
+    },
+)
+def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
+    """Time in which a GPU was idle while the profiler worked: it is no time of the program."""
+    table = tables.profiler_overhead
+    if not case.job.session.count(table) or not case.devices:
+        return [
+            NotChecked(
+                "profiler-overhead", "needs GPU work and the times of the profiler's own work: these exports have none"
+            )
+        ]
+    own = [case.overhead.get(one.device.task.task, EMPTY) for one in case.devices]
+    idle = [case.idle(one).shared_with(part) for one, part in zip(case.devices, own, strict=True)]
+    cost = case.mean(idle)
+    if case.percent(cost) < case.thresholds.overhead_percent:
+        return []
+    rows = _by_name(case)
+    count = sum(row.entries for row in rows)
+    sentence = (
+        f"GPUs are idle for {time_words(cost)} each while the profiler itself works ({number_of(count, 'time')}; "
+        f"most of it: {rows[0].name or '(no name)'}): this is not time of the program"
+    )
+    advice = Advice(
+        "record less (no backtraces, no sampling, fewer traces), and flush seldom (--cuda-flush-interval)",
+        "the program waits while nsys allocates or writes its buffers, which no run without it does",
+    )
+    measured = (
+        "idle time of a GPU inside its work in which its process has an entry in PROFILER_OVERHEAD; mean over the GPUs"
+    )
+    evidence = TableAnswer("profiler-overhead", _PROFILER_OVERHEAD_COLUMNS, rows, len(rows))
+    share, door = case.percent(cost), Door(DIAGNOSTICS)
+    return [Finding("profiler-overhead", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
+
+
+def _by_name(case: Case) -> list[_ProfilerOverheadRow]:
+    table = tables.profiler_overhead
+    total = sa.cast(sa.func.sum(duration(table)), sa.BigInteger).label("total")
+    query = (
+        sa.select(total, sa.func.count(), sa.func.max(duration(table)), table.c.name)
+        .where(*overhead_conditions(case.chosen))
+        .group_by(table.c.name)
+        .order_by(total.desc(), table.c.name)
+    )
+    return [_ProfilerOverheadRow(*row) for row in case.job.session.rows(query)]

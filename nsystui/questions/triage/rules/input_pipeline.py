@@ -45,9 +45,9 @@ from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.triage.case import Case, by_place, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
+from nsystui.questions.triage.rule import IDLE, FindingKind, rule
 from nsystui.store import tables
 
-_NAME = "input-pipeline"
 _RANGES = (
     "dataload", "data load", "data_load", "load data", "load_data", "loading data", "data_iter",
     "next_batch", "next batch", "get_batch", "fetch_batch", "fetch batch", "load_batch", "load batch",
@@ -104,9 +104,22 @@ class _Worker:
         return f"{self.thread.name} {self.thread.tid}"
 
 
-def check(case: Case) -> Sequence[Finding | NotChecked]:
+@rule(
+    40,
+    reads=IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
+    finds={
+        "input-pipeline": FindingKind("waiting for the data loader"),
+    },
+)
+def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
+    """GPUs that wait for their input: long gaps in a data loader's range, or between steps, and what is slow there.
+
+    A gap is the input's if the launching thread is not mostly in CUDA or MPI calls, and most of it lies in an NVTX
+    range of a data loader; or outside of every step, while that thread waits or reads for most of it, until a copy from
+    the host begins. See docs/numbers.md#input-pipeline.
+    """
     if not case.devices:
-        return [NotChecked(_NAME, f"needs GPU work: {canonical.KERNELS.record}")]
+        return [NotChecked("input-pipeline", f"needs GPU work: {canonical.KERNELS.record}")]
     long = [case.long_gaps(device) for device in case.devices]
     if case.percent(case.mean(one.length for one in long)) < case.thresholds.input_percent:
         return []
@@ -114,7 +127,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
     loading = _loading_ranges(case)
     if not steps and not loading:
         need = "needs steps (numbered NVTX ranges, or --step-range REGEX), or NVTX ranges of the data loader"
-        return [NotChecked(_NAME, need)]
+        return [NotChecked("input-pipeline", need)]
     in_range, between = [], []
     for device, gaps in zip(case.devices, long, strict=True):
         task, own = device.device.task.task, steps.get(device.device.task.task)
@@ -149,7 +162,7 @@ def check(case: Case) -> Sequence[Finding | NotChecked]:
         if case.percent(case.mean([unknown])) < case.thresholds.input_percent:
             return []
         need = f"needs what the CPU did in the gaps between steps: {canonical.OS_CALLS.record}, or {_scheduling()}"
-        return [NotChecked(_NAME, need)]
+        return [NotChecked("input-pipeline", need)]
     return [_finding(case, kept, len(in_range), spent, cost)]
 
 
@@ -192,7 +205,7 @@ def _loading_ranges(case: Case) -> dict[Task, Intervals]:
 
 def _arrivals(case: Case) -> Mapping[tuple[Task, int], frozenset[int]]:
     """When copies from the host begin on each GPU, job time."""
-    return case.once(f"{_NAME} arrivals", lambda: _copies(case))
+    return case.once("input-pipeline arrivals", lambda: _copies(case))
 
 
 def _copies(case: Case) -> dict[tuple[Task, int], frozenset[int]]:
@@ -254,8 +267,9 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
         gist += f" (pin_memory thread {pinning.name})"
     ranks = tuple(sorted({case.rank_of[span.task] for span in kept}))
     return Finding(
-        _NAME, Severity.WARNING, sentence, advice, Door("timeline", window=window), cost, case.percent(cost), measured,
-        TableAnswer(_NAME, _COLUMNS, rows, len(rows)), window, ranks,
+        "input-pipeline", Severity.WARNING, sentence, advice, Door("timeline", window=window), cost, case.percent(cost),
+        measured,
+        TableAnswer("input-pipeline", _COLUMNS, rows, len(rows)), window, ranks,
         gist=gist, times=by_place((span.task, span.device, span.start, span.end) for span in kept),
     )  # fmt: skip
 

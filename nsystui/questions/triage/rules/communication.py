@@ -1,0 +1,456 @@
+"""Waiting for other ranks and for NCCL: stragglers, exposed communication, small messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection, Task
+from nsystui.base.units import format_value
+from nsystui.questions.algebra.intervals import Times, union
+from nsystui.questions.collectives.matching import Matrix, Member
+from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, lateness
+from nsystui.questions.gpu.device_time import DeviceIntervals, total
+from nsystui.questions.nccl.bandwidth import launched_in_steps
+from nsystui.questions.nccl.grouping import NcclProperty, selected
+from nsystui.questions.nccl.summary import nccl_summary
+from nsystui.questions.nccl.units import whole
+from nsystui.questions.queries.tasks import world_size
+from nsystui.questions.triage.case import Case, RankCompute, bytes_words, number_of, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_mix import by_framework
+from nsystui.questions.triage.rule import WORK, FindingKind, rule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_COLUMNS = (
+    RANK,
+    HOST.with_importance(2),
+    Column("late", header="Late", label="late", unit=Unit.COUNT),
+    Column("collectives", header="Collectives", label="of", unit=Unit.COUNT, importance=1),
+    Column("caused", header="Exposed Wait Caused (ns)", label="exposed wait caused", unit=Unit.DURATION),
+    Column("suffered", header="Exposed Wait (ns)", label="exposed wait", unit=Unit.DURATION),
+    Column("wait_caused", header="Wait Caused (ns)", label="wait caused", unit=Unit.DURATION, importance=1),
+    Column("kernels", header="Compute Kernels", label="compute kernels", unit=Unit.COUNT, importance=1),
+    Column("compute", header="Compute Time (ns)", label="compute", unit=Unit.DURATION, importance=1),
+)
+_METHOD = (
+    "NCCL time of the other GPUs that no kernel hides, in the collectives to which it came last, "
+    "less its own such time; mean over all GPUs, of which its own do not wait"
+)
+_DIFFERS = 0.03
+"""A rank's compute time, or number of kernels, is another one if it differs by this share."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """What the late cost, ns: the exposed wait that each task caused each other GPU in the mean, and that it suffered.
+
+    ``costs``: the wait that it caused, in the mean over all GPUs. ``lateness``: what the table of ranks says.
+    """
+
+    lateness: Mapping[Task, Lateness]
+    caused: Mapping[Task, int]
+    costs: Mapping[Task, int]
+    suffered: Mapping[Task, int]
+
+
+@rule(
+    30,
+    reads=WORK | {"nccl_calls", "nvtx_ranges"},
+    finds={
+        "straggler": FindingKind("ranks wait for one that comes late"),
+        "imbalance": FindingKind("ranks wait for each other"),
+    },
+)
+def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
+    r"""Ranks for which the others wait at collectives (docs/ranks.md#waiting).
+
+    All kernels of a synchronous collective end together, so the one that ran shortest began last, whatever the clocks
+    say: its rank is the late one. With E(r) the time of r's kernels in the collectives to which a rank L came last that
+    no other kernel of r hides, |C \ U(K)|, each other GPU r loses
+
+        E(r) − E(L)
+
+    That is the waiting (duration less the shortest, docs/ranks.md#waiting) that r has nothing to do in, and the
+    transfers that r sits through idle while L still computes beside them: r would wait for L anyway. Waiting beside a
+    kernel costs nothing, and E(L) is what the transfer costs even a late rank. It is never more than r's exposed time
+    in these collectives. A straggler's cost is the sum over the GPUs that wait, divided by all GPUs, as of every
+    finding; what each of those that wait loses is told beside it.
+
+    Held against how much longer whole jobs of the demo take for a slow GPU (2 to 8 ranks, slower by 15 to 100 %) that
+    loss is by 1 to 12 % too large, for the late rank hides transfers behind the very time by which it is late. The
+    waiting alone would be by 6 to 11 % too small in most of them.
+    """
+    if len(case.job.ranks) < 2:
+        return [NotChecked("straggler", "needs the exports of two ranks or more of one job")]
+    # Whom the selected ranks wait for need not be selected itself.
+    arrivals = [
+        Arrivals.of(group, case.chosen.window)
+        for group in case.job.collectives().groups
+        if any(member.task in case.tasks for member in group.members)
+    ]
+    known = lateness(arrivals)
+    if not known:
+        return [NotChecked("straggler", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks have in common")]
+    members = sorted({member for one in arrivals for member in one.group.members})
+    late, lost = _lost(case, arrivals, members)
+    of_task = Counter(task for one in case.devices for task in one.tasks)
+    caused, costs, suffered = (dict.fromkeys(known, 0) for _ in range(3))
+    for task, time in zip(late, lost.sum(axis=1).tolist(), strict=True):
+        caused[task], costs[task] = time // max(len(case.devices) - of_task[task], 1), case.mean([time])
+    for member, time in zip(members, lost.sum(axis=0).tolist(), strict=True):
+        suffered[member.task] += time
+    return _findings(case, _Waiting(known, caused, costs, suffered))
+
+
+def _lost(case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member]) -> tuple[list[Task], Matrix]:
+    """The tasks that were late, and the time that each cost each member, ns, shape ``(tasks, members)``."""
+    late = sorted({one.group.members[place].task for one in arrivals for place in set(one.last.tolist()) - {NOBODY}})
+    number = {task: place for place, task in enumerate(late)}
+    spans: dict[Member, list[tuple[Times, Times, Times]]] = {member: [] for member in members}
+    for one in arrivals:
+        has_last = one.last != NOBODY
+        operations, last = one.operations[has_last], one.last[has_last]
+        tasks = np.array([number.get(member.task, NOBODY) for member in one.group.members], np.int64)[last]
+        for place, member in enumerate(one.group.members):
+            spans[member].append((one.group.start[place, operations], one.group.end[place, operations], tasks))
+    devices = {Member(one.device.task.task, one.device.device): one for one in case.job.busy(Selection()).devices}
+    exposed = np.zeros((len(late), len(members)), np.int64)
+    took_part = np.zeros(exposed.shape, np.bool_)
+    for place, member in enumerate(members):
+        starts, ends, tasks = (np.concatenate(parts) for parts in zip(*spans[member], strict=True))
+        took_part[tasks, place] = True
+        exposed[:, place] = _exposed(starts, ends, tasks, len(late), devices.get(member))
+    is_own = np.array([[member.task == task for member in members] for task in late], bool).reshape(exposed.shape)
+    least = np.where(is_own & took_part, exposed, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
+    is_selected = np.array([member.task in case.tasks for member in members], bool)
+    lost = np.where(took_part & ~is_own & is_selected, np.maximum(exposed - least[:, None], 0), 0)
+    return late, lost
+
+
+def _exposed(starts: Times, ends: Times, tasks: Times, count: int, device: DeviceIntervals | None) -> Times:
+    """The time of a member's kernels that no other kernel hides, by the task that was late, shape ``(count,)``."""
+    found = np.zeros(count, np.int64)
+    order = np.argsort(starts, kind="stable")
+    if (starts[order][1:] >= ends[order][:-1]).all():
+        np.add.at(found, tasks, ends - starts - _hidden(starts, ends, device))
+        return found
+    for task in np.unique(tasks).tolist():  # side by side on several streams they count once
+        whole = union(starts[tasks == task], ends[tasks == task])
+        found[task] = whole.length - int(_hidden(whole.starts, whole.ends, device).sum())
+    return found
+
+
+def _hidden(starts: Times, ends: Times, device: DeviceIntervals | None) -> Times:
+    if device is None:
+        return np.zeros(len(starts), np.int64)
+    hidden: Times = device.parts.kernels.before(ends)[0] - device.parts.kernels.before(starts)[0]
+    return hidden
+
+
+def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
+    costs, computed = waiting.costs, case.computed
+    whole = sum(costs.values())
+    evidence = _table(case, waiting, computed)
+    limits = case.thresholds
+    found: list[Finding | NotChecked] = []
+    for item in case.job.ranks:
+        cost, loss = costs.get(item.task, 0), waiting.caused.get(item.task, 0)
+        if case.percent(loss) < limits.straggler_percent or 100 * cost < limits.straggler_share * whole:
+            continue
+        own = waiting.lateness[item.task]
+        why, advice = _reason(item.task, computed)
+        whole_wait = time_words(own.caused)
+        hidden = f"; {whole_wait} with what compute hides" if whole_wait != time_words(loss) else ""
+        sentence = (
+            f"rank {item.rank} ({item.host or 'host unknown'}) is the last at {own.late:,} of "
+            f"{own.operations:,} collectives{_among(case)}; "
+            f"{'each other' if len(case.devices) > 2 else 'the other'} GPU loses {time_words(loss)} waiting for it "
+            f"(exposed wait{hidden}){why}"
+        )
+        found.append(_finding(case, "straggler", sentence, advice, cost, evidence, (item.rank,)))
+    cost = case.mean(waiting.suffered.values())
+    if not found and case.percent(cost) >= limits.imbalance_percent:
+        most = max(case.job.ranks, key=lambda item: costs.get(item.task, 0))
+        sentence = (
+            f"each GPU waits {time_words(cost)} at collectives for ranks that come "
+            f"later{_among(case)}, with nothing else "
+            f"to run; it is not always the same one (rank {most.rank} causes most: "
+            f"{time_words(costs.get(most.task, 0))}){_division(computed)}"
+        )
+        advice = Advice(
+            "look at what the late rank of a long wait does just before it (Ranks screen, then Timeline; "
+            "`nsystui gaps --by rank`)",
+            "waiting that changes from rank to rank comes from work that varies, not from one slow GPU",
+        )
+        ranks = tuple(sorted(item.rank for item in case.ranks))
+        found.append(_finding(case, "imbalance", sentence, advice, cost, evidence, ranks))
+    return found
+
+
+def _finding(
+    case: Case, name: str, sentence: str, advice: Advice, cost: int, evidence: TableAnswer, ranks: tuple[int, ...]
+) -> Finding:
+    door = Door("collectives", sort="late_by_ns")
+    share = case.percent(cost)
+    return Finding(name, Severity.WARNING, sentence, advice, door, cost, share, _METHOD, evidence, ranks=ranks)
+
+
+def _among(case: Case) -> str:
+    size = world_size(case.job.session)
+    there = len(case.job.ranks)
+    return f" (of the {there} open ranks of {size})" if size and size > there else ""
+
+
+def _division(computed: Mapping[Task, RankCompute]) -> str:
+    """Whether the ranks compute for as long as each other, in sum."""
+    times = [one.time for one in computed.values()]
+    if len(times) < 2 or not min(times):
+        return ""
+    longer = max(times) / min(times) - 1
+    if longer <= _DIFFERS:
+        return "; in sum all ranks compute for as long: what they do varies in time alone"
+    return f"; the ranks do not compute for as long: the longest {100 * longer:.0f} % more than the shortest"
+
+
+def _reason(task: Task, computed: Mapping[Task, RankCompute]) -> tuple[str, Advice]:
+    """The reason why a rank may be late, as far as its own kernels show it."""
+    others = [one for other, one in computed.items() if other != task]
+    own = computed.get(task)
+    unknown = Advice(
+        "look at what this rank does before its collectives (Ranks screen, then Timeline)",
+        "the last one to come sets the pace of all",
+    )
+    if own is None or not others:
+        return "", unknown
+    kernels, time = (np.median([getattr(one, key) for one in others]) for key in ("kernels", "time"))
+    usual = Advice(
+        "look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline)",
+        "its GPU computes no longer than the others, so it is the work reaching the GPU that is late",
+    )
+    if not kernels or not time:
+        return "", unknown
+    more, longer = own.kernels / kernels - 1, own.time / time - 1
+    if longer < _DIFFERS:
+        return "; its own kernels take no longer than those of the others", usual
+    if abs(more) <= _DIFFERS:
+        return f"; its kernels, as many as elsewhere, take {100 * longer:.0f} % longer", Advice(
+            "check this GPU's clocks, power cap and temperature, or exclude its node; then its input shapes",
+            "the same number of kernels takes longer there: a slow GPU, or larger inputs",
+        )
+    return f"; it runs {100 * more:+.0f} % kernels, for {100 * longer:.0f} % longer", Advice(
+        "divide the work more evenly over the ranks", "this rank has more to compute than the others"
+    )
+
+
+def _table(case: Case, waiting: _Waiting, computed: Mapping[Task, RankCompute]) -> TableAnswer:
+    rows: list[Row] = []
+    caused, suffered = waiting.caused, waiting.suffered
+    taking_part = [item for item in case.job.ranks if item.task in waiting.lateness]
+    for item in sorted(taking_part, key=lambda item: (-caused.get(item.task, 0), item.rank)):
+        task, own = item.task, computed.get(item.task)
+        late = waiting.lateness[task]
+        waits = (late.late, late.operations, caused.get(task), suffered.get(task), late.caused)
+        rows.append((item.rank, item.host or None, *waits, own.kernels if own else None, own.time if own else None))
+    return TableAnswer("stragglers", _COLUMNS, rows, len(rows))
+
+
+_TOLD = 2
+_LITTLE = 5.0
+"""Exposed time that costs less, in %, needs no advice where compute hides most of the communication."""
+_FEW, _MANY, _SHORT = 2, 100, 50_000
+"""So many calls of a step are few, or many if a usual one takes less than so many ns."""
+_USUAL = Advice(
+    "overlap it with compute (gradient buckets during backward, prefetch of shards, a stream of its own); "
+    "first mend any straggler",
+    "communication costs time only where no kernel runs beside it",
+)
+_NOTHING_ELSE = Advice(
+    "first mend any straggler; then larger messages, faster links (`nsystui nccl --by size`)",
+    "nothing but NCCL ran here, so that there is no compute to hide it behind",
+)
+_LARGE_BUCKETS = (
+    "one or two calls of a step begin when nearly all of it is computed, and then nothing is left to hide them"
+)
+_SMALL_BUCKETS = "so many short calls of a step pay latency, not bandwidth"
+
+
+@rule(
+    90,
+    reads=WORK,
+    finds={
+        "exposed-communication": FindingKind(
+            "NCCL that no kernel hides",
+            symptom_of=(
+                "straggler",
+                "imbalance",
+            ),
+            gain=0.5,
+        ),
+        "communication": FindingKind(),
+    },
+)
+def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
+    r"""Exposed communication: NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)|; a remark if little.
+
+    See docs/numbers.md#exposed-time. The remark is on the time from the first step on.
+    """
+    if not case.spent.nccl:
+        return [NotChecked("exposed-communication", f"needs NCCL kernels: {case.has_none}")]
+    cost, limits = case.mean([case.spent.exposed_nccl]), case.thresholds
+    is_exposed = case.percent(cost) >= limits.exposed_percent
+    if not is_exposed and case.percent(case.mean([case.spent.nccl])) < limits.communication_percent:
+        return []
+    job = case.job
+    evidence = nccl_summary(job.session, case.chosen, job.ranks, job.pairing(), (NcclProperty.COLLECTIVE,))
+    kernels = evidence.frame().loc[lambda frame: frame["what"] == "kernel"]
+    most = kernels.sort_values("exposed" if is_exposed else "total", ascending=False, kind="stable")
+    share = 100 * case.spent.exposed_nccl / case.spent.nccl
+    calls = ", ".join(_calls(case, row) for row in most.head(_TOLD).to_dict("records"))
+    measured = "NCCL kernels without what other kernels of the GPU overlap; mean over the GPUs"
+    door, percent = Door("nccl", by="collective", sort="exposed_ns"), case.percent(cost)
+    if is_exposed:
+        sentence = (
+            f"NCCL kernels run {time_words(cost)} on each GPU with no other kernel beside them: {share:.0f} % of all "
+            f"NCCL time is exposed, {'most' if len(most) > 1 else 'all'} of it in {most['collective'].iloc[0]} "
+            f"({calls}); waiting for ranks that come "
+            "late is part of it"
+        )
+        advice = _advice(case, most, share)
+        return [
+            Finding(
+                "exposed-communication", Severity.WARNING, sentence, advice, door, cost, percent, measured, evidence
+            )
+        ]
+    spent = total(one.breakdown(case.working(one)) for one in case.devices)
+    if not spent.nccl:
+        return []
+    cost, share = case.mean([spent.exposed_nccl]), 100 * spent.exposed_nccl / spent.nccl
+    percent = case.percent(cost)
+    gist = f"compute hides {100 - share:.0f} % of NCCL's time"
+    sentence = (
+        f"{gist} ({time_words(case.mean([spent.nccl]))} on each GPU, "
+        f"{time_words(cost)} exposed, {time_words(case.mean([spent.nccl_only]))} with no copy beside it either): "
+        f"{calls}"
+    )
+    hidden = Advice("nothing: it is overlapped", "what compute hides costs no time, but for what it takes from kernels")
+    advice = hidden if share < 50 and percent < _LITTLE else _advice(case, most, share)
+    told = gist if share < 50 else ""
+    return [
+        Finding("communication", Severity.INFO, sentence, advice, door, cost, percent, measured, evidence, gist=told)
+    ]
+
+
+def _advice(case: Case, most: pd.DataFrame, share: float) -> Advice:
+    if not case.spent.kernels and not case.spent.graph:
+        return _NOTHING_ELSE
+    first = most.iloc[0]
+    each = _per_step(case, first["collective"])
+    if each is not None and each <= _FEW and share >= 50 and first["collective"] == "AllReduce":
+        buckets = by_framework(case, "", pytorch=" (bucket_cap_mb of DDP)")
+        return Advice(f"cut it into smaller buckets{buckets}, each sent when its gradients are ready", _LARGE_BUCKETS)
+    if each is not None and each >= _MANY and first["median"] < _SHORT:
+        buckets = by_framework(case, "", pytorch="a larger bucket_cap_mb, ")
+        return Advice(f"put more into one call ({buckets}coalesced or flattened tensors)", _SMALL_BUCKETS)
+    return _USUAL
+
+
+def _calls(case: Case, row: dict[str, object]) -> str:
+    """``8 AllReduce a step of 25 MiB``; without steps their number."""
+    count = int(str(row["count"]))
+    each = _per_step(case, row["collective"])
+    words = (
+        f"{count:,} {row['collective']}"
+        if each is None
+        else f"{format_value(Unit.COUNT, each)} {row['collective']} a step"
+    )
+    size = row.get("bytes")
+    known = isinstance(size, int | float) and size == size and size > 0
+    return f"{words}, {bytes_words(float(str(size)) / count)} each" if known else words
+
+
+def _per_step(case: Case, collective: object) -> float | None:
+    """The mean number of kernels of a collective that a rank launches in a step; ``None`` without any."""
+    steps = sum(map(len, case.steps.values()))
+    if not steps:
+        return None
+    calls = case.once(
+        f"{'exposed-communication'} calls",
+        lambda: launched_in_steps(case.job.pairing(), case.job.steps(case.step_name), case.chosen),
+    )
+    return round(calls.get(str(collective), 0) / steps, 1) or None
+
+
+@rule(
+    120,
+    reads=WORK | {"nccl_calls"},
+    finds={
+        "small-messages": FindingKind("collectives of small messages"),
+    },
+)
+def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
+    """Collectives with small messages, which pay latency and not bandwidth (docs/nccl.md#message-sizes)."""
+    if not case.spent.nccl:
+        return [NotChecked("small-messages", f"needs NCCL kernels: {case.has_none}")]
+    if not case.has_message_sizes:
+        return [_without_sizes()]
+    if case.percent(case.mean([case.spent.exposed_nccl])) < case.thresholds.small_message_percent:
+        return []  # what nothing hides of all messages together costs less
+    kernels = selected(case.job.pairing().kernels, case.chosen)
+    sizes = kernels["message_size"]
+    if not sizes.notna().any():
+        return [_without_sizes()]
+    is_small = (sizes.notna() & (sizes < case.thresholds.small_message_kib * 1024)).to_numpy(bool)
+    transfer, is_matched = _transfer(case, whole(kernels["report"]), whole(kernels["row"]))
+    paid = np.minimum(whole(kernels["exposed"]), transfer)
+    cost = case.mean([int(paid[is_small & is_matched].sum())])
+    if not (is_small & is_matched).any() and is_small.any():
+        return [
+            NotChecked(
+                "small-messages", "needs the exports of two ranks or more: of one, waiting looks like a slow transfer"
+            )
+        ]
+    if case.percent(cost) < case.thresholds.small_message_percent:
+        return []
+    count = int(is_small.sum())
+    sentence = (
+        f"{number_of(count, 'NCCL kernel')} of {len(kernels):,} move less than {case.thresholds.small_message_kib:g} "
+        f"KiB each; their transfers that nothing hides take {time_words(cost)} on each GPU"
+    )
+    advice = Advice(
+        "put small messages together (larger buckets, ncclGroupStart/End, flattened tensors), or send them less often",
+        "a small message costs latency whatever its size: ten in one cost as much as one",
+    )
+    job = case.job
+    evidence = nccl_summary(
+        job.session, case.chosen, job.ranks, job.pairing(), (NcclProperty.COLLECTIVE, NcclProperty.SIZE)
+    )
+    measured = "of each kernel the shortest duration over the ranks (no waiting), as far as no other kernel hides it"
+    door, share = Door("nccl", by="collective,size"), case.percent(cost)
+    return [Finding("small-messages", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
+
+
+def _without_sizes() -> NotChecked:
+    how = "`nsys export --include-json=true --include-blobs=true`, or NCCL's log with --nccl-log"
+    return NotChecked("small-messages", f"needs the message sizes of NCCL: {how}")
+
+
+def _transfer(case: Case, reports: Times, rows: Times) -> tuple[Times, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """The shortest duration of each kernel's collective over its ranks, ns, and whether it is known."""
+    shortest: dict[tuple[int, int], int] = {}
+    for group in case.job.collectives().groups:
+        least = group.duration.min(axis=0).tolist()
+        for place, member in enumerate(group.members):
+            for row, time in zip(group.row[place].tolist(), least, strict=True):
+                shortest[member.task.report, row] = time
+    found = [shortest.get(key) for key in zip(reports.tolist(), rows.tolist(), strict=True)]
+    is_known = np.array([one is not None for one in found], np.bool_)
+    return np.array([one or 0 for one in found], np.int64), is_known

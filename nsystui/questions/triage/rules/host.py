@@ -1,0 +1,623 @@
+"""Long idle gaps of the GPUs, start-up and tail, and what the launching threads did then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Task, Window
+from nsystui.exports import canonical
+from nsystui.exports.metadata import process_of
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
+from nsystui.questions.host.causes import (
+    ALLOCATING,
+    COPYING,
+    GIL,
+    IN_MPI,
+    IN_OS,
+    KINDS,
+    LAUNCHING,
+    NOTHING,
+    OFF_CPU,
+    OTHER_CALLS,
+    PREEMPTED,
+    PROFILER,
+    READS,
+    RUNNING_CODE,
+    SYNCHRONISING,
+    WAITING,
+    Cause,
+    IdleSpan,
+    attribute,
+)
+from nsystui.questions.host.gaps import CAUSE_COLUMNS, STARTUP, TAIL, cause_cells, idle_time
+from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
+from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, Segments, gil_of, pairs
+from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum
+from nsystui.questions.triage.case import Case, Place, by_place, number_of, rank_words, spans, time_words, worked_by
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.rule import IDLE, FindingKind, rule
+from nsystui.questions.triage.rules.memory import advice as allocator_advice
+from nsystui.store import tables
+
+_PREEMPTED_COLUMNS = (
+    RANK,
+    Column("thread", header="Thread with the CPU", label="had the CPU"),
+    DURATION,
+    Column("percent", header="Duration (%)", label="of it", unit=Unit.PERCENT, decimals=1, has_bar=True),
+)
+CROWDED = Advice(
+    "start fewer threads than there are CPUs (OMP_NUM_THREADS, workers of a data loader), or give each rank more CPUs "
+    "of its own (--cpus-per-task, --cpu-bind=cores)",
+    "the thread that launches could have run, but had no CPU",
+)
+_OTHERS = Advice(
+    "bind each rank to CPUs of its own (--cpu-bind=cores), and see what else runs on the node",
+    "no thread that was recorded had its CPU: other ranks, other programs or the system had it",
+)
+
+
+@rule(
+    60,
+    reads=IDLE | {"api_calls", "sched_events"},
+    finds={
+        "preempted": FindingKind("the launching thread without a CPU"),
+    },
+)
+def preempted(case: Case) -> Sequence[Finding | NotChecked]:
+    """GPUs that wait for a CPU: the thread that launches could run, and something else has its CPU.
+
+    See docs/numbers.md#preempted.
+    """
+    if not case.devices:
+        return [NotChecked("preempted", f"needs GPU work: {canonical.KERNELS.record}")]
+    if not case.job.session.count(tables.sched_events):
+        return [NotChecked("preempted", f"needs {canonical.SCHED_EVENTS.what}: {canonical.SCHED_EVENTS.record}")]
+    states = case.scheduling.threads
+    if not any(np.isin(one.labels, (RUNNABLE, BLOCKED)).any() for one in states.values()):
+        return [NotChecked("preempted", "needs to know why threads left their CPUs: nsys 2024.5 and later record it")]
+    spans: list[IdleSpan] = []
+    ready: dict[int, Intervals] = {}
+    able = _runnable(case)
+    for device in case.devices:
+        task = device.device.task.task
+        own = able.get(task, EMPTY)
+        gaps = case.idle_spans(device, own)
+        inside = intersect(own, union([one.start for one in gaps], [one.end for one in gaps]))
+        ready[task.report] = merge(ready.get(task.report, EMPTY), inside)
+        spans += gaps
+    least = case.thresholds.preempted_percent
+    most = sum(one.length for one in ready.values()) * len(case.devices)
+    if not most or case.percent(case.mean([most])) < least:
+        return []  # cheaper than to see which of the threads launched
+    found = attribute(case.job, spans)
+    spent: dict[tuple[int, str], int] = {}
+    met: set[int] = set()
+    for span, cause, time in zip(found.span.tolist(), found.cause.tolist(), found.time.tolist(), strict=True):
+        if found.causes[cause].kind == PREEMPTED:
+            key = (case.rank_of[spans[span].task], found.causes[cause].what)
+            spent[key] = spent.get(key, 0) + time
+            met.add(span)
+    cost = case.mean(spent.values())
+    if not cost or case.percent(cost) < least:
+        return []
+    return [_preempted_finding(case, spent, [spans[number] for number in sorted(met)], ready, cost)]
+
+
+def _runnable(case: Case) -> Mapping[Task, Intervals]:
+    """When a thread of each process could run and had no CPU."""
+    found: dict[Task, list[Intervals]] = {}
+    for (report, thread), one in case.scheduling.threads.items():
+        found.setdefault(Task(report, process_of(thread)), []).append(one.labelled(RUNNABLE))
+    return {task: merge(*own) for task, own in found.items()}
+
+
+def _preempted_finding(
+    case: Case,
+    spent: Mapping[tuple[int, str], int],
+    gaps: Sequence[IdleSpan],
+    ready: Mapping[int, Intervals],
+    cost: int,
+) -> Finding:
+    whole = sum(spent.values())
+    rows: list[Row] = [(rank, who or None, time, 100.0 * time / whole) for (rank, who), time in spent.items()]
+    rows.sort(key=lambda row: (-int(row[2] or 0), str(row)))
+    (_, who), longest = max(spent.items(), key=lambda item: (item[1], item[0]))
+    unknown = sum(time for (_, name), time in spent.items() if not name)
+    if 2 * unknown > whole:
+        had = f"for {100 * unknown / whole:.0f} % of it no thread that was recorded ran there"
+    else:
+        had = f"for {100 * longest / whole:.0f} % of it {who} ran there"
+    sentence = (
+        f"GPUs are idle for {time_words(cost)} each while the thread that launches could run and has no CPU "
+        f"({number_of(len(gaps), 'gap')} on {number_of(len(case.devices), 'GPU')}); {had}; {_crowd(case, ready)}"
+    )
+    measured = (
+        "idle time between the first operation (of the first step) and the last one whose host cause is that the "
+        "launching thread was not scheduled; mean over the GPUs"
+    )
+    return Finding(
+        "preempted", Severity.WARNING, sentence, _OTHERS if 2 * unknown > whole else CROWDED,
+        Door("gaps", filter=PREEMPTED), cost, case.percent(cost), measured,
+        TableAnswer("preempted", _PREEMPTED_COLUMNS, rows, len(rows)), ranks=tuple(sorted({rank for rank, _ in spent})),
+    )  # fmt: skip
+
+
+def _crowd(case: Case, ready: Mapping[int, Intervals]) -> str:
+    """The threads of a report that could run while one waited for a CPU and a GPU was idle, and the CPUs they used."""
+    index, when = max(ready.items(), key=lambda item: (item[1].length, -item[0]))
+    scheduling = case.scheduling
+    own = [thread for thread in scheduling.threads if thread[0] == index]
+    able = [intersect(scheduling.threads[one].labelled(RUNNING, RUNNABLE), when).length for one in own]
+    used = {cpu for one in own for cpu in scheduling.cpus[one].labels.tolist() if cpu >= 0}
+    of_node = next(report.metadata.cpus for report in case.reports if report.index == index)
+    cpus = f"{len(used)} of the node's {of_node} CPUs" if of_node else number_of(len(used), "CPU")
+    return f"on average {sum(able) / when.length:.1f} threads of its report could run then, and they used {cpus} in all"
+
+
+_GIL, _READS = "gil-held", "blocking-reads"
+_BLOCKED_HOST_COLUMNS = (
+    RANK,
+    Column("time", header="Idle (ns)", label="idle", unit=Unit.DURATION),
+    *CAUSE_COLUMNS,
+)
+_OTHER_PROCESS = Advice(
+    "move what that thread does to another process, or into code that releases the GIL (NumPy, native code)",
+    "of the threads of a process only the one that holds the GIL runs Python, and so launches",
+)
+_AHEAD = Advice(
+    "read ahead on a thread that launches nothing, in larger pieces and from a local disk or a cache",
+    "the GPU has nothing to do until the file is read",
+)
+
+
+@rule(
+    50,
+    reads=IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
+    finds={
+        "gil-held": FindingKind(),
+        "blocking-reads": FindingKind(),
+    },
+)
+def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
+    """Idle GPUs whose launching thread waits for Python's GIL, or for a file that it or another thread reads.
+
+    The costs are sums over the host causes of all gaps, short ones too: see docs/numbers.md#gaps.
+    """
+    if not case.devices:
+        return [NotChecked(name, f"needs GPU work: {canonical.KERNELS.record}") for name in (_GIL, _READS)]
+    return [*_gil_held(case), *_blocking_reads(case)]
+
+
+@dataclass(frozen=True)
+class _Blocked:
+    """The time of each cause by rank, ns, the number of gaps with any, and the longest of these."""
+
+    times: Mapping[tuple[int, Cause], int]
+    gaps: int
+    longest: Window | None
+
+    @property
+    def time(self) -> int:
+        return sum(self.times.values())
+
+    def most(self, words_of: Callable[[Cause], str]) -> tuple[str, float]:
+        """The words with the most time, and their share of all of it, %."""
+        found: dict[str, int] = {}
+        for (_, cause), time in self.times.items():
+            found[words_of(cause)] = found.get(words_of(cause), 0) + time
+        words = max(sorted(found), key=lambda one: found[one])
+        return words, 100 * found[words] / self.time
+
+
+def _blocked(case: Case, during: Mapping[Task, Intervals], is_meant: Callable[[Cause], bool]) -> _Blocked:
+    """The causes that are meant, in the gaps of the GPUs that overlap ``during`` of their process."""
+    candidates: list[IdleSpan] = []
+    for device in case.devices:
+        task, number = device.device.task.task, device.device.device
+        gaps, when = case.gaps(device).whole(), during.get(task, EMPTY)
+        near = np.unique(pairs(gaps, Segments(when.starts, when.ends, when.starts)).span)
+        edges = zip(gaps.starts[near].tolist(), gaps.ends[near].tolist(), strict=True)
+        candidates += [IdleSpan(task, number, start, end) for start, end in edges]
+    found = attribute(case.job, candidates)
+    times: dict[tuple[int, Cause], int] = {}
+    spent: list[tuple[int, IdleSpan]] = []
+    for number, span in enumerate(candidates):
+        own = {cause: time for cause, time in found.of_span(number).items() if is_meant(cause)}
+        for cause, time in own.items():
+            key = case.rank_of[span.task], cause
+            times[key] = times.get(key, 0) + time
+        spent += [(sum(own.values()), span)] if own else []
+    longest = max(spent, key=lambda one: (one[0], -one[1].start), default=None)
+    return _Blocked(times, len(spent), Window(longest[1].start, longest[1].end) if longest else None)
+
+
+def _blocked_host_finding(
+    case: Case, name: str, found: _Blocked, sentence: str, advice: Advice, measured: str, gist: str
+) -> Finding:
+    cost = case.mean([found.time])
+    rows: list[Row] = [(rank, time, *cause_cells(cause)) for (rank, cause), time in found.times.items()]
+    rows.sort(key=lambda row: (-int(str(row[1])), str(row)))
+    return Finding(
+        name, Severity.WARNING, sentence, advice, Door("gaps"), cost, case.percent(cost), measured,
+        TableAnswer(name, _BLOCKED_HOST_COLUMNS, rows, len(rows)), found.longest,
+        tuple(sorted({rank for rank, _ in found.times})), gist=gist,
+    )  # fmt: skip
+
+
+def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
+    gil = gil_of(case.job.session, case.chosen)
+    if not gil:
+        return [NotChecked(_GIL, f"needs the times of Python's GIL: {RECORD}")] if _has_python(case) else []
+    during: dict[Task, Intervals] = {}
+    for (report, thread), waited in gil.waited.items():
+        task = Task(report, process_of(thread))
+        during[task] = merge(during.get(task, EMPTY), waited)
+    found = _blocked(case, during, lambda cause: cause.kind == GIL)
+    cost = case.mean([found.time])
+    if case.percent(cost) < case.thresholds.gil_percent:
+        return []
+    holder, share = found.most(lambda cause: cause.thread)
+    held = f"{share:.0f} % of it thread {holder} holds it" if holder else "who holds it is not recorded"
+    what, part = found.most(lambda cause: cause.what if cause.thread == holder else "")
+    held += f", most of that in {what}" if holder and what and part > share / 2 else ""
+    sentence = (
+        f"GPUs are idle for {time_words(cost)} each while the thread that launches waits for Python's GIL "
+        f"({number_of(found.gaps, 'gap')}); {held}"
+    )
+    measured = "idle time in which the launching thread waits for the GIL, in gaps of any length; mean over the GPUs"
+    gist = f"{case.waiting(cost)} for Python's GIL" + (f" (held by {holder})" if holder else "")
+    return [_blocked_host_finding(case, _GIL, found, sentence, _OTHER_PROCESS, measured, gist)]
+
+
+def _has_python(case: Case) -> bool:
+    """Whether a process of the job is Python's."""
+    known = tables.processes.c
+    tasks = {(one.task.report, one.task.process) for one in case.ranks}
+    query = sa.select(known.report, known.process).where(sa.func.lower(known.name).contains("python"))
+    return bool(case.job.session.count(tables.processes)) and not tasks.isdisjoint(case.job.session.rows(query))
+
+
+def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
+    session = case.job.session
+    if not session.count(tables.os_calls):
+        return [NotChecked(_READS, f"needs OS runtime calls: {canonical.OS_CALLS.record}")]
+    is_read = sa.func.regexp_full_match(tables.os_calls.c.name, READS.pattern, type_=sa.Boolean)
+    calls = spans(case, tables.os_calls, [is_read])
+    tells_files = session.count(tables.file_accesses) > 0
+
+    def is_meant(cause: Cause) -> bool:
+        # Where files are recorded, a call without one is of something else.
+        return cause.reads and (bool(cause.file) or not tells_files)
+
+    found = _blocked(case, {task: own for (task, _), own in calls.merged.items()}, is_meant)
+    cost = case.mean([found.time])
+    if case.percent(cost) < case.thresholds.read_percent:
+        return []
+    call, share = found.most(lambda cause: cause.what)
+    caller, of_caller = found.most(lambda cause: cause.caller)
+    by_others = sum(time for (_, cause), time in found.times.items() if cause.kind == WAITING)
+    words = [f"{share:.0f} % of it in {call}"]
+    words += [f"{of_caller:.0f} % of it called by {caller}"] if caller else []
+    words += [f"{100 * by_others / found.time:.0f} % of it by threads that it waits for"] if by_others else []
+    files = found.most(lambda cause: cause.file)[0]
+    words += [f"most of it of {files}"] if files else []
+    advice = _AHEAD
+    if not tells_files:
+        words.append("which files is not recorded, and `read` may be of a pipe or a socket")
+        advice = Advice(
+            f"see who calls it (`nsystui gaps`), and {canonical.FILES.record}; then {_AHEAD.text}", _AHEAD.reason
+        )
+    sentence = (
+        f"GPUs are idle for {time_words(cost)} each while the thread that launches, or one that it waits for, reads "
+        f"({number_of(found.gaps, 'gap')}; {'; '.join(words)})"
+    )
+    measured = (
+        "idle time in which the launching thread is in a call that reads or opens a file, or waits while another "
+        "thread of its process reads one, in gaps of any length; mean over the GPUs"
+    )
+    gist = f"{case.waiting(cost)} for reads ({call})"
+    return [_blocked_host_finding(case, _READS, found, sentence, advice, measured, gist)]
+
+
+_LOOKED_AT = 40
+"""The number of longest gaps in which the CPU's work is examined."""
+_ADVICE = {
+    SYNCHRONISING: Advice(
+        "synchronise less often, or with events on the stream instead of the CPU",
+        "after a synchronisation the GPU has nothing to do until the CPU has launched again",
+    ),
+    COPYING: Advice(
+        "copy asynchronously from pinned memory, on a stream of its own",
+        "a copy that blocks the CPU keeps it from launching the next work",
+    ),
+    LAUNCHING: Advice(
+        "warm up before what is measured, or load kernels at the start (CUDA_MODULE_LOADING=EAGER); "
+        "`nsystui api --filter Launch` says which launches are long",
+        "a launch takes some µs, unless it loads its kernel, or waits for another thread that is in CUDA",
+    ),
+    OTHER_CALLS: Advice("look at the call on the Events screen", "the CPU was in it while the GPU had nothing to do"),
+    IN_MPI: Advice(
+        "overlap MPI with GPU work, or look for the rank that comes late", "the CPU waited in MPI and launched nothing"
+    ),
+    GIL: Advice(
+        "move what the other thread does to another process, or into code that releases the GIL (`nsystui gaps`)",
+        "of the threads of a process only the one that holds the GIL runs Python code, and launches",
+    ),
+    IN_OS: Advice(
+        "see who calls it (`nsystui gaps`), and have another thread or process do it ahead of time",
+        "the thread that launches waited for the system: for data, a file, a process",
+    ),
+    RUNNING_CODE: Advice(
+        "make that code faster, or run it on a thread that launches nothing (`nsystui calltree`)",
+        "the thread that launches was busy with it, and could launch nothing",
+    ),
+    PREEMPTED: CROWDED,
+    WAITING: Advice(
+        "make what the other thread does faster, or have it done earlier: more workers, prefetching (`nsystui gaps`)",
+        "the thread that launches waited while another thread of its process, or a worker process of it, ran",
+    ),
+}
+"""Of `OFF_CPU` and `NOTHING` the cause is not known: see `_unknown`."""
+_REASON = {
+    OFF_CPU: "the thread that launches was off its CPU, and no other thread of its process is known to have run: "
+    "what it waited for is not recorded",
+    NOTHING: "the thread that launches made no CUDA or MPI call, so nothing could be launched; nothing else is "
+    "recorded of it",
+}
+_RECORDED = {
+    NOTHING: (canonical.OS_CALLS, canonical.SCHED_EVENTS, canonical.HOST_SAMPLES),
+    OFF_CPU: (canonical.OS_CALLS,),
+}
+"""The tables that would say more."""
+_IDLE_GAPS_COLUMNS = (
+    RANK,
+    DEVICE.with_importance(2),
+    START,
+    Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
+    Column("kind", header="CPU", label="launching thread was"),
+    Column("share", header="CPU (%)", label="for", unit=Unit.PERCENT, decimals=1, importance=2),
+    Column("call", header="Call", label="longest call", importance=1),
+    Column("range", header="NVTX Range", label="NVTX range", importance=1),
+)
+
+
+@rule(
+    80,
+    reads=IDLE | {"api_calls"},
+    finds={
+        "idle-gaps": FindingKind(
+            symptom_of=(
+                "input-pipeline",
+                "gil-held",
+                "blocking-reads",
+                "preempted",
+                "allocator-churn",
+                "jit-compilation",
+                "host-allocation",
+                "first-launches",
+            )
+        ),
+    },
+)
+def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
+    """Long idle gaps of the GPUs, between their first and last operation, and what the CPU did in them.
+
+    See docs/numbers.md#expert-rules.
+
+    The work of the profiler itself divides no gap, and is no part of the cost: that is the finding of
+    `profiler_overhead`.
+    """
+    if not case.devices:
+        return [NotChecked("idle-gaps", f"needs GPU work: {canonical.KERNELS.record}")]
+    spans: list[CpuSpan] = []
+    for device in case.devices:
+        gaps, place = case.long_gaps(device), device.device
+        for start, end in zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True):
+            spans.append(CpuSpan(place.task.task, place.device, Window(start, end)))
+    cost = case.mean(case.long_idle(device).length for device in case.devices)
+    if case.percent(cost) < case.thresholds.gap_percent:
+        return []
+    spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
+    works = host_work(case.job, spans[:_LOOKED_AT])
+    return [_idle_gaps_finding(case, spans, works, cost)]
+
+
+def _idle_gaps_finding(case: Case, spans: Sequence[CpuSpan], works: Sequence[HostWork], cost: int) -> Finding:
+    spent = {kind: sum(work.spent[kind] for work in works) for kind in KINDS if kind != PROFILER}
+    kind = max(spent, key=lambda one: spent[one])
+    looked = sum(spent.values())
+    longest = spans[0]
+    gist = f"{case.waiting(cost)} in long gaps"
+    if not case.job.session.count(tables.api_calls):
+        doing, advice = "", Advice("record CUDA API calls (-t cuda)", "they would say what the CPU did in the gaps")
+    else:
+        which = "their time" if len(works) == len(spans) else f"the time of the {len(works)} longest"
+        doing = (
+            f"; for {100 * spent[kind] / looked:.0f} % of {which} the launching thread was {kind}{_where(works, kind)}"
+        )
+        gist += f" ({_gist(works, kind, looked)})"
+        if kind == ALLOCATING:
+            advice = allocator_advice(case)
+        else:
+            advice = _ADVICE[kind] if kind in _ADVICE else _unknown(case, kind)
+    ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
+    sentence = (
+        f"GPUs are idle for {time_words(cost)} each in gaps of {case.thresholds.gap_ms:g} ms or more "
+        f"({number_of(len(spans), 'gap')} on {number_of(len(case.devices), 'GPU')}; the longest, on "
+        f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}){doing}"
+    )
+    return Finding(
+        "idle-gaps",
+        Severity.WARNING,
+        sentence,
+        advice,
+        Door("timeline", window=longest.window),
+        cost,
+        case.percent(cost),
+        "time without any operation between the first one (of the first step) and the last one "
+        "of each GPU, and without the profiler's own work, long gaps only; mean over the GPUs",
+        _table(case, works, len(spans)),
+        longest.window,
+        ranks,
+        times=by_place((span.task, span.device, span.window.start, span.window.end) for span in spans),
+        gist=gist,
+    )
+
+
+def _unknown(case: Case, kind: str) -> Advice:
+    """The advice where no cause is known: what to record, as far as it is not there, and else where to look."""
+    flags = what_to_record(case, kind)
+    if flags:
+        return Advice(f"record with `nsys profile {flags}`: it would say what that thread did", _REASON[kind])
+    return Advice("look at the threads of all processes in the gaps (`nsystui gaps`, Timeline)", _REASON[kind])
+
+
+def what_to_record(case: Case, kind: str) -> str:
+    """The flags of nsys for what would tell the cause of idle time of a kind, and is not there."""
+    lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
+    return " ".join(table.record.partition("`nsys profile ")[2].rstrip("`") for table in lacking)
+
+
+def _gist(works: Sequence[HostWork], kind: str, looked: int) -> str:
+    """The call or function with more than half of the time of a kind, else the kind, and its share of all."""
+    calls: dict[str, int] = {}
+    for work in works:
+        for cause, time in work.causes.items():
+            if cause.kind == kind:
+                words = cause.words if cause.what else ""
+                calls[words] = calls.get(words, 0) + time
+    longest = max(sorted(calls), key=lambda one: calls[one])
+    time = sum(calls.values())
+    if longest and 2 * calls[longest] > time:
+        time = calls[longest]
+        kind = f"running {longest}" if kind == RUNNING_CODE else longest
+    return f"{kind} {100 * time / looked:.0f} %"
+
+
+def _where(works: Sequence[HostWork], kind: str) -> str:
+    """The call, and the range or that there is none, that hold most of the time of a kind, each with its share."""
+    calls: dict[str, int] = {}
+    ranges: dict[str | None, int] = {}
+    for work in works:
+        ranges[work.range_name] = ranges.get(work.range_name, 0) + work.spent[kind]
+        for cause, time in work.causes.items():
+            if cause.kind == kind and cause.what:
+                what = f"while {cause.what} had its CPU" if kind == PREEMPTED else f"in {cause.words}"
+                calls[what] = calls.get(what, 0) + time
+    whole, words = sum(ranges.values()), ""
+    if calls:
+        call = max(sorted(calls), key=lambda one: calls[one])
+        words = f", {100 * calls[call] / whole:.0f} % of it {call}"
+    if set(ranges) == {None}:
+        return words
+    longest = max(sorted(ranges, key=str), key=lambda one: ranges[one])
+    where = "outside of every NVTX range" if longest is None else f"in NVTX range `{longest}`"
+    return f"{words}, {100 * ranges[longest] / whole:.0f} % of it {where}"
+
+
+def _table(case: Case, works: Sequence[HostWork], gaps: int) -> TableAnswer:
+    rows: list[Row] = []
+    for work in works:
+        span, kind = work.span, work.kind
+        share = 100 * work.spent[kind] / span.length
+        place = (case.rank_of[span.task], span.device, span.window.start, span.length)
+        rows.append((*place, kind, share, work.calls.get(kind), work.range_name))
+    return TableAnswer("idle-gaps", _IDLE_GAPS_COLUMNS, rows, gaps)
+
+
+_TOLD = 3
+_SEEN = 0.02
+"""A cause with less of the time is not told."""
+_START_AND_END_COLUMNS = (
+    Column("cause", header="Cause", label="cause"),
+    Column("what", header="What", label="call or function"),
+    Column("time", header="Idle (ns)", label="idle", unit=Unit.DURATION),
+)
+_PARTS = {
+    STARTUP: ("start-up", "before the steady state", "start_up_percent"),
+    TAIL: ("tail", "after their last operation", "tail_percent"),
+}
+_ONCE = "a program pays it once: in a long run it does not matter"
+
+
+@rule(
+    170,
+    reads=IDLE | {"api_calls"},
+    finds={
+        "start-up": FindingKind(
+            symptom_of=(
+                "context-creation",
+                "host-allocation",
+                "jit-compilation",
+                "first-launches",
+            ),
+            is_paid_once=True,
+        ),
+        "tail": FindingKind(is_paid_once=True),
+    },
+)
+def start_and_end(case: Case) -> Sequence[Finding | NotChecked]:
+    """Idle time before the steady state and after the last operation, and what the CPU did (docs/numbers.md#gaps).
+
+    What a program pays once is stated, not scolded: both are remarks.
+    """
+    budget = in_sum(device_budgets(case.job, case.chosen, case.step_name))
+    costs = {STARTUP: case.mean([budget.startup]), TAIL: case.mean([budget.tail])}
+    parts = [
+        part
+        for part, (*_, least) in _PARTS.items()
+        if costs[part] and case.percent(costs[part]) >= getattr(case.thresholds, least)
+    ]
+    return [_start_and_end_finding(case, part, costs[part]) for part in parts]
+
+
+def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
+    found = idle_time(case.job, case.chosen, case.step_name, wanted=(part,), least=LONG_GAP)
+    times: dict[tuple[str, str], int] = {}
+    kinds: dict[str, int] = {}
+    one = found.attribution
+    for number, time in zip(one.cause.tolist(), one.time.tolist(), strict=True):
+        cause = one.causes[number]
+        key = (cause.kind, cause.words if cause.what else "")
+        times[key] = times.get(key, 0) + time
+        kinds[cause.kind] = kinds.get(cause.kind, 0) + time
+    rows = sorted(((kind, what or None, time) for (kind, what), time in times.items() if time), key=lambda row: -row[2])
+    told = [_words(case, *row) for row in rows[:_TOLD] if case.mean([row[2]]) >= _SEEN * cost]
+    name, where, _ = _PARTS[part]
+    when = by_place((span.task, span.device, span.start, span.end) for span in one.spans)
+    sentence = f"GPUs are idle for {time_words(cost)} each {where}{_beside(case, when)}: {'; '.join(told)}"
+    longest = max(kinds, key=lambda kind: kinds[kind], default=NOTHING)
+    flags = what_to_record(case, longest) if longest in (NOTHING, OFF_CPU) else ""
+    if flags:
+        advice = Advice(f"record with `nsys profile {flags}`: it would say what the CPU did then", _ONCE)
+    elif longest == PROFILER:
+        advice = Advice("leave it out of timings", "most of it is the profiler's own work: without nsys there is none")
+    else:
+        advice = Advice("leave it out of timings; in a run as short as this, shorten it (`nsystui gaps`)", _ONCE)
+    measured = "idle time by part of the budget, without gaps below 1 ms among the causes; mean over the GPUs"
+    evidence = TableAnswer(name, _START_AND_END_COLUMNS, rows, len(rows))
+    percent = case.percent(cost)
+    return Finding(name, Severity.INFO, sentence, advice, Door("gaps"), cost, percent, measured, evidence, times=when)
+
+
+def _beside(case: Case, when: Mapping[Place, Intervals]) -> str:
+    """For how much of the time another GPU of the process works: what the CPU did then is that GPU's affair."""
+    beside = 0
+    for (task, device), own in when.items():
+        others = [one for one in case.devices if task in one.tasks and one.device.device != device]
+        if others:
+            hull = Window(int(own.starts[0]), int(own.ends[-1]))
+            beside += intersect(own, worked_by(others, hull)).length
+    share = beside / max(sum(own.length for own in when.values()), 1)
+    return f", for {100 * share:.0f} % of that while another GPU of the process works" if share >= _SEEN else ""
+
+
+def _words(case: Case, kind: str, what: str | None, time: int) -> str:
+    """``7.718 s in calls that allocate or free memory (cudaMallocHost)``."""
+    words = "in which nothing is recorded of the CPU" if kind == NOTHING else kind
+    return f"{time_words(case.mean([time]))} {words}{f' ({what})' if what else ''}"

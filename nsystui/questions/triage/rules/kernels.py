@@ -1,0 +1,404 @@
+"""Times of kernels: one that dominates, tensor activity, pace during the run, outliers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import DEVICE, RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.kernel_names import smart_names
+from nsystui.base.selection import Task, Window
+from nsystui.base.text import shorten
+from nsystui.exports import canonical
+from nsystui.questions.gpu.metrics import MetricSource, metric_lanes, metric_sources
+from nsystui.questions.kernels.summary import Names, kernel_summary
+from nsystui.questions.queries.conditions import duration, job_start, where
+from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_times import (
+    FEWEST,
+    PARTS,
+    Kernel,
+    KernelLaunches,
+    begins,
+    conditions,
+    given_kernels,
+    kernel_launches,
+    limit_of,
+    part_bounds,
+    shape_columns,
+    spreads,
+    tails,
+)
+from nsystui.questions.triage.rule import WORK, FindingKind, rule
+from nsystui.store import tables
+
+
+@rule(
+    240,
+    reads=frozenset({"kernels"}),
+    finds={
+        "dominant-kernel": FindingKind(gain=0.1),
+    },
+)
+def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
+    """One kernel, by its full name with the template's arguments, that takes most of the time of all but NCCL's."""
+    table = tables.kernels
+    session = case.job.session
+    if not session.count(table):
+        return [NotChecked("dominant-kernel", "needs kernels: record with `nsys profile -t cuda`")]
+    time = sa.func.sum(duration(table)).label("time")
+    full_name = sa.func.coalesce(table.c.name, table.c.short_name, "").label("full_name")
+    query = (
+        sa.select(full_name, time, sa.func.count())
+        .where(*where(table, case.chosen), sa.not_(sa.cast(table.c.is_nccl, sa.Boolean)), table.c.end.is_not(None))
+        .group_by(full_name)
+        .order_by(time.desc(), full_name)
+    )
+    rows = session.rows(query)
+    whole = sum(int(time) for _, time, _ in rows)
+    if not whole:
+        return []
+    name, spent, count = rows[0]
+    if 100 * int(spent) < case.thresholds.dominant_percent * whole:
+        return []
+    cost = case.mean([int(spent)])
+    if case.percent(cost) < case.thresholds.dominant_cost_percent:
+        return []
+    shown = smart_names(name for name, *_ in rows)[name]
+    sentence = (
+        f"one kernel, {shorten(shown or '(no name)', 48)}, takes {100 * int(spent) / whole:.0f} % "
+        "of the time of all kernels "
+        f"but NCCL's ({time_words(cost)} on each GPU, {number_of(count, 'launch')})"
+    )
+    advice = Advice(
+        "profile it with Nsight Compute (ncu)", "what it gains, the job gains; no other kernel can gain as much"
+    )
+    evidence = kernel_summary(session, case.chosen, Names.SMART)
+    measured = "sum of the durations of its launches; mean over the GPUs"
+    share = case.percent(cost)
+    door = Door("kernels")
+    return [Finding("dominant-kernel", Severity.INFO, sentence, advice, door, cost, share, measured, evidence)]
+
+
+_BUSY = 50.0
+_TENSOR_ACTIVITY_COLUMNS = (
+    Column("report", header="Report", label="report"),
+    Column("gpu", header="GPU", label="gpu", unit=Unit.NUMBER),
+    Column("sm", header="SMs Active (%)", label="SM active", unit=Unit.PERCENT, decimals=1),
+    Column("tensor", header="Tensor Active (%)", label="tensor active", unit=Unit.PERCENT, decimals=1),
+)
+
+
+@rule(
+    290,
+    reads=WORK | {"gpu_metrics"},
+    finds={
+        "tensor-activity": FindingKind(),
+    },
+)
+def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
+    """Tensor cores that hardly work although the GPU is busy, where GPU metrics were sampled."""
+    session = case.job.session
+    sources = metric_sources(session, case.chosen)
+    by_gpu: dict[tuple[int, int], dict[str, float]] = {}
+    by_window: dict[Window, list[MetricSource]] = {}
+    for one in sources:
+        if one.family in ("SM active", "tensor active"):
+            by_window.setdefault(case.windows[one.report], []).append(one)
+    for window, own in by_window.items():
+        for lane in metric_lanes(session, case.chosen, window, 1, own):
+            if lane.mean is not None:
+                by_gpu.setdefault((lane.source.report, lane.source.gpu), {})[lane.source.family] = lane.mean
+    known = {gpu: one for gpu, one in by_gpu.items() if len(one) == 2}
+    if not known:
+        return [
+            NotChecked("tensor-activity", f"needs GPU metrics with tensor activity: {canonical.GPU_METRICS.record}")
+        ]
+    busy = [one for one in known.values() if one["SM active"] >= _BUSY]
+    if not busy or np.mean([one["tensor active"] for one in busy]) >= case.thresholds.tensor_percent:
+        return []
+    tensor, active = (float(np.mean([one[key] for one in busy])) for key in ("tensor active", "SM active"))
+    sentence = f"tensor cores are active {tensor:.1f} % of the time, while SMs are active {active:.0f} %"
+    advice = Advice(
+        "if the work is matrix products: use BF16, FP16 or TF32, and sizes that are multiples of 8",
+        "tensor cores do most of the FLOPs that a GPU can; other work does not need them",
+    )
+    names = {report.index: report.name for report in case.reports}
+    rows: list[Row] = [
+        (names.get(report), gpu, one["SM active"], one["tensor active"]) for (report, gpu), one in sorted(known.items())
+    ]
+    evidence = TableAnswer("tensor-activity", _TENSOR_ACTIVITY_COLUMNS, rows, len(rows))
+    return [Finding("tensor-activity", Severity.INFO, sentence, advice, Door("gpu"), evidence=evidence)]
+
+
+_THIRD = PARTS // 3
+_CLOCK_FELL = 0.03
+_DOOR = Door("kernels")
+_PACE = (
+    RANK,
+    DEVICE.with_importance(2),
+    Column("lost", header="Lost (ns)", label="lost", unit=Unit.DURATION),
+    Column("count", header="Launches", label="launches", unit=Unit.COUNT, importance=1),
+    Column("first", header="First Third (ns)", label="first third", unit=Unit.DURATION, decimals=0),
+    Column("last", header="Last Third (ns)", label="last third", unit=Unit.DURATION, decimals=0),
+    Column("kernel", header="Kernel", label="kernel"),
+)
+
+
+@rule(
+    340,
+    reads=frozenset({"kernels", "gpu_metrics"}),
+    finds={
+        "slow-pace": FindingKind("kernels that become slower"),
+    },
+)
+def kernel_pace(case: Case) -> Sequence[Finding | NotChecked]:
+    """Kernels that become slower during the run."""
+    launches = [one for one in kernel_launches(case) if one.count >= FEWEST]
+    if not launches:
+        return [NotChecked("slow-pace", f"needs a kernel that a GPU runs {FEWEST} times or more")]
+    found = _slower(case, launches)
+    return [] if found is None else [found]
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """Medians of the part means of each third of the run, ns, and what is over the first one in sum."""
+
+    launches: KernelLaunches
+    first: float
+    last: float
+    lost: int
+
+
+def _slower(case: Case, launches: Sequence[KernelLaunches]) -> Finding | None:
+    paces = list(_paces(launches, case.thresholds.pace_growth))
+    cost = case.mean(pace.lost for pace in paces)
+    if not paces or case.percent(cost) < case.thresholds.pace_percent:
+        return None
+    weights = np.array([pace.launches.total for pace in paces], float)
+    growth = float(np.average([100 * (pace.last / pace.first - 1) for pace in paces], weights=weights))
+    ranks = sorted({case.rank_of[pace.launches.task] for pace in paces if pace.launches.task in case.rank_of})
+    clock = _clock(case)
+    whose = rank_words(ranks, case.ranks) if len(ranks) < len(case.ranks) else "all ranks"
+    sentence = (
+        f"kernels become slower during the run: in the last third the same launches take {growth:.0f} % longer than in "
+        f"the first, on {whose}; {time_words(cost)} on each GPU"
+    )
+    advice = Advice(
+        "look at clocks, power and temperature over the run (--gpu-metrics-devices=all records clocks); else at inputs "
+        "that grow",
+        "the same grid on the same GPU takes as long as before, unless its clock sinks or its data are others",
+    )
+    if clock is not None and clock[1] < (1 - _CLOCK_FELL) * clock[0]:
+        sentence += f"; the GPU clock falls from {clock[0]:,.0f} to {clock[1]:,.0f} MHz"
+        advice = Advice(
+            "look at power cap, temperature and cooling (nvidia-smi -q -d PERFORMANCE), or lock the clocks",
+            "the clock sinks with them: the GPU throttles",
+        )
+    paces.sort(key=lambda pace: (-pace.lost, pace.launches.kernel.words))
+    rows: list[Row] = [
+        (
+            case.rank_of.get(pace.launches.task),
+            pace.launches.device,
+            pace.lost,
+            pace.launches.count,
+            pace.first,
+            pace.last,
+            pace.launches.kernel.words,
+        )
+        for pace in paces
+    ]
+    measured = (
+        "time of the launches over the usual of the first third (name, grid and block alike; medians of parts), of "
+        "kernels that grow from third to third; mean over the GPUs"
+    )
+    evidence = TableAnswer("slow-pace", _PACE, rows, len(rows))
+    share, severity = case.percent(cost), Severity.WARNING
+    return Finding("slow-pace", severity, sentence, advice, _DOOR, cost, share, measured, evidence, ranks=tuple(ranks))
+
+
+def _paces(launches: Sequence[KernelLaunches], growth: float) -> Iterator[_Pace]:
+    """The kernels that grow from third to third, by ``growth`` percent in all."""
+    known = [one for one in launches if (np.isfinite(one.means).reshape(3, _THIRD).sum(axis=1) >= 2).all()]
+    thirds = np.array([one.means for one in known]).reshape(len(known), 3, _THIRD)
+    for one, (first, middle, last) in zip(known, np.nanmedian(thirds, axis=2).tolist(), strict=True):
+        if last >= (1 + growth / 100) * first and first <= middle <= last:
+            lost = np.maximum(one.totals - one.counts * first, 0).sum()
+            yield _Pace(one, first, last, int(lost))
+
+
+def _clock(case: Case) -> tuple[float, float] | None:
+    """The mean GPU clock in the first and the last third of the run, MHz; ``None`` where it was not sampled."""
+    table = tables.gpu_metrics
+    bounds = list(part_bounds(case).values())
+    if not case.job.session.count(table) or not bounds:
+        return None
+    lo, hi = min(start for start, _ in bounds), max(end for _, end in bounds)
+    third, time = (hi - lo) // 3, table.c.time + table.c.clock_offset
+    is_first, is_last = time.between(lo, lo + third), time.between(hi - third, hi)
+    query = sa.select(sa.func.avg(table.c.value).filter(is_first), sa.func.avg(table.c.value).filter(is_last)).where(
+        table.c.report.in_(sorted(report.index for report in case.reports)),
+        table.c.metric.startswith("GPC Clock Frequency"),
+    )
+    ((first, last),) = case.job.session.rows(query)
+    if first is None or last is None:
+        return None
+    scale = 1e-6 if first > 1e6 else 1.0  # before schema 3.13 in Hz
+    return scale * float(first), scale * float(last)
+
+
+_RARE = 0.03
+"""If a larger share of the launches is long, on a GPU or on all, the kernel has two kinds of work, and no outliers."""
+_KERNEL_OUTLIERS_COLUMNS = (
+    RANK,
+    DEVICE.with_importance(2),
+    Column("lost", header="Over the Usual (ns)", label="over usual", unit=Unit.DURATION),
+    Column("count", header="Outliers", label="outliers", unit=Unit.COUNT),
+    Column("launches", header="Launches", label="of", unit=Unit.COUNT, importance=1),
+    Column("usual", header="Usual (ns)", label="usual", unit=Unit.DURATION, decimals=0),
+    Column("mad", header="MAD (ns)", label="MAD", unit=Unit.DURATION, decimals=0, importance=2),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
+    Column("kernel", header="Kernel", label="kernel"),
+)
+
+
+class _Row(NamedTuple):
+    rank: int | None
+    device: int
+    lost: int
+    outliers: int
+    launches: int
+    usual: float
+    mad: float
+    max: int
+    kernel: str
+
+
+@rule(
+    350,
+    reads=frozenset({"kernels"}),
+    finds={
+        "kernel-outliers": FindingKind("rare slow launches"),
+    },
+)
+def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
+    """Launches that take far longer than the median of the launches of their kernel (`kernel_times`)."""
+    launches = [one for one in kernel_launches(case) if one.count >= FEWEST]
+    if not launches:
+        return [NotChecked("kernel-outliers", f"needs a kernel that a GPU runs {FEWEST} times or more")]
+    suspects = _suspects(case, launches)
+    if not suspects:
+        return []
+    limits = case.thresholds
+    usual = spreads(case, suspects)
+    above = {kernel: one.above(limits.outlier, limits.outlier_score) for kernel, one in usual.items()}
+    counted = {(one.task, one.device, one.kernel): one.count for one in launches}
+    rows: list[_Row] = []
+    worst: tuple[int, Window] | None = None
+    found = list(_outliers(case, above))
+    long = _sums((kernel, count) for _, _, kernel, count, *_ in found)
+    every = _sums((one.kernel, one.count) for one in launches)
+    for task, device, kernel, count, time, longest, start in found:
+        of, one = counted.get((task, device, kernel), 0), usual[kernel]
+        if count <= _RARE * of and long[kernel] <= _RARE * every[kernel]:
+            lost = round(time - count * one.median)
+            rank = case.rank_of.get(task)
+            rows.append(_Row(rank, device, lost, count, of, one.median, one.mad, longest, kernel.words))
+            if worst is None or longest > worst[0]:
+                worst = longest, Window(start, start + longest)
+    cost = case.mean(row.lost for row in rows)
+    if worst is None or case.percent(cost) < limits.outlier_percent:
+        return []
+    rows.sort(key=lambda row: (-row.lost, str(row)))
+    return [_finding(case, rows, cost, worst[1])]
+
+
+def _sums(counts: Iterable[tuple[Kernel, int]]) -> dict[Kernel, int]:
+    found: dict[Kernel, int] = {}
+    for kernel, count in counts:
+        found[kernel] = found.get(kernel, 0) + count
+    return found
+
+
+def _suspects(case: Case, launches: Sequence[KernelLaunches]) -> list[Kernel]:
+    """The kernels that may have outliers that count, by what is known without a look at single launches.
+
+    No median is less than the shortest launch: what is not longer than that by the factor is no outlier. And so many
+    are rare, each at most as long as the longest, that together they may not be worth a word.
+    """
+    limits = case.thresholds
+    shortest: dict[Kernel, int] = {}
+    for one in launches:
+        shortest[one.kernel] = min(one.shortest, shortest.get(one.kernel, one.shortest))
+    may = [one for one in launches if one.longest > limits.outlier * shortest[one.kernel]]
+    most = case.mean(
+        min(one.total - one.count * shortest[one.kernel], _RARE * one.count * (one.longest - shortest[one.kernel]))
+        for one in may
+    )
+    if not may or case.percent(most) < limits.outlier_percent:
+        return []
+    found = tails(case, list(dict.fromkeys(one.kernel for one in may)), limits.outlier, limits.outlier_score, _RARE)
+    is_worth_it = case.percent(case.mean(found.values())) >= limits.outlier_percent
+    return [kernel for kernel, time in found.items() if time > 0] if is_worth_it else []
+
+
+def _finding(case: Case, rows: Sequence[_Row], cost: int, where: Window) -> Finding:
+    worst = rows[0]
+    count = sum(row.outliers for row in rows)
+    sentence = (
+        f"{number_of(count, 'kernel')} took more than {case.thresholds.outlier:g} times what is usual for their like, "
+        f"{time_words(cost)} over it on each GPU; most of it on rank {worst.rank} in {shorten(worst.kernel, 48)} "
+        f"(up to {time_words(worst.max)} instead of {time_words(worst.usual)})"
+    )
+    advice = Advice(
+        "look at what ran beside them (Timeline): other streams, copies, another process on this GPU, page faults",
+        "the same launch on the same GPU takes as long as before, unless something takes the GPU from it",
+    )
+    measured = (
+        "time of these launches over the median of their kernel (name, grid and block alike), where they are rare (3 % "
+        f"or less) and lie far outside of its spread (modified z-score {case.thresholds.outlier_score:g}); mean over "
+        "the GPUs"
+    )
+    ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
+    evidence = TableAnswer("kernel-outliers", _KERNEL_OUTLIERS_COLUMNS, rows, len(rows))
+    door, share = Door("kernels"), case.percent(cost)
+    return Finding(
+        "kernel-outliers", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, where, ranks
+    )
+
+
+def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task, int, Kernel, int, int, int, int]]:
+    """Task, device and kernel; of its launches above the limit how many, their time in sum, the longest, its start."""
+    table = tables.kernels
+    keys, (is_own, own) = shape_columns(), given_kernels(limits)
+    time, start = duration(table), job_start(table)
+    places = (table.c.report, table.c.process, table.c.device)
+    query = (
+        sa.select(
+            *places,
+            *keys,
+            sa.func.count(),
+            sa.cast(sa.func.sum(time), sa.BigInteger),
+            sa.func.max(time),
+            sa.func.arg_max(start, time),
+        )
+        .join_from(table, own, is_own)
+        # The least of all says the same, of rows that need not be joined then.
+        .where(
+            *conditions(case),
+            start >= begins(part_bounds(case)),
+            time > min(limits.values()),
+            time > limit_of(own),
+        )
+        .group_by(*places, *keys)
+    )
+    for report, process, device, name, *rest in case.job.session.rows(query):
+        kernel = Kernel(str(name), tuple(int(size) for size in rest[:6]))
+        count, total, longest, first = (int(value) for value in rest[6:])
+        yield Task(report, process), int(device), kernel, count, total, longest, first

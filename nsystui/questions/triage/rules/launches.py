@@ -1,0 +1,482 @@
+"""Short idle gaps: kernels that are launched too late, launch-bound stretches, synchronising calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, TableAnswer, Unit
+from nsystui.base.selection import Window
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, merge
+from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.host.host_work import CpuSpan, host_work
+from nsystui.questions.kernels.activities import API, work_summary
+from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, where
+from nsystui.questions.triage.case import Case, Place, below, number_of, places_in, rank_words, spans, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_mix import by_framework
+from nsystui.questions.triage.rule import IDLE, FindingKind, rule
+from nsystui.store import tables
+
+_CHUNKS = 30
+_LOW_UTILISATION_COLUMNS = (
+    RANK,
+    DEVICE.with_importance(1),
+    START,
+    DURATION,
+    Column("idle", header="Idle in Short Gaps (ns)", label="short gaps", unit=Unit.DURATION),
+)
+
+
+class _LowUtilisationRow(NamedTuple):
+    rank: int
+    device: int
+    start: int
+    duration: int
+    idle: int
+
+
+@rule(
+    110,
+    reads=IDLE,
+    finds={
+        "low-utilisation": FindingKind(
+            "stretches of short gaps",
+            symptom_of=(
+                "preempted",
+                "allocator-churn",
+                "launch-overhead",
+                "launch-bound",
+                "synchronising-calls",
+            ),
+        ),
+    },
+)
+def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
+    """Stretches in which a GPU is mostly idle in short gaps: ``gpu_time_util`` of nsys, but with unions.
+
+    See docs/numbers.md#expert-rules.
+    """
+    rows: list[_LowUtilisationRow] = []
+    for device in case.devices:
+        gaps = case.gaps(device)
+        window = case.working(device)
+        if not len(gaps):
+            continue
+        width = max((window.end - window.start) / _CHUNKS, 1)
+        # What lies in long gaps is another finding's.
+        idle = gaps.covered_per_bin(window.start, window.end, _CHUNKS)
+        short = np.zeros(_CHUNKS)
+        for part in case.short_gaps(device):
+            short += covered_per_bin(part, window.start, window.end, _CHUNKS)
+        is_low = (100 * (width - idle) < case.thresholds.low_busy_percent * width) & (short * 2 > idle)
+        place = device.device
+        for first, last in _runs(is_low):
+            start = round(window.start + first * width)
+            length, idle_time = round((last - first) * width), round(float(short[first:last].sum()))
+            rows.append(_LowUtilisationRow(place.task.rank, place.device, start, length, idle_time))
+    cost = case.mean(row.idle for row in rows)
+    if not rows or case.percent(cost) < case.thresholds.low_percent:
+        return []
+    rows.sort(key=lambda row: -row.idle)
+    worst = rows[0]
+    window = Window(worst.start, worst.start + worst.duration)
+    ranks = tuple(sorted({row.rank for row in rows}))
+    sentence = (
+        f"in {number_of(len(rows), 'stretch').replace('stretchs', 'stretches')} GPUs are busy less than "
+        f"{case.thresholds.low_busy_percent:g} % of the time, idle in many short gaps of "
+        f"{time_words(cost)} together on each GPU "
+        f"(the worst on {rank_words([worst.rank])}, {time_words(worst.duration)} long)"
+    )
+    advice = Advice(
+        "launch larger or fewer kernels there, or replay them as a CUDA graph; and look at what "
+        "the CPU does between launches",
+        "short gaps that come all the time are the pace of the CPU, not single events",
+    )
+    door = Door("gpu", window=window)
+    measured = (
+        f"gaps below {case.thresholds.gap_ms:g} ms in 30ths of each GPU's time that are mostly idle; mean over the GPUs"
+    )
+    evidence = TableAnswer("low-utilisation", _LOW_UTILISATION_COLUMNS, rows, len(rows))
+    name, share = "low-utilisation", case.percent(cost)
+    return [Finding(name, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, window, ranks)]
+
+
+def _runs(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[tuple[int, int]]:
+    """The runs of consecutive set flags, as (first, after the last)."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+_AT_ONCE = 1_000_000
+_TIMES = ("launch", "called", "start", "end")
+_LAUNCH_OVERHEAD_COLUMNS = (
+    RANK,
+    DEVICE.with_importance(1),
+    Column("launches", header="Launches", label="launches", unit=Unit.COUNT, importance=1),
+    Column("late", header="Late Launches", label="late launches", unit=Unit.COUNT),
+    Column("waited", header="GPU Waited (ns)", label="GPU waited", unit=Unit.DURATION),
+    Column("queue", header="Queue Delay Med (ns)", label="queue med", unit=Unit.DURATION, decimals=0),
+    Column("kernel", header="Kernel Med (ns)", label="kernel med", unit=Unit.DURATION, decimals=0),
+    Column("tiny", header="Tiny Kernels", label="tiny", unit=Unit.COUNT, importance=1),
+)
+
+
+class _LaunchOverheadRow(NamedTuple):
+    rank: int
+    device: int
+    launches: int
+    late: int
+    waited: int
+    queue: float
+    kernel: float
+    tiny: int
+
+
+@rule(
+    140,
+    reads=IDLE | {"api_calls"},
+    finds={
+        "launch-overhead": FindingKind(
+            "waiting for launches",
+            symptom_of=(
+                "preempted",
+                "allocator-churn",
+                "synchronising-calls",
+            ),
+        ),
+    },
+)
+def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
+    """GPUs that wait for launches: short gaps that end when the CPU has launched the next operation.
+
+    See docs/numbers.md#launches.
+    """
+    session = case.job.session
+    if not session.count(tables.kernels) or not session.count(tables.api_calls):
+        return [NotChecked("launch-overhead", "needs kernels and CUDA API calls: record with `nsys profile -t cuda`")]
+    idle = case.mean(part.length for device in case.devices for part in case.short_gaps(device))
+    if case.percent(idle) < case.thresholds.launch_percent:
+        return []  # cheaper than to read every launch
+    rows = [row for devices in _portions(case) for row in _rows(case, devices)]
+    if not rows:
+        return [
+            NotChecked("launch-overhead", "needs the launches of the kernels: their API calls are not in this export")
+        ]
+    cost = case.mean(row.waited for row in rows)
+    if case.percent(cost) < case.thresholds.launch_percent:
+        return []
+    late, launches = sum(row.late for row in rows), sum(row.launches for row in rows)
+    tiny = sum(row.tiny for row in rows)
+    sentence = (
+        f"GPUs wait {time_words(cost)} each for kernels that were launched only after the GPU had gone idle "
+        f"({late:,} of {launches:,} launches; {100 * tiny / launches:.0f} % of the kernels take less than "
+        f"{case.thresholds.tiny_kernel_us:g} µs)"
+    )
+    how = by_framework(case, "", pytorch=" (torch.compile, fused optimizers)", jax=" (one jax.jit for the whole step)")
+    advice = Advice(
+        f"replay the work as a CUDA graph, or fuse kernels{how}",
+        "a launch costs the CPU some µs whatever the kernel does, and these kernels end sooner "
+        "than the next is launched",
+    )
+    door = Door("kernels", report="cuda_kern_exec_sum")
+    measured = (
+        f"gaps below {case.thresholds.gap_ms:g} ms at whose end a kernel starts that was launched after the GPU went "
+        "idle; mean over the GPUs"
+    )
+    evidence = TableAnswer("launch-overhead", _LAUNCH_OVERHEAD_COLUMNS, rows, len(rows))
+    share = case.percent(cost)
+    return [Finding("launch-overhead", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
+
+
+def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
+    """The GPUs, in portions of about so many kernels as fit in little memory: each portion is one question."""
+    counts = {report.index: report.count(tables.kernels) for report in case.reports}
+    portion: list[DeviceIntervals] = []
+    kernels = 0
+    for device in case.devices:
+        portion.append(device)
+        kernels += counts[device.device.task.task.report]
+        if kernels >= _AT_ONCE:
+            yield portion
+            portion, kernels = [], 0
+    if portion:
+        yield portion
+
+
+def _rows(case: Case, devices: Sequence[DeviceIntervals]) -> Iterator[_LaunchOverheadRow]:
+    launches = launches_of(case, devices)
+    for device in devices:
+        place = device.device
+        own = launches.get((place.task.task, place.device))
+        if own is not None:
+            yield _row(case, device, own)
+
+
+def _row(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> _LaunchOverheadRow:
+    launch, called, start, end = own
+    waits = late_gaps(case, device, own)
+    late, waited = len(waits), waits.length
+    length = end - start
+    tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
+    queue = float(np.median(np.maximum(start - called, 0)))
+    rank, ordinal = device.device.task.rank, device.device.device
+    return _LaunchOverheadRow(rank, ordinal, len(launch), late, waited, queue, float(np.median(length)), tiny)
+
+
+def late_gaps(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> Intervals:
+    """The short gaps of a GPU at whose end a kernel starts that was launched after they began."""
+    launch, _, start, _ = own
+    order = np.argsort(start, kind="stable")
+    found = []
+    for gaps in case.short_gaps(device):
+        place = np.searchsorted(start[order], gaps.ends)
+        is_there = place < len(order)
+        first = order[np.minimum(place, len(order) - 1)]
+        is_late = is_there & (start[first] == gaps.ends) & (launch[first] >= gaps.starts)
+        found.append(Intervals(gaps.starts[is_late], gaps.ends[is_late]))
+    return merge(*found)
+
+
+def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, tuple[Times, ...]]:
+    """Start and end of the launch call, start and end of the kernel, of every kernel of each device; job time, ns."""
+    kernels, calls = tables.kernels, tables.api_calls
+    tasks = frozenset(one.device.task.task for one in devices)
+    reports = sorted({task.report for task in tasks})
+    query = (
+        sa.select(
+            kernels.c.report,
+            kernels.c.process,
+            kernels.c.device,
+            job_start(calls).label("launch"),
+            job_end(calls).label("called"),
+            job_start(kernels).label("start"),
+            job_end(kernels).label("end"),
+        )
+        .join_from(kernels, calls, is_launched_by(kernels, calls))
+        .where(
+            *where(kernels, case.chosen.with_tasks(tasks)),
+            # Said of the reports too: else those of every other one are read as well.
+            kernels.c.report.in_(reports),
+            calls.c.report.in_(reports),
+            kernels.c.end.is_not(None),
+            calls.c.end.is_not(None),
+        )
+    )
+    begins = {(one.device.task.task, one.device.device): case.working(one).start for one in devices}
+    parts: dict[Place, list[list[Times]]] = {}
+    for batch in case.job.session.array_batches(query):
+        for place, rows in places_in(batch):
+            if place in begins:
+                rows = rows & (batch["end"] > begins[place])
+                parts.setdefault(place, []).append([batch[key][rows] for key in _TIMES])
+    return {
+        place: tuple(np.concatenate(column) for column in zip(*own, strict=True))
+        for place, own in parts.items()
+        if sum(len(part[0]) for part in own)
+    }
+
+
+_FEWEST = 100
+"""Fewest kernels of a stretch."""
+_LAUNCH_BOUND_COLUMNS = (
+    RANK,
+    DEVICE.with_importance(1),
+    START,
+    DURATION,
+    Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT),
+    Column("median", header="Kernel Med (ns)", label="kernel med", unit=Unit.DURATION, decimals=0),
+    Column("busy", header="Busy (ns)", label="busy", unit=Unit.DURATION, importance=1),
+    Column("waited", header="GPU Waited (ns)", label="GPU waited", unit=Unit.DURATION),
+    Column("late", header="For Late Launches (ns)", label="for late ones", unit=Unit.DURATION, importance=1),
+)
+
+
+class _Stretch(NamedTuple):
+    rank: int
+    device: int
+    start: int
+    duration: int
+    kernels: int
+    median: float
+    busy: int
+    waited: int
+    late: int
+
+
+@rule(
+    150,
+    reads=IDLE | {"api_calls"},
+    finds={
+        "launch-bound": FindingKind("launch-bound stretches"),
+    },
+)
+def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
+    """Stretches of work that are bound by launches, where waiting for late ones is too little for `launch_overhead`.
+
+    A stretch is time of a GPU without a long gap. Between tiny kernels the GPU also idles for a µs or two though the
+    next was launched in time: that is its own cost of starting one. See docs/numbers.md#launches.
+    """
+    session = case.job.session
+    if not session.count(tables.kernels) or not session.count(tables.api_calls):
+        return []  # that is said by `launch_overhead`
+    least, stretches, devices, worked = case.thresholds.launch_bound_percent / 100, [], [], 0
+    for device in case.devices:
+        own = [one for one in _stretches(case, device) if one.busy < (1 - least) * one.duration]
+        worked += device.busy_in(case.working(device))
+        if own:
+            stretches.append(own)
+            devices.append(device)
+    if not worked or sum(one.busy for own in stretches for one in own) < least * worked:
+        return []  # cheaper than to read every launch
+    launches = launches_of(case, devices)
+    found: list[_Stretch] = []
+    for device, own in zip(devices, stretches, strict=True):
+        place = device.device
+        times = launches.get((place.task.task, place.device))
+        if times is not None:
+            found += _bound(case, device, own, times)
+    cost = case.mean(one.waited for one in found)
+    late = case.percent(case.mean(one.late for one in found))
+    if late >= case.thresholds.launch_percent or sum(one.busy for one in found) < least * worked:
+        return []
+    return [_finding(case, found, cost, sum(one.busy for one in found) / worked)]
+
+
+def _stretches(case: Case, device: DeviceIntervals) -> Iterator[_Stretch]:
+    """The time of a GPU between its long gaps, which kernels are in it not yet counted."""
+    worked = device.worked(case.working(device))
+    if worked is None:
+        return
+    between = case.long_gaps(device).gaps(worked.start, worked.end)
+    for start, end in zip(between.starts.tolist(), between.ends.tolist(), strict=True):
+        busy = device.busy_in(Window(start, end))
+        yield _Stretch(device.device.task.rank, device.device.device, start, end - start, 0, 0.0, busy, 0, 0)
+
+
+def _bound(
+    case: Case, device: DeviceIntervals, own: Sequence[_Stretch], launches: Sequence[Times]
+) -> Iterator[_Stretch]:
+    """The stretches of many kernels in which the GPU waits long enough for launches."""
+    _, _, start, end = launches
+    tiny = case.thresholds.tiny_kernel_us * 1e3
+    late = late_gaps(case, device, launches)
+    waits = merge(late, *below(case.gaps(device), tiny))
+    for one in own:
+        until = one.start + one.duration
+        inside = (start >= one.start) & (start < until)
+        kernels = int(inside.sum())
+        if kernels < _FEWEST:
+            continue
+        median, waited_late = float(np.median((end - start)[inside])), late.clip(one.start, until).length
+        waited = waits.clip(one.start, until).length if median < tiny else waited_late
+        if 100 * waited >= case.thresholds.launch_bound_percent * one.duration:
+            yield one._replace(kernels=kernels, waited=waited, late=waited_late, median=median)
+
+
+def _finding(case: Case, found: Sequence[_Stretch], cost: int, share: float) -> Finding:
+    worst = max(found, key=lambda one: (one.waited, -one.start))
+    window = Window(worst.start, worst.start + worst.duration)
+    device = next(
+        one.device for one in case.devices if (one.device.task.rank, one.device.device) == (worst.rank, worst.device)
+    )
+    (work,) = host_work(case.job, [CpuSpan(device.task.task, device.device, window)])
+    where = f", in NVTX range `{work.range_name}`" if work.range_name else ""
+    whole, waited, late, kernels = (
+        sum(getattr(one, key) for one in found) for key in ("duration", "waited", "late", "kernels")
+    )
+    idle, is_late = (round(100 * part / whole) for part in (waited, late))
+    stretches = "a stretch" if len(found) == 1 else f"{len(found):,} stretches"
+    sentence = (
+        f"launch-bound in {stretches} of {time_words(whole)} with {100 * share:.0f} % of the GPU work: GPUs are idle "
+        f"for {idle} % of that time between {kernels:,} kernels: for {is_late} % because the next was launched late, "
+        f"for {idle - is_late} % by what each start costs the GPU "
+        f"(median of a kernel {time_words(worst.median)}{where})"
+    )
+    advice = Advice(
+        "replay the loop as a CUDA graph, fuse kernels, or give each more work",
+        "a launch costs the CPU some µs and the GPU one or two, whatever the kernel does, and these kernels do little",
+    )
+    severity = Severity.WARNING if share >= 0.5 else Severity.INFO
+    measured = (
+        f"stretches of {_FEWEST} kernels or more without a gap of {case.thresholds.gap_ms:g} ms: gaps at whose end a "
+        "kernel starts that was launched after the GPU went idle, and between tiny kernels all gaps as short as these; "
+        "mean over the GPUs"
+    )
+    rows = sorted(found, key=lambda one: (-one.waited, one))
+    ranks = tuple(sorted({one.rank for one in found}))
+    return Finding(
+        "launch-bound", severity, sentence, advice, Door("timeline", window=window), cost, case.percent(cost), measured,
+        TableAnswer("launch-bound", _LAUNCH_BOUND_COLUMNS, rows, len(rows)), window, ranks,
+    )  # fmt: skip
+
+
+@rule(
+    180,
+    reads=IDLE | {"api_calls"},
+    finds={
+        "synchronising-calls": FindingKind("idle after synchronising calls"),
+    },
+)
+def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
+    """Synchronising API calls that let a GPU run dry: idle time that begins while the CPU waits in one.
+
+    See docs/numbers.md#expert-rules.
+    """
+    if not case.job.session.count(tables.api_calls) or not case.devices:
+        return [
+            NotChecked("synchronising-calls", "needs GPU work and CUDA API calls: record with `nsys profile -t cuda`")
+        ]
+    name = tables.api_calls.c.name
+    calls = spans(case, tables.api_calls, [name.contains("Synchronize")])
+    # In a long gap the CPU did something else after it had synchronised: that is the finding of idle_gaps.
+    waits = [
+        merge(*(idle_after(part, calls.of(device.device.task.task)) for part in short))
+        for device in case.devices
+        for short in [case.short_gaps(device)]
+    ]
+    cost = case.mean(one.length for one in waits)
+    if not cost or case.percent(cost) < case.thresholds.sync_percent:
+        return []
+    device, gaps = max(zip(case.devices, waits, strict=True), key=lambda pair: pair[1].length)
+    longest = int(np.argmax(gaps.ends - gaps.starts))
+    window = Window(int(gaps.starts[longest]), int(gaps.ends[longest]))
+    sentence = (
+        f"GPUs are idle for {time_words(cost)} each from when the CPU synchronised with them until work reached them "
+        f"again ({number_of(calls.count, 'synchronising call')}; idle {number_of(sum(map(len, waits)), 'time')} so; "
+        f"the longest on rank {_rank(device)}, {time_words(window.end - window.start)})"
+    )
+    named = by_framework(case, "", pytorch=".item(), ", jax="block_until_ready, ")
+    advice = Advice(
+        f"synchronise less often: no {named}print or timing in the loop, events on streams instead of the CPU",
+        "while the CPU waits for the GPU nothing is launched, so the GPU is idle until the next launch arrives",
+    )
+    only = case.chosen.with_name("Synchronize")
+    evidence = work_summary(case.job.session, only, API)
+    measured = (
+        f"idle gaps below {case.thresholds.gap_ms:g} ms that begin while the process is in a call named …Synchronize "
+        "and outlast it; mean over the GPUs"
+    )
+    door, share = Door("api", filter="Synchronize"), case.percent(cost)
+    return [
+        Finding(
+            "synchronising-calls", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, window
+        )
+    ]
+
+
+def _rank(device: DeviceIntervals) -> int:
+    return device.device.task.rank
+
+
+def idle_after(gaps: Intervals, calls: Intervals) -> Intervals:
+    """The gaps that begin inside a call and outlast it: the GPU ran dry while the CPU waited for it."""
+    if not len(gaps) or not len(calls):
+        return EMPTY
+    place = np.searchsorted(calls.starts, gaps.starts, side="right") - 1
+    until = calls.ends[np.maximum(place, 0)]
+    is_inside = (place >= 0) & (gaps.starts < until) & (gaps.ends > until)
+    return Intervals(gaps.starts[is_inside], gaps.ends[is_inside])

@@ -1,0 +1,363 @@
+"""GPU memory: allocation after the warm-up, how full it is, unified memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.base.answer import DEVICE, RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Task, Window
+from nsystui.exports import canonical
+from nsystui.questions.algebra.intervals import Intervals, merge, union
+from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.host.causes import ALLOCATING, ALLOCATIONS, IdleSpan, attribute
+from nsystui.questions.host.time_budget import steady_start
+from nsystui.questions.memory.gpu_allocations import AT_PEAK, allocation_table
+from nsystui.questions.memory.gpu_memory import ON_DEVICE, DevicePeak, device_peaks
+from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
+from nsystui.questions.queries.time_window import report_at
+from nsystui.questions.triage.case import Case, bytes_words, number_of, rank_words, spans, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_mix import by_framework
+from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
+from nsystui.questions.triage.rules.launches import idle_after
+from nsystui.questions.triage.rules.once import CALL_COLUMNS, HOST_CALLS, longest_calls
+from nsystui.store import tables
+
+
+def advice(case: Case) -> Advice:
+    """What to do about calls that allocate and free."""
+    how = by_framework(
+        case,
+        "allocate before the loop, or from a pool: cudaMallocAsync, a caching allocator",
+        pytorch="where the caching allocator frees and tries again: "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a smaller batch; elsewhere allocate before the loop",
+    )
+    return Advice(how, "cudaMalloc and cudaFree block the CPU, and cudaFree waits for the whole device")
+
+
+@dataclass(frozen=True, eq=False)
+class _Calls:
+    """Calls that allocate or free GPU memory, by start: job time, names, and whether each waits for the device."""
+
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    names: NDArray[np.object_]
+
+    def of(self, rows: NDArray[np.bool_]) -> _Calls:
+        return _Calls(self.starts[rows], self.ends[rows], self.names[rows])
+
+    @property
+    def covered(self) -> Intervals:
+        return union(self.starts, self.ends)
+
+    @property
+    def waiting(self) -> Intervals:
+        """When one waits for the device."""
+        waits = np.array(["Free" in name and "Async" not in name for name in self.names.tolist()], bool)
+        return self.of(waits).covered
+
+
+@rule(
+    70,
+    reads=IDLE | {"api_calls", "nvtx_ranges"},
+    finds={
+        "allocator-churn": FindingKind("allocations of GPU memory"),
+    },
+)
+def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
+    """GPU memory that is allocated and freed again and again: idle time in these calls, and behind those that free.
+
+    See docs/numbers.md#allocator-churn. Page-locked host memory is the finding of `first_use`.
+    """
+    if not case.job.session.count(tables.api_calls) or not case.devices:
+        return [NotChecked("allocator-churn", "needs GPU work and CUDA API calls: record with `nsys profile -t cuda`")]
+    calls: dict[Task, _Calls] = {}
+    known = _calls(case)
+    spans: list[IdleSpan] = []
+    whole: set[tuple[Task, int, int]] = set()
+    for device in case.devices:
+        task, begin, end = device.device.task.task, *_steady(case, device)
+        if task not in known:
+            continue
+        own = known[task].of((known[task].starts >= begin) & (known[task].starts < end))
+        if len(own.starts) < case.thresholds.churn_calls:
+            continue
+        calls[task] = own
+        gaps = [replace(one, start=max(one.start, begin)) for one in case.idle_spans(device, own.covered)]
+        short = [(one.start, one.end) for one in gaps if one.end - one.start < case.thresholds.gap_ms * 1e6]
+        behind = idle_after(Intervals(*np.array(short, np.int64).reshape(-1, 2).T), own.waiting)
+        whole |= {(task, device.device.device, start) for start in behind.starts.tolist()}
+        spans += gaps
+    found = attribute(case.job, spans)
+    are_own = [cause.kind == ALLOCATING and not cause.what.startswith(HOST_CALLS) for cause in found.causes]
+    is_own = np.array(are_own, bool)[found.cause]
+    spent = np.bincount(found.span[is_own], found.time[is_own], len(spans)).tolist()
+    is_whole = [(one.task, one.device, one.start) in whole for one in spans]
+    cost = case.mean(
+        one.end - one.start if whole_gap else time for one, whole_gap, time in zip(spans, is_whole, spent, strict=True)
+    )
+    if not cost or case.percent(cost) < case.thresholds.churn_percent:
+        return []
+    return [_allocator_churn_finding(case, calls, cost)]
+
+
+def of_device_memory(name: sa.ColumnElement[str]) -> list[Condition]:
+    """Whether a call allocates or frees GPU memory, by its name."""
+    is_any = sa.or_(*(name.contains(word) for word in ALLOCATIONS))
+    return [is_any, *(sa.not_(name.startswith(host)) for host in HOST_CALLS)]
+
+
+def _calls(case: Case) -> Mapping[Task, _Calls]:
+    """The calls of each process in the selection."""
+    calls = tables.api_calls
+    name = calls.c.name
+    query = sa.select(
+        calls.c.report, calls.c.process, job_start(calls).label("start"), job_end(calls).label("end"), name
+    ).where(
+        *where(calls, case.chosen),
+        calls.c.end.is_not(None),
+        *of_device_memory(name),
+    )
+    found = case.job.session.arrays(query)
+    every = _Calls(found["start"].astype(np.int64), found["end"].astype(np.int64), found["name"])
+    return {
+        task: every.of((found["report"] == task.report) & (found["process"] == task.process))
+        for task in sorted(case.tasks)
+    }
+
+
+def _steady(case: Case, device: DeviceIntervals) -> tuple[int, int]:
+    """The time of a GPU from its warm-up (its first steps) to its last operation."""
+    window = case.window_of(device)
+    worked, steps = device.worked(window) or window, case.steps.get(device.device.task.task)
+    skipped = int(case.thresholds.warm_up_steps)
+    if steps is not None and len(steps) > skipped:
+        return int(steps.start[skipped]), worked.end
+    return steady_start(device, worked, None), worked.end
+
+
+def _allocator_churn_finding(case: Case, calls: Mapping[Task, _Calls], cost: int) -> Finding:
+    rows: list[Row] = []
+    for task, own in calls.items():
+        names, inverse = np.unique(own.names.astype(str), return_inverse=True)
+        counts, times = np.bincount(inverse), np.bincount(inverse, own.ends - own.starts)
+        totals = zip(names.tolist(), counts.tolist(), times.tolist(), strict=True)
+        rows += [(case.rank_of[task], name, count, round(time)) for name, count, time in totals]
+    rows.sort(key=lambda row: (-int(row[3] or 0), str(row)))
+    total = sum(len(own.starts) for own in calls.values())
+    steps = [len(case.steps[task]) - int(case.thresholds.warm_up_steps) for task in calls if task in case.steps]
+    each = f", {total / sum(steps):.1f} calls in each step" if len(steps) == len(calls) and min(steps) > 0 else ""
+    sentence = (
+        f"GPUs are idle for {time_words(cost)} each in or behind calls that allocate and free GPU memory after the "
+        f"warm-up ({number_of(total, 'call')}{each}; {longest_calls(rows)})"
+    )
+    measured = (
+        "gaps after the first steps, without page-locked host memory: the time in such calls, and of gaps below "
+        f"{case.thresholds.gap_ms:g} ms that begin in a cudaFree and outlast it all; mean over the GPUs"
+    )
+    ranks = tuple(sorted({case.rank_of[task] for task in calls}))
+    return Finding(
+        "allocator-churn", Severity.WARNING, sentence, advice(case), Door("gaps", filter=ALLOCATING),
+        cost, case.percent(cost), measured, TableAnswer("allocator-churn", CALL_COLUMNS, rows, len(rows)), ranks=ranks,
+    )  # fmt: skip
+
+
+_NO_MEMORY = 2
+"""cudaErrorMemoryAllocation, and CUDA_ERROR_OUT_OF_MEMORY of the driver."""
+_SHOWN = 40
+"""The largest allocations that are shown as evidence."""
+
+
+@rule(
+    230,
+    reads=frozenset({"gpu_memory", "devices", "api_calls"}),
+    finds={
+        "memory-full": FindingKind(),
+    },
+)
+def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
+    """GPU memory close to the size of the device: the peak, by how many allocations, and allocations that got none.
+
+    See docs/numbers.md#gpu-memory.
+    """
+    if not case.job.session.count(tables.gpu_memory):
+        return [NotChecked("memory-full", f"needs {canonical.GPU_MEMORY.what}: {canonical.GPU_MEMORY.record}")]
+    peaks = device_peaks(case.job, case.chosen)
+    if not peaks:
+        return [NotChecked("memory-full", "needs to know how much memory the GPUs have: the exports do not tell")]
+    thresholds = case.thresholds
+    full = [one for one in peaks if 100 * one.peak >= thresholds.memory_high * one.total]
+    return [_device_memory_finding(case, full, len(peaks), _failures(case))] if full else []
+
+
+def _failures(case: Case) -> str:
+    """The calls that asked for GPU memory and got none, and what their threads did then; empty if there are none."""
+    calls = tables.api_calls
+    if not case.job.session.count(calls):
+        return ""
+    own = [*where(calls, case.chosen), *of_device_memory(calls.c.name)]
+    place = (calls.c.report, calls.c.thread)
+    full = sa.select(*place).where(*own, calls.c.return_value == _NO_MEMORY).distinct().subquery()
+    query = sa.select(*place, calls.c.name, calls.c.return_value).where(*own)
+    query = query.join(full, sa.and_(full.c.report == calls.c.report, full.c.thread == calls.c.thread))
+    failed = again = freed = 0
+    pending: dict[tuple[int, int], int] = {}
+    for report, thread, name, value in case.job.session.rows(query.order_by(job_start(calls), calls.c.row)):
+        key = (report, thread)
+        if value == _NO_MEMORY:
+            failed += 1
+            pending.setdefault(key, 0)
+        elif key in pending and "Free" in name:
+            pending[key] += 1
+        elif key in pending:
+            again += 1
+            freed += pending.pop(key)
+    if not failed:
+        return ""
+    words = f"; {number_of(failed, 'allocation')} got none"
+    if again:
+        were = "was" if again == 1 else "were"
+        words += (
+            f", {again:,} of which {were} tried again with success after {number_of(freed, 'call')} that freed memory"
+        )
+    return words
+
+
+def _device_memory_finding(case: Case, full: Sequence[DevicePeak], known: int, failures: str) -> Finding:
+    worst = full[0]
+    percent = 100 * worst.peak / worst.total
+    is_warning = percent >= case.thresholds.memory_full or failures
+    whose = rank_words({case.rank_of[place.task] for place in worst.places if place.task in case.rank_of}, case.ranks)
+    sentence = (
+        f"{bytes_words(worst.peak)} of {bytes_words(worst.total)} ({percent:.0f} %) of a GPU's memory is in use at "
+        f"{time_words(worst.time)} ({whose}), in {number_of(len(worst.sizes), 'allocation')}, the largest "
+        f"{bytes_words(max(worst.sizes, default=0))}"
+    )
+    if len(full) > 1:
+        sentence += f"; {len(full)} of {known} GPUs are that full"
+    sentence += failures
+    setting = by_framework(case, "", pytorch=" (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)")
+    advice = Advice(
+        "see what is in use then (`nsystui gpu-memory --allocations at-peak`): smaller batches, recomputed "
+        f"activations, sharded states; less fragmentation{setting}",
+        "an allocator that gets no memory frees its cache and tries again, which makes the GPU wait, or the job fails; "
+        "but a caching allocator may also hold more than it needs",
+    )
+    measured = (
+        "the most that allocations of all processes on the GPU had in use at once: contexts, code and libraries, and "
+        "what was allocated before the recording, come on top"
+    )
+    every = allocation_table(case.job, case.chosen.with_tasks(frozenset(one.task for one in worst.places)), AT_PEAK)
+    devices = {one.device for one in worst.places}
+    rows = [row for row in every.rows if row[1] in devices and row[2] in ON_DEVICE]
+    ranks = {case.rank_of[place.task] for one in full for place in one.places if place.task in case.rank_of}
+    return Finding(
+        "memory-full", Severity.WARNING if is_warning else Severity.INFO, sentence, advice, Door("GPU memory"),
+        measured=measured, evidence=TableAnswer("memory-full", every.columns, rows[:_SHOWN], len(rows)),
+        window=Window(worst.time, worst.time + 1), ranks=tuple(sorted(ranks)),
+    )  # fmt: skip
+
+
+_MIGRATIONS = (11, 12, 13)
+"""Unified memory to the device, to the host, between devices (CUpti_ActivityMemcpyKind)."""
+_COLUMNS = (
+    RANK,
+    DEVICE.with_importance(1),
+    Column("time", header="Faults and Migrations (ns)", label="time", unit=Unit.DURATION),
+    Column("gpu_faults", header="GPU Page Faults", label="GPU faults", unit=Unit.COUNT),
+    Column("migrated", header="Migrated", label="migrated", unit=Unit.BYTES),
+    Column("cpu_faults", header="CPU Page Faults of the Process", label="CPU faults", unit=Unit.COUNT, importance=1),
+)
+
+
+class _Row(NamedTuple):
+    rank: int
+    device: int
+    time: int
+    gpu_faults: int | None
+    migrated: int
+    cpu_faults: int | None
+
+
+@rule(
+    330,
+    reads=WORK | {"gpu_page_faults", "cpu_page_faults"},
+    finds={
+        "unified-memory": FindingKind("unified memory's faults and migrations"),
+    },
+)
+def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
+    """Unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
+
+    A kernel that meets a page that is not on its GPU stands until it is: so the cost is not what no kernel hides, but
+    all of the time, the union of fault groups and migrations; how much of it lies in kernels is told. CPU page faults
+    have no length.
+    """
+    session, memory, faults = case.job.session, tables.memory_ops, tables.gpu_page_faults
+    is_migration = memory.c.copy_kind.in_(_MIGRATIONS)
+    moved = spans(case, memory, [is_migration], by_device=True) if session.count(memory) else None
+    fault_groups = spans(case, faults, by_device=True) if session.count(faults) else None
+    if not (moved and moved.count) and not (fault_groups and fault_groups.count):
+        how = "--cuda-um-gpu-page-faults=true --cuda-um-cpu-page-faults=true"
+        return [
+            NotChecked(
+                "unified-memory",
+                f"needs page faults or migrations: a job that uses unified memory, recorded with {how}",
+            )
+        ]
+    rows: list[_Row] = []
+    inside = 0
+    for device in case.devices:
+        place, window = device.device, case.window_of(device)
+        found = [one.of(place.task.task, place.device) for one in (moved, fault_groups) if one is not None]
+        moving = merge(*found).clip(window.start, window.end)
+        inside += device.parts.kernels.shared_with(moving) + device.parts.exposed_graph.shared_with(moving)
+        rows.append(_Row(place.task.rank, place.device, moving.length, *_counts(case, place.task.task, place.device)))
+    cost = case.mean(row.time for row in rows)
+    if case.percent(cost) < case.thresholds.unified_percent:
+        return []
+    rows.sort(key=lambda row: (-row.time, str((row.rank, row.device))))
+    size = sum(row.migrated for row in rows)
+    counts = (("GPU", [row.gpu_faults for row in rows]), ("CPU", [row.cpu_faults for row in rows]))
+    met = " and ".join(_fault_words(side, [count for count in own if count is not None]) for side, own in counts)
+    sentence = (
+        f"unified memory moves for {time_words(cost)} on each GPU: {bytes_words(size)} in all, {met}; kernels run for "
+        f"{100 * inside / sum(row.time for row in rows):.0f} % of that time, and may wait for pages in it"
+    )
+    advice = Advice(
+        "prefetch what a kernel will read (cudaMemPrefetchAsync), advise where it belongs (cudaMemAdvise), or use "
+        "cudaMalloc and copies",
+        "a fault moves single pages and stops the threads that met it; a prefetch moves all at the link's speed",
+    )
+    measured = "union of GPU fault groups and migrations, also those inside kernels; mean over the GPUs"
+    evidence, share = TableAnswer("unified-memory", _COLUMNS, rows, len(rows)), case.percent(cost)
+    door = Door("memory", filter="Unified")
+    return [Finding("unified-memory", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
+
+
+def _fault_words(side: str, counts: Sequence[int]) -> str:
+    return f"{sum(counts):,} {side} page faults" if counts else f"{side} page faults not recorded"
+
+
+def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int | None]:
+    """GPU page faults, bytes migrated, CPU page faults (of the process); ``None`` of faults that were not recorded."""
+    session, memory = case.job.session, tables.memory_ops
+    gpu, cpu = tables.gpu_page_faults, tables.cpu_page_faults
+
+    def asked(table: sa.Table, value: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool]) -> int | None:
+        if not report_at(session, task.report).has(table):
+            return None
+        selection = case.chosen.with_tasks(frozenset({task}))
+        query = sa.select(sa.func.coalesce(value, 0)).select_from(table).where(*where(table, selection), *conditions)
+        return int(session.scalar(query) or 0)
+
+    is_own = memory.c.copy_kind.in_(_MIGRATIONS), memory.c.device == device
+    migrated = asked(memory, sa.func.sum(memory.c.bytes), *is_own)
+    gpu_faults = asked(gpu, sa.func.sum(gpu.c["count"]), gpu.c.device == device)
+    return gpu_faults, migrated or 0, asked(cpu, sa.func.count())

@@ -1,0 +1,465 @@
+"""Ranks beside each other: waits in MPI, different work, slow hosts and places in a host."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import DEVICE, HOST, RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Task, Window
+from nsystui.base.units import format_value
+from nsystui.exports import canonical
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
+from nsystui.questions.gpu.device_time import DeviceIntervals
+from nsystui.questions.host.mpi_exchanges import Pair, exchanges
+from nsystui.questions.queries.conditions import Condition, duration, job_end, job_start, where
+from nsystui.questions.queries.mpi import has_mpi, mpi_rows
+from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.time_window import shares_clock
+from nsystui.questions.triage.case import Case, Spans, by_place, number_of, rank_words, spans, time_words, worked_by
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.kernel_times import FEWEST, Kernel, KernelLaunches, kernel_launches, usual_times
+from nsystui.questions.triage.rule import WORK, FindingKind, rule
+from nsystui.store import tables
+
+_BLOCKING = (
+    "MPI_(Wait|Probe|Mprobe|Recv|Mrecv|Send|Ssend|Rsend|Bsend|Sendrecv|Barrier|Bcast|Gather|Scatter|Allgather|"
+    "Alltoall|Reduce|Allreduce|Scan|Exscan|Neighbor|File_(read|write)|Win_(fence|lock|unlock|wait|flush))"
+)
+"""The beginnings of the names of blocking calls. Starting and ending MPI is not waiting."""
+_MPI_WAITS_COLUMNS = (
+    RANK,
+    HOST.with_importance(2),
+    Column("waited", header="Waited in MPI (ns)", label="waited in MPI", unit=Unit.DURATION),
+    Column("inside", header="In Blocking Calls (ns)", label="in calls", unit=Unit.DURATION),
+    Column("count", header="Blocking Calls", label="calls", unit=Unit.COUNT, importance=1),
+    Column("name", header="Most Time In", label="most time in"),
+    Column("exchange", header="Exchanging (ns)", label="exchanging", unit=Unit.DURATION, importance=1),
+)
+
+_ADVICE_OF_ONE = Advice(
+    "open the exports of all ranks to see who comes last; overlap the calls (MPI_I…, GPU work in between)",
+    "a rank in a blocking call launches nothing, so its GPU runs dry; only the exports of the other ranks tell how "
+    "much of that is waiting",
+)
+_ADVICE_OF_ALL = Advice(
+    "overlap the calls (MPI_I…, GPU work in between)",
+    "a rank in a blocking call launches nothing, so its GPU runs dry; all wait about as long, so none comes last",
+)
+_FEWEST, _LONGER = 4, 10
+"""Of so many calls the leading ones set connections up that each take so many times the median."""
+_SPREAD = 0.1
+"""Ranks wait alike whose waits differ by a smaller share: none of them is late."""
+_SLOW, _ALIKE = 2.0, 2.0
+"""A pair is slow whose rate is so many times lower than the median of those with messages of a like size."""
+_PAIRS = 3
+
+_SLOW_PAIR = Advice(
+    "check the link between their GPUs (`nvidia-smi topo -m`: is there peer access?) and place ranks that exchange "
+    "much on GPUs that are joined",
+    "the messages of the other pairs are as large, and faster; the ranks that wait for this pair can do nothing",
+)
+
+
+class _MpiWaitsRow(NamedTuple):
+    rank: int
+    host: str | None
+    waited: int
+    inside: int
+    calls: int
+    name: str | None
+    exchange: int | None
+
+
+@rule(
+    300,
+    reads=WORK | {"mpi_calls", "nvtx_ranges", "api_calls"},
+    finds={
+        "mpi-waits": FindingKind("blocking MPI calls"),
+    },
+)
+def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
+    r"""Blocking MPI calls in which a GPU has nothing to do: |U(blocking calls) \ U(GPU work)| of a rank.
+
+    See docs/triage.md#collectives-and-communication.
+
+    Where a job has no GPU work at all, it is all time in these calls, and the mean over the ranks.
+    """
+    if not has_mpi(case.job.session):
+        return [NotChecked("mpi-waits", f"needs MPI calls: {canonical.MPI_CALLS.record}")]
+    table, conditions = _calls(case)
+    calls = spans(case, table, conditions)
+    waited = {item: _waited(case, item, calls) for item in case.ranks}
+    if not waited:
+        return []
+    on_gpus = len(case.devices) > 0
+    judged = [item for item in waited if not on_gpus or item.devices]
+    cost = round(sum(waited[item].length for item in judged) / max(len(judged), 1))
+    if case.percent(cost) < case.thresholds.mpi_percent:
+        return []
+    pairs = exchanges(case.job.session, case.chosen)
+    rows = _rows(case, table, conditions, waited, calls, pairs)
+    idle = " with nothing for their GPUs to do" if on_gpus else ""
+    sentence = (
+        f"ranks are in blocking MPI calls for {time_words(cost)} each{idle} ({number_of(calls.count, 'call')}, most "
+        f"time in {max(rows, key=lambda row: row.waited).name})"
+    )
+    leading = _leading(case, table, conditions)
+    extra = by_place((one.task, 0, one.start + round(usual), one.end) for one, usual in leading.items())
+    set_up = {item: intersect(waited[item], extra.get((item.task, 0), EMPTY)).length for item in judged}
+    first = round(sum(set_up.values()) / max(len(judged), 1))
+    if first:
+        longest = max(leading, key=lambda one: (one.end - one.start, one))
+        sentence += (
+            f"; {time_words(first)} of it in {number_of(len(leading), 'first call')}, which set up connections "
+            f"({longest.name} {time_words(longest.end - longest.start)}, usually {time_words(leading[longest])})"
+        )
+    is_steady = case.percent(cost - first) >= case.thresholds.mpi_percent
+    advice = _ADVICE_OF_ONE if len(judged) == 1 else _ADVICE_OF_ALL
+    later = {item: waited[item].length - set_up[item] for item in judged}
+    least = min(judged, key=lambda item: (later[item], item.rank))
+    most = max(judged, key=lambda item: (later[item], -item.rank))
+    if later[most] - later[least] > _SPREAD * later[most]:
+        sentence += (
+            f"; {'in later calls ' if first else ''}rank {most.rank} longest ({time_words(later[most])}), rank "
+            f"{least.rank} shortest ({time_words(later[least])})"
+        )
+        advice = Advice(
+            f"look at what rank {least.rank} does before these calls, then overlap them (MPI_I…, GPU work in between)",
+            "who waits least comes last, and the others wait for it; what is left is the transfer itself",
+        )
+    slow = _slow_pair(pairs)
+    if slow is not None:
+        pair, usual = slow
+        numbers = " and ".join(str(case.rank_of[task]) for task in pair.tasks)
+        size = format_value(Unit.BYTES, round(pair.size))
+        sentence += (
+            f"; ranks {numbers} exchange messages of {size} at {_rate(pair.rate)}, the other pairs at {_rate(usual)}: "
+            "the others wait for them"
+        )
+        advice = _SLOW_PAIR
+    beside = " in which the GPU does nothing, from the first step on; mean over the ranks with a GPU" if on_gpus else ""
+    measured = f"time inside blocking MPI calls, threads merged{beside or '; mean over the ranks'}"
+    evidence = TableAnswer("mpi-waits", _MPI_WAITS_COLUMNS, rows, len(rows))
+    share, ranks = case.percent(cost), tuple(sorted(item.rank for item in judged if waited[item].length))
+    door = Door("mpi")
+    return [
+        Finding(
+            "mpi-waits",
+            Severity.WARNING if is_steady else Severity.INFO,
+            sentence,
+            advice,
+            door,
+            cost,
+            share,
+            measured,
+            evidence,
+            ranks=ranks,
+        )
+    ]
+
+
+def _rate(rate: float) -> str:
+    return format_value(Unit.RATE, rate)
+
+
+def _slow_pair(pairs: Sequence[Pair]) -> tuple[Pair, float] | None:
+    """The slowest pair, and the median rate of the others with messages of a like size, if it is far from that."""
+    if len(pairs) < _PAIRS:
+        return None
+    slowest = min(pairs, key=lambda pair: pair.rate)
+    alike = [one for one in pairs if one is not slowest and 1 / _ALIKE <= one.size / slowest.size <= _ALIKE]
+    if len(alike) < _PAIRS - 1:
+        return None
+    usual = median(one.rate for one in alike)
+    return (slowest, usual) if slowest.rate * _SLOW <= usual else None
+
+
+def _calls(case: Case) -> tuple[sa.FromClause, list[Condition]]:
+    """The rows of MPI calls, and the conditions for those that block."""
+    rows = mpi_rows(case.job.session)
+    return rows, [sa.func.regexp_matches(rows.c.name, f"^{_BLOCKING}", type_=sa.Boolean)]
+
+
+def _waited(case: Case, item: RankedTask, calls: Spans) -> Intervals:
+    window = case.windows[item.task.report]
+    own = calls.of(item.task).clip(window.start, window.end)
+    devices = [one for one in case.devices if item.task in one.tasks]
+    if not devices or not len(own):
+        return own
+    start = min(case.working(one).start for one in devices)
+    own = own.clip(start, window.end)
+    return subtract(own, worked_by(devices, Window(start, window.end)))
+
+
+class _Call(NamedTuple):
+    task: Task
+    name: str
+    start: int
+    end: int
+
+
+def _leading(case: Case, table: sa.FromClause, conditions: list[Condition]) -> dict[_Call, float]:
+    """The first calls of a name, or of one with a peer, as far as each takes many times the median: that, ns."""
+    start, end = job_start(table), job_end(table)
+    chosen = [*where(table, case.chosen), *conditions, table.c.end.is_not(None)]
+    names = ("report", "process", "name")
+    found: dict[_Call, float] = {}
+    for keys in (names, (*names, "remote_rank")):
+        places = [table.c[key] for key in keys]
+        medians = sa.select(*places, sa.func.median(end - start).label("usual")).where(*chosen).group_by(*places)
+        group = medians.having(sa.func.count() >= _FEWEST).cte("medians")
+        until = sa.func.min(start).filter(end - start < _LONGER * group.c.usual).label("until")
+        is_own = sa.and_(*(table.c[key] == group.c[key] for key in keys))
+        ended = sa.select(*group.c, until).join_from(table, group, is_own).where(*chosen).group_by(*group.c)
+        first = ended.cte("first")
+        query = (
+            sa.select(*(table.c[key] for key in names), start, end, first.c.usual)
+            .join_from(table, first, sa.and_(*(table.c[key] == first.c[key] for key in keys)))
+            .where(*chosen, start < first.c.until)
+        )
+        for report, process, name, begin, done, usual in case.job.session.rows(query):
+            found[_Call(Task(report, process), name, begin, done)] = float(usual)
+    return found
+
+
+def _rows(
+    case: Case,
+    table: sa.FromClause,
+    conditions: list[Condition],
+    waited: dict[RankedTask, Intervals],
+    calls: Spans,
+    pairs: Sequence[Pair],
+) -> list[_MpiWaitsRow]:
+    """By rank: who exchanges longest first, as the others wait for it; where that is not known, who waits longest."""
+    spent: Counter[Task] = Counter()
+    for pair in pairs:
+        for task in pair.tasks:
+            spent[task] += pair.time
+    query = (
+        sa.select(table.c.report, table.c.process, table.c.name, sa.func.count(), sa.func.sum(duration(table)))
+        .where(*where(table, case.chosen), *conditions, table.c.end.is_not(None))
+        .group_by(table.c.report, table.c.process, table.c.name)
+    )
+    named: dict[tuple[int, int], list[tuple[int, str, int]]] = {}
+    for report, process, name, count, time in case.job.session.rows(query):
+        named.setdefault((report, process), []).append((int(time or 0), str(name), int(count)))
+    rows: list[_MpiWaitsRow] = []
+    for item, own in waited.items():
+        names = named.get((item.task.report, item.task.process), [])
+        most = max(names)[1] if names else None
+        count = sum(count for _, _, count in names)
+        inside, exchange = calls.of(item.task).length, spent.get(item.task)
+        rows.append(_MpiWaitsRow(item.rank, item.host or None, own.length, inside, count, most, exchange))
+    return sorted(rows, key=lambda row: (-(row.exchange or 0), -row.waited, row.rank))
+
+
+_DIFFERENT_WORK_COLUMNS = (
+    RANK,
+    Column("kernels", header="Compute Kernels", label="compute kernels", unit=Unit.COUNT),
+    Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=1),
+    Column("compute", header="Compute Time (ns)", label="compute", unit=Unit.DURATION),
+)
+
+
+class _DifferentWorkRow(NamedTuple):
+    rank: int
+    kernels: int
+    steps: int | None
+    compute: int
+
+
+@rule(
+    280,
+    reads=frozenset({"kernels", "nvtx_ranges", "api_calls"}),
+    finds={
+        "different-work": FindingKind("ranks that compute more than others"),
+    },
+)
+def different_work(case: Case) -> Sequence[Finding | NotChecked]:
+    """Ranks that launch more than the others: what is not divided evenly, however fast a GPU is."""
+    computed = case.computed
+    ranks = [item for item in case.ranks if item.task in computed and computed[item.task].time]
+    if len(ranks) < 2 or not shares_clock(case.reports):
+        return [NotChecked("different-work", "needs the GPU work of two ranks or more of one job")]
+    steps = {len(case.steps[item.task]) if item.task in case.steps else None for item in ranks}
+    if len(steps) > 1:
+        return [
+            NotChecked(
+                "different-work", "needs ranks with equally many steps: choose a window with --time that all were in"
+            )
+        ]
+    kernels = np.array([computed[item.task].kernels for item in ranks], float)
+    busy = np.array([computed[item.task].time for item in ranks], float)
+    least = 1 + case.thresholds.work_difference_percent / 100
+    more = [item.rank for item, one in zip(ranks, kernels, strict=True) if one > least * np.median(kernels)]
+    heaviest = ranks[int(busy.argmax())].rank
+    cost = round(float(busy.max() - busy.mean()))
+    if heaviest not in more or case.percent(cost) < case.thresholds.work_percent:
+        return []
+    sentence = (
+        f"{rank_words(more, case.ranks)} ran at least {case.thresholds.work_difference_percent:g} % more "
+        "kernels than the median rank; "
+        f"rank {heaviest} computes {time_words(cost)} longer than the ranks on average"
+    )
+    advice = Advice(
+        "divide layers, experts or samples more evenly",
+        "the rank with most work sets the pace of every step that ends in a collective",
+    )
+    (common,) = steps
+    rows = [
+        _DifferentWorkRow(item.rank, int(count), common, int(time))
+        for item, count, time in zip(ranks, kernels, busy, strict=True)
+    ]
+    rows.sort(key=lambda row: (-row.compute, row.rank))
+    measured = "compute time |U(K)| of the rank with most, less the mean of all"
+    evidence, share = TableAnswer("different-work", _DIFFERENT_WORK_COLUMNS, rows, len(rows)), case.percent(cost)
+    door, ranked = Door("ranks", sort="kernels"), tuple(more)
+    return [
+        Finding(
+            "different-work", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, ranks=ranked
+        )
+    ]
+
+
+_SLOW_PLACES_COLUMNS = (
+    RANK,
+    HOST,
+    Column("place", header="Place", label="place"),
+    DEVICE.with_importance(2),
+    Column("longer", header="Longer than the Median GPU (%)", label="longer", unit=Unit.PERCENT, decimals=1),
+    Column("compute", header="Compute Time (ns)", label="compute", unit=Unit.DURATION, importance=1),
+    Column("lost", header="Lost (ns)", label="lost", unit=Unit.DURATION),
+)
+
+
+@dataclass(frozen=True)
+class _Gpu:
+    """A GPU of a rank. ``slowness``: how long its kernels take, as a share of the median of all GPUs."""
+
+    rank: int
+    host: str
+    place: str
+    device: int
+    slowness: float
+    compute: int
+
+
+@rule(
+    360,
+    reads=frozenset({"kernels", "devices"}),
+    finds={
+        "slow-place": FindingKind("slow GPUs of one place"),
+    },
+)
+def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
+    """Hosts, or places in hosts (NUMA nodes, PCI addresses), on whose GPUs the same kernels take longer than elsewhere.
+
+    A single slow GPU is a matter of the rule on stragglers. Here every GPU of a host is slow, or the GPUs of the same
+    place on every host. Compared is what is usual for a kernel (see `kernel_times`) on each GPU with its median over
+    all GPUs, of the kernels that most GPUs run, weighted by their time.
+    """
+    gpus = _gpus(case) if shares_clock(case.reports) else []
+    hosts = {one.host for one in gpus}
+    if len(hosts) < 2 or "" in hosts:
+        return [NotChecked("slow-place", "needs kernels in common on GPUs of two hosts or more, and their names")]
+    found = [_judged(case, gpus, host, [one for one in gpus if one.host == host]) for host in sorted(hosts)]
+    if not any(found):
+        places = {place: [one for one in gpus if one.place == place] for place in {one.place for one in gpus} - {""}}
+        found = [
+            _judged(case, gpus, place, own)
+            for place, own in sorted(places.items())
+            if len({one.host for one in own}) > 1
+        ]
+    return [one for one in found if one is not None]
+
+
+def _judged(case: Case, gpus: Sequence[_Gpu], name: str, own: Sequence[_Gpu]) -> Finding | None:
+    others = [one.slowness for one in gpus if one not in own]
+    if len(own) < 2 or not others:
+        return None
+    usual = float(np.median(others))
+    least = 1 + case.thresholds.place_slower / 100
+    if any(one.slowness < least * usual for one in own):
+        return None
+    lost = {one: round(one.compute * (1 - usual / one.slowness)) for one in own}
+    cost = round(sum(lost.values()) / len(lost))
+    if case.percent(cost) < case.thresholds.place_percent:
+        return None
+    longer = 100 * (float(np.median([one.slowness for one in own])) / usual - 1)
+    what = f"host {name}" if name in {one.host for one in own} else f"{name} of {len({one.host for one in own})} hosts"
+    ranks = tuple(sorted(one.rank for one in own))
+    sentence = (
+        f"all GPUs of {what} are slow: the same kernels take {longer:.0f} % longer there than on the other GPUs "
+        f"({rank_words(ranks)}); {time_words(cost)} on each of them"
+    )
+    advice = Advice(
+        "compare clocks, power cap, temperature and other users there with another place, or leave it out",
+        "the kernels and grids are the same, and all GPUs there are slow: it is what they have in common",
+    )
+    rows: list[Row] = [
+        (
+            one.rank,
+            one.host,
+            one.place or None,
+            one.device,
+            100 * (one.slowness / usual - 1),
+            one.compute,
+            lost.get(one),
+        )
+        for one in sorted(gpus, key=lambda one: (-one.slowness, one.rank))
+    ]
+    measured = (
+        "compute time |U(K)| of these GPUs, less what it would be at the pace of the others (same name, grid and "
+        "block); mean over these GPUs, whom the others wait for"
+    )
+    evidence, share = TableAnswer("slow-place", _SLOW_PLACES_COLUMNS, rows, len(rows)), case.percent(cost)
+    door = Door("ranks", sort="kernels")
+    return Finding("slow-place", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, ranks=ranks)
+
+
+def _gpus(case: Case) -> list[_Gpu]:
+    """The GPUs that run what most of them run."""
+    by_kernel: dict[Kernel, list[KernelLaunches]] = {}
+    for one in kernel_launches(case):
+        if one.count >= FEWEST:
+            by_kernel.setdefault(one.kernel, []).append(one)
+    common = {kernel: own for kernel, own in by_kernel.items() if 2 * len(own) > len(case.devices)}
+    usual = usual_times([one for ones in common.values() for one in ones])
+    places = _places(case)
+    of_gpu: dict[tuple[Task, int], list[KernelLaunches]] = {}
+    for one in (one for ones in common.values() for one in ones):
+        of_gpu.setdefault((one.task, one.device), []).append(one)
+    found = []
+    for device in case.devices:
+        place = device.device
+        own = of_gpu.get((place.task.task, place.device), [])
+        here = sum(one.count * one.usual for one in own)
+        elsewhere = sum(one.count * usual[one.kernel] for one in own)
+        if elsewhere:
+            where_ = places.get((place.task.task.report, place.task.task.process, place.device), "")
+            compute = _compute(case, device)
+            found.append(_Gpu(place.task.rank, place.task.host, where_, place.device, here / elsewhere, compute))
+    return found
+
+
+def _compute(case: Case, device: DeviceIntervals) -> int:
+    return device.breakdown(case.window_of(device)).kernels
+
+
+def _places(case: Case) -> Mapping[tuple[int, int, int], str]:
+    """The place of each GPU in its host: its NUMA node where nsys records it, else its PCI address."""
+    table = tables.devices
+    query = sa.select(table.c.report, table.c.process, table.c.device, table.c.numa, table.c.bus).where(
+        table.c.process.is_not(None)
+    )
+    return {
+        (report, process, device): f"NUMA node {numa}" if numa is not None else f"PCI {bus}" if bus else ""
+        for report, process, device, numa, bus in case.job.session.rows(query)
+    }
