@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import idle  # noqa: F401 - pilots wait until the program rests
 from scenes import NARROW, SCENES, WIDE, Scene, cache_in
 from synthetic import training_job
 
@@ -60,6 +61,7 @@ async def picture(files: list[str], scene: Scene, size: tuple[int, int], directo
     """The SVG of one scene."""
     app = NsystuiApp(JobSource(tuple(files), cache_in(directory)))
     async with app.run_test(size=size) as pilot:
+        await pilot.pause()
         await pilot.press(*scene.keys)
         return app.export_screenshot(title="nsystui", simplify=True)
 
