@@ -200,7 +200,7 @@ class TestRememberedWhileLoading:
         def compute(*arguments: object) -> object:
             raise AssertionError("computed again")
 
-        monkeypatch.setattr(event_index, "_counted", compute)
+        monkeypatch.setattr(event_index, "_of_kind", compute)
         monkeypatch.setattr(statistics, "summary_rows", compute)
         with closing(Session(cache=Cache(default_directory()))) as session:
             for path in demo_job:
