@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas
 
     from nsystui.base.answer import Answer
-    from nsystui.base.selection import Selection
+    from nsystui.commands.request import Request
     from nsystui.questions.job.job import OpenJob as OpenedJob
     from nsystui.questions.queries.question import Question
 
@@ -39,7 +39,8 @@ def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  
     warned of; where none can, that is an NsystuiError. Raises UsageError for options that make no sense.
     """
     from nsystui.commands import arguments as shared
-    from nsystui.commands.configuration import add_config, configured
+    from nsystui.commands.configuration import add_config
+    from nsystui.commands.request import parsed
     from nsystui.questions.job.opening import Listener, Opener
 
     parser = _Parser(prog="nsystui.open", add_help=False)
@@ -47,12 +48,12 @@ def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  
     shared.add_step_range(parser)
     shared.add_ranks(parser.add_argument_group())
     add_config(parser)
-    arguments = configured(parser, [*_words(options), "--", *(os.fspath(file) for file in files)])
-    opener = Opener(shared.source_of(arguments), Listener())
+    request = parsed(parser, [*_words(options), "--", *(os.fspath(file) for file in files)])
+    opener = Opener(shared.source_of(request), Listener())
     opened, exports = opener.start()
     try:
-        if arguments.step_range is not None:
-            opened.step_range = arguments.step_range
+        if request.own["step_range"] is not None:
+            opened.step_range = request.own["step_range"]
         failures = opener.add(opened, exports)
         for failure in failures if opened.session.reports else ():
             warnings.warn(str(failure), stacklevel=2)
@@ -130,40 +131,38 @@ class Job:
         ns of job time; a value that is missing is ``<NA>``. Raises UsageError for a question
         or an option that is not there, and where the job is closed.
         """
+        from nsystui.commands.arguments import selection_of
         from nsystui.questions.answers.answering import ask
 
         opened = self._job
         found = _question(question)
-        arguments = self._parsed(question, found, options)
-        values = vars(arguments)
-        if found.family:  # reports and recipes know no flags but their own
-            values = {option.name: values[option.name] for option in found.options}
-        else:
-            values["files"] = [str(path) for path in self.files]
-        selection = _selection(arguments, opened)
-        return frame_of(ask(found, opened, selection, found.read(values)))
+        request = self._parsed(question, found, options)
+        selection = selection_of(request.selecting, opened)
+        return frame_of(ask(found, opened, selection, found.read(request.own)))
 
     def triage(self, thresholds: Mapping[str, float] | None = None, **selection: Any) -> pandas.DataFrame:
         """What is wrong with the job: a row for each finding, worst first, then one for each rule that lacks data.
 
         ``thresholds`` by their names in ``nsystui triage --help``; ``selection`` as in `ask`.
         """
+        from nsystui.commands.arguments import selection_of
         from nsystui.questions.triage.run import triage, triage_table
         from nsystui.questions.triage.thresholds import Thresholds
 
         changed = Thresholds().changed([f"{name}={value}" for name, value in (thresholds or {}).items()])
-        arguments = self._parsed("triage", None, selection)
-        return frame_of(triage_table(triage(self._job, _selection(arguments, self._job), changed)))
+        request = self._parsed("triage", None, selection)
+        return frame_of(triage_table(triage(self._job, selection_of(request.selecting, self._job), changed)))
 
-    def _parsed(self, name: str, question: Question | None, options: Mapping[str, Any]) -> argparse.Namespace:
+    def _parsed(self, name: str, question: Question | None, options: Mapping[str, Any]) -> Request:
         from nsystui.commands import arguments as shared
         from nsystui.commands.question import add_options
+        from nsystui.commands.request import Request
 
         parser = _Parser(prog=name, add_help=False, allow_abbrev=False)
         shared.add_selection(parser)
         if question is not None:
             add_options(parser, question.options)
-        return parser.parse_args(_words(options))
+        return Request.of(parser.parse_args(_words(options)))
 
 
 def frame_of(answer: Answer) -> pandas.DataFrame:
@@ -219,9 +218,3 @@ def _question(name: str) -> Question:
         hint = f"did you mean {close[0]!r}?" if close else "nsystui.catalogue() lists them"
         hint = "job.triage() is the triage" if name == "triage" else hint
         raise UsageError(f"no question is called {name!r}: {hint}") from None
-
-
-def _selection(arguments: argparse.Namespace, job: OpenedJob) -> Selection:
-    from nsystui.commands import arguments as shared
-
-    return shared.selection_of(arguments, job)

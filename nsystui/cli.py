@@ -15,11 +15,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from nsystui.base.errors import NsystuiError, UsageError
 from nsystui.base.version import __version__
 from nsystui.commands import commands, is_command, is_question, topic_of
+
+if TYPE_CHECKING:
+    from nsystui.commands.request import Request
 
 FAILED = 70
 # Slurm sends SIGTERM some seconds before it kills.
@@ -76,7 +79,7 @@ class CommandModule(Protocol):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
 
-    def run(self, arguments: argparse.Namespace) -> int: ...
+    def run(self, request: Request) -> int: ...
 
     # A module may also have ``prepared``, which changes the words of its command line before they are parsed, and
     # ``delegated``, which says of some words that they are another command's.
@@ -269,13 +272,14 @@ def _run_command(name: str, words: list[str]) -> int:
     other = None if delegate is None else delegate(words)
     if other is not None:
         return _run_command(*other)
-    from nsystui.commands.configuration import config_of, configured, drop_left_in_cache
+    from nsystui.commands.configuration import drop_left_in_cache
+    from nsystui.commands.request import parsed
 
     prepare = getattr(module, "prepared", None)
-    arguments = configured(command_parser(name), words if prepare is None else prepare(words))
-    drop_left_in_cache(config_of(arguments))
+    request = parsed(command_parser(name), words if prepare is None else prepare(words))
+    drop_left_in_cache(request.config)
     with nullcontext() if name == "open" else _interruptible():  # the screens have handlers of their own
-        return module.run(arguments)
+        return module.run(request)
 
 
 @contextmanager

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers
 from nsystui.base.text import safe_text
-from nsystui.commands.configuration import CLOCKS, add_limits, config_of, default_cache, limits_of
-from nsystui.questions.queries.numbering import numbering
+from nsystui.commands.configuration import CLOCKS, add_limits
 from nsystui.questions.queries.question import STEP_RANGE, Question, Values
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
+    from nsystui.commands.request import Output, Request, Selecting
     from nsystui.questions.answers.remembered import Remembered
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.job.opening import JobSource
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     Expected = tuple[Mapping[str, Collection[str]], Collection[str]]
 
 
-_SELECTING = (
-    *("time", "ranks", "devices", "streams", "filter", "filter_time", "filter_nvtx", "by_rank", "instances", "ncu"),
-)
+# Options of commands with which an answer is of some of the rows, and not that which is remembered.
+_NARROWING = ("filter_time", "filter_nvtx", "instances", "bucket")
+_OF_ITS_OWN = (*_NARROWING, "by_rank", "ncu")
 
 
 def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
@@ -115,31 +115,35 @@ def add_format(parser: argparse.ArgumentParser) -> None:
         help="default: table, or what -o ends in; svg of what has a drawing",
     )
     group.add_argument(
-        "-o", "--output", metavar="FILE", help="write to FILE (.csv .json .md .parquet .txt .svg); - is stdout"
+        "-o",
+        "--output",
+        dest="target",
+        metavar="FILE",
+        help="write to FILE (.csv .json .md .parquet .txt .svg); - is stdout",
     )
     group.add_argument("--force", action="store_true", help="let -o overwrite a file")
     group.add_argument("--sort", metavar="COLUMN", help="sort by this column (its JSON key), largest first")
     group.add_argument("--top", type=int, metavar="N", help="only the first N rows")
 
 
-def selection_of(arguments: argparse.Namespace, job: OpenJob) -> Selection:
+def selection_of(flags: Selecting, job: OpenJob) -> Selection:
     """The selection that the flags describe; raises UsageError for ranks that are not there."""
     chosen = Selection()
-    if arguments.ranks and numbering(arguments.ranks) is None:
-        chosen = chosen.with_tasks(job.tasks_of_ranks(parse_numbers(arguments.ranks, "ranks")))
-    if arguments.time:
-        chosen = chosen.with_window(job.window(arguments.time))
+    if flags.ranks and not flags.numbering:
+        chosen = chosen.with_tasks(job.tasks_of_ranks(parse_numbers(flags.ranks, "ranks")))
+    if flags.time:
+        chosen = chosen.with_window(job.window(flags.time))
     return Selection(
         chosen.window,
         chosen.tasks,
-        parse_numbers(arguments.devices, "devices") if arguments.devices else None,
-        parse_numbers(arguments.streams, "streams") if arguments.streams else None,
-        NameFilter(arguments.filter) if arguments.filter else None,
+        parse_numbers(flags.devices, "devices") if flags.devices else None,
+        parse_numbers(flags.streams, "streams") if flags.streams else None,
+        NameFilter(flags.filter) if flags.filter else None,
     )
 
 
 def open_job(
-    arguments: argparse.Namespace,
+    request: Request,
     whole: bool = True,
     times: bool = False,
     expected: Expected | None = None,
@@ -154,12 +158,11 @@ def open_job(
     UsageError for flags that cannot go together: before the work, since the first opening of many exports takes its
     time.
     """
-    check_output(arguments)
     from nsystui.commands.progress import OpeningProgress, ProgressLine
     from nsystui.questions.job.opening import Opener
 
     line = ProgressLine()
-    opener = Opener(source_of(arguments), OpeningProgress(line, complain))
+    opener = Opener(source_of(request), OpeningProgress(line, complain))
     job, exports = opener.start()
     job.tell = say_note
     session = job.session
@@ -178,9 +181,9 @@ def open_job(
         session.close()
         raise NsystuiError("no export could be opened") if failures else UsageError("no files")
     try:
-        is_aligned = len(session.reports) > 1 and bool(times or getattr(arguments, "time", None))
+        is_aligned = len(session.reports) > 1 and bool(times or request.selecting.time)
         if expected is not None:
-            _expect(job, expected, is_aligned and arguments.clock == "collectives")
+            _expect(job, expected, is_aligned and request.opening.clock == "collectives")
         if is_aligned:
             opener.align(job)
     except BaseException:
@@ -189,25 +192,23 @@ def open_job(
     return job
 
 
-def source_of(arguments: argparse.Namespace) -> JobSource:
+def source_of(request: Request) -> JobSource:
     """The exports to open, and how, from the flags."""
     from nsystui.questions.job.opening import JobSource
 
-    limits = limits_of(arguments)
-    is_kept = not arguments.no_cache
-    place = default_cache(config_of(arguments))
+    opening, limits, cache = request.opening, request.limits, request.cache
     return JobSource(
-        tuple(arguments.files),
-        place.directory if is_kept else None,
+        tuple(opening.files),
+        None if opening.no_cache else cache.directory,
         limits.threads,
-        arguments.convert,
-        place.conversions,
+        opening.convert,
+        cache.conversions,
         limits.memory,
-        place.cap,
-        ranks=getattr(arguments, "ranks", None) or "",
-        clock=arguments.clock,
-        families=config_of(arguments).families,
-        dask=getattr(arguments, "dask", None),
+        cache.cap,
+        ranks=request.selecting.ranks or "",
+        clock=opening.clock,
+        families=request.config.families,
+        dask=opening.dask,
     )
 
 
@@ -223,13 +224,17 @@ def _expect(job: OpenJob, expected: Expected, with_clock: bool) -> None:
     job.session.expect(merged, tallied)
 
 
-def remembered(arguments: argparse.Namespace) -> Remembered | None:
+def remembered(request: Request) -> Remembered | None:
     """The remembered answers of a command's files; ``None`` where a flag narrows the question or forbids it.
 
     ``None`` as well for files that cannot be opened: opening them reports why.
     """
-    is_asked_anew = arguments.no_cache or getattr(arguments, "dask", None)
-    if is_asked_anew or any(getattr(arguments, name, None) for name in _SELECTING):
+    opening, selecting = request.opening, request.selecting
+    if (
+        opening.no_cache
+        or opening.dask
+        or any((selecting.narrows, selecting.ranks, *map(request.own.get, _OF_ITS_OWN)))
+    ):
         return None
     from nsystui.exports.convert import made_before
     from nsystui.exports.discover import discover
@@ -237,48 +242,13 @@ def remembered(arguments: argparse.Namespace) -> Remembered | None:
     from nsystui.questions.answers.remembered import Remembered
 
     try:
-        config = config_of(arguments)
-        cache = default_cache(config)
+        cache = request.cache
         if not cache.is_ours:
             return None
-        files = [check(made_before(path, cache.conversions)) for path in discover(arguments.files)]
-        return Remembered.of_files(cache, files, config.families)
+        files = [check(made_before(path, cache.conversions)) for path in discover(opening.files)]
+        return Remembered.of_files(cache, files, request.config.families)
     except (ExportError, OSError):
         return None
-
-
-def check_output(arguments: argparse.Namespace) -> None:
-    """Raises UsageError for flags of the output that make no sense."""
-    from nsystui.output import formats
-
-    if arguments.top is not None and arguments.top < 0:
-        raise UsageError(f"--top {arguments.top}: how many rows cannot be negative")
-    if to_file(arguments):
-        ending = formats.format_for_path(arguments.output)
-        if arguments.format and arguments.format != ending:
-            raise UsageError(f"--format {arguments.format} and -o {arguments.output} name two formats")
-    elif arguments.format == "parquet":
-        raise UsageError("--format parquet needs a file: add -o FILE.parquet")
-    if not is_drawing(arguments):
-        return
-    if not getattr(arguments, "has_drawing", False):
-        from nsystui.questions.queries.registry import questions
-
-        having = [one.command({}) for one in questions() if one.drawing is not None]
-        raise UsageError(f"SVG is for drawings, and this has none: {', '.join(having)} do, and the maps of recipes")
-    for flag in ("sort", "top"):
-        if getattr(arguments, flag) is not None:
-            raise UsageError(f"--{flag} is for tables: a drawing shows all")
-
-
-def is_drawing(arguments: argparse.Namespace) -> bool:
-    """Whether an SVG drawing is asked for."""
-    return arguments.format == "svg" or (to_file(arguments) and arguments.output.lower().endswith(".svg"))
-
-
-def to_file(arguments: argparse.Namespace) -> bool:
-    """Whether ``-o`` names a file."""
-    return bool(arguments.output) and arguments.output != "-"
 
 
 def complain(message: str) -> None:
@@ -291,62 +261,58 @@ def say_note(note: str) -> None:
     complain(f"note: {note}")
 
 
-def deliver(arguments: argparse.Namespace, answer: Answer) -> int:
+def deliver(request: Request, answer: Answer) -> int:
     """Prints or writes an answer as the flags say; 0, or 3 where there are no rows because the exports lack them."""
     from nsystui.output.files import print_answer
 
     has_rows = len(answer) > 0
-    answer = _arranged(arguments, answer)
-    if to_file(arguments):
-        _save(arguments, answer)
+    answer = _arranged(request.output, answer)
+    if request.output.is_file:
+        _save(request.output, answer)
         for note in answer.notes:
             complain(f"note: {note}")
     else:
-        print_answer(answer, arguments.format or "table")
+        print_answer(answer, request.output.format or "table")
     if has_rows:
         return 0
     if not answer.total and answer.notes:
         return 3
-    complain(f"{answer.name}: {no_rows(arguments, answer.total)}")
+    complain(f"{answer.name}: {no_rows(request, answer.total)}")
     return 0
 
 
-def deliver_empty(arguments: argparse.Namespace, answer: Answer) -> None:
+def deliver_empty(output: Output, answer: Answer) -> None:
     """Delivers a table without rows whose reason was reported: a file has its columns, and JSON is an empty list."""
-    if to_file(arguments):
-        _save(arguments, answer)
-    elif arguments.format == "json":
+    if output.is_file:
+        _save(output, answer)
+    elif output.format == "json":
         print("[]")
 
 
-def no_rows(arguments: argparse.Namespace, total: int | None = None) -> str:
+def no_rows(request: Request, total: int | None = None) -> str:
     """The reason why a table has no rows, of ``total``, although the exports lack none of its data."""
-    flags = ("time", "devices", "streams", "filter", "filter_time", "filter_nvtx", "instances", "bucket")
-    given = vars(arguments)
-    ranks = given.get("ranks")
-    is_narrowed = any(given.get(flag) for flag in flags) or (ranks and numbering(ranks) is None)
-    if is_narrowed:
+    if request.selecting.narrows or any(map(request.own.get, _NARROWING)):
         return "no rows in this selection"
     return (
         f"no rows: none of {total:,} matches the selection" if total else "no rows: these exports contain none of this"
     )
 
 
-def _save(arguments: argparse.Namespace, answer: Answer) -> None:
+def _save(output: Output, answer: Answer) -> None:
     from nsystui.output import files
 
-    rows = files.save(answer, Path(arguments.output), overwrite=arguments.force)
-    complain(f"wrote {rows:,} rows to {arguments.output}")
+    rows = files.save(answer, Path(str(output.target)), overwrite=output.force)
+    complain(f"wrote {rows:,} rows to {output.target}")
 
 
-def _arranged(arguments: argparse.Namespace, answer: Answer) -> Answer:
+def _arranged(output: Output, answer: Answer) -> Answer:
     """Sorted and cut as asked."""
     from nsystui.base.answer import Head, key_named
 
-    if arguments.sort:
-        key = key_named(answer.columns, arguments.sort)
+    if output.sort:
+        key = key_named(answer.columns, output.sort)
         if key is None:
             names = ", ".join(column.file_key for column in answer.columns)
-            raise UsageError(f"--sort {arguments.sort}: the columns are {names}")
+            raise UsageError(f"--sort {output.sort}: the columns are {names}")
         answer = answer.sorted_by(key, descending=True)
-    return Head(answer, arguments.top) if arguments.top is not None else answer
+    return Head(answer, output.top) if output.top is not None else answer

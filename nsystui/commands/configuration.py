@@ -52,11 +52,6 @@ class Config:
 NO_CONFIG = Config()
 
 
-def config_of(arguments: argparse.Namespace | None) -> Config:
-    """The config that a parsed command line came with."""
-    return getattr(arguments, "config", None) or NO_CONFIG
-
-
 def add_config(parser: argparse.ArgumentParser) -> None:
     """``--config`` and ``--no-config``."""
     group = parser.add_argument_group("config file").add_mutually_exclusive_group()
@@ -67,28 +62,6 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         help="defaults for options, instead of $XDG_CONFIG_HOME/nsystui/config.toml",
     )
     group.add_argument("--no-config", action="store_true", help="read no config file")
-
-
-def configured(
-    parser: argparse.ArgumentParser, words: Sequence[str], environ: Mapping[str, str] = os.environ
-) -> argparse.Namespace:
-    """Parses a command line, over what the config file says.
-
-    Raises UsageError for a file that makes no sense, or is named and is not there.
-    """
-    arguments = parser.parse_args(words)
-    config = NO_CONFIG if arguments.no_config else _found(arguments.config_file, environ)
-    if config.options:
-        apply(parser, config)
-        arguments = parser.parse_args(words)
-    arguments.config = config
-    return arguments
-
-
-def apply(parser: argparse.ArgumentParser, config: Config) -> None:
-    """Makes the options of the file the defaults of those that the parser has."""
-    known = {action.dest for action in parser._actions}
-    parser.set_defaults(**{dest: value for dest, value in config.options.items() if dest in known})
 
 
 def default_path(environ: Mapping[str, str]) -> Path | None:
@@ -102,7 +75,8 @@ def default_path(environ: Mapping[str, str]) -> Path | None:
     return Path(base, "nsystui", "config.toml")
 
 
-def _found(named: str | None, environ: Mapping[str, str]) -> Config:
+def config_for(named: str | None, environ: Mapping[str, str]) -> Config:
+    """Read the file of ``--config``, else that of the user. Raises UsageError as `read_config` does."""
     path = Path(named) if named else default_path(environ)
     if path is None or not (named or os.path.lexists(path)):
         return NO_CONFIG
@@ -314,7 +288,7 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def limits_of(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Limits:
+def limits_for(jobs: int | None, memory: int | None, config: Config, environ: Mapping[str, str] = os.environ) -> Limits:
     """The limits set by the flags, else the variables, else the config file, else those that suit the machine.
 
     Raises UsageError for a variable that makes no sense.
@@ -322,7 +296,6 @@ def limits_of(arguments: argparse.Namespace, environ: Mapping[str, str] = os.env
     from nsystui.base import resources
     from nsystui.store.database import Limits
 
-    jobs, memory, config = arguments.jobs, arguments.memory_limit, config_of(arguments)
     if jobs is None and environ.get("NSYSTUI_JOBS"):
         jobs = jobs_number(environ["NSYSTUI_JOBS"], "NSYSTUI_JOBS=")
     if memory is None and environ.get("NSYSTUI_MEMORY_LIMIT"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from nsystui.base.errors import OutputError
 from nsystui.commands import arguments as shared
+from nsystui.commands.request import Opening, Request
 
 DESCRIPTION = """Writes the exports of a demo training job (several ranks on two or more hosts of at most eight GPUs,
 NCCL with message sizes, NVTX, GPU metrics, CPU samples and scheduling, GPU memory, one straggler rank, one stall) and
@@ -22,7 +24,7 @@ EXAMPLES = """  nsystui demo
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from nsystui.commands.open import add_screen
 
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
+    parser.add_argument("--ranks", type=int, default=4, dest="size", metavar="N", help="number of ranks (default: 4)")
     parser.add_argument("--steps", type=int, default=12, metavar="N", help="training steps (default: 12)")
     parser.add_argument(
         "--form",
@@ -39,22 +41,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_screen(parser.add_argument_group("screen"))
 
 
-def run(arguments: argparse.Namespace) -> int:
-    if arguments.ranks < 1 or arguments.steps < 1:
+def run(request: Request) -> int:
+    own = request.own
+    if own["size"] < 1 or own["steps"] < 1:
         raise OutputError("a job has at least one rank and one step")
-    if arguments.write_only:
+    if own["write_only"]:
         from nsystui.output.files import print_lines
 
-        directory = Path(arguments.directory or "nsystui-demo")
-        print_lines(map(str, _write(directory, arguments)))
+        directory = Path(own["directory"] or "nsystui-demo")
+        print_lines(map(str, _write(directory, request)))
         return 0
-    if arguments.directory:
-        return _open(_write(Path(arguments.directory), arguments), arguments)
+    if own["directory"]:
+        return _open(_write(Path(own["directory"]), request), request)
     with tempfile.TemporaryDirectory(prefix="nsystui-demo-") as name:
-        return _open(_write(Path(name) / "demo-job", arguments), arguments)
+        return _open(_write(Path(name) / "demo-job", request), request)
 
 
-def _write(directory: Path, arguments: argparse.Namespace) -> list[Path]:
+def _write(directory: Path, request: Request) -> list[Path]:
     """The files, never over any that are there already: ``rank0.sqlite`` may be somebody's only copy."""
     import sqlite3
 
@@ -62,10 +65,10 @@ def _write(directory: Path, arguments: argparse.Namespace) -> list[Path]:
     from nsystui.demo import TrainingJob
     from nsystui.demo.kineto import ENDING, write_trace
 
-    job = TrainingJob.of_any_size(arguments.ranks, arguments.steps)
-    is_traces = arguments.form == "kineto"
-    paths = [directory / f"rank{rank}{ENDING if is_traces else '.sqlite'}" for rank in range(arguments.ranks)]
-    processes = _processes(arguments.ranks, cpus())
+    job = TrainingJob.of_any_size(request.own["size"], request.own["steps"])
+    is_traces = request.own["form"] == "kineto"
+    paths = [directory / f"rank{rank}{ENDING if is_traces else '.sqlite'}" for rank in range(request.own["size"])]
+    processes = _processes(request.own["size"], cpus())
     try:
         directory.mkdir(parents=True, exist_ok=True)
         taken = next((path for path in paths if path.exists()), None)
@@ -93,17 +96,10 @@ def _processes(ranks: int, cpus: int) -> int:
     return 1 if ranks <= _FEW else max(cpus, -(-ranks // _AT_A_TIME))
 
 
-def _open(paths: list[Path], arguments: argparse.Namespace) -> int:
+def _open(paths: list[Path], request: Request) -> int:
     from nsystui.commands import open as opening
-    from nsystui.commands.configuration import apply, config_of
 
-    parser = argparse.ArgumentParser()
-    opening.add_arguments(parser)
-    apply(parser, config_of(arguments))
-    # The columns of a job that is thrown away are not worth keeping.
-    flags = [] if arguments.directory else ["--no-cache"]
-    given = parser.parse_args([*flags, *map(str, paths)])
     shared.complain(f"demo job of {len(paths)} ranks in {paths[0].parent}")
-    for name in ("ascii", "color", "mouse", "config"):
-        setattr(given, name, getattr(arguments, name))
-    return opening.run(given)
+    # The columns of a job that is thrown away are not worth keeping.
+    is_kept = request.own["directory"] is not None
+    return opening.run(replace(request, opening=Opening([str(path) for path in paths], no_cache=not is_kept)))

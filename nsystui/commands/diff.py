@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import parse_numbers
 from nsystui.commands import arguments as shared
-from nsystui.questions.queries.numbering import numbering
+from nsystui.commands.request import Request, Selecting
 from nsystui.questions.queries.question import Titled, chosen_tables
 
 if TYPE_CHECKING:
@@ -86,28 +86,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_screen(screen)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     from nsystui.questions.compare import ComparisonOptions
     from nsystui.questions.kernels.summary import Names
 
-    _check_sides(arguments)
-    names = chosen_tables(arguments.tables, _TABLES, _USUAL)
-    options = ComparisonOptions(Names(arguments.names or "full"), not arguments.no_fold, arguments.step_range)
-    if arguments.screen or _is_for_screen(arguments):
-        return _open_screen(arguments, options if arguments.names else replace(options, names=Names.SMART))
-    shared.check_output(arguments)
-    with closing(shared.open_job(_opened(arguments, "a"))) as job:
-        if not arguments.against:
-            return _answer(arguments, names, sides_of(arguments, (job,)), options)
-        with closing(shared.open_job(_opened(arguments, "b"))) as other:
-            return _answer(arguments, names, sides_of(arguments, (job, other)), options)
+    own = request.own
+    _check_sides(request)
+    names = chosen_tables(own["tables"], _TABLES, _USUAL)
+    options = ComparisonOptions(Names(own["names"] or "full"), not own["no_fold"], own["step_range"])
+    if own["screen"] or _is_for_screen(request):
+        return _open_screen(request, options if own["names"] else replace(options, names=Names.SMART))
+    request.output.check()
+    with closing(shared.open_job(_opened(request, "a"))) as job:
+        if not own["against"]:
+            return _answer(request, names, sides_of(request, (job,)), options)
+        with closing(shared.open_job(_opened(request, "b"))) as other:
+            return _answer(request, names, sides_of(request, (job, other)), options)
 
 
-def _is_for_screen(arguments: argparse.Namespace) -> bool:
+def _is_for_screen(request: Request) -> bool:
     """Whether the tables go to a terminal, and nothing is asked of them that only text has."""
     from nsystui.base import terminal
 
-    asked = (arguments.format, arguments.output, arguments.tables, arguments.top, arguments.sort)
+    output = request.output
+    asked = (output.format, output.target, request.own["tables"], output.top, output.sort)
     if any(value is not None for value in asked) or sys.stdout is None or not sys.stdout.isatty():
         return False
     is_typed_on = sys.stdin is not None and sys.stdin.isatty()
@@ -115,10 +117,10 @@ def _is_for_screen(arguments: argparse.Namespace) -> bool:
     return not terminal.check(terminal.original_environ(), is_typed_on, is_drawn_on, "diff")
 
 
-def _check_sides(arguments: argparse.Namespace) -> None:
+def _check_sides(request: Request) -> None:
     """Raises UsageError where the two sides are the same."""
-    own = (arguments.ranks_a, arguments.ranks_b, arguments.time_a, arguments.time_b)
-    if not arguments.against and not any(own):
+    own = (request.own["ranks_a"], request.own["ranks_b"], request.own["time_a"], request.own["time_b"])
+    if not request.own["against"] and not any(own):
         raise UsageError(
             "name two jobs, `nsystui diff A… -- B…`, or two parts of one: --ranks-a 0-3 --ranks-b 4-7, or --time-a and "
             "--time-b"
@@ -127,90 +129,82 @@ def _check_sides(arguments: argparse.Namespace) -> None:
         parse_numbers(text, "ranks")
 
 
-def _opened(arguments: argparse.Namespace, side: str) -> argparse.Namespace:
-    """The flags that the job of a side is opened with; ``--ranks`` may say who is which rank in both."""
-    given = vars(arguments)
-    files = arguments.against if side == "b" and arguments.against else arguments.files
-    times = (arguments.time, arguments.time_a, arguments.time_b)
-    return argparse.Namespace(**{**given, "files": files, "time": next(filter(None, times), None)})
-
-
-def _of_side(arguments: argparse.Namespace, side: str) -> argparse.Namespace:
-    """The flags of the selection as one side has them."""
-    given = vars(arguments)
-    return argparse.Namespace(
-        **{**given, **{name: given[f"{name}_{side}"] or given[name] for name in ("ranks", "time")}}
+def _opened(request: Request, side: str) -> Request:
+    """What the job of a side is opened with; ``--ranks`` may say who is which rank in both."""
+    own = request.own
+    files = own["against"] if side == "b" and own["against"] else request.opening.files
+    window = request.selecting.time or own["time_a"] or own["time_b"]
+    return replace(
+        request, opening=replace(request.opening, files=files), selecting=replace(request.selecting, time=window)
     )
 
 
-def sides_of(arguments: argparse.Namespace, jobs: Sequence[OpenJob]) -> tuple[Side, Side]:
+def sides_of(request: Request, jobs: Sequence[OpenJob]) -> tuple[Side, Side]:
     """A and B in one job, or one in each of two. Raises UsageError for ranks that are not there."""
     from nsystui.questions.compare.side import Side, job_labels
     from nsystui.ui.pictures.selection import describe
 
-    titles = job_labels(jobs, [arguments.files, arguments.against or ()]) if len(jobs) > 1 else ("", "")
+    titles = job_labels(jobs, [request.opening.files, request.own["against"] or ()]) if len(jobs) > 1 else ("", "")
     made = []
     for side, job, title in zip("ab", (jobs[0], jobs[-1]), titles, strict=True):
-        selection = shared.selection_of(_of_side(arguments, side), job)
+        of_side = {name: request.own[f"{name}_{side}"] for name in ("ranks", "time")}
+        selecting = replace(request.selecting, **{name: flag for name, flag in of_side.items() if flag})
+        selection = shared.selection_of(selecting, job)
         narrowed = "" if title and selection.is_everything else describe(selection, job.ranks)
         made.append(Side(job, selection, " · ".join(filter(None, (title, narrowed)))))
     return made[0], made[1]
 
 
-def _answer(
-    arguments: argparse.Namespace, names: Sequence[str], sides: tuple[Side, Side], options: ComparisonOptions
-) -> int:
+def _answer(request: Request, names: Sequence[str], sides: tuple[Side, Side], options: ComparisonOptions) -> int:
     from nsystui.commands.tables import check_sort, deliver_tables
     from nsystui.questions.compare import TABLES
 
     answers = {name: TABLES[name].make(*sides, options) for name in names}
     sorted_tables = {name: answer for name, answer in answers.items() if name != "summary"}
-    check_sort(arguments.sort, {name: one.columns for name, one in sorted_tables.items()})
-    unsorted = argparse.Namespace(**{**vars(arguments), "sort": None, "top": None})
-    told = _told(arguments, answers.get("summary"))
-    tables = list(_tables(arguments, answers, sides, told))
-    if len(names) == 1 and (shared.to_file(arguments) or not _is_text(arguments) or not len(tables[0].answer)):
+    check_sort(request.output.sort, {name: one.columns for name, one in sorted_tables.items()})
+    unsorted = replace(request, output=replace(request.output, sort=None, top=None))
+    told = _told(request, answers.get("summary"))
+    tables = list(_tables(request, answers, sides, told))
+    if len(names) == 1 and (request.output.is_file or not _is_text(request) or not len(tables[0].answer)):
         return shared.deliver(unsorted, tables[0].answer)
     deliver_tables(unsorted, tables)
     return 0
 
 
-def _told(arguments: argparse.Namespace, summary: TableAnswer | None) -> str:
+def _told(request: Request, summary: TableAnswer | None) -> str:
     """Prints the verdict before the tables, where people read them, and returns it: else it is a note."""
     import textwrap
 
     from nsystui.output.files import print_lines
     from nsystui.questions.compare import ComparisonSummary
 
-    if not isinstance(summary, ComparisonSummary) or not _is_text(arguments) or shared.to_file(arguments):
+    if not isinstance(summary, ComparisonSummary) or not _is_text(request) or request.output.is_file:
         return ""
     if summary.headline:
         print_lines([*textwrap.wrap(summary.headline, 79), ""])
     return summary.headline
 
 
-def _tables(
-    arguments: argparse.Namespace, answers: dict[str, TableAnswer], sides: tuple[Side, Side], told: str
-) -> Iterator[Titled]:
+def _tables(request: Request, answers: dict[str, TableAnswer], sides: tuple[Side, Side], told: str) -> Iterator[Titled]:
     """The tables, sorted and cut, each note with the first that it belongs to; a text omits tables without rows."""
     from nsystui.base.terminal import reading_width
     from nsystui.output.formats import fitting
     from nsystui.questions.compare import TABLES
     from nsystui.questions.compare.side import with_smart_names
 
-    is_text = _is_text(arguments)
-    width = None if shared.to_file(arguments) else reading_width()
+    is_text = _is_text(request)
+    width = None if request.output.is_file else reading_width()
     sides_told = f": A is {sides[0].label}, B is {sides[1].label}"
     earlier = {told}
     for name, whole in answers.items():
-        answer = _arranged(arguments, name, whole, is_text, len(answers) > 1)
+        answer = _arranged(request, name, whole, is_text, len(answers) > 1)
         notes = tuple(note for note in whole.notes if note not in earlier)
         earlier |= set(notes)
         if is_text and not len(answer) and len(answers) > 1:
             for text in notes:
                 shared.complain(f"note: {text}")
             continue
-        if is_text and name == "kernels" and not arguments.names:
+        if is_text and name == "kernels" and not request.own["names"]:
             answer = with_smart_names(answer, *sides)
         if is_text and width is not None:
             answer = fitting(answer, width)
@@ -219,42 +213,32 @@ def _tables(
         yield Titled(name, title, replace(answer, notes=notes))
 
 
-def _is_text(arguments: argparse.Namespace) -> bool:
-    return (
-        (arguments.output or "").endswith(".txt")
-        if shared.to_file(arguments)
-        else arguments.format
-        in (
-            None,
-            "table",
-        )
-    )
+def _is_text(request: Request) -> bool:
+    output = request.output
+    return str(output.target).endswith(".txt") if output.is_file else output.format in (None, "table")
 
 
-def _arranged(
-    arguments: argparse.Namespace, name: str, answer: TableAnswer, is_text: bool, is_one_of_several: bool
-) -> TableAnswer:
+def _arranged(request: Request, name: str, answer: TableAnswer, is_text: bool, is_one_of_several: bool) -> TableAnswer:
     from nsystui.base.answer import key_named
     from nsystui.questions.compare import worded
 
     if name == "summary":
         return worded(answer) if is_text else answer
-    if arguments.sort and (key := key_named(answer.columns, arguments.sort)):
+    if request.output.sort and (key := key_named(answer.columns, request.output.sort)):
         answer = answer.sorted_by(key, descending=True)
-    usual = _USUAL_ROWS if is_text and is_one_of_several and not shared.to_file(arguments) else None
-    top = arguments.top if arguments.top is not None else usual
+    usual = _USUAL_ROWS if is_text and is_one_of_several and not request.output.is_file else None
+    top = request.output.top if request.output.top is not None else usual
     return answer if top is None else replace(answer, rows=answer.rows[:top])
 
 
-def _open_screen(arguments: argparse.Namespace, options: ComparisonOptions) -> int:
+def _open_screen(request: Request, options: ComparisonOptions) -> int:
     from nsystui.commands.open import NamedFiles, checked_terminal, look_of, run_app, source_of
 
     environ = checked_terminal("diff, without --screen,")
     from nsystui.ui.app import DiffApp
 
-    named = [arguments.files, *([arguments.against] if arguments.against else [])]
-    who = arguments.ranks if numbering(arguments.ranks or "") is not None else None
-    opening = argparse.Namespace(**{**vars(arguments), "ranks": who})
+    named = [request.opening.files, *([request.own["against"]] if request.own["against"] else [])]
+    opening = replace(request, selecting=Selecting(ranks=request.selecting.numbering))
     sources = [source_of(opening, NamedFiles(tuple(files))) for files in named]
-    app = DiffApp(sources, lambda jobs: sides_of(arguments, jobs), options, look_of(arguments, environ))
-    return run_app(arguments, environ, app)
+    app = DiffApp(sources, lambda jobs: sides_of(request, jobs), options, look_of(request.screen, environ))
+    return run_app(request.screen, environ, app)

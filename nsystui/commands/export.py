@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
+from nsystui.commands.request import Request
 
 if TYPE_CHECKING:
     from nsystui.questions.trace.trace import Trace
@@ -50,29 +51,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--names", choices=("full", "short", "mangled"), default="short", help="which kernel names")
     shared.add_selection(parser)
-    parser.set_defaults(output=None, format=None, top=None)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     from nsystui.questions.kernels.summary import Names
     from nsystui.questions.trace.slices import Contents
 
-    if arguments.stacks:
-        return _export_stacks(arguments)
-    target = arguments.trace or arguments.paraver
-    _check_target(arguments, target)
-    contents = Contents.of(arguments.kinds)
-    job = shared.open_job(arguments, times=True)
+    own = request.own
+    if own["stacks"]:
+        return _export_stacks(request)
+    target = own["trace"] or own["paraver"]
+    _check_target(request, target)
+    contents = Contents.of(own["kinds"])
+    job = shared.open_job(request, times=True)
     try:
         from nsystui.questions.trace.trace import Trace
 
-        trace = Trace.of(job, shared.selection_of(arguments, job), contents, Names(arguments.names))
+        trace = Trace.of(job, shared.selection_of(request.selecting, job), contents, Names(own["names"]))
         if target == "-":
             rows = _to_stdout(trace)
         else:
             from nsystui.output.files import save_trace
 
-            rows = save_trace(trace, target, arguments.force)
+            rows = save_trace(trace, target, request.output.force)
     finally:
         job.close()
     shared.complain(f"wrote {rows:,} events to {'standard output' if target == '-' else target}")
@@ -82,46 +83,46 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _export_stacks(arguments: argparse.Namespace) -> int:
+def _export_stacks(request: Request) -> int:
     from nsystui.output.files import quiet_pipe, refuse_existing
     from nsystui.output.stacks import check_stacks_ending, refuse_no_samples, save_stacks, write_collapsed
 
-    target = arguments.stacks
+    target = request.own["stacks"]
     if target != "-":
         check_stacks_ending(target)
-        if not arguments.force:
+        if not request.output.force:
             refuse_existing(target)
-    job = shared.open_job(arguments, times=True)
+    job = shared.open_job(request, times=True)
     try:
         from nsystui.questions.host.functions import samples_of
         from nsystui.questions.host.naming import named_threads
 
-        samples = samples_of(job.session, shared.selection_of(arguments, job))
+        samples = samples_of(job.session, shared.selection_of(request.selecting, job))
         threads = named_threads(job, samples.threads)
-        full_names = arguments.names != "short"
+        full_names = request.own["names"] != "short"
         refuse_no_samples(samples)
         if target == "-":
             with quiet_pipe() as stream:
                 output = cast("BinaryIO", getattr(stream, "buffer", sys.stdout))
                 rows = write_collapsed(samples, threads, output, full_names)
         else:
-            rows = save_stacks(samples, threads, target, arguments.force, full_names)
+            rows = save_stacks(samples, threads, target, request.output.force, full_names)
     finally:
         job.close()
     shared.complain(f"wrote {rows:,} samples to {'standard output' if target == '-' else target}")
     return 0
 
 
-def _check_target(arguments: argparse.Namespace, target: str) -> None:
+def _check_target(request: Request, target: str) -> None:
     """Raises for a wrong name, or a file that exists already, before the work begins."""
     from nsystui.output.files import PARAVER, check_ending, refuse_existing, trace_files
 
-    if arguments.paraver and not target.lower().endswith(PARAVER):
+    if request.own["paraver"] and not target.lower().endswith(PARAVER):
         raise UsageError(f"--paraver {target}: the name ends in .prv or .prv.gz")
     if target == "-":
         return
     check_ending(target)
-    if not arguments.force:
+    if not request.output.force:
         for file in trace_files(target):
             refuse_existing(file)
 

@@ -17,6 +17,7 @@ from nsystui.base.terminal import no_color, original_environ, wants_ascii
 from nsystui.base.text import ascii_glyphs
 from nsystui.base.version import __version__
 from nsystui.commands import commands, is_command
+from nsystui.commands.request import Request
 from nsystui.output.files import print_lines
 
 DESCRIPTION = """Shows a topic of the documentation: on a terminal through a pager ($PAGER, else less), otherwise as
@@ -49,13 +50,14 @@ def delegated(words: Sequence[str]) -> tuple[str, list[str]] | None:
     return (words[0], ["--help"]) if words[0] in commands() else None
 
 
-def run(arguments: argparse.Namespace) -> int:
-    if arguments.topic is None:
+def run(request: Request) -> int:
+    topic = request.own["topic"]
+    if topic is None:
         width = max(map(len, topics()))
         print_lines(["topics (`nsystui help TOPIC` shows one):"])
         print_lines(f"  {name:{width}}  {_title(name)}" for name in topics())
         return 0
-    text = _text(arguments.topic.lower().removesuffix(".md"), arguments.topic)
+    text = _text(topic.lower().removesuffix(".md"), topic)
     environ = original_environ()
     if sys.stdout is None or not sys.stdout.isatty() or environ.get("TERM", "dumb") == "dumb":
         print_lines(text.splitlines())

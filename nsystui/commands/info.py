@@ -17,6 +17,7 @@ from nsystui.base.units import format_value
 from nsystui.base.version import __version__
 from nsystui.commands import arguments as shared
 from nsystui.commands.configuration import Config, default_path
+from nsystui.commands.request import Request
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -53,51 +54,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_format(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    if arguments.diagnostics:
-        _print_diagnostics(arguments)
+def run(request: Request) -> int:
+    own = request.own
+    if own["diagnostics"]:
+        _print_diagnostics(request)
         return 0
-    if not arguments.files:
+    if not request.opening.files:
         raise UsageError("name an export, such as `nsystui info rank0.sqlite`, or ask for --diagnostics")
-    job = shared.open_job(arguments)
+    request.output.check()
+    job = shared.open_job(request)
     try:
-        for number, name in enumerate(_chosen(arguments)):
+        for number, name in enumerate(_chosen(request)):
             if number:
                 print()
-            status = shared.deliver(arguments, table_of(job, name))
-        return (
-            status if arguments.show or arguments.job_output else 0
-        )  # that nsys said nothing of its capture is no lack of the exports
+            status = shared.deliver(request, table_of(job, name))
+        # That nsys said nothing of its capture is no lack of the exports.
+        return status if own["show"] or own["job_output"] else 0
     finally:
         job.close()
 
 
-def _print_diagnostics(arguments: argparse.Namespace) -> None:
+def _print_diagnostics(request: Request) -> None:
     """Of what is wrong itself a line, for then it is what the report is about."""
     from nsystui.base.terminal import original_environ
-    from nsystui.commands.configuration import config_of, default_cache, limits_of
     from nsystui.output.files import print_lines
 
-    config, environ = config_of(arguments), original_environ()
+    config, environ = request.config, original_environ()
     lines = [*program_lines(), *terminal_lines(environ)]
     try:
-        lines += [*limit_lines(limits_of(arguments))]
-        lines += cache_lines(default_cache(config), config, os.environ)
+        lines += [*limit_lines(request.limits)]
+        lines += cache_lines(request.cache, config, os.environ)
     except UsageError as error:
         lines.append(f"limits: {error}")
-    lines += config_lines(config, arguments.no_config, os.environ)
-    print_lines([*lines, *export_lines(arguments.files)])
+    lines += config_lines(config, request.own["no_config"], os.environ)
+    print_lines([*lines, *export_lines(request.opening.files)])
 
 
-def _chosen(arguments: argparse.Namespace) -> tuple[str, ...]:
+def _chosen(request: Request) -> tuple[str, ...]:
     """The one table that is asked for, or all where several can follow one another."""
-    one_only = arguments.format in ("csv", "json") or arguments.output or arguments.sort or arguments.top is not None
-    if arguments.job_output:
-        if arguments.show:
+    own = request.own
+    output = request.output
+    one_only = output.format in ("csv", "json") or output.target or output.sort or output.top is not None
+    if own["job_output"]:
+        if own["show"]:
             raise UsageError("--job-output is a table of its own: leave --show out")
         return ("job-output",)
-    if arguments.show:
-        return (arguments.show,)
+    if own["show"]:
+        return (own["show"],)
     return TABLES[:1] if one_only else TABLES
 
 

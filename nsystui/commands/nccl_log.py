@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nsystui.commands import arguments as shared
+from nsystui.commands.request import Request
 from nsystui.questions.nccl_log.tables import TABLES
 from nsystui.questions.queries.question import Titled, chosen_tables
 
@@ -46,38 +47,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_format(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     from nsystui.base.errors import MissingDataError
     from nsystui.commands.tables import check_sort, deliver_tables
     from nsystui.exports.nccl_log.lines import LogReader
     from nsystui.questions.nccl_log.steps import StepCut, steps_of
     from nsystui.questions.nccl_log.summary import LogSummary
 
-    shared.check_output(arguments)
-    names = chosen_tables(arguments.tables, tuple(TABLES), [name for name, table in TABLES.items() if table.is_usual])
-    if arguments.sort is not None:  # before the reading, which may take minutes
-        check_sort(arguments.sort, {name: table.make(LogSummary()).columns for name, table in TABLES.items()}, names)
-    cut = StepCut(steps_of(arguments.steps)) if arguments.steps is not None else None
+    own = request.own
+    request.output.check()
+    names = chosen_tables(own["tables"], tuple(TABLES), [name for name, table in TABLES.items() if table.is_usual])
+    if request.output.sort is not None:  # before the reading, which may take minutes
+        check_sort(
+            request.output.sort, {name: table.make(LogSummary()).columns for name, table in TABLES.items()}, names
+        )
+    cut = StepCut(steps_of(own["steps"])) if own["steps"] is not None else None
     summary, reader = LogSummary(), LogReader()
-    _read_all(arguments, summary, reader, cut)
+    _read_all(request, summary, reader, cut)
     summary.lines, summary.results = reader.lines, reader.reported
-    tables = _tables(names, summary, cut, is_named=arguments.tables not in (None, "all"))
+    tables = _tables(names, summary, cut, is_named=own["tables"] not in (None, "all"))
     if len(names) > 1:
-        deliver_tables(arguments, tables)
+        deliver_tables(request, tables)
     elif tables:
-        shared.deliver(arguments, tables[0].answer)
+        shared.deliver(request, tables[0].answer)
     else:
-        shared.deliver_empty(arguments, TABLES[names[0]].make(summary))
+        shared.deliver_empty(request.output, TABLES[names[0]].make(summary))
     return 0 if tables else MissingDataError.exit_code
 
 
-def _read_all(arguments: argparse.Namespace, summary: LogSummary, reader: LogReader, cut: StepCut | None) -> None:
+def _read_all(request: Request, summary: LogSummary, reader: LogReader, cut: StepCut | None) -> None:
     """Adds every log that can be read; of the others a line on stderr. Raises NsystuiError where none can."""
     from nsystui.base.errors import ExportError, NsystuiError
     from nsystui.commands.progress import ProgressLine
     from nsystui.exports.nccl_log.files import named, open_log, size_of
 
-    names = named(arguments.files)
+    names = named(request.opening.files)
     sizes = [size_of(name) for name in names]
     done = opened = 0
     with ProgressLine(None if None in sizes else sum(filter(None, sizes))) as line:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
+from nsystui.commands.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,80 +71,84 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_format(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     from nsystui.questions.trace.ncu import ncu_table
 
-    if arguments.kernel and arguments.filter:
+    own = request.own
+    if own["kernel"] and request.selecting.filter:
         raise UsageError("--kernel and --filter are the same: give one of them")
-    if arguments.launch is not None and arguments.launch < 1:
-        raise UsageError(f"--launch {arguments.launch}: launches count from 1")
-    if arguments.wrapper and (arguments.format or arguments.sort or shared.to_file(arguments)):
+    if own["launch"] is not None and own["launch"] < 1:
+        raise UsageError(f"--launch {own['launch']}: launches count from 1")
+    is_table = request.output.format or request.output.sort or request.output.is_file
+    if own["wrapper"] and is_table:
         raise UsageError("--wrapper prints a script: send it to a file with > ncu-ranks.sh, without -o and --format")
-    for word in (arguments.set or "", *arguments.section):
+    for word in (own["set"] or "", *own["section"]):
         if not word.isprintable():
             raise UsageError(f"--set, --section: {word!r} is no name")
-    arguments.filter = arguments.filter or arguments.kernel
-    job = shared.open_job(arguments, whole=False)
+    request = replace(request, selecting=replace(request.selecting, filter=request.selecting.filter or own["kernel"]))
+    request.output.check()
+    job = shared.open_job(request, whole=False)
     try:
-        selection = shared.selection_of(arguments, job)
-        commands = _with_options(arguments, _commands(arguments, job, selection))
-        if arguments.format or arguments.sort or shared.to_file(arguments):
-            return shared.deliver(arguments, ncu_table(job, commands))
-        if arguments.wrapper:
-            return _print_wrapper(arguments, job, commands)
-        return _print(job, commands, _SHOWN if arguments.top is None else arguments.top)
+        selection = shared.selection_of(request.selecting, job)
+        commands = _with_options(request, _commands(request, job, selection))
+        if is_table:
+            return shared.deliver(request, ncu_table(job, commands))
+        if own["wrapper"]:
+            return _print_wrapper(request, job, commands)
+        return _print(job, commands, _SHOWN if request.output.top is None else request.output.top)
     finally:
         job.close()
 
 
-def _commands(arguments: argparse.Namespace, job: OpenJob, selection: Selection) -> list[NcuCommand]:
+def _commands(request: Request, job: OpenJob, selection: Selection) -> list[NcuCommand]:
     from nsystui.questions.trace.ncu import NameBase, ncu_commands, one_launch
 
-    base = NameBase(arguments.base) if arguments.base else None
-    if arguments.event is not None:
+    own = request.own
+    base = NameBase(own["base"]) if own["base"] else None
+    if own["event"] is not None:
         reports = job.session.reports
         if len(reports) > 1:
             raise UsageError("--event needs one FILE: each counts its rows by itself")
-        commands = ncu_commands(job, selection, one_launch(reports[0].index, arguments.event), base)
+        commands = ncu_commands(job, selection, one_launch(reports[0].index, own["event"]), base)
         if not commands:
-            raise UsageError(f"--event {arguments.event}: no kernel of the selection is in this row")
+            raise UsageError(f"--event {own['event']}: no kernel of the selection is in this row")
         return commands
     commands = ncu_commands(job, selection, base=base)
-    if arguments.launch is None:
+    if own["launch"] is None:
         return commands
-    launched = [one.only(arguments.launch) for one in commands if arguments.launch <= one.launches]
+    launched = [one.only(own["launch"]) for one in commands if own["launch"] <= one.launches]
     if commands and not launched:
         most = max(one.launches for one in commands)
-        raise UsageError(f"--launch {arguments.launch}: there are {most:,} launches at most")
+        raise UsageError(f"--launch {own['launch']}: there are {most:,} launches at most")
     return launched
 
 
-def _with_options(arguments: argparse.Namespace, commands: list[NcuCommand]) -> list[NcuCommand]:
+def _with_options(request: Request, commands: list[NcuCommand]) -> list[NcuCommand]:
     """The commands with the words of --set, --section and --launcher."""
-    from dataclasses import replace
-
     from nsystui.questions.capture.recording import LAUNCHERS
 
-    collected = ["--set", arguments.set] if arguments.set else []
-    for section in arguments.section:
+    own = request.own
+    collected = ["--set", own["set"]] if own["set"] else []
+    for section in own["section"]:
         collected += ["--section", section]
-    variable = LAUNCHERS[arguments.launcher][0] if arguments.launcher else None
+    variable = LAUNCHERS[own["launcher"]][0] if own["launcher"] else None
     return [
         replace(one, collected=tuple(collected), variable=one.variable if variable is None else variable)
         for one in commands
     ]
 
 
-def _print_wrapper(arguments: argparse.Namespace, job: OpenJob, commands: Sequence[NcuCommand]) -> int:
+def _print_wrapper(request: Request, job: OpenJob, commands: Sequence[NcuCommand]) -> int:
     from nsystui.output.files import print_lines
     from nsystui.questions.capture.recording import LAUNCHERS
     from nsystui.questions.trace.ncu import cautions, launcher_of_job
     from nsystui.questions.trace.ncu_wrapper import first_of_each_rank, wrapper_script
 
+    own = request.own
     chosen = first_of_each_rank(commands)
     if not chosen:
         return _print(job, [], 0)
-    launcher = arguments.launcher or launcher_of_job(job)
+    launcher = own["launcher"] or launcher_of_job(job)
     if launcher is None:
         raise UsageError(
             "--wrapper: no captured environment has the ranks of this job: say what starts them, --launcher "
@@ -152,7 +158,7 @@ def _print_wrapper(arguments: argparse.Namespace, job: OpenJob, commands: Sequen
     for note in cautions(chosen, is_wrapped=True):
         shared.say_note(note)
     numbers = {one.source for one in job.ranks}
-    if arguments.launcher and arguments.launcher != launcher_of_job(job):
+    if own["launcher"] and own["launcher"] != launcher_of_job(job):
         shared.say_note(
             f"the ranks are numbered by {', '.join(sorted(numbers))}: see that {LAUNCHERS[launcher][0]} counts the same"
         )

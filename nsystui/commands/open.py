@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from nsystui.base import terminal
 from nsystui.base.errors import UsageError
 from nsystui.base.text import shell_word
+from nsystui.commands.request import Drawn, Request
 from nsystui.exports.discover import discover
 from nsystui.exports.forms.form import EXPORT_ENDINGS
 from nsystui.exports.nccl_log.files import STDIN, FileKind, kind_of, named
@@ -82,11 +83,11 @@ def _add_switch(group: argparse._ArgumentGroup, name: str, yes: str, no: str) ->
     group.add_argument(f"--no-{name}", dest=name, action="store_false", default=None, help=no)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    files = named_files(arguments.files, arguments.nccl_log)
-    files = replace(files, log_steps=_log_steps(arguments, files))
+def run(request: Request) -> int:
+    files = named_files(request.opening.files, request.own.get("nccl_log"))
+    files = replace(files, log_steps=_log_steps(request, files))
     environ = checked_terminal("kernels" if files.exports else "nccl-log")
-    return start(arguments, environ, files)
+    return start(request, environ, files)
 
 
 def checked_terminal(command: str) -> Mapping[str, str]:
@@ -100,40 +101,40 @@ def checked_terminal(command: str) -> Mapping[str, str]:
     return environ
 
 
-def start(arguments: argparse.Namespace, environ: Mapping[str, str], files: NamedFiles) -> int:
+def start(request: Request, environ: Mapping[str, str], files: NamedFiles) -> int:
     """Runs the application and returns its exit status."""
     from nsystui.ui.app import NsystuiApp
 
-    look = look_of(arguments, environ)
-    app = NsystuiApp(source_of(arguments, files), look) if files.exports else _log_app(files, look)
-    return run_app(arguments, environ, app)
+    look = look_of(request.screen, environ)
+    app = NsystuiApp(source_of(request, files), look) if files.exports else _log_app(files, look)
+    return run_app(request.screen, environ, app)
 
 
-def look_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Look:
+def look_of(screen: Drawn, environ: Mapping[str, str]) -> Look:
     """How to draw on this terminal."""
     from nsystui.ui.app import Look
 
     encoding = sys.__stderr__.encoding if sys.__stderr__ is not None else None
-    no_color = terminal.no_color(environ) if arguments.color is None else not arguments.color
-    if arguments.color is not None:  # Textual asks the environment itself
+    no_color = terminal.no_color(environ) if screen.color is None else not screen.color
+    if screen.color is not None:  # Textual asks the environment itself
         os.environ.pop("NO_COLOR", None)
         os.environ.update({"NO_COLOR": "1"} if no_color else {})
     return Look(
         no_color=no_color,
         few_colors=terminal.few_colors(environ),
-        light=None if arguments.theme is None else arguments.theme == "light",
-        ascii_only=arguments.ascii or terminal.wants_ascii(environ, encoding),
+        light=None if screen.theme is None else screen.theme == "light",
+        ascii_only=screen.ascii or terminal.wants_ascii(environ, encoding),
     )
 
 
-def run_app(arguments: argparse.Namespace, environ: Mapping[str, str], app: NsystuiApp) -> int:
+def run_app(screen: Drawn, environ: Mapping[str, str], app: NsystuiApp) -> int:
     """Runs it to its end, tells why nothing could be shown, and returns the exit status.
 
     Raises what ended it where that was an error of its own.
     """
     from nsystui.commands.arguments import complain
 
-    app.run(mouse=not terminal.over_ssh(environ) if arguments.mouse is None else arguments.mouse)
+    app.run(mouse=not terminal.over_ssh(environ) if screen.mouse is None else screen.mouse)
     if app.failure is not None:
         raise app.failure
     for reason in app.reasons:
@@ -149,53 +150,54 @@ def _log_app(files: NamedFiles, look: Look) -> NsystuiApp:
     return LogApp(JobSource((), logs=files.logs, log_steps=files.log_steps), look)
 
 
-def _log_steps(arguments: argparse.Namespace, files: NamedFiles) -> IterationSpan | None:
+def _log_steps(request: Request, files: NamedFiles) -> IterationSpan | None:
     """The training steps of ``--steps``; raises UsageError where there is no log to choose them in."""
-    if arguments.steps is None:
+    steps = request.own["steps"] if "nccl_log" in request.own else None
+    if steps is None:
         return None
     if not files.logs:
         raise UsageError("--steps chooses iterations of logs: name them after --nccl-log (--step-range is for NVTX)")
     from nsystui.questions.nccl_log.steps import steps_of
 
-    return steps_of(arguments.steps)
+    return steps_of(steps)
 
 
-def source_of(arguments: argparse.Namespace, files: NamedFiles) -> JobSource:
+def source_of(request: Request, files: NamedFiles) -> JobSource:
     """The exports and logs to open, and how, from the flags."""
     from nsystui.commands import arguments as shared
 
     return replace(
-        shared.source_of(arguments),
+        shared.source_of(request),
         files=files.exports,
         logs=files.logs,
         log_steps=files.log_steps,
-        ranks=_numbered(arguments, files),
-        step_range=_step_range(arguments),
+        ranks=_numbered(request, files),
+        step_range=_step_range(request),
     )
 
 
-def _step_range(arguments: argparse.Namespace) -> str | None:
+def _step_range(request: Request) -> str | None:
     """Which NVTX ranges are steps; raises UsageError where that is no regular expression."""
     from nsystui.base.selection import NameFilter
 
-    wanted: str | None = arguments.step_range
+    wanted: str | None = request.own.get("step_range")
     if wanted is not None:
         NameFilter(f"re:{wanted}")
     return wanted
 
 
-def _numbered(arguments: argparse.Namespace, files: NamedFiles) -> str:
+def _numbered(request: Request, files: NamedFiles) -> str:
     """The numbering of ranks that ``--ranks`` gives; raises UsageError where it does not fit the files."""
     from nsystui.exports.discover import discover, name_of
     from nsystui.questions.queries.numbering import numbering
 
-    if not arguments.ranks:
+    if not request.selecting.ranks:
         return ""
-    given = numbering(arguments.ranks)
+    given = numbering(request.selecting.ranks)
     if given is None:
         raise UsageError("--ranks is for who is which rank here, such as 'rank(\\d+)': r on a screen chooses ranks")
     given.numbers([name_of(path) for path in discover(files.exports)])
-    return str(arguments.ranks)
+    return str(request.selecting.ranks)
 
 
 _SHOWN = 2

@@ -14,6 +14,7 @@ from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.text import safe_text
 from nsystui.commands import arguments as shared
 from nsystui.commands.configuration import add_limits
+from nsystui.commands.request import Request
 
 if TYPE_CHECKING:
     from nsystui.commands.progress import ProgressLine
@@ -41,7 +42,9 @@ _TOGETHER = 64 << 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="an export (.sqlite), a directory of them, or a glob")
-    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="the packed job, made if need be")
+    parser.add_argument(
+        "-o", "--output", dest="target", metavar="DIR", required=True, help="the packed job, made if need be"
+    )
     parser.add_argument("--force", action="store_true", help="replace ranks that are in DIR already")
     parser.add_argument(
         "--job-output",
@@ -63,31 +66,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_limits(group)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     """0 where every file is packed, else 2: whoever removes exports afterwards must know."""
     from nsystui.base.resources import step_back
     from nsystui.exports.discover import discover, is_packed_report
     from nsystui.questions.queries.numbering import numbering
     from nsystui.store.packed_job import JobWriter
 
-    who = numbering(arguments.ranks or "")
-    if arguments.ranks and who is None:
+    who = numbering(request.selecting.numbering)
+    if request.selecting.ranks and who is None:
         raise UsageError("--ranks is for who is which rank here, such as 'rank(\\d+)'; every rank of FILE is packed")
-    writer = JobWriter(Path(arguments.output), arguments.force)
+    writer = JobWriter(Path(str(request.output.target)), request.output.force)
     writer.check()
-    paths = discover(arguments.files)
+    paths = discover(request.opening.files)
     for path in paths:
         if is_packed_report(path):
             raise UsageError(f"{path} is packed already: pack takes exports")
     if not paths:
         raise UsageError("no files")
     step_back()
-    run = _Run(arguments, writer, who, paths)
+    run = _Run(request, writer, who, paths)
     try:
         run.pack()
     except KeyboardInterrupt as interrupt:
         run.look_for_packed()
-        again = "starts over" if arguments.force else "continues"
+        again = "starts over" if request.output.force else "continues"
         raise KeyboardInterrupt(*interrupt.args, f"{run}; the same command {again}") from None
     for failure in run.failures:
         shared.complain(str(failure))
@@ -98,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
 class _Run:
     """Packs the exports at ``paths``, a few at a time: what is in the job stays, whatever becomes of the others."""
 
-    arguments: argparse.Namespace
+    request: Request
     writer: JobWriter
     who: Numbering | None
     paths: list[Path]
@@ -133,7 +136,7 @@ class _Run:
 
         def fits(report: JobReport) -> bool:
             is_rank = self.who is None or [*report.ranks.values()] == self.who.numbers([report.name])
-            return is_rank and (not self.arguments.job_output or has_output(report))
+            return is_rank and (not self.request.own["job_output"] or has_output(report))
 
         names = {identity: self.paths[number].name for number, identity in self._identities.items()}
         packed = {one: report.path for one, report in self.writer.packed(names).items() if fits(report)}
@@ -141,21 +144,20 @@ class _Run:
 
     def pack(self) -> None:
         """Packs every report that can be packed, with a line for each."""
-        from nsystui.commands.configuration import limits_of
         from nsystui.commands.progress import ProgressLine
         from nsystui.questions.answers.packing import RanksAhead
         from nsystui.questions.job.opening import Export
         from nsystui.questions.queries.data_notes import left_out_note
         from nsystui.store.session import Session
 
-        if not self.arguments.force:
+        if not self.request.output.force:
             self.look_for_packed()
         if self._done:
             shared.say_note(f"{len(self._done):,} of {len(self.paths):,} were packed before")
         left = [Export(number, path) for number, path in enumerate(self.paths) if number not in self._done]
         if not left:
             return
-        limits = limits_of(self.arguments)
+        limits = self.request.limits
         runs = list(_runs(left, limits.packs))
         ahead = RanksAhead.of(dict(enumerate(self.paths))) if len(runs[0]) < len(self.paths) else None
         with self.writer.staging() as cache, ProgressLine() as line:
@@ -175,7 +177,7 @@ class _Run:
 
         line.head = f"{self}  "
         with closing(OpenJob(session, numbering=self.who)) as job:
-            self.failures += _opener(self.arguments, session.limits, line).add(job, exports)
+            self.failures += _opener(self.request, session.limits, line).add(job, exports)
             if not session.reports:
                 return
             new = [report for report in session.reports if report.index not in self._waiting.union(self._done)]
@@ -186,7 +188,7 @@ class _Run:
                 self.failures += without
                 session.tell = line.show_computing
                 compute_first_answers(job)
-                if self.arguments.job_output:
+                if self.request.own["job_output"]:
                     keep_output(session)
             self._reports += new
             without_ranks = {error.path for error in without}
@@ -233,17 +235,16 @@ def _runs(exports: Sequence[Export], least: int) -> Iterator[list[Export]]:
     yield run
 
 
-def _opener(arguments: argparse.Namespace, limits: Limits, line: ProgressLine) -> Opener:
+def _opener(request: Request, limits: Limits, line: ProgressLine) -> Opener:
     """Reads the exports; what it converts for that goes into the cache."""
-    from nsystui.commands.configuration import config_of, default_cache
     from nsystui.commands.progress import OpeningProgress
     from nsystui.questions.job.opening import JobSource, Opener
 
-    cache = default_cache(config_of(arguments))
+    cache = request.cache
     source = JobSource(
         (),
         threads=limits.threads,
-        convert=arguments.convert,
+        convert=request.opening.convert,
         conversion_directory=cache.conversions,
         cache_cap=cache.cap,
     )

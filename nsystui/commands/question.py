@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
+from nsystui.commands.request import Request, Selecting
 from nsystui.questions.queries.question import Option, Question, TextDrawing
 
 if TYPE_CHECKING:
@@ -33,8 +35,8 @@ class QuestionCommand:
         shared.add_selection(parser)
         shared.add_format(parser)
 
-    def run(self, arguments: argparse.Namespace) -> int:
-        return run(self.question, arguments)
+    def run(self, request: Request) -> int:
+        return run(self.question, request)
 
 
 def add_options(
@@ -81,33 +83,34 @@ def _reader(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
-def run(question: Question, arguments: argparse.Namespace) -> int:
+def run(question: Question, request: Request) -> int:
     """Answers on stdout or in a file, and returns the exit status."""
-    arguments.has_drawing = question.drawing is not None or question.map is not None
-    shared.check_output(arguments)
-    values = vars(arguments)
-    if values.get("dask"):
+    request.output.check(has_drawing=question.drawing is not None or question.map is not None)
+    values = request.own
+    if request.opening.dask:
         shared.check_dask(question, values)
-    memory = shared.remembered(arguments) if question.is_remembered else None
+    memory = shared.remembered(request) if question.is_remembered else None
     key = question.key(values)
     known = memory.recall(*key) if memory is not None else None
     if known is not None:
-        return shared.deliver(arguments, known[1])
+        return shared.deliver(request, known[1])
     options = question.read(values)
     if question.other is not None and question.compare is not None:
-        changed = question.other(values)
-        if changed is not None:
-            other = argparse.Namespace(**{**values, **changed})
+        named = question.other(values)
+        if named is not None:
+            files, window = named
+            # The selection is of the job itself, so nothing of it holds for the other one.
+            other = replace(request, opening=replace(request.opening, files=files), selecting=Selecting(window))
             with closing(_opened(question, other)) as job:
-                options = question.compare(job, shared.selection_of(other, job), options)
-    with closing(_opened(question, arguments)) as job:
+                options = question.compare(job, shared.selection_of(other.selecting, job), options)
+    with closing(_opened(question, request)) as job:
         from nsystui.questions.answers.answering import ask
 
-        selection = shared.selection_of(arguments, job)
-        if shared.is_drawing(arguments):
-            return _as_svg(question, arguments, job, selection, options)
-        if not is_table(arguments):
-            status = _drawn(question, arguments, job, selection, options)
+        selection = shared.selection_of(request.selecting, job)
+        if request.output.is_drawing:
+            return _as_svg(question, request, job, selection, options)
+        if not request.output.is_table:
+            status = _drawn(question, request, job, selection, options)
             if status is not None:
                 return status
         if question.tables is not None:
@@ -117,14 +120,14 @@ def run(question: Question, arguments: argparse.Namespace) -> int:
             found = question.tables(job, selection, options)
             reports = job.session.reports
             fitted = [one._replace(answer=with_fitting_advice(one.answer, reports)) for one in found]
-            return deliver_several(arguments, fitted)
+            return deliver_several(request, fitted)
         answer = ask(question, job, selection, options)
         if memory is not None:
             memory.keep(job, answer, "", *key)
-        return shared.deliver(arguments, answer)
+        return shared.deliver(request, answer)
 
 
-def _as_svg(question: Question, arguments: argparse.Namespace, job: OpenJob, selection: Selection, options: Any) -> int:
+def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selection, options: Any) -> int:
     """Prints or writes the drawing; 3 where there is nothing to draw, which the notes of the table explain."""
     from nsystui.output.files import print_lines, save_text
     from nsystui.output.svg import svg
@@ -140,39 +143,32 @@ def _as_svg(question: Question, arguments: argparse.Namespace, job: OpenJob, sel
             shared.say_note(note)
         shared.complain(f"{question.name}: there is nothing to draw")
         return 3
-    if shared.to_file(arguments):
-        save_text(svg(found), arguments.output, overwrite=arguments.force)
-        shared.complain(f"wrote the drawing to {arguments.output}")
+    if request.output.is_file:
+        save_text(svg(found), str(request.output.target), overwrite=request.output.force)
+        shared.complain(f"wrote the drawing to {request.output.target}")
     else:
         print_lines(svg(found).splitlines())
     return 0
 
 
-def _opened(question: Question, arguments: argparse.Namespace) -> OpenJob:
-    values = vars(arguments)
-    has_times = question.has_times or any(one.is_given(values) for one in question.options if one.lists)
+def _opened(question: Question, request: Request) -> OpenJob:
+    has_times = question.has_times or any(one.is_given(request.own) for one in question.options if one.lists)
+    values = {**vars(request.selecting), **request.own}
     return shared.open_job(
-        arguments,
+        request,
         question.is_whole,
         has_times,
         question.expected(values) if question.expected is not None else None,
     )
 
 
-def is_table(arguments: argparse.Namespace) -> bool:
-    """Whether a flag of the output asks for a table, where there is a drawing as well."""
-    return bool(arguments.format or arguments.sort or arguments.top is not None or shared.to_file(arguments))
-
-
-def _drawn(
-    question: Question, arguments: argparse.Namespace, job: OpenJob, selection: Selection, options: Any
-) -> int | None:
+def _drawn(question: Question, request: Request, job: OpenJob, selection: Selection, options: Any) -> int | None:
     """Prints the drawing of a question that has one; the exit status, ``None`` where nothing is drawn."""
     drawing: TextDrawing | None = None
     if question.map is not None:
         from nsystui.commands.map_drawing import draw
 
-        drawing = draw(question, job, selection, options, arguments.width, arguments.bins)
+        drawing = draw(question, job, selection, options, request.own["width"], request.own["bins"])
     elif question.draw is not None:
         drawing = question.draw(job, selection, options)
     if drawing is None:

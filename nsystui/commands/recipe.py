@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
 from nsystui.commands import question as runner
+from nsystui.commands.request import Request
 from nsystui.questions.catalogue.nsys_recipes import FAMILY, RANKS_DIFFER
 from nsystui.questions.queries.question import COMPARISON, Option, Question
 from nsystui.questions.recipes import all_recipes, recipe_named
@@ -105,10 +106,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_format(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    recipe = recipe_named(arguments.recipe)
+def run(request: Request) -> int:
+    recipe = recipe_named(request.own["recipe"])
     for option in _options():
-        if option.is_given(vars(arguments)) and option.flag not in recipe.takes:
+        if option.is_given(request.own) and option.flag not in recipe.takes:
             known = ", ".join(f"--{one}" for one in sorted(recipe.takes)) or "no option of its own"
             raise UsageError(f"{recipe.name} does not take --{option.flag}: it takes {known}")
-    return runner.run(recipe, arguments)
+    return runner.run(recipe, request)

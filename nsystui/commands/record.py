@@ -8,6 +8,7 @@ import subprocess
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
+from nsystui.commands.request import Request
 
 DESCRIPTION = """Prints, and never runs, the commands that record what the questions need that you want answered:
 `nsys profile` for all ranks or some, `nsys export`, and triage. Options that your version of nsys does not have are
@@ -23,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("questions")
     for goal in GOALS:
-        group.add_argument(f"--{goal.flag}", action="store_true", help=goal.help)
+        group.add_argument(
+            f"--{goal.flag}", dest="goals", action="append_const", const=goal, default=[], help=goal.help
+        )
     group = parser.add_argument_group("part of the run")
     group.add_argument("--ranks", metavar="LIST", help="record these ranks only, such as 0,8; all run")
     group.add_argument("--nvtx-range", metavar="NAME", help="from the first NVTX range NAME (NAME@DOMAIN) to its end")
@@ -34,50 +37,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where")
     group.add_argument("--launcher", choices=tuple(LAUNCHERS), default="slurm", help="what starts the ranks")
     group.add_argument(
-        "-o", "--output", metavar="DIR", default="run", help="where reports and exports go (default: run)"
+        "-o",
+        "--output",
+        dest="target",
+        metavar="DIR",
+        default="run",
+        help="where reports and exports go (default: run)",
     )
     group.add_argument("--scratch", metavar="DIR", help="a disk of the node for what nsys writes meanwhile (TMPDIR)")
     group.add_argument("--nsys-version", metavar="V", help="such as 2024.5 (default: that of nsys on the PATH)")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     from nsystui.base.selection import parse_numbers
     from nsystui.base.text import safe_text
     from nsystui.output.files import print_lines
     from nsystui.questions.capture.recording import GOALS, NEWEST, Capture, Recording, missing, parse_version, script
 
-    program = tuple(arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program)
+    own, target = request.own, str(request.output.target)
+    program = tuple(own["program"][1:] if own["program"][:1] == ["--"] else own["program"])
     if not program:
         raise UsageError("record: name the program that is to be recorded, after --")
     capture = Capture(
-        arguments.nvtx_range or "", arguments.profiler_api, arguments.delay or "", arguments.duration or ""
+        own["nvtx_range"] or "",
+        own["profiler_api"],
+        own["delay"] or "",
+        own["duration"] or "",
     )
-    for word in (*program, arguments.output, arguments.scratch or "", *capture):
+    for word in (*program, target, own["scratch"] or "", *capture):
         if isinstance(word, str) and safe_text(word) != word:
             raise UsageError(
                 f"record: {word!a} has characters that cannot be printed: put the command into a script and record that"
             )
-    if arguments.small_overhead and not arguments.why_idle:
+    if own["small_overhead"] and not any(goal.flag == "why-idle" for goal in own["goals"]):
         raise UsageError("record: --small-overhead needs --why-idle, which takes the samples")
-    if arguments.launcher == "torchrun" and program[0].rpartition("/")[2] == "torchrun":
+    if own["launcher"] == "torchrun" and program[0].rpartition("/")[2] == "torchrun":
         raise UsageError("record: --launcher torchrun adds torchrun itself: give the program of a rank after --")
-    version = parse_version(arguments.nsys_version or _installed())
-    if version is None and arguments.nsys_version:
-        raise UsageError(f"--nsys-version {arguments.nsys_version}: such as 2024.5")
-    goals = tuple(goal for goal in GOALS if getattr(arguments, goal.flag.replace("-", "_")))
-    ranks = parse_numbers(arguments.ranks, "ranks") if arguments.ranks else None
+    version = parse_version(own["nsys_version"] or _installed())
+    if version is None and own["nsys_version"]:
+        raise UsageError(f"--nsys-version {own['nsys_version']}: such as 2024.5")
+    goals = tuple(goal for goal in GOALS if goal in own["goals"])
+    ranks = parse_numbers(request.selecting.ranks, "ranks") if request.selecting.ranks else None
     known = version or NEWEST
     one = Recording(
         goals,
         capture,
         known,
-        arguments.launcher,
-        arguments.output,
+        own["launcher"],
+        target,
         program,
         ranks,
-        arguments.scratch or "",
-        arguments.small_overhead,
+        own["scratch"] or "",
+        own["small_overhead"],
     )
     print_lines(script(one))
     if version is None:

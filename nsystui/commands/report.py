@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 from nsystui.base.errors import UsageError
 from nsystui.base.text import shell_word
 from nsystui.commands import arguments as shared
+from nsystui.commands.request import Request
 
 DESCRIPTION = """All of a job on one page, to send or to keep: where the time went, the findings with their evidence,
 GPUs over time, ranks, steps, kernels, NCCL with its bandwidth, NVTX ranges, efficiency, why the GPUs were idle, and
@@ -38,53 +40,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_step_range(group)
     shared.add_selection(parser)
     output = parser.add_argument_group("output")
-    output.add_argument("-o", "--output", metavar="FILE", required=True, help="write to FILE (.html .md)")
+    output.add_argument(
+        "-o", "--output", dest="target", metavar="FILE", required=True, help="write to FILE (.html .md)"
+    )
     output.add_argument("--force", action="store_true", help="overwrite files")
     output.add_argument("--top", type=int, metavar="N", help="rows of long tables (default: 20)")
-    parser.set_defaults(format=None)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     from nsystui.output.report_files import check_target, save_report
     from nsystui.questions.triage.thresholds import Thresholds
 
-    target = arguments.output
-    thresholds = Thresholds().changed(arguments.set)
-    if arguments.top is not None and arguments.top < 1:
-        raise UsageError(f"--top {arguments.top}: at least one row is needed")
-    check_target(target, arguments.force)
+    own = request.own
+    target = str(request.output.target)
+    thresholds = Thresholds().changed(own["set"])
+    if request.output.top is not None and request.output.top < 1:
+        raise UsageError(f"--top {request.output.top}: at least one row is needed")
+    check_target(target, request.output.force)
     from nsystui.commands.progress import ProgressLine
     from nsystui.questions.compare.side import Side, job_labels
     from nsystui.questions.report.anonymous import BASELINE, anonymous
     from nsystui.questions.report.report import TOP, Asked, job_report
     from nsystui.ui.pictures.selection import describe
 
-    opening = argparse.Namespace(**{**vars(arguments), "output": None, "top": None})
     with ExitStack() as stack:
-        job = stack.enter_context(closing(shared.open_job(opening, times=True)))
-        selection = shared.selection_of(arguments, job)
+        job = stack.enter_context(closing(shared.open_job(request, times=True)))
+        selection = shared.selection_of(request.selecting, job)
         selected = "" if selection.is_everything else describe(selection, job.ranks)
-        top = TOP if arguments.top is None else arguments.top
-        asked = Asked(job, selection, selected, _flags(arguments), top, arguments.step_range, thresholds)
+        top = TOP if request.output.top is None else request.output.top
+        asked = Asked(job, selection, selected, _flags(request), top, own["step_range"], thresholds)
         baseline = None
-        if arguments.baseline:
-            other = argparse.Namespace(**{**vars(opening), "files": arguments.baseline})
+        if own["baseline"]:
+            other = replace(request, opening=replace(request.opening, files=own["baseline"]))
             old = stack.enter_context(closing(shared.open_job(other, times=True)))
-            _, label = job_labels((job, old), (arguments.files, arguments.baseline))
-            baseline = Side(old, shared.selection_of(other, old), BASELINE if arguments.anonymous else label)
+            _, label = job_labels((job, old), (request.opening.files, own["baseline"]))
+            baseline = Side(old, shared.selection_of(other.selecting, old), BASELINE if own["anonymous"] else label)
         with ProgressLine() as line:
             report = job_report(asked, baseline, lambda title: line.show(lambda: title))
-        if arguments.anonymous:
+        if own["anonymous"]:
             report = anonymous(report, [job, *([baseline.job] if baseline is not None else [])])
-        written = save_report(report, target, arguments.force)
+        written = save_report(report, target, request.output.force)
     more = f", and {len(written) - 1} drawings in {written[1].parent}" if len(written) > 1 else ""
     shared.complain(f"wrote the report to {target}{more}")
     return 0
 
 
-def _flags(arguments: argparse.Namespace) -> str:
+def _flags(request: Request) -> str:
     """The flags of the selection, as they were given."""
-    names = ("time", "ranks", "devices", "streams", "filter")
-    return " ".join(
-        f"--{name} {shell_word(getattr(arguments, name))}" for name in names if getattr(arguments, name) is not None
-    )
+    given = vars(request.selecting).items()
+    return " ".join(f"--{name} {shell_word(value)}" for name, value in given if value is not None)

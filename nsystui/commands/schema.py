@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
+from nsystui.commands.request import Request
 from nsystui.questions.queries.question import Question, Titled, chosen_tables
 
 if TYPE_CHECKING:
@@ -33,22 +34,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     from nsystui.output.files import print_lines
     from nsystui.questions.answers.schemas import empty_job, schema_of
     from nsystui.questions.queries.question import COMPARISON
     from nsystui.questions.queries.registry import questions
 
+    words = request.own["words"]
     with empty_job() as job:
-        if not arguments.words:
+        if not words:
             alone = (one for one in questions() if one.home != COMPARISON)
             schema = {f"{one.family} {one.name}".strip(): schema_of(job, one, one.default_values()) for one in alone}
             schema |= {name: _of_command(job, name, ()) for name in _COMMANDS}
-        elif arguments.words[0] in _COMMANDS:
-            schema = _of_command(job, arguments.words[0], arguments.words[1:])
+        elif words[0] in _COMMANDS:
+            schema = _of_command(job, words[0], words[1:])
         else:
-            found = _question(arguments.words)
-            schema = schema_of(job, found, _values(found, arguments.words[len(found.family.split()) + 1 :]))
+            found = _question(words)
+            schema = schema_of(job, found, _values(found, words[len(found.family.split()) + 1 :]))
     print_lines(json.dumps(schema, indent=1).splitlines())
     return 0
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nsystui.commands import arguments as shared
+from nsystui.commands.request import Request
 from nsystui.questions.queries.question import Titled
 
 if TYPE_CHECKING:
@@ -69,69 +70,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_format(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     from nsystui.base.units import time_unit_of
 
-    named = [text.strip() for words in arguments.report or () for text in words.split(",") if text.strip()]
-    shared.check_output(arguments)
-    time_unit_of(arguments.timeunit)
-    memory = shared.remembered(arguments) if named else None
+    named = [text.strip() for words in request.own["report"] or () for text in words.split(",") if text.strip()]
+    request.output.check()
+    time_unit_of(request.own["timeunit"])
+    memory = shared.remembered(request) if named else None
     known = [memory.recall("stats", text) for text in named] if memory is not None else []
     if not known or None in known:
-        return _asked(arguments, named, memory)
+        return _asked(request, named, memory)
     answers = zip(named, filter(None, known), strict=True)
-    tables = (_table(arguments, text, None, title, answer) for text, (title, answer) in answers)
-    _deliver(arguments, tables, is_alone=len(named) == 1)
+    tables = (_table(request, text, None, title, answer) for text, (title, answer) in answers)
+    _deliver(request, tables, is_alone=len(named) == 1)
     return 0
 
 
-def _asked(arguments: argparse.Namespace, named: Sequence[str], memory: Remembered | None) -> int:
+def _asked(request: Request, named: Sequence[str], memory: Remembered | None) -> int:
     """Opens the files and answers; what can be remembered is."""
     from nsystui.questions.stats import DEFAULT, lacking, report_of
 
     wanted = [(text, *report_of(text)) for text in named or DEFAULT]
-    if arguments.dask and named:
+    if request.opening.dask and named:
         for _, report, _ in wanted:
             shared.check_dask(report)
-    job = shared.open_job(arguments, whole=False)
+    job = shared.open_job(request, whole=False)
     try:
-        selections = list(_selections(arguments, job, _filtered(arguments, job)))
-        is_alone = len(named) == 1 and not arguments.by_rank
-        tables = _tables(arguments, job, wanted, selections, memory, quiet=not named, is_alone=is_alone)
-        _deliver(arguments, tables, is_alone)
+        selections = list(_selections(request, job, _filtered(request, job)))
+        is_alone = len(named) == 1 and not request.own["by_rank"]
+        tables = _tables(request, job, wanted, selections, memory, quiet=not named, is_alone=is_alone)
+        _deliver(request, tables, is_alone)
         return 3 if all(lacking(job.session, report) for _, report, _ in wanted) else 0
     finally:
         job.close()
 
 
-def _deliver(arguments: argparse.Namespace, tables: Iterator[Titled], is_alone: bool) -> None:
+def _deliver(request: Request, tables: Iterator[Titled], is_alone: bool) -> None:
     if is_alone:
         answer = next(tables).answer
         if len(answer):
-            shared.deliver(arguments, answer)
+            shared.deliver(request, answer)
         else:
-            shared.deliver_empty(arguments, answer)
+            shared.deliver_empty(request.output, answer)
         return
     from nsystui.commands.tables import deliver_tables
 
-    if not deliver_tables(arguments, tables) and not arguments.report:
-        shared.complain(f"the usual reports: {shared.no_rows(arguments)}")
+    if not deliver_tables(request, tables) and not request.own["report"]:
+        shared.complain(f"the usual reports: {shared.no_rows(request)}")
 
 
-def _filtered(arguments: argparse.Namespace, job: OpenJob) -> Selection:
+def _filtered(request: Request, job: OpenJob) -> Selection:
     """The selection of the flags; ``--filter-time`` and ``--filter-nvtx`` narrow it further."""
     from dataclasses import replace
 
     from nsystui.base.errors import UsageError
     from nsystui.questions.stats.report import filter_nvtx, filter_time, range_name
 
-    selection = shared.selection_of(arguments, job)
-    if arguments.filter_time:
-        if arguments.time:
+    own = request.own
+    selection = shared.selection_of(request.selecting, job)
+    if own["filter_time"]:
+        if request.selecting.time:
             raise UsageError("--time and --filter-time are two words for one thing: leave one out")
-        selection = selection.with_window(filter_time(arguments.filter_time))
-    if arguments.filter_nvtx:
-        windows = filter_nvtx(job.session, range_name(arguments.filter_nvtx))
+        selection = selection.with_window(filter_time(own["filter_time"]))
+    if own["filter_nvtx"]:
+        windows = filter_nvtx(job.session, range_name(own["filter_nvtx"]))
         names = [report.name for report in job.session.reports if report.index not in dict(windows)]
         if names:
             shared.complain(f"no such NVTX range, so nothing of it: {', '.join(names)}")
@@ -139,11 +141,9 @@ def _filtered(arguments: argparse.Namespace, job: OpenJob) -> Selection:
     return selection
 
 
-def _selections(
-    arguments: argparse.Namespace, job: OpenJob, selection: Selection
-) -> Iterator[tuple[int | None, Selection]]:
+def _selections(request: Request, job: OpenJob, selection: Selection) -> Iterator[tuple[int | None, Selection]]:
     """The rank (``None``: all together) and what is selected for it."""
-    if not arguments.by_rank:
+    if not request.own["by_rank"]:
         yield None, selection
         return
     for item in job.ranks:
@@ -152,7 +152,7 @@ def _selections(
 
 
 def _tables(
-    arguments: argparse.Namespace,
+    request: Request,
     job: OpenJob,
     wanted: Sequence[tuple[str, Question, Any]],
     selections: Sequence[tuple[int | None, Selection]],
@@ -177,21 +177,21 @@ def _tables(
             of_rank = "" if rank is None else f", rank {rank}"
             if not len(answer):
                 if not missing and not quiet:
-                    shared.complain(f"{text}{of_rank}: {shared.no_rows(arguments)}")
+                    shared.complain(f"{text}{of_rank}: {shared.no_rows(request)}")
                 if is_alone:
-                    yield _table(arguments, text, rank, report.help, answer)
+                    yield _table(request, text, rank, report.help, answer)
                 continue
             if memory is not None and not report.name.endswith("_trace"):
                 memory.keep(job, answer, report.help, "stats", text)
-            yield _table(arguments, text, rank, report.help, answer)
+            yield _table(request, text, rank, report.help, answer)
 
 
-def _table(arguments: argparse.Namespace, text: str, rank: int | None, title: str, answer: Answer) -> Titled:
+def _table(request: Request, text: str, rank: int | None, title: str, answer: Answer) -> Titled:
     """The answer of the report ``text`` in the unit of time that was asked for."""
     from nsystui.base.units import in_unit, time_unit_of
 
     of_rank = "" if rank is None else f", rank {rank}"
     labels: dict[str, str | int] = {"report": text} if rank is None else {"report": text, "rank": rank}
     name = text.replace(":", "_") + ("" if rank is None else f"_rank{rank}")
-    unit = time_unit_of(arguments.timeunit)
+    unit = time_unit_of(request.own["timeunit"])
     return Titled(name, f"{text}{of_rank}: {title}", in_unit(answer, unit), labels, needs_title=rank is not None)

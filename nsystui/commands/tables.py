@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nsystui.base.answer import Column, key_named
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
+from nsystui.commands.request import Request
 from nsystui.output.files import print_lines
 from nsystui.output.formats import to_json
 from nsystui.questions.queries.question import Titled
@@ -28,53 +29,53 @@ def check_sort(
         raise UsageError(f"--sort {wanted}: not a column of {', '.join(lacking)}; {advice}")
 
 
-def deliver_several(arguments: argparse.Namespace, tables: Sequence[Titled]) -> int:
+def deliver_several(request: Request, tables: Sequence[Titled]) -> int:
     """Delivers the tables of an answer and returns the exit status: 3 where none has rows."""
     if len(tables) == 1:
-        return shared.deliver(arguments, tables[0].answer)
-    check_sort(arguments.sort, {table.name: table.answer.columns for table in tables})
-    deliver_tables(arguments, tables)
+        return shared.deliver(request, tables[0].answer)
+    check_sort(request.output.sort, {table.name: table.answer.columns for table in tables})
+    deliver_tables(request, tables)
     return 0 if any(len(table.answer) for table in tables) else 3
 
 
-def deliver_tables(arguments: argparse.Namespace, tables: Iterable[Titled]) -> int:
+def deliver_tables(request: Request, tables: Iterable[Titled]) -> int:
     """Prints or writes every table as it comes, and returns how many there were.
 
     To a file ``out.csv`` each goes under a name of its own, ``out_NAME.csv``. JSON is one array of objects, each with
-    the labels of a table and its ``rows``. Raises what `arguments.deliver` raises.
+    the labels of a table and its ``rows``. Raises what `request.own["deliver"]` raises.
     """
     number = 0
-    is_json = arguments.format == "json" and not shared.to_file(arguments)
+    is_json = request.output.format == "json" and not request.output.is_file
     if is_json:
         print("[", end="")
     for number, table in enumerate(tables, 1):
-        if shared.to_file(arguments):
-            _to_file(arguments, table)
+        if request.output.is_file:
+            _to_file(request, table)
         elif is_json:
-            _as_json(arguments, table, number)
+            _as_json(request, table, number)
         else:
-            _as_text(arguments, table, number)
+            _as_text(request, table, number)
     if is_json:
         print("\n]" if number else "]")
     return number
 
 
-def _to_file(arguments: argparse.Namespace, table: Titled) -> None:
-    target = Path(arguments.output)
+def _to_file(request: Request, table: Titled) -> None:
+    target = Path(str(request.output.target))
     named = target.with_name(f"{target.stem}_{table.name}{target.suffix}")
-    shared.deliver(argparse.Namespace(**{**vars(arguments), "output": str(named)}), table.answer)
+    shared.deliver(replace(request, output=replace(request.output, target=str(named))), table.answer)
 
 
-def _as_json(arguments: argparse.Namespace, table: Titled, number: int) -> None:
+def _as_json(request: Request, table: Titled, number: int) -> None:
     labels = to_json(dict(table.labels) or {"table": table.name}).removesuffix("}")
     print(f'{"," if number > 1 else ""}\n{labels}, "rows": ', end="")
-    shared.deliver(arguments, table.answer)
+    shared.deliver(request, table.answer)
     print("}", end="")
 
 
-def _as_text(arguments: argparse.Namespace, table: Titled, number: int) -> None:
+def _as_text(request: Request, table: Titled, number: int) -> None:
     if number > 1:
         print()
-    if table.needs_title or arguments.format in (None, "table", "md"):
-        print_lines([f"## {table.title}", ""] if arguments.format == "md" else [f"# {table.title}"])
-    shared.deliver(arguments, table.answer)
+    if table.needs_title or request.output.format in (None, "table", "md"):
+        print_lines([f"## {table.title}", ""] if request.output.format == "md" else [f"# {table.title}"])
+    shared.deliver(request, table.answer)

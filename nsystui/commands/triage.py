@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
+from nsystui.commands.request import Request
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -74,27 +76,29 @@ def add_thresholds(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     from nsystui.output.findings import lines, report
     from nsystui.questions.triage.finding import Severity
     from nsystui.questions.triage.run import triage, triage_table
     from nsystui.questions.triage.thresholds import Thresholds
 
-    thresholds = Thresholds().changed(arguments.set)
-    if arguments.explain:
-        return _explain(arguments.explain, thresholds)
-    if not arguments.files:
+    own = request.own
+    thresholds = Thresholds().changed(own["set"])
+    if own["explain"]:
+        return _explain(own["explain"], thresholds)
+    if not request.opening.files:
         raise UsageError("triage: name an export, a directory of them, or a packed job; or --explain RULE")
-    if arguments.baseline:
-        return _against(arguments, thresholds)
-    job = shared.open_job(arguments, times=True, partly=True)
+    if own["baseline"]:
+        return _against(request, thresholds)
+    request.output.check()
+    job = shared.open_job(request, times=True, partly=True)
     try:
-        found = triage(job, shared.selection_of(arguments, job), thresholds, arguments.step_range)
-        top = found.first(arguments.top)
-        _deliver(arguments, lambda: lines(top), lambda: report(top), triage_table(found))
+        found = triage(job, shared.selection_of(request.selecting, job), thresholds, own["step_range"])
+        top = found.first(request.output.top)
+        _deliver(request, lambda: lines(top), lambda: report(top), triage_table(found))
     finally:
         job.close()
-    return int(bool(arguments.fail_on) and found.has(Severity(arguments.fail_on)))
+    return int(bool(own["fail_on"]) and found.has(Severity(own["fail_on"])))
 
 
 def _explain(name: str, thresholds: Thresholds) -> int:
@@ -109,7 +113,7 @@ def _explain(name: str, thresholds: Thresholds) -> int:
     return 0
 
 
-def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:
+def _against(request: Request, thresholds: Thresholds) -> int:
     """Compares the triage of one job with that of the other."""
     from contextlib import closing
 
@@ -118,44 +122,45 @@ def _against(arguments: argparse.Namespace, thresholds: Thresholds) -> int:
     from nsystui.questions.triage.baseline import against, against_table
     from nsystui.questions.triage.finding import Severity
 
-    other = argparse.Namespace(**{**vars(arguments), "files": arguments.baseline})
+    own = request.own
+    other = replace(request, opening=replace(request.opening, files=own["baseline"]))
+    request.output.check()
     with (
-        closing(shared.open_job(arguments, times=True, partly=True)) as job,
+        closing(shared.open_job(request, times=True, partly=True)) as job,
         closing(shared.open_job(other, times=True, partly=True)) as old,
     ):
-        labels = job_labels((job, old), (arguments.files, arguments.baseline))
+        labels = job_labels((job, old), (request.opening.files, own["baseline"]))
         sides = [
-            Side(one, shared.selection_of(arguments, one), label) for one, label in zip((job, old), labels, strict=True)
+            Side(one, shared.selection_of(request.selecting, one), label)
+            for one, label in zip((job, old), labels, strict=True)
         ]
-        found = against(sides[0], sides[1], thresholds, arguments.step_range)
-        top = found.first(arguments.top)
-        _deliver(arguments, lambda: change_lines(top), lambda: change_report(top), against_table(found))
-    return int(bool(arguments.fail_on) and found.has(Severity(arguments.fail_on)))
+        found = against(sides[0], sides[1], thresholds, own["step_range"])
+        top = found.first(request.output.top)
+        _deliver(request, lambda: change_lines(top), lambda: change_report(top), against_table(found))
+    return int(bool(own["fail_on"]) and found.has(Severity(own["fail_on"])))
 
 
-def _deliver(
-    arguments: argparse.Namespace, lines: Callable[[], list[str]], report: Callable[[], str], table: Answer
-) -> None:
+def _deliver(request: Request, lines: Callable[[], list[str]], report: Callable[[], str], table: Answer) -> None:
     """As lines or as a report for people, or as a table for programs."""
     from nsystui.output import formats
     from nsystui.output.files import print_lines
 
-    is_file = shared.to_file(arguments)
-    form = formats.format_for_path(arguments.output) if is_file else arguments.format or "table"
+    is_file = request.output.is_file
+    form = formats.format_for_path(str(request.output.target)) if is_file else request.output.format or "table"
     if is_file and form in ("md", "table"):
         notes = ["Notes:", *(f"-  {note}" for note in table.notes)] if table.notes else []
-        _save(arguments, report() if form == "md" else "\n".join([*lines(), *notes]) + "\n")
-    elif not is_file and form == "table" and not arguments.sort:
+        _save(request, report() if form == "md" else "\n".join([*lines(), *notes]) + "\n")
+    elif not is_file and form == "table" and not request.output.sort:
         print_lines(lines())
     else:
-        shared.deliver(arguments, table)
+        shared.deliver(request, table)
         return
     for note in table.notes:
         shared.say_note(note)
 
 
-def _save(arguments: argparse.Namespace, text: str) -> None:
+def _save(request: Request, text: str) -> None:
     from nsystui.output.files import save_text
 
-    save_text(text, arguments.output, overwrite=arguments.force)
-    shared.complain(f"wrote the triage to {arguments.output}")
+    save_text(text, str(request.output.target), overwrite=request.output.force)
+    shared.complain(f"wrote the triage to {request.output.target}")

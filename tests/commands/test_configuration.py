@@ -8,7 +8,8 @@ import pytest
 
 from nsystui.base.errors import UsageError
 from nsystui.cli import command_parser
-from nsystui.commands.configuration import configured, default_cache, default_path, keys, limits_of, read_config
+from nsystui.commands.configuration import default_cache, default_path, keys, limits_for, read_config
+from nsystui.commands.request import parsed as request_of
 
 EVERYTHING = """# for the cluster
 cache-dir = "$SCRATCH/nsystui"
@@ -41,21 +42,25 @@ def home(tmp_path):
 
 
 def parsed(command, words, environ):
-    return configured(command_parser(command), words, environ)
+    return request_of(command_parser(command), words, environ)
+
+
+def limits_of(request, environ):
+    return limits_for(request.opening.jobs, request.opening.memory_limit, request.config, environ)
 
 
 def test_the_example_sets_every_key(home):
     environ, path = home
     path.write_text(EVERYTHING)
     opened = parsed("open", ["a.sqlite"], environ)
-    assert (opened.clock, opened.step_range) == ("utc", r"^iteration (\d+)")
-    assert (opened.ascii, opened.color, opened.mouse) == (True, False, False)
-    assert opened.theme == "light"
+    assert (opened.opening.clock, opened.own["step_range"]) == ("utc", r"^iteration (\d+)")
+    assert (opened.screen.ascii, opened.screen.color, opened.screen.mouse) == (True, False, False)
+    assert opened.screen.theme == "light"
     limits = limits_of(opened, environ)
     assert (limits.threads, limits.memory) == (4, 3 << 29)
     cache = default_cache(opened.config, environ)
     assert (cache.directory, cache.cap) == (Path("/scratch/me/nsystui"), 5 << 30)
-    assert parsed("triage", ["a.sqlite"], environ).set == ["gap_ms=5", "straggler_percent=1.5"]
+    assert parsed("triage", ["a.sqlite"], environ).own["set"] == ["gap_ms=5", "straggler_percent=1.5"]
     assert opened.config.families == (("attention", "my_attention"),)
     assert all(f"{key} =" in EVERYTHING or f"[{key}]" in EVERYTHING for key in keys())
 
@@ -70,8 +75,13 @@ def test_flags_beat_the_environment_which_beats_the_file(home):
     assert (cache.directory, cache.cap) == (Path("/other"), 1 << 30)
     flags = ["a.sqlite", "--clock", "own", "--mouse", "--no-ascii", "--color"]
     opened = parsed("open", flags, environ)
-    assert (opened.clock, opened.mouse, opened.ascii, opened.color) == ("own", True, False, True)
-    assert parsed("triage", ["a.sqlite", "--set", "gap_ms=7"], environ).set[-1] == "gap_ms=7"
+    assert (opened.opening.clock, opened.screen.mouse, opened.screen.ascii, opened.screen.color) == (
+        "own",
+        True,
+        False,
+        True,
+    )
+    assert parsed("triage", ["a.sqlite", "--set", "gap_ms=7"], environ).own["set"][-1] == "gap_ms=7"
 
 
 def test_a_file_that_is_named_takes_the_place_of_the_users(home, tmp_path):

@@ -57,7 +57,7 @@ def schema_of(job: OpenJob, question: Question, values: Mapping[str, Any]) -> di
     The columns are those of the answer about the `empty_job`; what exports name themselves (GPU metrics) comes on top
     of them. Raises UsageError for values that make no sense.
     """
-    options = question.read(dict(values) if question.family else {**values, "files": []})
+    options = question.read(values)
     name = f"{question.family} {question.name}".strip()
     if question.tables is not None:
         return schema_of_tables(name, question.help, question.tables(job, Selection(), options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Titled, Values, chosen_tables
@@ -69,19 +70,11 @@ def _mfu_request(values: Values) -> MfuRequest | None:
     for option in (_PEAK, _GPUS):
         if option.is_given(values):
             raise UsageError(f"--{option.flag} goes with --flops-per-step")
-    config = values.get("config")
-    configured = config.options.get("step_range") if config is not None else None
-    if values["step_range"] not in (None, configured) and not values["baseline"]:
-        raise UsageError("--step-range goes with --flops-per-step or --baseline")
     return None
 
 
-def _baseline_flags(values: Values) -> Values | None:
-    """The selection is of the job itself, so nothing of it holds for the baseline."""
-    if not values["baseline"]:
-        return None
-    nothing = dict.fromkeys(("ranks", "devices", "streams", "filter"))
-    return {**nothing, "files": values["baseline"], "time": values["baseline_time"]}
+def _baseline(values: Values) -> tuple[Sequence[str], str | None] | None:
+    return (values["baseline"], values["baseline_time"]) if values["baseline"] else None
 
 
 def _compare(job: OpenJob, selection: Selection, options: _Options) -> _Options:
@@ -194,7 +187,7 @@ less than the time of the other tables, from the job's first event to its last; 
         ),
         read=_read,
         tables=_tables,
-        other=_baseline_flags,
+        other=_baseline,
         compare=_compare,
         is_whole=True,
         has_times=True,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 Values = Mapping[str, Any]
-"""The value of each option by its name; from a command line also the flags of the selection and ``files``."""
+"""The value of each option by its name."""
 
 PALETTE, COMPARISON = "palette", "comparison"
 """The homes of questions that no screen of their own shows; one of two sides first asks for the other."""
@@ -179,8 +179,8 @@ class Question(NamedTuple):
 
     ``tables`` answers a command with several tables, of which ``ask`` returns the first.
 
-    ``other`` returns the flags of another job that the answer is compared with, ``None`` without one; ``compare`` is
-    asked about that job first, and returns the options with what the answer takes from it.
+    ``other`` returns the files of another job that the answer is compared with and the window of its time, ``None``
+    without one; ``compare`` is asked about that job first, and returns the options with what the answer takes from it.
 
     ``needs``: of each group of canonical tables the exports must have one. ``differs``: what NVIDIA's of that name
     gets wrong and this one does not, or counts otherwise.
@@ -212,7 +212,7 @@ class Question(NamedTuple):
     draw: Callable[[OpenJob, Selection, Any], TextDrawing | None] | None = None
     drawing: Callable[[OpenJob, Selection, Any], Shapes | None] | None = None
     tables: Callable[[OpenJob, Selection, Any], list[Titled]] | None = None
-    other: Callable[[Values], Values | None] | None = None
+    other: Callable[[Values], tuple[Sequence[str], str | None] | None] | None = None
     compare: Callable[[OpenJob, Selection, Any], Any] | None = None
     is_whole: bool = False
     expected: Callable[[Values], Expected] | None = None
