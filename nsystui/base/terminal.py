@@ -10,9 +10,10 @@ import os
 import select
 import stat
 import sys
+import textwrap
 from collections.abc import Mapping
 
-from nsystui.base.text import whole_number
+from nsystui.base.text import safe_text, whole_number
 
 _COMMANDS = "the commands work without one: `nsystui {} FILE`, `nsystui --help`"
 _MOST_COLUMNS, _MOST_LINES = 1000, 500
@@ -130,6 +131,15 @@ def reading_width(environ: Mapping[str, str] = os.environ) -> int | None:
     except OSError:
         pass
     return None
+
+
+def complain(message: str) -> None:
+    """Print a line on stderr, made safe for a terminal, where it is broken between words."""
+    line = f"nsystui: {safe_text(message)}"
+    if sys.stderr is not None and sys.stderr.isatty():
+        columns = size(sys.stderr.fileno())[0]
+        line = textwrap.fill(line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    print(line, file=sys.stderr)
 
 
 def _number_in(environ: Mapping[str, str], name: str) -> int:

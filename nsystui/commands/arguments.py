@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers
-from nsystui.base.text import safe_text
+from nsystui.base.terminal import complain as complain
 from nsystui.commands.configuration import CLOCKS, add_limits
 from nsystui.questions.queries.question import STEP_RANGE, Question, Values
 
@@ -123,7 +122,12 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--force", action="store_true", help="let -o overwrite a file")
     group.add_argument("--sort", metavar="COLUMN", help="sort by this column (its JSON key), largest first")
-    group.add_argument("--top", type=int, metavar="N", help="only the first N rows")
+    group.add_argument(
+        "--top", type=int, metavar="N", help="only the first N rows (default: all; on a terminal a screenful)"
+    )
+    group.add_argument(
+        "--wide", action="store_true", help="every column of a table, also where the terminal is narrower"
+    )
 
 
 def selection_of(flags: Selecting, job: OpenJob) -> Selection:
@@ -251,11 +255,6 @@ def remembered(request: Request) -> Remembered | None:
         return None
 
 
-def complain(message: str) -> None:
-    """Prints a line on stderr, made safe for a terminal."""
-    print(f"nsystui: {safe_text(message)}", file=sys.stderr)
-
-
 def say_note(note: str) -> None:
     """A note that belongs to no single answer."""
     complain(f"note: {note}")
@@ -272,7 +271,8 @@ def deliver(request: Request, answer: Answer) -> int:
         for note in answer.notes:
             complain(f"note: {note}")
     else:
-        print_answer(answer, request.output.format or "table")
+        output = request.output
+        print_answer(answer, output.format or "table", is_wide=output.wide, is_cut=output.top is None)
     if has_rows:
         return 0
     if not answer.total and answer.notes:

@@ -60,6 +60,7 @@ class Output:
     force: bool = False
     sort: str | None = None
     top: int | None = None
+    wide: bool = False
 
     @property
     def is_file(self) -> bool:

@@ -19,11 +19,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 
-from nsystui.base.answer import Answer
+from nsystui.base.answer import FILES_ONLY, Answer, Head, TableAnswer
 from nsystui.base.errors import MissingDataError, OutputError, UsageError
-from nsystui.base.terminal import original_environ, wants_ascii
+from nsystui.base.terminal import complain, original_environ, size, text_width, wants_ascii
 from nsystui.base.text import ascii_glyphs, safe_text
-from nsystui.output.formats import Progress, format_for_path, write
+from nsystui.output.formats import Progress, fitting, format_for_path, write
 
 if TYPE_CHECKING:
     from nsystui.questions.trace.trace import Trace
@@ -80,26 +80,64 @@ def print_lines(lines: Iterable[str]) -> None:
         stream.writelines(f"{ascii_glyphs(line) if plain else line}\n" for line in safe_lines)
 
 
-def print_answer(answer: Answer, file_format: str) -> int:
+def print_answer(answer: Answer, file_format: str, *, is_wide: bool = True, is_cut: bool = False) -> int:
     """Prints ``answer`` as ``table``, ``csv``, ``json`` or ``md`` and its notes on stderr; returns the rows printed.
 
+    A table on a terminal fits its width unless it ``is_wide``; it is cut after a screenful if it ``is_cut``. A line on
+    stderr says what was left out.
     CSV, JSON and Markdown are UTF-8 whatever the locale says, as in a file; a table is ASCII where UTF-8 could not be
     shown. Text in CSV is raw, except on a terminal, which would obey what it holds. Raises ``UsageError`` for Parquet,
     which is not for terminals and pipes, and what `quiet_pipe` raises.
     """
     if file_format == "parquet":
         raise UsageError("Parquet cannot go to standard output: name a file with -o FILE.parquet")
+    left_out = ""
     with quiet_pipe() as stream:
         encoding = stream.encoding if file_format == "table" else "utf-8"
+        if file_format == "table" and stream.isatty():
+            answer, left_out = _fitted(answer, is_wide, is_cut)
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding=encoding, errors="backslashreplace", newline="")
         # A file or a pipe is read who knows where: only what the stream can encode counts there.
         environ = original_environ() if stream.isatty() else {"LC_ALL": "C.UTF-8"}
         target = _SafeLines(stream) if file_format == "csv" and stream.isatty() else stream
         rows = write(answer, file_format, target, ascii_only=wants_ascii(environ, encoding))
+    if left_out:
+        complain(left_out)
     for note in answer.notes:
-        print(f"nsystui: note: {safe_text(note)}", file=sys.stderr)
+        complain(f"note: {note}")
     return rows
+
+
+_BESIDE_ROWS = 6
+"""The lines of a screenful that are no rows: the prompt, the heading, what was left out, and a note."""
+_FEWEST_ROWS = 5
+_MOST_FITTED = 10_000
+"""Tables of more rows are printed as they come: nobody reads their columns on a screen."""
+
+
+def _fitted(answer: Answer, is_wide: bool, is_cut: bool) -> tuple[Answer, str]:
+    """The answer as it fits the terminal, and what was left out."""
+    width, height = text_width(), size(1)[1]
+    told = []
+    most = max(height - _BESIDE_ROWS, _FEWEST_ROWS)
+    whole = len(answer)
+    if is_cut and whole > most:
+        answer = Head(answer, most)
+        told.append(f"{most} of {whole:,} rows (--top N for more)")
+    if not is_wide and len(answer) <= _MOST_FITTED:
+        rows = answer.page(0, len(answer))
+        table = TableAnswer(answer.name, answer.columns, rows, answer.total, answer.notes)
+        fitted = fitting(table, width)
+        gone = [
+            before.label
+            for before, after in zip(table.columns, fitted.columns, strict=True)
+            if before.importance < FILES_ONLY <= after.importance
+        ]
+        answer = fitted
+        if gone:
+            told.append(f"without the columns {', '.join(gone)} (--wide has them)")
+    return answer, "; ".join(told)
 
 
 _QUICK = 4  # of gzip's levels: twice as fast as its default, a tenth larger

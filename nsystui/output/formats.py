@@ -246,38 +246,52 @@ class _TableColumn:
         return self._pad(self._wording.cell(value))
 
 
-_LEAST_NAME, _NAME_SHARE = 24, 0.4
+_LEAST_TEXT, _NAME_SHARE = 12, 0.4
 
 
 def fitting(answer: TableAnswer, width: int) -> TableAnswer:
-    """The answer for a text of lines of ``width`` cells: less important columns leave, of equals the last first.
+    """Return the answer for a text of lines of ``width`` cells; a file has all of it.
 
-    The last column is cut at its end, if that is text, but keeps 0.4 of a line. Columns of importance 0 stay, and so
-    does other text. A file has all of it.
+    Less important columns leave first, of equals numbers before texts and the last first. The last column, if that is
+    text, keeps 0.4 of a line meanwhile. Then texts are cut at their ends, the widest first, before numbers of
+    importance 0 leave, the last first.
     """
     values: Sequence[Sequence[Value]] = list(zip(*answer.rows, strict=True)) or [()] * len(answer.columns)
     widths = [_TableColumn(column, held).width for column, held in zip(answer.columns, values, strict=True)]
-    shown = {number for number, column in enumerate(answer.columns) if column.importance < FILES_ONLY}
-    last = max(shown)
-    is_name = answer.columns[last].unit is Unit.TEXT
-    least = min(widths[last], max(_LEAST_NAME, int(_NAME_SHARE * width))) if is_name else widths[last]
+    shown = [number for number, column in enumerate(answer.columns) if column.importance < FILES_ONLY]
+    first, last = shown[0], shown[-1]
+    texts = {number for number in shown if answer.columns[number].unit is Unit.TEXT}
+    name_width = max(2 * _LEAST_TEXT, int(_NAME_SHARE * width))
 
-    def others() -> int:
-        return sum(widths[number] + 2 for number in shown if number != last)
+    def needed(is_cut: bool) -> int:
+        """The cells of a line, with texts of their least widths where these are cut."""
+        least = {number: min(widths[number], _LEAST_TEXT) for number in texts if is_cut}
+        if last in texts:
+            least[last] = min(widths[last], name_width)
+        return sum(least.get(number, widths[number]) + 2 for number in shown) - 2
 
-    for number in sorted(shown - {last}, key=lambda number: (-answer.columns[number].importance, -number)):
-        if others() + least <= width:
+    def order(number: int) -> tuple[bool, int, bool, int]:
+        importance = answer.columns[number].importance
+        return importance == 0, -importance, number in texts, -number
+
+    for number in sorted(set(shown) - {first, *({last} & texts)}, key=order):
+        is_needed = answer.columns[number].importance == 0
+        if needed(is_needed or number in texts) <= width:
             break
-        if answer.columns[number].importance > 0 and answer.columns[number].unit is not Unit.TEXT:
-            shown.discard(number)
+        if not (is_needed and number in texts):
+            shown.remove(number)
+    while sum(widths[number] + 2 for number in shown) - 2 > width:
+        longest = max(texts.intersection(shown), key=lambda number: widths[number], default=None)
+        if longest is None or widths[longest] <= _LEAST_TEXT:
+            break
+        widths[longest] -= 1
     columns = tuple(
         column if number in shown else column.with_importance(FILES_ONLY)
         for number, column in enumerate(answer.columns)
     )
-    rows = answer.rows
-    if is_name:
-        room = max(width - others(), least)
-        rows = [(*row[:last], _cut_end(row[last], room), *row[last + 1 :]) for row in rows]
+    rows = [
+        tuple(_cut_end(cell, widths[n]) if n in texts else cell for n, cell in enumerate(row)) for row in answer.rows
+    ]
     return replace(answer, columns=columns, rows=rows)
 
 
