@@ -170,6 +170,12 @@ def parse_window(text: str, whole: Window) -> Window:
     return Window(first, parse_duration(end) if end.strip() else max(whole.end + 1, first))
 
 
+def window_flag(window: Window) -> str:
+    """``--time 341.967366ms:345.725798ms``: a flag of the command line that selects exactly the window."""
+    ends = (f"{end // 1_000_000}.{end % 1_000_000:06}".rstrip("0").rstrip(".") for end in (window.start, window.end))
+    return f"--time {'ms:'.join(ends)}ms"
+
+
 def window_words(window: Window) -> str:
     """``from 0.500 s to 0.600 s``, with as many digits as tell the two apart."""
     digits = next((few for few in (3, 6) if not (window.start % 10 ** (9 - few) or window.end % 10 ** (9 - few))), 9)

@@ -260,19 +260,25 @@ def say_note(note: str) -> None:
     complain(f"note: {note}")
 
 
-def deliver(request: Request, answer: Answer) -> int:
-    """Prints or writes an answer as the flags say; 0, or 3 where there are no rows because the exports lack them."""
+def deliver(request: Request, answer: Answer, notes: list[str] | None = None) -> int:
+    """Prints or writes an answer as the flags say; 0, or 3 where there are no rows because the exports lack them.
+
+    Its notes follow it, or are added to ``notes`` for those that follow several tables.
+    """
     from nsystui.output.files import print_answer
 
     has_rows = len(answer) > 0
     answer = _arranged(request.output, answer)
     if request.output.is_file:
         _save(request.output, answer)
-        for note in answer.notes:
-            complain(f"note: {note}")
     else:
         output = request.output
         print_answer(answer, output.format or "table", is_wide=output.wide, is_cut=output.top is None)
+    if notes is None:
+        for note in answer.notes:
+            say_note(note)
+    else:
+        notes += [note for note in answer.notes if note not in notes]
     if has_rows:
         return 0
     if not answer.total and answer.notes:

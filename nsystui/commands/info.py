@@ -18,6 +18,8 @@ from nsystui.base.version import __version__
 from nsystui.commands import arguments as shared
 from nsystui.commands.configuration import Config, default_path
 from nsystui.commands.request import Request
+from nsystui.commands.tables import deliver_tables
+from nsystui.questions.queries.question import Titled
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
     from nsystui.store.database import Limits
 
 
+TITLES = {
+    "reports": "Exports",
+    "contents": "What they hold",
+    "diagnostics": "What nsys said of its own capture",
+    "job-output": "What the application printed",
+}
 TABLES = ("reports", "contents", "diagnostics")
 
 DESCRIPTION = """What the exports are: a row for each with nsys and schema version, host, GPUs, duration, ranks and what
@@ -64,10 +72,11 @@ def run(request: Request) -> int:
     request.output.check()
     job = shared.open_job(request)
     try:
-        for number, name in enumerate(_chosen(request)):
-            if number:
-                print()
-            status = shared.deliver(request, table_of(job, name))
+        chosen = [Titled(name, TITLES[name], table_of(job, name)) for name in _chosen(request)]
+        if len(chosen) > 1:
+            deliver_tables(request, chosen)
+            return 0
+        status = shared.deliver(request, chosen[0].answer)
         # That nsys said nothing of its capture is no lack of the exports.
         return status if own["show"] or own["job_output"] else 0
     finally:

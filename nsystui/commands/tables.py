@@ -42,40 +42,44 @@ def deliver_tables(request: Request, tables: Iterable[Titled]) -> int:
     """Prints or writes every table as it comes, and returns how many there were.
 
     To a file ``out.csv`` each goes under a name of its own, ``out_NAME.csv``. JSON is one array of objects, each with
-    the labels of a table and its ``rows``. Raises what `request.own["deliver"]` raises.
+    the labels of a table and its ``rows``. Raises what `arguments.deliver` raises. The notes of all
+    tables follow the last.
     """
     number = 0
+    notes: list[str] = []
     is_json = request.output.format == "json" and not request.output.is_file
     if is_json:
         print("[", end="")
     for number, table in enumerate(tables, 1):
         if request.output.is_file:
-            _to_file(request, table)
+            _to_file(request, table, notes)
         elif is_json:
-            _as_json(request, table, number)
+            _as_json(request, table, number, notes)
         else:
-            _as_text(request, table, number)
+            _as_text(request, table, number, notes)
     if is_json:
         print("\n]" if number else "]")
+    for note in notes:
+        shared.say_note(note)
     return number
 
 
-def _to_file(request: Request, table: Titled) -> None:
+def _to_file(request: Request, table: Titled, notes: list[str]) -> None:
     target = Path(str(request.output.target))
     named = target.with_name(f"{target.stem}_{table.name}{target.suffix}")
-    shared.deliver(replace(request, output=replace(request.output, target=str(named))), table.answer)
+    shared.deliver(replace(request, output=replace(request.output, target=str(named))), table.answer, notes)
 
 
-def _as_json(request: Request, table: Titled, number: int) -> None:
+def _as_json(request: Request, table: Titled, number: int, notes: list[str]) -> None:
     labels = to_json(dict(table.labels) or {"table": table.name}).removesuffix("}")
     print(f'{"," if number > 1 else ""}\n{labels}, "rows": ', end="")
-    shared.deliver(request, table.answer)
+    shared.deliver(request, table.answer, notes)
     print("}", end="")
 
 
-def _as_text(request: Request, table: Titled, number: int) -> None:
+def _as_text(request: Request, table: Titled, number: int, notes: list[str]) -> None:
     if number > 1:
         print()
     if table.needs_title or request.output.format in (None, "table", "md"):
         print_lines([f"## {table.title}", ""] if request.output.format == "md" else [f"# {table.title}"])
-    shared.deliver(request, table.answer)
+    shared.deliver(request, table.answer, notes)

@@ -45,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--explain", metavar="RULE", help="say how a finding is measured, with its thresholds; needs no export"
     )
+    group.add_argument(
+        "--not-checked", action="store_true", help="list the rules that could not judge, and what they need"
+    )
     add_thresholds(group)
     shared.add_step_range(group)
     shared.add_selection(parser)
@@ -77,6 +80,7 @@ def add_thresholds(group: argparse._ArgumentGroup) -> None:
 
 
 def run(request: Request) -> int:
+    from nsystui.exports.discover import named_shortly
     from nsystui.output.findings import lines, report
     from nsystui.questions.triage.finding import Severity
     from nsystui.questions.triage.run import triage, triage_table
@@ -95,7 +99,9 @@ def run(request: Request) -> int:
     try:
         found = triage(job, shared.selection_of(request.selecting, job), thresholds, own["step_range"])
         top = found.first(request.output.top)
-        _deliver(request, lambda: lines(top), lambda: report(top), triage_table(found))
+        files = named_shortly(request.opening.files)
+        unjudged = request.own["not_checked"]
+        _deliver(request, lambda: lines(top, files, unjudged), lambda: report(top, files), triage_table(found))
     finally:
         job.close()
     return int(bool(own["fail_on"]) and found.has(Severity(own["fail_on"])))
@@ -117,6 +123,7 @@ def _against(request: Request, thresholds: Thresholds) -> int:
     """Compares the triage of one job with that of the other."""
     from contextlib import closing
 
+    from nsystui.exports.discover import named_shortly
     from nsystui.output.findings import change_lines, change_report
     from nsystui.questions.compare.side import Side, job_labels
     from nsystui.questions.triage.baseline import against, against_table
@@ -136,7 +143,11 @@ def _against(request: Request, thresholds: Thresholds) -> int:
         ]
         found = against(sides[0], sides[1], thresholds, own["step_range"])
         top = found.first(request.output.top)
-        _deliver(request, lambda: change_lines(top), lambda: change_report(top), against_table(found))
+        files = named_shortly(request.opening.files)
+        unjudged = request.own["not_checked"]
+        _deliver(
+            request, lambda: change_lines(top, files, unjudged), lambda: change_report(top, files), against_table(found)
+        )
     return int(bool(own["fail_on"]) and found.has(Severity(own["fail_on"])))
 
 

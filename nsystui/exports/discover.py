@@ -10,11 +10,12 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from nsystui.base.errors import UsageError
 from nsystui.base.inputs import json_in, text_of
+from nsystui.base.text import shell_word
 from nsystui.exports.forms import form_of
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 
@@ -79,6 +80,20 @@ def discover(arguments: Iterable[str]) -> list[Path]:
             found.setdefault(os.path.realpath(path), path)
     # ``rank2`` and ``rank02`` have the same key: the name itself makes the order definite.
     return sorted(found.values(), key=lambda path: (natural_key(str(path)), str(path)))
+
+
+_NAMED = 3
+"""The most files that a command writes out: a job has hundreds."""
+
+
+def named_shortly(arguments: Sequence[str]) -> str:
+    """The words of a command line that mean the files of ``arguments``: they themselves, or their directory."""
+    directories = {os.path.dirname(path) or "." for path in arguments}
+    if len(arguments) > _NAMED and len(directories) == 1:
+        (directory,) = directories
+        if {os.path.realpath(path) for path in arguments} == {os.path.realpath(path) for path in discover([directory])}:
+            return shell_word(directory)
+    return " ".join(map(shell_word, arguments))
 
 
 def expanded(arguments: Iterable[str]) -> Iterator[str]:

@@ -81,7 +81,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_answer(answer: Answer, file_format: str, *, is_wide: bool = True, is_cut: bool = False) -> int:
-    """Prints ``answer`` as ``table``, ``csv``, ``json`` or ``md`` and its notes on stderr; returns the rows printed.
+    """Prints ``answer`` as ``table``, ``csv``, ``json`` or ``md`` without its notes; returns the rows printed.
 
     A table on a terminal fits its width unless it ``is_wide``; it is cut after a screenful if it ``is_cut``. A line on
     stderr says what was left out.
@@ -104,8 +104,6 @@ def print_answer(answer: Answer, file_format: str, *, is_wide: bool = True, is_c
         rows = write(answer, file_format, target, ascii_only=wants_ascii(environ, encoding))
     if left_out:
         complain(left_out)
-    for note in answer.notes:
-        complain(f"note: {note}")
     return rows
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Head, Unit
+from nsystui.base.selection import window_flag
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
 from nsystui.output.formats import markdown_text, write
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from nsystui.questions.triage.baseline import Against, Change
 
 _WIDTH = 79
+_FILES = "FILE…"
 _INDENT = "   "
 _FULL = 5
 """Findings that are told in full; of the others the first words."""
@@ -29,18 +31,20 @@ _EVIDENCE = 20
 """Rows of a table of evidence in a report."""
 
 
-def lines(found: Triage) -> list[str]:
-    """The lines for a terminal: the findings, worst first, and the rules that could not judge."""
+def lines(found: Triage, files: str = _FILES, lists_unjudged: bool = False) -> list[str]:
+    """The lines for a terminal: the findings, worst first, and how many rules could not judge, or which.
+
+    ``files`` are the words of a command line that name the job's.
+    """
     text = [*_plainly(found.summary), found.headline, *_plainly(found.account), *_plainly(found.kernels), ""]
     for one in told(found):
-        text += [*_finding(one), *_symptoms(found, one), ""]
+        text += [_title(one), *body_lines(one, files), *_symptoms(found, one), ""]
     more = [one for one in found.findings if not one.under][_FULL:]
     if more:
         text += ["More:", *(textwrap.shorten(f"{_title(one)}: {safe_text(one.sentence)}", _WIDTH) for one in more), ""]
     if any(one.cost is not None for one in found.findings):
         text += [*textwrap.wrap(COSTS, _WIDTH), ""]
-    if found.not_checked:
-        text += ["Not checked:", *not_checked_lines(found)]
+    text += _not_checked_lines(found, files, lists_unjudged)
     return [line.rstrip() for line in text]
 
 
@@ -57,27 +61,28 @@ def _symptoms(found: Triage, cause: Finding) -> list[str]:
     ]
 
 
-def not_checked_lines(found: Triage) -> list[str]:
-    """The rules that could not judge, and what they need."""
-    return [line for text in found.unjudged for line in _wrapped(text, "-  ")]
-
-
-def _finding(one: Finding) -> Iterator[str]:
-    yield _title(one)
-    yield from body_lines(one)
+def _not_checked_lines(found: Triage, files: str, lists_unjudged: bool) -> list[str]:
+    """How many rules could not judge, or which, and what they need."""
+    if not found.not_checked:
+        return []
+    if lists_unjudged:
+        return ["Not checked:", *(line for text in found.unjudged for line in _wrapped(text, "-  "))]
+    count = len(found.not_checked)
+    text = f"Not checked: {count} {'rule' if count == 1 else 'rules'} for want of data; which, and what to record:"
+    return [text, f"{_INDENT}nsystui triage {files} --not-checked"]
 
 
 def _title(one: Finding) -> str:
     return f"{one.severity.value[0].upper()}  {one.id}{_cost(one)}"
 
 
-def body_lines(one: Finding) -> Iterator[str]:
+def body_lines(one: Finding, files: str) -> Iterator[str]:
     """A finding without its first line."""
     yield from _wrapped(one.sentence)
     yield from _wrapped(f"how to fix: {one.advice.text}")
     yield from _wrapped(f"why: {one.advice.reason}")
     # Not wrapped, so that it can be copied.
-    yield f"{_INDENT}see: nsystui {_command(one)} ({one.door.screen} screen)"
+    yield f"{_INDENT}see: {one.door.screen} screen, or nsystui {_command(one, files)}"
 
 
 def _cost(one: Finding) -> str:
@@ -86,9 +91,9 @@ def _cost(one: Finding) -> str:
     return f"  {format_value(Unit.DURATION, one.cost)}, {one.percent:.1f} % of the job"
 
 
-def _command(one: Finding) -> str:
+def _command(one: Finding, files: str) -> str:
     name, _, flags = one.door.command.partition(" ")
-    return f"{name} FILE… {flags}".rstrip()
+    return f"{name} {files} {flags}".rstrip()
 
 
 def _plainly(text: str) -> list[str]:
@@ -101,7 +106,7 @@ def _wrapped(text: str, first: str = _INDENT) -> list[str]:
     )
 
 
-def report(found: Triage) -> str:
+def report(found: Triage, files: str = _FILES) -> str:
     """The whole triage in Markdown, with the first rows of each finding's evidence."""
     parts = ["# Triage\n", f"{plain(found.summary)}.\n", f"{found.headline}.\n"]
     parts += [f"{plain(line)}.\n" for line in (found.account, found.kernels) if line]
@@ -109,7 +114,7 @@ def report(found: Triage) -> str:
         parts.append(f"{COSTS}\n")
     for one in found.findings:
         parts.append(f"## {one.severity.value.capitalize()}: {one.id}{_cost(one)}\n")
-        parts += [*([f"Caused by: {one.under}.\n"] if one.under else []), *body_report(one)]
+        parts += [*([f"Caused by: {one.under}.\n"] if one.under else []), *body_report(one, files)]
     if found.not_checked:
         parts += ["## Not checked\n", *not_checked_report(found)]
     if found.notes:
@@ -117,17 +122,17 @@ def report(found: Triage) -> str:
     return "\n".join(parts) + "\n"
 
 
-def body_report(one: Finding) -> list[str]:
+def body_report(one: Finding, files: str) -> list[str]:
     """A finding without its heading, with the first rows of its evidence."""
     reason = one.advice.reason[:1].upper() + one.advice.reason[1:]
     parts = [f"{plain(one.sentence)}.\n", f"* **How to fix**: {plain(one.advice.text)}. {plain(reason)}."]
     if one.measured:
         parts.append(f"* **Measured as**: {plain(one.measured)}")
     if one.window is not None:
-        parts.append(f"* **When**: `--time {one.window.start}:{one.window.end}` (ns)")
+        parts.append(f"* **When**: `{window_flag(one.window)}`")
     if one.ranks:
         parts.append(f"* **{'Rank' if len(one.ranks) == 1 else 'Ranks'}**: {one.rank_numbers}")
-    return [*parts, f"* **See**: `nsystui {_command(one)}`", _evidence(one)]
+    return [*parts, f"* **See**: `nsystui {_command(one, files)}`", _evidence(one)]
 
 
 def not_checked_report(found: Triage) -> list[str]:
@@ -153,29 +158,29 @@ def plain(text: str) -> str:
     return "".join(part if number % 2 else markdown_text(part) for number, part in enumerate(parts))
 
 
-def change_lines(found: Against) -> list[str]:
+def change_lines(found: Against, files: str = _FILES, lists_unjudged: bool = False) -> list[str]:
     """The lines for a terminal: new and worse findings in full, the others in a line each, then the largest changes."""
     text = [*textwrap.wrap(found.words, _WIDTH), found.headline, ""]
     for one in found.told:
         title = f"{one.kind.value.upper():<7} {_change_title(one, found)}"
         text += textwrap.wrap(title, _WIDTH, subsequent_indent=" " * 11)
         if one.kind.is_worse:
-            text += [*body_lines(one.finding), ""]
+            text += [*body_lines(one.finding, files), ""]
     if text[-1]:
         text.append("")
     text += [f"Largest changes (A is {found.label}, B this job):", *_summary_lines(found)]
-    if found.found.not_checked:
-        text += ["", "Not checked:", *not_checked_lines(found.found)]
+    if unjudged := _not_checked_lines(found.found, files, lists_unjudged):
+        text += ["", *unjudged]
     return [safe_text(line.rstrip()) for line in text]
 
 
-def change_report(found: Against) -> str:
+def change_report(found: Against, files: str = _FILES) -> str:
     """The changes in Markdown, with the evidence of new and worse findings."""
     parts = ["# Triage against a baseline\n", *([f"{plain(found.words)}.\n"] if found.words else [])]
     parts.append(f"{plain(found.headline)}.\n")
     for one in found.told:
         parts.append(f"## {one.kind.value.capitalize()}: {_change_title(one, found)}\n")
-        parts += body_report(one.finding) if one.kind.is_worse else [f"{plain(one.finding.sentence)}.\n"]
+        parts += body_report(one.finding, files) if one.kind.is_worse else [f"{plain(one.finding.sentence)}.\n"]
     text = io.StringIO()
     write(found.summary, "md", text)
     notes = [f"* {plain(note)}" for note in found.summary.notes if note != found.summary.headline]

@@ -13,7 +13,7 @@ from typing import Any
 from nsystui.base.answer import Answer, TableAnswer, Unit
 from nsystui.base.drawing import Bars, Drawing
 from nsystui.base.errors import NsystuiError
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, window_flag
 from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.base.version import __version__
@@ -190,7 +190,7 @@ def _told(one: Finding, asked: Asked) -> Told:
     evidence = None
     if one.evidence is not None and len(one.evidence):
         evidence = _table_of("evidence", one.evidence, asked.top)
-    window = f"--time {one.window.start}:{one.window.end}" if one.window is not None else ""
+    window = window_flag(one.window) if one.window is not None else ""
     name, _, rest = one.door.command.partition(" ")
     return Told(
         one.id,

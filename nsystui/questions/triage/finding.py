@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from nsystui.base.answer import Answer
-from nsystui.base.selection import Task, Window
+from nsystui.base.selection import Task, Window, window_flag
 from nsystui.base.text import shell_word, spans
 from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import question_named, view_named
@@ -61,7 +61,7 @@ class Door:
         for flag, value in (("--filter", self.filter), ("--by", self.by), ("--sort", self.sort)):
             words += [flag, shell_word(value)] if value else []
         if self.window is not None:
-            words.append(f"--time {self.window.start}:{self.window.end}")
+            words.append(window_flag(self.window))
         return " ".join(words)
 
     def _question(self) -> str:
