@@ -8,9 +8,9 @@ TYPE_CHECKING = False  # importing it from typing takes time in which an interru
 if TYPE_CHECKING:
     from typing import Any
 
-    from nsystui.api import Job, NsystuiError, UsageError, catalogue, open  # noqa: A004
+    from nsystui.api import Job, NsystuiError, UsageError, catalogue, diff, open  # noqa: A004
 
-__all__ = ["Job", "NsystuiError", "UsageError", "__version__", "catalogue", "open"]
+__all__ = ["Job", "NsystuiError", "UsageError", "__version__", "catalogue", "diff", "open"]
 
 
 def __getattr__(name: str) -> Any:

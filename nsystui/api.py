@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.base.errors import NsystuiError, UsageError, meant
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob as OpenedJob
     from nsystui.questions.queries.question import Question
 
-__all__ = ["Job", "NsystuiError", "UsageError", "catalogue", "open"]
+__all__ = ["Job", "NsystuiError", "UsageError", "catalogue", "diff", "open"]
 
 
 def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  # nsystui.open reads as what it is
@@ -66,16 +66,39 @@ def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  
     return Job(opened)
 
 
-def catalogue() -> Mapping[str, str]:
-    """The questions that a job can be asked, each with one line of help.
+def catalogue() -> pandas.DataFrame:
+    """The questions that a job can be asked: ``question``, and one line of ``help``.
 
     Those with a word before the name, such as ``"stats cuda_gpu_kern_sum"``, are reports of ``nsys stats`` and recipes
     of ``nsys recipe``.
     """
+    import pandas
+
+    return pandas.DataFrame(_catalogue().items(), columns=["question", "help"])
+
+
+def _catalogue() -> Mapping[str, str]:
     from nsystui.questions.queries.question import COMPARISON
     from nsystui.questions.queries.registry import questions as every
 
     return {f"{one.family} {one.name}".strip(): one.help for one in every() if one.home != COMPARISON}
+
+
+def diff(a: Job, b: Job, table: str = "summary", step_range: str | None = None) -> pandas.DataFrame:
+    """Compare two jobs: a table of ``nsystui diff`` (summary, kernels, families, nvtx, nccl, memory, …) as a frame.
+
+    Raises UsageError for a table that is not there.
+    """
+    from nsystui.base.selection import Selection
+    from nsystui.questions.compare import TABLES, ComparisonOptions
+    from nsystui.questions.compare.side import Side, job_labels
+
+    if table not in TABLES:
+        raise UsageError(f"diff: there is no table {table!r}: {meant(table, TABLES, 'there are ' + ', '.join(TABLES))}")
+    jobs = (a._job, b._job)
+    labels = job_labels(jobs, [list(map(str, one.files)) for one in (a, b)])
+    before, after = (Side(job, Selection(), label) for job, label in zip(jobs, labels, strict=True))
+    return frame_of(TABLES[table].make(before, after, ComparisonOptions(step_range=step_range)))
 
 
 class Job:
@@ -121,27 +144,31 @@ class Job:
         return tuple(task.rank for task in self._job.ranks)
 
     def ask(self, question: str, **options: Any) -> pandas.DataFrame:
-        """The answer to a question of `catalogue`, unsorted by anything but its own order, and whole.
+        """The answer to a question of `catalogue`.
 
-        ``options`` are those of the command of that name: its own and those of the selection (``time="1.2s:1.5s"``,
-        ``ranks="0,4-7"`` or ``[0, 4]``, ``devices``, ``streams``, ``filter``). A switch is ``True``.
+        ``options`` are those of the command of that name: its own, those of the selection (``time="1.2s:1.5s"`` or, in
+        seconds, ``(1.2, 1.5)``, ``ranks="0,4-7"`` or ``[0, 4]``, ``devices``, ``streams``, ``filter``), ``sort`` and
+        ``top``. A switch is ``True``.
 
         Columns have the names of JSON, with the unit at the end; ``frame.attrs["units"]`` has the quantity of each,
         ``frame.attrs["notes"]`` what is to be said of the answer, such as what an export lacks. Times are integers in
         ns of job time; a value that is missing is ``<NA>``. Raises UsageError for a question
         or an option that is not there, and where the job is closed.
         """
-        from nsystui.commands.arguments import selection_of
+        from nsystui.commands.arguments import arranged, selection_of
         from nsystui.questions.answers.answering import ask
 
         opened = self._job
         found = _question(question)
         request = self._parsed(question, found, options)
         selection = selection_of(request.selecting, opened)
-        return frame_of(ask(found, opened, selection, found.read(request.own)))
+        answer = ask(found, opened, selection, found.read(request.own))
+        return frame_of(arranged(request.output, answer))
 
     def triage(self, thresholds: Mapping[str, float] | None = None, **selection: Any) -> pandas.DataFrame:
         """What is wrong with the job: a row for each finding, worst first, then one for each rule that lacks data.
+
+        ``ranks`` are lists of numbers.
 
         ``thresholds`` by their names in ``nsystui triage --help``; ``selection`` as in `ask`.
         """
@@ -151,7 +178,10 @@ class Job:
 
         changed = Thresholds().changed([f"{name}={value}" for name, value in (thresholds or {}).items()])
         request = self._parsed("triage", None, selection)
-        return frame_of(triage_table(triage(self._job, selection_of(request.selecting, self._job), changed)))
+        found = triage(self._job, selection_of(request.selecting, self._job), changed)
+        frame = frame_of(triage_table(found))
+        ranks = [sorted(one.ranks) for one in found.findings]
+        return frame.assign(ranks=ranks + [[] for _ in found.not_checked])
 
     def _parsed(self, name: str, question: Question | None, options: Mapping[str, Any]) -> Request:
         from nsystui.commands import arguments as shared
@@ -162,6 +192,7 @@ class Job:
         shared.add_selection(parser)
         if question is not None:
             add_options(parser, question.options)
+            shared.add_arranging(parser)
         return Request.of(parser.parse_args(_words(options)))
 
 
@@ -189,13 +220,20 @@ class _Parser(argparse.ArgumentParser):
     """The parser of the command line, whose errors are raised: an option means the same here and there."""
 
     def error(self, message: str) -> NoReturn:
+        _, _, words = message.partition("unrecognized arguments: --")
+        options = [option.lstrip("-").replace("-", "_") for one in self._actions for option in one.option_strings]
+        if words:
+            name = words.partition("=")[0].replace("-", "_")
+            message = f"there is no option {name!r}: {meant(name, options, 'there are ' + ', '.join(options))}"
         raise UsageError(f"{self.prog}: {message}")
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """Keyword arguments as words of a command line: ``ranks=[0, 4]`` as ``--ranks=0,4``."""
+    """Keyword arguments as words of a command line: ``ranks=[0, 4]`` as ``--ranks=0,4``, ``time`` in seconds."""
     words = []
     for name, value in options.items():
+        if name == "time" and isinstance(value, tuple):
+            value = ":".join("" if end is None else f"{end}s" for end in value)
         flag = f"--{name.replace('_', '-')}"
         if value is True:
             words.append(flag)
@@ -214,7 +252,7 @@ def _question(name: str) -> Question:
     except KeyError:
         import difflib
 
-        close = difflib.get_close_matches(name, catalogue(), n=1)
+        close = difflib.get_close_matches(name, _catalogue(), n=1)
         hint = f"did you mean {close[0]!r}?" if close else "nsystui.catalogue() lists them"
         hint = "job.triage() is the triage" if name == "triage" else hint
         raise UsageError(f"no question is called {name!r}: {hint}") from None

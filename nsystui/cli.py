@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from nsystui.base.errors import NsystuiError, UsageError
@@ -29,6 +30,14 @@ FAILED = 70
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PRINTING = ("--print-completion", "--print-man")
+
+_COMMANDS_MEANT = {"summary": "overview", "compare": "diff", "findings": "triage", "analyze": "triage"}
+"""The commands that other words stand for elsewhere."""
+_OPTIONS_MEANT = {
+    "--name": "--filter TEXT",
+    **{f"--{form}": f"--format {form}" for form in ("json", "csv", "md", "svg")},
+}
+"""The options that other words stand for elsewhere."""
 
 _EPILOG = """examples:
   nsystui rank*.sqlite                          open all ranks of a job
@@ -98,9 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except NsystuiError as error:
-        from nsystui.base.text import safe_text
+        from nsystui.base.terminal import complain
 
-        print(f"nsystui: {safe_text(str(error))}", file=sys.stderr)
+        complain(str(error))
         return error.exit_code
     except KeyboardInterrupt as interrupt:  # a command may say how far it came
         said = [str(one) for one in interrupt.args if not isinstance(one, int)]
@@ -142,11 +151,21 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0].partition("=")[0] in _PRINTING:
         return _print_from_parsers(words)
+    # What follows an option is its value, whatever it is called.
+    late = next(
+        (two for one, two in pairwise(words) if one[0] != "-" and is_command(two) and not os.path.lexists(two)), None
+    )
+    if late is not None:
+        from nsystui.base.text import shell_word
+
+        others = " ".join(shell_word(word) for word in words if word != late)
+        raise UsageError(f"a command stands before its files: `nsystui {late} {others}`")
     if re.fullmatch(r"[\w-]+", words[0]) and words[0] == name and not os.path.lexists(name):
         import difflib
 
         # A word with a number in it is the name of a file without its ending.
-        close = [] if re.search("[0-9]", name) else difflib.get_close_matches(name.lower(), commands(), n=1)
+        near = [] if re.search("[0-9]", name) else difflib.get_close_matches(name.lower(), commands(), n=1)
+        close = [_COMMANDS_MEANT[name]] if name in _COMMANDS_MEANT else near
         hint = f"did you mean `nsystui {close[0]}`?" if close else "`nsystui --help` lists the commands"
         raise UsageError(f"no file and no command is called {name!r}: {hint}")
     return _run_command("open", words)
@@ -194,8 +213,12 @@ class _Parser(argparse.ArgumentParser):
         if words.startswith("--"):
             import difflib
 
-            close = difflib.get_close_matches(words.split()[0].partition("=")[0], options, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            option = words.split()[0].partition("=")[0]
+            close = difflib.get_close_matches(option, options, n=1)
+            if option in ("--theme", "--ascii", "--color", "--mouse"):
+                hint = "; that is an option of the screens: nsystui FILE…"
+            elif meant := _OPTIONS_MEANT.get(option, close[0] if close else ""):
+                hint = f"; did you mean {meant}?"
         positionals = [str(action.metavar) for action in self._actions if not action.option_strings]
         usage = f"usage: {self.prog} [OPTIONS] {' '.join(f'{one}…' if one == 'FILE' else one for one in positionals)}"
         advice = f"`{self.prog} --help` has the options and examples"
@@ -247,6 +270,7 @@ def command_parser(name: str, make: Callable[..., argparse.ArgumentParser] = _Pa
         description=f"{module.DESCRIPTION}{more}",
         epilog=f"examples:\n{module.EXAMPLES}",
         formatter_class=_Formatter,
+        allow_abbrev=False,
     )
     module.add_arguments(parser)
     add_config(parser)

@@ -87,6 +87,31 @@ def test_thresholds_of_triage_have_their_names(job, findings):
         job.triage({"moons": 1})
 
 
+def test_rows_are_sorted_and_cut_as_the_command_does(job):
+    frame = job.ask("kernels", sort="count", top=3)
+    assert len(frame) == 3
+    assert frame["count"].tolist() == sorted(job.ask("kernels")["count"], reverse=True)[:3]
+
+
+def test_a_window_is_text_or_two_numbers_of_seconds(job):
+    assert job.ask("events", time=(0.01, 0.011)).equals(job.ask("events", time="10ms:11ms"))
+    assert job.ask("kernels", time=(None, 0.02)).equals(job.ask("kernels", time=":20ms"))
+
+
+def test_two_jobs_are_compared_as_the_command_does(job, job_files, capsys):
+    assert main(["diff", "--tables", "kernels", "--format", "json", *map(str, job_files), "--", str(job_files[0])]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    with nsystui.open(job_files[0]) as alone:
+        assert nsystui.diff(job, alone, "kernels").name.tolist() == [row["name"] for row in expected]
+
+
+def test_ranks_of_findings_are_lists_and_the_catalogue_is_a_frame(job):
+    found = job.triage().set_index("id")
+    assert found.ranks["straggler"] == [2]
+    catalogue = nsystui.catalogue().set_index("question")
+    assert catalogue.help["kernels"]
+
+
 def test_types_do_not_depend_on_the_rows(job):
     whole, nothing = job.ask("kernels"), job.ask("kernels", filter="no such kernel")
     assert not len(nothing)
@@ -98,8 +123,9 @@ def test_types_do_not_depend_on_the_rows(job):
     [
         (lambda job: job.ask("kernel"), "did you mean 'kernels'"),
         (lambda job: job.ask("triage"), r"job\.triage\(\)"),
-        (lambda job: job.ask("kernels", moon=1), "--moon"),
-        (lambda job: job.ask("kernels", top=3), "--top"),  # frames have head()
+        (lambda job: job.ask("kernels", moon=1), "no option 'moon': there are time, ranks"),
+        (lambda job: job.ask("kernels", rank=[0]), "did you mean ranks"),
+        (lambda job: nsystui.diff(job, job, "kernel"), "did you mean kernels"),
         (lambda job: job.ask("kernels", time="soon"), "soon"),
         (lambda job: job.ask("kernels", ranks=[99]), "rank 99"),
     ],

@@ -178,5 +178,7 @@ def window_flag(window: Window) -> str:
 
 def window_words(window: Window) -> str:
     """``from 0.500 s to 0.600 s``, with as many digits as tell the two apart."""
+    if window.end - window.start >= 1_000_000_000:
+        return f"from {window.start / 1e9:.3f} s to {window.end / 1e9:.3f} s"
     digits = next((few for few in (3, 6) if not (window.start % 10 ** (9 - few) or window.end % 10 ** (9 - few))), 9)
     return f"from {window.start / 1e9:.{digits}f} s to {window.end / 1e9:.{digits}f} s"

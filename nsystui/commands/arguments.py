@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageError
-from nsystui.base.selection import NameFilter, Selection, parse_numbers
+from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
 from nsystui.base.terminal import complain as complain
 from nsystui.commands.configuration import CLOCKS, add_limits
 from nsystui.questions.queries.question import STEP_RANGE, Question, Values
@@ -121,12 +121,17 @@ def add_format(parser: argparse.ArgumentParser) -> None:
         help="write to FILE (.csv .json .md .parquet .txt .svg); - is stdout",
     )
     group.add_argument("--force", action="store_true", help="let -o overwrite a file")
-    group.add_argument("--sort", metavar="COLUMN", help="sort by this column (its JSON key), largest first")
-    group.add_argument(
-        "--top", type=int, metavar="N", help="only the first N rows (default: all; on a terminal a screenful)"
-    )
+    add_arranging(group)
     group.add_argument(
         "--wide", action="store_true", help="every column of a table, also where the terminal is narrower"
+    )
+
+
+def add_arranging(parser: argparse._ActionsContainer) -> None:
+    """``--sort`` and ``--top``: the order of the rows, and how many."""
+    parser.add_argument("--sort", metavar="COLUMN", help="sort by this column (its JSON key), largest first")
+    parser.add_argument(
+        "--top", type=int, metavar="N", help="only the first N rows (default: all; on a terminal a screenful)"
     )
 
 
@@ -136,7 +141,10 @@ def selection_of(flags: Selecting, job: OpenJob) -> Selection:
     if flags.ranks and not flags.numbering:
         chosen = chosen.with_tasks(job.tasks_of_ranks(parse_numbers(flags.ranks, "ranks")))
     if flags.time:
-        chosen = chosen.with_window(job.window(flags.time))
+        window, events = job.window(flags.time), job.extent()
+        if window.start >= events.end or window.end <= events.start:
+            say_note(f"--time {flags.time}: no event lies there; those of the job run {window_words(events)}")
+        chosen = chosen.with_window(window)
     return Selection(
         chosen.window,
         chosen.tasks,
@@ -268,7 +276,7 @@ def deliver(request: Request, answer: Answer, notes: list[str] | None = None) ->
     from nsystui.output.files import print_answer
 
     has_rows = len(answer) > 0
-    answer = _arranged(request.output, answer)
+    answer = arranged(request.output, answer)
     if request.output.is_file:
         _save(request.output, answer)
     else:
@@ -311,7 +319,7 @@ def _save(output: Output, answer: Answer) -> None:
     complain(f"wrote {rows:,} rows to {output.target}")
 
 
-def _arranged(output: Output, answer: Answer) -> Answer:
+def arranged(output: Output, answer: Answer) -> Answer:
     """Sorted and cut as asked."""
     from nsystui.base.answer import Head, key_named
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import parse_numbers
+from nsystui.base.text import shell_word
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request, Selecting
 from nsystui.questions.queries.question import Titled, chosen_tables
@@ -121,6 +122,8 @@ def _check_sides(request: Request) -> None:
     """Raises UsageError where the two sides are the same."""
     own = (request.own["ranks_a"], request.own["ranks_b"], request.own["time_a"], request.own["time_b"])
     if not request.own["against"] and not any(own):
+        if len(request.opening.files) == 2:
+            raise UsageError(f"did you mean `nsystui diff {' -- '.join(map(shell_word, request.opening.files))}`?")
         raise UsageError(
             "name two jobs, `nsystui diff A… -- B…`, or two parts of one: --ranks-a 0-3 --ranks-b 4-7, or --time-a and "
             "--time-b"

@@ -16,7 +16,7 @@ from nsystui.base.errors import NsystuiError, UsageError, meant
 from nsystui.base.terminal import no_color, original_environ, wants_ascii
 from nsystui.base.text import ascii_glyphs
 from nsystui.base.version import __version__
-from nsystui.commands import commands, is_command
+from nsystui.commands import commands, is_command, is_question
 from nsystui.commands.request import Request
 from nsystui.output.files import print_lines
 
@@ -173,9 +173,10 @@ def completed_parser(
 ) -> tuple[argparse.ArgumentParser, int]:
     """The parser of a command line whose complete words are ``words``, and how many of them name its command."""
     is_named = bool(words) and is_command(words[0])
-    parser = parser_of(words[0] if is_named else "open")
+    name = words[0] if is_named else "open"
+    parser = parser_of(name)
     for action in parser._actions:
-        completer = _completer(action, has_commands=not words)
+        completer = _completer(action, name, has_commands=not words)
         if completer is not None:
             action.completer = completer  # type: ignore[attr-defined]
     if not words or words[0] == "--print-completion":
@@ -185,7 +186,7 @@ def completed_parser(
     return parser, int(is_named)
 
 
-def _completer(action: argparse.Action, has_commands: bool) -> Callable[..., Iterable[str]] | None:
+def _completer(action: argparse.Action, command: str, has_commands: bool) -> Callable[..., Iterable[str]] | None:
     """Offers what may stand in the place of an action; ``None``: its choices, if any."""
     from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 
@@ -194,6 +195,15 @@ def _completer(action: argparse.Action, has_commands: bool) -> Callable[..., Ite
     if action.metavar == "REPORT":
         reports = _names_of("stats")
         return lambda prefix, **_: _in_list(prefix, reports)
+    if action.dest == "explain":
+        from nsystui.questions.triage.explain import explained
+
+        return lambda **_: {name: meaning for name, (meaning, _) in explained().items()}
+    if action.dest == "sort" and is_question(command):
+        return lambda **_: _columns_of(command)
+    members = _members(command, action.dest) if is_question(command) else ()
+    if members:
+        return lambda prefix, **_: _in_list(prefix, dict.fromkeys(members, ""))
     if action.dest == "recipe":
         return lambda **_: _names_of("recipe")
     if action.dest == "topic":
@@ -210,6 +220,30 @@ def _names_of(family: str) -> Words:
     from nsystui.questions.queries.registry import of_family
 
     return {question.name: question.help for question in of_family(family)}
+
+
+def _columns_of(command: str) -> list[str]:
+    """The columns of the answer about a job without events, as ``--sort`` takes them."""
+    from nsystui.base.selection import Selection
+    from nsystui.questions.answers.answering import ask
+    from nsystui.questions.answers.schemas import empty_job
+    from nsystui.questions.queries.registry import question_named
+
+    with empty_job() as job:
+        return [column.file_key for column in ask(question_named(command), job, Selection(), None).columns]
+
+
+def _members(command: str, option: str) -> list[str]:
+    """What an option that takes a list may list."""
+    from importlib import import_module
+
+    from nsystui.questions.queries.registry import question_named
+
+    for one in question_named(command).options:
+        if one.name == option and one.members:
+            module, _, name = one.members.partition(":")
+            return [str(member.value) for member in getattr(import_module(f"nsystui.questions.{module}"), name)]
+    return []
 
 
 def _in_list(prefix: str, words: Words) -> Words:

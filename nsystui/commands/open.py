@@ -83,9 +83,18 @@ def _add_switch(group: argparse._ArgumentGroup, name: str, yes: str, no: str) ->
     group.add_argument(f"--no-{name}", dest=name, action="store_false", default=None, help=no)
 
 
+def delegated(words: Sequence[str]) -> tuple[str, list[str]] | None:
+    """``A… -- B…`` compares two jobs, as `diff` does."""
+    if "--" in words and any(not word.startswith("-") for word in words[: words.index("--")]):
+        return "diff", list(words)
+    return None
+
+
 def run(request: Request) -> int:
     files = named_files(request.opening.files, request.own.get("nccl_log"))
     files = replace(files, log_steps=_log_steps(request, files))
+    if files.exports and not any(map(os.path.lexists, discover(files.exports))):
+        raise UsageError(f"{files.exports[0]}: no such file (see what is there: ls -l .)")
     environ = checked_terminal("kernels" if files.exports else "nccl-log")
     return start(request, environ, files)
 

@@ -77,11 +77,11 @@ def delivered(monkeypatch: pytest.MonkeyPatch) -> Delivered:
     found = Delivered()
     deliver = arguments.deliver
 
-    def noted(flags: Any, answer: Answer) -> int:
+    def noted(request: Any, answer: Answer, *notes: list[str]) -> int:
         # A window on many rows is closed with its job.
         found.append(TableAnswer(answer.name, answer.columns, list(iter_rows(answer)), answer.total, answer.notes))
         found.wrong += tuple(column.key for column in answer.columns if not is_sorted_by(answer, column.key))
-        return deliver(flags, answer)
+        return deliver(request, answer, *notes)
 
     monkeypatch.setattr(arguments, "deliver", noted)
     return found

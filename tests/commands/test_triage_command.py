@@ -1,5 +1,7 @@
 """``nsystui triage``."""
 
+import shlex
+
 import pytest
 from synthetic import empty_export, training_job, whole_graph_export
 from synthetic import illnesses as ill
@@ -28,11 +30,26 @@ def test_findings_come_with_cost_advice_and_the_command_that_shows_more(run, sta
     (head,) = [line for line in lines if line.startswith("W  idle-gaps")]
     assert " ms, " in head
     assert head.endswith(" % of the job")
-    for start in ("   how to fix: ", "   why: ", "   see: nsystui timeline FILE… --time "):
+    for start in ("   how to fix: ", "   why: "):
         assert any(line.startswith(start) for line in lines)
-    assert any(line.startswith("-  straggler: needs ") for line in lines)
-    assert all(len(line) < 80 for line in lines if "see: " not in line)
+    assert all(len(line) < 80 for line in lines if "nsystui" not in line)
     assert run("triage", *stalled, "--no-cache").out == done.out
+
+
+def test_the_command_that_shows_more_can_be_pasted(run, stalled):
+    """It names the files of the job, and a window in milliseconds: the table has the gap that the finding is about."""
+    lines = run("triage", *stalled).out.splitlines()
+    (command,) = [line.partition(" or nsystui ")[2] for line in lines if "nsystui timeline" in line]
+    again = run(*shlex.split(command))
+    assert again.status == 0, again.err
+    assert "ms:" in command and all(str(path) in command for path in stalled)
+
+
+def test_the_rules_that_could_not_judge_are_a_count_and_listed_on_request(run, stalled):
+    told, listed = run("triage", *stalled).out, run("triage", *stalled, "--not-checked").out
+    assert "straggler: needs" not in told and "rules for want of data" in told
+    assert "\n-  straggler: needs " in listed
+    assert told.splitlines()[-1].strip().endswith("--not-checked")
 
 
 def test_a_healthy_job_is_said_to_be_healthy(run, healthy):

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_answers import FEW, Rows
+from small_answers import FEW
 
 from nsystui.base.errors import OutputError, UsageError
+from nsystui.base.terminal import complain
 from nsystui.output.files import print_answer
 
 FORMATS = ("table", "json", "csv", "md")  # the last two make the stream UTF-8 for good
@@ -32,12 +33,9 @@ def many(rows: int) -> str:
     return f"Many(length={rows}, notes=('n',))"
 
 
-def test_data_and_notes_go_their_ways(capsys):
-    answer = Rows(FEW.rows, notes=("4 ranks lack\nsizes\x1b",))
-    assert print_answer(answer, "csv") == 3
-    captured = capsys.readouterr()
-    assert captured.out.startswith("Time (%),")
-    assert captured.err == "nsystui: note: 4 ranks lack␊sizes␛\n"
+def test_notes_are_made_safe_and_go_to_stderr(capsys):
+    complain("note: 4 ranks lack\nsizes\x1b")
+    assert capsys.readouterr() == ("", "nsystui: note: 4 ranks lack␊sizes␛\n")
 
 
 def test_parquet_needs_a_file():

@@ -314,7 +314,7 @@ def test_every_view_has_a_command():
 
 def test_a_door_is_rendered_as_the_command_for_it():
     door = Door("memory", filter="Unified Memory", by="rank", sort="total", window=Window(5, 9))
-    assert door.command == "memory --filter 'Unified Memory' --by rank --sort total --time 5:9"
+    assert door.command == "memory --filter 'Unified Memory' --by rank --sort total --time 0.000005ms:0.000009ms"
     assert Door("steps across", sort="median").command == "steps --across --sort median"
     assert Door("kernels", report="cuda_kern_exec_sum").command == "stats -r cuda_kern_exec_sum"
 

@@ -83,7 +83,7 @@ def test_rules_that_need_the_same_are_one_line():
         NotChecked("slow-steps", "needs steps"),
         NotChecked("gil", "needs GPU work"),
     ]
-    text = lines(Triage((), tuple(needs), 100 * MS, 1, busy=40.0))
+    text = lines(Triage((), tuple(needs), 100 * MS, 1, busy=40.0), lists_unjudged=True)
     assert text[text.index("Not checked:") + 1 :] == ["-  gaps, gil: needs GPU work", "-  slow-steps: needs steps"]
     assert "3 not checked" in text[1]
 

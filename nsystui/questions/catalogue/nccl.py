@@ -152,6 +152,7 @@ powers of two have base 1024 and include their lower edge.""",
                 metavar="LIST",
                 default="collective,size",
                 one_of="table",
+                members="nccl.grouping:NcclProperty",
             ),
             Option("all-sizes", "the same as --by collective", one_of="table"),
             Option(

@@ -66,7 +66,8 @@ class Option(NamedTuple):
 
     ``kind`` reads the value. ``without_value`` is the value of the flag alone, for a value that may be left out;
     ``has_several`` values follow one flag. ``group`` is the title of its part of the help, ``one_of`` names a set of
-    which only one option may be given. ``lists``: with it the answer has single events, each with its time.
+    which only one option may be given. ``members``: the enum ``module:name`` whose values it lists, separated by
+    commas. ``lists``: with it the answer has single events, each with its time.
     """
 
     flag: str
@@ -79,6 +80,7 @@ class Option(NamedTuple):
     has_several: bool = False
     group: str = "table"
     one_of: str = ""
+    members: str = ""
     lists: bool = False
 
     @property

@@ -16,12 +16,17 @@ _COST = "time of one GPU, the mean over the GPUs of the job; with steps, from th
 
 def explanation(name: str, thresholds: Thresholds) -> list[str]:
     """The lines that say what a finding means and how it is measured. Raises UsageError for an unknown one."""
-    text = files("nsystui").joinpath("docs", "triage.md").read_text(encoding="utf-8")
-    rows = {found: (meaning, words or "") for found, meaning, words in _ROW.findall(text)}
+    rows = explained()
     if name not in rows:
         hint = meant(name, rows, f"write one of {', '.join(sorted(rows))}")
         raise UsageError(f"--explain {name}: there is no finding {name!r}: {hint}")
     return list(_lines(name, *rows[name], thresholds))
+
+
+def explained() -> dict[str, tuple[str, str]]:
+    """What each finding means and how it is measured, by its name."""
+    text = files("nsystui").joinpath("docs", "triage.md").read_text(encoding="utf-8")
+    return {found: (meaning, words or "") for found, meaning, words in _ROW.findall(text)}
 
 
 def _lines(name: str, meaning: str, words: str, thresholds: Thresholds) -> Iterator[str]:
