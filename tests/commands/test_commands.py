@@ -301,6 +301,7 @@ class TestWords:
         [
             *((word, "did you mean `nsystui kernels`?") for word in ("kernals", "Kernel")),
             ("ncll", "did you mean `nsystui nccl`?"),
+            ("summary", "did you mean `nsystui overview`?"),
             *((word, "`nsystui --help` lists the commands") for word in ("rank0", "größe")),
         ],
     )
@@ -308,6 +309,40 @@ class TestWords:
         monkeypatch.chdir(tmp_path)
         said = refused(word, "rank0.sqlite")
         assert said == f"nsystui: no file and no command is called {word!r}: {hint}\n"
+
+    @pytest.mark.parametrize(
+        ("option", "meant"),
+        [
+            ("--json", "did you mean --format json?"),
+            ("--name", "did you mean --filter TEXT?"),
+            ("--theme", "that is an option of the screens: nsystui FILE…"),
+        ],
+    )
+    def test_an_option_of_other_programs_is_answered_with_ours(self, refused, demo_job, option, meant):
+        assert f"unrecognized arguments: {option}; {meant}" in refused("kernels", demo_job[0], option)
+
+    def test_a_command_after_its_files_is_told_its_place(self, refused, demo_job):
+        file = str(demo_job[0])
+        said = refused(file, "kernels", "--top", "3", lines=1)
+        assert said == f"nsystui: a command stands before its files: `nsystui kernels {file} --top 3`\n"
+
+    def test_the_screens_say_first_that_a_file_is_not_there(self, refused):
+        assert refused("missing.sqlite", lines=1).startswith("nsystui: missing.sqlite: no such file")
+
+    def test_two_files_of_diff_need_what_parts_them(self, refused, demo_job):
+        a, b = map(str, demo_job[:2])
+        assert refused("diff", a, b) == f"nsystui: did you mean `nsystui diff {a} -- {b}`?\n"
+
+    def test_two_jobs_on_one_line_are_compared(self, run, demo_job):
+        two = (demo_job[0], "--", demo_job[1])
+        assert run(*two).out == run("diff", *two).out != ""
+
+    def test_a_window_without_events_says_when_there_are_some(self, run, demo_job):
+        first = min(row["start_ns"] for row in run("events", demo_job[0], "--format", "json").json)
+        assert first > 2
+        done = run("kernels", demo_job[0], "--time", "0:2")
+        assert done.status == 0
+        assert "no event lies there; those of the job run from" in done.err
 
     def test_a_file_called_like_a_command_or_without_ending_is_one(self, run, table, demo_job, tmp_path, monkeypatch):
         for name in ("kernels", "rank0"):
