@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # The ranks of one job start their sessions within minutes of each other, ns.
 _START_SPREAD = 600 * 10**9
+# Closer together than this they are of one job, ns.
+_TOGETHER = 5 * 10**9
 # UTC and the machine's own clock are read from one kernel: where they disagree by more, it was not one boot, ns.
 _SAME_BOOT = 10**7
 
@@ -169,7 +171,8 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     """Reports in order, on one clock: each is shifted by its UTC start against the earliest.
 
     Reports of one machine that tell its own clock (``systemClockNs``) are shifted against each other by that. Reports
-    of different runs (their sessions lie further apart than they last) keep their own clocks.
+    of different runs (their sessions lie further apart than they last, or on one machine one begins after the last event
+    of another) keep their own clocks.
     """
     if not clock.is_common:
         moved = [
@@ -181,7 +184,8 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     first = min(known, default=0)
     spread = max(known, default=0) - first
     # Where they start together it need not be known how long they last, which may be costly to find out.
-    one_job = bool(known) and (spread <= _START_SPREAD or spread <= _longest(reports) + _START_SPREAD)
+    is_far = spread > _START_SPREAD and spread > _longest(reports) + _START_SPREAD
+    one_job = bool(known) and not is_far and (spread <= _TOGETHER or not _apart(reports, starts))
     moved = []
     for report, start in zip(reports, starts, strict=True):
         is_placed = one_job and start is not None
@@ -190,6 +194,17 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
             report = replace(report, clock_offset=offset, on_job_clock=is_placed)
         moved.append(report)
     return tuple(sorted(moved, key=lambda report: report.index))
+
+
+def _apart(reports: Sequence[Report], starts: Sequence[int | None]) -> bool:
+    """Whether on one machine, whose clock is one, a session begins after the last event of another."""
+    ends: dict[str, int] = {}
+    for report, start in zip(reports, starts, strict=True):
+        last = report.packed.last_event
+        if start is not None and last is not None:
+            ends[report.metadata.host] = min(start + last, ends.get(report.metadata.host, start + last))
+    known = [(report.metadata.host, start) for report, start in zip(reports, starts, strict=True) if start is not None]
+    return any(host and start > ends.get(host, start) for host, start in known)
 
 
 def _starts(reports: Sequence[Report]) -> list[int | None]:

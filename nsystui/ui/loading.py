@@ -162,6 +162,8 @@ class Loading:
         self._opener.add(job, opened)
         sampling.join()
         self._align(job)
+        if job.several_runs:
+            self._post(Warned(job.several_runs))
         self._post(LoadingEnded(self._opener.is_stopped))
         self._remember(job)
 

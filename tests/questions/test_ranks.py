@@ -197,6 +197,16 @@ def test_different_runs_are_not_compared(tmp_path, opened):
     assert "different-work" in {one.rule for one in found.not_checked}
 
 
+def test_two_runs_on_one_machine_are_told_apart_by_their_times(tmp_path, opened):
+    """The second begins a minute after the first one's start, when that has long ended."""
+    first, second, *_ = TrainingJob(ranks=4, steps=2, layers=1, gpu_metrics=False).write(tmp_path)
+    later = "utcEpochNs = utcEpochNs + 60000000000, systemClockNs = systemClockNs + 60000000000"
+    edit(second, f"UPDATE TARGET_INFO_SESSION_START_TIME SET {later}")
+    job = OpenJob(opened(first, second))
+    assert not job.shares_clock
+    assert job.several_runs.endswith(f"`nsystui {first} -- {second}` compares two")
+
+
 class TestMap:
     def test_over_time_it_is_what_the_gpu_screen_draws(self, eight):
         busy, window = eight.busy(Selection()), eight.extent()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window, parse_window, window_words
+from nsystui.base.text import shell_word
 from nsystui.questions.queries.tasks import RankedTask, ranked_tasks
 from nsystui.store.results import Memory, ResultKey
 from nsystui.store.session import Session
@@ -103,6 +104,15 @@ class OpenJob:
         from nsystui.questions.queries.time_window import extent
 
         return extent(self.session, selection)
+
+    @property
+    def several_runs(self) -> str:
+        """How to compare reports of different runs, in a sentence; empty for those of one."""
+        if self.shares_clock:
+            return ""
+        paths = [str(report.path) for report in self.session.reports]
+        words = " -- ".join(map(shell_word, paths)) if len(paths) == 2 else "A… -- B…"
+        return f"these reports are of different runs: `nsystui {words}` compares two"
 
     def window(self, text: str) -> Window:
         """``A:B`` as a window of job time.
