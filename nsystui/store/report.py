@@ -171,8 +171,8 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     """Reports in order, on one clock: each is shifted by its UTC start against the earliest.
 
     Reports of one machine that tell its own clock (``systemClockNs``) are shifted against each other by that. Reports
-    of different runs (their sessions lie further apart than they last, or on one machine one begins after the last event
-    of another) keep their own clocks.
+    of different runs (their sessions lie further apart than they last, or on one machine one begins after the last
+    event of another) keep their own clocks.
     """
     if not clock.is_common:
         moved = [
