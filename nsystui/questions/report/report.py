@@ -48,12 +48,9 @@ class ReportTable:
     command: str = ""
 
     @property
-    def more(self) -> str:
-        """``20 of 3,411 rows; all of them: nsystui kernels FILE…``; empty where all are here."""
-        if len(self.answer) >= self.total:
-            return ""
-        rest = f"; all of them: {self.command}" if self.command else ""
-        return f"{len(self.answer):,} of {self.total:,} rows{rest}"
+    def count(self) -> str:
+        """``20 of 3,411 rows``; empty where all are here."""
+        return f"{len(self.answer):,} of {self.total:,} rows" if len(self.answer) < self.total else ""
 
 
 @dataclass(frozen=True)

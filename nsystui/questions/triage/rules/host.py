@@ -480,7 +480,7 @@ def _unknown(case: Case, kind: str) -> Advice:
 def what_to_record(case: Case, kind: str) -> str:
     """The flags of nsys for what would tell the cause of idle time of a kind, and is not there."""
     lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
-    return " ".join(table.record.partition("`nsys profile ")[2].rstrip("`") for table in lacking)
+    return " ".join(table.options for table in lacking)
 
 
 def _gist(works: Sequence[HostWork], kind: str, looked: int) -> str:
