@@ -77,18 +77,13 @@ def body_lines(one: Finding) -> Iterator[str]:
     yield from _wrapped(f"how to fix: {one.advice.text}")
     yield from _wrapped(f"why: {one.advice.reason}")
     # Not wrapped, so that it can be copied.
-    yield f"{_INDENT}see: nsystui {_command(one)} ({one.door.screen} screen)"
+    yield f"{_INDENT}see: nsystui {one.door.command_for('FILE…')} ({one.door.screen} screen)"
 
 
 def _cost(one: Finding) -> str:
     if one.cost is None or one.percent is None:
         return ""
     return f"  {format_value(Unit.DURATION, one.cost)}, {one.percent:.1f} % of the job"
-
-
-def _command(one: Finding) -> str:
-    name, _, flags = one.door.command.partition(" ")
-    return f"{name} FILE… {flags}".rstrip()
 
 
 def _plainly(text: str) -> list[str]:
@@ -127,7 +122,7 @@ def body_report(one: Finding) -> list[str]:
         parts.append(f"* **When**: `--time {one.window.start}:{one.window.end}` (ns)")
     if one.ranks:
         parts.append(f"* **{'Rank' if len(one.ranks) == 1 else 'Ranks'}**: {one.rank_numbers}")
-    return [*parts, f"* **See**: `nsystui {_command(one)}`", _evidence(one)]
+    return [*parts, f"* **See**: `nsystui {one.door.command_for('FILE…')}`", _evidence(one)]
 
 
 def not_checked_report(found: Triage) -> list[str]:
