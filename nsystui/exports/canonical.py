@@ -49,10 +49,15 @@ class Field:
 
 @dataclass(frozen=True)
 class CanonicalTable:
-    """One canonical table: its fields in order, what it holds, and what to record so that an export has it."""
+    """One canonical table: its fields in order, what it holds, and what to record so that an export has it.
+
+    ``short`` is ``what`` in few words. ``options`` are those of ``nsys profile``; empty where there is none to give.
+    """
 
     name: str
+    short: str
     what: str
+    options: str
     record: str
     fields: tuple[Field, ...]
 
@@ -61,19 +66,20 @@ class CanonicalTable:
         return tuple(field.name for field in self.fields)
 
 
-def _table(name: str, what: str, record: str, fields: str) -> CanonicalTable:
+def _table(name: str, short: str, options: str, fields: str, detail: str = "", more: str = "") -> CanonicalTable:
     """Reads ``fields`` as names separated by blanks; ``:t`` marks text and ``:f`` floats, the rest are integers."""
+    record = f"record with `nsys profile {options}`" if options else "nothing to record"
     kinds = {"t": ColumnKind.TEXT, "f": ColumnKind.FLOAT, "": ColumnKind.INT}
     parsed = []
     for word in fields.split():
         field, _, mark = word.partition(":")
         parsed.append(Field(field, kinds[mark]))
-    return CanonicalTable(name, what, record, tuple(parsed))
+    return CanonicalTable(name, short, short + detail, options, record + more, tuple(parsed))
 
 
 _GPU_EVENT = "process device context green_context stream correlation_id"
-_CUDA = "record with `nsys profile -t cuda`"
-_NVTX = "record with `nsys profile -t nvtx` and a program that has NVTX ranges"
+_CUDA = "-t cuda"
+_RANGES = " and a program that has NVTX ranges"
 
 KERNELS = _table(
     "kernels",
@@ -93,8 +99,9 @@ MEMORY_OPS = _table(
 GRAPH_LAUNCHES = _table(
     "graph_launches",
     "whole CUDA graph launches",
-    "record with `nsys profile -t cuda` (graph-level tracing is the default)",
+    _CUDA,
     f"row start end {_GPU_EVENT} graph_id graph_exec_id",
+    more=" (graph-level tracing is the default)",
 )
 API_CALLS = _table(
     "api_calls",
@@ -105,7 +112,7 @@ API_CALLS = _table(
 API_BACKTRACES = _table(
     "api_backtraces",
     "the second row that --cudabacktrace writes for a call (eventClass 67)",
-    "record with `nsys profile --cudabacktrace=all`",
+    "--cudabacktrace=all",
     "row start end thread process correlation_id name:t return_value chain",
 )
 SYNCS = _table(
@@ -117,120 +124,135 @@ SYNCS = _table(
 CUDA_EVENTS = _table(
     "cuda_events",
     "CUDA events that were recorded on a stream",
-    "record with `nsys profile -t cuda --cuda-event-trace=true`",
+    "-t cuda --cuda-event-trace=true",
     f"row {_GPU_EVENT} event event_sync",
 )
 NVTX_RANGES = _table(
     "nvtx_ranges",
     "NVTX ranges",
-    _NVTX,
+    "-t nvtx",
     "row start end thread process end_thread event_type domain_id domain:t name:t category color range_id",
+    more=_RANGES,
 )
 NVTX_MARKS = _table(
     "nvtx_marks",
     "NVTX marks",
-    _NVTX,
+    "-t nvtx",
     "row start thread process domain_id domain:t name:t category",
+    more=_RANGES,
 )
 NCCL_CALLS = _table(
     "nccl_calls",
-    "NCCL API calls (their NVTX ranges), with what their payload says",
-    "record with `nsys profile -t cuda,nvtx` and do not set NCCL_NVTX_DISABLE",
+    "NCCL API calls (their NVTX ranges)",
+    "-t cuda,nvtx",
     "row start end thread process name:t collective:t message_size communicator:t peer root reduction:t "
     "datatype:t rank ranks cuda_device size_source:t",
+    detail=", with what their payload says",
+    more=" and do not set NCCL_NVTX_DISABLE",
 )
 GPU_METRICS = _table(
     "gpu_metrics",
     "GPU metric samples",
-    "record with `nsys profile --gpu-metrics-devices=all`",
+    "--gpu-metrics-devices=all",
     "row time gpu metric:t value:f metric_id",
 )
 NIC_METRICS = _table(
     "nic_metrics",
     "network adapter and switch samples",
-    "record with `nsys profile --nic-metrics=true`",
+    "--nic-metrics=true",
     "row start end nic metric:t unit:t value:f is_switch",
 )
 EFA_SAMPLES = _table(
     "efa_samples",
     "samples of AWS's EFA adapters",
-    "record with `nsys profile --enable efa_metrics`",
+    "--enable efa_metrics",
     "row time type_id source:t type:t event field:t value:f data:t",
 )
 MPI_CALLS = _table(
     "mpi_calls",
     "MPI calls",
-    "record with `nsys profile -t mpi`",
+    "-t mpi",
     "row start end thread process name:t call_type:t communicator tag remote_rank root_rank send_bytes recv_bytes",
 )
 UCX_CALLS = _table(
     "ucx_calls",
     "UCX calls",
-    "record with `nsys profile -t ucx`",
+    "-t ucx",
     "row start end thread process name:t",
 )
 OS_CALLS = _table(
     "os_calls",
     "OS runtime library calls",
-    "record with `nsys profile -t osrt`",
+    "-t osrt",
     "row start end thread process name:t return_value chain",
 )
-_FILES = "record with `nsys profile -t osrt --osrt-file-access=true`"
+_FILES = "-t osrt --osrt-file-access=true"
 FILE_ACCESSES = _table(
     "file_accesses",
     "reads and writes of files by OS runtime calls",
     _FILES,
     "row start end tid name:t file bytes",
 )
-FILES = _table("files", "files that were opened, by the number that accesses have", _FILES, "file path:t")
+FILES = _table("files", "files that were opened", _FILES, "file path:t", detail=", by the number that accesses have")
 LIBRARY_CALLS = _table(
     "library_calls",
     "cuBLAS and cuDNN calls",
-    "record with `nsys profile -t cublas,cudnn`",
+    "-t cublas,cudnn",
     "row start end thread process name:t library:t",
 )
 HOST_SAMPLES = _table(
     "host_samples",
     "CPU samples",
-    "record with `nsys profile --sample=process-tree --backtrace=dwarf`",
+    "--sample=process-tree --backtrace=dwarf",
     "row time thread process cpu state:t weight chain is_python",
 )
 SCHED_EVENTS = _table(
     "sched_events",
     "CPU scheduling events",
-    "record with `nsys profile --cpuctxsw=process-tree`",
+    "--cpuctxsw=process-tree",
     "row time thread process cpu is_in state:t block:t",
 )
-_CHAINS = (
-    "record with `nsys profile --sample=process-tree --backtrace=dwarf`, `--osrt-backtrace-depth`, `--cudabacktrace`"
+_SAMPLES = "--sample=process-tree --backtrace=dwarf"
+_OTHER_CHAINS = ", `--osrt-backtrace-depth`, `--cudabacktrace`"
+CALL_CHAINS = _table(
+    "call_chains",
+    "call chains",
+    _SAMPLES,
+    "kind:t chain stack",
+    detail=", by the number of their stack",
+    more=_OTHER_CHAINS,
 )
-CALL_CHAINS = _table("call_chains", "call chains, by the number of their stack", _CHAINS, "kind:t chain stack")
 STACK_FRAMES = _table(
     "stack_frames",
-    "frames of stacks, each stack once",
-    _CHAINS,
+    "frames of stacks",
+    _SAMPLES,
     "kind:t stack depth function module is_kernel is_unresolved",
+    detail=", each stack once",
+    more=_OTHER_CHAINS,
 )
-STACK_NAMES = _table("stack_names", "functions and modules, by number", _CHAINS, "number name:t")
+STACK_NAMES = _table(
+    "stack_names", "functions and modules", _SAMPLES, "number name:t", detail=", by number", more=_OTHER_CHAINS
+)
 PROFILER_OVERHEAD = _table(
     "profiler_overhead",
     "times that the profiler itself took",
-    "nothing to record (nsys writes what it notices of them)",
+    "",
     "row start end thread process name:t",
+    more=" (nsys writes what it notices of them)",
 )
 CPU_PAGE_FAULTS = _table(
     "cpu_page_faults",
     "CPU page faults of unified memory",
-    "record with `nsys profile --cuda-um-cpu-page-faults=true`",
+    "--cuda-um-cpu-page-faults=true",
     "row start process address instruction:t source_file:t source_line",
 )
 GPU_PAGE_FAULTS = _table(
     "gpu_page_faults",
     "GPU page faults of unified memory",
-    "record with `nsys profile --cuda-um-gpu-page-faults=true`",
+    "--cuda-um-gpu-page-faults=true",
     "row start end process device address count",
 )
-_MEMORY_USAGE = "record with `nsys profile --cuda-memory-usage=true`"
+_MEMORY_USAGE = "--cuda-memory-usage=true"
 GPU_MEMORY = _table(
     "gpu_memory",
     "allocations and frees of memory by CUDA",
@@ -239,42 +261,46 @@ GPU_MEMORY = _table(
 )
 MEMORY_POOLS = _table(
     "memory_pools",
-    "memory pools of CUDA that were made, trimmed or destroyed",
+    "memory pools of CUDA",
     _MEMORY_USAGE,
     "row start process device pool operation:t size used release_threshold bytes_kept",
+    detail=" that were made, trimmed or destroyed",
 )
 OPENMP_EVENTS = _table(
     "openmp_events",
     "OpenMP events",
-    "record with `nsys profile -t openmp`",
+    "-t openmp",
     "row start end thread process name:t kind:t",
 )
 OPENACC_EVENTS = _table(
     "openacc_events",
     "OpenACC events",
-    "record with `nsys profile -t openacc`",
+    "-t openacc",
     "row start end thread process name:t kind:t event_kind function:t bytes",
 )
-PROCESSES = _table("processes", "processes", "nothing to record", "process pid name:t")
-THREADS = _table("threads", "threads", "nothing to record", "thread process tid name:t priority")
+PROCESSES = _table("processes", "processes", "", "process pid name:t")
+THREADS = _table("threads", "threads", "", "thread process tid name:t priority")
 DEVICES = _table(
     "devices",
-    "GPUs as a process numbers them (`device`), and the machine's own number (`gpu`)",
-    "nothing to record",
+    "GPUs as a process numbers them (`device`)",
+    "",
     "process device gpu name:t uuid:t bus:t chip:t sm_count total_memory numa",
+    detail=", and the machine's own number (`gpu`)",
 )
-MPI_RANKS = _table("mpi_ranks", "ranks in MPI_COMM_WORLD", "record with `nsys profile -t mpi`", "thread rank")
+MPI_RANKS = _table("mpi_ranks", "ranks in MPI_COMM_WORLD", "-t mpi", "thread rank")
 NIC_DEVICES = _table(
     "nic_devices",
-    "network adapters: `nic` as the samples number them, and the machine's own GUID and name",
-    "nothing to record",
+    "network adapters",
+    "",
     "nic guid name:t",
+    detail=": `nic` as the samples number them, and the machine's own GUID and name",
 )
 DIAGNOSTICS = _table(
     "diagnostics",
     "what nsys said of its own capture",
-    "nothing to record (nsys 2024.4 and later write it)",
+    "",
     "row time severity severity_name:t text:t process",
+    more=" (nsys 2024.4 and later write it)",
 )
 
 TABLES: tuple[CanonicalTable, ...] = tuple(table for table in globals().values() if isinstance(table, CanonicalTable))

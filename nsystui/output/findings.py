@@ -82,18 +82,13 @@ def body_lines(one: Finding, files: str) -> Iterator[str]:
     yield from _wrapped(f"how to fix: {one.advice.text}")
     yield from _wrapped(f"why: {one.advice.reason}")
     # Not wrapped, so that it can be copied.
-    yield f"{_INDENT}see: {one.door.screen} screen, or nsystui {_command(one, files)}"
+    yield f"{_INDENT}see: {one.door.screen} screen, or nsystui {one.door.command_for(files)}"
 
 
 def _cost(one: Finding) -> str:
     if one.cost is None or one.percent is None:
         return ""
     return f"  {format_value(Unit.DURATION, one.cost)}, {one.percent:.1f} % of the job"
-
-
-def _command(one: Finding, files: str) -> str:
-    name, _, flags = one.door.command.partition(" ")
-    return f"{name} {files} {flags}".rstrip()
 
 
 def _plainly(text: str) -> list[str]:
@@ -132,7 +127,7 @@ def body_report(one: Finding, files: str) -> list[str]:
         parts.append(f"* **When**: `{window_flag(one.window)}`")
     if one.ranks:
         parts.append(f"* **{'Rank' if len(one.ranks) == 1 else 'Ranks'}**: {one.rank_numbers}")
-    return [*parts, f"* **See**: `nsystui {_command(one, files)}`", _evidence(one)]
+    return [*parts, f"* **See**: `nsystui {one.door.command_for(files)}`", _evidence(one)]
 
 
 def not_checked_report(found: Triage) -> list[str]:

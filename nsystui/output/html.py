@@ -227,10 +227,9 @@ def _table(table: ReportTable, has_title: bool = True) -> Iterator[str]:
     for row in zip(*(one.cells() for one in columns), strict=True):
         yield f"<tr>{''.join(row)}</tr>"
     yield "</tbody></table></div>"
-    if table.more:
-        count, _, command = table.more.partition("; all of them: ")
-        rest = f"; all of them: <code>{_text(command)}</code>" if command else ""
-        yield f'<p class="note">{_text(count)}{rest}</p>'
+    if table.count:
+        rest = f"; all of them: <code>{_text(table.command)}</code>" if table.command else ""
+        yield f'<p class="note">{table.count}{rest}</p>'
 
 
 class _Cells:

@@ -111,7 +111,7 @@ class ParaverRows:
     def row_file(self) -> str:
         """The ``.row``: every level with its size and a name for each."""
         names = {
-            row: f"{_short(process)} {label}"
+            row: f"{process.short} {label}"
             for process in self.processes
             for row, label in self.of_task[process.task].items()
         }
@@ -125,10 +125,6 @@ class ParaverRows:
             f"LEVEL {level} SIZE {len(labels)}\n" + "".join(f"{safe_text(label)}\n" for label in labels)
             for level, labels in levels.items()
         )
-
-
-def _short(process: Any) -> str:
-    return f"rank {process.rank}" if process.rank is not None else str(process.name).partition(" on ")[0]
 
 
 def write_records(

@@ -140,5 +140,5 @@ def _table(table: ReportTable, has_title: bool = True) -> Iterator[str]:
     text = io.StringIO()
     write(table.answer, "md", text)
     yield text.getvalue()
-    if table.more:
-        yield f"{plain(table.more)}\n"
+    if table.count:
+        yield plain(f"{table.count}; all of them: {table.command}" if table.command else table.count) + "\n"

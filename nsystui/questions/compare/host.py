@@ -29,7 +29,6 @@ from nsystui.questions.host.functions import (
     grouped,
     mode_of,
     samples_of_job,
-    samples_words,
     sampling_notes,
 )
 from nsystui.questions.host.naming import named_threads
@@ -71,7 +70,7 @@ class _Sampled:
 
 @dataclass(frozen=True, eq=False)
 class _Pair:
-    """Both sides, what their times are of (``each``: a step, a rank, or empty: all), and the notes of both tables."""
+    """Both sides, what their times are of (``step``, ``rank``, or empty: all), and the notes of both tables."""
 
     sides: tuple[_Sampled, _Sampled]
     each: str
@@ -188,7 +187,7 @@ def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
         time = _time_of(side, samples, windows)
         sides.append(_Sampled(samples, groups[0] if groups else _NO_GROUP, time, divisor, is_recorded))
         left_out.append(f"{len(whole) - len(samples):,} of {len(whole):,}")
-        lacking.append(tuple(note for note in sampling_notes(side.job.session, whole) if note != samples_words(whole)))
+        lacking.append(sampling_notes(side.job.session, whole, with_count=False))
     found = sides[0], sides[1]
     notes = [*both(lacking[0], lacking[1])]
     if not all(recorded):
@@ -203,7 +202,7 @@ def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
         notes.append("without steps on both sides times compare where both did the same work, percentages always")
     said = ("–" if one.time is None else format_value(Unit.DURATION, one.time) for one in found)
     notes.append("a sample stands for running time: of A for {}, of B for {}".format(*said))
-    return _Pair(found, " per Step" if by_step else " per Rank" if basis.is_per_rank else "", tuple(notes))
+    return _Pair(found, "step" if by_step else "rank" if basis.is_per_rank else "", tuple(notes))
 
 
 _ALWAYS = Window(-(1 << 61), 1 << 61)
@@ -259,10 +258,11 @@ def _columns(key: str, title: str, each: str, importance: int) -> tuple[Column, 
     """The columns of `_Pair.cells`; with ``importance`` 0 the difference is the one that the table is about."""
     word, digits = title.lower(), 0 if each else None
     change = f"{key}_difference" if importance else "difference"
-    short = (f" {word}" if importance else "") + each.replace(" per ", "/").lower()
+    per, short = (f" per {each.capitalize()}", f"/{each}") if each else ("", "")
+    short = f" {word}{short}" if importance else short
     share = f" {word} %" if importance else " %"
     pairs = (
-        (f"{key}_{{}}", f"{title} {{}}{each} (ns)", f"{{}}{short}", Unit.DURATION, digits, importance + 1),
+        (f"{key}_{{}}", f"{title} {{}}{per} (ns)", f"{{}}{short}", Unit.DURATION, digits, importance + 1),
         (f"{key}_{{}}_percent", f"{title} {{}} (%)", f"{{}}{share}", Unit.PERCENT, 2, importance + 2),
         (f"{key}_samples_{{}}", f"{title} Samples {{}}", f"{{}} {word} samples", Unit.COUNT, None, FILES_ONLY),
     )
@@ -278,7 +278,7 @@ def _columns(key: str, title: str, each: str, importance: int) -> tuple[Column, 
         for name, header, label, unit, decimals, rank in pairs
         for side in "ab"
     )
-    header = f"{title} Difference{each} (ns)"
+    header = f"{title} Difference{per} (ns)"
     return (
         Column(change, header=header, label=f"{word} B − A", unit=Unit.CHANGE, decimals=digits, importance=importance),
         *both_of,

@@ -122,6 +122,7 @@ class EventList:
         return self.index.rows
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
+        """Return up to ``limit`` rows from row ``offset`` on, by start; fewer at the end."""
         offset, limit = max(0, offset), min(limit, len(self) - offset)
         if limit <= 0:
             return []
@@ -131,6 +132,7 @@ class EventList:
         return self.session.rows(ordered.limit(limit).offset(offset - int(self.index.before[first])))
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
+        """Return the same rows in the order of a column; without kinds there is nothing to sort."""
         if (key == "start" and not descending) or not self.kinds:
             return self
         rows = self._union().subquery()

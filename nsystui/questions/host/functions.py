@@ -111,15 +111,15 @@ def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSam
     return CpuSamples(threads, stacks, frozenset(found["report"][of_python].tolist()))
 
 
-def sampling_notes(session: Session, samples: CpuSamples) -> tuple[str, ...]:
-    """Say what to record where there are no samples, or no stacks of them, and what a sample stands for."""
+def sampling_notes(session: Session, samples: CpuSamples, with_count: bool = True) -> tuple[str, ...]:
+    """Say what to record where there are no samples, or no stacks of them, and `samples_words` unless told not to."""
     lacking = missing_note(session, tables.host_samples)
     if lacking:
         return (lacking,)
     notes = list(samples.notes)
     if not session.count(tables.call_chains):
         notes.append("the samples have no call stacks: record with `nsys profile --backtrace=dwarf`")
-    if counted := samples_words(samples):
+    if with_count and (counted := samples_words(samples)):
         notes.append(counted)
     return tuple(notes)
 

@@ -39,10 +39,12 @@ class HostThread:
 
     @property
     def task(self) -> Task:
+        """The process of the thread in its report."""
         return Task(self.thread[0], process_of(self.thread[1]))
 
     @property
     def tid(self) -> int:
+        """The operating system's number of the thread."""
         return tid_of(self.thread[1])
 
     def words(self, is_worker: bool = False) -> str:
@@ -177,6 +179,7 @@ class ThreadRanges:
 
     @classmethod
     def load(cls, job: OpenJob) -> ThreadRanges:
+        """Load the ranges of all threads of a job, and number their names; MPI calls get -1."""
         ranges = job.nvtx_ranges(Selection())
         folded = numbered(ranges.names)
         found = {OUTSIDE: 0, NO_RANGES: 1}

@@ -75,6 +75,7 @@ class OpenJob:
 
     @property
     def report_names(self) -> tuple[str, ...]:
+        """The names of the reports, in their order."""
         return tuple(report.name for report in self.session.reports)
 
     def align(self, mode: ClockMode) -> None:

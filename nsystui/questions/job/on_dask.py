@@ -118,6 +118,7 @@ class DaskWorkers:
         return found
 
     def close(self) -> None:
+        """Close the client; the cluster stays."""
         self.client.close()
 
     def share(self, reports: int) -> int:

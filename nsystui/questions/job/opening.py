@@ -113,6 +113,7 @@ class Opener:
 
     @property
     def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
         return self._stopped.is_set()
 
     def start(self) -> tuple[OpenJob, list[Export]]:

@@ -204,58 +204,72 @@ class NvtxRanges:
 
     @property
     def lane(self) -> SmallInts:
+        """Index into ``lanes``, int32 ``(n,)``."""
         return self.columns["lane"].astype(np.int32)
 
     @property
     def name(self) -> SmallInts:
+        """Index into ``names``, int32 ``(n,)``."""
         return self.columns["name"].astype(np.int32)
 
     @property
     def row(self) -> Ints:
+        """Row in ``nvtx_ranges`` of the lane's report, ``(n,)``."""
         return self.values("row")
 
     @property
     def start(self) -> Ints:
+        """Job time, ns, ascending within a report, ``(n,)``."""
         return self.values("start")
 
     @property
     def end(self) -> Ints:
+        """Job time, ns, ``(n,)``; of an open range the last event of its report."""
         return self.values("end")
 
     @property
     def is_push_pop(self) -> Flags:
+        """Whether it is a push/pop range, ``(n,)``; else it is a start/end range."""
         return (self.columns["flags"] & PUSH_POP) > 0
 
     @property
     def is_open(self) -> Flags:
+        """Whether the range was never closed, ``(n,)``."""
         return (self.columns["flags"] & OPEN) > 0
 
     @property
     def parent(self) -> SmallInts:
+        """Index of the range around it, -1 for none, int32 ``(n,)``."""
         return self.columns["parent"].astype(np.int32)
 
     @property
     def level(self) -> SmallInts:
+        """Number of ranges around it, int32 ``(n,)``; 0 for start/end ranges."""
         return self.columns["level"].astype(np.int32)
 
     @property
     def self_time(self) -> Ints:
+        """Time outside of its children, ns, ``(n,)``; 0 for start/end ranges."""
         return self.values("self_time")
 
     @property
     def op_count(self) -> SmallInts:
+        """Number of GPU operations launched, ``UNKNOWN`` where nothing can tell, int32 ``(n,)``."""
         return self.columns["op_count"].astype(np.int32)
 
     @property
     def gpu_start(self) -> Ints:
+        """Start of the first GPU operation, job time, ns, ``(n,)``; 0 without operations."""
         return self.values("gpu_start")
 
     @property
     def gpu_end(self) -> Ints:
+        """End of the last GPU operation, job time, ns, ``(n,)``; 0 without operations."""
         return self.values("gpu_end")
 
     @property
     def op_time(self) -> Ints:
+        """Time of the GPU operations, ns, ``(n,)``; see `projection.Projection`."""
         return self.values("op_time")
 
     @property

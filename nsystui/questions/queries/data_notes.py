@@ -74,7 +74,7 @@ def _is_traced(reports: Collection[Report]) -> bool:
 
 def recording_advice(table: CanonicalTable, lacking: Collection[Report]) -> str:
     """Say what to record so that these reports have a table: with the profiler that recorded them, where that can."""
-    if table.record == canonical.KERNELS.record and _is_traced(lacking):
+    if table.options == canonical.KERNELS.options and _is_traced(lacking):
         return _TRACED
     made_of = dict.fromkeys(report.metadata.made_of for report in lacking)
     of_pytorch = _OF_PYTORCH.get(table)
@@ -125,7 +125,7 @@ def left_out_note(reports: Sequence[Report]) -> str:
         for report in having:
             for name, rows in report.packed.left_out.items():
                 found[name] = found.get(name, LeftOut()) + rows
-        kinds = [(table.what.partition(",")[0], words(found.get(table.name, LeftOut()))) for table in canonical.TABLES]
+        kinds = [(table.short, words(found.get(table.name, LeftOut()))) for table in canonical.TABLES]
         if having:
             where = which_of([report.name for report in having], len(reports))
             told.append(text.format(where, "; ".join(count.format(what) for what, count in kinds if count)))

@@ -117,6 +117,7 @@ class PagedAnswer:
         return sa.select(*chosen).order_by(first.nulls_last(), *[rows.c[tie] for tie in self.ties])
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
+        """Return up to ``limit`` rows from row ``offset`` on; fewer at the end."""
         limit = min(limit, self.length - offset)
         if limit <= 0:
             return []
@@ -182,6 +183,7 @@ class PagedAnswer:
         return self.session.batches(self._whole, size)
 
     def sorted_by(self, key: str, descending: bool) -> PagedAnswer:
+        """Return the same rows in the order of a column. Nothing is read before a page is."""
         return replace(self, order=(key, descending))
 
 
@@ -197,25 +199,30 @@ class SmartNamed:
 
     @property
     def name(self) -> str:
+        """The name of ``answer``."""
         return self.answer.name
 
     @property
     def columns(self) -> tuple[Column, ...]:
+        """The columns of ``answer``, its names in files only, and ``smart`` last."""
         columns = self.answer.columns
         return (*(replace(one, importance=FILES_ONLY) if one.key == "name" else one for one in columns), SMART_NAME)
 
     @property
     def total(self) -> int | None:
+        """The number of rows without the selection; ``None`` where it is not known."""
         return self.answer.total
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """The notes of ``answer``."""
         return self.answer.notes
 
     def __len__(self) -> int:
         return len(self.answer)
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
+        """Return up to ``limit`` rows from row ``offset`` on; fewer at the end."""
         return self._named(self.answer.page(offset, limit))
 
     def stream(self, size: int) -> Iterator[Sequence[Row]]:
@@ -223,6 +230,7 @@ class SmartNamed:
         return map(self._named, row_batches(self.answer, size))
 
     def sorted_by(self, key: str, descending: bool) -> SmartNamed:
+        """Return the same rows in the order of a column; the smart name sorts by the name."""
         return replace(self, answer=self.answer.sorted_by("name" if key == SMART_NAME.key else key, descending))
 
     def _named(self, rows: Sequence[Row]) -> Sequence[Row]:

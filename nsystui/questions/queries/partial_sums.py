@@ -39,6 +39,7 @@ class HugeInteger(sa.types.UserDefinedType[int]):
     cache_ok = True
 
     def get_col_spec(self, **_: object) -> str:
+        """Return DuckDB's name of the type."""
         return "HUGEINT"
 
 

@@ -242,15 +242,17 @@ class Question(NamedTuple):
         """The words by which its answer is remembered; of options that list single rows there is no answer to keep."""
         return (self.name, *(str(values[option.name]) for option in self.options if not option.lists))
 
-    def command(self, values: Values) -> str:
-        """The command that asks it, without files; ``values`` are those that differ from the defaults."""
+    def command(self, values: Values, files: str = "") -> str:
+        """Return the command that asks it of ``files``; ``values`` are those that differ from the defaults."""
         from nsystui.base.text import shell_word
 
-        words = [{"": self.name, "stats": f"stats -r {self.name}"}.get(self.family, f"{self.family} {self.name}")]
+        name, *words = {"": (self.name,), "stats": ("stats", "-r", self.name)}.get(
+            self.family, (self.family, self.name)
+        )
         for option in self.options:
             if option.name in values:
                 words += [f"--{option.flag}", *([] if option.is_switch else [shell_word(str(values[option.name]))])]
-        return " ".join(words)
+        return " ".join((name, *filter(None, (files,)), *words))
 
 
 class QuestionView(NamedTuple):

@@ -51,10 +51,14 @@ class Extreme(NamedTuple):
 
 @dataclass(frozen=True)
 class Extras:
-    """By the key of a row: (Q1, Q3), and the ranks of the minimum and the maximum."""
+    """By the key of a row: (Q1, Q3), and the ranks of the minimum and the maximum.
+
+    ``is_projected``: the statistics are of times on the GPU, which their columns say.
+    """
 
     quartiles: Mapping[Key, tuple[Value, Value]]
     ranks: Mapping[Key, tuple[Value, Value]]
+    is_projected: bool = False
 
 
 def ranks_of(extremes: Iterable[Extreme]) -> dict[Key, tuple[Value, Value]]:
@@ -92,7 +96,7 @@ def with_extras(answer: Answer, keys: Sequence[str], extras: Extras) -> TableAns
     old = [column.key for column in answer.columns]
     columns: list[Column] = []
     for column in answer.columns:
-        around = _around(column)
+        around = _around(column, extras.is_projected)
         columns += around if column.key == "median" else [column, *around]
     own, nothing = _places(answer.columns, keys), (None, None)
     rows: list[Row] = []
@@ -105,14 +109,21 @@ def with_extras(answer: Answer, keys: Sequence[str], extras: Extras) -> TableAns
     return TableAnswer(answer.name, tuple(columns), rows, answer.total, answer.notes)
 
 
-def _around(column: Column) -> list[Column]:
+def _around(column: Column, is_projected: bool) -> list[Column]:
     """The quartiles around a median, the rank after an extreme; nothing for other columns."""
     if column.key == "median":
-        return [
-            _quartile(column, "Q1"),
-            column,
-            _quartile(column, "Q3"),
-        ]
+        unit = "B" if column.unit is Unit.BYTES else "ns"
+        first, third = (
+            replace(
+                column,
+                key=word.lower(),
+                header=f"{'Proj ' if is_projected else ''}{word} ({unit})",
+                label=f"{'GPU ' if is_projected else ''}{word}",
+                importance=7,
+            )
+            for word in ("Q1", "Q3")
+        )
+        return [first, column, third]
     if column.key in _RANKS:
         word = column.key.capitalize()
         return [
@@ -125,12 +136,6 @@ def _around(column: Column) -> list[Column]:
             )
         ]
     return []
-
-
-def _quartile(median: Column, word: str) -> Column:
-    """The column of a quartile, whose words are those of ``median``, which is called Med, med or median."""
-    header, label = median.header.replace("Med", word), median.label.replace("median", word).replace("med", word)
-    return replace(median, key=word.lower(), header=header, label=label, importance=7)
 
 
 def _places(columns: Sequence[Column], keys: Sequence[str]) -> list[int]:
@@ -240,7 +245,7 @@ def _of_rows(
 
 
 def _of_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Selection], TableAnswer]) -> Ask:
-    """A recipe of a summary whose frame has the quartiles already."""
+    """A recipe of a summary of projected times, whose frame has the quartiles already."""
 
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         if options.by_rank:
@@ -255,7 +260,7 @@ def _of_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Select
         quartiles: dict[Key, tuple[Value, Value]] = {
             tuple(key): (q1, q3) for *key, q1, q3 in zip(*columns, strict=True)
         }
-        return with_extras(answer, keys, Extras(quartiles, ranks_of(extremes)))
+        return with_extras(answer, keys, Extras(quartiles, ranks_of(extremes), is_projected=True))
 
     return ask
 

@@ -48,12 +48,9 @@ class ReportTable:
     command: str = ""
 
     @property
-    def more(self) -> str:
-        """``20 of 3,411 rows; all of them: nsystui kernels FILE…``; empty where all are here."""
-        if len(self.answer) >= self.total:
-            return ""
-        rest = f"; all of them: {self.command}" if self.command else ""
-        return f"{len(self.answer):,} of {self.total:,} rows{rest}"
+    def count(self) -> str:
+        """``20 of 3,411 rows``; empty where all are here."""
+        return f"{len(self.answer):,} of {self.total:,} rows" if len(self.answer) < self.total else ""
 
 
 @dataclass(frozen=True)
@@ -183,6 +180,8 @@ def _whole_budget(found: Sequence[tuple[str, Triage]]) -> Bars | None:
     return budget_bars(budgets, "where the time of the GPUs went") if budgets else None
 
 
+_FILES = "FILE…"
+
 # -- findings ---------------------------------------------------------------------------------------------------------
 
 
@@ -191,7 +190,6 @@ def _told(one: Finding, asked: Asked) -> Told:
     if one.evidence is not None and len(one.evidence):
         evidence = _table_of("evidence", one.evidence, asked.top)
     window = window_flag(one.window) if one.window is not None else ""
-    name, _, rest = one.door.command.partition(" ")
     return Told(
         one.id,
         one.severity.value,
@@ -201,7 +199,7 @@ def _told(one: Finding, asked: Asked) -> Told:
         one.advice.text,
         one.advice.reason,
         one.measured,
-        f"nsystui {name} FILE… {rest}".rstrip(),
+        f"nsystui {one.door.command_for(_FILES)}",
         one.rank_numbers,
         window,
         one.under,
@@ -237,12 +235,13 @@ def _asked(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any
     given: Mapping[str, Any] = {key: value for key, value in values.items() if value is not None}
     options = question.read({**question.default_values(), **given})
     answer = ask(question, asked.job, asked.selection, options)
-    return _table_of(title or question.title, answer, top or asked.top, _command(asked, question.command(given)))
+    return _table_of(
+        title or question.title, answer, top or asked.top, _command(asked, question.command(given, _FILES))
+    )
 
 
 def _command(asked: Asked, words: str) -> str:
-    name, _, rest = words.partition(" ")
-    return " ".join(filter(None, ("nsystui", name, "FILE…", rest, asked.flags)))
+    return " ".join(filter(None, ("nsystui", words, asked.flags)))
 
 
 def _section(
@@ -319,7 +318,7 @@ def _nccl(asked: Asked) -> Section | None:
     options = question.read({**question.default_values(), "sizes": "exact"})
     sizes = ask(question, asked.job, asked.selection, options)
     drawing = bandwidth_curves(asked.job, asked.selection, sizes) if isinstance(sizes, TableAnswer) else None
-    command = _command(asked, "nccl --sizes exact")
+    command = _command(asked, f"nccl {_FILES} --sizes exact")
     tables = [
         _asked(asked, "nccl", "by collective and size"),
         _table_of("durations and bandwidth by message size", sizes, asked.top, command),
@@ -336,7 +335,7 @@ def _efficiency(asked: Asked) -> Section:
     assert question.tables is not None
     found = question.tables(asked.job, asked.selection, question.defaults())
     tables = [
-        _table_of(one.title, one.answer, _MOST_RANKS, _command(asked, f"efficiency --tables {one.name}"))
+        _table_of(one.title, one.answer, _MOST_RANKS, _command(asked, f"efficiency {_FILES} --tables {one.name}"))
         for one in found
     ]
     return _section("efficiency", "Efficiency", tables, "efficiency")

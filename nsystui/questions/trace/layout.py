@@ -153,11 +153,12 @@ _WORDS = {EventKind.API: "CUDA API", EventKind.SYNC: "CUDA synchronisation", Eve
 
 @dataclass(frozen=True)
 class TraceProcess:
-    """A process of the trace. ``rank`` is ``None`` where it is no task of the job."""
+    """A process of the trace. ``rank`` is ``None`` where it is no task of the job; ``short`` leaves the host out."""
 
     task: Task
     rank: int | None
     name: str
+    short: str
     host: str
 
 
@@ -219,13 +220,15 @@ def _processes(job: OpenJob, wanted: set[Task]) -> tuple[TraceProcess, ...]:
     found = []
     for ranked in job.ranks:
         if ranked.task in wanted:
-            name = f"rank {ranked.rank}: {_process_words(ranked.process_name, ranked.task, ranked.host)}"
-            found.append(TraceProcess(ranked.task, ranked.rank, name, ranked.host))
+            short = f"rank {ranked.rank}"
+            name = f"{short}: {_process_words(ranked.process_name, ranked.task, ranked.host)}"
+            found.append(TraceProcess(ranked.task, ranked.rank, name, short, ranked.host))
     names = process_names(job.session)
     for task in sorted(wanted - {process.task for process in found}):
         host = hosts.get(task.report, "")
         program = names.get(task, "").rpartition("/")[2]
-        found.append(TraceProcess(task, None, _process_words(program, task, host), host))
+        name, short = (_process_words(program, task, shown) for shown in (host, ""))
+        found.append(TraceProcess(task, None, name, short, host))
     return tuple(found)
 
 

@@ -57,20 +57,22 @@ class Door:
     @property
     def command(self) -> str:
         """The command that prints the same, without its files."""
-        words = [self._question()]
+        return self.command_for("")
+
+    def command_for(self, files: str) -> str:
+        """Return the command that prints the same of ``files``."""
+        if self.view == DIAGNOSTICS:
+            words = ["info", files] if files else ["info"]
+        elif self.report:
+            words = [question_named(self.report, "stats").command({}, files)]
+        else:
+            found = view_named(self.view)
+            words = [found.question.command(found.view.values, files)]
         for flag, value in (("--filter", self.filter), ("--by", self.by), ("--sort", self.sort)):
             words += [flag, shell_word(value)] if value else []
         if self.window is not None:
             words.append(window_flag(self.window))
         return " ".join(words)
-
-    def _question(self) -> str:
-        if self.view == DIAGNOSTICS:
-            return "info"
-        if self.report:
-            return question_named(self.report, "stats").command({})
-        found = view_named(self.view)
-        return found.question.command(found.view.values)
 
 
 @dataclass(frozen=True)

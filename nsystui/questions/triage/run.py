@@ -270,7 +270,7 @@ def _damaged(report: Report) -> Iterator[NotChecked]:
 
 def _words(names: Iterable[str]) -> str:
     """The contents of canonical tables, in a few words for each."""
-    return ", ".join(canonical.BY_NAME[name].what.partition(",")[0] for name in names)
+    return ", ".join(canonical.BY_NAME[name].short for name in names)
 
 
 def _checked(one: Rule, case: Case) -> Sequence[Result]:

@@ -64,9 +64,7 @@ _OTHERS = Advice(
 @rule(
     60,
     reads=IDLE | {"api_calls", "sched_events"},
-    finds={
-        "preempted": FindingKind("the launching thread without a CPU"),
-    },
+    finds={"preempted": FindingKind("the launching thread without a CPU")},
 )
 def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     """GPUs that wait for a CPU: the thread that launches could run, and something else has its CPU.
@@ -82,7 +80,10 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("preempted", "needs to know why threads left their CPUs: nsys 2024.5 and later record it")]
     spans: list[IdleSpan] = []
     ready: dict[int, Intervals] = {}
-    able = _runnable(case)
+    runnable: dict[Task, list[Intervals]] = {}
+    for (report, thread), one in states.items():
+        runnable.setdefault(Task(report, process_of(thread)), []).append(one.labelled(RUNNABLE))
+    able = {task: merge(*own) for task, own in runnable.items()}
     for device in case.devices:
         task = device.device.task.task
         own = able.get(task, EMPTY)
@@ -106,14 +107,6 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     if not cost or case.percent(cost) < least:
         return []
     return [_preempted_finding(case, spent, [spans[number] for number in sorted(met)], ready, cost)]
-
-
-def _runnable(case: Case) -> Mapping[Task, Intervals]:
-    """When a thread of each process could run and had no CPU."""
-    found: dict[Task, list[Intervals]] = {}
-    for (report, thread), one in case.scheduling.threads.items():
-        found.setdefault(Task(report, process_of(thread)), []).append(one.labelled(RUNNABLE))
-    return {task: merge(*own) for task, own in found.items()}
 
 
 def _preempted_finding(
@@ -160,11 +153,7 @@ def _crowd(case: Case, ready: Mapping[int, Intervals]) -> str:
 
 
 _GIL, _READS = "gil-held", "blocking-reads"
-_BLOCKED_HOST_COLUMNS = (
-    RANK,
-    Column("time", header="Idle (ns)", label="idle", unit=Unit.DURATION),
-    *CAUSE_COLUMNS,
-)
+_BLOCKED_HOST_COLUMNS = (RANK, Column("time", header="Idle (ns)", label="idle", unit=Unit.DURATION), *CAUSE_COLUMNS)
 _OTHER_PROCESS = Advice(
     "move what that thread does to another process, or into code that releases the GIL (NumPy, native code)",
     "of the threads of a process only the one that holds the GIL runs Python, and so launches",
@@ -178,10 +167,7 @@ _AHEAD = Advice(
 @rule(
     50,
     reads=IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
-    finds={
-        "gil-held": FindingKind(),
-        "blocking-reads": FindingKind(),
-    },
+    finds={"gil-held": FindingKind(), "blocking-reads": FindingKind()},
 )
 def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
     """Idle GPUs whose launching thread waits for Python's GIL, or for a file that it or another thread reads.
@@ -451,22 +437,15 @@ def _idle_gaps_finding(case: Case, spans: Sequence[CpuSpan], works: Sequence[Hos
         f"({number_of(len(spans), 'gap')} on {number_of(len(case.devices), 'GPU')}; the longest, on "
         f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}){doing}"
     )
-    return Finding(
-        "idle-gaps",
-        Severity.WARNING,
-        sentence,
-        advice,
-        Door("timeline", window=longest.window),
-        cost,
-        case.percent(cost),
+    measured = (
         "time without any operation between the first one (of the first step) and the last one "
-        "of each GPU, and without the profiler's own work, long gaps only; mean over the GPUs",
-        _table(case, works, len(spans)),
-        longest.window,
-        ranks,
-        times=by_place((span.task, span.device, span.window.start, span.window.end) for span in spans),
-        gist=gist,
+        "of each GPU, and without the profiler's own work, long gaps only; mean over the GPUs"
     )
+    when = by_place((span.task, span.device, span.window.start, span.window.end) for span in spans)
+    return Finding(
+        "idle-gaps", Severity.WARNING, sentence, advice, Door("timeline", window=longest.window), cost,
+        case.percent(cost), measured, _table(case, works, len(spans)), longest.window, ranks, times=when, gist=gist,
+    )  # fmt: skip
 
 
 def _unknown(case: Case, kind: str) -> Advice:
@@ -480,7 +459,7 @@ def _unknown(case: Case, kind: str) -> Advice:
 def what_to_record(case: Case, kind: str) -> str:
     """The flags of nsys for what would tell the cause of idle time of a kind, and is not there."""
     lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
-    return " ".join(table.record.partition("`nsys profile ")[2].rstrip("`") for table in lacking)
+    return " ".join(table.options for table in lacking)
 
 
 def _gist(works: Sequence[HostWork], kind: str, looked: int) -> str:
@@ -550,13 +529,7 @@ _ONCE = "a program pays it once: in a long run it does not matter"
     reads=IDLE | {"api_calls"},
     finds={
         "start-up": FindingKind(
-            symptom_of=(
-                "context-creation",
-                "host-allocation",
-                "jit-compilation",
-                "first-launches",
-            ),
-            is_paid_once=True,
+            symptom_of=("context-creation", "host-allocation", "jit-compilation", "first-launches"), is_paid_once=True
         ),
         "tail": FindingKind(is_paid_once=True),
     },
@@ -568,12 +541,11 @@ def start_and_end(case: Case) -> Sequence[Finding | NotChecked]:
     """
     budget = in_sum(device_budgets(case.job, case.chosen, case.step_name))
     costs = {STARTUP: case.mean([budget.startup]), TAIL: case.mean([budget.tail])}
-    parts = [
-        part
+    return [
+        _start_and_end_finding(case, part, costs[part])
         for part, (*_, least) in _PARTS.items()
         if costs[part] and case.percent(costs[part]) >= getattr(case.thresholds, least)
     ]
-    return [_start_and_end_finding(case, part, costs[part]) for part in parts]
 
 
 def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:

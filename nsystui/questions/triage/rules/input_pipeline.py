@@ -161,13 +161,12 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(cost) < case.thresholds.input_percent:
         if case.percent(case.mean([unknown])) < case.thresholds.input_percent:
             return []
-        need = f"needs what the CPU did in the gaps between steps: {canonical.OS_CALLS.record}, or {_scheduling()}"
+        need = (
+            f"needs what the CPU did in the gaps between steps: {canonical.OS_CALLS.record}, or "
+            f"`nsys profile {canonical.SCHED_EVENTS.options}`"
+        )
         return [NotChecked("input-pipeline", need)]
     return [_finding(case, kept, len(in_range), spent, cost)]
-
-
-def _scheduling() -> str:
-    return canonical.SCHED_EVENTS.record.removeprefix("record with ")
 
 
 def _calling(causes: Mapping[Cause, int]) -> int:

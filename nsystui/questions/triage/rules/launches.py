@@ -86,7 +86,7 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
     window = Window(worst.start, worst.start + worst.duration)
     ranks = tuple(sorted({row.rank for row in rows}))
     sentence = (
-        f"in {number_of(len(rows), 'stretch').replace('stretchs', 'stretches')} GPUs are busy less than "
+        f"in {number_of(len(rows), 'stretch')} GPUs are busy less than "
         f"{case.thresholds.low_busy_percent:g} % of the time, idle in many short gaps of "
         f"{time_words(cost)} together on each GPU "
         f"(the worst on {rank_words([worst.rank])}, {time_words(worst.duration)} long)"
