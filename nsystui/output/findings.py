@@ -103,8 +103,8 @@ def _wrapped(text: str, first: str = _INDENT) -> list[str]:
 
 def report(found: Triage, files: str = _FILES) -> str:
     """The whole triage in Markdown, with the first rows of each finding's evidence."""
-    parts = ["# Triage\n", f"{plain(found.summary)}.\n", f"{found.headline}.\n"]
-    parts += [f"{plain(line)}.\n" for line in (found.account, found.kernels) if line]
+    parts = ["# Triage\n", f"{plain(found.summary)}\n", f"{found.headline}\n"]
+    parts += [f"{plain(line)}\n" for line in (found.account, found.kernels) if line]
     if any(one.cost is not None for one in found.findings):
         parts.append(f"{COSTS}\n")
     for one in found.findings:
@@ -119,8 +119,7 @@ def report(found: Triage, files: str = _FILES) -> str:
 
 def body_report(one: Finding, files: str) -> list[str]:
     """A finding without its heading, with the first rows of its evidence."""
-    reason = one.advice.reason[:1].upper() + one.advice.reason[1:]
-    parts = [f"{plain(one.sentence)}.\n", f"* **How to fix**: {plain(one.advice.text)}. {plain(reason)}."]
+    parts = [f"{plain(one.sentence)}\n", f"* **How to fix**: {plain(one.advice.text)} {plain(one.advice.reason)}"]
     if one.measured:
         parts.append(f"* **Measured as**: {plain(one.measured)}")
     if one.window is not None:
@@ -171,11 +170,11 @@ def change_lines(found: Against, files: str = _FILES, lists_unjudged: bool = Fal
 
 def change_report(found: Against, files: str = _FILES) -> str:
     """The changes in Markdown, with the evidence of new and worse findings."""
-    parts = ["# Triage against a baseline\n", *([f"{plain(found.words)}.\n"] if found.words else [])]
-    parts.append(f"{plain(found.headline)}.\n")
+    parts = ["# Triage against a baseline\n", *([f"{plain(found.words)}\n"] if found.words else [])]
+    parts.append(f"{plain(found.headline)}\n")
     for one in found.told:
         parts.append(f"## {one.kind.value.capitalize()}: {_change_title(one, found)}\n")
-        parts += body_report(one.finding, files) if one.kind.is_worse else [f"{plain(one.finding.sentence)}.\n"]
+        parts += body_report(one.finding, files) if one.kind.is_worse else [f"{plain(one.finding.sentence)}\n"]
     text = io.StringIO()
     write(found.summary, "md", text)
     notes = [f"* {plain(note)}" for note in found.summary.notes if note != found.summary.headline]

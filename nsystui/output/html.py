@@ -146,7 +146,7 @@ def _finding(one: Told) -> Iterator[str]:
     yield f'<article class="{classes}"><h3>{kind}{badge} {_text(one.id)}{cost}{was}{under}</h3>'
     yield f"<p>{_sentence(one.sentence)}</p>"
     if not one.is_brief:
-        yield f"<p><b>How to fix</b> {_sentence(one.advice)}: {_sentence(one.reason)}</p>"
+        yield f"<p><b>How to fix</b> {_sentence(one.advice)} {_sentence(one.reason)}</p>"
         places = [f"<code>{_text(one.command)}</code>"]
         places += [f"{'rank' if one.ranks.isdecimal() else 'ranks'} {_text(one.ranks)}"] if one.ranks else []
         places += [f"<code>{_text(one.window)}</code>"] if one.window not in one.command else []

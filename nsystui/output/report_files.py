@@ -93,7 +93,7 @@ def markdown(report: JobPage, folder: str) -> str:
     if report.budget is not None:
         parts.append(_image(report.budget, folder, "summary.svg"))
     parts += [f"{plain(one)}\n" for one in others]
-    parts += [f"## Findings\n\n{plain(report.headline)}.\n"]
+    parts += [f"## Findings\n\n{plain(report.headline)}\n"]
     for one in report.findings:
         parts += _finding(one)
     parts += [f"{plain(line)}\n" for line in report.remarks]
@@ -121,13 +121,13 @@ def _finding(one: Told) -> Iterator[str]:
     words = [one.kind, one.severity, f"{one.id}{f': {one.cost}{share}' if one.cost else ''}"]
     was = f", was {one.was}" if one.was else ""
     yield f"### {markdown_text(' '.join(filter(None, words)) + was)}\n"
-    yield f"{plain(one.sentence)}.\n"
+    yield f"{plain(one.sentence)}\n"
     if one.is_brief:
         return
     lines = [f"**Caused by**: {plain(one.under)}"] if one.under else []
-    lines += [f"**How to fix**: {plain(one.advice)}: {plain(one.reason)}"]
+    lines += [f"**How to fix**: {plain(one.advice)} {plain(one.reason)}"]
     lines += [f"**Measured as**: {plain(one.measured)}"] if one.measured else []
-    lines += [f"**When**: `{one.window}` (ns)"] if one.window else []
+    lines += [f"**When**: `{one.window}`"] if one.window else []
     lines += [f"**{'Rank' if one.ranks.isdecimal() else 'Ranks'}**: {plain(one.ranks)}"] if one.ranks else []
     yield "".join(f"* {line}\n" for line in [*lines, f"**See**: {plain(f'`{one.command}`')}"])
     if one.evidence is not None:

@@ -129,7 +129,7 @@ def test_findings_come_with_cost_cause_advice_and_evidence(records, demo_job, pa
 
 
 def test_the_verdict_the_budget_and_the_parts_of_the_job_are_there(page):
-    assert re.search(r"GPUs busy \d+ %", page.text)
+    assert re.search(r"GPUs are busy \d+ % of the time", page.text)
     assert {"findings", "over-time", "budget", "ranks", "steps", "kernels", "nccl"} < set(page.tables) | {"over-time"}
     assert {"nvtx", "efficiency", "host", "capture"} <= set(page.tables)
     assert len([tag for tag, _ in page.elements if tag == "svg"]) >= 4
@@ -171,7 +171,7 @@ def test_a_job_without_gpu_work_says_why_its_parts_are_empty(report, tmp_path):
     found = Page(report(tmp_path / "a.sqlite"))
     assert "nccl" not in {element.get("id") for tag, element in found.elements if tag == "section"}
     assert "no GPU kernels in this export: record with nsys profile -t cuda" in found.text
-    assert "no GPU work was recorded" in found.text
+    assert "No GPU work was recorded." in found.text
 
 
 def test_a_file_that_cannot_be_read_is_left_out_and_the_page_warns_of_it(report, refused, demo_job, tmp_path):

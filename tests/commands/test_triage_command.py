@@ -25,7 +25,7 @@ def test_findings_come_with_cost_advice_and_the_command_that_shows_more(run, sta
     done = run("triage", *stalled, "--fail-on", "error")
     assert done.status == 0
     lines = done.out.splitlines()
-    assert lines[0].startswith("GPU busy ")
+    assert lines[0].startswith("The GPU is busy ")
     assert any("warning" in line for line in lines[:4])
     (head,) = [line for line in lines if line.startswith("W  idle-gaps")]
     assert " ms, " in head

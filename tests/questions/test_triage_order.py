@@ -49,14 +49,14 @@ def test_the_cause_comes_before_its_symptom_which_is_folded_and_the_summary_says
     assert found.summary.startswith("GPU busy 50 %: it waits 300 ms of 6")
     assert "poll" in found.summary
     assert found.summary[:40] in " ".join(text[:3])
-    assert "GPU busy 50 %" in report(found)
+    assert "The GPU is busy 50 % of the time." in report(found)
 
 
 def test_a_summary_of_idle_time_that_no_rule_explains_says_where_it_lies(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.call("cudaMallocHost", MS, 90 * MS)
         gpu.kernel(90 * MS, 100 * MS, launched=90 * MS - 10_000)
-    assert triaged(tmp_path / "a.sqlite").summary == "GPU busy 10 %: start-up 89.9 % (cudaMallocHost 89.9 %)"
+    assert triaged(tmp_path / "a.sqlite").summary == "The GPU is busy 10 % of the time. Largest loss: start-up (89.9 %, mostly cudaMallocHost)."
 
 
 def test_the_account_has_all_time_with_the_causes_of_what_is_idle(tmp_path):

@@ -243,7 +243,7 @@ def test_a_gpu_that_hardly_works_is_in_no_healthy_job(tmp_path):
         gpu.call("cudaFree_v3020", 902 * MS, 999 * MS)
     found = triaged(tmp_path / "a.sqlite", rules=("start_and_end",))
     assert not found.is_healthy and found.headline.startswith("The GPU hardly works. 1 remark;")
-    assert found.summary.startswith("GPU busy <1 %")
+    assert found.summary.startswith("The GPU is busy <1 % of the time.")
 
 
 def test_page_faults_that_were_not_recorded_are_not_0(tmp_path):

@@ -149,7 +149,7 @@ class ComparisonSummary(TableAnswer):
         """The verdict and the counts in a sentence; empty without a verdict."""
         if self.verdict is None:
             return ""
-        return "; ".join(filter(None, (self.verdict.words, ", ".join(self.counts))))
+        return "; ".join(filter(None, (self.verdict.words, ", ".join(self.counts)))) + "."
 
     @property
     def headline(self) -> str:

@@ -92,7 +92,7 @@ class Against:
         is_slower = self.verdict is not None and not self.verdict.is_no_worse
         is_worse = is_slower or any(one.kind.is_worse for one in self.told)
         start = "" if is_worse else "Nothing got worse. "
-        return f"{start}Against {self.label}: {', '.join(parts) if parts else 'no issues found in either job'}"
+        return f"{start}Against {self.label}: {', '.join(parts) if parts else 'no issues found in either job'}."
 
     def has(self, least: Severity) -> bool:
         """Whether the job got worse: it is slower, which is as bad as a warning; or a finding as bad as ``least`` is.

@@ -83,7 +83,7 @@ class Advice:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.text}: {self.reason}"
+        return f"{self.text} {self.reason}"
 
 
 _FEW_RANKS = 16

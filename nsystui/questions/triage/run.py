@@ -50,7 +50,7 @@ Result = Finding | NotChecked
 _HEALTHY = "No issues found."
 _HARDLY = 1.0
 """GPUs that are busy for less, in %, are in no healthy job."""
-COSTS = "Costs are time of one GPU (the mean over all) and may be about the same time: they do not add up."
+COSTS = "Each cost is time of one GPU, the mean over all. Costs may overlap: do not add them."
 
 
 @dataclass(frozen=True)
@@ -79,28 +79,30 @@ class Triage:
 
     @property
     def summary(self) -> str:
-        """The share of busy time and the one or two largest causes of the rest, in a sentence."""
+        """The share of busy time and the largest losses, in sentences."""
         if self.busy is None:
-            return "no GPU work was recorded"
-        told = [one for one in self.findings if not one.under and one.percent and one.severity is not Severity.INFO]
-        first, *others = [
-            one.gist or f"{(kind_of(one.id).gist or one.id)} {one.percent:.1f} %" for one in told[:2]
-        ] or [""]
-        words = "; ".join([*([first] if first else []), *(f"then {one}" for one in others)])
+            return "No GPU work was recorded."
+        worst = [one for one in self.findings if not one.under and one.percent and one.severity is not Severity.INFO]
+        losses = [f"{one.gist or kind_of(one.id).gist or one.id} ({one.percent:.1f} %)" for one in worst[:2]]
+        losses += self._paid_once()
         hidden = [one.gist for one in self.findings if one.id == "communication" and (one.percent or 0) < _LITTLE]
-        words = "; ".join([*([words] if words else []), *self._paid_once(), *filter(None, hidden)])
-        whose = "GPU" if self.gpus == 1 else "GPUs"
+        whose = "The GPU is" if self.gpus == 1 else "GPUs are"
         busy = f"{self.busy:.0f}" if self.busy >= 0.5 else "<1"
-        return f"{whose} busy {busy} %: {words or 'no rule found anything that costs time'}"
+        lost = (
+            f"Largest {'loss' if len(losses) == 1 else 'losses'}: {', '.join(losses)}."
+            if losses
+            else "No loss was found."
+        )
+        return " ".join([f"{whose} busy {busy} % of the time.", lost, *filter(None, hidden)])
 
     def _paid_once(self) -> Iterator[str]:
-        """``start-up 98.0 % (cudaMallocHost 30.8 %)``: where it is much of the time, with the largest cause."""
+        """``start-up (98.0 %, mostly cudaMallocHost)``: where it is much of the time, with the largest cause."""
         parts = (("start-up", self.budget.startup, self.causes.startup), ("tail", self.budget.tail, self.causes.tail))
         for name, time, causes in parts:
             if 100 * time >= _ONCE_TOLD * max(self.budget.time, 1):
                 largest = max(causes, key=lambda cause: cause.time, default=SummedCause("", 0))
-                why = f" ({largest.name} {100 * largest.time / self.budget.time:.1f} %)" if largest.time else ""
-                yield f"{name} {100 * time / self.budget.time:.1f} %{why}"
+                why = f", mostly {largest.name}" if 2 * largest.time > time else ""
+                yield f"{name} ({100 * time / self.budget.time:.1f} %{why})"
 
     @property
     def headline(self) -> str:
@@ -109,11 +111,11 @@ class Triage:
         words = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "remark"}
         parts = [counted(count, words[one]) for one, count in counts.items() if count]
         if self.not_checked:
-            parts.append(f"{len(self.not_checked)} not checked")
-        judged = f"{format_value(Unit.DURATION, self.time)} on {counted(self.gpus, 'GPU')}"
+            parts.append(f"{counted(len(self.not_checked), 'rule')} not checked")
+        judged = f"Judged: {format_value(Unit.DURATION, self.time)} on {counted(self.gpus, 'GPU')}."
         whose = "The GPU hardly works." if self.gpus == 1 else "The GPUs hardly work."
-        start = f"{_HEALTHY} " if self.is_healthy else f"{whose} " if self._hardly_works else ""
-        return f"{start}{', '.join(parts) + '; ' if parts else ''}judged: {judged}"
+        start = [_HEALTHY] if self.is_healthy else [whose] if self._hardly_works else []
+        return " ".join([*start, *([f"{', '.join(parts)}."] if parts else []), judged])
 
     @property
     def unjudged(self) -> list[str]:
@@ -133,13 +135,13 @@ class Triage:
             if getattr(self.budget, part)
         )
         idle = ", ".join(idle_words(self.budget, self.causes, _CAUSES)) if whole else ""
-        return f"time: {busy}; idle: {idle}" if whole else ""
+        return f"Time: {busy}. Idle: {idle}." if whole else ""
 
     @property
     def kernels(self) -> str:
         """The families of kernels with most time, in a sentence; empty where the names tell nothing of most."""
         told = [f"{family} {share:.0f} %" for family, share in self.mix if share >= _LEAST_TOLD]
-        return f"kernel time: {', '.join(told)}" if told and self.mix[0][0] != OTHER else ""
+        return f"Kernel time: {', '.join(told)}." if told and self.mix[0][0] != OTHER else ""
 
     @property
     def is_healthy(self) -> bool:
