@@ -95,7 +95,9 @@ class Output:
             from nsystui.questions.queries.registry import questions
 
             having = [one.command({}) for one in questions() if one.drawing is not None]
-            raise UsageError(f"SVG is for drawings, and this has none: {', '.join(having)} do, and the maps of recipes")
+            raise UsageError(
+                f"this answer has no drawing for SVG; {', '.join(having)} have one, and so have the maps of recipes"
+            )
         for flag in ("sort", "top"):
             if getattr(self, flag) is not None:
                 raise UsageError(f"--{flag} is for tables: a drawing shows all")

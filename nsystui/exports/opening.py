@@ -196,7 +196,7 @@ def check(path: Path) -> ExportFile:
     for suffix in ("-journal", "-wal"):
         if size(str(path) + suffix):
             raise ExportError(
-                name, f"still being written: {path.name}{suffix} lies beside it", "wait for nsys export to finish"
+                name, f"still being written: {path.name}{suffix} lies next to it", "wait for nsys export to finish"
             )
     return file
 

@@ -380,7 +380,7 @@ def save_trace(
     from nsystui.output.paraver_types import EventTypes
 
     if not trace.layout.processes:
-        raise MissingDataError("a Paraver trace needs calls, ranges or GPU work, and the selection has none")
+        raise MissingDataError("a Paraver trace needs calls, ranges or GPU work: select some")
     rows, types = ParaverRows(trace), EventTypes.of(trace)
     written = save_stream(path, overwrite, lambda stream: write_records(trace, rows, types, stream, progress))
     save_text(types.pcf(), files[1], overwrite)

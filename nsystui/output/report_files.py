@@ -25,7 +25,7 @@ ENDINGS = (".html", ".htm", ".md")
 def check_target(path: str, overwrite: bool) -> None:
     """Raises for a name whose ending is of no format, or that is taken: before the work begins."""
     if not path.lower().endswith(ENDINGS):
-        raise UsageError(f"{path}: a report ends in .html (one page) or .md (Markdown with SVG files beside it)")
+        raise UsageError(f"{path}: a report ends in .html (one page) or .md (Markdown with SVG files next to it)")
     if not overwrite:
         refuse_existing(path)
         if path.lower().endswith(".md"):

@@ -127,7 +127,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("S", "S", "leave_startup_out", "no start-up", "leave start-up out: select the steady state"),
         ("i", "i", "behind('contents')", "contents", "what the exports hold, and what to record for the rest"),
         ("exclamation_mark", "!", "check", "", "check the rules; on a huge job only when asked"),
-        ("p", "p", "printed", "printed", "what the application printed, beside the steps"),
+        ("p", "p", "printed", "printed", "the program's output, next to the steps"),
         ("F", "F", "behind('files')", "files", "every file: how much of it is read, or why it is left out"),
         ("x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other"),
         ("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7"),
@@ -391,7 +391,11 @@ def key_line(*places: str) -> list[tuple[str, str]]:
 
 def markdown() -> str:
     """``docs/keys.md``: the keys of every place."""
-    lines = ["# Keys: every key of every screen", "", "A key means the same everywhere; `?` shows those of a screen."]
+    lines = [
+        "# Keys: every key of every screen",
+        "",
+        "A key means the same everywhere; `?` shows the keys of a screen.",
+    ]
     for place, title in PLACES.items():
         here = [key for key in KEYS if key.place == place and key.help]
         lines += ["", f"## {title}", "", "| key | what it does |", "|---|---|"]
@@ -433,10 +437,10 @@ WORDS: tuple[Word, ...] = (
     Word("in use %", "busy, of the time from a GPU's first operation to its last", ("recipe",)),
     Word(
         "C, N, M, G only",
-        "compute, NCCL, memory operations or whole CUDA graphs with none of the others beside it",
+        "compute, NCCL, memory operations or whole CUDA graphs while none of the others runs",
         ("efficiency",),
     ),
-    Word("C+N, C+M, N+M", "compute, NCCL and memory operations two side by side", ("efficiency",)),
+    Word("C+N, C+M, N+M", "two of compute, NCCL and memory operations at the same time", ("efficiency",)),
     Word(
         "busbw w/o wait",
         "bus bandwidth of the transfer alone: the time is that of the kernel of the last rank to arrive, known where "
@@ -445,7 +449,7 @@ WORDS: tuple[Word, ...] = (
     ),
     Word(
         "family",
-        "what a kernel does, as far as its name tells: GEMM, attention …; `nsystui help numbers`",
+        "what a kernel does, by its name: GEMM, attention …; `nsystui help numbers`",
         ("kernels",),
     ),
     Word("precision", "of what a kernel reads, as its name says it: TF32 is FP32 on tensor cores", ("kernels",)),

@@ -342,7 +342,7 @@ class TestWords:
         assert first > 2
         done = run("kernels", demo_job[0], "--time", "0:2")
         assert done.status == 0
-        assert "no event lies there; those of the job run from" in done.err
+        assert "no event lies there; the job's events lie from" in done.err
 
     def test_a_file_called_like_a_command_or_without_ending_is_one(self, run, table, demo_job, tmp_path, monkeypatch):
         for name in ("kernels", "rank0"):

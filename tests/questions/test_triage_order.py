@@ -56,7 +56,10 @@ def test_a_summary_of_idle_time_that_no_rule_explains_says_where_it_lies(tmp_pat
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.call("cudaMallocHost", MS, 90 * MS)
         gpu.kernel(90 * MS, 100 * MS, launched=90 * MS - 10_000)
-    assert triaged(tmp_path / "a.sqlite").summary == "The GPU is busy 10 % of the time. Largest loss: start-up (89.9 %, mostly cudaMallocHost)."
+    assert (
+        triaged(tmp_path / "a.sqlite").summary
+        == "The GPU is busy 10 % of the time. Largest loss: start-up (89.9 %, mostly cudaMallocHost)."
+    )
 
 
 def test_the_account_has_all_time_with_the_causes_of_what_is_idle(tmp_path):

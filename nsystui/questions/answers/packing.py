@@ -153,7 +153,7 @@ def check_different(reports: Iterable[ReportRanks]) -> None:
             if other is not one:
                 names = f"{other.report.name} and {one.report.name}"
                 if one.source == other.source == BY_ORDER:
-                    raise UsageError(f"nothing tells which ranks {names} are: say it with --ranks")
+                    raise UsageError(f"the rank numbers of {names} are unknown: give them with --ranks")
                 raise UsageError(f"{names} are both rank {rank} ({one.source}): say who is which with --ranks")
 
 

@@ -203,8 +203,8 @@ powers of two have base 1024 and include their lower edge.""",
             STEP_RANGE._replace(group="table"),
             Option(
                 "nccl-log",
-                "NCCL's debug logs of the same job (plain, .gz or globs), after FILE: they tell message sizes that the "
-                "exports do not, where they have as many calls",
+                "NCCL's debug logs of the same job (plain, .gz or globs), after FILE: they give the message sizes that "
+                "the exports lack, if the numbers of calls agree",
                 metavar="LOG",
                 has_several=True,
             ),

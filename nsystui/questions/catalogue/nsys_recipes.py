@@ -122,12 +122,12 @@ RANKS_DIFFER = (
 """Where every recipe differs."""
 
 _STATISTICS = (
-    "NVIDIA's statistics over ranks are made from those of each rank: median of medians, minimum Q1, maximum Q3; "
-    "here they are those of all rows of all ranks together"
+    "NVIDIA computes statistics over ranks from the statistics of each rank: median of medians, minimum Q1, maximum Q3; "
+    "here they are computed over all rows of all ranks"
 )
 _DESCRIBED = (
-    "NVIDIA's statistics over ranks are made from those of each rank: median of medians, minimum Q1, maximum Q3, "
-    "mean of the standard deviations; here they are those of all rows of all ranks together"
+    "NVIDIA computes statistics over ranks from the statistics of each rank: median of medians, minimum Q1, maximum Q3, "
+    "mean of the standard deviations; here they are computed over all rows of all ranks"
 )
 _BY_PROCESS = (
     "NVIDIA's rule joins operations and calls by correlation id alone, so that the calls of another process of the "
@@ -163,7 +163,7 @@ QUESTIONS = (
         "every cudaDeviceSynchronize and cudaStreamSynchronize, longest first",
         "rules",
         ((_CALLS,),),
-        differs=("nsys's rule lists 50 calls unless told otherwise; here all (--top N)",),
+        differs=("nsys's rule lists 50 calls by default; here all are listed (--top N)",),
         has_times=True,
     ),
     _recipe(
@@ -312,7 +312,7 @@ QUESTIONS = (
     ),
     _recipe(
         "nccl_gpu_overlap_trace",
-        "how much of each kernel's time NCCL ran beside it, and of NCCL's the kernels",
+        "how much of each kernel's time overlaps NCCL, and how much of NCCL's time overlaps kernels",
         "kernels",
         ((_KERNELS,),),
         (BY_RANK,),
@@ -339,7 +339,7 @@ QUESTIONS = (
         ((_KERNELS,),),
         (
             "NVIDIA's (2023.4) takes a kernel for NCCL's only where its start and end are those of a projected range: "
-            "several kernels of a group count as compute; here the kernel's name tells, as in newer ones",
+            "several kernels of a group count as compute; here the kernel's name decides, as in newer versions",
             _HEAT,
         ),
     ),

@@ -73,7 +73,7 @@ This is the table that `e` exports on the Overview screen.""",
     ),
     Question(
         "ranks",
-        "the ranks beside each other: busy, steps, late and waiting, what is odd",
+        "the ranks compared: busy time, steps, late arrivals, waiting, outliers",
         _ask_ranks,
         description="""\
 One row per rank: busy, compute, NCCL, exposed NCCL and idle time, step time, how often it came last to

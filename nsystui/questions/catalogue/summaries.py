@@ -41,7 +41,7 @@ def _read_ncu(files: list[str], groups: tuple[GroupBy, ...], instances: str | No
     from nsystui.questions.kernels.summary import GroupBy
 
     if instances or any(group is not GroupBy.SHAPE for group in groups):
-        raise UsageError("--ncu goes with the kernels by name, or with --by shape: ncu tells neither rank nor stream")
+        raise UsageError("--ncu works by kernel name, or with --by shape: ncu does not record ranks and streams")
     paths = {path.resolve(): path for path in map(Path, files)}
     return [launch for path in paths.values() for launch in read_ncu_csv(path)]
 
@@ -117,7 +117,7 @@ With --instances, every launch of one kernel.""",
         options=(
             Option(
                 "names",
-                "which kernel names: smart ones have what tells kernels apart (files get the full name, too)",
+                "which kernel names: smart names keep what distinguishes kernels (files get the full name, too)",
                 choices=("smart", "full", "short", "mangled"),
                 default="smart",
             ),

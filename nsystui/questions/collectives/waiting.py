@@ -304,6 +304,6 @@ def _notes(numbers: Mapping[Task, int], matching: Matching) -> Iterator[str]:
     without = [numbers[member.task] for member in matching.unmatched if member.task in numbers]
     if without:
         whose = few_numbers(without)
-        yield f"not matched: the collectives of rank {whose} differ in number or order from those of the others"
+        yield f"the collectives of rank {whose} are not matched: the other ranks have another number or order"
     if not matching.groups:
         yield f"no two ranks have the same {', '.join(SYNCHRONOUS)} in common: open the exports of all ranks together"

@@ -144,7 +144,7 @@ def nccl(a: Side, b: Side) -> Compared:
     basis = Basis(a.gpu_ranks, b.gpu_ranks) if what == KERNEL else Basis(a.call_ranks, b.call_ranks)
     notes = [*basis.note("ranks with a GPU" if what == KERNEL else "ranks with calls")]
     if by != USUAL:
-        notes.append("by collective alone: only one side tells message sizes")
+        notes.append("by collective alone: only one side has message sizes")
     notes += both(found[0].notes, found[1].notes)
     names = (_WHAT, *(COLUMNS[one] for one in by))
     sides = _measured_calls(found[0].frame(), what, by), _measured_calls(found[1].frame(), what, by)
@@ -206,7 +206,7 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True) -> Compared:
     )
     notes = [*basis.note("ranks with NVTX"), *both(ranges[0].notes, ranges[1].notes)]
     if not has_gpu and (a.projected_ranks or b.projected_ranks):
-        notes.append("GPU time is left out: not all ranks that have NVTX ranges tell what these launched")
+        notes.append("GPU time is left out: some ranks with NVTX ranges lack the calls that launch kernels")
     return compared("diff-nvtx", _RANGE, (found[0], found[1]), basis, notes, (_GPU,), "CPU")
 
 

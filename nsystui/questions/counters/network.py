@@ -150,7 +150,7 @@ def _sampled(
     if job.session.count(tables.nic_metrics) and not wanted:
         notes.append("none of the metrics sampled are bytes received, bytes sent or send waits")
     if chosen != hosts.keys() and wanted:
-        notes.append("adapters are those of the reports of the selected ranks")
+        notes.append("these are the adapters in the reports of the selected ranks")
     for (report, nic, is_switch, metric), unit, (starts, ends, values) in _samples(job, sorted(wanted)):
         if report not in chosen:
             continue
@@ -413,5 +413,8 @@ def _notes(found: Sequence[Adapter], notes: Sequence[str]) -> tuple[str, ...]:
     lengths = [ends - starts for one in found for starts, ends, _ in one.figures if len(starts)]
     if lengths:
         period = float(np.median(np.concatenate(lengths))) / 1e6
-        notes = (*notes, f"a sample is the mean of {period:g} ms: shorter events share it with what ran beside them")
+        notes = (
+            *notes,
+            f"a sample is the mean of {period:g} ms: shorter events share it with what ran at the same time",
+        )
     return tuple(notes)

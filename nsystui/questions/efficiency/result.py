@@ -289,7 +289,7 @@ def _device_notes(
         return
     yield useful.words
     if any(gpu.breakdown(window).graph for gpu in gpus):
-        yield "whole CUDA graphs count as useful: NCCL and copies inside them cannot be told apart"
+        yield "whole CUDA graphs count as useful: NCCL and copies inside them cannot be separated"
     size = recorded_size(job.session.reports)
     if size > len(job.ranks):
         yield f"{len(job.ranks)} of the {size} processes of the job are open: factors are of those alone"

@@ -85,8 +85,8 @@ MFU_COLUMNS = (
     ),
 )
 _LETTERS = (
-    "C: compute (kernels but NCCL's), N: NCCL, M: memory, G: whole CUDA graphs; only: with none of the others "
-    "beside it; C+N: both side by side; all 3: C+N+M"
+    "C: compute (kernels but NCCL's), N: NCCL, M: memory, G: whole CUDA graphs; only: while none of the "
+    "others runs; C+N: both overlap; all 3: C+N+M"
 )
 
 

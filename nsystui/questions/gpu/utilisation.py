@@ -83,7 +83,7 @@ class BusyIntervals:
         if same_gpu:
             shared = "; ".join(f"ranks {few_numbers(ranks)}" for ranks in same_gpu[:3])
             notes.append(
-                f"processes share a GPU ({shared}): what is told of one process is its own work; gaps, "
+                f"processes share a GPU ({shared}): rows of one process count its own work; gaps, "
                 "budget, efficiency and triage count the GPU once"
             )
         busy = cls(version, devices, shares_clock(reports), tuple(notes))

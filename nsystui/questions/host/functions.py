@@ -67,7 +67,7 @@ class CpuSamples:
     def notes(self) -> tuple[str, ...]:
         """What is to be said of the stacks."""
         damaged = sum(one.damaged for one in self.stacks.values())
-        found = ["where no CPU samples were recorded, the samples are those of Python"] if self.of_python else []
+        found = ["without CPU samples, the samples of Python are shown"] if self.of_python else []
         if damaged:
             found.append(
                 f"{damaged:,} call chains are damaged (frames are missing or there twice): shown without what is lost"

@@ -79,7 +79,7 @@ def check_packed(paths: Iterable[Path]) -> None:
     """Raises UsageError for what the workers of a cluster could not open: exports are packed where they lie."""
     for path in paths:
         if not is_packed_report(path):
-            raise UsageError(f"--dask is for packed jobs, and {path} is none: nsystui pack FILE… -o DIR makes one")
+            raise UsageError(f"--dask needs a packed job, which {path} is not: nsystui pack FILE… -o DIR makes one")
 
 
 @dataclass

@@ -98,7 +98,7 @@ def with_ncu(
     if ambiguous:
         notes.append(
             f"ncu profiled {few(ambiguous)}: several kernels have this name; --names short adds them up, "
-            "ncu --print-kernel-base mangled tells them apart"
+            "ncu --print-kernel-base mangled separates them"
         )
     return TableAnswer(answer.name, (*answer.columns, *COLUMNS), rows, answer.total, (*answer.notes, *notes))
 

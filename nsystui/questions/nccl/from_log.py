@@ -87,7 +87,7 @@ class LogSizes:
         of_stream = Counter(streams)
         fits = sorted(of_stream.values()) == sorted(len(calls) for _, calls in found) and None not in of_stream
         if not fits or len(by_count) < len(found):
-            return f"{collective} on {len(found)} communicators of one process, which the export does not tell apart"
+            return f"{collective} on {len(found)} communicators of one process, which the export does not distinguish"
         by_stream = {stream: iter(_values(*by_count[count])) for stream, count in of_stream.items()}
         return [next(by_stream[stream]) for stream in streams]
 

@@ -80,7 +80,7 @@ def recording_advice(table: CanonicalTable, lacking: Collection[Report]) -> str:
     of_pytorch = _OF_PYTORCH.get(table)
     known = [one for one in made_of if one]
     if known and of_pytorch is None:
-        return f"a {known[0]} has none; {table.record}"
+        return f"a {known[0]} does not contain it; {table.record}"
     advice = [of_pytorch if one and of_pytorch else table.record for one in made_of]
     return ", or ".join(advice) or table.record
 
@@ -100,7 +100,7 @@ def fitting_advice(reports: Sequence[Report], text: str) -> str:
     if _RECORD not in text or len(made_of) != 1 or not all(made_of):
         return text
     (known,) = made_of
-    none = f"a {known} has none; "
+    none = f"a {known} does not contain it; "
     for table, advice in _OF_PYTORCH.items():
         text = text.replace(table.record, advice)
     return text.replace(none + _RECORD, _RECORD).replace(_RECORD, none + _RECORD)

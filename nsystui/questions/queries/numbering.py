@@ -66,5 +66,5 @@ def _pairs(text: str) -> Iterable[tuple[str, int]]:
         name, _, number = part.rpartition("=")
         rank = whole_number(number.strip(), _HIGHEST)
         if not name or rank is None:
-            raise UsageError(f"--ranks {text!r}: write FILE=RANK,FILE=RANK; {part!r} is none")
+            raise UsageError(f"--ranks {text!r}: write FILE=RANK,FILE=RANK; {part!r} is not of that form")
         yield name.strip().rpartition("/")[2].removesuffix(".sqlite"), rank

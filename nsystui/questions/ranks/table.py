@@ -214,7 +214,7 @@ def _notes(
         yield f"no rank is marked as odd: that takes {FEWEST} ranks or more"
     without = [item.rank for item in chosen if item.task not in facts.lateness and item.devices]
     if facts.lateness and without:
-        yield f"lateness is not known of ranks {few_numbers(without)}: their collectives fit to those of no other rank"
+        yield f"lateness is unknown for ranks {few_numbers(without)}: their collectives match no other rank"
     elif without and len(chosen) > 1:
         yield f"no lateness: no {', '.join(SYNCHRONOUS)} kernels that several ranks have in common"
     yield from facts.busy.notes

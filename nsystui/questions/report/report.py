@@ -251,7 +251,7 @@ def _section(
     notes = tuple(dict.fromkeys(note for table in tables for note in table.answer.notes))
     kept = tuple(replace(one, answer=replace(one.answer, notes=())) for one in tables if len(one.answer))
     if not kept and not notes:
-        notes = ("nothing of this was recorded, or there is none in the selection",)
+        notes = ("not recorded, or not in the selection",)
     methods = tuple((f"nsystui {name}", question_named(name).description) for name in names)
     return Section(key, title, notes, (drawing,) if drawing is not None else (), kept, methods)
 

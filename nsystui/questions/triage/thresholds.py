@@ -35,7 +35,7 @@ class Thresholds:
     churn_percent: float = _least_cost(2.0, "allocating and freeing GPU memory after the warm-up")
     churn_calls: float = _of(10.0, "minimum calls of a process after the warm-up that allocate or free GPU memory")
     exposed_percent: float = _least_cost(10.0, "exposed communication")
-    communication_percent: float = _of(3.0, "communication that compute hides is told that takes so much")
+    communication_percent: float = _of(3.0, "hidden communication is reported from this share of the time")
     slow_step: float = _of(1.5, "a step is slow that takes so many times the median")
     slow_step_percent: float = _least_cost(2.0, "slow steps")
     warm_up_steps: float = _of(2.0, "the first steps, judged apart")

@@ -537,4 +537,4 @@ class OtherJobScreen(DiffScreen):
 
     async def action_mode(self, name: str) -> None:
         """Say that the other screens are A's."""
-        self.say("the screens are those of A: esc goes back to them")
+        self.say("these are the screens of A: esc returns to them")

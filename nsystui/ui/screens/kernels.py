@@ -311,7 +311,7 @@ class KernelsScreen(ViewsScreen):
         """The kernels of the family or precision under the cursor, by name."""
         word = self.values().get(_OF_NAMES[self.options["by"]])
         if not isinstance(word, str):
-            self.say("the names of these kernels tell no precision: b goes back to all names")
+            self.say("the names of these kernels do not show a precision: b returns to all names")
             return
         self.explorer.remember()
         self.options |= {"by": "", "only": word}

@@ -210,7 +210,7 @@ class NcclLogScreen(FilteredTableScreen):
             return
         inside = inside_of(self.name_of_table, values) if self.inside is None else None
         if inside is None:
-            self.say("a log tells no more of this row: it has no times of single calls")
+            self.say("a log has no times of single calls, so this row has no details")
         else:
             self.lay_over(NcclLogScreen(inside))
 

@@ -27,7 +27,7 @@ class RankComparison:
         if not self._can_compare():
             return
         if rank is None or not str(rank).isdecimal():
-            self._screen.say("only ranks can be compared: this row has none")
+            self._screen.say("only ranks can be compared, and this row is not about one")
         elif self._marked is None:
             self._marked = int(rank)
             self._screen.say(f"A = rank {rank}: x on another rank compares")
