@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks",
         metavar="WHO",
-        help="which file is which rank, where the exports do not say it: a pattern on the file names with the number in a "
+        help="which file is which rank, where the exports do not say it: a pattern on file names with the number in a "
         r"group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
     )
     add_step_range(parser)

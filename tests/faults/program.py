@@ -105,7 +105,7 @@ _PLAIN = [
     *("triage", "overview", "kernels", "nccl", "ranks", "steps", "gpu", "efficiency", "nvtx", "timeline", "events"),
     *("memory", "api", "osrt", "mpi", "ncu", "info", "kernels --by rank", "nccl --sizes exact"),
     *("nccl --calls AllReduce", "nccl --kernels AllReduce", "nccl --by communicator,step,rank", "gpu --over-time"),
-    *("nvtx --summary", "nvtx --by all --no-fold", "timeline --all-lanes --width 60", "info --show diagnostics"),
+    *("nvtx --summary", "nvtx --by all --fold none", "timeline --all-lanes --width 60", "info --show diagnostics"),
     *("info --show contents", "diff --time-a 0: --time-b 0:"),
 ]
 

@@ -135,7 +135,14 @@ def test_strings_whose_ids_are_no_numbers_are_missing(export):
 def test_ranges_that_all_end_before_they_start_are_not_called_unrecorded(tmp_path):
     path = synthetic.payload_export(tmp_path / "rank0.sqlite")
     edit(path, 'UPDATE NVTX_EVENTS SET start = "end", "end" = start WHERE "end" > start')
-    for more in ((), ("--no-fold",), ("--summary",)):
+    for more in (
+        (),
+        (
+            "--fold",
+            "none",
+        ),
+        ("--summary",),
+    ):
         ran = program.answered("nvtx", path, *more)
         assert ran.status in (0, 3) and "NVTX ranges (" in ran.err and "record with" not in ran.err
 

@@ -43,8 +43,8 @@ def test_ranges_are_those_that_nsys_printed(job_of, export):
         if (REFERENCE / export / f"{report}.csv").exists():
             check(ranges, export)
     check_work(job, ranges)
-    for fold_numbers in (True, False):
-        tree = NvtxTree.build(ranges, fold_numbers=fold_numbers)
+    for fold in ("all", "none"):
+        tree = NvtxTree.build(ranges, fold=fold)
         nodes = [tree.node(number) for number in range(tree.maker.paths.groups, len(tree))]
         assert sum(node.count for node in nodes) == len(ranges)
         assert sum(node.total for node in nodes) == ranges.duration.sum()

@@ -208,7 +208,7 @@ def test_no_self_time_is_below_zero_whatever_ranges_of_both_styles_do(session_of
         pushed = [(start, end, name) for lane, start, end, style, name in drawn if lane == number and style == PUSH_POP]
         expected = {name: naive_self(pushed, place) for place, (_, _, name) in enumerate(pushed)}
         assert {name: found[name] for name in expected} == expected
-    tree = NvtxTree.build(ranges, fold_numbers=False)
+    tree = NvtxTree.build(ranges, fold="none")
     nodes = [tree.node(number) for number in range(tree.maker.paths.groups, len(tree))]
     styles = {name: style for *_, style, name in drawn}
     assert all((node.self_total is None) == (styles[node.name] == START_END) for node in nodes)
@@ -318,9 +318,33 @@ def test_numbered_names_fold_and_a_single_thread_has_no_level_of_its_own(session
 
 
 def test_numbers_do_not_fold_when_asked_not_to(session_of):
-    tree = tree_of(session_of(training), fold_numbers=False)
+    tree = tree_of(session_of(training), fold="none")
     assert labels(tree.roots(Order.NAME)) == ["step 0", "step 1", "step 2"]
     assert tree.roots()[0].index is not None  # one range: the path is the range
+
+
+def test_steps_fold_and_layers_that_recur_in_each_stay_apart(session_of):
+    """Four steps with three layers each, a copy that has the step's number, and layers on a thread of their own."""
+
+    def fill(export: Export) -> None:
+        own = export.thread(1)
+        for step in range(4):
+            at = 100 * step
+            export.range(at, at + 90, f"step {step}")
+            export.range(at + 1, at + 5, f"copy in {step}")
+            for layer in range(3):
+                export.range(at + 10 * (layer + 1), at + 10 * (layer + 2) - 1, f"layer_{layer}")
+                export.range(at + 10 * layer, at + 10 * layer + 5, f"layer_{layer} backward", own)
+
+    session = session_of(fill)
+    for fold, inside, backward in (
+        ("steps", ["copy in * (4)", "layer_0", "layer_1", "layer_2"], "layer_0 backward"),
+        ("all", ["copy in * (4)", "layer_* (3)"], "layer_* backward (3)"),
+    ):
+        tree = tree_of(session, by="all", fold=fold)
+        (step,) = [node for node in tree.roots() if node.name == "step *"]
+        assert sorted(labels(tree.children(step)))[1:] == inside
+        assert backward in labels(tree.roots())
 
 
 def test_names_fold_with_two_siblings_or_more_that_differ_in_a_number(session_of):
@@ -493,7 +517,7 @@ def test_ranks_and_threads_stand_above_the_paths(session_of):
 
 def test_nodes_are_found_again_by_their_names(session_of):
     session = session_of(ranks, training)
-    before, after = tree_of(session), tree_of(session, fold_numbers=False)
+    before, after = tree_of(session), tree_of(session, fold="none")
     found = after.find_all(before, range(len(before)))
     paths = {before.path(before.node(number)) for number in range(len(before))}
     assert found == {number for number in range(len(after)) if after.path(after.node(number)) in paths}

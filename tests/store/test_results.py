@@ -320,7 +320,7 @@ class TestWhatIsMadeOfThem:
                 narrowed = job.nvtx_tree(chosen, "rank", False)
                 assert arrays_of(narrowed.ranges) == arrays_of(direct)
                 assert narrowed.ranges.selection == chosen
-                expected = NvtxTree.build(direct, "rank", fold_numbers=False)
+                expected = NvtxTree.build(direct, "rank", fold="none")
                 assert nvtx_tree_table(narrowed).rows == nvtx_tree_table(expected).rows
 
 

@@ -225,7 +225,7 @@ async def test_the_palettes_diff_compares_with_another_job_or_groups_of_ranks(
         a, b = app.screen.sides
         assert (a.job, len(b.job.ranks)) == (app.job, 2)
         line_with(app, "[A] ")
-        line_with(await press(pilot, "2"), "esc goes back to them")
+        line_with(await press(pilot, "2"), "esc returns to them")
         assert name_of_screen(await press(pilot, "escape")) == "OverviewScreen" and len(app.job.ranks) == 4
 
         names = {

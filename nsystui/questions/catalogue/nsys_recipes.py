@@ -122,11 +122,11 @@ RANKS_DIFFER = (
 """Where every recipe differs."""
 
 _STATISTICS = (
-    "NVIDIA computes statistics over ranks from the statistics of each rank: median of medians, minimum Q1, maximum Q3; "
+    "NVIDIA computes statistics over ranks from those of each rank: median of medians, minimum Q1, maximum Q3; "
     "here they are computed over all rows of all ranks"
 )
 _DESCRIBED = (
-    "NVIDIA computes statistics over ranks from the statistics of each rank: median of medians, minimum Q1, maximum Q3, "
+    "NVIDIA computes statistics over ranks from those of each rank: median of medians, minimum Q1, maximum Q3, "
     "mean of the standard deviations; here they are computed over all rows of all ranks"
 )
 _BY_PROCESS = (

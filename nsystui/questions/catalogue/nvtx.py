@@ -16,8 +16,8 @@ def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.nvtx.listing import nvtx_summary, nvtx_tree_table
 
     if options["summary"]:
-        return nvtx_summary(job.session, selection)
-    return nvtx_tree_table(job.nvtx_tree(selection, options["by"], not options["no_fold"]), options["depth"])
+        return nvtx_summary(job.session, selection, fold_suffixes=options["fold"] != "none")
+    return nvtx_tree_table(job.nvtx_tree(selection, options["by"], options["fold"]), options["depth"])
 
 
 QUESTIONS = (
@@ -29,7 +29,7 @@ QUESTIONS = (
 NVTX ranges by path: push/pop ranges nested as they ran on each thread, with instances, wall time, self
 time (in which no nested range runs; DurNonChild of nsys) and the GPU time projected from what was launched inside them.
 Start/end ranges may overlap anything: they stand beside the tree, without self time. With --summary, one row for each
-name, as `nsys stats -r nvtx_sum`.""",
+name, without the arguments that PyTorch appends (`aten::item, op_id = 557`); `stats -r nvtx_sum` keeps them.""",
         examples="""  nsystui nvtx rank0.sqlite --depth 3
   nsystui nvtx rank*.sqlite --by all --filter step
   nsystui nvtx rank0.sqlite --summary --format csv""",
@@ -38,7 +38,12 @@ name, as `nsys stats -r nvtx_sum`.""",
         options=(
             Option("depth", "only the outermost N levels", metavar="N", kind=int),
             Option("by", "what is kept apart (all: nothing)", choices=("rank-thread", "rank", "all"), default="all"),
-            Option("no-fold", "numbered names (layer 0, layer 1 …) one by one"),
+            Option(
+                "fold",
+                "which numbered names are one row (steps: not those that recur in every range around them, as layers)",
+                choices=("steps", "all", "none"),
+                default="steps",
+            ),
             Option("summary", "by name instead of by path"),
         ),
         is_whole=True,

@@ -228,15 +228,15 @@ class OpenJob:
         ranges = self.once(("nvtx-ranges", wide), lambda: NvtxRanges.load(self.session, wide, self.ranks))
         return ranges.narrowed(selection)
 
-    def nvtx_tree(self, selection: Selection, by: str, fold_numbers: bool) -> NvtxTree:
+    def nvtx_tree(self, selection: Selection, by: str, fold: str) -> NvtxTree:
         """The NVTX ranges of a selection as a tree."""
         from nsystui.questions.nvtx.tree import NvtxTree
 
         def build() -> NvtxTree:
             # Asked for in here, so that a report that joins meanwhile cannot leave an old tree under a new version.
-            return NvtxTree.build(self.nvtx_ranges(selection), by=by, fold_numbers=fold_numbers)
+            return NvtxTree.build(self.nvtx_ranges(selection), by=by, fold=fold)
 
-        return self.once(("nvtx-tree", selection, by, fold_numbers), build)
+        return self.once(("nvtx-tree", selection, by, fold), build)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """``make()``, or what it gave for the same key and the same state of the session."""

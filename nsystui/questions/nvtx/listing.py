@@ -162,12 +162,14 @@ def range_names(session: Session, most: int) -> list[str]:
 
 
 def range_instances(session: Session, selection: Selection, name: str, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
-    """List the ranges called ``name`` (``domain:text``), a page at a time; start in job time, ns.
+    """List the ranges called ``name`` (``domain:text``, also without PyTorch's arguments), a page at a time.
+
+    Start in job time, ns.
 
     A range that was never closed has no duration.
     """
     table = tables.nvtx_ranges
-    is_named = LABEL.in_([name])
+    is_named = sa.or_(LABEL.in_([name]), FOLDED_LABEL.in_([name]))
     conditions = [*where(table, selection.with_name(None)), is_named, table.c.start.is_not(None)]
     query = sa.select(
         job_start(table).label("start"),

@@ -20,6 +20,22 @@ from nsystui.questions.queries.time_window import report_at
 FEWEST_VARIANTS = 3
 """The minimum number of different names that are folded as numbered: ``fp16`` and ``fp32`` are two things."""
 
+_MOST_APART = 256
+"""Numbered names that recur in every range around them are apart up to so many: layers, not training steps."""
+
+
+class Folding(Enum):
+    """Which numbered names under one parent are one row.
+
+    With ``STEPS`` those whose numbers go on from one parent range to the next, as of steps; names that recur in every
+    parent range, as of layers, are apart.
+    """
+
+    STEPS = "steps"
+    ALL = "all"
+    NONE = "none"
+
+
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
 
 
@@ -166,24 +182,28 @@ class Paths:
 
 
 def group_by_path(
-    names: Sequence[str], chains: Chains, group_parents: Sequence[int], group: Ints, *, fold_numbers: bool
+    names: Sequence[str], chains: Chains, group_parents: Sequence[int], group: Ints, *, fold: Folding
 ) -> Paths:
     """Groups chains, whose names are indices into ``names``, by path. ``group``, shape ``(c,)``: that of each, or -1.
 
-    ``group_parents``: the group above each group or -1. With ``fold_numbers`` the names under one parent that differ in
-    their numbers only are one node, if they are three or more. One step for each level of nesting: O(c log c), and
+    ``group_parents``: the group above each group or -1. Names under one parent that differ in their numbers only are
+    one node, if they are three or more, as ``fold`` says. One step for each level of nesting: O(c log c), and
     thousands of levels cost milliseconds.
     """
-    templates = Templates.of(names) if fold_numbers else Templates((), np.full(len(names), -1, np.int64))
+    templates = Templates.of(names) if fold is not Folding.NONE else Templates((), np.full(len(names), -1, np.int64))
     of_chain = np.empty(len(chains), np.int32)
     above_groups, none = np.array(group_parents, np.int64), np.zeros(len(group_parents), np.int64)
     levels = [_Level(above_groups, none - 1, none, np.empty(0, np.int64))]
     made = len(group_parents)
+    ranges = chains.totals.count
+    held = np.zeros(made, np.int64)  # the ranges of each node of a path
     for depth, rows in enumerate(rows_by_level(chains.level)):
         above = of_chain[chains.parent[rows]].astype(np.int64) if depth else group[rows]
-        level = _one_level(above, chains.name[rows], templates)
+        around = np.append(held, 0)[above] if fold is Folding.STEPS else None  # 0 where no path is above
+        level = _one_level(above, chains.name[rows], templates, ranges[rows], around)
         of_chain[rows] = level.node + made
         made += len(level.parent)
+        held = np.concatenate([held, np.bincount(level.node, ranges[rows], len(level.parent)).astype(np.int64)])
         levels.append(level)
     parent, label, variants = (
         np.concatenate([getattr(level, key) for level in levels]).astype(np.int32)
@@ -216,7 +236,8 @@ def _depths(parent: SmallInts, sizes: Sequence[int]) -> SmallInts:
     return depth
 
 
-def _one_level(above: Ints, name: Ints, templates: Templates) -> _Level:
+def _one_level(above: Ints, name: Ints, templates: Templates, ranges: Ints, around: Ints | None) -> _Level:
+    """Make the nodes of chains of ``ranges``; ``around``: the ranges of the path above each, ``None`` to fold all."""
     names, templated = len(templates.of_name), len(templates.texts)
     pairs, pair_of_row = np.unique((above + 1) * names + name, return_inverse=True)
     parent, name = pairs // names - 1, pairs % names
@@ -225,6 +246,13 @@ def _one_level(above: Ints, name: Ints, templates: Templates) -> _Level:
     alike = (parent + 1) * (templated + 1) + template + 1
     _, group, size = np.unique(alike, return_inverse=True, return_counts=True)
     is_folded = (template >= 0) & (size[group] >= FEWEST_VARIANTS)
+    if around is not None:
+        # A name that recurs in half of the ranges around it, or twice on a thread, is a part of each and no step.
+        whole = np.zeros(len(pairs), np.int64)
+        whole[pair_of_row] = around
+        count, threads = (np.bincount(group, np.bincount(pair_of_row, of, len(pairs)))[group] for of in (ranges, None))
+        recurs = np.where(whole > 0, (whole > 1) & (2 * count >= whole * size[group]), count >= 2 * threads)
+        is_folded &= ~recurs | (size[group] > _MOST_APART)
     label = np.where(is_folded, names + template, name)
     _, first, node = np.unique((parent + 1) * (names + templated) + label, return_index=True, return_inverse=True)
     variants = np.where(is_folded, size[group], 0)[first]

@@ -19,6 +19,7 @@ from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, UNKNOWN, Chains, Total
 from nsystui.questions.nvtx.loading import Ints, SmallInts
 from nsystui.questions.nvtx.paths import (
     NO_NODE,
+    Folding,
     Grouping,
     NodeChains,
     NodeKind,
@@ -294,18 +295,18 @@ class NvtxTree:
 
     @classmethod
     def build(
-        cls, ranges: NvtxRanges, by: TreeGrouping | str = TreeGrouping.THREAD, *, fold_numbers: bool = True
+        cls, ranges: NvtxRanges, by: TreeGrouping | str = TreeGrouping.THREAD, *, fold: Folding | str = Folding.STEPS
     ) -> NvtxTree:
         """Group ``ranges`` by ``by`` and path. Raises ``ValueError`` for an unknown ``by``.
 
-        With ``fold_numbers`` the names under one parent that differ in their numbers only become one path with ``*``
-        for the numbers, if they are three or more.
+        Names under one parent that differ in their numbers only become one path with ``*`` for the numbers, if they are
+        three or more, as ``fold`` says.
         """
         by = TreeGrouping(by)
         grouping = group_ranges(ranges, by)
         above = [group.parent for group in grouping.groups]
         chains = ranges.columns.chains
-        paths = group_by_path(ranges.names, chains, above, grouping.of_chain, fold_numbers=fold_numbers)
+        paths = group_by_path(ranges.names, chains, above, grouping.of_chain, fold=Folding(fold))
         members = NodeChains.of(paths)
         return cls(ranges, by, NodeMaker(ranges, grouping, paths, members, add_up(chains, paths, members)))
 

@@ -14,9 +14,10 @@ from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nvtx.listing import TREE_COLUMNS, kernels_of, nvtx_tree_table
-from nsystui.questions.nvtx.paths import NodeKind, TreeGrouping
+from nsystui.questions.nvtx.listing import TREE_COLUMNS, kernels_of, nvtx_summary, nvtx_tree_table
+from nsystui.questions.nvtx.paths import Folding, NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
+from nsystui.questions.queries.question import QuestionView
 from nsystui.ui.doors import show_event
 from nsystui.ui.screens.kernels import EventRowsScreen, RangeInstancesScreen
 from nsystui.ui.screens.outline import PAGE, Outline, OutlineLayout, OutlineScreen
@@ -68,6 +69,13 @@ class NvtxNamesScreen(ViewsScreen):
     MODE_KEY = "5"
     PLACES = ("nvtx names", "table", "everywhere")
     BACKGROUND = True
+
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
+        """Answer as the report of nsys does, but with the calls of one PyTorch operator in one row."""
+        view = self.view
+        if view.name != "nvtx_sum":
+            return super().ask(job, selection)
+        return view, nvtx_summary(job.session, selection, fold_suffixes=True)
 
     def open_row(self) -> None:
         """Open the single ranges of the name."""
@@ -172,17 +180,17 @@ class NvtxOutline(Outline[Node]):
 class NvtxScreen(OutlineScreen[Node]):
     """The tree of ranges."""
 
-    PARAMETERS = ("by", "fold_numbers", "_jumps")
+    PARAMETERS = ("by", "fold", "_jumps")
     MODE_KEY = "5"
     SCREEN = "nvtx"
-    STATE = (*OutlineScreen.STATE, "by", "fold_numbers")
+    STATE = (*OutlineScreen.STATE, "by", "fold")
     PLACES = ("nvtx", "table", "everywhere")
     ASCENDING = ("name", "start")
 
     def __init__(self) -> None:
         super().__init__()
         self.by = TreeGrouping.ALL
-        self.fold_numbers = True
+        self.fold = Folding.STEPS
         self.nvtx_tree: NvtxTree | None = None
         self.outline: NvtxOutline | None = None
         self._order_key = ""  # as suits the tree
@@ -203,7 +211,7 @@ class NvtxScreen(OutlineScreen[Node]):
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[NvtxTree, int | None]:
         """Make the tree, and find the range to go to in it."""
-        tree, wanted = job.nvtx_tree(selection, self.by.value, self.fold_numbers), self._target
+        tree, wanted = job.nvtx_tree(selection, self.by.value, self.fold.value), self._target
         return tree, None if wanted is None else tree.number_of(wanted.report, wanted.row)
 
     def show(self, result: Any, same_place: bool) -> None:
@@ -310,9 +318,10 @@ class NvtxScreen(OutlineScreen[Node]):
         return (*super().choices(), Choice.among("by", words, self.by, lambda by: self.ask_with(by=by)))
 
     def action_fold(self) -> None:
-        """Show numbered names in one row, or one by one."""
-        self.say("numbered names one by one" if self.fold_numbers else "numbered names in one row")
-        self.ask_with(fold_numbers=not self.fold_numbers)
+        """Fold steps only, no numbered names, or all of them."""
+        following = {Folding.STEPS: Folding.NONE, Folding.NONE: Folding.ALL, Folding.ALL: Folding.STEPS}[self.fold]
+        self.say(_FOLDED[following])
+        self.ask_with(fold=following)
 
     def action_next_match(self, direction: int) -> None:
         """The next node, below or above the cursor, whose name passes the filter."""
@@ -334,9 +343,28 @@ class NvtxScreen(OutlineScreen[Node]):
         self.rows_changed(outline.reveal(matches[chosen]))
 
 
+_FOLDED = {
+    Folding.STEPS: "steps in one row, layers apart",
+    Folding.NONE: "numbered names one by one",
+    Folding.ALL: "numbered names in one row",
+}
+
+
+_OPENED = 3
+"""Levels that stand open at first."""
+
+
 def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
-    """Ranks and threads stand open at first where they are few, so that ranges are in sight."""
+    """Open ranks and threads where they are few, then what takes most of the time: the busiest layer is in sight."""
     roots = tree.roots(order)
-    if len(roots) > 4 or any(node.kind not in (NodeKind.RANK, NodeKind.THREAD) for node in roots):
-        return set()
-    return {node.id for node in roots}
+    if len(roots) <= 4 and all(node.kind in (NodeKind.RANK, NodeKind.THREAD) for node in roots):
+        return {node.id for node in roots}
+    opened: set[int] = set()
+    nodes = [node for node in roots if node.kind is NodeKind.PATH]
+    for _ in range(_OPENED):
+        times = [node.gpu_total or 0 if order is Order.GPU else node.total for node in nodes]
+        if not times or 4 * times[0] < sum(times):
+            break
+        opened.add(nodes[0].id)
+        nodes = [node for node in tree.children(nodes[0], order=order) if node.kind is NodeKind.PATH]
+    return opened
