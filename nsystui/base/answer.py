@@ -70,7 +70,10 @@ class Column:
     Markdown (with the unit, as nsys writes it), ``label`` its heading on a screen. ``decimals`` is how many a file gets
     (``None``: an integer or text as it is). ``importance`` decides which columns leave first on a narrow screen: 0
     stays, higher numbers leave earlier, and ``FILES_ONLY`` is never shown. ``has_bar``: a screen draws the value as a
-    bar, too.
+    bar, too: a percentage of the whole, another value of the column's maximum. ``stack``: the keys of the columns that
+    the bar is made of, with their categories; each is at most what those before it leave of the value, and what they
+    all leave is of the last category.
+    Columns of one unit with the same word in ``compared`` share a unit on a screen.
     """
 
     key: str
@@ -81,6 +84,8 @@ class Column:
     decimals: int | None = None
     importance: int = 0
     has_bar: bool = False
+    stack: tuple[tuple[str, str], ...] = ()
+    compared: str = ""
 
     @property
     def file_key(self) -> str:

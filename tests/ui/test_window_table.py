@@ -153,17 +153,39 @@ def test_a_share_has_a_bar_beside_it_that_leaves_before_the_name_is_cut():
     for row in rows:
         layout.format(row)
     layout.place(40, None)
-    assert [line_of(layout, row, 40)[:13] for row in rows[:2]] == ["█████    40.0", "██▌      20.0"]
+    assert [line_of(layout, row, 40)[:13] for row in rows[:2]] == ["██       40.0", "█        20.0"]
     assert line_of(layout, rows[2], 40).startswith("▏") and line_of(layout, rows[3], 40).startswith(" " * 6)
     layout.place(13, None)
     assert line_of(layout, rows[0], 13) == "   40.0  gemm"
 
-    # A full bar is the whole where a share is more than half of it.
-    layout = TableLayout((share,))
-    layout.word([(60.0,), (10.0,)])
-    layout.format((60.0,))
-    layout.place(40, None)
-    assert line_of(layout, (60.0,), 40).startswith("███ ")
+
+def test_a_bar_of_a_share_is_of_the_whole_and_another_one_says_that_it_is_of_the_maximum():
+    share = Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, has_bar=True)
+    time = Column("gpu", header="GPU (ns)", label="GPU total", unit=Unit.DURATION, has_bar=True)
+    layout, rows = TableLayout((share, time)), [(2.7, 20_000_000), (1.0, 10_000_000)]
+    layout.word(rows)
+    for row in rows:
+        layout.format(row)
+    layout.place(60, None)
+    assert heading(layout, 60, None).split() == ["time", "%", "█=max", "GPU", "total", "ms"]
+    assert [line_of(layout, row, 60).split() for row in rows] == [
+        ["▏", "2.7", "█████", "20"],
+        ["▏", "1.0", "██▌", "10"],
+    ]
+
+
+def test_a_bar_is_stacked_of_the_parts_of_its_row():
+    stack = (("compute", "compute"), ("nccl", "nccl"), ("memory", "memory"))
+    parts = [Column(key, header=key, label=key, unit=Unit.PERCENT) for key, _ in stack]
+    busy = Column("busy", header="Busy", label="busy", unit=Unit.PERCENT, has_bar=True, stack=stack)
+    layout, row = TableLayout((busy, *parts)), (80.0, 50.0, 20.0, 60.0)
+    layout.word([row])
+    layout.format(row)
+    layout.place(80, None)
+    pieces = [(text, category) for text, kind, _, category in layout.row_line(layout.format(row), row, 80) if category]
+    assert pieces == [("██", "compute"), ("▌", "compute/nccl"), ("▌", "nccl/memory"), ("░", "idle")]
+    plain = "".join(text for text, *_ in layout.row_line(layout.format(row), row, 80, is_plain=True))
+    assert plain.startswith("████  ")
 
 
 def test_text_is_cut_at_its_end_or_seen_from_where_the_reader_moved():
@@ -351,7 +373,7 @@ async def test_a_click_moves_selects_and_sorts_and_the_cursor_shows_whether_the_
         assert app.table.has_focus
         app.screen.set_focus(None)
         blurred = (await rested(pilot)).table.render_line(4)
-        assert not app.table.has_focus and blurred.text == focused.text
+        assert not app.table.has_focus and (focused.text[0], blurred.text) == ("▸", f" {focused.text[1:]}")
         assert [s.style for s in blurred] != [s.style for s in focused]
 
 

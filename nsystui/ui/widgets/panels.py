@@ -102,8 +102,7 @@ class PartLines(CategoryWidget):
         if not style:
             return self.rich_style
         if "/" in style:
-            before, behind = (self._style_of(part, text) for part in style.split("/"))
-            return before + Style(bgcolor=behind.color)
+            return self.fill_style(style)
         if style in _OWN:
             return self.get_component_rich_style(f"part-lines--{style}")
         is_words = any(character.isalnum() for character in text)

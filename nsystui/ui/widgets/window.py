@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich.style import Style
 from textual.css.styles import RenderStyles
 from textual.dom import DOMNode
 from textual.widget import Widget
@@ -109,6 +110,11 @@ class CategoryWidget(Widget):
     """
 
     DEFAULT_CSS = _css()
+
+    def fill_style(self, category: str) -> Style:
+        """The style of blocks of a category, or of one before another: ``compute/nccl``."""
+        before, *behind = (self.get_component_rich_style(fill_class(name)) for name in category.split("/"))
+        return before + Style(bgcolor=behind[0].color) if behind else before
 
     def get_component_styles(self, *names: str) -> RenderStyles:
         """Make the styles of a category when they are asked for."""

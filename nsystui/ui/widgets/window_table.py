@@ -77,7 +77,7 @@ class PageFailed(TableMessage, namespace="window_table"):
 
 
 MARKER = "▸ "
-"""Stands before the cursor's row, so that it is found without colour, in a capture and by a screen reader."""
+"""Stands before the cursor's row of the table with the focus: to be found without colour, and by a screen reader."""
 
 PATIENCE = 0.15
 """Seconds that ``background`` waits for rows before it draws ``…`` in their places."""
@@ -117,7 +117,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "window-table--header",
         "window-table--cursor",
-        "window-table--cursor-blurred",
         "window-table--empty",
         "window-table--bar",
     }
@@ -132,7 +131,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     WindowTable:nocolor > .window-table--cursor {
         background: ansi_default; color: ansi_default; text-style: reverse;
     }
-    WindowTable > .window-table--cursor-blurred { text-style: bold; color: $foreground; }
     WindowTable > .window-table--empty { color: $foreground 75%; }
     WindowTable > .window-table--bar { color: $foreground 60%; }
     WindowTable:ansi > .window-table--bar { color: $foreground; }
@@ -530,20 +528,23 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _row_segments(self, index: int, width: int) -> list[Segment]:
         """One row as few segments as possible: every change of style costs a line some 25 bytes."""
-        at_cursor = index == self.cursor_row
+        at_cursor = index == self.cursor_row and self.has_focus
         gutter = MARKER if at_cursor else " " * len(MARKER)
-        cursor = "window-table--cursor" if self.has_focus else "window-table--cursor-blurred"
-        style = self._style(cursor) if at_cursor else self.rich_style
+        style = self._style("window-table--cursor") if at_cursor else self.rich_style
         shown = self._formatted.get(index)
         if shown is None:
             return [Segment((gutter + "…").ljust(width), style)]
         row = self._cache.row(index) if self._cache else None
-        pieces = self._table.row_line(shown, row or (), width - len(gutter), self._prefix_of(index))
+        is_plain = at_cursor or self.app.no_color
+        pieces = self._table.row_line(shown, row or (), width - len(gutter), self._prefix_of(index), is_plain)
         # The row under the cursor has one colour throughout.
         styles, cells = (dict.fromkeys(PieceKind, style), {}) if at_cursor else self._styles_of(row)
         segments = [
             Segment(gutter, style),
-            *(Segment(text, cells.get(key) or styles[kind]) for text, kind, key in pieces),
+            *(
+                Segment(text, self.fill_style(category) if category else cells.get(key) or styles[kind])
+                for text, kind, key, category in pieces
+            ),
         ]
         return list(Segment.simplify(segment for segment in segments if segment.text))
 
