@@ -188,6 +188,26 @@ def test_a_bar_is_stacked_of_the_parts_of_its_row():
     assert plain.startswith("████  ")
 
 
+def test_columns_that_are_compared_share_one_unit():
+    keys = ("total", "avg", "min", "max", "queue_max", "wall", "self")
+    columns = tuple(
+        Column(key, header=key, label=key, unit=Unit.DURATION, compared="wall" if key == "self" else "") for key in keys
+    )
+    layout = TableLayout(columns)
+    layout.word([(3_000_000_000, 1_500_000, 900, 193_000_000, 1_234, 20_000_500, 907_500)])
+    assert [measure.label for measure in layout.measures] == [
+        "total s",
+        "avg ms",
+        "min ms",
+        "max ms",
+        "queue_max ns",
+        "wall ms",
+        "self ms",
+    ]
+    layout.place(200, None)
+    assert line_of(layout, (1, 1_500_000, 400, 1, 1, 1, 1), 200).split()[1:3] == ["1.500", "<0.001"]
+
+
 def test_text_is_cut_at_its_end_or_seen_from_where_the_reader_moved():
     text = "abcdefghij"
     assert [set_text(text, 7, pan=pan) for pan in (0, 2, 4)] == ["abcdef…", "…defgh…", "…fghij "]

@@ -228,10 +228,19 @@ class TableLayout:
         """From which character on the elastic column is seen; 0: from its beginning."""
 
     def word(self, rows: Sequence[Row], of_all: bool = True) -> None:
-        """Choose the units of the columns by the values of ``rows``: ``of_all``, or the first of many."""
-        for measure, values in zip(self.measures, zip(*rows, strict=True), strict=False):
+        """Choose the units of the columns by the values of ``rows``: ``of_all``, or the first of many.
+
+        Columns of one scale have the unit that suits the largest value of all of them.
+        """
+        columns = list(zip(self.measures, zip(*rows, strict=True), strict=False))
+        of_scale: dict[tuple[Unit, str], list[Value]] = {}
+        for measure, values in columns:
+            if measure.column.importance < FILES_ONLY:
+                of_scale.setdefault(measure.column.scale, []).extend(values)
+        wordings = {scale: Wording.of(scale[0], values) for scale, values in of_scale.items()}
+        for measure, values in columns:
             measure.is_empty = of_all and all(value is None for value in values)
-            wording = Wording.of(measure.column.unit, values)
+            wording = wordings.get(measure.column.scale, measure.wording)
             if wording != measure.wording:
                 measure.wording, measure.widest = wording, 0
             if measure.column.has_bar and measure.column.unit is not Unit.PERCENT:
