@@ -367,12 +367,26 @@ async def test_keys_can_be_left_to_the_screen():
         assert app.keys == ["g", "left"] and app.table.cursor_row == 0
 
 
+async def test_a_table_that_is_cut_says_so_in_its_title_and_with_a_scrollbar():
+    async with shown(TableApp(WindowTable(Numbered(rows=100))), (60, 12)) as (app, pilot):
+        app.table.entitle("Kernels", "by total time")
+        lines = (await rested(pilot)).lines()
+        assert lines[0] == "Kernels  10 of 100, by total time" and lines[2].startswith("▸")
+        assert [line[-1] for line in lines[2:]] == ["▐", *["│"] * 9]
+        assert [line[-1] for line in (await press(pilot, "end")).lines()[2:]] == [*["│"] * 9, "▐"]
+        await pilot.click(WindowTable, offset=(5, 4))
+        assert app.table.cursor_row == 92
+        app.table.set_answer(Numbered(rows=3))
+        lines = (await rested(pilot)).lines()
+        assert lines[0] == "Kernels  3, by total time" and lines[4].endswith("…")
+
+
 async def test_long_names_can_be_moved_along_and_a_smaller_terminal_keeps_the_cursor_in_sight():
     async with shown(TableApp(WindowTable(Numbered())), (60, 24)) as (app, pilot):
         before = app.lines()[1]
-        assert before.endswith("vectorize…")
+        assert before.endswith("vectori… ▐")
         assert "…" in (await press(pilot, "greater_than_sign", ">")).lines()[1] and app.lines()[1] != before
-        assert (await press(pilot, *["right"] * 10)).lines()[1].endswith("(int)")
+        assert (await press(pilot, *["right"] * 10)).lines()[1].split()[-2].endswith("(int)")
         assert (await press(pilot, *["left"] * 10)).lines()[1] == before
     async with shown(TableApp(WindowTable(Numbered())), (120, 30)) as (app, pilot):
         assert "grid" in (await press(pilot, *["down"] * 25)).lines()[0]
@@ -424,7 +438,7 @@ async def test_in_the_background_placeholders_stand_until_rows_arrive():
     answer = Slow(rows=10_000)
     app = TableApp(WindowTable(answer, background=True))
     async with kept_at_work(app) as rest:
-        assert await becomes(lambda: app.lines()[1:2] == ["▸ …"]) and app.table.current_row is None
+        assert await becomes(lambda: app.lines()[1:2] == [f"{'▸ …':<79}▐"]) and app.table.current_row is None
         answer.gate.set()
         await rest()
         assert "0 void" in app.lines()[1] and app.table.current_row is not None
@@ -449,4 +463,4 @@ async def test_an_answer_that_was_replaced_while_its_page_was_on_the_way():
         app.table.set_answer(Numbered(rows=50, make=lambda n: (n, n, "", 0.0, "new")))
         old.gate.set()
         await rest()
-        assert app.lines()[1].endswith("new")
+        assert app.lines()[1].split()[-2:] == ["new", "▐"]

@@ -34,6 +34,12 @@ class RowWindow:
         """The rows in sight."""
         return range(self.top, min(self.top + self.height, self.count))
 
+    def thumb(self) -> range:
+        """The lines that the thumb of a scrollbar takes where rows are cut."""
+        size = max(1, self.height * self.height // self.count)
+        first = self.top * (self.height - size) // (self.count - self.height)
+        return range(first, first + size)
+
     def clamp(self, row: int) -> int:
         """The nearest row that exists (0 when none does)."""
         return max(0, min(row, self.count - 1))
