@@ -148,6 +148,17 @@ def tick_line(ticks: Sequence[tuple[int, str]], width: int) -> str:
     return "".join(line)[:width]
 
 
+def step_axis(numbers: Sequence[int], width: int) -> str:
+    """The numbers of the steps below their columns, as many as fit."""
+    line = ""
+    for place, number in enumerate(numbers):
+        cell = place * width // len(numbers)
+        label = f"│{number}"
+        if cell >= len(line) + (1 if line else 0) and cell + len(label) <= width:
+            line = line.ljust(cell) + label
+    return line.ljust(width)
+
+
 def histogram_lines(
     labels: Sequence[str], counts: Sequence[int], width: int, words: Sequence[str] | None = None
 ) -> list[str]:
