@@ -191,8 +191,8 @@ class OverviewScreen(TablesScreen):
         lines = [*facts, *words.time_lines(picture, idle, width, rows, not self.app.no_color)]
         room = height - _FRAME - len(lines) - self.findings_lines() - len(self._summary())
         spare = room - (len(picture.tasks) + _ABOVE_ROWS) - max(len(picture.kernels) + _ABOVE_ROWS, _KERNEL_LINES)
-        # A title, headings and a rank, on the smallest terminal.
-        least = min(_LEAST_REMARKS, room - (self._kernel_lines() + _ABOVE_ROWS + 1))
+        # A title, headings and two ranks, on the smallest terminal.
+        least = min(_LEAST_REMARKS, room - (self._kernel_lines() + _ABOVE_ROWS + min(len(picture.tasks), 2)))
         remarks = words.remark_lines(
             picture, self.explorer.files.values(), width, min(max(spare, least), _MOST_REMARKS)
         )

@@ -78,7 +78,7 @@ class RanksScreen(ViewsScreen):
         is_roomy = self.app.size.height >= _ROOMY
         self.lanes.display = is_roomy and view.name == "ranks"
         self.step_times.display = is_roomy and view.name in _STEPS
-        self.lanes.styles.height = 2 * self._lane_height + _AXIS
+        self.lanes.styles.height = min(2, self.table.row_count) * self._lane_height + _AXIS
         self.step_times.styles.height = 2 * self._lane_height + _AXIS
 
     @property
