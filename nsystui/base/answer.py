@@ -7,6 +7,7 @@ Screens and commands show the same answers, so that a number is the same number 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
@@ -62,6 +63,9 @@ _SUFFIXES = {
 """The unit of the numbers in files, as a key ends in it; other quantities have none."""
 
 
+_STATISTICS = frozenset({"avg", "average", "mean", "median", "min", "max", "stddev", "p5", "p95", "q1", "q3"})
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of an answer.
@@ -70,7 +74,10 @@ class Column:
     Markdown (with the unit, as nsys writes it), ``label`` its heading on a screen. ``decimals`` is how many a file gets
     (``None``: an integer or text as it is). ``importance`` decides which columns leave first on a narrow screen: 0
     stays, higher numbers leave earlier, and ``FILES_ONLY`` is never shown. ``has_bar``: a screen draws the value as a
-    bar, too.
+    bar, too: a percentage of the whole, another value of the column's maximum. ``stack``: the keys of the columns that
+    the bar is made of, with their categories; each is at most what those before it leave of the value, and what they
+    all leave is of the last category.
+    ``compared``: the key of another column with which this one is compared, see ``scale``.
     """
 
     key: str
@@ -81,6 +88,8 @@ class Column:
     decimals: int | None = None
     importance: int = 0
     has_bar: bool = False
+    stack: tuple[tuple[str, str], ...] = ()
+    compared: str = ""
 
     @property
     def file_key(self) -> str:
@@ -92,6 +101,17 @@ class Column:
         if suffix is None or f"_{self.key}".endswith((f"_{suffix}", "]")):
             return self.key
         return f"{self.key}_{suffix}"
+
+    @property
+    def scale(self) -> tuple[Unit, str]:
+        """Columns of the same scale share one unit on a screen.
+
+        Those are the statistics of one quantity (``queue_avg``, ``queue_max``; ``min_a``, ``min_b`` of two jobs), and
+        columns with those that they name in ``compared``.
+        """
+        words = re.split("[_-]", self.compared or self.key)
+        rest = [word for word in words if word not in _STATISTICS and word not in ("a", "b")]
+        return self.unit, " ".join([*rest, "statistics"] if _STATISTICS.intersection(words) else rest)
 
     def with_importance(self, importance: int) -> Column:
         """The same column, which leaves a narrow screen earlier or later."""

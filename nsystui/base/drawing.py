@@ -27,8 +27,8 @@ class Colour(NamedTuple):
 
 
 COLOURS = {
-    "compute": Colour("#56c271", "#1a6334", "ansi_green"),
-    "nccl": Colour("#f28c38", "#8a3c00", "ansi_yellow"),  # brown or orange on most terminals
+    "compute": Colour("#56c271", "#1d7a40", "ansi_green"),
+    "nccl": Colour("#f28c38", "#b84e00", "ansi_yellow"),  # brown or orange on most terminals
     "memory": Colour("#62a8ff", "#0b4a99", "ansi_bright_blue"),
     "graph": Colour("#aacb86", "#4a5a12", "ansi_bright_green"),
     "idle": Colour(60, 75, "ansi_bright_black"),
@@ -38,7 +38,7 @@ COLOURS = {
     "metric": Colour("#5cd9ea", "#00566e", "ansi_bright_cyan"),
     "nvtx": Colour(85, 85, "$foreground"),
     "error": Colour("#ff6b6b", "#a3121f", "ansi_red", "ansi_red"),
-    "warning": Colour("#e8cc4a", "#634f00", "ansi_bright_yellow"),
+    "warning": Colour("#e8cc4a", "#8a6a00", "ansi_bright_yellow"),
     "better": Colour("#56c271", "#1a6334", "ansi_green"),
     "worse": Colour("#ff6b6b", "#a3121f", "ansi_red", "ansi_red"),
 }

@@ -40,6 +40,7 @@ from nsystui.ui.loading import (
     SampleTaken,
     Warned,
 )
+from nsystui.ui.page import use_pages
 from nsystui.ui.screens import TabView, screen_of, views_on
 from nsystui.ui.widgets.frame import progress_bar
 from nsystui.ui.widgets.repainting import in_thread, reason_of
@@ -102,6 +103,7 @@ class NsystuiApp(App[int]):
         self._colours = "ansi" if look.no_color or look.few_colors else "textual"
         self.asks_page = look.light is None and not look.no_color
         """Whether the terminal is asked for the colour of its page."""
+        use_pages(self, is_own=look.light is None)
         self.page_is(bool(look.light) and not look.no_color)
         if look.ascii_only:
             draw_in_ascii(self)

@@ -44,6 +44,15 @@ async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_dir
         line_with(await press(pilot, "escape", "V"), "rows of kernels")
 
 
+async def test_the_summary_has_the_bandwidths_where_the_table_leaves_room(job, cache_directory):
+    async with running(job, cache_directory, (200, 60), "3") as (app, pilot):
+        words = "median bus bandwidth"
+        assert line_with(app, words) and line_with(app, "calls by message size")
+        assert app.screen.table.size.height > app.screen.table.row_count
+        assert not any(words in line for line in screen_text(await resize(pilot, *NARROW)))
+        assert line_with(await resize(pilot, *WIDE), "calls by message size")
+
+
 @pytest.mark.campaign
 async def test_all_collectives_are_in_one_chart_of_bandwidth_and_sizes_have_drawings(job, cache_directory):
     async with running(job, cache_directory, WIDE, "3", "v", "v") as (app, pilot):

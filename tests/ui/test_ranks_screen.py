@@ -43,6 +43,27 @@ async def test_rows_open_what_they_are_of(demo_job, cache_directory):
         assert app.selection.window is not None
 
 
+async def test_the_steps_of_the_rank_under_the_cursor_are_bars_with_the_slow_ones_in_colour(demo_job, cache_directory):
+    async with running(demo_job, cache_directory, WIDE, "7", "v", "v", "v") as (app, _):
+        line_with(app, "steps of rank 0")
+        lane, answer = app.screen.step_times.lanes[0], app.screen.table.answer
+        bars = dict(lane.stack)
+        steps = [row for row in answer.records() if row["rank"] == 0]
+        longest = max(row["duration"] for row in steps)
+        shown = sorted({round(share, 6) for share in (*bars["nvtx"], *bars["warning"]) if share})
+        assert shown == sorted({round(row["duration"] / longest, 6) for row in steps})
+        assert any(row["slow"] for row in steps) == (max(bars["warning"]) > 0)
+
+
+async def test_lanes_take_the_lines_that_the_table_leaves(demo_job, cache_directory):
+    heights = []
+    for size in (WIDE, (200, 60)):
+        async with running(demo_job, cache_directory, size, "7", "down", "down") as (app, _):
+            heights.append(app.screen.lanes.lanes[0].height)
+            assert screen_text(app)[app.screen.lanes.region.bottom - 1].strip().startswith("step")
+    assert 3 <= heights[0] < heights[1]
+
+
 async def test_the_clock_of_several_reports_can_be_changed(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "7") as (app, pilot):
         for words, mode in (("clock: UTC of the hosts", ClockMode.UTC), ("clock: not aligned", ClockMode.OWN)):

@@ -153,17 +153,59 @@ def test_a_share_has_a_bar_beside_it_that_leaves_before_the_name_is_cut():
     for row in rows:
         layout.format(row)
     layout.place(40, None)
-    assert [line_of(layout, row, 40)[:13] for row in rows[:2]] == ["█████    40.0", "██▌      20.0"]
+    assert [line_of(layout, row, 40)[:13] for row in rows[:2]] == ["██       40.0", "█        20.0"]
     assert line_of(layout, rows[2], 40).startswith("▏") and line_of(layout, rows[3], 40).startswith(" " * 6)
     layout.place(13, None)
     assert line_of(layout, rows[0], 13) == "   40.0  gemm"
 
-    # A full bar is the whole where a share is more than half of it.
-    layout = TableLayout((share,))
-    layout.word([(60.0,), (10.0,)])
-    layout.format((60.0,))
-    layout.place(40, None)
-    assert line_of(layout, (60.0,), 40).startswith("███ ")
+
+def test_a_bar_of_a_share_is_of_the_whole_and_another_one_says_that_it_is_of_the_maximum():
+    share = Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, has_bar=True)
+    time = Column("gpu", header="GPU (ns)", label="GPU total", unit=Unit.DURATION, has_bar=True)
+    layout, rows = TableLayout((share, time)), [(2.7, 20_000_000), (1.0, 10_000_000)]
+    layout.word(rows)
+    for row in rows:
+        layout.format(row)
+    layout.place(60, None)
+    assert heading(layout, 60, None).split() == ["time", "%", "█=max", "GPU", "total", "ms"]
+    assert [line_of(layout, row, 60).split() for row in rows] == [
+        ["▏", "2.7", "█████", "20"],
+        ["▏", "1.0", "██▌", "10"],
+    ]
+
+
+def test_a_bar_is_stacked_of_the_parts_of_its_row():
+    stack = (("compute", "compute"), ("nccl", "nccl"), ("memory", "memory"))
+    parts = [Column(key, header=key, label=key, unit=Unit.PERCENT) for key, _ in stack]
+    busy = Column("busy", header="Busy", label="busy", unit=Unit.PERCENT, has_bar=True, stack=stack)
+    layout, row = TableLayout((busy, *parts)), (80.0, 50.0, 20.0, 60.0)
+    layout.word([row])
+    layout.format(row)
+    layout.place(80, None)
+    pieces = [(text, category) for text, kind, _, category in layout.row_line(layout.format(row), row, 80) if category]
+    assert pieces == [("██", "compute"), ("▌", "compute/nccl"), ("▌", "nccl/memory"), ("░", "idle")]
+    plain = "".join(text for text, *_ in layout.row_line(layout.format(row), row, 80, is_plain=True))
+    assert plain.startswith("████  ")
+
+
+def test_columns_that_are_compared_share_one_unit():
+    keys = ("total", "avg", "min", "max", "queue_max", "wall", "self")
+    columns = tuple(
+        Column(key, header=key, label=key, unit=Unit.DURATION, compared="wall" if key == "self" else "") for key in keys
+    )
+    layout = TableLayout(columns)
+    layout.word([(3_000_000_000, 1_500_000, 900, 193_000_000, 1_234, 20_000_500, 907_500)])
+    assert [measure.label for measure in layout.measures] == [
+        "total s",
+        "avg ms",
+        "min ms",
+        "max ms",
+        "queue_max ns",
+        "wall ms",
+        "self ms",
+    ]
+    layout.place(200, None)
+    assert line_of(layout, (1, 1_500_000, 400, 1, 1, 1, 1), 200).split()[1:3] == ["1.500", "<0.001"]
 
 
 def test_text_is_cut_at_its_end_or_seen_from_where_the_reader_moved():
@@ -325,12 +367,26 @@ async def test_keys_can_be_left_to_the_screen():
         assert app.keys == ["g", "left"] and app.table.cursor_row == 0
 
 
+async def test_a_table_that_is_cut_says_so_in_its_title_and_with_a_scrollbar():
+    async with shown(TableApp(WindowTable(Numbered(rows=100))), (60, 12)) as (app, pilot):
+        app.table.entitle("Kernels", "by total time")
+        lines = (await rested(pilot)).lines()
+        assert lines[0] == "Kernels  10 of 100, by total time" and lines[2].startswith("▸")
+        assert [line[-1] for line in lines[2:]] == ["▐", *["│"] * 9]
+        assert [line[-1] for line in (await press(pilot, "end")).lines()[2:]] == [*["│"] * 9, "▐"]
+        await pilot.click(WindowTable, offset=(5, 4))
+        assert app.table.cursor_row == 92
+        app.table.set_answer(Numbered(rows=3))
+        lines = (await rested(pilot)).lines()
+        assert lines[0] == "Kernels  3, by total time" and lines[4].endswith("…")
+
+
 async def test_long_names_can_be_moved_along_and_a_smaller_terminal_keeps_the_cursor_in_sight():
     async with shown(TableApp(WindowTable(Numbered())), (60, 24)) as (app, pilot):
         before = app.lines()[1]
-        assert before.endswith("vectorize…")
+        assert before.endswith("vectori… ▐")
         assert "…" in (await press(pilot, "greater_than_sign", ">")).lines()[1] and app.lines()[1] != before
-        assert (await press(pilot, *["right"] * 10)).lines()[1].endswith("(int)")
+        assert (await press(pilot, *["right"] * 10)).lines()[1].split()[-2].endswith("(int)")
         assert (await press(pilot, *["left"] * 10)).lines()[1] == before
     async with shown(TableApp(WindowTable(Numbered())), (120, 30)) as (app, pilot):
         assert "grid" in (await press(pilot, *["down"] * 25)).lines()[0]
@@ -351,7 +407,7 @@ async def test_a_click_moves_selects_and_sorts_and_the_cursor_shows_whether_the_
         assert app.table.has_focus
         app.screen.set_focus(None)
         blurred = (await rested(pilot)).table.render_line(4)
-        assert not app.table.has_focus and blurred.text == focused.text
+        assert not app.table.has_focus and (focused.text[0], blurred.text) == ("▸", f" {focused.text[1:]}")
         assert [s.style for s in blurred] != [s.style for s in focused]
 
 
@@ -382,7 +438,7 @@ async def test_in_the_background_placeholders_stand_until_rows_arrive():
     answer = Slow(rows=10_000)
     app = TableApp(WindowTable(answer, background=True))
     async with kept_at_work(app) as rest:
-        assert await becomes(lambda: app.lines()[1:2] == ["▸ …"]) and app.table.current_row is None
+        assert await becomes(lambda: app.lines()[1:2] == [f"{'▸ …':<79}▐"]) and app.table.current_row is None
         answer.gate.set()
         await rest()
         assert "0 void" in app.lines()[1] and app.table.current_row is not None
@@ -407,4 +463,4 @@ async def test_an_answer_that_was_replaced_while_its_page_was_on_the_way():
         app.table.set_answer(Numbered(rows=50, make=lambda n: (n, n, "", 0.0, "new")))
         old.gate.set()
         await rest()
-        assert app.lines()[1].endswith("new")
+        assert app.lines()[1].split()[-2:] == ["new", "▐"]

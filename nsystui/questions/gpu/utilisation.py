@@ -299,6 +299,13 @@ _PARTS = (
     ("graph", "graph", "Graph", "graph", 3),
     ("idle", "idle", "Idle", "idle", 1),
 )
+BUSY_PARTS = (
+    ("compute_percent", "compute"),
+    ("exposed_nccl_percent", "nccl"),
+    ("memory_percent", "memory"),
+    ("graph_percent", "graph"),
+)
+"""Of what the bar of busy time is made: what neither compute nor NCCL hides of the last two."""
 SHARE_COLUMNS = tuple(
     Column(
         f"{key}_percent",
@@ -308,6 +315,7 @@ SHARE_COLUMNS = tuple(
         decimals=2,
         importance=importance,
         has_bar=key == "busy",
+        stack=BUSY_PARTS if key == "busy" else (),
     )
     for _, key, title, label, importance in _PARTS
 )

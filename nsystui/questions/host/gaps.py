@@ -114,9 +114,9 @@ SUM_COLUMNS = (
     Column("percent", header="Idle (%)", label="of idle", unit=Unit.PERCENT, decimals=2, has_bar=True),
     *CAUSE_COLUMNS,
     Column("spans", header="Spans", label="spans", unit=Unit.COUNT, importance=3),
-    Column("startup", header="Start-up (ns)", label="start-up", unit=Unit.DURATION, importance=3),
-    Column("gaps", header="Gaps (ns)", label="gaps", unit=Unit.DURATION, importance=3),
-    Column("tail", header="Tail (ns)", label="tail", unit=Unit.DURATION, importance=3),
+    Column("startup", header="Start-up (ns)", label="start-up", unit=Unit.DURATION, compared="time", importance=3),
+    Column("gaps", header="Gaps (ns)", label="gaps", unit=Unit.DURATION, compared="time", importance=3),
+    Column("tail", header="Tail (ns)", label="tail", unit=Unit.DURATION, compared="time", importance=3),
 )
 _RANGE = Column("range", header="NVTX Range", label="NVTX range")
 _SHARE = Column("share", header="Cause (%)", label="for", unit=Unit.PERCENT, decimals=1, importance=1)

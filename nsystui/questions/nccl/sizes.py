@@ -194,7 +194,7 @@ def bandwidth_curve(answer: TableAnswer, collective: str) -> tuple[Sequence[floa
 _DURATION_COLUMNS = (
     RANK,
     Column("from", header="From (ns)", label="from", unit=Unit.DURATION, decimals=1),
-    Column("to", header="To (ns)", label="to", unit=Unit.DURATION, decimals=1),
+    Column("to", header="To (ns)", label="to", unit=Unit.DURATION, compared="from", decimals=1),
     COUNT,
     Column("percent", header="Share (%)", label="share", unit=Unit.PERCENT, decimals=2, has_bar=True),
     Column("reported", header="nccl-tests", label="nccl-tests"),

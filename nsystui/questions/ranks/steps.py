@@ -140,7 +140,7 @@ _FIGURES = (
 BY_RANK_COLUMNS = (
     Column("rank", header="Rank", label="rank"),
     *_FIGURES,
-    Column("first", header="First Step (ns)", label="first", unit=Unit.DURATION, importance=4),
+    Column("first", header="First Step (ns)", label="first", unit=Unit.DURATION, compared="median", importance=4),
     Column("measured", header="Measured", label="measured on", importance=5),
     Column("range", header="NVTX Range", label="NVTX range", importance=3),
 )
@@ -148,10 +148,10 @@ ACROSS_COLUMNS = (
     STEP,
     START.with_importance(2),
     Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=3),
-    Column("duration", header="Median over Ranks (ns)", label="median", unit=Unit.DURATION, decimals=0),
+    Column("duration", header="Median over Ranks (ns)", label="median", unit=Unit.DURATION, compared="min", decimals=0),
     Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=2),
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
-    Column("spread", header="Spread (ns)", label="spread", unit=Unit.DURATION, importance=1),
+    Column("spread", header="Spread (ns)", label="spread", unit=Unit.DURATION, compared="min", importance=1),
     Column("slowest", header="Slowest Rank", label="slowest rank", unit=Unit.NUMBER, importance=1),
     Column("ratio", header="Of Median Step (%)", label="of median", unit=Unit.PERCENT, decimals=1, importance=1),
     Column("slow", header="Slow", label="slow", importance=1),
@@ -164,8 +164,15 @@ STEP_COLUMNS = (
     Column("ratio", header="Of Median (%)", label="of median", unit=Unit.PERCENT, decimals=1, importance=1),
     Column("slow", header="Slow", label="slow", importance=1),
     Column("cpu_start", header="CPU Start (ns)", label="CPU start", unit=Unit.TIME, importance=3),
-    Column("cpu_duration", header="CPU Duration (ns)", label="on CPU", unit=Unit.DURATION, importance=2),
-    Column("op_time", header="GPU Work (ns)", label="GPU work", unit=Unit.DURATION, importance=3),
+    Column(
+        "cpu_duration",
+        header="CPU Duration (ns)",
+        label="on CPU",
+        unit=Unit.DURATION,
+        compared="duration",
+        importance=2,
+    ),
+    Column("op_time", header="GPU Work (ns)", label="GPU work", unit=Unit.DURATION, compared="duration", importance=3),
 )
 
 _SLOW = "slow"

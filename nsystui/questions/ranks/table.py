@@ -17,7 +17,7 @@ from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few_numbers
 from nsystui.questions.collectives.alignment import Alignment
 from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
-from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, shares, window_notes
+from nsystui.questions.gpu.utilisation import BUSY_PARTS, SHARE_COLUMNS, BusyIntervals, shares, window_notes
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks, world_size
 from nsystui.questions.queries.time_window import extents, shares_clock
 from nsystui.questions.ranks.overview import task_counts
@@ -74,7 +74,14 @@ COLUMNS = (
     HOST.with_importance(4),
     Column("gpu", header="GPU", label="gpu", importance=5),
     Column(
-        "busy_percent", header="Busy (%)", label="busy %", unit=Unit.PERCENT, decimals=2, importance=1, has_bar=True
+        "busy_percent",
+        header="Busy (%)",
+        label="busy %",
+        unit=Unit.PERCENT,
+        decimals=2,
+        importance=1,
+        has_bar=True,
+        stack=BUSY_PARTS,
     ),
     Column("compute_percent", header="Compute (%)", label="compute %", unit=Unit.PERCENT, decimals=2, importance=3),
     Column("nccl_percent", header="NCCL (%)", label="NCCL %", unit=Unit.PERCENT, decimals=2, importance=3),
@@ -95,7 +102,14 @@ COLUMNS = (
     Column("collectives", header="Collectives", label="of", unit=Unit.COUNT, importance=3),
     Column("median_lateness", header="Median Lateness (ns)", label="late by", unit=Unit.DURATION, importance=4),
     Column("wait_caused", header="Wait Caused (ns)", label="wait caused", unit=Unit.DURATION, importance=1),
-    Column("wait_suffered", header="Wait Suffered (ns)", label="total wait", unit=Unit.DURATION, importance=3),
+    Column(
+        "wait_suffered",
+        header="Wait Suffered (ns)",
+        label="total wait",
+        unit=Unit.DURATION,
+        compared="wait_caused",
+        importance=3,
+    ),
     Column("clock_error", header="Clock Error (ns)", label="clock ±", unit=Unit.DURATION, importance=5),
     Column("odd", header="Odd", label="odd", importance=1),
     Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=6),

@@ -61,7 +61,7 @@ EDGES: tuple[int, ...] = (0, *(step * 10**decade for decade in range(13) for ste
 
 COLUMNS = (
     Column("low", header="From (ns)", label="from", unit=Unit.DURATION),
-    Column("high", header="To (ns)", label="to", unit=Unit.DURATION),
+    Column("high", header="To (ns)", label="to", unit=Unit.DURATION, compared="low"),
     Column("count", header="Instances", label="count", unit=Unit.COUNT),
     Column("share", header="Instances (%)", label="of its launches", unit=Unit.PERCENT, decimals=1),
     Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION, importance=1),

@@ -146,7 +146,14 @@ def _places(columns: Sequence[Column], keys: Sequence[str]) -> list[int]:
 COLUMNS = (
     Column("name", header="Collective", label="collective"),
     Column("total", header="Total Proj Time (ns)", label="GPU total", unit=Unit.DURATION),
-    Column("call_total", header="Total Call Time (ns)", label="CPU total", unit=Unit.DURATION, importance=2),
+    Column(
+        "call_total",
+        header="Total Call Time (ns)",
+        label="CPU total",
+        unit=Unit.DURATION,
+        compared="total",
+        importance=2,
+    ),
     Column("count", header="Operations", label="operations", unit=Unit.COUNT, importance=1),
     Column("avg", header="Proj Avg (ns)", label="GPU avg", unit=Unit.DURATION, decimals=1, importance=3),
     Column("median", header="Proj Med (ns)", label="GPU median", unit=Unit.DURATION, decimals=1, importance=2),

@@ -118,7 +118,14 @@ _SUM_COLUMNS = (
     Column("name", header="Range", label="range"),
     Column("style", header="Style", label="style", importance=5),
     Column("total", header="Total Proj Time (ns)", label="GPU total", unit=Unit.DURATION),
-    Column("range_total", header="Total Range Time (ns)", label="CPU total", unit=Unit.DURATION, importance=2),
+    Column(
+        "range_total",
+        header="Total Range Time (ns)",
+        label="CPU total",
+        unit=Unit.DURATION,
+        compared="total",
+        importance=2,
+    ),
     Column("count", header="Range Instances", label="ranges", unit=Unit.COUNT, importance=1),
     Column("avg", header="Proj Avg (ns)", label="GPU avg", unit=Unit.DURATION, decimals=1, importance=3),
     Column("median", header="Proj Med (ns)", label="GPU median", unit=Unit.DURATION, decimals=1, importance=2),
@@ -134,7 +141,9 @@ _SUM_COLUMNS = (
 _TRACE_COLUMNS = (
     Column("name", header="Name", label="range"),
     Column("gpu_start", header="Projected Start (ns)", label="GPU start", unit=Unit.TIME),
-    Column("gpu_duration", header="Projected Duration (ns)", label="GPU duration", unit=Unit.DURATION),
+    Column(
+        "gpu_duration", header="Projected Duration (ns)", label="GPU duration", unit=Unit.DURATION, compared="duration"
+    ),
     Column("start", header="Orig Start (ns)", label="CPU start", unit=Unit.TIME, importance=2),
     Column("duration", header="Orig Duration (ns)", label="CPU duration", unit=Unit.DURATION, importance=1),
     Column("style", header="Style", label="style", importance=5),

@@ -128,8 +128,10 @@ _TRACE_COLUMNS = (
     START,
     END.with_importance(4),
     DURATION,
-    Column("child_time", header="DurChild (ns)", label="children", unit=Unit.DURATION, importance=3),
-    Column("self_time", header="DurNonChild (ns)", label="self", unit=Unit.DURATION, importance=1),
+    Column(
+        "child_time", header="DurChild (ns)", label="children", unit=Unit.DURATION, compared="duration", importance=3
+    ),
+    Column("self_time", header="DurNonChild (ns)", label="self", unit=Unit.DURATION, compared="duration", importance=1),
     NAME.with_importance(5),
     PID.with_importance(2),
     TID.with_importance(1),

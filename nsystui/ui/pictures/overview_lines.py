@@ -109,6 +109,9 @@ _PARTS = (
 )
 """Of each part of the GPU time its field, its name, its category, and its glyph: the colour alone says nothing."""
 
+_SWATCH = "■"
+"""In place of a full block in the legend, which would melt into the bar above it."""
+
 
 def time_lines(picture: OverviewPicture, idle: IdlePicture | None, width: int, rows: int, coloured: bool) -> list[Line]:
     """The GPU time of all devices as a bar with its parts, the idle time by cause, and all of it over time.
@@ -159,7 +162,8 @@ def _part_words(spent: Breakdown, with_hidden: bool) -> list[Part]:
         time = getattr(spent, field)
         if time or (spent.nccl if field == "exposed_nccl" else field != "graph_only"):
             rest = f" (hidden {_percent(spent.percent(hidden))})" if hidden and field == "exposed_nccl" else ""
-            parts.append((f"{glyph} {name} {_percent(spent.percent(time))}{rest}", category))
+            swatch = glyph.replace("█", _SWATCH)
+            parts.append((f"{swatch} {name} {_percent(spent.percent(time))}{rest}", category))
     return parts
 
 
@@ -281,7 +285,9 @@ def _warnings(diagnostics: TableAnswer) -> list[str]:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-_MANY_RANKS = 8
+MANY_RANKS = 8
+"""On a terminal of so many ranks or fewer all are in sight."""
+
 _FINDINGS_OF = Column("findings", header="Findings", label="finding")
 _STEP = Column("step", header="Step Med (ns)", label="step", unit=Unit.DURATION, decimals=0)
 _LATE = Column("late", header="Late", label="late", unit=Unit.COUNT)
@@ -310,10 +316,10 @@ def with_paces(tasks: TableAnswer, paces: Mapping[int, tuple[float | None, int |
     return replace(tasks, columns=tuple(columns), rows=tuple(map(tuple, rows)))
 
 
-def with_findings(tasks: TableAnswer, findings: Sequence[Finding]) -> TableAnswer:
+def with_findings(tasks: TableAnswer, findings: Sequence[Finding], many: int = MANY_RANKS) -> TableAnswer:
     """The table of ranks with the names of the findings that are about some of them, where there are any.
 
-    Of many ranks these come first: nobody should have to look for them.
+    Of more than ``many`` ranks these come first: nobody should have to look for them.
     """
     rank = next(place for place, column in enumerate(tasks.columns) if column.key == "rank")
     telling = [item for item in findings if item.ranks and len(item.ranks) <= len(tasks.rows) // 2]
@@ -321,7 +327,7 @@ def with_findings(tasks: TableAnswer, findings: Sequence[Finding]) -> TableAnswe
     if not any(names):
         return tasks
     rows = tuple((*row, f"◂ {name}" if name else None) for row, name in zip(tasks.rows, names, strict=True))
-    if len(rows) > _MANY_RANKS:
+    if len(rows) > many:
         rows = tuple(sorted(rows, key=lambda row: row[-1] is None))
     return replace(tasks, columns=(*tasks.columns, _FINDINGS_OF), rows=rows)
 

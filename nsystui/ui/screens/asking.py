@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_PATIENCE = 0.7
-"""Seconds after which a screen without an answer says that it is waiting for one."""
-
 _LEAST_PAUSE = 0.5
 _PAUSE = 2.0
 
@@ -146,7 +143,7 @@ class Asker:
         self._asked = token
         self._began = time.monotonic()
         if self._finished is None:
-            self._screen.set_timer(_PATIENCE, self._show_asking)
+            self._screen.show_asking()
         screen, selection = self._screen, self._screen.selection
 
         def ask() -> tuple[Any, Sequence[RankedTask]]:
@@ -166,10 +163,6 @@ class Asker:
         self._later = None
         if self._screen.is_current:
             self._screen.job_changed()
-
-    def _show_asking(self) -> None:
-        if self._finished is None and self._screen.is_current:
-            self._screen.show_asking()
 
     def _arrived(self, token: Token, answer: tuple[Any, Sequence[RankedTask]]) -> None:
         if token != self._asked:

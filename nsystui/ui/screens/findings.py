@@ -21,6 +21,7 @@ from nsystui.ui.screens.table import TableScreen, TextTableScreen
 from nsystui.ui.widgets.panels import Part, PartLines
 from nsystui.ui.widgets.plots import bar
 from nsystui.ui.widgets.repainting import in_thread, reason_of
+from nsystui.ui.widgets.table_layout import BAR_WIDTH
 from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ _LABEL = 12
 _LONGEST_RANKS = 60
 _LENGTHS = ("max", "idle", "duration")
 """The columns of evidence that say how long what began at ``start`` took."""
-_COST_BAR = 20
 _ROOMY = 30
 """On a terminal of so many lines there are empty ones around the evidence."""
 
@@ -83,7 +83,7 @@ def finding_lines(one: Finding, width: int) -> list[list[Part]]:
     severity = one.severity.value.capitalize()
     cost = ""
     if one.cost is not None and one.percent is not None:
-        share = bar(one.percent, 100.0, _COST_BAR).rstrip()
+        share = bar(one.percent, 100.0, BAR_WIDTH).rstrip()
         cost = f"{format_value(Unit.DURATION, one.cost)}, {one.percent:.1f} % of the job  {share}"
     return [
         [(f"{severity}: {one.id}  ", _STYLES.get(one.severity.value, "bold")), (cost, "")],

@@ -9,7 +9,7 @@ from enum import Enum
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import FILES_ONLY, Answer, Record, Unit
+from nsystui.base.answer import FILES_ONLY, Answer, Record, TableAnswer, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.text import fit
 from nsystui.base.units import format_value
@@ -59,6 +59,8 @@ def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
 
 
 _BETWEEN = "  │  "
+_BESIDE = 52
+"""Columns of the details beside the drawing on a wide terminal."""
 
 
 def pairing_for(job: OpenJob, groups: Collection[NcclProperty]) -> NcclPairing:
@@ -116,6 +118,13 @@ _HEIGHT, _SHARE = 11, 0.4
 """Lines of the drawing at least, and the share of a tall screen that it takes."""
 
 
+_TALL, _LEAST_HEIGHT, _MOST_HEIGHT = 30, 9, 24
+"""On a terminal of so many lines the summary has the curves of the bandwidth, in as many lines as are left."""
+
+_AROUND, _DETAILS = 8, 6
+"""Lines of the screen around the table, with its headings, and of the details below it."""
+
+
 class DrawingsBelow(Enum):
     """The drawings below the table; the value is the title, of one collective."""
 
@@ -157,6 +166,9 @@ class CollectivesScreen(TableScreen):
     def __init__(self) -> None:
         super().__init__()
         self._bars: Sequence[SizeBin] = ()
+        self._points: dict[str, Points] = {}
+        self._link: LinkRate | None = None
+        self._is_without_wait = False
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The choices, and whether a log tells of sizes."""
@@ -169,13 +181,49 @@ class CollectivesScreen(TableScreen):
 
     def draw(self) -> None:
         """Show the drawing as it is now."""
-        lines = self.drawn_lines(self.size.width)
+        lines = self.drawn_lines(self.size.width - (_BESIDE if self.has_class("-beside") else 0))
         self.panel.category = "nccl"
         self.panel.show_lines(lines)
         self.panel.set_class(not lines, "-empty")
 
     def on_resize(self) -> None:
         self.draw()
+        self.job_changed()
+
+    def bandwidths(self, name: str, width: int, most_lines: int) -> list[str]:
+        """All collectives in one chart, each with a mark of its own; that under the cursor in front of the others."""
+        names = [one for one in sorted(self._points) if self._points[one].sizes]
+        if not names:
+            return [DrawingsBelow.BANDWIDTH.value.format(""), "no bandwidth: the size of the communicator is not known"]
+        marks = dict(zip(names, itertools.cycle(_MARKS), strict=False))
+        names.sort(key=lambda one: one == name)
+        link = self._link
+        rates = [rate for one in names for rate in self._points[one].bandwidths]
+        ends = (0.0, max([*rates, *([link.rate] if link else [])]))
+        height = most_lines - 3
+        columns = width - label_width(_rate_words, ends)
+        series = [(self._points[one].sizes, self._points[one].bandwidths) for one in names]
+        found = curve_places(series, columns, height, ends[1])
+        if found is None:
+            return []
+        rows = [[" "] * columns for _ in range(height)]
+        for one, cells in zip(names, found[0], strict=True):
+            for row, column in cells:
+                # Beside the mark of another collective, where it would hide that.
+                free = [place for place in (column, column + 1, column - 1) if rows[row][place : place + 1] == [" "]]
+                rows[row][free[0] if free else column] = marks[one]
+        how = "w/o wait (where known) " if self._is_without_wait else ""
+        legend = [f"{mark} {one}" for one, mark in marks.items()]
+        if link is not None:
+            legend.append(f"{_LINK} {link.link}, nominal {_rate_words(link.rate)} a GPU and direction")
+            level = rows[max(0, height - 1 - int(link.rate / ends[1] * height))]
+            level[:] = [cell if cell != " " else _LINK for cell in level]
+        lines = ["".join(row) for row in rows]
+        return [
+            DrawingsBelow.BANDWIDTH.value.format(how),
+            "  ".join(legend),
+            *framed(lines, (found[1], ends), width, (_size_words, _rate_words)),
+        ]
 
     def has_view(self, view: TabView) -> bool:
         """The view of the log is offered where there is one."""
@@ -194,9 +242,6 @@ class NcclSizesScreen(CollectivesScreen):
         super().__init__()
         self.by = NcclProperty.BYTES
         self.drawing = DrawingsBelow.BANDWIDTH
-        self._points: dict[str, Points] = {}
-        self._link: LinkRate | None = None
-        self._is_without_wait = False
 
     def ask(
         self, job: OpenJob, selection: Selection
@@ -208,23 +253,14 @@ class NcclSizesScreen(CollectivesScreen):
         exact = (
             answer if self.by is NcclProperty.BYTES else bandwidth_by_size(job.session, selection, job.ranks, pairing)
         )
-        points = {
-            name: Points(
-                *bandwidth_curve(exact, name),
-                *durations_and_sizes(pairing, selection, name),
-                _reported(job, pairing, name),
-            )
-            for name in dict.fromkeys(map(str, filter(None, exact.cells("collective"))))
-        }
         link = link_rate(selected_ranks(job.ranks, selection))
+        points = _points_of(job, selection, pairing, exact)
         return answer, points, size_histogram(pairing, selection, NcclProperty.POW2), link
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the table and the drawing below it."""
         answer, self._points, self._bars, self._link = result
-        self._is_without_wait = any(
-            column.key == "busbw_without_wait" and column.importance < FILES_ONLY for column in answer.columns
-        )
+        self._is_without_wait = _is_without_wait(answer)
         super().show(answer, same_place)
         self.draw()
 
@@ -257,7 +293,7 @@ class NcclSizesScreen(CollectivesScreen):
         if points is None:
             return []
         if self.drawing is DrawingsBelow.BANDWIDTH:
-            return self._bandwidths(name, width)
+            return self.bandwidths(name, width, self._height)
         if self.drawing is DrawingsBelow.SPREAD:
             return self._spread(name, points, width)
         x, y, height = points.kernel_sizes, points.durations, self._height - 2
@@ -292,41 +328,6 @@ class NcclSizesScreen(CollectivesScreen):
             title = f"{title}; ▸ nccl-tests: {times}"
         return [title, *(fit(one, half) + _BETWEEN + other for one, other in zip_longest(*blocks, fillvalue=""))]
 
-    def _bandwidths(self, name: str, width: int) -> list[str]:
-        """All collectives in one chart, each with a mark of its own; that under the cursor in front of the others."""
-        names = [one for one in sorted(self._points) if self._points[one].sizes]
-        if not names:
-            return [self.drawing.value.format(""), "no bandwidth: the size of the communicator is not known"]
-        marks = dict(zip(names, itertools.cycle(_MARKS), strict=False))
-        names.sort(key=lambda one: one == name)
-        link = self._link
-        rates = [rate for one in names for rate in self._points[one].bandwidths]
-        ends = (0.0, max([*rates, *([link.rate] if link else [])]))
-        height = self._height - 3
-        columns = width - label_width(_rate_words, ends)
-        series = [(self._points[one].sizes, self._points[one].bandwidths) for one in names]
-        found = curve_places(series, columns, height, ends[1])
-        if found is None:
-            return []
-        rows = [[" "] * columns for _ in range(height)]
-        for one, cells in zip(names, found[0], strict=True):
-            for row, column in cells:
-                # Beside the mark of another collective, where it would hide that.
-                free = [place for place in (column, column + 1, column - 1) if rows[row][place : place + 1] == [" "]]
-                rows[row][free[0] if free else column] = marks[one]
-        how = "w/o wait (where known) " if self._is_without_wait else ""
-        legend = [f"{mark} {one}" for one, mark in marks.items()]
-        if link is not None:
-            legend.append(f"{_LINK} {link.link}, nominal {_rate_words(link.rate)} a GPU and direction")
-            level = rows[max(0, height - 1 - int(link.rate / ends[1] * height))]
-            level[:] = [cell if cell != " " else _LINK for cell in level]
-        lines = ["".join(row) for row in rows]
-        return [
-            self.drawing.value.format(how),
-            "  ".join(legend),
-            *framed(lines, (found[1], ends), width, (_size_words, _rate_words)),
-        ]
-
     def drawing_to_export(self) -> Callable[[], Shapes | None] | None:
         """The curves of the bandwidth, whichever drawing is below the table."""
         job, selection = self.job, self.selection
@@ -357,6 +358,21 @@ class NcclSizesScreen(CollectivesScreen):
         if values:
             row = {NcclProperty.COLLECTIVE: values["collective"], self.by: values[_SIZE_KEYS[self.by]]}
             self.lay_over(NcclCallsScreen(KERNEL, row))
+
+
+def _is_without_wait(answer: Answer) -> bool:
+    """Whether the bandwidths of an answer are without the wait where that is known."""
+    return any(column.key == "busbw_without_wait" and column.importance < FILES_ONLY for column in answer.columns)
+
+
+def _points_of(job: OpenJob, selection: Selection, pairing: NcclPairing, exact: TableAnswer) -> dict[str, Points]:
+    """What is drawn of each collective of ``exact``, which is `bandwidth_by_size` by exact size."""
+    return {
+        name: Points(
+            *bandwidth_curve(exact, name), *durations_and_sizes(pairing, selection, name), _reported(job, pairing, name)
+        )
+        for name in dict.fromkeys(map(str, filter(None, exact.cells("collective"))))
+    }
 
 
 def _most(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
@@ -417,8 +433,12 @@ class NcclScreen(CollectivesScreen):
         self.by: NcclProperty | None = NcclProperty.SIZE
         self._has_kernels = True
 
-    def ask(self, job: OpenJob, selection: Selection) -> tuple[bool, What, Answer, Sequence[SizeBin]]:
-        """Summarise the kernels, or the calls where there are none."""
+    def parameters(self) -> tuple[Hashable, ...]:
+        """Curves of the bandwidth are asked for where a tall terminal has room for them."""
+        return (*super().parameters(), self.app.size.height >= _TALL)
+
+    def ask(self, job: OpenJob, selection: Selection) -> Any:
+        """Summarise the kernels, or the calls where there are none; on a tall terminal with bandwidths by size."""
         groups = (NcclProperty.COLLECTIVE,) if self.by is None else (NcclProperty.COLLECTIVE, self.by)
         pairing = pairing_for(job, groups)
         has_kernels = len(pairing.kernels) > 0
@@ -426,14 +446,39 @@ class NcclScreen(CollectivesScreen):
         answer = nccl_summary(job.session, selection, job.ranks, pairing, groups, what)
         if not has_kernels and not answer.total:
             has_kernels, what = True, self.what  # nor are there calls: then neither stands in for the other
-        return has_kernels, what, answer, size_histogram(pairing, selection)
+        curves = None
+        if self.app.size.height >= _TALL:
+            sizes = bandwidth_by_size(job.session, selection, job.ranks, pairing)
+            link = link_rate(selected_ranks(job.ranks, selection))
+            curves = (_points_of(job, selection, pairing, sizes), link, _is_without_wait(sizes))
+        return has_kernels, what, answer, size_histogram(pairing, selection), curves
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the summary, the message sizes below it, and the log's state."""
-        self._has_kernels, self.answered, answer, self._bars = result
-        self.draw()
+        self._has_kernels, self.answered, answer, self._bars, curves = result
+        self._points, self._link, self._is_without_wait = curves or ({}, None, False)
         super().show(answer, same_place)
+        self.draw()
         self.log_changed()
+
+    def row_changed(self) -> None:
+        """Draw the collective under the cursor in front of the others."""
+        self.draw()
+
+    def draw(self) -> None:
+        """Show the drawing, as high as it needs."""
+        super().draw()
+        self.panel.styles.height = len(self.panel.lines)
+
+    def drawn_lines(self, width: int) -> list[str]:
+        """The histogram of sizes, and above it the bandwidths where the table leaves room for them."""
+        bars = histogram(self._bars, width)
+        details = 0 if self.has_class("-beside") else _DETAILS
+        notes = self.notes.get_content_height(self.size, self.size, width)
+        free = self.app.size.height - _AROUND - notes - details - self.table.row_count - len(bars)
+        if free < _LEAST_HEIGHT or not any(points.sizes for points in self._points.values()):
+            return bars
+        return [*self.bandwidths(str(self.values().get("collective")), width, min(free, _MOST_HEIGHT)), "", *bars]
 
     def log_changed(self) -> None:
         """Shows the state of NCCL's log before the notes of the table."""

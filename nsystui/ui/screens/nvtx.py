@@ -31,10 +31,16 @@ OUTLINE_COLUMNS = (
     Column("count", header="Instances", label="count", unit=Unit.COUNT, importance=2),
     Column("total", header="Total Time (ns)", label="wall total", unit=Unit.DURATION),
     Column("average", header="Avg (ns)", label="avg", unit=Unit.DURATION, decimals=1, importance=4),
-    Column("self", header="Self Time (ns)", label="self", unit=Unit.DURATION, importance=3),
-    Column("gpu", header="GPU Projected (ns)", label="GPU total", unit=Unit.DURATION, has_bar=True),
+    Column("self", header="Self Time (ns)", label="self", unit=Unit.DURATION, compared="total", importance=3),
+    Column("gpu", header="GPU Projected (ns)", label="GPU total", unit=Unit.DURATION, compared="total", has_bar=True),
     Column(
-        "gpu-median", header="GPU Projected Med (ns)", label="GPU med", unit=Unit.DURATION, decimals=1, importance=3
+        "gpu-median",
+        header="GPU Projected Med (ns)",
+        label="GPU med",
+        unit=Unit.DURATION,
+        compared="average",
+        decimals=1,
+        importance=3,
     ),
     Column("ops", header="GPU Ops", label="ops", unit=Unit.COUNT, importance=2),
 )

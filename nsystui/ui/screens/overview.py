@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from textual import events, on
-from textual.containers import Container, Vertical
+from textual.containers import Container
 from textual.widget import Widget
 
 from nsystui.questions.queries.registry import view_of_table
@@ -51,10 +51,13 @@ _FINDINGS = 3
 """Findings that are in sight on a terminal of 24 lines; on others there are a third of the lines more or fewer."""
 
 
-_FRAME = 4
-"""Lines for the title, the selection, the heading between the tables, and the keys."""
+_FRAME = 3
+"""Lines for the title, the selection and the keys."""
 
-_KERNEL_LINES = 6
+_ABOVE_ROWS = 2
+"""Lines of a table's title and headings."""
+
+_KERNEL_LINES = 7
 _FEWEST_KERNEL_LINES = 4
 """The kernels keep this many lines, however many ranks there are; the second number beside findings."""
 
@@ -84,7 +87,7 @@ class OverviewScreen(TablesScreen):
     DEFAULT_CSS = """
     OverviewScreen #tables { height: 1fr; layout: vertical; }
     OverviewScreen #ranks { height: 6; width: 1fr; }
-    OverviewScreen #work { height: 1fr; width: 1fr; }
+    OverviewScreen #kernels { height: 1fr; width: 1fr; }
     OverviewScreen.-beside #tables { layout: horizontal; }
     OverviewScreen.-beside #ranks { margin-right: 2; }
     """
@@ -107,12 +110,10 @@ class OverviewScreen(TablesScreen):
         self.head = PartLines(id="head")
         self.ranks = WindowTable(id="ranks", elastic="host")
         self.ranks.cell_styles = _odd_cells
-        self.heading = PartLines(id="heading")
         self.kernels = WindowTable(id="kernels", row_style=_category, bar_category="compute")
         self.looking = PartLines(id="looking")
         self.findings = FindingsTable(id="findings")
-        work = Vertical(self.heading, self.kernels, id="work")
-        yield from (self.head, self.looking, self.findings, Container(self.ranks, work, id="tables"))
+        yield from (self.head, self.looking, self.findings, Container(self.ranks, self.kernels, id="tables"))
 
     def show_waiting(self) -> None:
         """Show the files, and the sample of the kernels once there is one."""
@@ -124,11 +125,11 @@ class OverviewScreen(TablesScreen):
             self._files_later = self.set_timer(_FILES_UPDATE, self._show_files)
         sample = self.explorer.sample
         self.kernels.empty_text = "" if sample is not None else "exact numbers follow as soon as a report is read"
+        self.ranks.entitle("Files")
+        self.kernels.entitle("Kernels", " ".join(sample.notes) if sample is not None else "")
         if sample is None:
-            self.heading.show_lines([[]])
             self.kernels.refresh_rows()
         elif self.kernels.answer is not sample:
-            self.heading.show_lines([[("Kernels  ", "bold"), (" ".join(sample.notes), "")]])
             self._put(self.kernels, sample, keep_cursor=False)
         self._share_room()
 
@@ -189,9 +190,9 @@ class OverviewScreen(TablesScreen):
         idle = self.idle if self._is_idle_known else None
         lines = [*facts, *words.time_lines(picture, idle, width, rows, not self.app.no_color)]
         room = height - _FRAME - len(lines) - self.findings_lines() - len(self._summary())
-        spare = room - (len(picture.tasks) + 1) - max(len(picture.kernels) + 1, _KERNEL_LINES)
-        # A heading and a rank, on the smallest terminal.
-        least = min(_LEAST_REMARKS, room - (self._kernel_lines() + 2))
+        spare = room - (len(picture.tasks) + _ABOVE_ROWS) - max(len(picture.kernels) + _ABOVE_ROWS, _KERNEL_LINES)
+        # A title, headings and two ranks, on the smallest terminal.
+        least = min(_LEAST_REMARKS, room - (self._kernel_lines() + _ABOVE_ROWS + min(len(picture.tasks), 2)))
         remarks = words.remark_lines(
             picture, self.explorer.files.values(), width, min(max(spare, least), _MOST_REMARKS)
         )
@@ -200,9 +201,8 @@ class OverviewScreen(TablesScreen):
 
     def _show_kernels(self, picture: OverviewPicture, same_place: bool) -> None:
         count, total = len(picture.kernels), picture.kernels.total or 0
-        of = f"{count:,} of {total:,}" if count != total else f"{count:,}"
-        heading = [("Kernels  ", "bold"), (f"{of} by total time", "")]
-        self.heading.show_lines([] if self.has_class("-beside") else [heading])
+        order = "" if picture.kernels.name in self._sorted else "by total time"
+        self.kernels.entitle("Kernels", order if count == total else f"{order}, of {total:,} in all".lstrip(", "))
         self.kernels.empty_text = "\n".join(picture.kernels.notes) or "no kernel is in the selection: Esc goes back"
         self.kernels.names = self.job.smart_names() if self.job is not None else {}
         self._put(self.kernels, picture.kernels, same_place)
@@ -210,15 +210,17 @@ class OverviewScreen(TablesScreen):
     def _show_held(self, picture: OverviewPicture, same_place: bool) -> None:
         everything = self.selection.tasks is None and self.selection.devices is None
         what = "No GPU work was recorded" if everything else "No GPU work in the selection"
-        self.heading.show_lines([[(f"{what}; there is:", "bold")]])
+        self.kernels.entitle(f"{what}; there is:")
         self.kernels.empty_text = "nothing else either"
         self._put(self.kernels, words.held_answer(picture.held), same_place)
 
     def _put(self, table: WindowTable, answer: Answer, keep_cursor: bool) -> None:
         """Shows an answer in the order that the user chose for it."""
         order = self._sorted.get(answer.name)
-        if table is self.ranks:
+        if table is self.ranks and self.picture is not None:
             has_findings = any(column.key == "findings" for column in answer.columns)
+            is_by_findings = has_findings and len(answer) > self._many_ranks and order is None
+            table.entitle("Ranks", "worst first" if is_by_findings else "")
             table.elastic = "findings" if has_findings else "host"
         table.set_answer(answer if order is None else answer.sorted_by(*order), keep_cursor)
         natural = ("total", True) if answer.name == "kernels" else (None, True)
@@ -252,7 +254,13 @@ class OverviewScreen(TablesScreen):
         """The ranks, with the findings that are about some of them."""
         found = self.findings.found
         paces = self.idle.paces if self.idle is not None and self._is_idle_known else {}
-        return words.with_findings(words.with_paces(picture.tasks, paces), found.findings if found is not None else ())
+        findings = found.findings if found is not None else ()
+        return words.with_findings(words.with_paces(picture.tasks, paces), findings, self._many_ranks)
+
+    @property
+    def _many_ranks(self) -> int:
+        """Of more ranks those that findings are about come first: others may be out of sight."""
+        return words.MANY_RANKS if self.app.size.height >= _ROOMY else _RANKS_BESIDE
 
     @property
     def _is_idle_known(self) -> bool:
@@ -307,7 +315,9 @@ class OverviewScreen(TablesScreen):
         found, (width, height) = self.findings.found, self.app.size
         if found is None or not self.findings.display or height < _LOW:
             return []
-        return words.labelled(_FINDINGS_LABEL, found.summary, width, 2 if height >= _ROOMY else 1)
+        shown, count = self.findings_lines() - 1, self.findings.row_count
+        label = _FINDINGS_LABEL if shown >= count else f"{_FINDINGS_LABEL}{shown} of {count}  "
+        return words.labelled(label, found.summary, width, 2 if height >= _ROOMY else 1)
 
     def action_check(self) -> None:
         """Looks for findings where that waits for the user."""
@@ -348,12 +358,12 @@ class OverviewScreen(TablesScreen):
         beside = self.app.size.width >= _WIDE and is_long and self.picture is not None
         if beside != self.has_class("-beside"):
             self.set_class(beside, "-beside")
-            if self.picture is not None and self.picture.spent is not None:
-                self._show_kernels(self.picture, same_place=True)
         if beside:
             self.ranks.styles.height = "1fr"
             return
-        self.ranks.styles.height = max(2, min(self.ranks.row_count + 1, room - self._kernel_lines()))
+        self.ranks.styles.height = max(
+            _ABOVE_ROWS + 1, min(self.ranks.row_count + _ABOVE_ROWS, room - self._kernel_lines())
+        )
 
     @property
     def table(self) -> WindowTable:

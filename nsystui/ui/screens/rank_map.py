@@ -22,7 +22,7 @@ from nsystui.questions.ranks.steps import step_times
 from nsystui.ui.pictures.drawings import strips
 from nsystui.ui.screens.chart import ChartScreen
 from nsystui.ui.widgets.frame import Choice
-from nsystui.ui.widgets.plots import time_axis
+from nsystui.ui.widgets.plots import step_axis, time_axis
 from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 _DEFAULT = "exposed NCCL"
@@ -159,7 +159,7 @@ class RankMapScreen(ChartScreen):
         picture = self._picture
         if picture is None or not picture.shown.is_of_steps:
             return time_axis(low, high, width)
-        return _step_axis(picture.shown.numbers, width)
+        return step_axis(picture.shown.numbers, width)
 
     def _place(self) -> tuple[Sequence[RankedTask], int] | None:
         """The ranks of the cursor's line, and the column of the map that its cell shows."""
@@ -317,14 +317,3 @@ def _spread(values: np.ndarray[Any, Any], ranks: Sequence[RankedTask], is_of_ste
             f"maximum {format_value(unit, factor * float(values[most]))} rank {ranks[most].rank}",
         )
     )
-
-
-def _step_axis(numbers: Sequence[int], width: int) -> str:
-    """The numbers of the steps below their columns, as many as fit."""
-    line = ""
-    for place, number in enumerate(numbers):
-        cell = place * width // len(numbers)
-        label = f"│{number}"
-        if cell >= len(line) + (1 if line else 0) and cell + len(label) <= width:
-            line = line.ljust(cell) + label
-    return line.ljust(width)

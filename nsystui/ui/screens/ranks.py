@@ -7,25 +7,35 @@ from typing import TYPE_CHECKING, Any
 
 from textual.widget import Widget
 
-from nsystui.base.answer import Record, Value
+from nsystui.base.answer import Record, TableAnswer, Unit, Value
 from nsystui.base.selection import Window
+from nsystui.base.units import format_value
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.table import odd_figures
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import ViewsScreen
-from nsystui.ui.widgets.strip_chart import StillChart
+from nsystui.ui.widgets.plots import step_axis
+from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
 if TYPE_CHECKING:
     from nsystui.ui.pictures.gpu import ComparedLanes
 
 
-_LANE_HEIGHT = 3
-_LANES_HEIGHT = 2 * _LANE_HEIGHT + 2
-"""With the axis and the steps below the lanes."""
+_LANE_HEIGHT, _MOST_LANE_HEIGHT = 3, 10
+"""Lines of a lane: more than the least where the table leaves them."""
+
+_AXIS = 2
+"""Lines of the axis and the steps below the lanes."""
+
+_AROUND, _DETAILS = 9, 6
+"""Lines of the screen around the table, with its headings and notes, and of the details below it."""
 
 _ROOMY = 30
-"""On a terminal of so many lines there are lanes."""
+"""On a terminal of so many lines there are charts."""
+
+_STEPS = ("steps across", "every step")
+"""The views of steps."""
 
 
 class RanksScreen(ViewsScreen):
@@ -34,8 +44,6 @@ class RanksScreen(ViewsScreen):
     HOME = SCREEN = "ranks"
     MODE_KEY = "7"
     PLACES = ("ranks", "table", "everywhere")
-
-    DEFAULT_CSS = f"RanksScreen #lanes {{ height: {_LANES_HEIGHT}; }}"
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,9 +54,10 @@ class RanksScreen(ViewsScreen):
         """Compose the lanes of one rank between the table and the notes."""
         above, notes = super().body()
         self.lanes = StillChart(label_width=16, value_width=7, id="lanes")
-        self.lanes.display = False
+        self.step_times = StillChart(label_width=16, value_width=10, axis=self._step_axis, id="step-times")
+        self.lanes.display = self.step_times.display = False
         self.table.cell_styles = self._odd_cells
-        yield from (above, self.lanes, notes)
+        yield from (above, self.lanes, self.step_times, notes)
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The clocks change the answer, too."""
@@ -66,7 +75,18 @@ class RanksScreen(ViewsScreen):
         }
         self.table.elastic = "collective" if view.name.startswith("collective") else "odd"
         super().show(result, same_place)
-        self.lanes.display = view.name == "ranks" and self.app.size.height >= _ROOMY
+        is_roomy = self.app.size.height >= _ROOMY
+        self.lanes.display = is_roomy and view.name == "ranks"
+        self.step_times.display = is_roomy and view.name in _STEPS
+        self.lanes.styles.height = min(2, self.table.row_count) * self._lane_height + _AXIS
+        self.step_times.styles.height = 2 * self._lane_height + _AXIS
+
+    @property
+    def _lane_height(self) -> int:
+        """The lines of each of two lanes: what the table leaves is theirs."""
+        below = 0 if self.has_class("-beside") else _DETAILS
+        free = self.app.size.height - _AROUND - below - self.table.row_count - _AXIS
+        return max(_LANE_HEIGHT, min(free // 2, _MOST_LANE_HEIGHT))
 
     def row_details(self) -> Details:
         """Name the row by its rank."""
@@ -75,23 +95,58 @@ class RanksScreen(ViewsScreen):
         return [[f"rank {rank}"], *details[1:]] if details and rank is not None else details
 
     def cursor_rests(self) -> None:
-        """Draw the lanes of the rank under the cursor beside the others' mean."""
+        """Draw the lanes of the rank under the cursor beside the others' mean, or the times of its steps."""
         super().cursor_rests()
+        if self.step_times.display:
+            self._draw_steps()
         job, rank, selection = self.job, self.values().get("rank"), self.selection
         if job is None or not isinstance(rank, int) or not self.lanes.display:
             return
-        columns = max(1, self.lanes.chart_width)
+        columns, height = max(1, self.lanes.chart_width), self._lane_height
 
         def ask() -> ComparedLanes:
             from nsystui.ui.pictures.gpu import compared_lanes
 
-            return compared_lanes(job, selection, rank, columns, _LANE_HEIGHT)
+            return compared_lanes(job, selection, rank, columns, height)
 
         def arrived(found: ComparedLanes) -> None:
             window = found.window
             self.lanes.set_lanes(found.lanes, window.start, window.end, ticks=found.steps)
 
         self.in_background("lanes", ask, arrived)
+
+    def _shown_steps(self) -> list[Record]:
+        """The steps of the table, of every step those of the rank under the cursor, by their numbers."""
+        answer, rank = self.table.answer, self.values().get("rank")
+        if not isinstance(answer, TableAnswer) or self.answered.name not in _STEPS:
+            return []
+        return sorted((row for row in answer.records() if row.get("rank") == rank), key=lambda row: row["step"] or 0)
+
+    def _step_axis(self, _lo: int, _hi: int, width: int) -> str:
+        """The numbers of the steps below their bars."""
+        numbers = [row["step"] for row in self._shown_steps()]
+        return step_axis([number for number in numbers if isinstance(number, int)], width)
+
+    def _draw_steps(self) -> None:
+        """Draw a bar for each step, slow ones in the colour of warnings."""
+        steps = [(row["duration"], bool(row["slow"])) for row in self._shown_steps()]
+        times = [(time, slow) for time, slow in steps if isinstance(time, int | float)]
+        longest, width = max((time for time, _ in times), default=0), max(1, self.step_times.chart_width)
+        bars: dict[str, list[float]] = {"nvtx": [0.0] * width, "warning": [0.0] * width}
+        for number, (time, is_slow) in enumerate(times):
+            first, end = (place * width // len(times) for place in (number, number + 1))
+            gap = int(end - first > 2)
+            bars["warning" if is_slow else "nvtx"][first : end - gap] = [time / longest] * max(0, end - gap - first)
+        rank = self.values().get("rank")
+        lane = Lane(
+            f"steps of rank {rank}" if rank is not None else "median of ranks",
+            (),
+            format_value(Unit.DURATION, longest),
+            stack=tuple(bars.items()),
+            height=2 * self._lane_height,
+            notes=(("warning", "slow"),),
+        )
+        self.step_times.set_lanes([lane] if times else [], 0, max(1, len(times)))
 
     def action_clock(self) -> None:
         """Another clock: refined by collectives, UTC alone, none."""

@@ -23,6 +23,8 @@ Blocks may be of one category before another: ``"compute/nccl"``.
 """
 
 _OWN = {"bold", "dim"}
+_SWATCH = re.compile(r"\W+(?=\w)")
+"""Before the words of a category, in its own colour also where words keep that of the terminal."""
 
 
 def wrapped(parts: Sequence[Part], width: int, indent: Part = ("", "")) -> list[list[Part]]:
@@ -90,7 +92,9 @@ class PartLines(CategoryWidget):
         segments, room = [], width
         for text, style in line:
             text = shorten(text, room)
-            segments.append(Segment(text, self._style_of(style, text)))
+            swatch = _SWATCH.match(text) if style and style not in _OWN else None
+            for piece in (text[: swatch.end()], text[swatch.end() :]) if swatch else (text,):
+                segments.append(Segment(piece, self._style_of(style, piece)))
             room -= width_of(text)
             if room <= 0:
                 break
@@ -102,8 +106,7 @@ class PartLines(CategoryWidget):
         if not style:
             return self.rich_style
         if "/" in style:
-            before, behind = (self._style_of(part, text) for part in style.split("/"))
-            return before + Style(bgcolor=behind.color)
+            return self.fill_style(style)
         if style in _OWN:
             return self.get_component_rich_style(f"part-lines--{style}")
         is_words = any(character.isalnum() for character in text)

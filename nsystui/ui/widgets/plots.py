@@ -95,6 +95,7 @@ def time_axis(lo: int, hi: int, width: int) -> str:
 
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+_IDLE = "░"
 
 
 def bar(value: object, full: float, width: int) -> str:
@@ -103,6 +104,36 @@ def bar(value: object, full: float, width: int) -> str:
         return " " * width
     eighths = max(1, round(min(value / full, 1.0) * width * 8))
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).ljust(width)[:width]
+
+
+def stacked_bar(parts: Sequence[tuple[str, float]], full: float, width: int) -> list[tuple[str, str]]:
+    """The values of categories end to end in ``width`` cells, which are all filled at ``full``; the rest is idle.
+
+    Runs of cells with their category; ``compute/nccl``: the first ends in a cell that the second fills.
+    """
+    edges, total = [0], 0.0
+    for _, value in parts:
+        total += max(value, 0.0)
+        edges.append(round(min(total / full, 1.0) * width * 8))
+    if total > 0:
+        edges[-1] = max(edges[-1], 1)
+    runs: list[tuple[str, str]] = []
+    for cell in range(0, width * 8, 8):
+        spans = zip(parts, edges, edges[1:], strict=False)
+        shares = [(name, min(end, cell + 8) - max(start, cell)) for (name, _), start, end in spans]
+        own = [(name, eighths) for name, eighths in shares if eighths > 0]
+        filled = sum(eighths for _, eighths in own)
+        if not filled:
+            glyph, category = _IDLE, "idle"
+        elif filled < 8 or len(own) == 1:
+            glyph, category = _EIGHTHS[filled % 8] if filled < 8 else "█", max(own, key=lambda one: one[1])[0]
+        else:
+            glyph, category = _EIGHTHS[own[0][1]], f"{own[0][0]}/{max(own[1:], key=lambda one: one[1])[0]}"
+        if runs and runs[-1][1] == category:
+            runs[-1] = (runs[-1][0] + glyph, category)
+        else:
+            runs.append((glyph, category))
+    return runs
 
 
 def tick_line(ticks: Sequence[tuple[int, str]], width: int) -> str:
@@ -115,6 +146,17 @@ def tick_line(ticks: Sequence[tuple[int, str]], width: int) -> str:
         text = TICK + label if column + 1 + len(label) < end else TICK
         line[column : column + len(text)] = text
     return "".join(line)[:width]
+
+
+def step_axis(numbers: Sequence[int], width: int) -> str:
+    """The numbers of the steps below their columns, as many as fit."""
+    line = ""
+    for place, number in enumerate(numbers):
+        cell = place * width // len(numbers)
+        label = f"│{number}"
+        if cell >= len(line) + (1 if line else 0) and cell + len(label) <= width:
+            line = line.ljust(cell) + label
+    return line.ljust(width)
 
 
 def histogram_lines(

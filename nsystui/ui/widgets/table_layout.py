@@ -15,7 +15,7 @@ from rich.cells import set_cell_size
 from nsystui.base.answer import FILES_ONLY, Column, Row, Unit, Value
 from nsystui.base.text import fit, safe_text, shorten, width_of
 from nsystui.base.units import Wording
-from nsystui.ui.widgets.plots import bar
+from nsystui.ui.widgets.plots import bar, stacked_bar
 
 GAP = 2
 """Blanks between two columns."""
@@ -37,9 +37,8 @@ TEXT_MINIMUM = 6
 BAR_WIDTH = 5
 """Cells of the bar beside a share."""
 
-
-_HALF = 50.0
-"""A largest share beyond which a full bar is 100 %; of smaller shares it is the largest."""
+_OF_MAXIMUM = "█=max"
+"""Above bars whose full length is the column's maximum, not a whole."""
 
 _INDENT = re.compile(r"[ │├└─]*(?:[▶▼▸▾] )?")
 
@@ -53,11 +52,15 @@ class PieceKind(Enum):
 
 
 class Piece(NamedTuple):
-    """A piece of a line: its text, and the key of its column; empty for what stands between columns."""
+    """A piece of a line: its text, the key of its column (empty for what stands between columns), and its category.
+
+    Only parts of a stacked bar have a category of their own, or two: ``compute/nccl`` is one before the other.
+    """
 
     text: str
     kind: PieceKind = PieceKind.OTHER
     key: str = ""
+    category: str = ""
 
 
 @dataclass
@@ -96,8 +99,10 @@ class ColumnMeasure:
         """Make room for a value, formatted."""
         self.widest = max(self.widest, width_of(shown))
 
-    def heading(self, width: int, sort_mark: str) -> str:
-        """The column's heading in ``width`` cells, with ``sort_mark`` (may be empty) at its end."""
+    def heading(self, width: int, sort_mark: str, bar_width: int = 0) -> str:
+        """The column's heading in ``width`` cells, of them ``bar_width`` of a bar, with ``sort_mark`` at its end."""
+        if bar_width and self.column.unit is not Unit.PERCENT:
+            return fit(_OF_MAXIMUM, bar_width) + self.heading(width - bar_width, sort_mark)
         label = shorten(self.label, width - len(sort_mark)) + sort_mark
         return fit(label, width, "left" if self.is_text else "right")
 
@@ -223,16 +228,24 @@ class TableLayout:
         """From which character on the elastic column is seen; 0: from its beginning."""
 
     def word(self, rows: Sequence[Row], of_all: bool = True) -> None:
-        """Choose the units of the columns by the values of ``rows``: ``of_all``, or the first of many."""
-        for measure, values in zip(self.measures, zip(*rows, strict=True), strict=False):
+        """Choose the units of the columns by the values of ``rows``: ``of_all``, or the first of many.
+
+        Columns of one scale have the unit that suits the largest value of all of them.
+        """
+        columns = list(zip(self.measures, zip(*rows, strict=True), strict=False))
+        of_scale: dict[tuple[Unit, str], list[Value]] = {}
+        for measure, values in columns:
+            if measure.column.importance < FILES_ONLY:
+                of_scale.setdefault(measure.column.scale, []).extend(values)
+        wordings = {scale: Wording.of(scale[0], values) for scale, values in of_scale.items()}
+        for measure, values in columns:
             measure.is_empty = of_all and all(value is None for value in values)
-            wording = Wording.of(measure.column.unit, values)
+            wording = wordings.get(measure.column.scale, measure.wording)
             if wording != measure.wording:
                 measure.wording, measure.widest = wording, 0
-            if measure.column.has_bar:
+            if measure.column.has_bar and measure.column.unit is not Unit.PERCENT:
                 largest = max((value for value in values if isinstance(value, int | float)), default=0)
-                is_of_all = measure.column.unit is Unit.PERCENT and largest > _HALF
-                measure.full = 100.0 if is_of_all or largest <= 0 else largest
+                measure.full = max(largest, 1)
 
         if self.elastic is not None:
             shown = {self.names.get(text, text) for row in rows if isinstance(text := row[self.elastic], str)}
@@ -269,11 +282,11 @@ class TableLayout:
         wanted = {key: letter for letter, key in letters.items()}
         pieces: list[tuple[str, bool]] = []
         room = width
-        for index, cells in ((placed.index, placed.width) for placed in self.placed):
+        for index, cells, bar_width in ((placed.index, placed.width, placed.bar) for placed in self.placed):
             measure = self.measures[index]
             key = measure.column.key
             mark = ("↓" if sorted_by[1] else "↑") if sorted_by and sorted_by[0] == key else ""
-            heading = (" " * GAP if pieces else "") + measure.heading(cells, mark)
+            heading = (" " * GAP if pieces else "") + measure.heading(cells, mark, bar_width)
             heading = set_cell_size(heading, min(room, width_of(heading)))
             room -= width_of(heading)
             at = heading.lower().find(wanted[key]) if key in wanted else -1
@@ -292,8 +305,10 @@ class TableLayout:
                 letters[letter] = measure.column.key
         return letters
 
-    def row_line(self, shown: Sequence[str], row: Row, width: int, prefix: str = "") -> list[Piece]:
-        """A row in ``width`` cells as pieces."""
+    def row_line(
+        self, shown: Sequence[str], row: Row, width: int, prefix: str = "", is_plain: bool = False
+    ) -> list[Piece]:
+        """A row in ``width`` cells as pieces; ``is_plain``: stacked bars are of one colour."""
         pieces: list[Piece] = []
         for placed in self.placed:
             index, cells = placed.index, placed.width - placed.bar
@@ -301,8 +316,14 @@ class TableLayout:
             key = measure.column.key
             if pieces:
                 pieces.append(Piece(" " * GAP))
-            if placed.bar:
-                pieces.append(Piece(bar(row[index], measure.full, placed.bar - 1) + " ", PieceKind.BAR, key))
+            value = row[index] if placed.bar else None
+            if measure.column.stack and not is_plain and isinstance(value, int | float):
+                parts = self._parts_of(measure.column, value, row)
+                bars = stacked_bar(parts, measure.full, placed.bar - 1)
+                pieces.extend(Piece(text, PieceKind.BAR, key, category) for text, category in bars)
+                pieces.append(Piece(" "))
+            elif placed.bar:
+                pieces.append(Piece(bar(value, measure.full, placed.bar - 1) + " ", PieceKind.BAR, key))
             if measure.is_text:
                 own_prefix = prefix if index == self.tree_column else ""
                 text = set_text(shown[index], cells, own_prefix, self.pan if index == self.elastic else 0)
@@ -315,6 +336,17 @@ class TableLayout:
             kept.append(piece._replace(text=text))
             room -= width_of(text)
         return [*kept, Piece(" " * room)]
+
+    def _parts_of(self, column: Column, value: float, row: Row) -> list[tuple[str, float]]:
+        """The parts of a stacked bar, which add up to ``value``, with their categories."""
+        places = {measure.column.key: index for index, measure in enumerate(self.measures)}
+        parts, rest = [], value
+        for key, category in column.stack:
+            own = row[places[key]] if key in places else None
+            part = min(own, rest) if isinstance(own, int | float) else 0.0
+            parts.append((category, part))
+            rest -= part
+        return [*parts, (column.stack[-1][1], rest)]
 
     def column_at(self, x: int) -> str | None:
         """The key of the column that shows at cell ``x``."""

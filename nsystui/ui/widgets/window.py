@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich.style import Style
 from textual.css.styles import RenderStyles
 from textual.dom import DOMNode
 from textual.widget import Widget
@@ -32,6 +33,12 @@ class RowWindow:
     def rows(self) -> range:
         """The rows in sight."""
         return range(self.top, min(self.top + self.height, self.count))
+
+    def thumb(self) -> range:
+        """The lines that the thumb of a scrollbar takes where rows are cut."""
+        size = max(1, self.height * self.height // self.count)
+        first = self.top * (self.height - size) // (self.count - self.height)
+        return range(first, first + size)
 
     def clamp(self, row: int) -> int:
         """The nearest row that exists (0 when none does)."""
@@ -109,6 +116,11 @@ class CategoryWidget(Widget):
     """
 
     DEFAULT_CSS = _css()
+
+    def fill_style(self, category: str) -> Style:
+        """The style of blocks of a category, or of one before another: ``compute/nccl``."""
+        before, *behind = (self.get_component_rich_style(fill_class(name)) for name in category.split("/"))
+        return before + Style(bgcolor=behind[0].color) if behind else before
 
     def get_component_styles(self, *names: str) -> RenderStyles:
         """Make the styles of a category when they are asked for."""

@@ -22,6 +22,7 @@ from textual.strip import Strip
 from textual.timer import Timer
 
 from nsystui.base.answer import FILES_ONLY, Answer, Record, Row, TableAnswer, Unit, Value, record
+from nsystui.base.text import shorten, width_of
 from nsystui.ui.widgets.pages import PageCache
 from nsystui.ui.widgets.repainting import OwnFocus, in_thread
 from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
@@ -77,7 +78,7 @@ class PageFailed(TableMessage, namespace="window_table"):
 
 
 MARKER = "▸ "
-"""Stands before the cursor's row, so that it is found without colour, in a capture and by a screen reader."""
+"""Stands before the cursor's row of the table with the focus: to be found without colour, and by a screen reader."""
 
 PATIENCE = 0.15
 """Seconds that ``background`` waits for rows before it draws ``…`` in their places."""
@@ -117,9 +118,9 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "window-table--header",
         "window-table--cursor",
-        "window-table--cursor-blurred",
         "window-table--empty",
         "window-table--bar",
+        "window-table--title",
     }
 
     DEFAULT_CSS = """
@@ -132,7 +133,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     WindowTable:nocolor > .window-table--cursor {
         background: ansi_default; color: ansi_default; text-style: reverse;
     }
-    WindowTable > .window-table--cursor-blurred { text-style: bold; color: $foreground; }
+    WindowTable > .window-table--title { text-style: bold; color: $foreground; }
     WindowTable > .window-table--empty { color: $foreground 75%; }
     WindowTable > .window-table--bar { color: $foreground 60%; }
     WindowTable:ansi > .window-table--bar { color: $foreground; }
@@ -170,6 +171,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.background = background
         self.free_keys = frozenset(free_keys)
         self.elastic = elastic
+        self.title: tuple[str, str] = ("", "")
+        """A name for the rows, with how many there are in a line above the headings, and what else is said of them."""
         self.answer: Answer | None = None
         """The answer that is shown; `set_answer` shows another."""
         self._table = TableLayout(())
@@ -246,6 +249,22 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._formatted.clear()
         self._redraw()
 
+    def entitle(self, name: str, about: str = "") -> None:
+        """Put a title above the headings."""
+        if (name, about) != self.title:
+            self.title = (name, about)
+            self.refresh_rows()
+
+    @property
+    def _above(self) -> int:
+        """The line of the headings: 0, or 1 below a title."""
+        return int(bool(self.title[0]))
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether there are more rows than the window shows."""
+        return self._window.count > self._window.height
+
     def mark_sorted(self, key: str | None, descending: bool = True) -> None:
         """Mark the heading of the column that the rows are sorted by (``None``: no column)."""
         self.sorted_by = self._order_asked = None if key is None else (key, descending)
@@ -261,7 +280,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _show_letters(self, letters: Mapping[str, str]) -> None:
         self._letters = letters
-        self.refresh(Region(0, 0, self.size.width, 1))
+        self.refresh(Region(0, self._above, self.size.width, 1))
 
     def on_key(self, event: events.Key) -> None:
         """Take the letter of a column while an order is picked."""
@@ -386,7 +405,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _redraw_row(self, row: int) -> None:
         if self._window.shows(row):
-            self.refresh(Region(0, 1 + row - self._window.top, self.size.width, 1))
+            self.refresh(Region(0, self._above + 1 + row - self._window.top, self.size.width, 1))
 
     def _scroll(self, rows: int) -> None:
         """Move the window, and the cursor with it, so that the eye stays on the same line."""
@@ -448,8 +467,11 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Sort by a heading; put the cursor on a row, or choose the one that has it."""
-        row = self._window.top + event.y - 1
-        if event.y == 0:
+        line = event.y - self._above
+        row = self._window.top + line - 1
+        if line < 0:
+            return
+        if line == 0:
             key = self._table.column_at(event.x - len(MARKER))
             if key is not None:
                 self._sort_or_reverse(key)
@@ -478,7 +500,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         Not when a key is handled: of a held PgDn only the windows that are really painted are fetched. And not when a
         resize is announced: by then Textual has painted the new size already.
         """
-        room = (self.size.width, max(1, self.size.height - 1))
+        room = (self.size.width, max(1, self.size.height - 1 - self._above))
         if room != self._room:
             self._room, self._window.height = room, room[1]
             self._window.reveal(self.cursor_row)
@@ -504,14 +526,21 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         before, self._formatted = self._formatted, {}
         for index, row in present.items():
             self._formatted[index] = before.get(index) or self._table.format(row, self._prefix_of(index))
-        self._table.place(self.size.width - len(MARKER), self.sorted_by[0] if self.sorted_by else None)
+        self._table.place(self._row_width - len(MARKER), self.sorted_by[0] if self.sorted_by else None)
+
+    @property
+    def _row_width(self) -> int:
+        """The cells of a row: beside those that are cut stands a scrollbar."""
+        return max(0, self.size.width - (2 if self._is_cut else 0))
 
     def _prefix_of(self, index: int) -> str:
         return self.prefix(index) if self.prefix is not None else ""
 
     def render_line(self, y: int) -> Strip:
         """Draw the heading, a row, or the words in place of rows."""
-        width = self.size.width
+        width, y = self.size.width, y - self._above
+        if y < 0:
+            return self._title_line(width)
         if self._cache is None or self._failure is not None or not self._cache:
             return self._message_line(y, width)
         if y == 0:
@@ -519,7 +548,21 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         index = self._window.top + y - 1
         if index >= len(self._cache):
             return Strip.blank(width, self.rich_style)
-        return Strip(self._row_segments(index, width), width)
+        segments = self._row_segments(index, self._row_width)
+        if self._is_cut:
+            thumb = self._window.thumb()
+            segments.append(Segment(f" {'▐' if y - 1 in thumb else '│'}"[: width - self._row_width], self.rich_style))
+        return Strip(list(Segment.simplify(segments)), width)
+
+    def _title_line(self, width: int) -> Strip:
+        """The name of the rows, how many of them are in sight, and what else is said of them."""
+        name, about = self.title
+        count = f"{self._window.count:,}"
+        words = f"{self._window.height:,} of {count}" if self._is_cut else count
+        said = ", ".join(filter(None, (words if self.row_count else "", about)))
+        text = shorten(said, max(0, width - width_of(name) - 2))
+        segments = [Segment(f"{name}  ", self._style("window-table--title")), Segment(text, self.rich_style)]
+        return Strip(segments).adjust_cell_length(width, self.rich_style)
 
     def _heading_segments(self, width: int) -> list[Segment]:
         style = self._style("window-table--header")
@@ -530,20 +573,23 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _row_segments(self, index: int, width: int) -> list[Segment]:
         """One row as few segments as possible: every change of style costs a line some 25 bytes."""
-        at_cursor = index == self.cursor_row
+        at_cursor = index == self.cursor_row and self.has_focus
         gutter = MARKER if at_cursor else " " * len(MARKER)
-        cursor = "window-table--cursor" if self.has_focus else "window-table--cursor-blurred"
-        style = self._style(cursor) if at_cursor else self.rich_style
+        style = self._style("window-table--cursor") if at_cursor else self.rich_style
         shown = self._formatted.get(index)
         if shown is None:
             return [Segment((gutter + "…").ljust(width), style)]
         row = self._cache.row(index) if self._cache else None
-        pieces = self._table.row_line(shown, row or (), width - len(gutter), self._prefix_of(index))
+        is_plain = at_cursor or self.app.no_color
+        pieces = self._table.row_line(shown, row or (), width - len(gutter), self._prefix_of(index), is_plain)
         # The row under the cursor has one colour throughout.
         styles, cells = (dict.fromkeys(PieceKind, style), {}) if at_cursor else self._styles_of(row)
         segments = [
             Segment(gutter, style),
-            *(Segment(text, cells.get(key) or styles[kind]) for text, kind, key in pieces),
+            *(
+                Segment(text, self.fill_style(category) if category else cells.get(key) or styles[kind])
+                for text, kind, key, category in pieces
+            ),
         ]
         return list(Segment.simplify(segment for segment in segments if segment.text))
 

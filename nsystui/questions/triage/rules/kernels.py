@@ -145,7 +145,7 @@ _PACE = (
     Column("lost", header="Lost (ns)", label="lost", unit=Unit.DURATION),
     Column("count", header="Launches", label="launches", unit=Unit.COUNT, importance=1),
     Column("first", header="First Third (ns)", label="first third", unit=Unit.DURATION, decimals=0),
-    Column("last", header="Last Third (ns)", label="last third", unit=Unit.DURATION, decimals=0),
+    Column("last", header="Last Third (ns)", label="last third", unit=Unit.DURATION, compared="first", decimals=0),
     Column("kernel", header="Kernel", label="kernel"),
 )
 
@@ -261,8 +261,8 @@ _KERNEL_OUTLIERS_COLUMNS = (
     Column("lost", header="Over the Usual (ns)", label="over usual", unit=Unit.DURATION),
     Column("count", header="Outliers", label="outliers", unit=Unit.COUNT),
     Column("launches", header="Launches", label="of", unit=Unit.COUNT, importance=1),
-    Column("usual", header="Usual (ns)", label="usual", unit=Unit.DURATION, decimals=0),
-    Column("mad", header="MAD (ns)", label="MAD", unit=Unit.DURATION, decimals=0, importance=2),
+    Column("usual", header="Usual (ns)", label="usual", unit=Unit.DURATION, compared="max", decimals=0),
+    Column("mad", header="MAD (ns)", label="MAD", unit=Unit.DURATION, compared="max", decimals=0, importance=2),
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
     Column("kernel", header="Kernel", label="kernel"),
 )

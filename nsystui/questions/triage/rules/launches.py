@@ -118,7 +118,7 @@ _LAUNCH_OVERHEAD_COLUMNS = (
     DEVICE.with_importance(1),
     Column("launches", header="Launches", label="launches", unit=Unit.COUNT, importance=1),
     Column("late", header="Late Launches", label="late launches", unit=Unit.COUNT),
-    Column("waited", header="GPU Waited (ns)", label="GPU waited", unit=Unit.DURATION),
+    Column("waited", header="GPU Waited (ns)", label="GPU waited", unit=Unit.DURATION, compared="busy"),
     Column("queue", header="Queue Delay Med (ns)", label="queue med", unit=Unit.DURATION, decimals=0),
     Column("kernel", header="Kernel Med (ns)", label="kernel med", unit=Unit.DURATION, decimals=0),
     Column("tiny", header="Tiny Kernels", label="tiny", unit=Unit.COUNT, importance=1),
@@ -290,8 +290,15 @@ _LAUNCH_BOUND_COLUMNS = (
     Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT),
     Column("median", header="Kernel Med (ns)", label="kernel med", unit=Unit.DURATION, decimals=0),
     Column("busy", header="Busy (ns)", label="busy", unit=Unit.DURATION, importance=1),
-    Column("waited", header="GPU Waited (ns)", label="GPU waited", unit=Unit.DURATION),
-    Column("late", header="For Late Launches (ns)", label="for late ones", unit=Unit.DURATION, importance=1),
+    Column("waited", header="GPU Waited (ns)", label="GPU waited", unit=Unit.DURATION, compared="busy"),
+    Column(
+        "late",
+        header="For Late Launches (ns)",
+        label="for late ones",
+        unit=Unit.DURATION,
+        compared="busy",
+        importance=1,
+    ),
 )
 
 

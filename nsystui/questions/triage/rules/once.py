@@ -226,7 +226,7 @@ _KERNELS = (
     RANK,
     Column("kernel", header="Kernel", label="kernel"),
     Column("first", header="First Launch (ns)", label="first launch", unit=Unit.DURATION),
-    Column("median", header="Launch Med (ns)", label="launch med", unit=Unit.DURATION, decimals=0),
+    Column("median", header="Launch Med (ns)", label="launch med", unit=Unit.DURATION, compared="first", decimals=0),
     COUNT,
 )
 
