@@ -320,7 +320,7 @@ margin:0 0 10px;background:var(--card)}}
 details{{margin:6px 0}}summary{{cursor:pointer;font-size:13px;color:var(--accent)}}
 figure{{margin:12px 0 16px}}figcaption,caption{{text-align:left;font-size:13px;font-weight:600;padding:4px 0 6px}}
 .wide{{overflow-x:auto}}
-.wide svg{{display:block;width:100%;min-width:640px;height:auto}}
+.wide svg{{display:block;width:100%;min-width:640px;height:auto}}header .wide svg{{min-width:0}}
 table{{border-collapse:collapse;font-size:12.5px;line-height:1.4;margin:8px 0 4px;font-variant-numeric:tabular-nums}}
 th,td{{padding:3px 10px 3px 0;text-align:left;vertical-align:top;unicode-bidi:isolate}}
 td{{border-top:1px solid var(--line);overflow-wrap:anywhere;min-width:5ch;white-space:pre-wrap}}

@@ -8,6 +8,7 @@ from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Val
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
+    from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.queries.question import Expected
@@ -45,6 +46,13 @@ def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
     chosen = selected_ranks(job.ranks, selection)
     table = steps_across_ranks if options["across"] else every_step if options["every"] else steps_by_rank
     return table(chosen, steps, selection.window)
+
+
+def _draw_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+    """The times of all steps, whichever table is asked for."""
+    from nsystui.questions.report.drawings import step_lanes
+
+    return step_lanes(_ask_steps(job, selection, {**options, "across": False, "every": True}))
 
 
 _AFTER_STEPS = 65
@@ -149,6 +157,7 @@ Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of th
             Option("every", "a row for each step of each rank", one_of="table"),
             STEP_RANGE,
         ),
+        drawing=_draw_steps,
         is_whole=True,
         has_times=True,
         of_reports=True,

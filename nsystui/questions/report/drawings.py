@@ -130,6 +130,33 @@ def duration_bars(answer: Answer) -> Bars | None:
     return Bars(f"{subject}: kernels by duration", (Part("kernels", "nccl"),), tuple(bars), Unit.COUNT, largest)
 
 
+_STEP_PARTS = (Part("step time", "compute"), Part("slow step (over 1.5 times the rank's median)", "warning"))
+
+
+def step_lanes(answer: Answer, most: int = MOST_LANES) -> DrawnLanes | None:
+    """The times of the steps of `every_step`, a lane for each rank, of the longest; ``None`` without steps."""
+    steps: dict[int, dict[int, tuple[int, bool]]] = {}
+    for row in iter_rows(answer):
+        values = record(answer.columns, row)
+        rank, step, duration = values["rank"], values["step"], values["duration"]
+        if isinstance(rank, int) and isinstance(step, int) and isinstance(duration, int):
+            steps.setdefault(rank, {})[step] = duration, values["slow"] is not None
+    if not steps:
+        return None
+    numbers = sorted(set().union(*steps.values()))
+    longest = max(duration for own in steps.values() for duration, _ in own.values())
+    lanes = []
+    for rank, own in sorted(steps.items())[:most]:
+        usual, slow = (
+            tuple(own[step][0] / longest * (own[step][1] is is_slow) if step in own else math.nan for step in numbers)
+            for is_slow in (False, True)
+        )
+        median = float(np.median([duration for duration, _ in own.values()]))
+        lanes.append(DrawnLane(f"rank {rank}", (usual, slow), f"median {format_value(Unit.DURATION, median)}"))
+    title = f"time of each step; a full lane is {format_value(Unit.DURATION, longest)}"
+    return DrawnLanes(title, 0, 0, _STEP_PARTS, tuple(lanes), len(steps) - len(lanes), tuple(numbers))
+
+
 def metric_lanes(answer: Answer, columns: int) -> DrawnLanes | None:
     """A lane for each metric of each GPU; ``answer`` is ``metrics --over-time`` of so many columns.
 

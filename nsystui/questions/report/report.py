@@ -27,7 +27,7 @@ from nsystui.questions.queries.reports import contents_table, diagnostics_table,
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.job_words import job_words, machine_words
 from nsystui.questions.ranks.overview import job_facts
-from nsystui.questions.report.drawings import bandwidth_curves, budget_bars, device_bars, utilisation_lanes
+from nsystui.questions.report.drawings import bandwidth_curves, budget_bars, device_bars, step_lanes, utilisation_lanes
 from nsystui.questions.triage.baseline import Against, Change, against
 from nsystui.questions.triage.finding import Finding
 from nsystui.questions.triage.run import COSTS, Triage, triage
@@ -301,7 +301,10 @@ def _steps(asked: Asked) -> Section:
     tables = [_asked(asked, "steps", "by rank", _MOST_RANKS, step_range=asked.step_range)]
     if len(selected_ranks(asked.job.ranks, asked.selection)) > 1 and len(tables[0].answer):
         tables.append(_asked(asked, "steps", "across ranks", across=True, step_range=asked.step_range))
-    return _section("steps", "Steps", tables, "steps")
+    every = question_named("steps")
+    options = every.read({**every.default_values(), "every": True, "step_range": asked.step_range})
+    drawing = step_lanes(ask(every, asked.job, asked.selection, options), _MOST_RANKS)
+    return _section("steps", "Steps", tables, "steps", drawing=drawing)
 
 
 def _kernels(asked: Asked) -> Section:
