@@ -16,6 +16,7 @@ DRAWN = {
     "metrics": ("metrics",),
     "GPU memory": ("gpu-memory",),
     "nccl": ("nccl",),
+    "steps": ("steps",),
     "durations": ("nccl", "--durations", "AllReduce"),
     "a map": ("recipe", "nccl_gpu_time_util_map"),
 }
@@ -90,6 +91,19 @@ def test_lanes_of_the_memory_reach_the_peaks_of_its_table(run, demo_job):
     drawn = titles(run("gpu-memory", *demo_job, "--format", "svg").out)[1:]
     assert drawn == [
         f"rank {row['rank']} {row['memory']} ≤ {format_value(Unit.BYTES, row['peak_bytes'])}" for row in rows
+    ]
+
+
+def test_lanes_of_the_steps_have_the_medians_of_their_table(run, demo_job):
+    from nsystui.base.answer import Unit
+    from nsystui.base.units import format_value
+
+    rows = [row for row in run("steps", *demo_job, "--format", "json").json if row["rank"] != "all"]
+    drawn = titles(run("steps", *demo_job, "--format", "svg").out)
+    longest = max(row["max_ns"] for row in rows)
+    assert drawn == [
+        f"time of each step; a full lane is {format_value(Unit.DURATION, longest)}",
+        *(f"rank {row['rank']} median {format_value(Unit.DURATION, row['median_ns'])}" for row in rows),
     ]
 
 

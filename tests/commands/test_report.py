@@ -451,4 +451,4 @@ def test_any_export_has_a_report(report, tmp_path, make):
 
 def test_a_selection_of_nothing_has_a_report_that_says_so(report, demo_job):
     text = Page(report(demo_job[0], "--devices", "7")).text
-    assert "none in the selection" in text
+    assert "not in the selection" in text
