@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from nsystui.base.answer import Answer, Row
@@ -351,11 +352,9 @@ class TimelineScreen(LanesScreen):
         return self._listed
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """The lanes in sight; events are a table."""
-        from nsystui.base.answer import TableAnswer
-
+        """The lanes in sight."""
         picture = self.picture
-        if picture is None or not isinstance(self._listed, TableAnswer):
+        if picture is None:
             return None
         lanes, window = [picture.lanes[number] for number in self.chart.in_sight], self.view or picture.base
 
@@ -367,10 +366,20 @@ class TimelineScreen(LanesScreen):
         return draw
 
     def action_export(self) -> None:
-        """Exports the lanes as they are drawn, a row for each lane and column, or the events on them."""
+        """Ask for a file name."""
         if self.drawn() is not None:
-            listed = partial(self._list, then=super().action_export)
-            self.prompt.ask("export lanes (as drawn) or events?", "lanes", one_of("lanes", "events"), listed)
+            self.ask_for_export("lanes")
+
+    def export_to(self, path: Path) -> None:
+        """Write the lanes as they are drawn, a row for each lane and column, or the events on them; or the drawing."""
+        from nsystui.output.formats import DRAWING, format_for_path
+
+        write = partial(super().export_to, path)
+        if format_for_path(path) == DRAWING:
+            write()
+            return
+        label, what = "lanes (as drawn) or events?", one_of("lanes", "events")
+        self.prompt.ask(label, "lanes", what, partial(self._list, then=write), replaced=True)
 
     def action_copy_table(self) -> None:
         """Copy the events of the lanes in sight."""
