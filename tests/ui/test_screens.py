@@ -104,6 +104,18 @@ async def test_rows_are_sorted_by_the_column_of_a_letter_or_the_next_one(job, ca
         assert check_order()[0] != "count"
 
 
+async def test_the_cursor_stays_on_its_row_when_rows_are_sorted_or_computed_anew(job, cache):
+    async with running(job, cache, WIDE, "2") as (app, pilot):
+        assert (await press(pilot, "s", "s")).screen.table.cursor_row == 0, "it was not moved"
+        name = (await press(pilot, "down", "down")).screen.values()["name"]
+        for keys in (("s", "c"), ("s", "c"), ("s", "s")):
+            assert (await press(pilot, *keys)).screen.values()["name"] == name
+        assert (await answer(app, pilot, "1", "r")).screen.values()["name"] == name
+        assert app.selection.tasks is not None
+        opened = (await press(pilot, "5", "down", "right", "down")).screen.node()
+        assert (await press(pilot, "s", "s")).screen.node() == opened
+
+
 async def test_events_are_searched_in_both_directions(job, cache):
     async with running(job, cache, WIDE, "6", "slash") as (app, pilot):
         await answer(app, pilot, "step 0")
@@ -310,7 +322,7 @@ async def test_every_table_has_the_details_of_its_row(job, cache):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_enter_on_outdated_rows_opens_nothing(job, cache, monkeypatch, fails):
+async def test_enter_on_outdated_rows_opens_the_row_that_takes_their_place(job, cache, monkeypatch, fails):
     app, computed, ask = NsystuiApp(JobSource(tuple(map(str, job)), cache)), threading.Event(), NcclScreen.ask
 
     def asked_slowly(screen, *question):
@@ -325,9 +337,10 @@ async def test_enter_on_outdated_rows_opens_nothing(job, cache, monkeypatch, fai
         await rest()
         monkeypatch.setattr(NcclScreen, "ask", asked_slowly)
         tap(app, "b", "enter")
-        assert await jobs.becomes(lambda: "outdated" in last_line(app)) and app.screen_stack == [app.screen]
+        assert await jobs.becomes(lambda: "one moment" in last_line(app)) and app.screen_stack == [app.screen]
         computed.set()
         await rest()
-        tap(app, "enter")
-        await rest()
+        if fails:
+            tap(app, "enter")
+            assert await jobs.becomes(lambda: "outdated" in last_line(app))
         assert len(app.screen_stack) == (1 if fails else 2) and app.return_code is None

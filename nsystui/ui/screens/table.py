@@ -110,6 +110,7 @@ class TableScreen(TablesScreen):
         super().__init__(*crumbs)
         self._sort: tuple[str, bool] | None = None
         self._asks_context = False
+        self._opens: tuple[Hashable, ...] | None = None  # Enter was pressed while the rows of this were computed
 
     @property
     def table(self) -> WindowTable:
@@ -170,8 +171,11 @@ class TableScreen(TablesScreen):
         self.show_count()
 
     def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
-        """Show an answer, and no details where it has no rows."""
+        """Show an answer, and no details where it has no rows; open a row where that was asked for meanwhile."""
         super().show_answer(result, ranks, same_place)
+        opens, self._opens = self._opens, None
+        if opens == (self.selection, *self.parameters()) and self.is_active and self.table.row_count:
+            self.open_row()
         if self.HAS_DETAILS and not self.table.row_count:
             self.pane.show(())
 
@@ -242,8 +246,11 @@ class TableScreen(TablesScreen):
     @on(RowSelected)
     def _row_selected(self, message: RowSelected) -> None:
         message.stop()
-        if self.question.is_outdated:
-            self.say("these rows are outdated: the new ones are not there yet")
+        if self.question.is_outdated and self.question.is_settled:
+            self.say("these rows are outdated: the new ones could not be computed")
+        elif self.question.is_outdated:
+            self._opens = (self.selection, *self.parameters())
+            self.say("one moment: it opens when the new rows are there")
         else:
             self.open_row()
 
