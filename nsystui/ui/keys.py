@@ -336,7 +336,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("8", "8", "mode('host')", "", "Host"),
         ("L", "L", "timeline", "", "Timeline"),
         ("w", "w", "nvtx_range", "", "its range; from an event to the deepest NVTX range around it"),
-        ("ctrl+p", "ctrl+p", "palette", "all commands", "commands, views, findings, recipes, kernels by name"),
+        ("ctrl+p", "ctrl+p", "palette", "all commands", "commands, views, recipes, kernels and findings by name"),
         ("question_mark", "?", "help", "help", "the keys of this place"),
         ("ctrl+z", "ctrl+z", "", "", "suspend the program until fg"),
         ("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit"),
