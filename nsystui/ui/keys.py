@@ -74,6 +74,7 @@ PLACES = {
     "nccl log alone": "NCCL log without exports",
     "gpu": "4 GPU",
     "efficiency": "4 GPU, efficiency",
+    "gpu memory": "4 GPU, memory",
     "nvtx": "5 NVTX",
     "nvtx names": "5 NVTX by name",
     "events": "6 Events",
@@ -101,6 +102,7 @@ TOPICS = {
     "nccl log": "nccl",
     "gpu": "numbers",
     "efficiency": "numbers",
+    "gpu memory": "numbers",
     "nvtx": "numbers",
     "nvtx names": "numbers",
     "ranks": "ranks",
@@ -206,6 +208,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("enter", "⏎", "", "open", "the screen that explains this factor; this rank and its GPU"),
         ("U", "U", "useful", "useful", "what counts as useful: kernels but NCCL's (pop), or all (talp)"),
     ),
+    "gpu memory": (("enter", "⏎", "", "at peak", "the allocations that were in use at the peak of this row"),),
     "nvtx": (
         ("right,l", "→", "expand", "", "open a range; l too"),
         ("left,h", "←", "collapse", "", "close a range, or go to the one around it; h too"),

@@ -50,7 +50,7 @@ async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_d
     [
         ("help", "help: the keys of this place – ?"),
         ("theme", "theme: a light page"),
-        ("peak memory", "Host: GPU memory – view"),
+        ("peak memory", "GPU: memory – view"),
         ("compare", "compare this rank with another one: x on one, then x on the other – x"),
         ("compare two jobs", words_of(recipe_named("diff"))),
         ("diff", words_of(recipe_named("diff"))),
