@@ -12,10 +12,9 @@ import secrets
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 
@@ -291,17 +290,14 @@ _LONGEST_NAME = 150  # bytes: far from the 255 of file systems, and it still fit
 _EXPORT_ENDINGS = (".sqlite", ".nsys-rep", ".qdrep", ".parquet", ".arrow", ".db")
 
 
-def propose_name(report_names: Sequence[str], pane: str, filter_text: str | None, extension: str) -> str:
-    """A file name that says what is in it: ``rank0-kernels-nvjet.csv``, ``llama_rank-64-reports-nccl.csv``.
+def propose_name(job: str, pane: str, filter_text: str | None, extension: str) -> str:
+    """A file name that says what is in it: ``rank0-kernels-nvjet.csv``, ``llama-nccl.csv``.
 
-    Several reports are their number, after what their names begin with alike. The name has only ASCII letters, digits
-    and ``. _ -``, so that no shell and no file system trips over it, begins with a letter or digit, and has at most
-    150 bytes: a long filter is cut first.
+    The name has only ASCII letters, digits and ``. _ -``, so that no shell and no file system trips over it, begins
+    with a letter or digit, and has at most 150 bytes: a long filter is cut first.
     """
-    stems = [_stem(name) for name in report_names]
-    words = [_slug(stems[0]) or "report"] if len(stems) == 1 else [_common(stems), f"{len(stems)}-reports"]
     ending = "." + (_slug(extension) or "txt")
-    stem = "-".join(filter(None, [*words, _slug(pane)]))
+    stem = "-".join(filter(None, [_slug(_stem(job)) or "report", _slug(pane)]))
     negated = (filter_text or "").startswith("!")
     detail = _slug(("not-" if negated else "") + (filter_text or "").removeprefix("!").removeprefix("re:"))
     room = _LONGEST_NAME - len(ending)
@@ -312,21 +308,11 @@ def propose_name(report_names: Sequence[str], pane: str, filter_text: str | None
 
 
 def _stem(name: str) -> str:
-    """The name of a report without directory and ending."""
+    """The name of a job or report without directory and ending."""
     stem = name.rstrip("/").rpartition("/")[2]
     for ending in _EXPORT_ENDINGS:
         stem = stem.removesuffix(ending)
     return stem
-
-
-def _common(stems: Sequence[str]) -> str:
-    """The common beginning of the names, without a word or number that is cut through; at least three letters long."""
-    alike = takewhile(lambda characters: len(set(characters)) == 1, zip(*stems, strict=False))
-    common = "".join(characters[0] for characters in alike).rstrip("0123456789")  # rank1, rank12
-    if any(stem[len(common) : len(common) + 1].isalpha() for stem in stems):  # train-a100, train-amd
-        common = re.sub(r"[^\W\d_]+$", "", common)
-    common = _slug(common)
-    return common if len(common) > 2 else ""
 
 
 def _slug(text: str) -> str:

@@ -1,8 +1,9 @@
-"""The command palette: everything by a part of its name: commands, views, findings, questions, kernels, NVTX ranges."""
+"""The command palette: commands, views and questions by their titles, then kernels, NVTX ranges and findings."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -26,15 +27,72 @@ MOST_NAMES = 2_000
 """Names of kernels, and of NVTX ranges, that are offered: the most frequent."""
 
 
+SYNONYMS = {
+    "help": "keys shortcuts",
+    "theme": "colours colors dark light page background",
+    "export": "save write file csv svg",
+    "copy_row": "copy row clipboard",
+    "copy_table": "copy table clipboard",
+    "quit": "exit close",
+    "back": "undo",
+    "filter": "filter find search names",
+    "search": "find",
+    "match": "next match",
+    "window": "time range select",
+    "take_window": "select time",
+    "ranks": "select ranks",
+    "devices": "select devices gpus",
+    "sort": "order",
+    "compare": "compare two ranks diff",
+    "compare_groups": "compare groups of ranks diff",
+    "ncu": "nsight compute profile kernel",
+    "trace": "perfetto paraver chrome",
+    "zoom(1)": "zoom in",
+    "zoom(-1)": "zoom out",
+    "diff": "compare two jobs before after baseline",
+    "memory": "copies memcpy memset transfers",
+    "api": "cuda runtime driver calls",
+    "sizes": "message size bandwidth busbw",
+    "map": "heat map heatmap",
+    "metrics": "hardware counters sm dram occupancy tensor",
+    "network": "infiniband nic efa traffic",
+    "GPU memory": "peak memory allocations cudaMalloc oom leak",
+    "efficiency": "pop talp",
+    "functions": "hotspots cpu samples profile",
+    "call tree": "flame graph stacks cpu samples",
+    "threads": "cpu",
+    "gaps": "idle why",
+    "steps": "iterations",
+    "collectives": "allreduce waiting late",
+    "timeline": "gantt trace lanes",
+}
+"""Other words that people look for, by the action of a key, or the name of a view or question."""
+
+
 class Offer(NamedTuple):
-    """A line of the palette and what it does."""
+    """A line of the palette and what it does, with its short ``titles`` and other words that people look for."""
 
     words: str
     choose: Callable[[], object]
+    titles: tuple[str, ...] = ()
+    synonyms: str = ""
+
+    def score(self, typed: str) -> float:
+        """How well it fits: as a title, by beginnings of the words of titles, of synonyms, by a part of its line."""
+        titles, parts = [title.lower() for title in self.titles], typed.lower().split()
+        words = re.findall(r"[^\s_:]+|\S+", " ".join(titles))
+        if " ".join(parts) in titles:
+            return 5
+        for score, others in ((4, ()), (3, self.synonyms.lower().split())):
+            if all(any(word.startswith(part) for word in (*words, *others)) for part in parts):
+                return score
+        return 2 if all(part in self.words.lower() for part in parts) else 0
 
 
 def words_of(question: Question) -> str:
     """``recipe: gpu_gaps – when a GPU was idle for long``"""
+    if question.home == COMPARISON:
+        return f"{question.title} – {question.help}"
     family = f"{question.family}: " if question.family else ""
     return f"{family}{question.name} – {question.help}"
 
@@ -50,10 +108,17 @@ def _has_job(screen: JobScreen) -> bool:
 
 
 def commands(screen: JobScreen) -> Iterable[Offer]:
-    """What the keys of a screen do."""
+    """What the keys of a screen do, and the colours of the page."""
     for key in keys.keys_of(screen.places()):
         if key.help and key.action not in ("", "palette"):
-            yield Offer(f"{key.help} – {key.shown}", partial(screen.app.simulate_key, key.keys.partition(",")[0]))
+            title = "" if not key.label or key.label in key.help else f"{key.label}: "
+            others = SYNONYMS.get(key.action) or SYNONYMS.get(key.action.partition("(")[0], "")
+            press = partial(screen.app.simulate_key, key.keys.partition(",")[0])
+            yield Offer(f"{title}{key.help} – {key.shown}", press, (key.label,), others)
+    app = screen.explorer
+    if not app.no_color:
+        other = "light" if app.current_theme.dark else "dark"
+        yield Offer(f"theme: a {other} page", partial(app.page_is, other == "light"), ("theme",), SYNONYMS["theme"])
 
 
 def views(screen: JobScreen) -> Iterable[Offer]:
@@ -63,7 +128,9 @@ def views(screen: JobScreen) -> Iterable[Offer]:
         mode = keys.MODE_OF[key]
         if mode in app.MODES:
             for view in views_on(mode):
-                yield Offer(f"{title}: {view.label} – view", partial(app.call_later, app.go, mode, None, view.name))
+                go = partial(app.call_later, app.go, mode, None, view.name)
+                words = f"{title}: {view.label}"
+                yield Offer(f"{words} – view", go, (view.label, words), SYNONYMS.get(view.name, ""))
 
 
 def findings(screen: JobScreen) -> Iterable[Offer]:
@@ -104,7 +171,7 @@ def _open(screen: JobScreen, make: Callable[[], JobScreen]) -> None:
 
 
 class EverythingProvider(Provider):
-    """Commands, views, findings and questions are offered at once; names of kernels and ranges when a part is typed."""
+    """Views, commands, questions and findings are offered at once; names of kernels and ranges when a part is typed."""
 
     _names: Sequence[Offer] = ()
     _is_named = False
@@ -118,30 +185,33 @@ class EverythingProvider(Provider):
         if not _has_job(screen):
             yield from commands(screen)
             return
-        yield from findings(screen)
         yield from views(screen)
         yield from commands(screen)
         for question in offered_questions():
-            yield Offer(words_of(question), partial(screen.open_question, question))
+            titles, others = (question.name, question.title, question.family), SYNONYMS.get(question.name, "")
+            yield Offer(words_of(question), partial(screen.open_question, question), titles, others)
 
     async def discover(self) -> Hits:
         """Offer everything but names before anything is typed."""
-        for offer in self._offers():
+        for offer in (*self._offers(), *findings(self._job_screen)):
             words = safe_text(offer.words)
             yield DiscoveryHit(Content(words), offer.choose, words)
 
     async def search(self, query: str) -> Hits:
-        """Offer what has the typed part, names included."""
-        matcher = self.matcher(query)
+        """Offer commands, views and questions by their titles, then by their words; then names, then findings."""
+        matcher, part = self.matcher(query), query.lower()
+        offers = [(offer.score(query), offer) for offer in self._offers()]
+        for score, offer in offers:
+            if score:
+                words = safe_text(offer.words)
+                yield Hit(score, matcher.highlight(words), offer.choose, words)
         if not self._is_named:
             self._is_named = True
             self._names = await asyncio.to_thread(names, self._job_screen)
-        part = query.lower()
-        named = [offer for offer in self._names if part in offer.words.lower()]
-        for offer in (*self._offers(), *named):
+        of_job = [(1.0, offer) for offer in self._names] + [(0.5, offer) for offer in findings(self._job_screen)]
+        for score, offer in of_job:
             words = safe_text(offer.words)
-            score = matcher.match(words)
-            if score > 0:
+            if part in offer.words.lower():
                 yield Hit(score, matcher.highlight(words), offer.choose, words)
 
 
@@ -159,7 +229,7 @@ class Palette(CommandPalette, ThrottledScreen[None]):
 
     def __init__(self) -> None:
         super().__init__(
-            providers=[EverythingProvider], placeholder="a command, view, finding, recipe, kernel or NVTX range"
+            providers=[EverythingProvider], placeholder="a command, view, recipe, kernel, NVTX range or finding"
         )
 
     def on_mount(self) -> None:

@@ -230,7 +230,7 @@ async def test_a_clock_in_mhz_is_worded_in_ghz(demo_job, cache_directory):
 async def test_metrics_of_kernels_and_steps_are_a_view_where_m_leads_from_a_table_and_esc_back(
     demo_job, cache_directory
 ):
-    async with running(demo_job, cache_directory, WIDE, "4", "V", "V") as (app, pilot):
+    async with running(demo_job, cache_directory, WIDE, "4", "V", "V", "V") as (app, pilot):
         line_with(app, "GR Active [Throughput %]")
         shows(await press(pilot, "b"), "nvjet", "busiest")
         shows(await press(pilot, "b", "b", "b"), "step", "busiest")

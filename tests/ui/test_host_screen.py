@@ -1,4 +1,4 @@
-"""8 Host: threads, functions and the call tree of the CPU samples, GPU memory, and the ways between them."""
+"""8 Host: threads, functions and the call tree of the CPU samples, and the ways between them; GPU memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def printed(capsys, *words) -> list[list[str]]:
 async def test_the_host_has_a_tab_whose_views_are_those_of_the_commands(job, cache, capsys):
     async with running(job, cache, NARROW, "8") as (app, pilot):
         assert "│8 Hst│" in screen_text(app)[0]
-        assert view_bar(app).startswith("view [threads] functions  call tree") and "GPU memory" in view_bar(app)
+        assert view_bar(app).startswith("view [threads] functions  call tree")
         assert "every" in screen_text(app)[1], "the sampling period"
         seen, offered = {}, {}
         for view, key in (("threads", "thread"), ("functions", "full_name"), ("gaps", "time"), ("GPU memory", "peak")):
@@ -107,11 +107,25 @@ async def test_a_cause_opens_the_gaps_and_a_gap_is_shown_on_the_timeline(job, ca
 
 
 @pytest.mark.campaign
-async def test_the_details_of_memory_have_its_curve_and_its_row_opens_the_allocations(job, cache):
-    async with running(job, cache, WIDE, "8", "V") as (app, pilot):
-        assert any("█" in text for text in app.screen.query_one(DetailPane).lines)
-        assert cells(await press(pilot, "enter"), "bytes")
-        assert "what the application printed" in view_bar(await press(pilot, "1", "p"))
+async def test_the_details_of_memory_have_its_curve_and_a_row_opens_what_was_in_use_at_its_own_peak(job, cache, capsys):
+    rows = printed(capsys, "gpu-memory", "--allocations", "at-peak", *job)
+    async with running(job, cache, WIDE, "4", "V") as (app, pilot):
+        assert "[memory]" in view_bar(app) and len({*cells(app, "rank")}) > 1
+        for _ in range(len(cells(app, "rank"))):
+            place = {key: app.screen.values()[key] for key in ("rank", "device", "memory")}
+            assert any("█" in text for text in app.screen.query_one(DetailPane).lines)
+            await pilot.press("enter")
+            assert f"rank {place['rank']} › device {place['device']} › {place['memory']} memory" in view_bar(app)
+            own = [int(row[3]) for row in rows[1:] if row[:3] == [str(value) for value in place.values()]]
+            assert cells(app, "bytes") == own and own
+            assert {(row[0], row[2]) for row in app.screen.table.answer.rows} == {(place["rank"], place["memory"])}
+            await pilot.press("escape", "down")
+
+
+@pytest.mark.campaign
+async def test_what_the_application_printed_stands_beside_the_steps(job, cache):
+    async with running(job, cache, WIDE, "1", "p") as (app, pilot):
+        assert "what the application printed" in view_bar(app)
         assert [step for step in cells(app, "step") if step is not None]
         assert all("training" in text or "step" in text for text in cells(app, "text"))
         assert (await press(pilot, "G", "enter")).current_mode == "timeline"
@@ -126,7 +140,7 @@ async def test_the_details_of_an_allocation_have_its_call_stack(tmp_path):
         export.nvtx_range(main_thread, 0, 100, "load data")
         export.api(main_thread, 10, 60, "cudaMalloc_v3020", 1, stack=stack)
         export.gpu_memory(process, 0, 50, 64, address=64, correlation_id=1)
-    async with running([tmp_path / "x.sqlite"], tmp_path / "cache", NARROW, "8", "V", "enter") as (app, _):
+    async with running([tmp_path / "x.sqlite"], tmp_path / "cache", NARROW, "4", "V", "enter") as (app, _):
         assert "stack Pool::grow ‹ main" in " ".join(app.screen.query_one(DetailPane).lines)
 
 
@@ -136,7 +150,7 @@ async def test_an_export_without_host_tables_says_what_to_record(tmp_path):
     edit(path, *(f"DROP TABLE IF EXISTS {name}" for name in HOST_TABLES))
     async with running([path], tmp_path / "cache", NARROW, "8") as (_, pilot):
         flags = ("--cpuctxsw=process-tree", "--sample=process-tree", "--backtrace=dwarf", "--cuda-memory-usage=true")
-        for keys, words in zip(("", "v", "v", "vv"), flags, strict=True):
+        for keys, words in zip(("", "v", "v", "4V"), flags, strict=True):
             await pilot.press(*keys)
             for size in (WIDE, NARROW):
                 assert words in " ".join(screen_text(await jobs.resize(pilot, *size))), (words, size)

@@ -34,7 +34,8 @@ async def open_recipe(app, pilot, name: str, *keys: str) -> Any:
 async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_directory):
     async with running(job, cache_directory, WIDE, "ctrl+p") as (app, pilot):
         assert name_of_screen(app) == "Palette"
-        assert [one for one in offered(app) if one.startswith("recipe: ")] == [words_of(one) for one in all_recipes()]
+        recipes = [words_of(one) for one in all_recipes()]
+        assert [one for one in offered(app) if one in recipes] == recipes
         assert name_of_screen(await press(pilot, "ctrl+p")) != "Palette"
         await pilot.press("ctrl+p", *"gaps")
         assert words_of(recipe_named("gpu_gaps")) in offered(app)
@@ -42,6 +43,28 @@ async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_d
         line_with(app, "none here: when a GPU was idle for long")
         await pilot.resize_terminal(5, 2)
         assert name_of_screen(await press(pilot, "ctrl+p", "pagedown", "pageup", "pagedown", "escape")) != "Palette"
+
+
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [
+        ("help", "help: the keys of this place – ?"),
+        ("theme", "theme: a light page"),
+        ("peak memory", "GPU: memory – view"),
+        ("compare", "compare this rank with another one: x on one, then x on the other – x"),
+        ("compare two jobs", words_of(recipe_named("diff"))),
+        ("diff", words_of(recipe_named("diff"))),
+        ("steps", "Ranks: steps – view"),
+    ],
+)
+async def test_the_palette_has_commands_and_views_by_their_titles_and_synonyms_first(
+    demo_job, cache_directory, typed, first
+):
+    async with running(demo_job, cache_directory, WIDE, "ctrl+p", *typed) as (app, _):
+        found = offered(app)
+        assert found[0] == first
+        is_finding = [line.endswith("– finding") for line in found]
+        assert is_finding == sorted(is_finding), "findings come last"
 
 
 async def test_a_question_in_a_new_file_is_in_the_palette_and_its_views_on_a_screen(

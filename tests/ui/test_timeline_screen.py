@@ -16,6 +16,10 @@ from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.screens.timeline import TimelineScreen
 from nsystui.ui.widgets.lane_chart import LaneChart, LaneLine
 
+ALLOCATIONS = """
+    SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId WHERE value LIKE '%cudaMalloc%'
+"""
+
 
 def timeline(app: NsystuiApp) -> TimelineScreen:
     assert name_of_screen(app) == "TimelineScreen"
@@ -201,29 +205,46 @@ async def test_the_mark_measures_to_the_cursor_and_t_takes_what_lies_between(dem
 
 
 @pytest.mark.campaign
-async def test_found_names_are_marked_and_counted_and_n_goes_from_one_to_the_next(demo_job, cache_directory):
+async def test_searched_names_are_marked_and_counted_and_n_goes_from_one_to_the_next(demo_job, cache_directory):
     async with running(demo_job, cache_directory, NARROW, "L", "space") as (app, pilot):
         before = [timeline(app).chart.line(lane).letters for lane in range(4)]
-        assert "find a name with / first" in last_line(await press(pilot, "n"))
-        count = timeline(await press(pilot, "slash", *"allreduce", "enter")).match_count
-        assert count and f'"allreduce" {count:,} matches' in screen_text(app)[1]
+        assert "search a name with / first" in last_line(await press(pilot, "n"))
+        await press(pilot, "slash", *"devkernel_allreduce", "enter")
         lines = [timeline(app).chart.line(lane) for lane in range(4)]
         assert [line.letters for line in lines] == before
         assert all(line.marked and len(line.marked) < len(line.letters) for line in lines)
-        await pilot.press("home")
         seen = []
         for _ in range(6):
-            await pilot.press("n")
             seen.append((timeline(app).time, timeline(app).chart.cursor_lane))
             assert "AllReduce" in timeline(app).position.event[2]
+            await pilot.press("n")
         assert seen == sorted(seen) and len({lane for _, lane in seen}) > 1
-        assert (timeline(await press(pilot, "N")).time, timeline(app).chart.cursor_lane) == seen[-2]
-        assert "0 matches" in screen_text(await press(pilot, "slash", *["backspace"] * 9, *"qqqq", "enter"))[1]
+        assert (timeline(await press(pilot, "N")).time, timeline(app).chart.cursor_lane) == seen[-1]
+        assert "no event matches" in last_line(await press(pilot, "slash", *"qqqq", "enter"))
+        assert "0 matches" in screen_text(app)[1]
         assert "no event matches" in last_line(await press(pilot, "n"))
-        await pilot.press("slash", *["backspace"] * 9, "enter")
+        await pilot.press("slash", "enter")
         assert not any(timeline(app).chart.line(lane).marked for lane in range(4))
         await pilot.press("f", *"norm", "enter")
         assert any(timeline(app).chart.line(lane).marked for lane in range(4))
+
+
+async def test_a_search_goes_to_the_first_match_of_all_ranks_counts_them_and_n_begins_again(demo_job, cache_directory):
+    expected = [native(path, ALLOCATIONS)[0][0] for path in demo_job]
+    async with running(demo_job, cache_directory, NARROW, "L", "end") as (app, pilot):
+        await press(pilot, "slash", *"cudaMalloc", "enter")
+        assert f'all ranks · all time · "cudaMalloc" {sum(expected)} matches' in screen_text(app)[1]
+        seen = []
+        for _ in range(sum(expected)):
+            seen.append((timeline(app).time, timeline(app).lane.rank))
+            assert timeline(app).position.event[2] == "cudaMalloc"
+            await pilot.press("n")
+        assert seen == sorted(seen) and {rank for _, rank in seen} == set(range(len(expected)))
+        assert "the first match again" in last_line(app)
+        assert (timeline(app).time, timeline(app).lane.rank) == seen[0]
+        assert "the last match again" in last_line(await press(pilot, "N")) and timeline(app).time == seen[-1][0]
+        await press(pilot, "slash", *"flash", "enter")  # nothing of the search before is left
+        assert '· "flash" ' in screen_text(app)[1] and "flash" in timeline(app).position.event[2]
 
 
 @pytest.mark.campaign
@@ -231,14 +252,16 @@ async def test_e_exports_the_operations_in_sight(demo_job, cache_directory, tmp_
     monkeypatch.chdir(tmp_path)
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("L", "right_square_bracket", *["plus"] * 3, "e")
-        assert line_with(app, "export lanes (as drawn) or events?")
-        assert line_with(await press(pilot, *["backspace"] * 5, *"events", "enter"), "export to")
-        assert "wrote " in last_line(await press(pilot, "ctrl+u", *"lanes.csv", "enter"))
+        assert line_with(app, "export (.svg: the drawing) to")
+        asked = line_with(await press(pilot, *"lanes.csv", "enter"), "lanes (as drawn) or events?")  # the name is typed
+        assert asked.endswith("lanes")
+        assert f"lanes.csv in {tmp_path.parents[2]}" in last_line(await press(pilot, *"events", "enter"))
         rows = (tmp_path / "lanes.csv").read_text(encoding="utf-8").splitlines()
         starts = [int(row.split(",")[0]) for row in rows[1:]]
         assert starts == sorted(starts) and starts and starts[-1] < view(app).end
         assert "copied the row" in last_line(await press(pilot, "right_square_bracket", "y"))
-        chart = timeline(await press(pilot, "e", "enter", "ctrl+u", *"drawn.csv", "enter")).chart
+        assert (await press(pilot, "e")).screen.prompt.value == "demo-lanes.csv"
+        chart = timeline(await press(pilot, *"drawn.csv", "enter", "enter")).chart
         assert f"wrote {len(chart.in_sight) * chart.chart_width:,} rows" in last_line(app)
 
 
@@ -295,10 +318,12 @@ async def test_threads_have_lanes_of_what_they_ran_on_cpus(written_once, cache_d
         own = picture.timeline.events(lane)
         starts = sorted({*own.start.tolist(), *(start for start, _ in switches[:-1])})
         screen.look_at(None, starts[0])
-        assert [screen.time, *[timeline(await press(pilot, "n")).time for _ in range(12)]] == starts[:13]
-        await pilot.press("N")
+        assert [screen.time, *[timeline(await press(pilot, "right_square_bracket")).time for _ in range(12)]] == starts[
+            :13
+        ]
+        await pilot.press("left_square_bracket")
         assert screen.time == starts[11]
-        name = own.names[int(own.name[-1])]  # a function that is looked for
+        name = own.names[int(own.name[-1])]  # a function that is searched
         await pilot.press("slash", *name[:6], "enter", "n")
         assert name[:6] in own.names[int(own.name[own.start.tolist().index(screen.time)])]
         screen.look_at(Window(screen.time - 1000, screen.time + 100_000), screen.time)

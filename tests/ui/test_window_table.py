@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from jobs import WidgetApp, becomes, kept_at_work, press, resize, rested, shown
 from textual.binding import Binding
 from textual.message import Message
 
-from nsystui.base.answer import COUNT, FILES_ONLY, Column, Row, Unit
+from nsystui.base.answer import COUNT, FILES_ONLY, Column, Row, TableAnswer, Unit
 from nsystui.base.text import width_of
 from nsystui.base.units import Wording
 from nsystui.ui.widgets.pages import PageCache
@@ -312,6 +313,39 @@ async def test_a_new_answer_starts_at_the_top_or_keeps_the_place():
             app.table.set_answer(Numbered(rows), keep_cursor=is_kept)
             assert (await rested(pilot)).table.cursor_row == place and app.lines()[shown_at].startswith("▸")
         assert app.of(WindowTable.RowHighlighted)[-1].row == 0
+
+
+RANKS = (
+    Column("late", header="Late", label="late", unit=Unit.COUNT),
+    Column("rank", header="Rank", label="rank", unit=Unit.NUMBER),
+    Column("host", header="Host", label="host"),
+)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_the_cursor_goes_with_its_row_into_another_answer(is_kept):
+    rows = [(0, 0, "a"), (3, 1, "a"), (0, 2, "b"), (9, 3, "b")]
+    async with shown(TableApp(WindowTable(TableAnswer("ranks", RANKS, rows)))) as (app, pilot):
+        app.table.set_answer(TableAnswer("ranks", RANKS, rows[::-1]), is_kept)
+        assert app.table.current_values["rank"] == 3, "it was never moved: it stays at the top"
+        await press(pilot, "down")
+        app.table.set_answer(TableAnswer("ranks", RANKS, rows), is_kept)
+        assert app.table.current_values["rank"] == 2
+        others = [(5, 7, "b"), (1, 3, "b"), (4, 2, "b")]  # rank 2 was late meanwhile
+        app.table.set_answer(TableAnswer("ranks", RANKS, others), is_kept)
+        assert app.table.current_values == {"late": 4, "rank": 2, "host": "b"}
+        app.table.set_answer(TableAnswer("ranks", RANKS, rows[:2]), is_kept)
+        assert app.table.cursor_row == (1 if is_kept else 0)
+
+
+async def test_enter_before_there_are_rows_opens_the_first_when_they_are_there():
+    async with shown(TableApp(WindowTable())) as (app, pilot):
+        await press(pilot, "enter")
+        assert app.of(WindowTable.RowSelected) == []
+        for _ in range(2):
+            app.table.set_answer(Numbered())
+            await rested(pilot)
+            assert app.of(WindowTable.RowSelected) == [WindowTable.RowSelected(app.table, 0)]
 
 
 async def test_an_empty_answer_says_why():

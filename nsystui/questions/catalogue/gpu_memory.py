@@ -64,8 +64,8 @@ with --allocations the single allocations, the largest first, with their NVTX ra
         drawing=_draw,
         has_times=True,
         row="device",
-        home="host",
+        home="gpu",
         title="GPU memory",
-        views=(View("GPU memory", tables=("gpu_memory",), order=179),),
+        views=(View("GPU memory", tables=("gpu_memory",)),),
     ),
 )

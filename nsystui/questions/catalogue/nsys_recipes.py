@@ -256,6 +256,7 @@ QUESTIONS = (
             "tolerance; here jobs are compared by names, which are marked as new or gone, per rank where ranks differ",
         ),
         home=COMPARISON,
+        title="compare two jobs",
     ),
     _recipe(
         "gpu_gaps",

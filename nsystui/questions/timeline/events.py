@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.answer import Answer, Row, record
-from nsystui.base.selection import NameFilter, Window
+from nsystui.base.selection import NameFilter, Task, Window
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, columns_of, event_row, key_of
 from nsystui.questions.gpu.device_time import STREAM_KEYS
@@ -398,6 +398,8 @@ def lane_events(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Windo
 
 
 _KEYS = tuple(column.key for column in EVENT_COLUMNS)
+_MOST_SEARCHED = 16_000_000
+"""Ranges and calls of all ranks among which a name is looked for; of more only those of opened ranks are read."""
 _TIES = 256
 """Operations that start together, at most, among which the one on the next lane is looked for."""
 
@@ -421,10 +423,35 @@ class Matches:
     lanes: tuple[LaneIdentity, ...]
     window: Window
     wanted: NameFilter
+    is_whole: bool = True
+    """Whether ``lanes`` has the ranges and calls of every selected rank."""
+    _found: dict[LaneIdentity, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
+    """The places among the events of a lane of a thread, and the starts, of those that match."""
+
+    @classmethod
+    def of(cls, timeline: Timeline, opened: frozenset[Task], window: Window, wanted: NameFilter) -> Matches:
+        """Make the matches on all selected ranks; of a job with very many ranges and calls, inside opened ranks only.
+
+        A GPU of a rank that is not opened is one lane. Blocks while the ranks are read.
+        """
+        tasks = frozenset(item.task for item in timeline.tasks)
+        is_whole = tasks <= opened or sum(map(timeline.rows_inside, tasks)) <= _MOST_SEARCHED
+        lanes, _ = timeline.lanes(tasks if is_whole else opened)
+        return cls(
+            timeline,
+            tuple(
+                lane  # what ran on a CPU is no event
+                for lane in lanes
+                if not lane.is_cpu and (lane.is_host or lane.stream is None or lane.task in opened)
+            ),
+            window,
+            wanted,
+            is_whole,
+        )
 
     def count(self) -> int:
         """Count the matches."""
-        total = sum(len(self._starts(lane)) for lane in self.lanes if lane.is_host)
+        total = sum(len(self._of(lane)[1]) for lane in self.lanes if lane.is_host)
         gpu = self._gpu()
         if gpu:
             rows = self._operations(gpu, self.window.start, self.window.end).subquery()
@@ -439,7 +466,7 @@ class Matches:
         found: list[tuple[tuple[int, int], Row | int]] = []
         for number, one in enumerate(self.lanes):
             if one.is_host:
-                starts = self._starts(one)
+                starts = self._of(one)[1]
                 # On lanes further on what starts at the same time counts as well.
                 further = number > place if forward else number < place
                 side: Literal["left", "right"] = "left" if forward == further else "right"
@@ -460,7 +487,7 @@ class Matches:
                 chosen, tuple(chosen.rank if key == "rank" else value for key, value in zip(_KEYS, what, strict=True))
             )
         own = self.timeline.events(chosen)
-        shown = _row(self.timeline, chosen, own, int(self._rows(chosen)[what]))
+        shown = _row(self.timeline, chosen, own, int(self._of(chosen)[0][what]))
         return None if shown is None else Match(chosen, shown)
 
     def _gpu(self) -> list[LaneIdentity]:
@@ -472,15 +499,14 @@ class Matches:
             if not lane.is_host and (lane.stream is not None or (lane.task, lane.device) not in with_streams)
         ]
 
-    def _rows(self, lane: LaneIdentity) -> NDArray[np.int64]:
-        """The places of the matches of a lane of a thread among its events."""
-        own = self.timeline.events(lane)
-        passes = np.array([self.wanted.matches(name) for name in own.names], bool)
-        inside = (own.start >= self.window.start) & (own.start < self.window.end)
-        return np.flatnonzero(inside & passes[own.name])
-
-    def _starts(self, lane: LaneIdentity) -> NDArray[np.int64]:
-        return self.timeline.events(lane).start[self._rows(lane)]
+    def _of(self, lane: LaneIdentity) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if lane not in self._found:
+            own = self.timeline.events(lane)
+            passes = np.array([self.wanted.matches(name) for name in own.names], bool)
+            inside = (own.start >= self.window.start) & (own.start < self.window.end)
+            places = np.flatnonzero(inside & passes[own.name])
+            self._found[lane] = places, own.start[places]
+        return self._found[lane]
 
     def _operations(self, gpu: list[LaneIdentity], low: int, high: int) -> sa.CompoundSelect[Any] | sa.Select[Any]:
         """The operations that pass and start in ``[low, high)``."""

@@ -22,6 +22,7 @@ _MAKERS = {
     "contents": "screens.capture:ContentsScreen",
     "metrics": "screens.gpu:MetricsScreen",
     "network": "screens.gpu:NetworkScreen",
+    "GPU memory": "screens.gpu_memory:GpuMemoryScreen",
     "palette": "palette:Palette",
     "recipe": "screens.recipe:RecipeScreen",
     "recipe map": "screens.recipe:RecipeMapScreen",
@@ -55,13 +56,13 @@ _TABS: dict[str, tuple[TabView | str, ...]] = {
         TabView("efficiency", "efficiency", "efficiency"),
         TabView("metrics", "metrics", "metrics"),
         TabView("network", "network", "network", needs=("nic_metrics", "efa_samples")),
+        TabView("GPU memory", "memory", "GPU memory"),
     ),
     "host": (
         TabView("threads", "threads", "host"),
         TabView("functions", "functions", "host"),
         TabView("call tree", "call tree", "call tree"),
         TabView("gaps", "gaps", "host"),
-        TabView("GPU memory", "GPU memory", "host"),
     ),
     "nvtx": ("nvtx", "nvtx names"),
 }

@@ -341,14 +341,14 @@ class DiffScreen(FilteredTableScreen):
         shown = self.table.answer
         return without_bars(shown) if isinstance(shown, TableAnswer) else shown
 
-    def proposed_name(self, answer: Answer) -> str | None:
+    def proposed_name(self, table: str) -> str | None:
         """Name the file after both sides."""
         from nsystui.output.files import propose_name
 
         if self.sides is None:
             return None
         labels = [side.label for side in self.sides]
-        return propose_name([f"{labels[0]}-{labels[1]}"], answer.name, self.words.text if self.words else None, ".csv")
+        return propose_name(f"{labels[0]}-{labels[1]}", table, self.words.text if self.words else None, ".csv")
 
 
 def _side_of(text: str) -> int:

@@ -35,14 +35,12 @@ class ExportingScreen(AskingScreen):
         """
         return None
 
-    def proposed_name(self, answer: Answer) -> str | None:
-        """The file name that ``e`` proposes; ``None`` where nothing is loaded to name it after."""
+    def proposed_name(self, table: str) -> str | None:
+        """The file name that ``e`` proposes for a table; ``None`` where nothing is loaded to name it after."""
         from nsystui.output.files import propose_name
 
-        job, name = self.job, self.selection.name
-        if job is None:
-            return None
-        return propose_name(job.report_names, answer.name, name.text if name else None, ".csv")
+        job, name = self.explorer.job_name, self.selection.name
+        return propose_name(job, table, name.text if name else None, ".csv") if self.job is not None else None
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
         """The row that ``y`` takes, with its columns: both from the answer on the screen."""
@@ -51,12 +49,16 @@ class ExportingScreen(AskingScreen):
     def action_export(self) -> None:
         """Ask for a file name and write the table, or under .svg the drawing."""
         answer = self.answer_to_export()
-        proposed = self.proposed_name(answer) if answer is not None else None
+        self.ask_for_export(None if answer is None else answer.name)
+
+    def ask_for_export(self, table: str | None) -> None:
+        """Ask for a file for a table of that name (``None``: there is none), or under .svg for the drawing."""
+        proposed = None if table is None else self.proposed_name(table)
         if proposed is None:
             self.say("there is no table here to export")
         else:
             label = "export to" if self.drawing_to_export() is None else "export (.svg: the drawing) to"
-            self.ask_for_file(label, proposed, self._check_format, self._writer)
+            self.ask_for_file(label, proposed, self._check_format, self.export_to)
 
     def _check_format(self, text: str) -> None:
         from nsystui.output.formats import DRAWING, format_for_path
@@ -64,22 +66,24 @@ class ExportingScreen(AskingScreen):
         if format_for_path(text) == DRAWING and self.drawing_to_export() is None:
             raise UsageError("SVG is for drawings, and this is a table: .csv .json .md .parquet .txt")
 
-    def _writer(self, path: Path) -> tuple[str, Writer] | None:
+    def export_to(self, path: Path) -> None:
+        """Write the table, or under .svg the drawing."""
         from nsystui.output.formats import DRAWING, format_for_path
 
         if format_for_path(path) == DRAWING:
-            draw = self.drawing_to_export()
-            return ("the drawing", partial(_write_drawing, draw)) if draw is not None else None
+            if (draw := self.drawing_to_export()) is not None:
+                self.write(path, "the drawing", partial(_write_drawing, draw))
+            return
         answer = self.answer_to_export()  # it may have grown while the name was typed
         if answer is None:
-            return None
+            return
 
         def write(path: Path, overwrite: bool) -> int:
             from nsystui.output.files import save
 
             return save(answer, path, overwrite)
 
-        return f"{len(answer):,} rows", write
+        self.write(path, f"{len(answer):,} rows", write)
 
     def action_copy_row(self) -> None:
         """Copy the row under the cursor."""
@@ -108,30 +112,18 @@ class ExportingScreen(AskingScreen):
         self.say(f"copied {len(answer):,} rows, {_COPIED}")
 
     def ask_for_file(
-        self,
-        label: str,
-        proposed: str,
-        check: Callable[[str], object],
-        writer: Callable[[Path], tuple[str, Writer] | None],
+        self, label: str, proposed: str, check: Callable[[str], object], then: Callable[[Path], object]
     ) -> None:
-        """Ask for the name of a file and write it.
-
-        ``check`` raises NsystuiError for a name that will not do. ``writer`` gives the contents in words and the
-        function that writes them, or ``None`` where there is nothing to write any more.
-        """
+        """Ask for the name of a file, for ``then``. ``check`` raises NsystuiError for a name that will not do."""
 
         def named(text: str) -> Path:
             check(text)
             return Path(text).expanduser()
 
-        def write(path: Path) -> None:
-            contents = writer(path)
-            if contents is not None:
-                self._write(path, *contents, overwrite=False)
+        self.prompt.ask(label, proposed, named, then, replaced=True)
 
-        self.prompt.ask(label, proposed, named, write)
-
-    def _write(self, path: Path, contents: str, writer: Writer, overwrite: bool) -> None:
+    def write(self, path: Path, contents: str, writer: Writer, overwrite: bool = False) -> None:
+        """Write a file in a thread. ``contents``: what it holds, in words, where that is no number of rows."""
         from nsystui.output.files import TargetExistsError
 
         self.say(f"writing {contents} to {path}…")
@@ -144,12 +136,13 @@ class ExportingScreen(AskingScreen):
 
         def answered(text: str) -> None:
             if text.strip().lower() in ("y", "yes"):
-                self._write(path, contents, writer, overwrite=True)
+                self.write(path, contents, writer, overwrite=True)
             else:
                 self.say("not written")
 
         def finished(rows: int | None) -> None:
-            self.say(f"wrote {contents if rows is None else f'{rows:,} rows'} to {path}")
+            written = contents if rows is None else f"{rows:,} rows"
+            self.say(f"wrote {written} to {path.name} in {path.absolute().parent}")
 
         self.in_background("export", partial(writer, path, overwrite), finished, failed, is_exclusive=False)
 

@@ -1,15 +1,14 @@
-"""8 Host: what the CPU threads did, by thread, by function and as a tree of calls, and the memory of the GPUs."""
+"""8 Host: what the CPU threads did, by thread, by function and as a tree of calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from nsystui.base.answer import FILES_ONLY, Answer, Record, Row
+from nsystui.base.answer import Answer, Record, Row
 from nsystui.base.kernel_names import function_name
-from nsystui.base.selection import Selection, Task, Window
-from nsystui.base.units import format_value
+from nsystui.base.selection import Selection, Task
 from nsystui.questions.host.calltree import CALL, COLUMNS, HOT, LEAST, CallTree, nodes_table, tree_of
 from nsystui.questions.host.causes import (
     ALLOCATING,
@@ -40,14 +39,11 @@ from nsystui.questions.host.functions import (
 )
 from nsystui.questions.host.gaps import parts_of_row
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.memory.gpu_memory import COLUMNS as MEMORY_COLUMNS
-from nsystui.questions.memory.gpu_memory import memory_over_time
 from nsystui.questions.queries.question import QuestionView
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.outline import Outline, OutlineLayout, OutlineScreen
-from nsystui.ui.screens.table import TableScreen, ViewsScreen
+from nsystui.ui.screens.table import GroupedViewsScreen, TableScreen
 from nsystui.ui.widgets.frame import Choice
-from nsystui.ui.widgets.plots import blocks
 
 _SAMPLED = ("thread", "function")
 """The rows of views that count samples."""
@@ -63,8 +59,6 @@ _CATEGORIES = {
 """The colours of causes of idle time."""
 _CELLS = {"running_percent": "cpu", "cuda_percent": "api", "os_percent": "os", "mpi_percent": "os"}
 _IMPORTANCE = {"total_percent": 0, "total": 1, "own_percent": 2, "own": 3}
-_CURVE = 60
-"""Columns of the curve of memory over time."""
 _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "functions": (("all", {"by": "all"}), ("rank", {"by": "rank"}), ("thread", {"by": "thread"})),
     "gaps": (
@@ -73,15 +67,7 @@ _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
         ("NVTX range", {"by": "range"}),
         ("gap", {"list": True}),
     ),
-    "GPU memory": (
-        ("device", {}),
-        ("allocation", {"allocations": "all"}),
-        ("at peak", {"allocations": "at-peak"}),
-        ("never freed", {"allocations": "never-freed"}),
-        ("pool", {"pools": True}),
-    ),
 }
-"""How the rows of views are grouped: the words, and the values of the question's options."""
 
 
 @dataclass(frozen=True)
@@ -147,41 +133,26 @@ class SampledScreen(TableScreen):
             self.lay_over(PartialCallTreeScreen(whose, name, bottom_up))
 
 
-class HostScreen(ViewsScreen, SampledScreen):
-    """Threads, functions, GPU memory; the call tree is a screen beside it."""
+class HostScreen(GroupedViewsScreen, SampledScreen):
+    """Threads, functions and gaps; the call tree is a screen beside it."""
 
     HOME = SCREEN = "host"
     MODE_KEY = "8"
     PLACES = _PLACES
-    STATE = (*ViewsScreen.STATE, "grouping")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.grouping: dict[str, int] = {}
-
-    def parameters(self) -> tuple[Hashable, ...]:
-        """The view and its grouping."""
-        return (self.view.name, self.grouping.get(self.view.name, 0))
+    BY = _BY
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
         """Answer the view's question, and count the samples where rows are of them."""
-        view = self.view
-        options = dict(_BY[view.name][self.grouping.get(view.name, 0)][1]) if view.name in _BY else {}
-        self.samples = samples_of_job(job, selection) if view.question.row in _SAMPLED else None
-        return view, view.ask(job, selection, options)
+        self.samples = samples_of_job(job, selection) if self.view.question.row in _SAMPLED else None
+        return super().ask(job, selection)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the view in its colours, without columns that are empty."""
+        """Show the view in its colours."""
         view, answer = result
         self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.row)
-        self.table.bar_category = "memory" if view.name == "GPU memory" else "cpu"
+        self.table.bar_category = "cpu"
         self.table.cell_styles = _cells if view.question.row == "thread" else None
-        empty = {column.key for column in answer.columns if not set(answer.cells(column.key)) - {None}}
-        columns = tuple(  # files have those of which no row has a value, too
-            column.with_importance(FILES_ONLY) if column.key in empty and len(answer) else column
-            for column in answer.columns
-        )
-        super().show((view, replace(answer, columns=columns)), same_place)
+        super().show(result, same_place)
         if len(answer):
             self.notes.show_notes(self.shown_notes(answer.notes))
 
@@ -200,19 +171,6 @@ class HostScreen(ViewsScreen, SampledScreen):
     def places(self) -> tuple[str, ...]:
         """The keys of samples leave where rows are of none."""
         return tuple(place for place in self.PLACES if place != "host samples" or self.view.question.row in _SAMPLED)
-
-    def choices(self) -> tuple[Choice, ...]:
-        """Offer the groupings of the view."""
-        views, groups = super().choices(), _BY.get(self.view.name)
-        if groups is None:
-            return views
-        chosen = self.grouping.get(self.view.name, 0)
-        return (*views, Choice("by", tuple(words for words, _ in groups), chosen, self._group_by))
-
-    def _group_by(self, place: int) -> None:
-        self._sort = None
-        self.grouping[self.view.name] = place
-        self.job_changed()
 
     def whose(self) -> Whose | None:
         """The thread or the rank of the cursor's row; ``None`` of a row of all."""
@@ -240,12 +198,7 @@ class HostScreen(ViewsScreen, SampledScreen):
             self.app.call_later(self._show_gap)
         elif row == "time":
             self.explorer.remember()
-            self._group_by(_GAPS)
-        elif self.grouping.get(self.view.name, 0) == 0:
-            self.explorer.remember()
-            self._group_by(2)
-        else:
-            self.say("this is one allocation: L shows its time on the timeline, t selects it")
+            self.group_by(_GAPS)
 
     async def _show_gap(self) -> None:
         """Shows the gap under the cursor on the timeline, its rank opened."""
@@ -277,11 +230,6 @@ class HostScreen(ViewsScreen, SampledScreen):
         else:
             self.say("the call tree is of CPU samples: v goes to threads and functions")
 
-    def row_window(self) -> Window | None:
-        """The moment of the peak of memory, else the time of the row."""
-        peak = self.values().get("peak_time")
-        return Window(peak, peak + 1) if isinstance(peak, int) else super().row_window()
-
     def row_details(self) -> Details:
         """Of a cause of idle time all of its words first."""
         own, values = super().row_details(), self.values()
@@ -294,25 +242,11 @@ class HostScreen(ViewsScreen, SampledScreen):
         return [[f"{words} on {thread}" if thread else words], *own[1:]]
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """Of memory its curve; of a cause of idle time its NVTX ranges, of a range its causes."""
-        answer, row = self.table.answer, self.table.current_row
-        if answer is None or row is None:
+        """Of a cause of idle time its NVTX ranges, of a range its causes."""
+        if self.view.name != "gaps" or self._is_list or "cause" not in (values := self.values()):
             return None
-        own, selection, values = self.row_details(), self.selection, self.values()
-        if self.view.name == "gaps" and not self._is_list and "cause" in values:
-            return lambda job: [own[0], *filter(any, [[parts_of_row(job, selection, values)]]), *own[1:]]
-        if answer.columns != MEMORY_COLUMNS:
-            return None
-        name = [f"{row[2]} memory of rank {'–' if row[0] is None else row[0]}, device {row[1]}"]
-
-        def ask(job: OpenJob) -> Details:
-            peak = int(row[3] or 0)
-            rows = [other for other in memory_over_time(job, selection, _CURVE).rows if other[:3] == row[:3]]
-            used = [float("nan") if values[4] is None else int(values[4]) / max(peak, 1) for values in rows]
-            words = format_value(MEMORY_COLUMNS[3].unit, peak)
-            return [name, [f"over time {blocks(used, _CURVE)} a full block is {words}"], *own[1:]]
-
-        return ask
+        own, selection = self.row_details(), self.selection
+        return lambda job: [own[0], *filter(any, [[parts_of_row(job, selection, values)]]), *own[1:]]
 
 
 def _cells(values: Record) -> Mapping[str, str]:

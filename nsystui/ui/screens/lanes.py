@@ -63,7 +63,8 @@ class LanesScreen(ZoomableChartScreen):
         super().__init__()
         self.opened: frozenset[Task] | None = None
         self.found: NameFilter | None = None
-        self.match_count: int | None = None
+        self.match_count = ""
+        """How many events match, in words, once they are counted."""
         self.picture: TimelinePicture | None = None
         self.facts: EventFacts | None = None
         """The details of the event under the cursor, once they are looked up."""
@@ -141,8 +142,7 @@ class LanesScreen(ZoomableChartScreen):
             text += f" · in view {start} + {length}"
         if self.found is not None:
             text += f' · "{self.found.text}"'
-            if self.match_count is not None:
-                text += f" {self.match_count:,} match{'' if self.match_count == 1 else 'es'}"
+            text += f" {self.match_count or 'searching…'}"
         self.query_one("#selection", SelectionLine).update(text)
 
     def on_resize(self, event: events.Resize) -> None:

@@ -238,16 +238,16 @@ class NcclLogScreen(FilteredTableScreen):
         """Go to the timeline, where exports are open."""
         await (super().action_timeline() if self.explorer.source.files else self.action_mode("timeline"))
 
-    def proposed_name(self, answer: Answer) -> str | None:
+    def proposed_name(self, table: str) -> str | None:
         """Name the file after the log."""
         from nsystui.output.files import propose_name
 
         names = self.nccl_log.names
         words = self.words.text if self.words else None
         if len(names) > 1:
-            return propose_name(["nccl-log"], self.name_of_table, words, ".csv")
+            return propose_name("nccl-log", self.name_of_table, words, ".csv")
         stem = os.path.basename(names[0]).removesuffix(".gz").removesuffix(".log")
-        return propose_name([stem], answer.name, words, ".csv")
+        return propose_name(stem, table, words, ".csv")
 
 
 def log_note(log: LogState) -> str:

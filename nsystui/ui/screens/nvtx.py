@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from textual.widget import Widget
@@ -256,17 +257,14 @@ class NvtxScreen(OutlineScreen[Node]):
         table: TableAnswer = nvtx_tree_table(self.outline.tree, None, self.outline.order)
         return table
 
-    def action_export(self) -> None:
-        """Ask whether to export the opened rows or the whole tree."""
-        if self.outline is None or not len(self.outline):
-            super().action_export()
-            return
+    def export_to(self, path: Path) -> None:
+        """Ask whether to write the opened rows or the whole tree."""
 
         def chosen(what: str) -> None:
             self._exported = what
-            TableScreen.action_export(self)
+            TableScreen.export_to(self, path)
 
-        self.prompt.ask("export the opened rows or the whole tree?", "rows", one_of("rows", "tree"), chosen)
+        self.prompt.ask("the opened rows or the whole tree?", "rows", one_of("rows", "tree"), chosen, replaced=True)
 
     def action_copy_table(self) -> None:
         """Copy the opened rows."""

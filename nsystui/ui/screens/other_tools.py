@@ -13,7 +13,7 @@ from nsystui.ui.screens.dialogs import TextDialog
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.trace.ncu import NcuCommand
-    from nsystui.ui.screens.exporting import ExportingScreen, Writer
+    from nsystui.ui.screens.exporting import ExportingScreen
 
 NcuQuestion = Callable[["OpenJob"], "list[NcuCommand]"]
 """Finds the commands for the kernel under the cursor."""
@@ -100,19 +100,16 @@ def export_trace(screen: ExportingScreen) -> None:
         screen.say("one moment: the export is being read")
         return
 
-    def writer(_: Path) -> tuple[str, Writer] | None:
-        job, selection = screen.job, screen.selection
-        if job is None:
-            return None
+    job, selection = screen.job, screen.selection
 
-        def write(path: Path, overwrite: bool) -> int:
-            from nsystui.output.files import save_trace
-            from nsystui.questions.trace.slices import Contents
-            from nsystui.questions.trace.trace import Trace
+    def write(path: Path, overwrite: bool) -> int:
+        from nsystui.output.files import save_trace
+        from nsystui.questions.trace.slices import Contents
+        from nsystui.questions.trace.trace import Trace
 
-            return save_trace(Trace.of(job, selection, Contents()), path, overwrite)
+        return save_trace(Trace.of(job, selection, Contents()), path, overwrite)
 
-        return "a trace of the selection", write
-
-    proposed = propose_name(screen.job.report_names, "trace", None, ".json.gz")
-    screen.ask_for_file("trace to", proposed, check_ending, writer)
+    proposed = propose_name(screen.explorer.job_name, "trace", None, ".json.gz")
+    screen.ask_for_file(
+        "trace to", proposed, check_ending, lambda path: screen.write(path, "a trace of the selection", write)
+    )

@@ -276,8 +276,12 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         """Sort siblings; the tree stays."""
         if self.outline is None:
             return
+        node = self.node() if self.table.cursor_row else None  # at the top, the cursor stays there
         self._order_key = key
         self.outline = self.outline.sorted_by(key, descending)
         self.table.prefix = self.outline.prefix
         self.table.set_answer(self.outline)
+        if node is not None:
+            places = (row for row, line in enumerate(self.outline.lines) if not line.rest and line.node.id == node.id)
+            self.table.move_to(next(places, 0))
         self._mark_order()

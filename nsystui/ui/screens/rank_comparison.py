@@ -64,5 +64,5 @@ class RankComparison:
     def _can_compare(self) -> bool:
         screen = self._screen
         if screen.has_job() and len(screen.job_ranks) < 2:
-            screen.say("there is one rank only: ctrl+p and diff compares with another job")
+            screen.say("there is one rank only: ctrl+p, compare two jobs")
         return screen.job is not None and len(screen.job_ranks) > 1

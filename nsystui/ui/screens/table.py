@@ -11,7 +11,7 @@ from textual import events, on
 from textual.containers import Container, Horizontal
 from textual.widget import Widget
 
-from nsystui.base.answer import Unit
+from nsystui.base.answer import FILES_ONLY, Unit
 from nsystui.base.selection import NameFilter
 from nsystui.questions.queries.registry import views_of
 from nsystui.ui.doors import show_view
@@ -110,6 +110,7 @@ class TableScreen(TablesScreen):
         super().__init__(*crumbs)
         self._sort: tuple[str, bool] | None = None
         self._asks_context = False
+        self._opens: tuple[Hashable, ...] | None = None  # Enter was pressed while the rows of this were computed
 
     @property
     def table(self) -> WindowTable:
@@ -170,8 +171,11 @@ class TableScreen(TablesScreen):
         self.show_count()
 
     def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
-        """Show an answer, and no details where it has no rows."""
+        """Show an answer, and no details where it has no rows; open a row where that was asked for meanwhile."""
         super().show_answer(result, ranks, same_place)
+        opens, self._opens = self._opens, None
+        if opens == (self.selection, *self.parameters()) and self.is_active and self.table.row_count:
+            self.open_row()
         if self.HAS_DETAILS and not self.table.row_count:
             self.pane.show(())
 
@@ -242,8 +246,11 @@ class TableScreen(TablesScreen):
     @on(RowSelected)
     def _row_selected(self, message: RowSelected) -> None:
         message.stop()
-        if self.question.is_outdated:
-            self.say("these rows are outdated: the new ones are not there yet")
+        if self.question.is_outdated and self.question.is_settled:
+            self.say("these rows are outdated: the new ones could not be computed")
+        elif self.question.is_outdated:
+            self._opens = (self.selection, *self.parameters())
+            self.say("one moment: it opens when the new rows are there")
         else:
             self.open_row()
 
@@ -387,6 +394,53 @@ class ViewsScreen(TableScreen):
         self.options |= options
         if self.is_mounted:
             self.job_changed()
+
+
+class GroupedViewsScreen(ViewsScreen):
+    """Views whose rows are grouped by values of their question's options; columns without a value are not shown."""
+
+    STATE = (*ViewsScreen.STATE, "grouping")
+    BY: ClassVar[Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]]] = {}
+    """By view the groupings: the word for each, and the values of the options."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grouping: dict[str, int] = {}
+
+    def parameters(self) -> tuple[Hashable, ...]:
+        """The view and its grouping."""
+        return (self.view.name, self.grouping.get(self.view.name, 0))
+
+    def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
+        """Answer the question of the view, grouped."""
+        view = self.view
+        groups = self.BY.get(view.name)
+        options = dict(groups[self.grouping.get(view.name, 0)][1]) if groups else {}
+        return view, view.ask(job, selection, options)
+
+    def show(self, result: Any, same_place: bool) -> None:
+        """Show the rows without columns that are empty."""
+        view, answer = result
+        empty = {column.key for column in answer.columns if not set(answer.cells(column.key)) - {None}}
+        columns = tuple(  # files have those of which no row has a value, too
+            column.with_importance(FILES_ONLY) if column.key in empty and len(answer) else column
+            for column in answer.columns
+        )
+        super().show((view, replace(answer, columns=columns)), same_place)
+
+    def choices(self) -> tuple[Choice, ...]:
+        """Offer the groupings of the view."""
+        views, groups = super().choices(), self.BY.get(self.view.name)
+        if groups is None:
+            return views
+        chosen = self.grouping.get(self.view.name, 0)
+        return (*views, Choice("by", tuple(words for words, _ in groups), chosen, self.group_by))
+
+    def group_by(self, place: int) -> None:
+        """Group the rows of the view otherwise."""
+        self._sort = None
+        self.grouping[self.view.name] = place
+        self.job_changed()
 
 
 class TextTableScreen(TableScreen):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 from nsystui.base.answer import Answer, Row
 from nsystui.base.drawing import Drawing
@@ -14,13 +16,15 @@ from nsystui.questions.timeline.events import Match, Matches, cpu_interval_next_
 from nsystui.questions.timeline.lanes import LaneIdentity, Timeline
 from nsystui.questions.timeline.picture import lane_pictures, timeline_table
 from nsystui.ui.doors import show_event, show_thread
-from nsystui.ui.pictures.timeline import FoundEvent, TimelinePicture, partner_of, place_of
+from nsystui.ui.pictures.timeline import FoundEvent, partner_of, place_of
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.screens.lanes import LanesScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
 from nsystui.ui.widgets.prompt import one_of
 from nsystui.ui.widgets.repainting import reason_of
+
+Found = TypeVar("Found")
 
 _AROUND_EVENT, _AROUND_WINDOW = 20, 2
 """How many times as long as an event, or a span of time, the view is that is opened on it."""
@@ -48,7 +52,8 @@ class TimelineScreen(LanesScreen):
             return
         time, forward = self.time, direction > 0
         if lane.is_cpu:
-            self._go_to_interval(picture, lane, forward)
+            if not self._go_to_interval(lane, time, forward):
+                self.say("no more of it on this lane")
             return
 
         find = partial(range_next_to, picture.timeline) if lane.is_host else neighbours.find
@@ -60,17 +65,23 @@ class TimelineScreen(LanesScreen):
             lambda error: self._event_found(lane, None, reason_of(error)),
         )
 
-    def _go_to_interval(self, picture: TimelinePicture, lane: LaneIdentity, forward: bool) -> None:
-        """Goes to where the thread came to a CPU, left it or went on to another function; to functions looked for."""
-        start = cpu_interval_next_to(picture.timeline, lane, self.time, forward, self._to_mark)
+    def _go_to_interval(self, lane: LaneIdentity, time: int, forward: bool) -> bool:
+        """Goes to where the thread next came to a CPU, left it or went on to another function; to functions searched.
+
+        ``False`` where there is nothing more.
+        """
+        picture = self.picture
+        assert picture is not None
+        start = cpu_interval_next_to(picture.timeline, lane, time, forward, self._to_mark)
         if start is None:
-            self.say("no more of it on this lane")
-        elif (view := self.view or picture.base).start <= start < view.end:
+            return False
+        if (view := self.view or picture.base).start <= start < view.end:
             self.move_to(time=start, event=None)
             self._place_cursor()
             self._follow()
         else:
             self._go_to(start)
+        return True
 
     def _event_found(self, lane: LaneIdentity, row: Row | None, reason: str = "no more events on this lane") -> None:
         picture, steps = self.picture, self._steps
@@ -221,61 +232,90 @@ class TimelineScreen(LanesScreen):
         self._place_cursor()
         self._follow()
 
-    def action_highlight(self) -> None:
-        """Ask for the names to mark."""
-        self.prompt.ask("find", self.found.text if self.found else "", name_filter, self._highlight)
+    def action_search(self) -> None:
+        """Ask for a name to search, mark its events, count them and go to the first."""
+        if self.drawn() is not None:
+            self.prompt.ask("search", "", name_filter, self._search)
 
-    def _highlight(self, name: NameFilter | None) -> None:
-        self.found, self.match_count = name, None
+    def _search(self, name: NameFilter | None) -> None:
+        self.found, self.match_count = name, ""
         self.show_selection()
         self._changed()
-        matches = self._matches()
-        if name is None or matches is None:
-            return
+        lane = self.lane
 
-        def counted(count: int) -> None:
-            if self.found == name:
-                self.match_count = count
-                self.show_selection()
-                self.say("no event on these lanes matches" if not count else f"{count:,} found: n and N go to them")
+        def find(matches: Matches) -> tuple[Matches, int, Match | None]:
+            return matches, matches.count(), matches.next_to(matches.window.start - 1, None, forward=True)
 
-        self.in_background("count", matches.count, counted)
+        def found(result: tuple[Matches, int, Match | None]) -> None:
+            matches, count, match = result
+            self.match_count = f"{count:,} match" + ("" if count == 1 else "es")
+            if not matches.is_whole:
+                self.match_count += ", calls and ranges of open ranks only"
+            self.show_selection()
+            if lane is not None and lane.is_cpu and self._go_to_interval(lane, matches.window.start - 1, forward=True):
+                return
+            self._show_match(match)
 
-    def _matches(self) -> Matches | None:
-        """What is looked for on the lanes that are shown, and has its start in the selection."""
-        picture, wanted = self.picture, self._to_mark
-        if picture is None or wanted is None:
-            return None
-        lanes = tuple(lane for lane in picture.lanes if not lane.is_cpu)  # what ran there is no event
-        return Matches(picture.timeline, lanes, picture.base, wanted)
+        if name is not None:
+            self._find_match(find, found)
 
     def action_match(self, direction: int) -> None:
-        """Goes to the next event, on any lane, whose name is looked for."""
-        if self.drawn() is None:
+        """Go to the next event, on any lane, whose name is searched; from the last to the first again."""
+        picture, lane, time, forward = self.drawn(), self.lane, self.time, direction > 0
+        if picture is None or lane is None or self._searching:
             return
-        matches, lane, time = self._matches(), self.lane, self.time
-        if lane is not None and lane.is_cpu:
-            self.action_event(direction)
+        if self._to_mark is None:
+            self.say("search a name with / first; ] and [ go to the next and previous event")
             return
-        if matches is None:
-            self.say("find a name with / first; ] and [ go to the next and previous event")
+        base = picture.base
+        edge = base.start - 1 if forward else base.end
+        if lane.is_cpu:
+            if not self._go_to_interval(lane, time, forward) and not self._go_to_interval(lane, edge, forward):
+                self.say("nothing of that name on this lane")
             return
-        if self._searching:
+
+        def find(matches: Matches) -> tuple[Match | None, bool]:
+            match = matches.next_to(time, lane, forward)
+            return (match, False) if match is not None else (matches.next_to(edge, None, forward), True)
+
+        def found(result: tuple[Match | None, bool]) -> None:
+            match, is_again = result
+            self._show_match(match)
+            if is_again and match is not None:
+                self.say(f"the {'first' if forward else 'last'} match again")
+
+        self._find_match(find, found)
+
+    def _show_match(self, match: Match | None) -> None:
+        if match is None:
+            self.say("no event matches")
+        else:
+            self._show_event(match.row, match.lane)
+
+    def _find_match(self, find: Callable[[Matches], Found], then: Callable[[Found], None]) -> None:
+        """Calls ``find`` in a thread with the events of the name that is searched, then ``then`` with what it found."""
+        picture, job, wanted, selection = self.picture, self.job, self._to_mark, self.selection
+        if picture is None or job is None or wanted is None:
             return
+        opened, base = picture.opened, picture.base
         self._searching = True
 
-        def go(match: Match | None) -> None:
-            self._searching = False
-            if match is None:
-                self.say(f'no more "{matches.wanted.text}"' if self.match_count != 0 else "no event matches")
-            else:
-                self._show_event(match.row, match.lane)
+        def look() -> Found:
+            make = partial(Matches.of, picture.timeline, opened, base, wanted)
+            return find(job.once(("matches", selection, opened, wanted), make))
+
+        def found(result: Found) -> None:
+            self._searching, self._steps = False, 0
+            if self._to_mark == wanted and self.picture is not None:
+                then(result)
 
         def failed(error: Exception) -> None:
-            self._searching = False
+            self._searching, self._steps = False, 0
+            self.match_count = self.match_count or "not counted"
+            self.show_selection()
             self.say(reason_of(error))
 
-        self.in_background("neighbour", lambda: matches.next_to(time, lane, direction > 0), go, failed)
+        self.in_background("neighbour", look, found, failed)
 
     def action_take_window(self) -> None:
         """Selects the time from the mark to the cursor, or the time in view, for every screen."""
@@ -312,11 +352,9 @@ class TimelineScreen(LanesScreen):
         return self._listed
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """The lanes in sight; events are a table."""
-        from nsystui.base.answer import TableAnswer
-
+        """The lanes in sight."""
         picture = self.picture
-        if picture is None or not isinstance(self._listed, TableAnswer):
+        if picture is None:
             return None
         lanes, window = [picture.lanes[number] for number in self.chart.in_sight], self.view or picture.base
 
@@ -328,10 +366,20 @@ class TimelineScreen(LanesScreen):
         return draw
 
     def action_export(self) -> None:
-        """Exports the lanes as they are drawn, a row for each lane and column, or the events on them."""
+        """Ask for a file name."""
         if self.drawn() is not None:
-            listed = partial(self._list, then=super().action_export)
-            self.prompt.ask("export lanes (as drawn) or events?", "lanes", one_of("lanes", "events"), listed)
+            self.ask_for_export("lanes")
+
+    def export_to(self, path: Path) -> None:
+        """Write the lanes as they are drawn, a row for each lane and column, or the events on them; or the drawing."""
+        from nsystui.output.formats import DRAWING, format_for_path
+
+        write = partial(super().export_to, path)
+        if format_for_path(path) == DRAWING:
+            write()
+            return
+        label, what = "lanes (as drawn) or events?", one_of("lanes", "events")
+        self.prompt.ask(label, "lanes", what, partial(self._list, then=write), replaced=True)
 
     def action_copy_table(self) -> None:
         """Copy the events of the lanes in sight."""

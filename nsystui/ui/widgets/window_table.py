@@ -80,6 +80,9 @@ class PageFailed(TableMessage, namespace="window_table"):
 MARKER = "▸ "
 """Stands before the cursor's row of the table with the focus: to be found without colour, and by a screen reader."""
 
+_MOST_COMPARED = 100_000
+"""Rows among which the one that the cursor was on is looked for."""
+
 PATIENCE = 0.15
 """Seconds that ``background`` waits for rows before it draws ``…`` in their places."""
 
@@ -185,6 +188,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._cache: PageCache | None = None
         self._failure: Exception | None = None
         self._fetching = False
+        self._is_placed = False  # whether the cursor was moved, so that it stands on a row and not at the top
+        self._selects = False  # whether Enter was pressed before there was an answer
         self._letters: Mapping[str, str] = {}  # while the user picks an order: column keys by letters
         self.sorted_by: tuple[str, bool] | None = None
         """Column key and whether descending, as last marked."""
@@ -195,9 +200,15 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self.set_answer(answer)
 
     def set_answer(self, answer: Answer, keep_cursor: bool = False) -> None:
-        """Show ``answer``, from its first row, or with the cursor on the same row number as now."""
+        """Show ``answer`` with the cursor on the same row as now, wherever that is in it, if the user put it there.
+
+        Otherwise, or where it is not among rows in memory, on the first row; with ``keep_cursor`` on the same number.
+        """
         same_columns = self.answer is not None and self.answer.columns == answer.columns
-        cursor, top = (self.cursor_row, self._window.top) if keep_cursor else (0, 0)
+        row = None if self.answer is None or not self._is_placed else self._row_like_current(answer)
+        self._is_placed = self._is_placed and (keep_cursor or row is not None)
+        top = self._window.top if keep_cursor else 0
+        cursor = row if row is not None else self.cursor_row if keep_cursor else 0
         self.answer = answer
         self._cache = PageCache(answer)
         self._failure = None
@@ -212,6 +223,38 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._window.reveal(self.cursor_row)
         self.refresh_rows()
         self._announce()
+        if self._selects and self.row_count:
+            self.post_message(self.RowSelected(self, self.cursor_row))
+        self._selects = False
+
+    def _row_like_current(self, answer: Answer) -> int | None:
+        """The number of the row of an answer in memory that is about the same as the one under the cursor.
+
+        The same in as many columns as tell that one from the others here: numbers of things first, then texts.
+        """
+        before, row = self.answer, self.current_row
+        if row is None or not isinstance(before, TableAnswer) or not isinstance(answer, TableAnswer):
+            return None
+        if max(len(before), len(answer)) > _MOST_COMPARED:
+            return None
+        there = {column.key: place for place, column in enumerate(answer.columns)}
+        shared = [place for place, column in enumerate(before.columns) if column.key in there]
+
+        def rank(place: int) -> int:
+            column = before.columns[place]
+            kinds = (Unit.NUMBER, Unit.TEXT, Unit.TIME)
+            is_shown = column.importance < FILES_ONLY
+            return kinds.index(column.unit) if column.unit in kinds and is_shown else len(kinds)
+
+        others = [other for number, other in enumerate(before.rows) if number != self.cursor_row]
+        alike = list(enumerate(answer.rows))
+        for place in sorted(shared, key=rank):
+            now = there[before.columns[place].key]
+            alike = [(number, other) for number, other in alike if other[now] == row[place]]
+            others = [other for other in others if other[place] == row[place]]
+            if not others:
+                break
+        return alike[0][0] if alike else None
 
     @property
     def row_count(self) -> int:
@@ -390,6 +433,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def watch_cursor_row(self, old: int, new: int) -> None:
         """Redraw the two rows, or scroll."""
+        self._is_placed = True
         if self._window.reveal(new):
             self._redraw()
         elif self._patience is None:  # else the whole window is about to be drawn
@@ -461,9 +505,10 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self.refresh()
 
     def action_select(self, _key: str) -> None:
-        """Tell the screen that the row was chosen."""
+        """Tell the screen that the row was chosen; before there are rows, once they are there."""
         if self.row_count:
             self.post_message(self.RowSelected(self, self.cursor_row))
+        self._selects = self.answer is None
 
     def on_click(self, event: events.Click) -> None:
         """Sort by a heading; put the cursor on a row, or choose the one that has it."""

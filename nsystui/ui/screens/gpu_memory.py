@@ -1,0 +1,108 @@
+"""4 GPU, memory: what was allocated through CUDA, the peak of each rank, device and kind, and what was in use then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from nsystui.base.answer import Answer, Record, Value
+from nsystui.base.selection import Selection, Window
+from nsystui.base.units import format_value
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.memory.gpu_allocations import AT_PEAK, NEVER_FREED, allocation_table
+from nsystui.questions.memory.gpu_memory import COLUMNS, memory_over_time
+from nsystui.questions.queries.registry import view_named
+from nsystui.ui.pictures.details import Details
+from nsystui.ui.screens.table import GroupedViewsScreen, TableScreen
+from nsystui.ui.widgets.plots import blocks
+
+_CURVE = 60
+"""Columns of the curve of memory over time."""
+_PLACE = ("rank", "device", "memory")
+"""The columns that say whose memory, and of which kind, a row is about."""
+
+
+def _place(values: Record) -> tuple[Value, ...]:
+    return tuple(values.get(key) for key in _PLACE)
+
+
+class GpuMemoryScreen(GroupedViewsScreen):
+    """The memory of each rank, device and kind, or its allocations or pools."""
+
+    HOME = "gpu"
+    MODE_KEY = "4"
+    SCREEN = "GPU memory"
+    PLACES = ("gpu memory", "table", "everywhere")
+    BY = {
+        "GPU memory": (
+            ("device", {}),
+            ("allocation", {"allocations": "all"}),
+            ("at peak", {"allocations": AT_PEAK}),
+            ("never freed", {"allocations": NEVER_FREED}),
+            ("pool", {"pools": True}),
+        )
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view = self.answered = view_named(self.SCREEN)
+
+    def show(self, result: Any, same_place: bool) -> None:
+        """Show the rows in the colour of memory."""
+        self.table.bar_category = "memory"
+        super().show(result, same_place)
+
+    def open_row(self) -> None:
+        """Open the allocations that were in use at the peak of the row."""
+        if "peak_time" in self.values():
+            self.lay_over(PeakScreen(*_place(self.values())))
+        else:
+            self.say("b groups by device: a row of that opens what was in use at its peak")
+
+    def row_window(self) -> Window | None:
+        """The moment of the peak, else the time of the row."""
+        peak = self.values().get("peak_time")
+        return Window(peak, peak + 1) if isinstance(peak, int) else super().row_window()
+
+    def details_question(self) -> Callable[[OpenJob], Details] | None:
+        """Ask for the curve over time."""
+        values, selection = self.values(), self.selection
+        if "peak_time" not in values:
+            return None
+        own, place = self.row_details(), _place(values)
+        rank, device, memory = place
+        name = [f"{memory} memory of rank {'–' if rank is None else rank}, device {device}"]
+        peak = values["peak"]
+
+        def ask(job: OpenJob) -> Details:
+            most = int(peak or 0)
+            rows = [other for other in memory_over_time(job, selection, _CURVE).rows if other[:3] == place]
+            used = [float("nan") if row[4] is None else int(row[4]) / max(most, 1) for row in rows]
+            words = format_value(COLUMNS[3].unit, most)
+            return [name, [f"over time {blocks(used, _CURVE)} a full block is {words}"], *own[1:]]
+
+        return ask
+
+
+class PeakScreen(TableScreen):
+    """The allocations that were in use at the peak of one rank, device and kind of memory."""
+
+    MODE_KEY = "4"
+    COUNTED = "allocations"
+    CLOSED = "this is one allocation: L shows its time on the timeline, t selects it"
+
+    def __init__(self, rank: Value, device: Value, memory: Value) -> None:
+        super().__init__(f"rank {'–' if rank is None else rank}", f"device {device}", f"{memory} memory at its peak")
+        self.place = (rank, device, memory)
+
+    def ask(self, job: OpenJob, selection: Selection) -> Answer:
+        """List the allocations, the largest first."""
+        found = allocation_table(job, selection, AT_PEAK)
+        rows = [row for row in found.rows if row[:3] == self.place]
+        return replace(found, rows=rows, total=len(rows))
+
+    def show(self, result: Any, same_place: bool) -> None:
+        """Show the rows in the colour of memory."""
+        self.table.bar_category = "memory"
+        super().show(result, same_place)
