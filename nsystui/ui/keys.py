@@ -49,7 +49,7 @@ VERBS = {
         *("collapse", "merge", "useful", "clock", "kinds", "swap", "check"),
     ),
     "Select": (
-        *("filter", "search", "take_window", "window", "ranks", "devices", "only_rank", "mark", "space"),
+        *("filter", "search", "take_window", "window", "ranks", "devices", "only_rank", "mark"),
         *("leave_startup_out", "selection"),
     ),
     "Export": ("export", "copy_row", "copy_table", "ncu", "trace", "compare", "compare_groups"),
@@ -120,11 +120,11 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("enter", "⏎", "", "open", "a finding's page; a rank's kernels; a kernel's launches"),
         ("tab", "tab", "other_table", "table", "the next table, which e then exports"),
         (
-            "d",
-            "d",
+            "W",
+            "W",
             "behind('diagnostics')",
-            "diagnostics",
-            "what nsys recorded of its own capture: lost events, warnings",
+            "warnings",
+            "diagnostics: what nsys recorded of its own capture, such as lost events",
         ),
         ("S", "S", "leave_startup_out", "no start-up", "leave start-up out: select the steady state"),
         ("i", "i", "behind('contents')", "contents", "what the exports hold, and what to record for the rest"),
@@ -144,8 +144,8 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("x", "x", "swap", "swap", "swap A and B"),
         ("tab", "tab", "choose('view', 1)", "", ""),
         ("shift+tab", "shift+tab", "choose('view', -1)", "", ""),
-        ("d", "d", "fold", "digits", "fold numbered NVTX names (layer 0, layer 1 …) into one row, or not"),
-        ("slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all"),
+        ("number_sign", "#", "fold", "digits", "fold numbered NVTX names (layer 0, layer 1 …) into one row, or not"),
+        ("slash", "/", "filter", "filter", "rows with these words: text, !text, /regex/; empty for all"),
         ("escape", "esc", "back", "back", "undo the last step: the filter, then the comparison"),
         # What A and B are is what is selected here.
         *((key, key, "selection", "", "") for key in "trDT"),
@@ -153,7 +153,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "kernels": (
         ("enter", "⏎", "", "open", "the launches of this kernel, the calls of this name; then the event"),
-        ("m", "m", "metrics('kernel')", "", "GPU metrics; the mean of each over these kernels"),
+        ("M", "M", "metrics('kernel')", "", "GPU metrics; the mean of each over these kernels"),
     ),
     "kernel names": (("u", "u", "ncu", "ncu", "the ncu command that profiles this kernel, shown and copied"),),
     "launches": (
@@ -162,7 +162,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "nccl": (
         ("enter", "⏎", "", "calls", "the single kernels or calls of this row; then the event"),
-        ("m", "m", "metrics('collective')", "", "GPU metrics; the mean of each over these collectives"),
+        ("M", "M", "metrics('collective')", "", "GPU metrics; the mean of each over these collectives"),
     ),
     "nccl calls": (
         ("enter", "⏎", "", "event", "the event"),
@@ -176,7 +176,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("enter", "⏎", "", "open", "the calls of this op or size; the ranks of a communicator or GPU"),
         ("tab", "tab", "choose('by', 1)", "", ""),
         ("shift+tab", "shift+tab", "choose('by', -1)", "", ""),
-        ("slash", "/", "filter", "find", "rows with these words: text, !text, /regex/; empty for all"),
+        ("slash", "/", "filter", "filter", "rows with these words: text, !text, /regex/; empty for all"),
         ("escape", "esc", "back", "back", "undo the last step; stops the reading"),
         ("R", "R", "resume", "", "read the log again after a stop, or when it has grown"),
         # The selection is of exports: what a log says has no time, and its ranks are not theirs.
@@ -189,16 +189,9 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("minus", "-", "zoom(-1)", "out", "zoom out"),
         ("left_square_bracket", "[ ]", "pan(-1)", "pan", "move the view by half of its width"),
         ("right_square_bracket", "]", "pan(1)", "", ""),
-        ("space", "space", "", "mark", "begin and end a marked span at the cursor"),
+        ("m", "m", "mark", "mark", "mark where a span begins, then where it ends; again to take the mark away"),
         ("enter", "⏎", "", "select", "select the marked span (or the cursor's column) for every screen"),
-        (
-            "m",
-            "m M",
-            "choose('metrics', 1)",
-            "metrics",
-            "next and previous choice of GPU metrics that have lanes, or the network",
-        ),
-        ("M", "M", "choose('metrics', -1)", "", ""),
+        ("M", "M", "choose('Metrics', 1)", "metrics", "next choice of GPU metrics that have lanes, or the network"),
         ("o", "o", "only_rank", "only this", "select the rank of this lane for every screen"),
         ("t", "t", "take_window", "", "the same as ⏎, as in tables: select this time"),
         ("0", "0", "whole", "reset zoom", "reset the zoom: all of the selection is in view"),
@@ -214,11 +207,11 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("left,h", "←", "collapse", "", "close a range, or go to the one around it; h too"),
         ("enter", "⏎", "", "open", "open and close; on a single range with nothing inside, its event"),
         ("c", "c", "work", "GPU work", "the GPU work launched in this range"),
-        ("d", "d", "fold", "digits", "fold numbered names (layer 0, layer 1 …) into one row, or not"),
+        ("number_sign", "#", "fold", "digits", "fold numbered names (layer 0, layer 1 …) into one row, or not"),
         ("n", "n N", "next_match(1)", "", "next and previous range that passes the filter"),
         ("N", "N", "next_match(-1)", "", ""),
         ("w", "w", "nvtx_range", "", ""),
-        ("m", "m", "metrics('range')", "", "GPU metrics; the mean of each over these ranges"),
+        ("M", "M", "metrics('range')", "", "GPU metrics; the mean of each over these ranges"),
     ),
     "call tree": (
         ("right,l", "→", "expand", "", "open a function; l too"),
@@ -238,7 +231,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     "host samples": (("c", "c", "call_tree", "call tree", "the call tree of a thread, or of what a function calls"),),
     "nvtx names": (
         ("enter", "⏎", "", "open", "the single ranges of this name; then the event"),
-        ("m", "m", "metrics('range')", "", "GPU metrics; the mean of each over these ranges"),
+        ("M", "M", "metrics('range')", "", "GPU metrics; the mean of each over these ranges"),
     ),
     "events": (
         ("c", "c", "partner", "partner", "from an API call to its GPU work, from GPU work to its API call"),
@@ -257,7 +250,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other"),
         ("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7"),
         ("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none"),
-        ("m", "m", "metrics('step')", "", "GPU metrics; the mean of each over these ranks' steps"),
+        ("M", "M", "metrics('step')", "", "GPU metrics; the mean of each over these ranks' steps"),
     ),
     "rank map": (
         ("enter", "⏎", "", "open", "the ranks of this line on lines of their own; of one rank, this time"),

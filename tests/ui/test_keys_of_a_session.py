@@ -152,7 +152,7 @@ async def test_layers_sizes_ranks_and_steps(job, cache):
         totals = {name: next(v for k, v in row.items() if k == "total") for name, row in layers.items()}
         await user.press("5")
         assert "layer_* backward (24)" in line_with(user.app, "layer_")
-        await user.press("d")
+        await user.press("number_sign")
         assert max(totals, key=totals.__getitem__) in line_with(user.app, "layer_") and user.keys <= 2
 
         await user.start_again()
