@@ -61,7 +61,7 @@ def show_thread(app: NsystuiApp, task: Task, thread: int, window: Window, is_sam
 async def show_finding(app: NsystuiApp, finding: Finding) -> None:
     """Switches to the view behind a finding's door, with the window and the names that the door selects.
 
-    The overview shows the diagnostics of the capture behind ``d``.
+    The overview shows the diagnostics of the capture behind ``W``.
     """
     from nsystui.questions.triage.finding import DIAGNOSTICS
 

@@ -104,7 +104,7 @@ class TestFound:
                 door, advice = Door(view, filter="x" if view == "api" else ""), Advice("do", "because")
                 await show_finding(app, Finding("it", Severity.INFO, "it is so", advice, door))
                 name = type((await rested(pilot)).screen).__name__.lower()
-                own = {DIAGNOSTICS: "diagnostics", "call tree": "calltree"} | {
+                own = {DIAGNOSTICS: "diagnostics", "call tree": "calltree", "GPU memory": "gpumemory"} | {
                     name: name for name in ("metrics", "network")
                 }
                 expected = own.get(view, door.screen.lower())

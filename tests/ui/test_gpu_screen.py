@@ -61,8 +61,8 @@ async def test_one_gpu_is_a_stack_with_a_lane_for_each_metric(one_rank, cache_di
         assert stacked(app) == ["compute", "memory"]  # no NCCL in a job of one
         assert {"SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX"} <= set(labels(app))
         assert stacked(app, 1) == ["metric"]
-        assert labels(await press(pilot, "m")) == ["rank 0"] and gpu(app).chart.lanes[0].height >= 4
-        assert "SM active" in labels(await press(pilot, "m"))
+        assert labels(await press(pilot, "M")) == ["rank 0"] and gpu(app).chart.lanes[0].height >= 4
+        assert "SM active" in labels(await press(pilot, "M"))
 
 
 async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_job, cache_directory):
@@ -79,12 +79,12 @@ async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_jo
         assert screen.chart.lanes[0].bins == pytest.approx(expected.busy.tolist(), nan_ok=True)
         share = expected.totals.percent(expected.totals.busy)
         assert screen.chart.lanes[0].value == f"{share:.1f} %"
-        await pilot.press(*["greater_than_sign"] * 3, "space", "greater_than_sign", "space")
+        await pilot.press(*["greater_than_sign"] * 3, "m", "greater_than_sign", "m")
         spent = job.busy(Selection()).devices[0].breakdown(Window(*screen.chart.span_times))
         shown = next(line for line in screen_text(app) if line.startswith("busy "))
         assert float(shown.split()[1]) == pytest.approx(100 * spent.busy / spent.time, abs=0.06)
 
-        await pilot.press("space", "home")
+        await pilot.press("m", "home")
         assert labels(await resize(pilot, *WIDE))[:3] == ["rank 0", "SM active", "tensor active"]
         line, chart = line_with(app, "  step "), screen.chart  # steps stand below the axis where they begin
         times = step_times(app.job.steps(), None)[app.job.ranks[0].task]
@@ -94,7 +94,7 @@ async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_jo
         late = next(n for n, lane in enumerate(chart.lanes) if math.isnan(lane.bins[0]))
         chart.cursor_lane = late
         assert line_with(await rested(pilot), "not recorded here")
-        await pilot.press("m")
+        await pilot.press("M")
         assert [lane.height for lane in chart.lanes] == [4] * 4
 
 
@@ -134,13 +134,13 @@ async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cach
         assert window.end - window.start == screen.chart.chart_width
         assert (await press(pilot, "enter")).selection.window.end - app.selection.window.start == 1
         assert screen.chart.lanes and len(screen.chart.lanes[0].bins) == 1
-        await pilot.press("+", "enter", "left", "space", "right", "space", "m")
+        await pilot.press("+", "enter", "left", "m", "right", "m", "M")
 
 
 async def test_a_marked_span_or_the_column_becomes_the_selection_of_every_screen(demo_job, cache_directory):
     async with running(demo_job, cache_directory, NARROW, "4") as (app, pilot):
         for key in ("enter", "t"):
-            await pilot.press("greater_than_sign", "space", "greater_than_sign", "space")
+            await pilot.press("greater_than_sign", "m", "greater_than_sign", "m")
             low, high = gpu(app).chart.span_times
             assert line_with(app, "marked ")
             assert (await press(pilot, key)).selection.window == Window(low, high)
@@ -207,8 +207,8 @@ async def test_real_metrics_are_lanes_and_any_can_be_chosen_and_exported_with_it
         assert "SM active" in line_with(app, "GR active ") or line_with(app, "SM active")
     async with running([shared_export("gpu-metrics")], cache_directory, WIDE, "4") as (app, pilot):
         assert line_with(app, "as room")
-        assert len(labels(await press(pilot, "m", "m", "m"))) == 15 and "GPC Clock Frequency" in labels(app)
-        assert labels(await press(pilot, "M", "M", "M", "M")) == ["rank 0", "Vertex/Tess/Geometry Warps in Flight"]
+        assert len(labels(await press(pilot, "M", "M", "M"))) == 15 and "GPC Clock Frequency" in labels(app)
+        await pilot.press("M")
         while "GPC Clock Frequency" not in labels(app):
             await pilot.press("M")
         lane = gpu(app).chart.lanes[1]
@@ -220,14 +220,14 @@ async def test_real_metrics_are_lanes_and_any_can_be_chosen_and_exported_with_it
 
 
 async def test_a_clock_in_mhz_is_worded_in_ghz(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "4", "m", "m", "m") as (app, _):
+    async with running(demo_job, cache_directory, WIDE, "4", "M", "M", "M") as (app, _):
         clocks = [lane.value for lane in gpu(app).chart.lanes if lane.label.strip().startswith("GPC Clock")]
         assert clocks and all(re.fullmatch(r"1\.[0-9]+GHz", value) for value in clocks)
         assert re.search(r"GPC Clock Frequency 1\.[0-9]+ GHz", line_with(app, "GPC Clock Frequency 1"))
 
 
 @pytest.mark.campaign
-async def test_metrics_of_kernels_and_steps_are_a_view_where_m_leads_from_a_table_and_esc_back(
+async def test_metrics_of_kernels_and_steps_are_a_view_where_capital_m_leads_from_a_table_and_esc_back(
     demo_job, cache_directory
 ):
     async with running(demo_job, cache_directory, WIDE, "4", "V", "V", "V") as (app, pilot):
@@ -236,13 +236,13 @@ async def test_metrics_of_kernels_and_steps_are_a_view_where_m_leads_from_a_tabl
         shows(await press(pilot, "b", "b", "b"), "step", "busiest")
         for tab, by in (("2", "kernel"), ("3", "collective"), ("5", "range"), ("7", "step")):
             mode = (await press(pilot, tab, tab)).current_mode
-            assert (await press(pilot, "m")).screen.options == {"by": by} and line_with(app, "busiest")
+            assert (await press(pilot, "M")).screen.options == {"by": by} and line_with(app, "busiest")
             assert (await press(pilot, "escape")).current_mode == mode
 
 
 @pytest.mark.campaign
-async def test_m_says_what_to_record_where_there_are_no_metrics(many_ranks, cache_directory):
-    async with running(many_ranks[:1], cache_directory, WIDE, "2", "m") as (app, _):
+async def test_capital_m_says_what_to_record_where_there_are_no_metrics(many_ranks, cache_directory):
+    async with running(many_ranks[:1], cache_directory, WIDE, "2", "M") as (app, _):
         assert app.current_mode == "kernels" and "--gpu-metrics-devices=all" in last_line(app)
 
 

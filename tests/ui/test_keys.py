@@ -25,6 +25,24 @@ def test_every_key_of_a_screen_has_an_action_and_help_there(mode):
     assert len(topics_named) == 2 and topics_named[-1] == "keys" and set(topics_named) <= set(topics())
 
 
+@pytest.mark.parametrize(
+    ("shown", "actions"),
+    [
+        ("m", {"mark"}),
+        ("M", {"metrics", "choose"}),
+        ("d", {"drawing"}),
+        ("#", {"fold"}),
+        ("/", {"filter", "search"}),
+        ("t", {"take_window"}),
+    ],
+)
+def test_a_key_means_the_same_on_every_screen(shown, actions):
+    found = {key.action.partition("(")[0] for key in keys.KEYS if key.shown == shown and key.help}
+    assert found == actions
+    labels = {key.label for key in keys.KEYS if key.shown == "/"}
+    assert labels == {"filter", "search"}, "the key line says which of the two"
+
+
 def test_every_place_of_a_key_is_known():
     assert {key.place for key in keys.KEYS} <= keys.PLACES.keys()
     assert {place for word in WORDS for place in word.places} <= set(keys.PLACES)

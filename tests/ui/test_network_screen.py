@@ -24,7 +24,7 @@ async def test_adapters_and_collectives_are_views_beside_the_lanes(demo_job, cac
 
 async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_view(demo_job, cache_directory):
     path = demo_job[0]
-    async with running([path], cache_directory, WIDE, "4", *["m"] * 4) as (app, pilot):
+    async with running([path], cache_directory, WIDE, "4", *["M"] * 4) as (app, pilot):
         line_with(app, "[network]")
         gpu, host = app.screen.picture.gpus
         lanes = {metric.label: metric for metric in host.metrics}
@@ -53,7 +53,7 @@ async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_vie
 
 async def test_send_waits_stand_below_the_slow_collectives_of_their_host(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "4") as (app, pilot):
-        app.screen.choose("metrics", 4)
+        app.screen.choose("Metrics", 4)
         hosts = [gpu for gpu in (await rested(pilot)).screen.picture.gpus if gpu.is_host]
         assert len(hosts) == len({one.metadata.host for one in app.job.session.reports})
         line_with(app, "slow NCCL")
@@ -75,6 +75,6 @@ async def test_without_samples_the_view_is_not_offered_and_without_gpu_metrics_i
         edit(paths[table], f"DELETE FROM {table}")
     async with running([paths["NET_NIC_METRIC"]], cache_directory, WIDE, "4") as (app, _):
         assert not any("network" in line for line in screen_text(app))
-    async with running([paths["GPU_METRICS"]], cache_directory, WIDE, "4", "m") as (app, _):
+    async with running([paths["GPU_METRICS"]], cache_directory, WIDE, "4", "M") as (app, _):
         lanes = app.screen.chart.lanes
         assert "sent mlx5_0" in {one.label.strip() for one in lanes} | {text for one in lanes for _, text in one.notes}

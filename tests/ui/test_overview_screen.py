@@ -145,7 +145,7 @@ async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_d
 @pytest.mark.campaign
 async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
-        for key, kind in (("d", DiagnosticsScreen), ("i", ContentsScreen), ("F", FilesScreen)):
+        for key, kind in (("W", DiagnosticsScreen), ("i", ContentsScreen), ("F", FilesScreen)):
             assert isinstance((await press(pilot, key)).screen, kind) and app.screen.table.row_count >= 3
             await pilot.press("down", "enter", "escape")
             while app.screen.is_drilled:
@@ -180,7 +180,7 @@ async def test_whole_graphs_have_their_part_of_the_time_are_busy_and_have_names(
         line_with(app, "count as busy")
         assert "graph" in dict((await press(pilot, "4")).screen.chart.lanes[0].stack)
         line_with(app, "count as busy")
-        assert "gpu-metrics-devices" in jobs.last_line(await press(pilot, "m"))
+        assert "gpu-metrics-devices" in jobs.last_line(await press(pilot, "M"))
         assert (await press(pilot, "L")).screen.chart.line(0).letters.endswith("│CUDG│CUDG")
         assert line_with(await press(pilot, *["plus"] * 3), "CUDA graph") and "GG" not in "".join(screen_text(app))
 

@@ -123,6 +123,10 @@ async def test_events_are_searched_in_both_directions(job, cache):
         first = (await answer(app, pilot, "cudaMalloc", "home", "slash")).screen.table.cursor_row
         assert app.screen.values()["name"] == "cudaMalloc"
         assert (await press(pilot, "n", "N")).screen.table.cursor_row == first
+        assert (await press(pilot, "slash")).screen.prompt.value == ""
+        last = (await press(pilot, "escape", "home", "N")).screen.table.cursor_row  # on from the other end
+        assert app.screen.values()["name"] == "cudaMalloc" and last > first
+        assert (await press(pilot, "n")).screen.table.cursor_row == first
         kind = app.screen.values()["kind"]
         assert (await press(pilot, "right_square_bracket")).screen.values()["kind"] == kind
         assert app.screen.table.cursor_row > first

@@ -31,7 +31,7 @@ class Severity(Enum):
 
 
 DIAGNOSTICS = "diagnostics"
-"""The view of what nsys said of its own capture: behind ``d`` on the overview, printed by ``nsystui info``."""
+"""The view of what nsys said of its own capture: behind ``W`` on the overview, printed by ``nsystui info``."""
 
 
 @dataclass(frozen=True)

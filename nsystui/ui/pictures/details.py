@@ -32,7 +32,7 @@ _FACTS = {
     "shared_memory": "dynamic_shared_memory",
 }
 """The field of an event that tells what a column of another key tells."""
-_DOORS = ("⏎", "c", "w", "u", "m", "L")
+_DOORS = ("⏎", "c", "w", "u", "M", "L")
 
 
 def doors_of(places: Sequence[str], is_event: bool) -> str:

@@ -41,7 +41,7 @@ _NO_CHOICE = {
     "view": "this tab has one view only",
     "by": "these rows cannot be grouped otherwise",
     "names": "there are no kernel names here",
-    "metrics": "no GPU metrics here: record with `nsys profile --gpu-metrics-devices=all`",
+    "Metrics": "no GPU metrics here: record with `nsys profile --gpu-metrics-devices=all`",
 }
 """Why a key has nothing to choose from, by the label of the choice."""
 

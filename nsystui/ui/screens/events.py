@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
-from nsystui.base.answer import Answer, Record, Row, TableAnswer
+from nsystui.base.answer import Answer, Record, Row, TableAnswer, record
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.units import parse_duration
 from nsystui.questions.events.kinds import RUNTIMES, EventKind, kinds_of
@@ -90,7 +90,6 @@ class EventsScreen(TableScreen):
         self._jumps = 0
         self.chosen: tuple[EventKind, ...] = ()
         self.searched: NameFilter | None = None
-        self._has_hit = False  # whether the search has found anything
 
     def show_event(self, key: EventKey) -> None:
         """Moves the cursor to an event, of whatever kind it is and in order of time."""
@@ -199,10 +198,10 @@ class EventsScreen(TableScreen):
 
     def action_search(self) -> None:
         """Ask for a name to search."""
-        self.prompt.ask("search", self.searched.text if self.searched else "", name_filter, self._search)
+        self.prompt.ask("search", "", name_filter, self._search)
 
     def _search(self, name: NameFilter | None) -> None:
-        self.searched, self._has_hit = name, False
+        self.searched = name
         if name is not None:
             self.action_search_on(1)
 
@@ -229,25 +228,30 @@ class EventsScreen(TableScreen):
         if self.searched is None:
             self.say("search with / first: n and N then go to the matches")
             return
-        wanted = self.searched
-        self._find(direction, self._no_more(wanted, direction), name=wanted)
+        wanted, forward = self.searched, direction > 0
 
-    def _no_more(self, wanted: NameFilter, direction: int) -> str:
-        if not self._has_hit:
-            return f'no event has "{wanted.text}" in its name'
-        return f'no {"further" if direction > 0 else "earlier"} match of "{wanted.text}"'
+        def find(events: EventList, here: int) -> int | None:
+            found = events.find(here, forward, wanted)
+            if found is not None:
+                return found
+            end = 0 if forward else len(events) - 1  # and on from the other end
+            at_end = next(iter(events.page(end, 1)), None)
+            is_match = at_end is not None and wanted.matches(str(record(EVENT_COLUMNS, at_end)["name"]))
+            return end if is_match else events.find(end, forward, wanted)
+
+        self._find(find, f'no event has "{wanted.text}" in its name')
 
     def action_same_kind(self, direction: int) -> None:
         """Go to the next event of this kind (-1: the one before)."""
         values = self.values()
         if values:
             kind = EventKind(values["kind"])
-            self._find(direction, f"no more {kind.value} events", kind=kind)
+            self._find(lambda events, here: events.find(here, direction > 0, kind=kind), f"no more {kind.value} events")
 
-    def _find(self, direction: int, reason: str, name: NameFilter | None = None, kind: EventKind | None = None) -> None:
+    def _find(self, find: Callable[[EventList, int], int | None], reason: str) -> None:
         events, here = self.table.answer, self.table.cursor_row
         if isinstance(events, EventList):
-            self._look(lambda: events.find(here, direction > 0, name, kind), reason)
+            self._look(lambda: find(events, here), reason)
         else:
             self.say("sort by time (s) to search")
 

@@ -225,7 +225,7 @@ class GpuScreen(ZoomableChartScreen):
         options = (*of_gpus, *((NETWORK,) if picture.has_network else ()), *picture.metrics)
         words = {name: safe_text(name) for name in options}
         chosen = self.metrics if self.metrics in options else options[0]
-        metrics = Choice.among("metrics", words, chosen, lambda name: self.ask_with(metrics=name))
+        metrics = Choice.among("Metrics", words, chosen, lambda name: self.ask_with(metrics=name))
         return (*super().choices(), metrics)
 
     @on(StripChart.Selected)
@@ -240,6 +240,10 @@ class GpuScreen(ZoomableChartScreen):
             return
         start, end = self.chart.span_times or self.chart.cursor_times
         self.select_window(Window(start, max(end, start + 1)))
+
+    def action_mark(self) -> None:
+        """Begin a span at the cursor, end it there, or take it away."""
+        self.chart.action_mark()
 
     def action_only_rank(self) -> None:
         """Select the rank of the lane's GPU alone."""
