@@ -28,7 +28,7 @@ KNOWN: dict[str, dict[str, Sequence[str]]] = {
         "7.718 s in calls that allocate or free memory (cudaMallocHost)")},
     # nsys' own sums: 472 AllReduce in 59 steps, 292.8 ms; beside kernels or copies for 98 % of that.
     "ddp-a100-rank0of4": {"communication": ("8 AllReduce a step",
-        "292.8 ms per GPU: 21.8 ms exposed, 5.369 ms with neither a kernel nor a copy")},
+        "292.8 ms per GPU: 21.8 ms exposed, 5.369 ms with no other kernel or copy running")},
 }  # fmt: skip
 """What is found in each export, with words of the sentence."""
 

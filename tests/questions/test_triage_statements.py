@@ -123,7 +123,7 @@ def test_slow_steps_are_held_against_the_median_that_the_table_of_steps_has(tmp_
         (row,) = steps_by_rank(job.ranks, job.steps()).records()
         slow = finding(judged(job, rules=("step_times",)), "slow-steps")
     assert row["median"] == pytest.approx(10 * MS, rel=0.01)
-    told(slow, f"{row['slow']} steps of 8 (number 5, 6, 7 and 1 more) took more", "instead of 10 ms")
+    told(slow, f"{row['slow']} of 8 steps (number 5, 6, 7 and 1 more) took more", "instead of 10 ms")
     assert slow.cost == pytest.approx((3 * 10 + 50) * MS, rel=0.01)
 
 
@@ -163,7 +163,7 @@ def test_a_kernel_that_is_launched_once_has_no_later_launch_to_be_longer_than(tm
             )
             now += MS
     found = finding(triaged(tmp_path / "a.sqlite", rules=("first_use",)), "first-launches")
-    told(found, "delays 1 of 1 first launch; work0 takes 4 ms instead of 2 µs")
+    told(found, "delays 1 of 1 first launch (work0: 4 ms instead of 2 µs)")
     assert [row["kernel"] for row in found.evidence.records()] == ["work0"]
 
 

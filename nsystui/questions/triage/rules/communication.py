@@ -42,8 +42,8 @@ _COLUMNS = (
     Column("compute", header="Compute Time (ns)", label="compute", unit=Unit.DURATION, importance=1),
 )
 _METHOD = (
-    "Exposed NCCL time of the other GPUs in the collectives at which the rank arrives last, minus the rank's own "
-    "exposed NCCL time in these collectives. The mean is over all GPUs; the rank's own GPUs count as 0."
+    "Exposed NCCL time of the other GPUs in the collectives at which a rank arrives last, minus this rank's own "
+    "exposed NCCL time in these collectives. The mean is over all GPUs; the GPUs of this rank count as 0."
 )
 _DIFFERS = 0.03
 """The share from which on the compute time or the kernel count of a rank differs from that of the others."""
@@ -182,7 +182,7 @@ def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
     if not found and case.percent(cost) >= limits.imbalance_percent:
         most = max(case.job.ranks, key=lambda item: costs.get(item.task, 0))
         sentence = (
-            f"Exposed waits at collectives for later ranks cost {time_words(cost)} per GPU{_among(case)}. The late "
+            f"Waiting at collectives for late ranks costs {time_words(cost)} per GPU{_among(case)}. The late "
             f"rank varies: rank {most.rank} causes the largest part, {time_words(costs.get(most.task, 0))}."
             f"{_division(computed)}"
         )
@@ -335,7 +335,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     gist = f"Compute hides {100 - share:.0f} % of NCCL time."
     sentence = (
         f"{gist} NCCL runs {time_words(case.mean([spent.nccl]))} per GPU: {time_words(cost)} exposed, "
-        f"{time_words(case.mean([spent.nccl_only]))} with neither a kernel nor a copy running. Calls: {calls}."
+        f"{time_words(case.mean([spent.nccl_only]))} with no other kernel or copy running. Calls: {calls}."
     )
     hidden = Advice("No action needed.", "Overlapped communication costs little.")
     advice = hidden if share < 50 and percent < _LITTLE else _advice(case, most, share)

@@ -173,8 +173,8 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     tiny = sum(row.tiny for row in rows)
     sentence = (
         f"Late launches cost {time_words(cost)} per GPU: the next kernel is launched only after the GPU goes idle. "
-        f"This happens at {late:,} of {number_of(launches, 'launch')}. Kernels below "
-        f"{case.thresholds.tiny_kernel_us:g} µs are {100 * tiny / launches:.0f} % of all kernels."
+        f"This happens at {late:,} of {number_of(launches, 'launch')}. {100 * tiny / launches:.0f} % of the kernels "
+        f"take less than {case.thresholds.tiny_kernel_us:g} µs."
     )
     how = by_framework(case, "", pytorch=" (torch.compile, fused optimizers)", jax=" (one jax.jit for the whole step)")
     advice = Advice(
@@ -389,8 +389,8 @@ def _finding(case: Case, found: Sequence[_Stretch], cost: int, share: float) -> 
     )
     idle, is_late = (round(100 * part / whole) for part in (waited, late))
     sentence = (
-        f"{100 * share:.0f} % of the GPU work is launch-bound, in {number_of(len(found), 'stretch')} of "
-        f"{time_words(whole)} in total. Gaps between the {kernels:,} kernels take {idle} % of this time: {is_late} % "
+        f"{100 * share:.0f} % of the GPU work is launch-bound, in {number_of(len(found), 'stretch')} "
+        f"({time_words(whole)}). Gaps between the {kernels:,} kernels take {idle} % of this time: {is_late} % "
         f"for late launches, {idle - is_late} % for kernel starts on the GPU. "
         f"The worst stretch{where} has a median kernel time of {time_words(worst.median)}."
     )

@@ -467,8 +467,8 @@ def _first_launches(case: Case) -> Finding | None:
     rows.sort(key=lambda row: (row[3] - row[2], str(row)))
     sentence = (
         f"The GPU idles during the first launches of kernels: {time_words(cost)} per GPU. Loading delays {long:,} of "
-        f"{number_of(len(rows), 'first launch')}; {rows[0][1]} takes {time_words(rows[0][2])} instead of "
-        f"{time_words(rows[0][3])}."
+        f"{number_of(len(rows), 'first launch')} ({rows[0][1]}: {time_words(rows[0][2])} instead of "
+        f"{time_words(rows[0][3])})."
     )
     advice = Advice(
         "Warm up before the measurement, or load all kernels at the start (CUDA_MODULE_LOADING=EAGER).",

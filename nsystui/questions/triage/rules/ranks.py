@@ -144,7 +144,7 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
         )
         advice = _SLOW_PAIR
     when, with_gpu = (" while the GPU is idle, from the first step on", " with a GPU") if on_gpus else ("", "")
-    measured = f"Time in blocking MPI calls, threads merged{when}. The mean is over the ranks{with_gpu}."
+    measured = f"Time in blocking MPI calls (threads merged){when}. The mean is over the ranks{with_gpu}."
     evidence = TableAnswer("mpi-waits", _MPI_WAITS_COLUMNS, rows, len(rows))
     share, ranks = case.percent(cost), tuple(sorted(item.rank for item in judged if waited[item].length))
     door = Door("mpi")

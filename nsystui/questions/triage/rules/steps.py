@@ -82,7 +82,7 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     if case.percent(cost) < case.thresholds.slow_step_percent:
         return None
     sentence = (
-        f"After the warm-up, {number_of(len(numbers), 'step')} of {max(map(len, steps.values())) - warm_up} "
+        f"After the warm-up, {len(numbers):,} of {number_of(max(map(len, steps.values())) - warm_up, 'step')} "
         f"(number {few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step. "
         f"The longest step took {time_words(longest)} instead of {time_words(usual)}."
     )
