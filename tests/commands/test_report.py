@@ -425,7 +425,7 @@ def test_what_a_file_is_called_does_not_change_the_words_of_the_program(report, 
     files = TrainingJob(ranks=1, steps=8, layers=2, stall_ms=200).write(tmp_path / "job")
     renamed = files[0].rename(tmp_path / "before.sqlite")
     plain, hidden = Page(report(renamed)), Page(report(renamed, "--anonymous", name="hidden.html"))
-    advice = "compare that step with the one before it"
+    advice = "Compare the slow step with the step before it"
     assert advice in plain.text and advice in hidden.text
     assert hidden.table("capture", "files")[1][0] == "rank-0"
 

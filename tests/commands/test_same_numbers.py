@@ -114,7 +114,7 @@ def test_the_straggler_has_the_counts_and_the_wait_of_the_ranks(rows):
     # Of four GPUs three wait: the cost is the mean over all, the sentence says what those lose that wait.
     lost = round(finding["cost_ns"] * 4 / 3)
     exposed, wait = (format_value(Unit.DURATION, value) for value in (lost, rank["wait_caused_ns"]))
-    assert f"loses {exposed} waiting for it (exposed wait; {wait} with what compute hides)" in finding["sentence"]
+    assert f"loses {exposed} waiting ({wait} including waits that compute hides)." in finding["sentence"]
 
 
 def test_steps_have_one_median(rows):

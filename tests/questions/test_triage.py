@@ -90,7 +90,7 @@ def test_a_straggler_costs_what_the_job_lost(healthy, slow_rank):
     lost = slow_rank.found.time - healthy.found.time
     assert found.cost == pytest.approx(lost * 3 / 4, rel=0.1)
     assert found.cost <= slow_rank.found.budget.exposed_nccl / 4
-    told(found, "as many as elsewhere, take 25 % longer")
+    told(found, "as many kernels as the others, but they take 25 % longer")
     assert "different-work" not in ids(slow_rank.found)
 
 
@@ -113,7 +113,7 @@ def test_waiting_is_no_part_of_what_a_small_message_costs(healthy, slow_rank):
 def test_a_slow_host_costs_what_the_job_lost(healthy, judged_job):
     found = judged_job(("slow_places",), slow_host=1).found
     one = finding(found, "slow-place")
-    told(one, "all GPUs of host gpu-a02")
+    told(one, "All GPUs of host gpu-a02")
     assert (one.ranks, one.cost) == ((2, 3), pytest.approx(found.time - healthy.found.time, rel=0.1))
 
 
@@ -131,7 +131,7 @@ def test_work_that_is_uneven_by_turns_is_imbalance(judged_job):
     assert "straggler" not in ids(found)
     one = finding(found, "imbalance")
     assert one.cost == pytest.approx(8 * 20 * MS * 3 / 4, rel=0.1)
-    told(one, "compute for as long", never=("data loading", "padding", "noise"))
+    told(one, "compute equally long", never=("data loading", "padding", "noise"))
 
 
 def test_a_stall_is_a_gap_and_a_slow_step_and_nothing_else(judged_job):
@@ -164,7 +164,7 @@ def test_gaps_that_the_cpu_did_not_make_are_no_launch_overhead(tmp_path):
     assert "launch-overhead" not in ids(triaged(tmp_path / "queued.sqlite", rules=("launch_overhead",)))
 
 
-def test_a_gpu_that_runs_dry_in_synchronisations_costs_what_follows(tmp_path):
+def test_a_gpu_that_idles_after_synchronisations_costs_what_follows(tmp_path):
     with one_gpu(tmp_path / "sync.sqlite") as gpu:
         for start in gpu.rounds(200, MS, 800_000):
             gpu.call("cudaStreamSynchronize_v3020", start + 10_000, start + 810_000)
@@ -188,7 +188,7 @@ def test_copies_cost_the_time_that_no_kernel_hides(tmp_path, call, name):
 
 def test_exposed_communication_and_what_dominates_are_named(tmp_path):
     found = triaged(*illnesses.exposed_communication(tmp_path / "exposed.sqlite").paths)
-    told(finding(found, "exposed-communication"), "50 % of all NCCL time is exposed, all of it in AllReduce")
+    told(finding(found, "exposed-communication"), "(50 % of all NCCL time)", "All of this time is in AllReduce")
     assert finding(found, "dominant-kernel").cost == 150 * MS
     names = [one.id for one in found.findings]
     assert len(names) == len(set(names)), "each is kept, whatever it stands under"

@@ -223,8 +223,8 @@ def test_hidden_communication_is_a_remark_with_calls_per_step(tmp_path):
     found = triaged(reduced(tmp_path / "a.sqlite", calls=8))
     one = finding(found, "communication")
     assert (one.severity, one.cost) == (Severity.INFO, 0)
-    told(one, "compute hides 100 % of NCCL's time (60 ms on each GPU", "8 AllReduce a step")
-    assert found.summary.endswith("compute hides 100 % of NCCL's time")
+    told(one, "Compute hides 100 % of NCCL time. NCCL runs 60 ms per GPU", "8 AllReduce a step")
+    assert found.summary.endswith("Compute hides 100 % of NCCL time.")
 
 
 def test_calls_of_a_step_are_those_that_are_launched_in_steps_as_in_comparisons(tmp_path):
@@ -234,8 +234,8 @@ def test_calls_of_a_step_are_those_that_are_launched_in_steps_as_in_comparisons(
 
 @pytest.mark.parametrize(("calls", "advice"), [
     pytest.param(1, "smaller buckets", marks=pytest.mark.campaign),
-    (8, "overlap it"),
-    pytest.param(250, "put more into one", marks=pytest.mark.campaign),
+    (8, "overlap communication"),
+    pytest.param(250, "more data into one", marks=pytest.mark.campaign),
 ])  # fmt: skip
 def test_the_advice_for_exposed_communication_knows_the_buckets(tmp_path, calls, advice):
     found = triaged(reduced(tmp_path / "a.sqlite", calls, hidden=False), rules=("exposed_communication",))
@@ -248,7 +248,7 @@ def test_the_first_calls_of_mpi_are_told_apart(tmp_path):
     ill = illnesses.mpi_waits(tmp_path / "ill", set_up=100 * MS)
     one = finding(triaged(*ill.paths, rules=("mpi_waits",)), "mpi-waits")
     assert one.cost == pytest.approx(ill.cost, rel=0.02)
-    told(one, "of it in 2 first calls, which set up connections (MPI_Allreduce 10")
+    told(one, "of this in 2 first calls (MPI_Allreduce 10")
 
 
 def test_every_leading_long_call_of_mpi_sets_a_connection_up_and_ranks_that_wait_alike_are_not_blamed(tmp_path):
@@ -269,9 +269,9 @@ def test_every_leading_long_call_of_mpi_sets_a_connection_up_and_ranks_that_wait
     # 60 + 70 + 80 + 90 ms; the mean of the ranks is 2 ms longer, each less what the call usually takes.
     told(
         one,
-        "301.2 ms of it in 8 first calls, which set up connections (MPI_Sendrecv 91 ms, usually 200 µs)",
-        advises=("all wait about as long",),
-        never=("longest", "shortest", "look at what rank"),
+        "Connection setup takes 301.2 ms of this in 8 first calls (MPI_Sendrecv 91 ms, usually 200 µs)",
+        advises=("All ranks wait about equally long",),
+        never=("longest", "shortest", "Look at what rank"),
     )
     assert one.severity is Severity.INFO
 
@@ -283,7 +283,7 @@ def test_the_pair_of_ranks_whose_exchange_is_slow_is_told_from_those_that_wait_f
     one = finding(triaged(*paths, rules=("mpi_waits",)), "mpi-waits")
     told(
         one,
-        "ranks 0 and 3 exchange messages of 8 MiB at 1.678 GB/s, the other pairs at 8.389 GB/s",
+        "Ranks 0 and 3 exchange messages of 8 MiB at 1.678 GB/s, the other pairs at 8.389 GB/s",
         advises=("peer access",),
     )
     rows = list(one.evidence.records())

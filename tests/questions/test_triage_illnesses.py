@@ -51,7 +51,7 @@ ILL = {
     "the profiler's work": Illness("profiler-overhead", ill.profiler_at_work),
     "MPI": Illness("mpi-waits", ill.mpi_waits, never=("first calls",)),
     "unified memory": Illness("unified-memory", partial(ill.unified_memory_faults, later=4_500_000),
-        ("kernels run for 50 % of that time",)),
+        ("Kernels run for 50 % of this time",)),
     "a clock that falls": Illness("slow-pace", ill.throttled, ("20 % longer than in the first", "to 1,650 MHz"),
         ("throttles",), rules=("kernel_pace",)),
     "outliers, not of a kernel with two kinds of work": Illness("kernel-outliers", ill.kernel_outliers, ("4 kernels",),
@@ -76,11 +76,11 @@ ILL = {
     "first launches": Illness("first-launches", ill.first_use, ("5 of 5 first launches",), ("EAGER",),
         never=("graph",), rules=("first_use",)),
     "a loop bound by launches": Illness("launch-bound", ill.launch_bound,
-        ("60 % of that time", "in NVTX range `main_loop`"), rules=LAUNCHES),
+        ("60 % of this time", "in NVTX range `main_loop`"), rules=LAUNCHES),
     "a CPU that another thread had": Illness("preempted", ill.preempted, ("for 100 % of it omp 5900 ran there",
         "3.0 threads of its report could run then, and they used 2 of the node's 96 CPUs"), ("OMP_NUM_THREADS",)),
     # What follows a cudaFree counts up to the next kernel, if the whole gap is short.
-    "an allocator, short gaps": Illness("allocator-churn", ill.allocator_churn, ("2.0 calls in each step; cudaFree",),
+    "an allocator, short gaps": Illness("allocator-churn", ill.allocator_churn, ("2.0 per step; cudaFree",),
         ("cudaMallocAsync",)),
     "a slow NUMA node": Illness("slow-place", ill.slow_numa_node, ("NUMA node 1 of 2 hosts", "25 % longer"),
         ranks=(2, 3, 6, 7), rules=("slow_places",)),
@@ -103,11 +103,11 @@ RARE = {
         ("at 10.0 GB/s", "cudaMemcpyAsync blocks the CPU for 200 µs in them, at most 4 µs"), severity=Severity.INFO,
         rules=COPIES),
     "tiny kernels that are launched in time": Illness("launch-bound", partial(ill.launch_bound, ahead=5_000),
-        ("for 0 % because the next was launched late",), rules=LAUNCHES),
+        (" 0 % for late launches",), rules=LAUNCHES),
     "a CPU that no recorded thread had": Illness("preempted", partial(ill.preempted, others=False),
         ("no thread that was recorded",), ("--cpu-bind",)),
     "an allocator, long gaps": Illness("allocator-churn", partial(ill.allocator_churn, drains_ns=MS),
-        ("2.0 calls in each step",)),
+        ("2.0 per step",)),
     "an allocator without steps, after the warm-up": Illness("allocator-churn",
         partial(ill.allocator_churn, steps=False), never=("in each step",)),
 }  # fmt: skip
@@ -329,7 +329,7 @@ def test_the_context_and_the_pinned_memory_are_told_apart_from_first_launches(tm
     found = triaged(*paths, rules=("first_use", "allocator_churn"), settings=("churn_calls=1",))
     context = finding(found, "context-creation")
     assert (context.cost, context.severity) == (100 * MS - 10_000, Severity.INFO)
-    told(context, "the first cudaMalloc takes 100 ms")
+    told(context, "The first cudaMalloc takes 100 ms")
     assert finding(found, "host-allocation").cost == 40 * MS
     assert "allocator-churn" not in ids(found)
 
@@ -364,7 +364,7 @@ def test_allocations_that_fail_make_full_memory_worse(tmp_path):
     written = ill.full_memory(tmp_path / "full.sqlite", 73, failures=3)
     one = finding(triaged(*written.paths, rules=("device_memory",)), "memory-full")
     assert one.severity is Severity.WARNING and one.sentence.endswith(
-        "; 3 allocations got none, 1 of which was tried again with success after 2 calls that freed memory"
+        " 3 allocations failed. A retry succeeded 1 time, after 2 calls that freed memory."
     )
 
 

@@ -20,7 +20,7 @@ KNOWN: dict[str, dict[str, Sequence[str]]] = {
     "jacobi-staged-copies": {"staged-peer-copies": ("8,008 that are named", "GPUs 0, 7")},
     "gemm-pageable": {"synchronous-copies": ("device-to-host, pageable memory: 4 GiB at 2.0 GB/s",
         "the GPU's link, PCIe 4 at best, gives about 26 GB/s")},
-    "vadd-launch-bound": {"context-creation": ("the first cudaMalloc takes 106.9 ms, 97 % of the time in CUDA calls",),
+    "vadd-launch-bound": {"context-creation": ("The first cudaMalloc takes 106.9 ms, 97 % of the time in CUDA calls",),
         "launch-bound": ("in NVTX range `Profile_Loop`",)},
     # 25.08 s, of which kernel and copies take 0.49 s, and cudaMallocHost 7.73 s; nothing else is recorded.
     "gemm-pinned": {"host-allocation": ("cudaMallocHost 7.73 s",),
@@ -28,7 +28,7 @@ KNOWN: dict[str, dict[str, Sequence[str]]] = {
         "7.718 s in calls that allocate or free memory (cudaMallocHost)")},
     # nsys' own sums: 472 AllReduce in 59 steps, 292.8 ms; beside kernels or copies for 98 % of that.
     "ddp-a100-rank0of4": {"communication": ("8 AllReduce a step",
-        "292.8 ms on each GPU, 21.8 ms exposed, 5.369 ms with no copy beside it either")},
+        "292.8 ms per GPU: 21.8 ms exposed, 5.369 ms with no other kernel or copy running")},
 }  # fmt: skip
 """What is found in each export, with words of the sentence."""
 
@@ -57,7 +57,7 @@ def test_no_rule_fails_and_what_is_known_is_told(path):
     assert ADVICE.get(path.stem, "") in " ".join(str(finding(found, name).advice) for name in known)
     names = [one.id for one in found.findings if not one.under]
     assert NEVER.get(path.stem) not in names
-    # What is paid once stands behind what can be mended.
+    # What is paid once stands behind what can be fixed.
     if path.stem == "jacobi-staged-copies":
         assert names.index("staged-peer-copies") < min(names.index("start-up"), 3)
     if path.stem == "dataloader-bound-a100":
@@ -79,7 +79,7 @@ def test_the_late_rank_of_a_pair_is_told_among_those_that_are_open():
     assert found.ranks == (4,)
     # docs/ranks.md#waiting: by duration rank 4 arrived 166.885 ms later, which one of the two GPUs loses.
     assert found.cost == pytest.approx(166_885_000 / 2, abs=1_000)
-    told(found, "2 open ranks of 8", "the other GPU loses 166.9 ms waiting for it (exposed wait)")
+    told(found, "(2 of 8 ranks are open)", "The other GPU loses 166.9 ms waiting.")
     # Its capture began 80.406 ms after the first event of rank 0, whose own ended 19.823 ms before the last event.
     assert pair.budget.unrecorded == pytest.approx(80_406_000 + 19_823_000, abs=2_000)
     assert "not recorded 23.4 %" in pair.account

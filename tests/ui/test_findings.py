@@ -46,7 +46,7 @@ class TestFound:
             told = overview(app).findings.found.findings
             costs = [one.cost for one in told if one.severity.value == "warning" and not one.under]
             assert costs == sorted(costs, reverse=True)
-            assert set("▏▎▍▌▋▊▉█") & set(line_with(app, "straggler ")) and "rank 1" in line_with(app, "straggler ")
+            assert set("▏▎▍▌▋▊▉█") & set(line_with(app, "straggler ")) and "Rank 1" in line_with(app, "straggler ")
             assert "◂ straggler" in line_with(app, "      1     ")
             keys = [column.key for column in overview(app).answer_to_export().columns]
             assert {"id", "suggestion", "start", "command"} <= set(keys)

@@ -92,8 +92,8 @@ def finding_lines(one: Finding, width: int) -> list[list[Part]]:
 
 
 def advice_lines(one: Finding, width: int) -> list[list[Part]]:
-    """The lines below the evidence: how to fix it and why, how the cost was measured, and the doors."""
-    doors = [
+    """The lines below the evidence: how to fix it and why, how the cost was measured, and where to go from here."""
+    ways = [
         f"⏎ {keys.with_key(one.door.screen)}",
         *(["L Timeline there"] if one.window and one.door.view != "timeline" else []),
     ]
@@ -103,8 +103,8 @@ def advice_lines(one: Finding, width: int) -> list[list[Part]]:
             ("how to fix", one.advice.text),
             ("why", one.advice.reason),
             ("cost", one.measured),
-            ("when", _place(one)),
-            ("doors", " · ".join([*doors, f"nsystui {one.door.command}"])),
+            ("where", _place(one)),
+            ("go to", " · ".join([*ways, f"nsystui {one.door.command}"])),
         )
         for line in _labelled(label, text, width)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,18 +49,19 @@ _COLUMNS = (
     Column("compute", header="Compute Time (ns)", label="compute", unit=Unit.DURATION, importance=1),
 )
 _METHOD = (
-    "NCCL time of the other GPUs that no kernel hides, in the collectives to which it came last, "
-    "less its own such time; mean over all GPUs, of which its own do not wait"
+    "Exposed NCCL time of the other GPUs in the collectives at which a rank arrives last, minus this rank's own "
+    "exposed NCCL time in these collectives. The mean is over all GPUs; the GPUs of this rank count as 0."
 )
 _DIFFERS = 0.03
-"""A rank's compute time, or number of kernels, is another one if it differs by this share."""
+"""The share from which on the compute time or the kernel count of a rank differs from that of the others."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Waiting:
-    """What the late cost, ns: the exposed wait that each task caused each other GPU in the mean, and that it suffered.
+    """The exposed waits at late ranks, ns.
 
-    ``costs``: the wait that it caused, in the mean over all GPUs. ``lateness``: what the table of ranks says.
+    ``caused``: by each task, the mean over the other GPUs; ``costs``: the same, the mean over all GPUs; ``suffered``:
+    of each task. ``lateness``: the figures of the table of ranks.
     """
 
     lateness: Mapping[Task, Lateness]
@@ -73,31 +74,31 @@ class _Waiting:
     30,
     reads=WORK | {"nccl_calls", "nvtx_ranges"},
     finds={
-        "straggler": FindingKind("ranks wait for one that comes late"),
-        "imbalance": FindingKind("ranks wait for each other"),
+        "straggler": FindingKind("waiting for a late rank"),
+        "imbalance": FindingKind("ranks waiting for each other"),
     },
 )
 def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Ranks for which the others wait at collectives (docs/ranks.md#waiting).
 
-    All kernels of a synchronous collective end together, so the one that ran shortest began last, whatever the clocks
-    say: its rank is the late one. With E(r) the time of r's kernels in the collectives to which a rank L came last that
-    no other kernel of r hides, |C \ U(K)|, each other GPU r loses
+    All kernels of a synchronous collective end together, so the kernel that ran shortest began last, whatever the
+    clocks say: its rank is the late rank. Let E(r) be the exposed time, |C \ U(K)|, of the kernels of a GPU r in the
+    collectives at which a rank L arrives last. Each other GPU r loses
 
         E(r) − E(L)
 
-    That is the waiting (duration less the shortest, docs/ranks.md#waiting) that r has nothing to do in, and the
-    transfers that r sits through idle while L still computes beside them: r would wait for L anyway. Waiting beside a
-    kernel costs nothing, and E(L) is what the transfer costs even a late rank. It is never more than r's exposed time
-    in these collectives. A straggler's cost is the sum over the GPUs that wait, divided by all GPUs, as of every
-    finding; what each of those that wait loses is told beside it.
+    This is the waiting (duration minus the shortest, docs/ranks.md#waiting) in which r has no other work, and the
+    transfers in which r idles while L still computes: r would wait for L anyway. Waiting while a kernel runs costs
+    nothing, and E(L) is what the transfer costs even the late rank. The loss is at most r's exposed time in these
+    collectives. The cost of a straggler is the sum over the GPUs that wait, divided by the number of all GPUs, as of
+    every finding; the sentence says what each GPU that waits loses.
 
-    Held against how much longer whole jobs of the demo take for a slow GPU (2 to 8 ranks, slower by 15 to 100 %) that
-    loss is by 1 to 12 % too large, for the late rank hides transfers behind the very time by which it is late. The
-    waiting alone would be by 6 to 11 % too small in most of them.
+    Compared with how much longer whole jobs of the demo take with a slow GPU (2 to 8 ranks, slower by 15 to 100 %),
+    the loss is 1 to 12 % too large: the late rank hides transfers behind the time by which it is late. The waiting
+    alone would be 6 to 11 % too small in most of these jobs.
     """
     if len(case.job.ranks) < 2:
-        return [NotChecked("straggler", "needs the exports of two ranks or more of one job")]
+        return [NotChecked("straggler", "needs the exports of at least two ranks of one job")]
     # Whom the selected ranks wait for need not be selected itself.
     arrivals = [
         Arrivals.of(group, case.chosen.window)
@@ -106,7 +107,7 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     ]
     known = lateness(arrivals)
     if not known:
-        return [NotChecked("straggler", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks have in common")]
+        return [NotChecked("straggler", f"needs NCCL kernels ({', '.join(SYNCHRONOUS)}) that the ranks share")]
     members = sorted({member for one in arrivals for member in one.group.members})
     late, lost = _lost(case, arrivals, members)
     of_task = Counter(task for one in case.devices for task in one.tasks)
@@ -119,7 +120,7 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _lost(case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member]) -> tuple[list[Task], Matrix]:
-    """The tasks that were late, and the time that each cost each member, ns, shape ``(tasks, members)``."""
+    """The tasks that were late, and the time that each of them cost each member, ns, shape ``(tasks, members)``."""
     late = sorted({one.group.members[place].task for one in arrivals for place in set(one.last.tolist()) - {NOBODY}})
     number = {task: place for place, task in enumerate(late)}
     spans: dict[Member, list[tuple[Times, Times, Times]]] = {member: [] for member in members}
@@ -150,7 +151,7 @@ def _exposed(starts: Times, ends: Times, tasks: Times, count: int, device: Devic
     if (starts[order][1:] >= ends[order][:-1]).all():
         np.add.at(found, tasks, ends - starts - _hidden(starts, ends, device))
         return found
-    for task in np.unique(tasks).tolist():  # side by side on several streams they count once
+    for task in np.unique(tasks).tolist():  # kernels side by side on several streams count once
         whole = union(starts[tasks == task], ends[tasks == task])
         found[task] = whole.length - int(_hidden(whole.starts, whole.ends, device).sum())
     return found
@@ -173,30 +174,29 @@ def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
         cost, loss = costs.get(item.task, 0), waiting.caused.get(item.task, 0)
         if case.percent(loss) < limits.straggler_percent or 100 * cost < limits.straggler_share * whole:
             continue
-        own = waiting.lateness[item.task]
+        own, other = waiting.lateness[item.task], "Each other" if len(case.devices) > 2 else "The other"
         why, advice = _reason(item.task, computed)
         whole_wait = time_words(own.caused)
-        hidden = f"; {whole_wait} with what compute hides" if whole_wait != time_words(loss) else ""
+        hidden = f" ({whole_wait} including waits that compute hides)" if whole_wait != time_words(loss) else ""
         sentence = (
-            f"rank {item.rank} ({item.host or 'host unknown'}) is the last at {own.late:,} of "
-            f"{own.operations:,} collectives{_among(case)}; "
-            f"{'each other' if len(case.devices) > 2 else 'the other'} GPU loses {time_words(loss)} waiting for it "
-            f"(exposed wait{hidden}){why}"
+            f"Rank {item.rank} ({item.host or 'host unknown'}) arrives last at {own.late:,} of "
+            f"{number_of(own.operations, 'collective')}{_among(case)}. "
+            f"{other} GPU loses {time_words(loss)} waiting{hidden}.{why}"
         )
-        found.append(_finding(case, "straggler", sentence, advice, cost, evidence, (item.rank,)))
+        one = _finding(case, "straggler", sentence, advice, cost, evidence, (item.rank,))
+        found.append(replace(one, gist=f"waiting for rank {item.rank}"))
     cost = case.mean(waiting.suffered.values())
     if not found and case.percent(cost) >= limits.imbalance_percent:
         most = max(case.job.ranks, key=lambda item: costs.get(item.task, 0))
         sentence = (
-            f"each GPU waits {time_words(cost)} at collectives for ranks that come "
-            f"later{_among(case)}, with nothing else "
-            f"to run; it is not always the same one (rank {most.rank} causes most: "
-            f"{time_words(costs.get(most.task, 0))}){_division(computed)}"
+            f"Waiting at collectives for late ranks costs {time_words(cost)} per GPU{_among(case)}. The late "
+            f"rank varies: rank {most.rank} causes the largest part, {time_words(costs.get(most.task, 0))}."
+            f"{_division(computed)}"
         )
         advice = Advice(
-            "look at what the late rank of a long wait does just before it (Ranks screen, then Timeline; "
-            "`nsystui gaps --by rank`)",
-            "waiting that changes from rank to rank comes from work that varies, not from one slow GPU",
+            "Look at what the late rank does just before a long wait (Ranks screen, then Timeline; "
+            "`nsystui gaps --by rank`).",
+            "Waiting that moves from rank to rank comes from work that varies, not from one slow GPU.",
         )
         ranks = tuple(sorted(item.rank for item in case.ranks))
         found.append(_finding(case, "imbalance", sentence, advice, cost, evidence, ranks))
@@ -206,26 +206,25 @@ def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
 def _finding(
     case: Case, name: str, sentence: str, advice: Advice, cost: int, evidence: TableAnswer, ranks: tuple[int, ...]
 ) -> Finding:
-    door = Door("collectives", sort="late_by_ns")
-    share = case.percent(cost)
+    door, share = Door("collectives", sort="late_by_ns"), case.percent(cost)
     return Finding(name, Severity.WARNING, sentence, advice, door, cost, share, _METHOD, evidence, ranks=ranks)
 
 
 def _among(case: Case) -> str:
     size = world_size(case.job.session)
     there = len(case.job.ranks)
-    return f" (of the {there} open ranks of {size})" if size and size > there else ""
+    return f" ({there} of {size} ranks are open)" if size and size > there else ""
 
 
 def _division(computed: Mapping[Task, RankCompute]) -> str:
-    """Whether the ranks compute for as long as each other, in sum."""
+    """Whether the ranks compute for equally long in total."""
     times = [one.time for one in computed.values()]
     if len(times) < 2 or not min(times):
         return ""
     longer = max(times) / min(times) - 1
     if longer <= _DIFFERS:
-        return "; in sum all ranks compute for as long: what they do varies in time alone"
-    return f"; the ranks do not compute for as long: the longest {100 * longer:.0f} % more than the shortest"
+        return " In total, all ranks compute equally long: only the timing of the work varies."
+    return f" The ranks do not compute equally long: the longest {100 * longer:.0f} % longer than the shortest."
 
 
 def _reason(task: Task, computed: Mapping[Task, RankCompute]) -> tuple[str, Advice]:
@@ -233,28 +232,29 @@ def _reason(task: Task, computed: Mapping[Task, RankCompute]) -> tuple[str, Advi
     others = [one for other, one in computed.items() if other != task]
     own = computed.get(task)
     unknown = Advice(
-        "look at what this rank does before its collectives (Ranks screen, then Timeline)",
-        "the last one to come sets the pace of all",
+        "Look at what this rank does before its collectives (Ranks screen, then Timeline).",
+        "The last rank to arrive sets the pace of all ranks.",
     )
     if own is None or not others:
         return "", unknown
     kernels, time = (np.median([getattr(one, key) for one in others]) for key in ("kernels", "time"))
     usual = Advice(
-        "look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline)",
-        "its GPU computes no longer than the others, so it is the work reaching the GPU that is late",
+        "Look at what this rank does on the CPU before its collectives (Ranks screen, then Timeline).",
+        "The GPU of this rank computes no longer than the others, so its work is launched late.",
     )
     if not kernels or not time:
         return "", unknown
     more, longer = own.kernels / kernels - 1, own.time / time - 1
     if longer < _DIFFERS:
-        return "; its own kernels take no longer than those of the others", usual
+        return " The rank's own kernels take no longer than those of the other ranks.", usual
     if abs(more) <= _DIFFERS:
-        return f"; its kernels, as many as elsewhere, take {100 * longer:.0f} % longer", Advice(
-            "check this GPU's clocks, power cap and temperature, or exclude its node; then its input shapes",
-            "the same number of kernels takes longer there: a slow GPU, or larger inputs",
+        return f" The rank runs as many kernels as the others, but they take {100 * longer:.0f} % longer.", Advice(
+            "Check this GPU's clocks, power cap and temperature, or exclude its node. Then compare the input shapes.",
+            "The same number of kernels takes longer on this GPU: the GPU is slow, or its inputs are larger.",
         )
-    return f"; it runs {100 * more:+.0f} % kernels, for {100 * longer:.0f} % longer", Advice(
-        "divide the work more evenly over the ranks", "this rank has more to compute than the others"
+    count = f"{100 * abs(more):.0f} % {'more' if more > 0 else 'fewer'} kernels than the others"
+    return f" The rank runs {count} and computes {100 * longer:.0f} % longer.", Advice(
+        "Divide the work more evenly over the ranks.", "This rank has more to compute than the others."
     )
 
 
@@ -272,22 +272,20 @@ def _table(case: Case, waiting: _Waiting, computed: Mapping[Task, RankCompute]) 
 
 _TOLD = 2
 _LITTLE = 5.0
-"""Exposed time that costs less, in %, needs no advice where compute hides most of the communication."""
+"""Exposed time below this cost, in %, needs no advice where compute hides most of the communication."""
 _FEW, _MANY, _SHORT = 2, 100, 50_000
-"""So many calls of a step are few, or many if a usual one takes less than so many ns."""
+"""So many calls of a step are few, or many if the median call takes less than so many ns."""
 _USUAL = Advice(
-    "overlap it with compute (gradient buckets during backward, prefetch of shards, a stream of its own); "
-    "first mend any straggler",
-    "communication costs time only where no kernel runs beside it",
+    "First fix any straggler. Then overlap communication with compute (gradient buckets during backward, prefetch of "
+    "shards, a separate stream).",
+    "Communication costs time only while no other kernel runs.",
 )
 _NOTHING_ELSE = Advice(
-    "first mend any straggler; then larger messages, faster links (`nsystui nccl --by size`)",
-    "nothing but NCCL ran here, so that there is no compute to hide it behind",
+    "First fix any straggler. Then use larger messages or faster links (`nsystui nccl --by size`).",
+    "Only NCCL kernels run here, so there is no compute to hide them.",
 )
-_LARGE_BUCKETS = (
-    "one or two calls of a step begin when nearly all of it is computed, and then nothing is left to hide them"
-)
-_SMALL_BUCKETS = "so many short calls of a step pay latency, not bandwidth"
+_LARGE_BUCKETS = "The one or two calls of a step begin when nearly all compute is done, so little is left to hide them."
+_SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
 
 
 @rule(
@@ -295,7 +293,7 @@ _SMALL_BUCKETS = "so many short calls of a step pay latency, not bandwidth"
     reads=WORK,
     finds={
         "exposed-communication": FindingKind(
-            "NCCL that no kernel hides",
+            "exposed communication",
             symptom_of=(
                 "straggler",
                 "imbalance",
@@ -306,9 +304,9 @@ _SMALL_BUCKETS = "so many short calls of a step pay latency, not bandwidth"
     },
 )
 def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
-    r"""Exposed communication: NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)|; a remark if little.
+    r"""Exposed communication: NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)|; a remark if it is little.
 
-    See docs/numbers.md#exposed-time. The remark is on the time from the first step on.
+    See docs/numbers.md#exposed-time. The remark counts time from the first step on.
     """
     if not case.spent.nccl:
         return [NotChecked("exposed-communication", f"needs NCCL kernels: {case.has_none}")]
@@ -322,14 +320,13 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     most = kernels.sort_values("exposed" if is_exposed else "total", ascending=False, kind="stable")
     share = 100 * case.spent.exposed_nccl / case.spent.nccl
     calls = ", ".join(_calls(case, row) for row in most.head(_TOLD).to_dict("records"))
-    measured = "NCCL kernels without what other kernels of the GPU overlap; mean over the GPUs"
+    measured = "NCCL kernel time that no other kernel of the GPU overlaps. The mean is over the GPUs."
     door, percent = Door("nccl", by="collective", sort="exposed_ns"), case.percent(cost)
     if is_exposed:
         sentence = (
-            f"NCCL kernels run {time_words(cost)} on each GPU with no other kernel beside them: {share:.0f} % of all "
-            f"NCCL time is exposed, {'most' if len(most) > 1 else 'all'} of it in {most['collective'].iloc[0]} "
-            f"({calls}); waiting for ranks that come "
-            "late is part of it"
+            f"Exposed NCCL kernels cost {time_words(cost)} per GPU ({share:.0f} % of all NCCL time), including waits "
+            f"for late ranks. {'Most' if len(most) > 1 else 'All'} of this time is in {most['collective'].iloc[0]} "
+            f"({calls})."
         )
         advice = _advice(case, most, share)
         return [
@@ -342,13 +339,12 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     cost, share = case.mean([spent.exposed_nccl]), 100 * spent.exposed_nccl / spent.nccl
     percent = case.percent(cost)
-    gist = f"compute hides {100 - share:.0f} % of NCCL's time"
+    gist = f"Compute hides {100 - share:.0f} % of NCCL time."
     sentence = (
-        f"{gist} ({time_words(case.mean([spent.nccl]))} on each GPU, "
-        f"{time_words(cost)} exposed, {time_words(case.mean([spent.nccl_only]))} with no copy beside it either): "
-        f"{calls}"
+        f"{gist} NCCL runs {time_words(case.mean([spent.nccl]))} per GPU: {time_words(cost)} exposed, "
+        f"{time_words(case.mean([spent.nccl_only]))} with no other kernel or copy running. Calls: {calls}."
     )
-    hidden = Advice("nothing: it is overlapped", "what compute hides costs no time, but for what it takes from kernels")
+    hidden = Advice("No action needed.", "Overlapped communication costs little.")
     advice = hidden if share < 50 and percent < _LITTLE else _advice(case, most, share)
     told = gist if share < 50 else ""
     return [
@@ -363,15 +359,17 @@ def _advice(case: Case, most: pd.DataFrame, share: float) -> Advice:
     each = _per_step(case, first["collective"])
     if each is not None and each <= _FEW and share >= 50 and first["collective"] == "AllReduce":
         buckets = by_framework(case, "", pytorch=" (bucket_cap_mb of DDP)")
-        return Advice(f"cut it into smaller buckets{buckets}, each sent when its gradients are ready", _LARGE_BUCKETS)
+        return Advice(
+            f"Cut AllReduce into smaller buckets{buckets}, each sent when its gradients are ready.", _LARGE_BUCKETS
+        )
     if each is not None and each >= _MANY and first["median"] < _SHORT:
         buckets = by_framework(case, "", pytorch="a larger bucket_cap_mb, ")
-        return Advice(f"put more into one call ({buckets}coalesced or flattened tensors)", _SMALL_BUCKETS)
+        return Advice(f"Put more data into one call ({buckets}coalesced or flattened tensors).", _SMALL_BUCKETS)
     return _USUAL
 
 
 def _calls(case: Case, row: dict[str, object]) -> str:
-    """``8 AllReduce a step of 25 MiB``; without steps their number."""
+    """``8 AllReduce a step (25 MiB each)``; without steps the number of all calls."""
     count = int(str(row["count"]))
     each = _per_step(case, row["collective"])
     words = (
@@ -381,7 +379,7 @@ def _calls(case: Case, row: dict[str, object]) -> str:
     )
     size = row.get("bytes")
     known = isinstance(size, int | float) and size == size and size > 0
-    return f"{words}, {bytes_words(float(str(size)) / count)} each" if known else words
+    return f"{words} ({bytes_words(float(str(size)) / count)} each)" if known else words
 
 
 def _per_step(case: Case, collective: object) -> float | None:
@@ -400,7 +398,7 @@ def _per_step(case: Case, collective: object) -> float | None:
     120,
     reads=WORK | {"nccl_calls"},
     finds={
-        "small-messages": FindingKind("collectives of small messages"),
+        "small-messages": FindingKind("small NCCL messages"),
     },
 )
 def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
@@ -410,7 +408,7 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.has_message_sizes:
         return [_without_sizes()]
     if case.percent(case.mean([case.spent.exposed_nccl])) < case.thresholds.small_message_percent:
-        return []  # what nothing hides of all messages together costs less
+        return []  # all exposed messages together cost less
     kernels = selected(case.job.pairing().kernels, case.chosen)
     sizes = kernels["message_size"]
     if not sizes.notna().any():
@@ -422,32 +420,32 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     if not (is_small & is_matched).any() and is_small.any():
         return [
             NotChecked(
-                "small-messages", "needs the exports of two ranks or more: of one, waiting looks like a slow transfer"
+                "small-messages", "needs the exports of at least two ranks: with one, waiting looks like transfer"
             )
         ]
     if case.percent(cost) < case.thresholds.small_message_percent:
         return []
     count = int(is_small.sum())
     sentence = (
-        f"{number_of(count, 'NCCL kernel')} of {len(kernels):,} move less than {case.thresholds.small_message_kib:g} "
-        f"KiB each; their transfers that nothing hides take {time_words(cost)} on each GPU"
+        f"Messages are below {case.thresholds.small_message_kib:g} KiB in {count:,} of "
+        f"{number_of(len(kernels), 'NCCL kernel')}. The exposed transfers of these cost {time_words(cost)} per GPU."
     )
     advice = Advice(
-        "put small messages together (larger buckets, ncclGroupStart/End, flattened tensors), or send them less often",
-        "a small message costs latency whatever its size: ten in one cost as much as one",
+        "Put small messages into larger buckets (ncclGroupStart/End, flattened tensors), or send them less often.",
+        "A small message costs latency whatever its size: ten messages in one call cost as much as one message.",
     )
     job = case.job
     evidence = nccl_summary(
         job.session, case.chosen, job.ranks, job.pairing(), (NcclProperty.COLLECTIVE, NcclProperty.SIZE)
     )
-    measured = "of each kernel the shortest duration over the ranks (no waiting), as far as no other kernel hides it"
+    measured = "The shortest duration of each kernel over the ranks (no waiting), as far as no other kernel hides it."
     door, share = Door("nccl", by="collective,size"), case.percent(cost)
     return [Finding("small-messages", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
 def _without_sizes() -> NotChecked:
-    how = "`nsys export --include-json=true --include-blobs=true`, or NCCL's log with --nccl-log"
-    return NotChecked("small-messages", f"needs the message sizes of NCCL: {how}")
+    how = "export with `nsys export --include-json=true --include-blobs=true`, or add NCCL's log with --nccl-log"
+    return NotChecked("small-messages", f"needs NCCL message sizes: {how}")
 
 
 def _transfer(case: Case, reports: Times, rows: Times) -> tuple[Times, np.ndarray[tuple[int], np.dtype[np.bool_]]]:

@@ -44,7 +44,7 @@ class _LowUtilisationRow(NamedTuple):
     reads=IDLE,
     finds={
         "low-utilisation": FindingKind(
-            "stretches of short gaps",
+            "many short idle gaps",
             symptom_of=(
                 "preempted",
                 "allocator-churn",
@@ -67,7 +67,7 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
         if not len(gaps):
             continue
         width = max((window.end - window.start) / _CHUNKS, 1)
-        # What lies in long gaps is another finding's.
+        # Long gaps belong to another finding.
         idle = gaps.covered_per_bin(window.start, window.end, _CHUNKS)
         short = np.zeros(_CHUNKS)
         for part in case.short_gaps(device):
@@ -86,19 +86,19 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
     window = Window(worst.start, worst.start + worst.duration)
     ranks = tuple(sorted({row.rank for row in rows}))
     sentence = (
-        f"in {number_of(len(rows), 'stretch')} GPUs are busy less than "
-        f"{case.thresholds.low_busy_percent:g} % of the time, idle in many short gaps of "
-        f"{time_words(cost)} together on each GPU "
-        f"(the worst on {rank_words([worst.rank])}, {time_words(worst.duration)} long)"
+        f"GPU utilisation is below {case.thresholds.low_busy_percent:g} % in {number_of(len(rows), 'stretch')}. "
+        f"Many short gaps in this time add up to {time_words(cost)} per GPU. "
+        f"The worst stretch is on {rank_words([worst.rank])} and lasts {time_words(worst.duration)}."
     )
     advice = Advice(
-        "launch larger or fewer kernels there, or replay them as a CUDA graph; and look at what "
-        "the CPU does between launches",
-        "short gaps that come all the time are the pace of the CPU, not single events",
+        "Launch larger or fewer kernels there, or replay them as a CUDA graph. Look at what the CPU does between "
+        "launches.",
+        "Short gaps all the time come from the pace of the CPU, not from single events.",
     )
     door = Door("gpu", window=window)
     measured = (
-        f"gaps below {case.thresholds.gap_ms:g} ms in 30ths of each GPU's time that are mostly idle; mean over the GPUs"
+        f"Gaps below {case.thresholds.gap_ms:g} ms in the 30ths of each GPU's time with low utilisation. "
+        "The mean is over the GPUs."
     )
     evidence = TableAnswer("low-utilisation", _LOW_UTILISATION_COLUMNS, rows, len(rows))
     name, share = "low-utilisation", case.percent(cost)
@@ -164,7 +164,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     rows = [row for devices in _portions(case) for row in _rows(case, devices)]
     if not rows:
         return [
-            NotChecked("launch-overhead", "needs the launches of the kernels: their API calls are not in this export")
+            NotChecked("launch-overhead", "needs the API calls that launched the kernels: this export has none of them")
         ]
     cost = case.mean(row.waited for row in rows)
     if case.percent(cost) < case.thresholds.launch_percent:
@@ -172,20 +172,19 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     late, launches = sum(row.late for row in rows), sum(row.launches for row in rows)
     tiny = sum(row.tiny for row in rows)
     sentence = (
-        f"GPUs wait {time_words(cost)} each for kernels that were launched only after the GPU had gone idle "
-        f"({late:,} of {launches:,} launches; {100 * tiny / launches:.0f} % of the kernels take less than "
-        f"{case.thresholds.tiny_kernel_us:g} µs)"
+        f"Late launches cost {time_words(cost)} per GPU: the next kernel is launched only after the GPU goes idle. "
+        f"This happens at {late:,} of {number_of(launches, 'launch')}. {100 * tiny / launches:.0f} % of the kernels "
+        f"take less than {case.thresholds.tiny_kernel_us:g} µs."
     )
     how = by_framework(case, "", pytorch=" (torch.compile, fused optimizers)", jax=" (one jax.jit for the whole step)")
     advice = Advice(
-        f"replay the work as a CUDA graph, or fuse kernels{how}",
-        "a launch costs the CPU some µs whatever the kernel does, and these kernels end sooner "
-        "than the next is launched",
+        f"Replay the work as a CUDA graph, or fuse kernels{how}.",
+        "A launch costs the CPU several µs whatever the kernel does, and these kernels end before the next launch.",
     )
     door = Door("kernels", report="cuda_kern_exec_sum")
     measured = (
-        f"gaps below {case.thresholds.gap_ms:g} ms at whose end a kernel starts that was launched after the GPU went "
-        "idle; mean over the GPUs"
+        f"Gaps below {case.thresholds.gap_ms:g} ms that end with a kernel launched after the GPU went idle. "
+        "The mean is over the GPUs."
     )
     evidence = TableAnswer("launch-overhead", _LAUNCH_OVERHEAD_COLUMNS, rows, len(rows))
     share = case.percent(cost)
@@ -228,7 +227,7 @@ def _row(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> _LaunchOv
 
 
 def late_gaps(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> Intervals:
-    """The short gaps of a GPU at whose end a kernel starts that was launched after they began."""
+    """The short gaps of a GPU that end with a kernel which was launched after the gap began."""
     launch, _, start, _ = own
     order = np.argsort(start, kind="stable")
     found = []
@@ -259,7 +258,7 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
         .join_from(kernels, calls, is_launched_by(kernels, calls))
         .where(
             *where(kernels, case.chosen.with_tasks(tasks)),
-            # Said of the reports too: else those of every other one are read as well.
+            # Said of the reports too: else the rows of all other reports are read as well.
             kernels.c.report.in_(reports),
             calls.c.report.in_(reports),
             kernels.c.end.is_not(None),
@@ -294,7 +293,7 @@ _LAUNCH_BOUND_COLUMNS = (
     Column(
         "late",
         header="For Late Launches (ns)",
-        label="for late ones",
+        label="for late launches",
         unit=Unit.DURATION,
         compared="busy",
         importance=1,
@@ -322,14 +321,14 @@ class _Stretch(NamedTuple):
     },
 )
 def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
-    """Stretches of work that are bound by launches, where waiting for late ones is too little for `launch_overhead`.
+    """Stretches of work that are bound by launches, where late launches cost too little for `launch_overhead`.
 
-    A stretch is time of a GPU without a long gap. Between tiny kernels the GPU also idles for a µs or two though the
-    next was launched in time: that is its own cost of starting one. See docs/numbers.md#launches.
+    A stretch is time of a GPU without a long gap. Between tiny kernels the GPU also idles for a µs or two if the next
+    kernel was launched in time: that is what a kernel start costs the GPU. See docs/numbers.md#launches.
     """
     session = case.job.session
     if not session.count(tables.kernels) or not session.count(tables.api_calls):
-        return []  # that is said by `launch_overhead`
+        return []  # `launch_overhead` says so
     least, stretches, devices, worked = case.thresholds.launch_bound_percent / 100, [], [], 0
     for device in case.devices:
         own = [one for one in _stretches(case, device) if one.busy < (1 - least) * one.duration]
@@ -354,7 +353,7 @@ def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _stretches(case: Case, device: DeviceIntervals) -> Iterator[_Stretch]:
-    """The time of a GPU between its long gaps, which kernels are in it not yet counted."""
+    """The time of a GPU between its long gaps; the kernels in it are not yet counted."""
     worked = device.worked(case.working(device))
     if worked is None:
         return
@@ -391,27 +390,26 @@ def _finding(case: Case, found: Sequence[_Stretch], cost: int, share: float) -> 
         one.device for one in case.devices if (one.device.task.rank, one.device.device) == (worst.rank, worst.device)
     )
     (work,) = host_work(case.job, [CpuSpan(device.task.task, device.device, window)])
-    where = f", in NVTX range `{work.range_name}`" if work.range_name else ""
+    where = f", in NVTX range `{work.range_name}`," if work.range_name else ""
     whole, waited, late, kernels = (
         sum(getattr(one, key) for one in found) for key in ("duration", "waited", "late", "kernels")
     )
     idle, is_late = (round(100 * part / whole) for part in (waited, late))
-    stretches = "a stretch" if len(found) == 1 else f"{len(found):,} stretches"
     sentence = (
-        f"launch-bound in {stretches} of {time_words(whole)} with {100 * share:.0f} % of the GPU work: GPUs are idle "
-        f"for {idle} % of that time between {kernels:,} kernels: for {is_late} % because the next was launched late, "
-        f"for {idle - is_late} % by what each start costs the GPU "
-        f"(median of a kernel {time_words(worst.median)}{where})"
+        f"{100 * share:.0f} % of the GPU work is launch-bound, in {number_of(len(found), 'stretch')} "
+        f"({time_words(whole)}). Gaps between the {kernels:,} kernels take {idle} % of this time: {is_late} % "
+        f"for late launches, {idle - is_late} % for kernel starts on the GPU. "
+        f"The worst stretch{where} has a median kernel time of {time_words(worst.median)}."
     )
     advice = Advice(
-        "replay the loop as a CUDA graph, fuse kernels, or give each more work",
-        "a launch costs the CPU some µs and the GPU one or two, whatever the kernel does, and these kernels do little",
+        "Replay the loop as a CUDA graph, fuse kernels, or give each kernel more work.",
+        "A launch costs the CPU several µs and the GPU one or two, while these kernels do little work.",
     )
     severity = Severity.WARNING if share >= 0.5 else Severity.INFO
     measured = (
-        f"stretches of {_FEWEST} kernels or more without a gap of {case.thresholds.gap_ms:g} ms: gaps at whose end a "
-        "kernel starts that was launched after the GPU went idle, and between tiny kernels all gaps as short as these; "
-        "mean over the GPUs"
+        f"Gaps that end with a kernel launched after the GPU went idle, in stretches of {_FEWEST} kernels or more "
+        f"without a gap of {case.thresholds.gap_ms:g} ms. Where the median kernel is below "
+        f"{case.thresholds.tiny_kernel_us:g} µs, all gaps below that length count, too. The mean is over the GPUs."
     )
     rows = sorted(found, key=lambda one: (-one.waited, one))
     ranks = tuple(sorted({one.rank for one in found}))
@@ -425,11 +423,11 @@ def _finding(case: Case, found: Sequence[_Stretch], cost: int, share: float) -> 
     180,
     reads=IDLE | {"api_calls"},
     finds={
-        "synchronising-calls": FindingKind("idle after synchronising calls"),
+        "synchronising-calls": FindingKind("idle time after synchronising calls"),
     },
 )
 def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
-    """Synchronising API calls that let a GPU run dry: idle time that begins while the CPU waits in one.
+    """Synchronising API calls that leave a GPU idle: idle time that begins while the CPU waits in the call.
 
     See docs/numbers.md#expert-rules.
     """
@@ -439,7 +437,7 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
         ]
     name = tables.api_calls.c.name
     calls = spans(case, tables.api_calls, [name.contains("Synchronize")])
-    # In a long gap the CPU did something else after it had synchronised: that is the finding of idle_gaps.
+    # In a long gap the CPU did something else after the call: that is the finding of idle_gaps.
     waits = [
         merge(*(idle_after(part, calls.of(device.device.task.task)) for part in short))
         for device in case.devices
@@ -452,20 +450,20 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
     longest = int(np.argmax(gaps.ends - gaps.starts))
     window = Window(int(gaps.starts[longest]), int(gaps.ends[longest]))
     sentence = (
-        f"GPUs are idle for {time_words(cost)} each from when the CPU synchronised with them until work reached them "
-        f"again ({number_of(calls.count, 'synchronising call')}; idle {number_of(sum(map(len, waits)), 'time')} so; "
-        f"the longest on rank {_rank(device)}, {time_words(window.end - window.start)})"
+        f"After synchronising calls, the GPU idles until new work arrives: {time_words(cost)} per GPU in "
+        f"{number_of(sum(map(len, waits)), 'gap')} ({number_of(calls.count, 'synchronising call')}). "
+        f"The longest gap is on rank {device.device.task.rank} and takes {time_words(window.end - window.start)}."
     )
     named = by_framework(case, "", pytorch=".item(), ", jax="block_until_ready, ")
     advice = Advice(
-        f"synchronise less often: no {named}print or timing in the loop, events on streams instead of the CPU",
-        "while the CPU waits for the GPU nothing is launched, so the GPU is idle until the next launch arrives",
+        f"Synchronise less often: no {named}print or timing in the loop. Let streams wait for events, not the CPU.",
+        "The CPU launches nothing while it waits for the GPU, so the GPU idles until the next launch arrives.",
     )
     only = case.chosen.with_name("Synchronize")
     evidence = work_summary(case.job.session, only, API)
     measured = (
-        f"idle gaps below {case.thresholds.gap_ms:g} ms that begin while the process is in a call named …Synchronize "
-        "and outlast it; mean over the GPUs"
+        f"Idle gaps below {case.thresholds.gap_ms:g} ms that begin while the process is in a call named …Synchronize "
+        "and outlast the call. The mean is over the GPUs."
     )
     door, share = Door("api", filter="Synchronize"), case.percent(cost)
     return [
@@ -475,12 +473,8 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
     ]
 
 
-def _rank(device: DeviceIntervals) -> int:
-    return device.device.task.rank
-
-
 def idle_after(gaps: Intervals, calls: Intervals) -> Intervals:
-    """The gaps that begin inside a call and outlast it: the GPU ran dry while the CPU waited for it."""
+    """The gaps that begin inside a call and outlast it: the GPU went idle while the CPU waited for it."""
     if not len(gaps) or not len(calls):
         return EMPTY
     place = np.searchsorted(calls.starts, gaps.starts, side="right") - 1

@@ -34,11 +34,11 @@ def advice(case: Case) -> Advice:
     """What to do about calls that allocate and free."""
     how = by_framework(
         case,
-        "allocate before the loop, or from a pool: cudaMallocAsync, a caching allocator",
-        pytorch="where the caching allocator frees and tries again: "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a smaller batch; elsewhere allocate before the loop",
+        "Allocate before the loop, or from a pool: cudaMallocAsync, a caching allocator.",
+        pytorch="Allocate before the loop. Where the caching allocator frees memory and retries, set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or use a smaller batch.",
     )
-    return Advice(how, "cudaMalloc and cudaFree block the CPU, and cudaFree waits for the whole device")
+    return Advice(how, "cudaMalloc and cudaFree block the CPU, and cudaFree waits for the whole device.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class _Calls:
 
     @property
     def waiting(self) -> Intervals:
-        """When one waits for the device."""
+        """When a call waits for the device."""
         waits = np.array(["Free" in name and "Async" not in name for name in self.names.tolist()], bool)
         return self.of(waits).covered
 
@@ -67,11 +67,11 @@ class _Calls:
     70,
     reads=IDLE | {"api_calls", "nvtx_ranges"},
     finds={
-        "allocator-churn": FindingKind("allocations of GPU memory"),
+        "allocator-churn": FindingKind("GPU memory allocation"),
     },
 )
 def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
-    """GPU memory that is allocated and freed again and again: idle time in these calls, and behind those that free.
+    """GPU memory that is allocated and freed again and again: idle time in these calls, and after calls that free.
 
     See docs/numbers.md#allocator-churn. Page-locked host memory is the finding of `first_use`.
     """
@@ -152,14 +152,14 @@ def _allocator_churn_finding(case: Case, calls: Mapping[Task, _Calls], cost: int
     rows.sort(key=lambda row: (-int(row[3] or 0), str(row)))
     total = sum(len(own.starts) for own in calls.values())
     steps = [len(case.steps[task]) - int(case.thresholds.warm_up_steps) for task in calls if task in case.steps]
-    each = f", {total / sum(steps):.1f} calls in each step" if len(steps) == len(calls) and min(steps) > 0 else ""
+    each = f", {total / sum(steps):.1f} per step" if len(steps) == len(calls) and min(steps) > 0 else ""
     sentence = (
-        f"GPUs are idle for {time_words(cost)} each in or behind calls that allocate and free GPU memory after the "
-        f"warm-up ({number_of(total, 'call')}{each}; {longest_calls(rows)})"
+        "After the warm-up, the GPU idles during and after calls that allocate and free GPU memory: "
+        f"{time_words(cost)} per GPU ({number_of(total, 'call')}{each}; {longest_calls(rows)})."
     )
     measured = (
-        "gaps after the first steps, without page-locked host memory: the time in such calls, and of gaps below "
-        f"{case.thresholds.gap_ms:g} ms that begin in a cudaFree and outlast it all; mean over the GPUs"
+        "Idle time in these calls after the first steps, without page-locked host memory. Gaps below "
+        f"{case.thresholds.gap_ms:g} ms that begin in a cudaFree and outlast it count whole. The mean is over the GPUs."
     )
     ranks = tuple(sorted({case.rank_of[task] for task in calls}))
     return Finding(
@@ -182,7 +182,7 @@ _SHOWN = 40
     },
 )
 def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
-    """GPU memory close to the size of the device: the peak, by how many allocations, and allocations that got none.
+    """GPU memory close to the size of the device: the peak, its allocations, and allocations that failed.
 
     See docs/numbers.md#gpu-memory.
     """
@@ -190,14 +190,13 @@ def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("memory-full", f"needs {canonical.GPU_MEMORY.what}: {canonical.GPU_MEMORY.record}")]
     peaks = device_peaks(case.job, case.chosen)
     if not peaks:
-        return [NotChecked("memory-full", "needs to know how much memory the GPUs have: the exports do not tell")]
-    thresholds = case.thresholds
-    full = [one for one in peaks if 100 * one.peak >= thresholds.memory_high * one.total]
+        return [NotChecked("memory-full", "needs the memory size of the GPUs: the exports do not have it")]
+    full = [one for one in peaks if 100 * one.peak >= case.thresholds.memory_high * one.total]
     return [_device_memory_finding(case, full, len(peaks), _failures(case))] if full else []
 
 
 def _failures(case: Case) -> str:
-    """The calls that asked for GPU memory and got none, and what their threads did then; empty if there are none."""
+    """The allocations of GPU memory that failed, and the retries that succeeded, in words; empty if none failed."""
     calls = tables.api_calls
     if not case.job.session.count(calls):
         return ""
@@ -220,12 +219,9 @@ def _failures(case: Case) -> str:
             freed += pending.pop(key)
     if not failed:
         return ""
-    words = f"; {number_of(failed, 'allocation')} got none"
+    words = f" {number_of(failed, 'allocation')} failed."
     if again:
-        were = "was" if again == 1 else "were"
-        words += (
-            f", {again:,} of which {were} tried again with success after {number_of(freed, 'call')} that freed memory"
-        )
+        words += f" A retry succeeded {number_of(again, 'time')}, after {number_of(freed, 'call')} that freed memory."
     return words
 
 
@@ -235,23 +231,23 @@ def _device_memory_finding(case: Case, full: Sequence[DevicePeak], known: int, f
     is_warning = percent >= case.thresholds.memory_full or failures
     whose = rank_words({case.rank_of[place.task] for place in worst.places if place.task in case.rank_of}, case.ranks)
     sentence = (
-        f"{bytes_words(worst.peak)} of {bytes_words(worst.total)} ({percent:.0f} %) of a GPU's memory is in use at "
-        f"{time_words(worst.time)} ({whose}), in {number_of(len(worst.sizes), 'allocation')}, the largest "
-        f"{bytes_words(max(worst.sizes, default=0))}"
+        f"GPU memory use peaks at {bytes_words(worst.peak)} of {bytes_words(worst.total)} ({percent:.0f} %) at "
+        f"{time_words(worst.time)} ({whose}). The peak has {number_of(len(worst.sizes), 'allocation')}, the largest "
+        f"{bytes_words(max(worst.sizes, default=0))}."
     )
     if len(full) > 1:
-        sentence += f"; {len(full)} of {known} GPUs are that full"
+        sentence += f" {len(full)} of {known} GPUs use {case.thresholds.memory_high:g} % or more."
     sentence += failures
     setting = by_framework(case, "", pytorch=" (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)")
     advice = Advice(
-        "see what is in use then (`nsystui gpu-memory --allocations at-peak`): smaller batches, recomputed "
-        f"activations, sharded states; less fragmentation{setting}",
-        "an allocator that gets no memory frees its cache and tries again, which makes the GPU wait, or the job fails; "
-        "but a caching allocator may also hold more than it needs",
+        "Look at the allocations at the peak (`nsystui gpu-memory --allocations at-peak`). Use smaller batches, "
+        f"recomputed activations or sharded states, or reduce fragmentation{setting}.",
+        "An allocator that gets no memory frees its cache and retries, which makes the GPU wait, or the job fails. "
+        "A caching allocator may also hold more than it needs.",
     )
     measured = (
-        "the most that allocations of all processes on the GPU had in use at once: contexts, code and libraries, and "
-        "what was allocated before the recording, come on top"
+        "The most memory that allocations of all processes on the GPU used at once. Contexts, code, libraries and "
+        "allocations before the recording add to it."
     )
     every = allocation_table(case.job, case.chosen.with_tasks(frozenset(one.task for one in worst.places)), AT_PEAK)
     devices = {one.device for one in worst.places}
@@ -289,28 +285,23 @@ class _Row(NamedTuple):
     330,
     reads=WORK | {"gpu_page_faults", "cpu_page_faults"},
     finds={
-        "unified-memory": FindingKind("unified memory's faults and migrations"),
+        "unified-memory": FindingKind("unified memory faults and migrations"),
     },
 )
 def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
 
-    A kernel that meets a page that is not on its GPU stands until it is: so the cost is not what no kernel hides, but
-    all of the time, the union of fault groups and migrations; how much of it lies in kernels is told. CPU page faults
-    have no length.
+    A kernel that touches a page which is not on its GPU stops until the page arrives. The cost is therefore the whole
+    union of fault groups and migrations, also inside kernels; the sentence says for how much of it kernels run. CPU
+    page faults have no length.
     """
     session, memory, faults = case.job.session, tables.memory_ops, tables.gpu_page_faults
     is_migration = memory.c.copy_kind.in_(_MIGRATIONS)
     moved = spans(case, memory, [is_migration], by_device=True) if session.count(memory) else None
     fault_groups = spans(case, faults, by_device=True) if session.count(faults) else None
     if not (moved and moved.count) and not (fault_groups and fault_groups.count):
-        how = "--cuda-um-gpu-page-faults=true --cuda-um-cpu-page-faults=true"
-        return [
-            NotChecked(
-                "unified-memory",
-                f"needs page faults or migrations: a job that uses unified memory, recorded with {how}",
-            )
-        ]
+        how = "record with `nsys profile --cuda-um-gpu-page-faults=true --cuda-um-cpu-page-faults=true`"
+        return [NotChecked("unified-memory", f"needs a job that uses unified memory, and its page faults: {how}")]
     rows: list[_Row] = []
     inside = 0
     for device in case.devices:
@@ -327,22 +318,22 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     counts = (("GPU", [row.gpu_faults for row in rows]), ("CPU", [row.cpu_faults for row in rows]))
     met = " and ".join(_fault_words(side, [count for count in own if count is not None]) for side, own in counts)
     sentence = (
-        f"unified memory moves for {time_words(cost)} on each GPU: {bytes_words(size)} in all, {met}; kernels run for "
-        f"{100 * inside / sum(row.time for row in rows):.0f} % of that time, and may wait for pages in it"
+        f"Unified memory faults and migrations take {time_words(cost)} per GPU: {bytes_words(size)} migrated, {met}. "
+        f"Kernels run for {100 * inside / sum(row.time for row in rows):.0f} % of this time and may wait for pages."
     )
     advice = Advice(
-        "prefetch what a kernel will read (cudaMemPrefetchAsync), advise where it belongs (cudaMemAdvise), or use "
-        "cudaMalloc and copies",
-        "a fault moves single pages and stops the threads that met it; a prefetch moves all at the link's speed",
+        "Prefetch the pages that a kernel will read (cudaMemPrefetchAsync), advise where data belong (cudaMemAdvise), "
+        "or use cudaMalloc and copies.",
+        "A fault moves single pages and stops the threads that need them. A prefetch moves all pages at link speed.",
     )
-    measured = "union of GPU fault groups and migrations, also those inside kernels; mean over the GPUs"
+    measured = "Union of GPU fault groups and migrations, also inside kernels. The mean is over the GPUs."
     evidence, share = TableAnswer("unified-memory", _COLUMNS, rows, len(rows)), case.percent(cost)
     door = Door("memory", filter="Unified")
     return [Finding("unified-memory", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
 def _fault_words(side: str, counts: Sequence[int]) -> str:
-    return f"{sum(counts):,} {side} page faults" if counts else f"{side} page faults not recorded"
+    return number_of(sum(counts), f"{side} page fault") if counts else f"{side} page faults not recorded"
 
 
 def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int | None]:

@@ -35,7 +35,7 @@ _COMPILERS = {
     "LLVM": re.compile(r"libLLVM|llvm::|mlir::", re.IGNORECASE),
     "a C++ compiler": re.compile(r"\b(?:nvcc|cc1plus|cudafe\+\+|fatbinary)\b"),
 }
-"""Words in the names of modules, functions and programs; of several in a stack the first of these."""
+"""Words in the names of modules, functions and programs; of several in a stack, the first entry counts."""
 _IN_RANGES = {
     "PTX": "ptx",
     "NVRTC": "nvrtc",
@@ -46,14 +46,14 @@ _IN_RANGES = {
 }
 """Words in the names of NVTX ranges."""
 _COMPILES = re.compile(r"compil(?!ed)", re.IGNORECASE)
-"""Of a range that is not named like a compiler alone: those of compiled kernels have its name too."""
+"""In the name of a range that is more than a compiler's name: ranges of compiled kernels have that name, too."""
 _ADVICE = {
-    "PTX": "build for this GPU's architecture (-gencode, TORCH_CUDA_ARCH_LIST), so that no PTX is left to "
-    "compile; keep the driver's cache (CUDA_CACHE_PATH, CUDA_CACHE_MAXSIZE)",
-    "Triton": "keep Triton's cache from run to run (TRITON_CACHE_DIR), and warm up before what is measured",
-    "XLA": "keep XLA's compilation cache (jax_compilation_cache_dir), and avoid new shapes, which are compiled again",
+    "PTX": "Build for this GPU's architecture (-gencode, TORCH_CUDA_ARCH_LIST), so that no PTX is left to "
+    "compile. Keep the driver's cache (CUDA_CACHE_PATH, CUDA_CACHE_MAXSIZE).",
+    "Triton": "Keep Triton's cache between runs (TRITON_CACHE_DIR), and warm up before the measurement.",
+    "XLA": "Keep XLA's compilation cache (jax_compilation_cache_dir), and avoid new shapes, which are compiled again.",
 }
-_USUAL = "keep the compiler's cache from run to run, avoid shapes that change, and warm up before what is measured"
+_USUAL = "Keep the compiler's cache between runs, avoid changing shapes, and warm up before the measurement."
 _COLUMNS = (
     RANK,
     Column("compiler", header="Compiler", label="compiler"),
@@ -115,16 +115,19 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     rows = sorted([*in_samples.rows, *in_ranges.rows], key=lambda row: (-int(row[3] or 0), str(row)))
     counts = ((in_samples.rows, "CPU sample"), (in_ranges.rows, "NVTX range"))
     seen = " and ".join(number_of(sum(int(row[3] or 0) for row in own), what) for own, what in counts if own)
-    sentence = f"GPUs are idle for {time_words(cost)} each while code is compiled ({each}; {seen})"
+    sentence = f"The GPU idles during just-in-time compilation: {time_words(cost)} per GPU ({each}). Seen in {seen}."
     advice = Advice(
-        _ADVICE.get(longest[0], _USUAL), "what is compiled when it is first used makes the GPU wait; later uses do not"
+        _ADVICE.get(longest[0], _USUAL), "Code that is compiled at its first use makes the GPU wait; later uses do not."
     )
-    measured = "time around CPU samples in compilers and in their NVTX ranges, of the processes of the GPUs and beside"
+    measured = (
+        "Idle time around CPU samples in compilers and in NVTX ranges of compilers, in the processes of the GPUs and "
+        "in compiler processes. The mean is over the GPUs."
+    )
     evidence, share = TableAnswer("jit-compilation", _COLUMNS, rows, len(rows)), case.percent(cost)
     # Before the first operation it is part of the start-up, which every program has.
     is_later = case.percent(case.mean([later])) >= case.thresholds.jit_percent
     severity = Severity.WARNING if is_later else Severity.INFO
-    gist = f"just-in-time compilation ({longest[0]}) {share:.1f} %"
+    gist = f"just-in-time compilation by {longest[0]}"
     door = Door("call tree" if in_samples.rows else "nvtx")
     return [
         Finding(
@@ -208,14 +211,14 @@ def _kind(function: Function) -> int:
 _CONTEXT, _HOST_MEMORY, _LAUNCHES = "context-creation", "host-allocation", "first-launches"
 _FIRST_CALLS = 20
 _LATER = 10
-"""By so much the call that creates the context is longer than the same call usually is."""
+"""So many times longer than usual is the call that creates the context."""
 _NO_CONTEXT = re.compile(r"Synchronize|Memcpy|Memset|Launch|EventQuery|StreamQuery")
 HOST_CALLS = (
     "cudaHostAlloc", "cudaMallocHost", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister", "cuMemHostAlloc",
     "cuMemAllocHost", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostUnregister",
 )  # fmt: skip
 _LONG_LAUNCH = 100_000
-"""A launch of less ns loads nothing."""
+"""A launch of fewer ns loads nothing."""
 CALL_COLUMNS = (
     RANK,
     Column("call", header="Call", label="call"),
@@ -246,8 +249,8 @@ class _First(NamedTuple):
     160,
     reads=WORK | {"api_calls"},
     finds={
-        "context-creation": FindingKind("the creation of the CUDA context", is_paid_once=True),
-        "host-allocation": FindingKind("allocations of page-locked host memory"),
+        "context-creation": FindingKind("CUDA context creation", is_paid_once=True),
+        "host-allocation": FindingKind("allocation of page-locked host memory"),
         "first-launches": FindingKind("first launches of kernels", symptom_of=("jit-compilation",)),
     },
 )
@@ -310,7 +313,7 @@ def _first_long_calls(case: Case) -> dict[Task, _Call]:
 
 
 def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[int, float | None, int | None]]:
-    """The calls of each process before one, the median length of those with its name after it, the length of all."""
+    """By process: the number of calls before the candidate, the median of its later calls, the sum of all calls, ns."""
     if not candidates:
         return {}
     calls = tables.api_calls
@@ -349,19 +352,19 @@ def _context_finding(case: Case, contexts: Sequence[_First]) -> Finding | None:
     cost = sum(one.extra for one in contexts) // len(case.tasks)
     longest = max(contexts, key=lambda one: (one.extra, -one.rank))
     sentence = (
-        f"the first {_function(longest.name)} takes {time_words(longest.end - longest.start)}, "
-        f"{longest.share:.0f} % of the time in CUDA calls: it creates the CUDA context and loads the program's modules "
-        f"({rank_words(one.rank for one in contexts)})"
+        f"The first {_function(longest.name)} takes {time_words(longest.end - longest.start)}, "
+        f"{longest.share:.0f} % of the time in CUDA calls. This call creates the CUDA context and loads the program's "
+        f"modules ({rank_words(one.rank for one in contexts)})."
     )
     advice = Advice(
-        "create the context before what is measured (cudaFree(0), a warm-up), and leave it out of timings",
-        "every process pays it once, whichever call comes first: in a long run it does not matter",
+        "Create the CUDA context before the measurement (cudaFree(0), a warm-up), and leave it out of timings.",
+        "Every process creates its context once, in its first CUDA call. In a long run, this does not matter.",
     )
     rows: list[Row] = [(one.rank, _function(one.name), one.start, one.end - one.start) for one in contexts]
     evidence = TableAnswer(
         _CONTEXT, (RANK, Column("call", header="Call", label="call"), START, DURATION), rows, len(rows)
     )
-    measured = "the first long CUDA call of each process, less what the same call takes later; mean over the ranks"
+    measured = "The first long CUDA call of each process, minus its usual time later. The mean is over the ranks."
     ranks = tuple(sorted(one.rank for one in contexts))
     return Finding(
         _CONTEXT, Severity.INFO, sentence, advice, Door("api", filter=_function(longest.name)), cost,
@@ -401,16 +404,16 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
     ]
     rows.sort(key=lambda row: (-int(row[3] or 0), str(row)))
     sentence = (
-        f"GPUs are idle for {time_words(cost)} each while page-locked host memory is allocated, registered or freed "
-        f"({number_of(sum(int(row[2] or 0) for row in rows), 'call')}: {longest_calls(rows)})"
+        f"The GPU idles while page-locked host memory is allocated, registered or freed: {time_words(cost)} per GPU "
+        f"({number_of(sum(int(row[2] or 0) for row in rows), 'call')}: {longest_calls(rows)})."
     )
     advice = Advice(
-        "allocate it once, and reuse it; pin less: small staging buffers through which large data go in pieces",
-        "pinning makes copies faster, but it takes time for each page: it pays where the memory is copied many times",
+        "Allocate page-locked memory once and reuse it. Pin less: copy large data in pieces through small buffers.",
+        "Pinning makes copies faster but takes time for each page. It pays only if the memory is copied many times.",
     )
     measured = (
-        "calls of cudaHostAlloc, cudaMallocHost, cudaFreeHost, cudaHostRegister, cudaHostUnregister (and the driver's) "
-        "while the GPU is idle, without what the context took; mean over the GPUs"
+        "Idle time in cudaHostAlloc, cudaMallocHost, cudaFreeHost, cudaHostRegister, cudaHostUnregister and their "
+        "driver calls, without the creation of the context. The mean is over the GPUs."
     )
     evidence = TableAnswer(_HOST_MEMORY, CALL_COLUMNS, rows, len(rows))
     return Finding(
@@ -429,7 +432,7 @@ def longest_calls(rows: Sequence[Row]) -> str:
 
 
 class _Launch(NamedTuple):
-    """The launches of one kernel: the first one (job time); ``later``: the median, that of the others if it is long."""
+    """The launches of one kernel: the first launch (job time); ``later``: the lower median of all launches, ns."""
 
     name: str
     start: int
@@ -463,17 +466,17 @@ def _first_launches(case: Case) -> Finding | None:
         return None
     rows.sort(key=lambda row: (row[3] - row[2], str(row)))
     sentence = (
-        f"GPUs are idle for {time_words(cost)} each while a kernel is launched for the first time: {long:,} of "
-        f"{len(rows):,} first launches take longer than the kernel's later ones, {rows[0][1]} {time_words(rows[0][2])} "
-        f"instead of {time_words(rows[0][3])}"
+        f"The GPU idles during the first launches of kernels: {time_words(cost)} per GPU. Loading delays {long:,} of "
+        f"{number_of(len(rows), 'first launch')} ({rows[0][1]}: {time_words(rows[0][2])} instead of "
+        f"{time_words(rows[0][3])})."
     )
     advice = Advice(
-        "warm up before what is measured, or load everything at the start (CUDA_MODULE_LOADING=EAGER)",
-        "CUDA loads a kernel when it is first launched (lazy loading), and the GPU waits for it; later launches do not",
+        "Warm up before the measurement, or load all kernels at the start (CUDA_MODULE_LOADING=EAGER).",
+        "CUDA loads a kernel at its first launch (lazy loading), and the GPU waits. Later launches load nothing.",
     )
     measured = (
-        "first launches of 0.1 ms or more and of three times the median of the kernel, less that median, while the GPU "
-        "is idle, without kernels that are launched once; mean over the GPUs"
+        "First launches of 0.1 ms or more and of three times the median of the kernel, minus that median, while the "
+        "GPU is idle. Kernels launched once do not count. The mean is over the GPUs."
     )
     evidence = TableAnswer(_LAUNCHES, _KERNELS, rows, len(rows))
     return Finding(

@@ -1,4 +1,4 @@
-"""Ranks beside each other: waits in MPI, different work, slow hosts and places in a host."""
+"""Ranks compared: waits in MPI, different work, slow hosts and places in a host."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ _MPI_WAITS_COLUMNS = (
 )
 
 _ADVICE_OF_ONE = Advice(
-    "open the exports of all ranks to see who comes last; overlap the calls (MPI_I…, GPU work in between)",
-    "a rank in a blocking call launches nothing, so its GPU runs dry; only the exports of the other ranks tell how "
-    "much of that is waiting",
+    "Open the exports of all ranks to see which rank arrives last. Overlap the calls (MPI_I…, GPU work in between).",
+    "A rank in a blocking call launches nothing, so its GPU idles. Only the exports of the other ranks show how much "
+    "of the time is waiting.",
 )
 _ADVICE_OF_ALL = Advice(
-    "overlap the calls (MPI_I…, GPU work in between)",
-    "a rank in a blocking call launches nothing, so its GPU runs dry; all wait about as long, so none comes last",
+    "Overlap the calls (MPI_I…, GPU work in between).",
+    "A rank in a blocking call launches nothing, so its GPU idles. All ranks wait about equally long, so none is late.",
 )
 _FEWEST, _LONGER = 4, 10
-"""Of so many calls the leading ones set connections up that each take so many times the median."""
+"""Of at least so many calls, the leading calls that each take so many times the median set up connections."""
 _SPREAD = 0.1
-"""Ranks wait alike whose waits differ by a smaller share: none of them is late."""
+"""Ranks wait alike if their waits differ by a smaller share: none of them is late."""
 _SLOW, _ALIKE = 2.0, 2.0
-"""A pair is slow whose rate is so many times lower than the median of those with messages of a like size."""
+"""A pair is slow if its rate is so many times lower than the median of the pairs with messages of similar size."""
 _PAIRS = 3
 
 _SLOW_PAIR = Advice(
-    "check the link between their GPUs (`nvidia-smi topo -m`: is there peer access?) and place ranks that exchange "
-    "much on GPUs that are joined",
-    "the messages of the other pairs are as large, and faster; the ranks that wait for this pair can do nothing",
+    "Check the link and the peer access between the GPUs of this pair (`nvidia-smi topo -m`). Place ranks that "
+    "exchange large messages on linked GPUs.",
+    "The other pairs exchange messages of similar size faster, and then wait for this pair.",
 )
 
 
@@ -89,7 +89,7 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
 
     See docs/triage.md#collectives-and-communication.
 
-    Where a job has no GPU work at all, it is all time in these calls, and the mean over the ranks.
+    In a job without GPU work, the cost is all time in these calls, as the mean over the ranks.
     """
     if not has_mpi(case.job.session):
         return [NotChecked("mpi-waits", f"needs MPI calls: {canonical.MPI_CALLS.record}")]
@@ -105,10 +105,9 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     pairs = exchanges(case.job.session, case.chosen)
     rows = _rows(case, table, conditions, waited, calls, pairs)
-    idle = " with nothing for their GPUs to do" if on_gpus else ""
     sentence = (
-        f"ranks are in blocking MPI calls for {time_words(cost)} each{idle} ({number_of(calls.count, 'call')}, most "
-        f"time in {max(rows, key=lambda row: row.waited).name})"
+        f"Blocking MPI calls {'leave the GPU idle for' if on_gpus else 'take'} {time_words(cost)} per rank "
+        f"({number_of(calls.count, 'call')}, most time in {max(rows, key=lambda row: row.waited).name})."
     )
     leading = _leading(case, table, conditions)
     extra = by_place((one.task, 0, one.start + round(usual), one.end) for one, usual in leading.items())
@@ -117,8 +116,8 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     if first:
         longest = max(leading, key=lambda one: (one.end - one.start, one))
         sentence += (
-            f"; {time_words(first)} of it in {number_of(len(leading), 'first call')}, which set up connections "
-            f"({longest.name} {time_words(longest.end - longest.start)}, usually {time_words(leading[longest])})"
+            f" Connection setup takes {time_words(first)} of this in {number_of(len(leading), 'first call')} "
+            f"({longest.name} {time_words(longest.end - longest.start)}, usually {time_words(leading[longest])})."
         )
     is_steady = case.percent(cost - first) >= case.thresholds.mpi_percent
     advice = _ADVICE_OF_ONE if len(judged) == 1 else _ADVICE_OF_ALL
@@ -127,12 +126,12 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     most = max(judged, key=lambda item: (later[item], -item.rank))
     if later[most] - later[least] > _SPREAD * later[most]:
         sentence += (
-            f"; {'in later calls ' if first else ''}rank {most.rank} longest ({time_words(later[most])}), rank "
-            f"{least.rank} shortest ({time_words(later[least])})"
+            f" {'In later calls, rank' if first else 'Rank'} {most.rank} waits longest ({time_words(later[most])}), "
+            f"rank {least.rank} shortest ({time_words(later[least])})."
         )
         advice = Advice(
-            f"look at what rank {least.rank} does before these calls, then overlap them (MPI_I…, GPU work in between)",
-            "who waits least comes last, and the others wait for it; what is left is the transfer itself",
+            f"Look at what rank {least.rank} does before these calls. Then overlap them (MPI_I…, GPU work in between).",
+            "The rank that waits least arrives last, and the other ranks wait for it. The rest is the transfer itself.",
         )
     slow = _slow_pair(pairs)
     if slow is not None:
@@ -140,12 +139,12 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
         numbers = " and ".join(str(case.rank_of[task]) for task in pair.tasks)
         size = format_value(Unit.BYTES, round(pair.size))
         sentence += (
-            f"; ranks {numbers} exchange messages of {size} at {_rate(pair.rate)}, the other pairs at {_rate(usual)}: "
-            "the others wait for them"
+            f" Ranks {numbers} exchange messages of {size} at {_rate(pair.rate)}, the other pairs at {_rate(usual)}. "
+            "The other ranks wait for this pair."
         )
         advice = _SLOW_PAIR
-    beside = " in which the GPU does nothing, from the first step on; mean over the ranks with a GPU" if on_gpus else ""
-    measured = f"time inside blocking MPI calls, threads merged{beside or '; mean over the ranks'}"
+    when, with_gpu = (" while the GPU is idle, from the first step on", " with a GPU") if on_gpus else ("", "")
+    measured = f"Time in blocking MPI calls (threads merged){when}. The mean is over the ranks{with_gpu}."
     evidence = TableAnswer("mpi-waits", _MPI_WAITS_COLUMNS, rows, len(rows))
     share, ranks = case.percent(cost), tuple(sorted(item.rank for item in judged if waited[item].length))
     door = Door("mpi")
@@ -170,7 +169,7 @@ def _rate(rate: float) -> str:
 
 
 def _slow_pair(pairs: Sequence[Pair]) -> tuple[Pair, float] | None:
-    """The slowest pair, and the median rate of the others with messages of a like size, if it is far from that."""
+    """The slowest pair and the median rate of the pairs with messages of similar size, if the pair is far slower."""
     if len(pairs) < _PAIRS:
         return None
     slowest = min(pairs, key=lambda pair: pair.rate)
@@ -206,7 +205,7 @@ class _Call(NamedTuple):
 
 
 def _leading(case: Case, table: sa.FromClause, conditions: list[Condition]) -> dict[_Call, float]:
-    """The first calls of a name, or of one with a peer, as far as each takes many times the median: that, ns."""
+    """The leading calls of a name, or of a name with a peer, that each take many times the median; that median, ns."""
     start, end = job_start(table), job_end(table)
     chosen = [*where(table, case.chosen), *conditions, table.c.end.is_not(None)]
     names = ("report", "process", "name")
@@ -237,7 +236,7 @@ def _rows(
     calls: Spans,
     pairs: Sequence[Pair],
 ) -> list[_MpiWaitsRow]:
-    """By rank: who exchanges longest first, as the others wait for it; where that is not known, who waits longest."""
+    """By rank: the longest exchange first, as the others wait for it; where no exchange is known, the longest wait."""
     spent: Counter[Task] = Counter()
     for pair in pairs:
         for task in pair.tasks:
@@ -279,20 +278,20 @@ class _DifferentWorkRow(NamedTuple):
     280,
     reads=frozenset({"kernels", "nvtx_ranges", "api_calls"}),
     finds={
-        "different-work": FindingKind("ranks that compute more than others"),
+        "different-work": FindingKind("uneven work of the ranks"),
     },
 )
 def different_work(case: Case) -> Sequence[Finding | NotChecked]:
-    """Ranks that launch more than the others: what is not divided evenly, however fast a GPU is."""
+    """Ranks that launch more kernels than the others: uneven work, however fast a GPU is."""
     computed = case.computed
     ranks = [item for item in case.ranks if item.task in computed and computed[item.task].time]
     if len(ranks) < 2 or not shares_clock(case.reports):
-        return [NotChecked("different-work", "needs the GPU work of two ranks or more of one job")]
+        return [NotChecked("different-work", "needs the GPU work of at least two ranks of one job")]
     steps = {len(case.steps[item.task]) if item.task in case.steps else None for item in ranks}
     if len(steps) > 1:
         return [
             NotChecked(
-                "different-work", "needs ranks with equally many steps: choose a window with --time that all were in"
+                "different-work", "needs ranks with the same number of steps: choose a window of all ranks with --time"
             )
         ]
     kernels = np.array([computed[item.task].kernels for item in ranks], float)
@@ -304,13 +303,13 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
     if heaviest not in more or case.percent(cost) < case.thresholds.work_percent:
         return []
     sentence = (
-        f"{rank_words(more, case.ranks)} ran at least {case.thresholds.work_difference_percent:g} % more "
-        "kernels than the median rank; "
-        f"rank {heaviest} computes {time_words(cost)} longer than the ranks on average"
+        f"Compared with the median rank, {rank_words(more, case.ranks)} ran at least "
+        f"{case.thresholds.work_difference_percent:g} % more kernels. "
+        f"Rank {heaviest} computes {time_words(cost)} longer than the ranks on average."
     )
     advice = Advice(
-        "divide layers, experts or samples more evenly",
-        "the rank with most work sets the pace of every step that ends in a collective",
+        "Divide layers, experts or samples more evenly over the ranks.",
+        "The rank with the most work sets the pace of every step that ends in a collective.",
     )
     (common,) = steps
     rows = [
@@ -318,7 +317,7 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
         for item, count, time in zip(ranks, kernels, busy, strict=True)
     ]
     rows.sort(key=lambda row: (-row.compute, row.rank))
-    measured = "compute time |U(K)| of the rank with most, less the mean of all"
+    measured = "Compute time |U(K)| of the rank with the most, minus the mean of all ranks."
     evidence, share = TableAnswer("different-work", _DIFFERENT_WORK_COLUMNS, rows, len(rows)), case.percent(cost)
     door, ranked = Door("ranks", sort="kernels"), tuple(more)
     return [
@@ -341,7 +340,7 @@ _SLOW_PLACES_COLUMNS = (
 
 @dataclass(frozen=True)
 class _Gpu:
-    """A GPU of a rank. ``slowness``: how long its kernels take, as a share of the median of all GPUs."""
+    """A GPU of a rank. ``slowness``: the time of its kernels relative to their median over all GPUs."""
 
     rank: int
     host: str
@@ -362,13 +361,15 @@ def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
     """Hosts, or places in hosts (NUMA nodes, PCI addresses), on whose GPUs the same kernels take longer than elsewhere.
 
     A single slow GPU is a matter of the rule on stragglers. Here every GPU of a host is slow, or the GPUs of the same
-    place on every host. Compared is what is usual for a kernel (see `kernel_times`) on each GPU with its median over
-    all GPUs, of the kernels that most GPUs run, weighted by their time.
+    place on every host. The usual time of a kernel (see `kernel_times`) on each GPU is compared with its median over
+    all GPUs, for the kernels that most GPUs run, weighted by their time.
     """
     gpus = _gpus(case) if shares_clock(case.reports) else []
     hosts = {one.host for one in gpus}
     if len(hosts) < 2 or "" in hosts:
-        return [NotChecked("slow-place", "needs kernels in common on GPUs of two hosts or more, and their names")]
+        return [
+            NotChecked("slow-place", "needs the same kernels on GPUs of at least two hosts, and the names of the hosts")
+        ]
     found = [_judged(case, gpus, host, [one for one in gpus if one.host == host]) for host in sorted(hosts)]
     if not any(found):
         places = {place: [one for one in gpus if one.place == place] for place in {one.place for one in gpus} - {""}}
@@ -396,12 +397,12 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, own: Sequence[_Gpu]) ->
     what = f"host {name}" if name in {one.host for one in own} else f"{name} of {len({one.host for one in own})} hosts"
     ranks = tuple(sorted(one.rank for one in own))
     sentence = (
-        f"all GPUs of {what} are slow: the same kernels take {longer:.0f} % longer there than on the other GPUs "
-        f"({rank_words(ranks)}); {time_words(cost)} on each of them"
+        f"All GPUs of {what} are slow: the same kernels take {longer:.0f} % longer than on the other GPUs "
+        f"({rank_words(ranks)}). Each of these GPUs loses {time_words(cost)}."
     )
     advice = Advice(
-        "compare clocks, power cap, temperature and other users there with another place, or leave it out",
-        "the kernels and grids are the same, and all GPUs there are slow: it is what they have in common",
+        "Compare clocks, power cap, temperature and other users with those of another place, or leave this place out.",
+        "Kernels and grids are the same and all GPUs of this place are slow, so the cause is what these GPUs share.",
     )
     rows: list[Row] = [
         (
@@ -416,8 +417,8 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, own: Sequence[_Gpu]) ->
         for one in sorted(gpus, key=lambda one: (-one.slowness, one.rank))
     ]
     measured = (
-        "compute time |U(K)| of these GPUs, less what it would be at the pace of the others (same name, grid and "
-        "block); mean over these GPUs, whom the others wait for"
+        "Compute time |U(K)| of these GPUs, minus the compute time at the pace of the other GPUs (same kernel name, "
+        "grid and block). The mean is over these GPUs."
     )
     evidence, share = TableAnswer("slow-place", _SLOW_PLACES_COLUMNS, rows, len(rows)), case.percent(cost)
     door = Door("ranks", sort="kernels")
@@ -425,7 +426,7 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, own: Sequence[_Gpu]) ->
 
 
 def _gpus(case: Case) -> list[_Gpu]:
-    """The GPUs that run what most of them run."""
+    """The GPUs that run kernels which most GPUs run."""
     by_kernel: dict[Kernel, list[KernelLaunches]] = {}
     for one in kernel_launches(case):
         if one.count >= FEWEST:

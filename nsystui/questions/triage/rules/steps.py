@@ -50,12 +50,12 @@ _LOOKED_AT = 40
     },
 )
 def step_times(case: Case) -> Sequence[Finding | NotChecked]:
-    """Steps that are slow, steps that become slower, and a start that is (docs/ranks.md#steps)."""
+    """Slow steps, steps that become slower, and a slow start (docs/ranks.md#steps)."""
     warm_up = int(case.thresholds.warm_up_steps)
     least = warm_up + _FEWEST
     judged = {task: one for task, one in case.steps.items() if len(one) >= least}
     if not judged:
-        why = f"needs {least} steps or more of a rank: numbered NVTX ranges such as `step 7`, or --step-range REGEX"
+        why = f"needs at least {least} steps of a rank: numbered NVTX ranges such as `step 7`, or --step-range REGEX"
         return [NotChecked("slow-steps", why)]
     found = [_slow(case, judged, warm_up), _warm_up(case, judged, warm_up), _drift(case, judged, warm_up)]
     return [one for one in found if one is not None]
@@ -82,25 +82,22 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     if case.percent(cost) < case.thresholds.slow_step_percent:
         return None
     sentence = (
-        f"after warm-up, {number_of(len(numbers), 'step')} of {max(map(len, steps.values())) - warm_up} "
-        f"(number {few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step; "
-        f"the longest {time_words(longest)} instead of {time_words(usual)}"
+        f"After the warm-up, {len(numbers):,} of {number_of(max(map(len, steps.values())) - warm_up, 'step')} "
+        f"(number {few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step. "
+        f"The longest step took {time_words(longest)} instead of {time_words(usual)}."
     )
     in_gaps = min(_mean(idle), cost)
     if in_gaps:
-        sentence += f"; {time_words(cost)} lost, {time_words(in_gaps)} of it idle time in long gaps"
+        sentence += f" Of the lost {time_words(cost)}, {time_words(in_gaps)} is idle time in long gaps."
     if len(steps) == 1:
-        reason = "one rank alone does not tell whether the others were slow, too"
+        reason = "One rank alone does not show whether the other ranks were slow, too."
     elif len(ranks) == len(steps):
-        reason = "every rank was slow: what they wait for, or do, together"
+        reason = "Every rank had slow steps, so the cause is work or waiting that all ranks share."
     else:
-        reason = f"only {rank_words(ranks, case.ranks)} had slow steps: it is no work that all ranks have in common"
-    advice = Advice(
-        "compare that step with the one before it (Timeline, or `nsystui diff` with --time-a and --time-b)", reason
-    )
-    found = _finding(
-        case, "slow-steps", Severity.WARNING, sentence, advice, cost, "over the median step", window, ranks
-    )
+        reason = f"Only {rank_words(ranks, case.ranks)} had slow steps, so the cause is no work that all ranks share."
+    text = "Compare the slow step with the step before it (Timeline, or `nsystui diff` with --time-a and --time-b)."
+    advice = Advice(text, reason)
+    found = _finding(case, "slow-steps", Severity.WARNING, sentence, advice, cost, "the median step", window, ranks)
     return replace(found, under="idle-gaps") if 2 * in_gaps >= cost else found
 
 
@@ -115,7 +112,7 @@ def _long_gaps(case: Case, steps: StepTimes) -> NDArray[np.float64]:
 
 
 def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
-    """What the CPU did in the long gaps of the first steps, as far as it is known."""
+    """The CPU's work in the long gaps of the first steps, as far as it is known."""
     spans: list[CpuSpan] = []
     for device in case.devices:
         place, one = device.device, steps.get(device.device.task.task)
@@ -134,11 +131,11 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
         for cause, time in work.causes.items():
             if cause.kind != NOTHING:
                 causes[cause.words] = causes.get(cause.words, 0) + time
-    words = f"; GPUs are idle for {time_words(idle)} of them in long gaps"
+    words = f" Long gaps in these steps leave the GPU idle for {time_words(idle)}"
     if not causes:
-        return f"{words}, and nothing is recorded of what the CPU did"
+        return f"{words}. The CPU's work in the gaps was not recorded."
     longest = max(sorted(causes), key=lambda one: causes[one])
-    return f"{words}, {time_words(case.mean([causes[longest]]))} of it in {longest}"
+    return f"{words}, of which {time_words(case.mean([causes[longest]]))} is {longest}."
 
 
 def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
@@ -151,13 +148,13 @@ def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Findi
     first = next(iter(steps.values()))
     until = int(first.start[warm_up])
     work = _work_of(case, steps, warm_up)
-    sentence = f"the first {warm_up} steps take {time_words(cost)} more than the median step would{work}"
+    sentence = f"The warm-up ({number_of(warm_up, 'step')}) takes {time_words(cost)} longer than median steps.{work}"
     advice = Advice(
-        f"judge the steady part alone: --time {until}ns: (or capture later, with -c cudaProfilerApi)",
-        "what a program pays once distorts the shares of a short capture",
+        f"Judge the steady part alone with --time {until}ns: (or start the capture later, with -c cudaProfilerApi).",
+        "Costs that a program pays once distort the shares of a short capture.",
     )
     ranks = {case.rank_of[task] for task in steps}
-    return _finding(case, "warm-up", Severity.INFO, sentence, advice, cost, "over the median step", None, ranks)
+    return _finding(case, "warm-up", Severity.INFO, sentence, advice, cost, "the median step", None, ranks)
 
 
 def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
@@ -167,7 +164,7 @@ def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding
         third = len(later) // 3
         if len(later) < max(case.thresholds.drift_steps, 3):
             continue
-        # Medians, so that single slow steps are no drift; the middle lies between where it goes on.
+        # Medians, so that single slow steps are no drift; in a steady drift the middle lies between the others.
         first, middle, last = (float(np.median(part)) for part in (later[:third], later[third:-third], later[-third:]))
         lost.append(float(np.maximum(later - first, 0).sum()))
         shares.append(100 * (last / first - 1))
@@ -176,15 +173,14 @@ def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding
     if len(ranks) * 2 <= len(shares):
         return None
     sentence = (
-        f"steps become slower: the last third takes {float(np.median(shares)):.0f} % longer than the first "
-        "(medians, without the warm-up)"
+        f"Steps become slower: the last third takes {float(np.median(shares)):.0f} % longer than the first third "
+        "(medians, without the warm-up)."
     )
     advice = Advice(
-        "compare a late step with an early one (`nsystui diff` with --time-a and --time-b)",
-        "kernels that take longer, more of them, or more idle time: that tells where to look; single slow steps would "
-        "leave the median alone",
+        "Compare a late step with an early step (`nsystui diff` with --time-a and --time-b).",
+        "The comparison shows whether kernels take longer, run more often, or leave more idle time between them.",
     )
-    measured = "over the median of the first third"
+    measured = "the median of the first third"
     return _finding(case, "drift", Severity.WARNING, sentence, advice, _mean(lost), measured, None, ranks)
 
 
@@ -200,7 +196,7 @@ def _finding(
     ranks: set[int],
 ) -> Finding:
     evidence = steps_across_ranks(list(case.ranks), case.job.steps(case.step_name), case.chosen.window)
-    measured = f"time of these steps {over}; mean over the ranks"
+    measured = f"Time of these steps above {over}. The mean is over the ranks."
     numbers = tuple(sorted(ranks))
     share = case.percent(cost)
     return Finding(name, severity, sentence, advice, _DOOR, cost, share, measured, evidence, window, numbers)
@@ -254,11 +250,13 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     whole = float(np.mean([row.time for row in rows]))
     uploads = [one for one in case.host_copies if one.kind == HOST_TO_DEVICE]
     sentence = (
-        f"every step copies {bytes_words(size)} from the host to each GPU (mean): {time_words(whole)} in all, of "
-        f"which no kernel hides {time_words(cost)}{_memory(uploads)}"
+        f"On average, each step copies {bytes_words(size)} per GPU from the host. The copies of all steps take "
+        f"{time_words(whole)} per GPU, and no kernel hides {time_words(cost)} of this{_memory(uploads)}."
     )
     advice = _advice(uploads)
-    measured = "host-to-device copies from the first step on that no kernel of the GPU overlaps; mean over the GPUs"
+    measured = (
+        "Host-to-device copies from the first step on that no kernel of the GPU overlaps. The mean is over the GPUs."
+    )
     evidence, share = TableAnswer("step-traffic", _COLUMNS, rows, len(rows)), case.percent(cost)
     door = Door("memory")
     return [Finding("step-traffic", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
@@ -269,20 +267,20 @@ def _memory(uploads: Sequence[HostCopies]) -> str:
 
 
 def _advice(uploads: Sequence[HostCopies]) -> Advice:
-    """What to do, as the copies already are: pinned or not, on a stream of their own or not."""
-    first = "keep on the GPU what does not change, copy less (smaller types, what a step really reads)"
-    reason = "the link to the host is slower than the GPU's memory by tens of times, and each step pays for it again"
+    """What to do, by how the copies are issued: from pinned memory or not, on a separate stream or not."""
+    first = "Keep constant data on the GPU, and copy less (smaller types, only what a step reads)."
+    reason = "The link to the host is tens of times slower than GPU memory, and each step uses it again."
     if mostly(uploads, PAGEABLE):
-        how = "pin the host memory, and prefetch the rest on a stream of its own"
-        reason = f"from pageable memory CUDA stages every copy, and it overlaps nothing; {reason}"
+        how = "Pin the host memory, and prefetch the rest on a separate stream."
+        reason = f"CUDA stages every copy from pageable memory, so nothing overlaps these copies. {reason}"
     elif mostly(uploads, PINNED) and all(one.is_apart for one in uploads):
-        how = "issue the copies of the next step earlier"
-        reason = f"they are from pinned memory and on a stream of their own already; {reason}"
+        how = "Issue the copies of the next step earlier."
+        reason = f"The copies are from pinned memory and on a separate stream already. {reason}"
     elif mostly(uploads, PINNED):
-        how = "prefetch the rest on a stream of its own: the memory is pinned already"
+        how = "Prefetch the rest on a separate stream: the memory is pinned already."
     else:
-        how = "prefetch the rest on a stream of its own"
-    return Advice(f"{first}, and {how}", reason)
+        how = "Prefetch the rest on a separate stream."
+    return Advice(f"{first} {how}", reason)
 
 
 def _row(case: Case, device: DeviceIntervals, copies: Spans, sizes: Mapping[Place, tuple[int, int]]) -> _Row:
@@ -298,7 +296,7 @@ def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
     """The number of copies from the host from the first step on, and their bytes, by process and device."""
     memory = tables.memory_ops
     starts = {one.device.task.task: case.working(one).start for one in case.devices}
-    # Joined, and not a condition each: of hundreds of processes every row would be held against all.
+    # Joined, and not a condition each: every row would be compared with hundreds of processes.
     names = (sa.column(name, sa.BigInteger) for name in ("report", "process", "since"))
     given = [(task.report, task.process, start) for task, start in starts.items()]
     own = sa.select(sa.values(*names, name="given").data(given)).subquery("own")
