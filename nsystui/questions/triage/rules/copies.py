@@ -244,9 +244,7 @@ _STAGED_COPIES_COLUMNS = (
 @rule(
     200,
     reads=WORK,
-    finds={
-        "staged-peer-copies": FindingKind("GPU-to-GPU copies through the host"),
-    },
+    finds={"staged-peer-copies": FindingKind("GPU-to-GPU copies through the host")},
 )
 def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
     """Copies between GPUs through the host: host-to-device or device-to-host copies with device memory at both ends.
@@ -324,9 +322,7 @@ _ROUND_TRIPS_COLUMNS = (
 @rule(
     210,
     reads=WORK,
-    finds={
-        "round-trips": FindingKind("data that go to the GPU and back repeatedly"),
-    },
+    finds={"round-trips": FindingKind("data that go to the GPU and back repeatedly")},
 )
 def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Data that go to the GPU and back: copies of a size up and down equally often, |U(M of these) \ U(K)|."""
@@ -407,11 +403,7 @@ _USUAL = Advice(
     finds={
         "exposed-memory": FindingKind(
             "exposed copies",
-            symptom_of=(
-                "synchronous-copies",
-                "pageable-copies",
-                "step-traffic",
-            ),
+            symptom_of=("synchronous-copies", "pageable-copies", "step-traffic"),
         ),
     },
 )

@@ -263,7 +263,7 @@ def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
         f"({number_of(found.gaps, 'gap')}). {held if holder else 'The export does not show the holder of the GIL.'}"
     )
     measured = "Idle time while the launching thread waits for the GIL, in gaps of any length. Mean over the GPUs."
-    gist = f"waiting for Python's GIL ({case.percent(cost):.1f} %{f', held by {holder}' if holder else ''})"
+    gist = "waiting for Python's GIL" + (f" held by {holder}" if holder else "")
     return [_blocked_host_finding(case, _GIL, found, sentence, _OTHER_PROCESS, measured, gist)]
 
 
@@ -313,7 +313,7 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
         "Idle time while the launching thread reads or opens a file, or waits for a thread of its process that reads "
         "a file. Gaps of any length; mean over the GPUs."
     )
-    gist = f"waiting for reads ({case.percent(cost):.1f} %, in {call})"
+    gist = f"waiting for reads by {call}"
     return [_blocked_host_finding(case, _READS, found, sentence, advice, measured, gist)]
 
 
@@ -423,7 +423,7 @@ def _idle_gaps_finding(case: Case, spans: Sequence[CpuSpan], works: Sequence[Hos
     kind = max(spent, key=lambda one: spent[one])
     looked = sum(spent.values())
     longest = spans[0]
-    gist = f"long idle gaps ({case.percent(cost):.1f} %"
+    gist = "long idle gaps"
     if not case.job.session.count(tables.api_calls):
         doing, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
     else:
@@ -449,8 +449,7 @@ def _idle_gaps_finding(case: Case, spans: Sequence[CpuSpan], works: Sequence[Hos
     when = by_place((span.task, span.device, span.window.start, span.window.end) for span in spans)
     return Finding(
         "idle-gaps", Severity.WARNING, sentence, advice, Door("timeline", window=longest.window), cost,
-        case.percent(cost), measured, _table(case, works, len(spans)), longest.window, ranks, times=when,
-        gist=f"{gist})",
+        case.percent(cost), measured, _table(case, works, len(spans)), longest.window, ranks, times=when, gist=gist,
     )  # fmt: skip
 
 
@@ -481,7 +480,7 @@ def _gist(works: Sequence[HostWork], kind: str, looked: int) -> str:
     if longest and 2 * calls[longest] > time:
         time = calls[longest]
         kind = f"running {longest}" if kind == RUNNING_CODE else longest
-    return f"mostly {kind}" if 2 * time > looked else f"{100 * time / looked:.0f} % of them {kind}"
+    return f"mostly {kind}" if 2 * time > looked else f"{100 * time / looked:.0f} % {kind}"
 
 
 def _where(works: Sequence[HostWork], kind: str) -> str:

@@ -257,8 +257,7 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
         "Gaps in a data loader's range, and gaps outside of every step while the launching thread waits or reads until "
         "a copy from the host begins. Mean over the GPUs."
     )
-    pins = "" if pinning is None else f", pin_memory thread {pinning.name}"
-    gist = f"waiting for the data loader ({case.percent(cost):.1f} %{pins})"
+    gist = "waiting for the data loader" + ("" if pinning is None else f"'s pin_memory thread {pinning.name}")
     ranks = tuple(sorted({case.rank_of[span.task] for span in kept}))
     return Finding(
         "input-pipeline", Severity.WARNING, sentence, advice, Door("timeline", window=window), cost, case.percent(cost),

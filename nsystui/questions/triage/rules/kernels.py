@@ -151,9 +151,7 @@ _PACE = (
 @rule(
     340,
     reads=frozenset({"kernels", "gpu_metrics"}),
-    finds={
-        "slow-pace": FindingKind("kernels that slow down"),
-    },
+    finds={"slow-pace": FindingKind("kernels that slow down")},
 )
 def kernel_pace(case: Case) -> Sequence[Finding | NotChecked]:
     """Kernels that slow down during the run."""
@@ -281,9 +279,7 @@ class _Row(NamedTuple):
 @rule(
     350,
     reads=frozenset({"kernels"}),
-    finds={
-        "kernel-outliers": FindingKind("rare slow launches"),
-    },
+    finds={"kernel-outliers": FindingKind("rare slow launches")},
 )
 def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
     """Launches that take far longer than the median of the launches of their kernel (`kernel_times`)."""
