@@ -38,7 +38,7 @@ def late(path, *, recorded=True, before=900, after=0):
 
 @pytest.mark.parametrize(("name", "written", "cost", "says", "advises"), [
     ("start-up", {}, 900, "700 ms in OS runtime calls (poll)", ()),
-    ("start-up", {"recorded": False}, 900, "in which nothing is recorded of the CPU", ("-t osrt", "--sample")),
+    ("start-up", {"recorded": False}, 900, "without any record of the CPU", ("-t osrt", "--sample")),
     ("tail", {"before": 10, "recorded": False, "after": 300}, 300,
         "300 ms in calls that allocate or free memory (cudaFree)", ()),
 ])  # fmt: skip
@@ -68,7 +68,7 @@ def test_a_gpu_that_waits_while_another_one_of_its_process_works_is_told_of(tmp_
     one = finding(found, "start-up")
     # GPU 0 is idle for 100 ms before its work: 600 of 1000 ms.
     assert one.cost == pytest.approx(500 * MS, rel=1e-3)
-    told(one, "for 60 % of that while another GPU of the process works")
+    told(one, "For 60 % of that time another GPU of the process works.")
 
 
 @pytest.mark.campaign
@@ -195,7 +195,7 @@ def trips(path, up, down):
 def test_data_that_go_up_and_down_in_each_iteration_are_round_trips(tmp_path):
     one = finding(triaged(trips(tmp_path / "a.sqlite", (4, 8), (4,)), rules=("round_trips",)), "round-trips")
     assert one.cost == 40 * MS
-    told(one, "80 MiB each way (20 copies of 4 MiB up and 20 down)", advises=("keep on the GPU",))
+    told(one, "80 MiB each way. The largest group is 20 copies of 4 MiB up and 20 down.", advises=("on the GPU",))
 
 
 def test_inputs_and_results_of_other_sizes_are_none(tmp_path):

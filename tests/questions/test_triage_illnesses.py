@@ -52,33 +52,33 @@ ILL = {
     "MPI": Illness("mpi-waits", ill.mpi_waits, never=("first calls",)),
     "unified memory": Illness("unified-memory", partial(ill.unified_memory_faults, later=4_500_000),
         ("Kernels run for 50 % of this time",)),
-    "a clock that falls": Illness("slow-pace", ill.throttled, ("20 % longer than in the first", "to 1,650 MHz"),
+    "a clock that falls": Illness("slow-pace", ill.throttled, ("20 % longer in the last third", "to 1,650 MHz"),
         ("throttles",), rules=("kernel_pace",)),
-    "outliers, not of a kernel with two kinds of work": Illness("kernel-outliers", ill.kernel_outliers, ("4 kernels",),
+    "outliers, not of a kernel with two kinds of work": Illness("kernel-outliers", ill.kernel_outliers, ("4 launches",),
         settings=("outlier=1.5",)),
     "communication": Illness("exposed-communication", ill.exposed_communication),
-    "the GIL": Illness("gil-held", ill.gil_held, ("100 % of it thread helper",), rules=("blocked_host",)),
+    "the GIL": Illness("gil-held", ill.gil_held, ("helper 5050 holds the GIL for 100 %",), rules=("blocked_host",)),
     "reads": Illness("blocking-reads", ill.file_reads,
-        ("67 % of it called by load_image; 33 % of it by threads that it waits for", "40 files in /data"),
+        ("67 % is called by load_image, 33 % is in another thread.", "40 files in /data"),
         rules=("blocked_host",)),
     "TF32": Illness("precision", ill.slow_precision,
-        ("of the kernel time 80 % is TF32 convolution; no FP16 or BF16 kernel does such work; ",
-        "; a faster precision could save 100 ms on each GPU at most"), ("2 times that of TF32",)),
+        ("Of the kernel time, 80 % is TF32 convolution; no FP16 or BF16 kernel does this work.",
+        "The GPU could save up to 100 ms with a faster precision."), ("2 times that of TF32",)),
     "changes of layout": Illness("layout-changes", ill.layout_changes, advises=("one layout: NHWC",)),
     "unfused kernels": Illness("unfused-kernels", ill.unfused,
-        ("400 launches of pointwise kernels (8 a step) come back to back, in 50 runs of different kernels, ",
-        "most of the longest in NVTX range `optimizer`: "), ("fused or foreach optimizer",)),
-    "a starved GPU": Illness("input-pipeline", ill.starved, ("the thread that launches waits",
-        "pin_memory thread (python 5900", "runs for 20 % of the gaps' time", "repeat every 3 steps, as with 3 workers"),
+        ("400 pointwise kernels (8 a step) run in 50 back-to-back chains of different kernels.",
+        "Most of the longest chains are in NVTX range `optimizer`."), ("fused or foreach optimizer",)),
+    "a starved GPU": Illness("input-pipeline", ill.starved, ("The launching thread waits",
+        "pin_memory thread (python 5900", "runs for 20 % of the gap time", "repeat every 3 steps, as with 3 workers"),
         ("num_workers",)),
     "copies between GPUs over the host": Illness("staged-peer-copies", ill.staged_copies,
-        ("go over the host: 30 that are named",), ("peer access",), rules=COPIES),
+        ("30 copies between GPUs go through the host",), ("peer access",), rules=COPIES),
     "first launches": Illness("first-launches", ill.first_use, ("5 of 5 first launches",), ("EAGER",),
         never=("graph",), rules=("first_use",)),
     "a loop bound by launches": Illness("launch-bound", ill.launch_bound,
-        ("60 % of this time", "in NVTX range `main_loop`"), rules=LAUNCHES),
-    "a CPU that another thread had": Illness("preempted", ill.preempted, ("for 100 % of it omp 5900 ran there",
-        "3.0 threads of its report could run then, and they used 2 of the node's 96 CPUs"), ("OMP_NUM_THREADS",)),
+        ("60 % of that time", "in NVTX range `main_loop`"), rules=LAUNCHES),
+    "a CPU that another thread had": Illness("preempted", ill.preempted, ("Thread omp 5900 had the CPU for 100 %",
+        "3.0 threads of the export could run on average, and used 2 of the node's 96 CPUs"), ("OMP_NUM_THREADS",)),
     # What follows a cudaFree counts up to the next kernel, if the whole gap is short.
     "an allocator, short gaps": Illness("allocator-churn", ill.allocator_churn, ("2.0 per step; cudaFree",),
         ("cudaMallocAsync",)),
@@ -94,18 +94,18 @@ RARE = {
         never=("MHz",), rules=("kernel_pace",)),
     "outliers": Illness("kernel-outliers", ill.kernel_outliers),
     # Means, of the whole or of its parts, are larger than the smaller outliers.
-    "outliers beside huge ones": Illness("kernel-outliers", ill.masked_outliers, ("14 kernels",)),
+    "outliers beside huge ones": Illness("kernel-outliers", ill.masked_outliers, ("14 launches",)),
     "transposes": Illness("layout-changes", partial(ill.layout_changes, name="loop_transpose_fusion_3"),
         advises=("transposed tensor",)),
     "a busy pinning thread": Illness("input-pipeline", partial(ill.starved, pin_ms=17), advises=("pin",),
         never=("num_workers",)),
     "cheap copies from pageable memory": Illness("pageable-copies", ill.pageable_copies,
-        ("at 10.0 GB/s", "cudaMemcpyAsync blocks the CPU for 200 µs in them, at most 4 µs"), severity=Severity.INFO,
-        rules=COPIES),
+        ("at 10.0 GB/s", "In cudaMemcpyAsync the CPU is blocked for 200 µs, at most 4 µs in one call."),
+        severity=Severity.INFO, rules=COPIES),
     "tiny kernels that are launched in time": Illness("launch-bound", partial(ill.launch_bound, ahead=5_000),
         (" 0 % for late launches",), rules=LAUNCHES),
     "a CPU that no recorded thread had": Illness("preempted", partial(ill.preempted, others=False),
-        ("no thread that was recorded",), ("--cpu-bind",)),
+        ("No recorded thread had the CPU",), ("--cpu-bind",)),
     "an allocator, long gaps": Illness("allocator-churn", partial(ill.allocator_churn, drains_ns=MS),
         ("2.0 per step",)),
     "an allocator without steps, after the warm-up": Illness("allocator-churn",
@@ -181,7 +181,7 @@ def test_a_score_of_nothing_finds_outliers_of_a_kernel_that_always_varies(tmp_pa
 @pytest.mark.parametrize(("write", "cause", "rules", "symptom", "words"), [
     (ill.gil_held, "gil-held", ("blocked_host", "idle_gaps"), "idle-gaps", ""),
     (ill.preempted, "preempted", ("preempted", "idle_gaps"), "idle-gaps",
-        "not scheduled, 100 % of it while omp 5900 had its CPU"),
+        "not scheduled. Of that part, 100 % was with omp 5900 on the CPU."),
     (ill.allocator_churn, "allocator-churn", ("allocator_churn", "launch_overhead"), "launch-overhead", ""),
 ])  # fmt: skip
 def test_symptoms_stand_under_their_cause(tmp_path, write, cause, rules, symptom, words):
@@ -191,7 +191,7 @@ def test_symptoms_stand_under_their_cause(tmp_path, write, cause, rules, symptom
 
 
 @pytest.mark.parametrize(("write", "name", "namespace", "usual", "words"), [
-    (ill.starved, "input-pipeline", "dali::", "num_workers", "give DALI more threads"),
+    (ill.starved, "input-pipeline", "dali::", "num_workers", "Give DALI more threads"),
     (ill.layout_changes, "layout-changes", "at::native::", "NHWC", "channels_last"),
     (ill.allocator_churn, "allocator-churn", "at::native::", "cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF"),
 ])  # fmt: skip
@@ -205,7 +205,7 @@ def test_advice_names_what_the_framework_has_that_the_kernels_are_of(tmp_path, w
     assert words in after and usual not in after
 
 
-@pytest.mark.parametrize(("last", "words"), [(MS, []), (70 * MS, ["one kernel, advance<Zone<35>>, takes 67 %"])])
+@pytest.mark.parametrize(("last", "words"), [(MS, []), (70 * MS, ["Kernel advance<Zone<35>> takes 67 %"])])
 def test_one_kernel_is_one_by_its_full_name_with_its_template(tmp_path, last, words):
     with ill.one_gpu(tmp_path / "templates.sqlite") as gpu:
         for number in range(36):
@@ -213,7 +213,7 @@ def test_one_kernel_is_one_by_its_full_name_with_its_template(tmp_path, last, wo
             end = start + (last if number == 35 else MS)
             gpu.kernel(start, end, start - 10_000, f"void advance<Zone<(int){number}>>(double *)")
     found = triaged(tmp_path / "templates.sqlite", rules=("dominant_kernel",))
-    assert [one.sentence.partition(" of the time")[0] for one in found.findings] == words
+    assert [one.sentence.partition(" of the kernel time")[0] for one in found.findings] == words
 
 
 def test_reads_without_their_files_advise_to_record_them(tmp_path):
@@ -257,7 +257,7 @@ def test_slow_places_are_pci_addresses_where_no_numa_nodes_are_known(tmp_path):
 def test_tensor_activity_is_told_as_it_was_sampled(tmp_path):
     paths = ill.resting_tensor_cores(tmp_path / "resting.sqlite").paths
     one = finding(triaged(*paths, rules=("tensor_activity",)), "tensor-activity")
-    assert one.sentence == "tensor cores are active 2.0 % of the time, while SMs are active 80 %"
+    assert one.sentence == "Tensor cores are active 2.0 % of the time while SMs are active 80 %."
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_fp32_costs_what_the_gpu_could_do_if_it_is_known(tmp_path, name, chip, f
 
 
 @pytest.mark.parametrize(("name", "advice"), [
-    ("void scale_kernel{}(float *)", "write one kernel"),
+    ("void scale_kernel{}(float *)", "Write one kernel"),
     ("loop_add_fusion_{}", "jax.jit"),
     ("void at::native::unrolled_elementwise_kernel<Functor{}>(int)", "torch.compile"),
 ])  # fmt: skip
@@ -292,8 +292,8 @@ def test_a_loop_of_two_kernels_is_fused_within_its_iterations_and_as_its_framewo
     written = ill.unfused(tmp_path / "loop.sqlite", name, kinds=2)
     found = finding(triaged(*written.paths, rules=("unfused_kernels",)), "unfused-kernels")
     assert found.cost == written.cost
-    told(found, "in 200 runs of different kernels")
-    assert [one for one in ("write one kernel", "jax.jit", "torch.compile") if one in found.advice.text] == [advice]
+    told(found, "in 200 back-to-back chains of different kernels")
+    assert [one for one in ("Write one kernel", "jax.jit", "torch.compile") if one in found.advice.text] == [advice]
 
 
 def test_the_limit_of_fusing_is_that_of_a_sweep_over_a_real_export(shared_export):

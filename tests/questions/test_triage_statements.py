@@ -68,7 +68,7 @@ def test_what_to_record_is_only_what_is_not_there(tmp_path, recorded, wanted):
 
 
 @pytest.mark.parametrize(
-    ("ranges", "words"), [(2, "80 % of it outside of every NVTX range"), (8, "80 % of it in NVTX range `load`")]
+    ("ranges", "words"), [(2, "80 % was outside of every NVTX range"), (8, "80 % was in NVTX range `load`")]
 )
 def test_gaps_without_a_range_count_against_the_most_frequent_one(tmp_path, ranges, words):
     found = triaged(with_gaps(tmp_path / "a.sqlite", ranges=ranges), rules=("idle_gaps",))
@@ -141,9 +141,7 @@ def test_moments_of_the_profiler_divide_no_gap_and_cost_the_program_nothing(tmp_
         found = judged(job, rules=("idle_gaps", "profiler_overhead"))
         listed, summed = gaps_list(job, Selection()), gaps_table(job, Selection())
     gaps = finding(found, "idle-gaps")
-    told(
-        gaps, "(2 gaps on 1 GPU; the longest, on rank 0, takes 10 ms); for 100 % of their time the launching thread was"
-    )
+    told(gaps, "(2 gaps on 1 GPU). The longest gap, on rank 0, takes 10 ms.", "For 100 % of the gap time the launching")
     assert gaps.cost == (2 * 10 * MS) - 200_000
     assert finding(found, "profiler-overhead").cost == 10 * MS + 200_000
     assert [row["duration"] for row in listed.records() if row["part"] == "gap"] == [10 * MS] * 3
@@ -220,9 +218,9 @@ LAUNCHES = ["cudaLaunchKernel_v7000"] * 3
 
 
 @pytest.mark.parametrize(("calls", "words"), [
-    (LAUNCHES, ("for rank 0, in spite of 3 CUDA calls to launch, copy or set memory (3 cudaLaunchKernel); nsys says: ",
-        "CUPTI_ERROR_NOT_INITIALIZED")),
-    (["cudaGetDeviceCount_v3020"], ("no GPU work was recorded for rank 0: of 1 CUDA call none launches",)),
+    (LAUNCHES, ("for rank 0. The CPU made 3 CUDA calls to launch, copy or set memory (3 cudaLaunchKernel).",
+        "CUPTI_ERROR_NOT_INITIALIZED.")),
+    (["cudaGetDeviceCount_v3020"], ("No GPU work was recorded for rank 0. Of 1 CUDA call, none launches",)),
 ])  # fmt: skip
 def test_who_traced_cuda_is_not_told_to_trace_it(tmp_path, calls, words):
     with ExportWriter(tmp_path / "a.sqlite") as export:
@@ -287,9 +285,9 @@ def test_memory_that_cannot_be_opened_is_missing_peer_access_and_no_probe(tmp_pa
 
 
 @pytest.mark.parametrize(("source", "stream", "says", "says_not"), [
-    (PAGEABLE, 7, "pin", "pinned already"),
-    pytest.param(PINNED, 7, "stream of its own", "from pinned memory", marks=pytest.mark.campaign),
-    (PINNED, 16, "pinned already and on a stream of their own", "from pinned memory"),
+    (PAGEABLE, 7, "Pin", "already pinned"),
+    pytest.param(PINNED, 7, "the copies share a stream", "Pin the host memory", marks=pytest.mark.campaign),
+    (PINNED, 16, "the memory is pinned and the stream is separate", "Pin the host memory"),
 ])  # fmt: skip
 def test_the_advice_for_copies_knows_what_is_pinned_already(tmp_path, source, stream, says, says_not):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
@@ -322,7 +320,7 @@ def test_pinned_copies_on_the_stream_of_the_kernels_are_a_remark_below_the_thres
     assert [one.id for one in found.findings] == ["exposed-memory"] * is_told
     for one in found.findings:
         assert (one.severity, one.cost) == (Severity.INFO, 40 * MS)
-        told(one, "40 host-to-device copies of pinned memory", "40 ms", advises=("stream of its own", "prefetch"))
+        told(one, "40 host-to-device copies of pinned memory", "40 ms", advises=("on a separate stream", "prefetch"))
 
 
 def test_the_launcher_of_nsys_is_not_the_program(tmp_path):
@@ -366,8 +364,8 @@ def test_what_nsys_says_it_may_have_lost_is_one_sentence(tmp_path):
             gpu.export.diagnostic(time, text, severity=WARNING)
     one = finding(triaged(tmp_path / "a.sqlite", rules=("capture",)), "lost-events")
     assert one.sentence == (
-        "nsys is not sure that it has everything: Not all NVTX events might have been collected, "
-        "Not all CUDA events might have been collected"
+        "Events may be missing, but nsys is not sure: Not all NVTX events might have been collected, "
+        "Not all CUDA events might have been collected."
     )
 
 
@@ -385,9 +383,7 @@ def test_a_tail_that_is_the_profilers_is_not_to_be_shortened(tmp_path):
         gpu.export.profiler_overhead(gpu.main, 42 * MS, 80 * MS, "CUPTI Buffer flush")
         gpu.call("cudaDeviceSynchronize_v3020", 80 * MS, 81 * MS)
     tail = finding(triaged(tmp_path / "a.sqlite", rules=("start_and_end",)), "tail")
-    told(
-        tail, "38 ms the profiler's own work", advises=("without nsys there is none",), never=("shorten it", "pays it")
-    )
+    told(tail, "38 ms the profiler's own work", advises=("a run without nsys",), never=("shorten", "pays"))
 
 
 def test_one_rank_alone_does_not_tell_who_is_late_and_nothing_hides_what_is_alone_on_its_gpu(tmp_path):
@@ -396,7 +392,7 @@ def test_one_rank_alone_does_not_tell_who_is_late_and_nothing_hides_what_is_alon
     with one_gpu(tmp_path / "a.sqlite", session=session) as gpu:
         gpu.kernel(MS, 90 * MS, launched=MS // 2, name=nccl_kernel("AllGather").name)
     found = triaged(tmp_path / "a.sqlite", rules=("capture", "exposed_communication"))
-    told(finding(found, "ranks-missing"), "1 of 8 ranks is open: alone it does not tell who is late")
+    told(finding(found, "ranks-missing"), "Only 1 of 8 ranks is open.")
     alone = finding(found, "exposed-communication")
     told(alone, "in AllGather", advises=("no compute to hide",), never=("overlap communication",))
 
@@ -416,7 +412,7 @@ def test_the_busiest_kernel_is_not_said_to_be_all_that_can_gain_in_a_job_that_wa
         for _ in gpu.rounds(20, 10 * MS, 4 * MS):
             pass
     one = finding(triaged(tmp_path / "a.sqlite", rules=("dominant_kernel",)), "dominant-kernel")
-    told(one, advises=("no other kernel can gain as much",), never=("nothing else",))
+    told(one, advises=("No other kernel can save as much time",), never=("nothing else",))
 
 
 def test_the_straggler_that_is_gone_and_the_one_that_is_new_are_told_by_their_ranks(tmp_path):

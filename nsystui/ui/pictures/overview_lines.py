@@ -132,7 +132,7 @@ def time_lines(picture: OverviewPicture, idle: IdlePicture | None, width: int, r
         ]
     if picture.strips:
         cells = strip_width(width)
-        busy = _percent(spent.percent(spent.busy)).rjust(_VALUE_WIDTH)
+        busy = f"busy {_percent(spent.percent(spent.busy)).strip()}".rjust(_VALUE_WIDTH)
         rows = max(rows, 1)
         for number, strip in enumerate(stacked(picture.strips, cells, rows, coloured)):
             label, value = ("over time" if not number else "", busy if number == rows - 1 else " " * _VALUE_WIDTH)

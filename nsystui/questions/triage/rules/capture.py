@@ -23,11 +23,12 @@ from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
+from nsystui.questions.triage.rules.host import each_gpu
 from nsystui.store import tables
 
 _SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
 _CUPTI = re.compile(r"CUPTI_ERROR|CUDA profiling|CUPTI.*(?:fail|error|privileg|permission)", re.IGNORECASE)
-"""What nsys says where CUPTI gives it nothing."""
+"""Messages of nsys where CUPTI delivers nothing."""
 _DOOR = Door(DIAGNOSTICS)
 
 
@@ -51,7 +52,7 @@ def capture(case: Case) -> Sequence[Finding | NotChecked]:
     of_nsys = [report for report in case.reports if not report.metadata.made_of]
     if of_nsys and not any(report.count(tables.diagnostics) for report in of_nsys):
         found.append(
-            NotChecked("lost-events", "needs what nsys said of its own capture: nsys 2024.4 and later write it")
+            NotChecked("lost-events", "needs the messages of nsys on its own capture: record with nsys 2024.4 or later")
         )
     return found
 
@@ -62,30 +63,30 @@ def _lost(case: Case) -> Iterator[Finding]:
     texts = list(zip(said.cells("severity"), said.cells("text"), strict=True))
     lost = lost_events(texts)
     advice = Advice(
-        "record less at once (fewer traces, a shorter window with -c cudaProfilerApi or --duration)",
-        "other numbers here may be undercounted",
+        "Record less at once (fewer traces, or a shorter window with -c cudaProfilerApi or --duration).",
+        "Other numbers here may be undercounted.",
     )
     if lost:
-        # "Not all … events might have been collected" is what nsys says of many a capture that lacks nothing.
+        # nsys writes "Not all … events might have been collected" for many complete captures.
         sure = [text for text in said.cells("text") if _SURE.search(str(text))]
         severity = Severity.ERROR if sure else Severity.INFO
         messages = few([text.removesuffix(".") for text in lost])  # each message of nsys is a sentence
-        text = f"events may be missing; counts and times may be undercounted: {messages}"
+        text = f"Events may be missing, so counts and times may be undercounted: {messages}."
         if not sure:
-            text = f"nsys is not sure that it has everything: {messages}"
+            text = f"Events may be missing, but nsys is not sure: {messages}."
             advice = Advice(
-                "trust the numbers, unless kernels or ranges that you know of are missing",
-                "nsys says so of many captures that lack nothing",
+                "Trust the numbers, unless kernels or ranges that you expect are missing.",
+                "Many complete captures have this message.",
             )
         yield Finding("lost-events", severity, text, advice, _DOOR, evidence=said)
     errors = [str(text or "").strip() for severity, text in texts if severity == "Error"]
     if errors and not lost:
-        text = f"nsys reported {number_of(len(errors), 'error')} while recording: {errors[0]}"
+        text = f"While recording, nsys reported {number_of(len(errors), 'error')}: {errors[0].removesuffix('.')}."
         yield Finding(
             "capture-errors",
             Severity.WARNING,
             text,
-            Advice("read nsys's messages and record again", "what it could not record is missing here"),
+            Advice("Read nsys's messages and record again.", "What nsys could not record is missing here."),
             _DOOR,
             evidence=said,
         )
@@ -97,9 +98,9 @@ def _runs(case: Case) -> Iterator[Finding]:
         yield Finding(
             "different-runs",
             Severity.WARNING,
-            f"these {number_of(len(case.reports), 'report')} are of different runs, or one does not say when it began: "
-            "what is said here is about all of them together",
-            Advice("judge each run by itself, or compare two with `nsystui diff`", "costs are means over all of them"),
+            f"These {number_of(len(case.reports), 'report')} are of different runs, or a report does not say when its "
+            "run began. The findings are about all reports together.",
+            Advice("Judge each run alone, or compare two runs with `nsystui diff`.", "Costs are means over all runs."),
             _DOOR,
         )
 
@@ -111,9 +112,9 @@ def _empty(case: Case) -> Iterator[Finding]:
     if not without and case.ranks:
         return
     whose = rank_words(without.values(), case.ranks) if case.ranks else "these exports"
-    sentence = f"no GPU work was recorded for {whose}"
+    sentence = f"No GPU work was recorded for {whose}."
     advice = Advice(
-        canonical.KERNELS.record, "nothing can be said of GPUs without it; the program may also not use any"
+        f"To judge the GPUs: {canonical.KERNELS.record}.", "Triage needs GPU work; the program may also use no GPU."
     )
     calls = _cuda_calls(case, without)
     launches = {name: count for name, count in calls.items() if kind_of(name) in (LAUNCHING, COPYING)}
@@ -123,20 +124,20 @@ def _empty(case: Case) -> Iterator[Finding]:
         evidence = diagnostics_table(case.job.session, case.chosen)
         said = [str(text).strip().rstrip(".") for text in evidence.cells("text") if _CUPTI.search(str(text))]
         count = number_of(sum(launches.values()), "CUDA call")
-        sentence += f", in spite of {count} to launch, copy or set memory ({launches[most]:,} {most})"
-        sentence += f"; nsys says: {said[0]}" if said else ""
+        sentence += f" The CPU made {count} to launch, copy or set memory ({launches[most]:,} {most})."
+        sentence += f" Nsight Systems says: {said[0]}." if said else ""
         advice = Advice(
-            "read nsys's messages (`nsystui info`) for errors of CUPTI, and record again until the program ends, or "
-            "until it calls cudaProfilerStop",
-            "CUPTI delivers GPU work late, and none where the capture crashed, under WSL with an old driver, or "
-            "without the permission to trace the GPU",
+            "Read nsys's messages (`nsystui info`) for errors of CUPTI. Record again until the program ends or calls "
+            "cudaProfilerStop.",
+            "CUPTI delivers GPU work late, and none after a crash, under WSL with an old driver, or without permission "
+            "to trace the GPU.",
         )
     elif calls:
         count = number_of(sum(calls.values()), "CUDA call")
-        sentence += f": of {count} none launches, copies or sets memory"
+        sentence += f" Of {count}, none launches, copies or sets memory."
         advice = Advice(
-            "record a part of the run in which the program uses its GPU",
-            "CUDA was traced, so its launches would be here",
+            "Record a part of the run in which the program uses its GPU.",
+            "CUDA was traced, so launches would be here.",
         )
     ranks = tuple(sorted(without.values()))
     yield Finding("no-gpu-work", Severity.WARNING, sentence, advice, _DOOR, evidence=evidence, ranks=ranks)
@@ -154,15 +155,17 @@ def _cuda_calls(case: Case, tasks: Collection[Task]) -> dict[str, int]:
 
 def _short(case: Case) -> Iterator[Finding]:
     """A capture that is too short to stand for the job."""
-    advice = Advice("record a longer part", "what happens once weighs too much in a short capture")
+    advice = Advice("Record a longer part of the run.", "What happens once weighs too much in a short capture.")
     steps = [len(one) for one in case.steps.values()]
     if steps and max(steps) < case.thresholds.fewest_steps:
-        text = f"only {number_of(max(steps), 'step')} of a rank {'is' if max(steps) == 1 else 'are'} in the window"
+        text = f"The window has only {number_of(max(steps), 'step')} of a rank."
         yield Finding("short-window", Severity.INFO, text, advice, Door("every step"))
         return
     if case.devices and case.spent.busy / len(case.devices) < case.thresholds.shortest_ms * 1e6:
         busy = time_words(case.spent.busy / len(case.devices))
-        text = f"GPUs were busy for {busy} each in {time_words(case.time)}: too short to judge shares by"
+        text = (
+            f"{each_gpu(case)} is busy for only {busy} of {time_words(case.time)}. This is too short to judge shares."
+        )
         yield Finding("short-window", Severity.INFO, text, advice, Door("gpu"))
 
 
@@ -173,18 +176,18 @@ def _missing(case: Case) -> Iterator[Finding]:
         yield Finding(
             "no-nvtx",
             Severity.INFO,
-            "there are no NVTX ranges: time cannot be told by phase or step",
-            Advice(canonical.NVTX_RANGES.record, "steps, layers and NCCL calls are known by their ranges"),
+            "There are no NVTX ranges, so time cannot be split by phase or step.",
+            Advice(f"To see phases: {canonical.NVTX_RANGES.record}.", "NVTX ranges name steps, layers and NCCL calls."),
             Door("nvtx"),
         )
     if session.count(tables.nccl_calls) and not case.has_message_sizes:
         yield Finding(
             "no-message-sizes",
             Severity.INFO,
-            "NCCL's message sizes are not in the exports: no bandwidth can be told",
+            "NCCL's message sizes are not in the exports, so bandwidth cannot be computed.",
             Advice(
-                "nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep",
-                "they are in the report, and nsys leaves them out by default",
+                "Export again: `nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep`.",
+                "The report has the message sizes, but nsys leaves them out of an export by default.",
             ),
             Door("nccl"),
         )
@@ -193,12 +196,10 @@ def _missing(case: Case) -> Iterator[Finding]:
         yield Finding(
             "ranks-missing",
             Severity.INFO,
-            f"1 of {size} ranks is open: alone it does not tell who is late"
+            f"Only 1 of {size} ranks is open. One rank alone does not show which rank arrives late."
             if len(case.ranks) == 1
-            else f"{len(case.ranks)} of {size} ranks are open: who is late, and by how much, is known among these only",
-            Advice(
-                "open the exports of all ranks, if they were recorded", "the slowest rank may be one that is not here"
-            ),
+            else f"Only {len(case.ranks)} of {size} ranks are open. Late ranks are known among these ranks only.",
+            Advice("Open the exports of all ranks, if they were recorded.", "The slowest rank may be missing here."),
             Door("ranks"),
         )
 
@@ -276,7 +277,7 @@ def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
     worst = rows[0]
     total = sum(row.calls for row in rows)
     meaning = f" ({worst.meaning})" if worst.meaning else ""
-    sentence = f"{number_of(total, 'CUDA call')} returned an error; {worst.name} returned {worst.code}{meaning}"
+    sentence = f"{number_of(total, 'CUDA call')} returned an error: {worst.name} returned {worst.code}{meaning}."
     ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
     window = Window(worst.first, worst.first + 1)
     evidence = TableAnswer("api-errors", _API_ERRORS_COLUMNS, rows, len(rows))
@@ -287,21 +288,21 @@ def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
 def _judged(codes: set[int]) -> tuple[Severity, Advice]:
     if codes & _STICKY:
         return Severity.ERROR, Advice(
-            "run the program under compute-sanitizer",
-            "after such an error nothing that the GPU computed can be trusted",
+            "Run the program under compute-sanitizer.",
+            "After such an error no result of the GPU can be trusted.",
         )
     if _OUT_OF_MEMORY in codes:
         return Severity.WARNING, Advice(
-            "use less memory (batch size, fragmentation), or look whether the program frees and tries again",
-            "an allocator that runs full and retries frees its cache, which synchronises the whole GPU",
+            "Use less memory (batch size, fragmentation), or check whether the program frees memory and retries.",
+            "An allocator that retries frees its cache first, which synchronises the whole GPU.",
         )
     if _NO_PEER_ACCESS in codes:
         return Severity.WARNING, Advice(
-            "see which GPUs reach each other (`nvidia-smi topo -p2p r`), and let those exchange data",
-            "without peer access copies between these GPUs are staged through the host",
+            "See which GPUs have peer access (`nvidia-smi topo -p2p r`), and exchange data between those GPUs.",
+            "Without peer access copies between these GPUs go through the host.",
         )
     return Severity.INFO, Advice(
-        "see whether the program expects it", "libraries probe for features with calls that may fail"
+        "Check whether the program expects this error.", "Libraries probe for features with calls that may fail."
     )
 
 
@@ -328,7 +329,7 @@ class _ProfilerOverheadRow(NamedTuple):
     },
 )
 def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
-    """Time in which a GPU was idle while the profiler worked: it is no time of the program."""
+    """Time in which a GPU is idle while the profiler itself works: a run without the profiler does not have it."""
     table = tables.profiler_overhead
     if not case.job.session.count(table) or not case.devices:
         return [
@@ -344,15 +345,16 @@ def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     rows = _by_name(case)
     count = sum(row.entries for row in rows)
     sentence = (
-        f"GPUs are idle for {time_words(cost)} each while the profiler itself works ({number_of(count, 'time')}; "
-        f"most of it: {rows[0].name or '(no name)'}): this is not time of the program"
+        f"{each_gpu(case)} idles {time_words(cost)} while the profiler itself works ({number_of(count, 'time')}). The "
+        f"largest part is {rows[0].name or '(no name)'}. A run without the profiler does not lose this time."
     )
     advice = Advice(
-        "record less (no backtraces, no sampling, fewer traces), and flush seldom (--cuda-flush-interval)",
-        "the program waits while nsys allocates or writes its buffers, which no run without it does",
+        "Record less (no backtraces, no sampling, fewer traces), and flush rarely (--cuda-flush-interval).",
+        "The program waits while nsys allocates or writes its buffers.",
     )
     measured = (
-        "idle time of a GPU inside its work in which its process has an entry in PROFILER_OVERHEAD; mean over the GPUs"
+        "Idle time between the first and the last operation of a GPU while its process has an entry in "
+        "PROFILER_OVERHEAD. Mean over the GPUs."
     )
     evidence = TableAnswer("profiler-overhead", _PROFILER_OVERHEAD_COLUMNS, rows, len(rows))
     share, door = case.percent(cost), Door(DIAGNOSTICS)

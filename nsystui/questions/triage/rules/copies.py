@@ -31,6 +31,7 @@ from nsystui.questions.triage.case import REMARKED, Case, Place, bytes_words, nu
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import WORK, FindingKind, rule
+from nsystui.questions.triage.rules.host import each_gpu
 from nsystui.store import tables
 
 if TYPE_CHECKING:
@@ -58,43 +59,44 @@ class _Kind:
 _SYNC_COPY = _Kind(
     "synchronous-copies",
     MemoryCalls.SYNCHRONOUS_COPIES,
-    "memory copies by synchronous calls (cudaMemcpy)",
+    "Synchronous calls (cudaMemcpy) copy",
     Advice(
-        "use cudaMemcpyAsync with pinned memory, on a stream of its own", "cudaMemcpy blocks the CPU until it is done"
+        "Use cudaMemcpyAsync with pinned memory on a separate stream.",
+        "In cudaMemcpy the CPU is blocked until the copy is done.",
     ),
 )
 _PAGEABLE = _Kind(
     "pageable-copies",
     MemoryCalls.PAGEABLE_COPIES,
-    "asynchronous copies from or to pageable memory",
+    "Asynchronous copies from or to pageable memory move",
     Advice(
-        "pin the host memory (cudaHostAlloc)",
-        "from pageable memory CUDA stages every copy: it is slower, and the call behaves as a synchronous one",
+        "Pin the host memory (cudaHostAlloc).",
+        "CUDA stages copies of pageable memory, which makes them slower and blocks the CPU as a synchronous call does.",
     ),
 )
 _SYNC_MEMSET = _Kind(
     "synchronous-memsets",
     MemoryCalls.SYNCHRONOUS_MEMSETS,
-    "synchronous memsets of pinned or managed memory",
-    Advice("use cudaMemsetAsync", "cudaMemset on such memory blocks the CPU until it is done"),
+    "Synchronous memsets of pinned or managed memory set",
+    Advice("Use cudaMemsetAsync.", "On pinned or managed memory, cudaMemset blocks the CPU until the memset is done."),
 )
 
 
 _FROM = {
     PAGEABLE: Advice(
-        "pin the host memory (cudaMallocHost, cudaHostRegister) once and reuse it, then use cudaMemcpyAsync on a "
-        "stream of its own",
-        "from and to pageable memory CUDA stages every copy on the CPU, which is slower than the link; and cudaMemcpy "
-        "blocks the CPU until it is done",
+        "Pin the host memory once (cudaMallocHost, cudaHostRegister) and reuse it. Then use cudaMemcpyAsync on a "
+        "separate stream.",
+        "CUDA stages copies of pageable memory on the CPU, which is slower than the link, and cudaMemcpy blocks the "
+        "CPU until the copy is done.",
     ),
     PINNED: Advice(
-        "use cudaMemcpyAsync on a stream of its own, and copy less often",
-        "the memory is pinned already, but cudaMemcpy blocks the CPU until it is done",
+        "Use cudaMemcpyAsync on a separate stream, and copy less often.",
+        "The memory is already pinned, but cudaMemcpy blocks the CPU until the copy is done.",
     ),
 }
 """The advice for synchronous copies where the host's memory is nearly always of one kind."""
 _SHOWN = 1 << 20
-"""Of fewer bytes a rate is latency."""
+"""Below so many bytes, latency dominates the rate."""
 
 
 class _Row(NamedTuple):
@@ -126,14 +128,14 @@ def memory_copies(case: Case) -> Sequence[Finding | NotChecked]:
         ]
     kinds: tuple[_Kind, ...] = (_SYNC_COPY, _PAGEABLE, _SYNC_MEMSET)
     if case.percent(case.mean([case.spent.exposed_memory])) < case.thresholds.copy_percent:
-        # No kind of them can cost more than all memory operations together.
+        # No kind can cost more than all memory operations together.
         kinds = (_PAGEABLE,) if _all_pageable(case) else ()
     found = [_checked(case, kind) for kind in kinds]
     return [one for one in found if one is not None]
 
 
 def _all_pageable(case: Case) -> bool:
-    """Whether the job copies from pageable memory again and again: worth a remark whatever it costs."""
+    """Whether the job repeatedly copies from pageable memory: worth a remark at any cost."""
     uploads = [one for one in case.host_copies if one.kind == HOST_TO_DEVICE]
     count, size = sum(one.count for one in uploads), sum(one.bytes for one in uploads)
     return mostly(uploads, PAGEABLE) and count >= MANY_COPIES and size >= count * LARGE_COPY
@@ -183,10 +185,11 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
     rows.sort(key=lambda row: (-row.time, str(row)))
     size = int(found["bytes"].sum())
     sentence = (
-        f"{number_of(number, 'operation')} are {kind.what} ({bytes_words(size)} in all); on each GPU they run "
-        f"{time_words(cost)} with no kernel beside them{_rates(case, kind)}{_blocking(case, kind, found)}"
+        f"{kind.what} {bytes_words(size)} in {number_of(number, 'operation')}. {each_gpu(case)} spends "
+        f"{time_words(cost)} on these operations while no kernel runs{_rates(case, kind)}."
+        f"{_blocking(case, kind, found)}"
     )
-    measured = "time of these operations that no kernel of the GPU hides, from the first step on; mean over the GPUs"
+    measured = "Time of these operations while no kernel runs on the GPU, from the first step on. Mean over the GPUs."
     evidence, share = TableAnswer(kind.name, _MEMORY_COPIES_COLUMNS, rows, len(rows)), case.percent(cost)
     ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
     door = Door("memory")
@@ -196,14 +199,15 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
 
 
 def _blocking(case: Case, kind: _Kind, found: Arrays) -> str:
-    """How long the calls block the CPU that should return at once: those that copy pageable memory."""
+    """How long the calls that copy pageable memory block the CPU instead of returning at once."""
     if kind is not _PAGEABLE:
         return ""
     known = np.ma.compressed(found["blocked"])
     blocked, longest = case.mean([float(known.sum())]), known.max(initial=0)
     calls = Counter(name for name in found["call"].tolist() if name is not None)
     call = min(calls, key=lambda name: (-calls[name], name))
-    return f"; {call.partition('_')[0]} blocks the CPU for {time_words(blocked)} in them, at most {time_words(longest)}"
+    call = call.partition("_")[0]
+    return f" In {call} the CPU is blocked for {time_words(blocked)}, at most {time_words(longest)} in one call."
 
 
 def _rates(case: Case, kind: _Kind) -> str:
@@ -218,7 +222,7 @@ def _rates(case: Case, kind: _Kind) -> str:
 def _advice(case: Case, kind: _Kind) -> Advice:
     if kind is _PAGEABLE:
         usual = kind.advice
-        pinned = by_framework(case, usual.text, pytorch="pin the host memory (pin_memory=True of the DataLoader)")
+        pinned = by_framework(case, usual.text, pytorch="Pin the host memory (pin_memory=True of the DataLoader).")
         return Advice(pinned, usual.reason)
     if kind is not _SYNC_COPY:
         return kind.advice
@@ -240,12 +244,10 @@ _STAGED_COPIES_COLUMNS = (
 @rule(
     200,
     reads=WORK,
-    finds={
-        "staged-peer-copies": FindingKind("copies between GPUs over the host"),
-    },
+    finds={"staged-peer-copies": FindingKind("GPU-to-GPU copies through the host")},
 )
 def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
-    """Copies between GPUs over the host: device memory at both ends, but a host-to-device or device-to-host copy.
+    """Copies between GPUs through the host: host-to-device or device-to-host copies with device memory at both ends.
 
     See docs/numbers.md#staged-peer-copies.
     """
@@ -287,16 +289,18 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
     names += ", ".join(str(device) for _, device in gpus[:4]) + (" …" if len(gpus) > 4 else "")
     size = bytes_words(sum(int(row[4] or 0) for row in rows))
     sentence = (
-        f"copies between GPUs go over the host: {count:,} that are named Device-to-Host or Host-to-Device have device "
-        f"memory at both ends ({size}, {names}); no kernel hides {time_words(cost)} of them on each GPU"
+        f"{count:,} copies between GPUs go through the host ({size}, {names}). Both ends of these copies are in device "
+        "memory, although nsys names the copies Device-to-Host or Host-to-Device. "
+        f"{each_gpu(case)} spends {time_words(cost)} on these copies while no kernel runs."
     )
     advice = Advice(
-        "enable peer access (cudaDeviceEnablePeerAccess), or place the processes on GPUs that have it "
-        "(`nvidia-smi topo -p2p r`, NVLink)",
-        "without peer access CUDA copies to the host and from there to the other GPU: twice over the link, and slower",
+        "Enable peer access (cudaDeviceEnablePeerAccess), or place the processes on GPUs with peer access "
+        "(`nvidia-smi topo -p2p r`, NVLink).",
+        "Without peer access CUDA copies to the host and from there to the other GPU, which is slower and crosses the "
+        "link twice.",
     )
     rows.sort(key=lambda row: (-int(row[5] or 0), str(row)))
-    measured = "time of these copies that no kernel of the GPU hides, from the first step on; mean over the GPUs"
+    measured = "Time of these copies while no kernel runs on the GPU, from the first step on. Mean over the GPUs."
     share = case.percent(cost)
     severity = Severity.WARNING if share >= case.thresholds.copy_percent else Severity.INFO
     evidence, door = TableAnswer("staged-peer-copies", _STAGED_COPIES_COLUMNS, rows, len(rows)), Door("memory")
@@ -305,7 +309,7 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
 
 _ROUND_TRIPS_FEWEST, _LARGE = 5, 1 << 20
 _ALIKE = 0.2
-"""By so much the numbers of copies up and down of a size may differ."""
+"""The numbers of copies of a size up and down may differ by this share."""
 _ROUND_TRIPS_COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -318,12 +322,10 @@ _ROUND_TRIPS_COLUMNS = (
 @rule(
     210,
     reads=WORK,
-    finds={
-        "round-trips": FindingKind("data that go to the GPU and back"),
-    },
+    finds={"round-trips": FindingKind("data that go to the GPU and back repeatedly")},
 )
 def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
-    r"""Data that go to the GPU and back repeatedly: as many copies of a size up as down, |U(M of these) \ U(K)|."""
+    r"""Data that go to the GPU and back: copies of a size up and down equally often, |U(M of these) \ U(K)|."""
     if not case.job.session.count(tables.memory_ops):
         return []  # as exposed_memory says
     if case.percent(case.mean([case.spent.exposed_memory])) < case.thresholds.copy_percent:
@@ -351,23 +353,24 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
     rows.sort(key=lambda row: (-int(row[2] or 0) * int(row[3] or 0), str(row)))
     size, ups, downs = max((one for own in trips.values() for one in own), key=lambda one: one[0] * one[1])
     sentence = (
-        f"the same amounts go to the GPU and back again and again: {bytes_words(moved)} each way ({ups:,} copies of "
-        f"{bytes_words(size)} up and {downs:,} down); no kernel hides {time_words(cost)} of them on each GPU"
+        f"Copies of equal size go to the GPU and back repeatedly: {bytes_words(moved)} each way. The largest group is "
+        f"{ups:,} copies of {bytes_words(size)} up and {downs:,} down. "
+        f"{each_gpu(case)} spends {time_words(cost)} on these copies while no kernel runs."
     )
     advice = Advice(
-        "keep on the GPU what the next iteration works on, and copy back what the host reads alone",
-        "if it is the same data, it crosses the link twice in each iteration for nothing",
+        "Keep the data of the next iteration on the GPU, and copy back only what the host reads.",
+        "If the data are the same, they cross the link twice in each iteration for nothing.",
     )
     measured = (
-        "copies from and to the host of sizes of 1 MiB or more that go each way as often (to 20 %, 5 times or more), "
-        "as far as no kernel hides them; mean over the GPUs"
+        "Time of host copies of 1 MiB or more while no kernel runs. Only sizes that go each way equally often count "
+        "(within 20 %, 5 times or more). Mean over the GPUs."
     )
     evidence, share = TableAnswer("round-trips", _ROUND_TRIPS_COLUMNS, rows, len(rows)), case.percent(cost)
     return [Finding("round-trips", Severity.WARNING, sentence, advice, Door("memory"), cost, share, measured, evidence)]
 
 
 def _trips(case: Case) -> dict[Place, list[tuple[int, int, int]]]:
-    """By process and device the sizes that go both ways, and how often each way."""
+    """The sizes that go both ways and how often each way, by process and device."""
     memory = tables.memory_ops.c
     up, down = (
         sa.func.count().filter(memory.copy_kind == kind).label(name)
@@ -387,10 +390,10 @@ def _trips(case: Case) -> dict[Place, list[tuple[int, int, int]]]:
     return found
 
 
-_LESS = {"Host-to-Device": "keep on the GPU what does not change", "Device-to-Host": "copy results less often"}
+_LESS = {"Host-to-Device": "keep unchanged data on the GPU", "Device-to-Host": "copy results less often"}
 _USUAL = Advice(
-    "put the operations on a stream of their own, or save them (in-place operations, preallocated buffers)",
-    "they only cost time where no kernel runs beside them",
+    "Put the operations on a separate stream, or avoid them (in-place operations, preallocated buffers).",
+    "Memory operations cost time only while no kernel runs.",
 )
 
 
@@ -399,19 +402,15 @@ _USUAL = Advice(
     reads=WORK,
     finds={
         "exposed-memory": FindingKind(
-            "copies that no kernel hides",
-            symptom_of=(
-                "synchronous-copies",
-                "pageable-copies",
-                "step-traffic",
-            ),
+            "exposed copies",
+            symptom_of=("synchronous-copies", "pageable-copies", "step-traffic"),
         ),
     },
 )
 def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
-    r"""Memory operations that no kernel hides, |U(M) \ U(K)|, and what host-to-device copies have in it.
+    r"""Memory operations that no kernel hides, |U(M) \ U(K)|.
 
-    Copies from pinned memory on the streams of the kernels are a remark also where they cost less than the threshold.
+    Below the threshold, copies from pinned memory on the streams of the kernels are a remark.
 
     See docs/numbers.md#exposed-time.
     """
@@ -425,18 +424,17 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     first = dict(zip(places, evidence.page(0, 1)[0], strict=True))
     name = str(first["name"])
     sentence = (
-        f"memory copies and memsets run {time_words(cost)} on each GPU with no kernel beside "
-        "them; most of the time of all "
-        f"takes {name}"
+        f"{each_gpu(case)} spends {time_words(cost)} on memory copies and memsets while no kernel runs. The largest "
+        f"part of all copy and memset time is {name}."
     )
     advice = next((_of_copies(case, word, name) for word in _LESS if word in name), _USUAL)
-    measured = "copies and memsets without what kernels overlap, from the first step on; mean over the GPUs"
+    measured = "Time of copies and memsets while no kernel runs, from the first step on. Mean over the GPUs."
     door, share = Door("memory"), case.percent(cost)
     return [Finding("exposed-memory", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
 def _beside_kernels(case: Case) -> Iterator[Finding]:
-    """The remark on many large copies from pinned memory that could overlap kernels, but are on their streams."""
+    """The remark on many large copies from pinned memory that share streams with kernels and cannot overlap them."""
     memory = tables.memory_ops
     is_meant = [memory.c.copy_kind == HOST_TO_DEVICE, memory.c.source_memory == PINNED, sa.not_(_is_apart(case))]
     query = sa.select(sa.func.count(), sa.func.sum(memory.c.bytes)).where(*where(memory, case.chosen), *is_meant)
@@ -453,14 +451,14 @@ def _beside_kernels(case: Case) -> Iterator[Finding]:
     if case.percent(cost) < REMARKED * case.thresholds.exposed_memory_percent:
         return
     sentence = (
-        f"{count:,} host-to-device copies of pinned memory ({bytes_words(int(size))}) are on streams with "
-        f"kernels; on each GPU they run {time_words(cost)} with no kernel beside them"
+        f"{count:,} host-to-device copies of pinned memory ({bytes_words(int(size))}) share streams with kernels. "
+        f"{each_gpu(case)} spends {time_words(cost)} on these copies while no kernel runs."
     )
     advice = Advice(
-        "copy on a stream of its own, and prefetch: start the copies for the next iteration while kernels run",
-        "the operations of a stream run one after the other, so no copy overlaps the kernels of its own stream",
+        "Copy on a separate stream, and prefetch: start the copies for the next iteration while kernels run.",
+        "The operations of a stream run one after the other, so no copy overlaps the kernels of its own stream.",
     )
-    measured = "these copies without what kernels overlap, from the first step on; mean over the GPUs"
+    measured = "Time of these copies while no kernel runs, from the first step on. Mean over the GPUs."
     evidence, share = work_summary(case.job.session, case.chosen, MEMORY), case.percent(cost)
     yield Finding("exposed-memory", Severity.INFO, sentence, advice, Door("memory"), cost, share, measured, evidence)
 
@@ -473,7 +471,7 @@ def _is_apart(case: Case) -> Condition:
 
 
 def _of_copies(case: Case, direction: str, operation: str) -> Advice:
-    """The advice for copies over the link to the host, by what is done for them already."""
+    """The advice for copies over the link to the host: the next step after pinned memory and separate streams."""
     memory = tables.memory_ops
     host = memory.c.source_memory if direction == "Host-to-Device" else memory.c.target_memory
     query = (
@@ -486,21 +484,20 @@ def _of_copies(case: Case, direction: str, operation: str) -> Advice:
     is_pageable = 2 * sum(time for kind, _, time in rows if kind == "Pageable") > whole
     is_pinned = 2 * sum(time for kind, _, time in rows if kind == "Pinned") > whole
     is_apart = 2 * sum(time for _, apart, time in rows if apart) > whole
-    words, less = direction.lower(), _LESS[direction]
-    reason = f"most of the time of these operations is {words} traffic"
+    less, reason = _LESS[direction], f"{direction.capitalize()} copies take the most time"
     if is_pageable:
         return Advice(
-            f"pin the host memory, copy asynchronously on a stream of its own, or {less}",
-            f"{reason}, of pageable memory, which CUDA stages",
+            f"Pin the host memory, copy asynchronously on a separate stream, or {less}.",
+            f"{reason}, and CUDA stages copies of pageable memory.",
         )
     if not is_pinned:
-        return Advice(f"copy beside kernels, on a stream of its own and of pinned memory, or {less}", reason)
+        return Advice(f"Use pinned memory and a separate stream, to overlap kernels, or {less}.", f"{reason}.")
     if not is_apart:
         return Advice(
-            f"copy on a stream of its own, while kernels run, or {less}",
-            f"{reason}; the memory is pinned already, but the copies are on a stream with kernels",
+            f"Copy on a separate stream while kernels run, or {less}.",
+            f"{reason}; the memory is already pinned, but the copies share a stream with kernels.",
         )
     return Advice(
-        f"start the copies earlier, so that kernels run beside them; copy less (smaller types), or {less}",
-        f"{reason}; the copies are pinned already and on a stream of their own, and no kernel runs meanwhile",
+        f"Start the copies earlier, so that kernels overlap them. Copy less (smaller types), or {less}.",
+        f"{reason}; the memory is pinned and the stream is separate, but no kernel runs meanwhile.",
     )

@@ -48,26 +48,31 @@ _PREEMPTED_COLUMNS = (
     RANK,
     Column("thread", header="Thread with the CPU", label="had the CPU"),
     DURATION,
-    Column("percent", header="Duration (%)", label="of it", unit=Unit.PERCENT, decimals=1, has_bar=True),
+    Column("percent", header="Duration (%)", label="share", unit=Unit.PERCENT, decimals=1, has_bar=True),
 )
 CROWDED = Advice(
-    "start fewer threads than there are CPUs (OMP_NUM_THREADS, workers of a data loader), or give each rank more CPUs "
-    "of its own (--cpus-per-task, --cpu-bind=cores)",
-    "the thread that launches could have run, but had no CPU",
+    "Start fewer threads than CPUs (OMP_NUM_THREADS, workers of a data loader), or give each rank more CPUs of its own "
+    "(--cpus-per-task, --cpu-bind=cores).",
+    "The launching thread could run, but had no CPU.",
 )
 _OTHERS = Advice(
-    "bind each rank to CPUs of its own (--cpu-bind=cores), and see what else runs on the node",
-    "no thread that was recorded had its CPU: other ranks, other programs or the system had it",
+    "Bind each rank to CPUs of its own (--cpu-bind=cores), and check what else runs on the node.",
+    "No recorded thread had the CPU: other ranks, other programs or the system used that CPU.",
 )
+
+
+def each_gpu(case: Case) -> str:
+    """The subject of a sentence on a mean over the GPUs: ``Each GPU``, or ``The GPU`` where there is one."""
+    return "The GPU" if len(case.devices) == 1 else "Each GPU"
 
 
 @rule(
     60,
     reads=IDLE | {"api_calls", "sched_events"},
-    finds={"preempted": FindingKind("the launching thread without a CPU")},
+    finds={"preempted": FindingKind("waiting for a CPU")},
 )
 def preempted(case: Case) -> Sequence[Finding | NotChecked]:
-    """GPUs that wait for a CPU: the thread that launches could run, and something else has its CPU.
+    """Idle GPUs whose launching thread could run, but has no CPU.
 
     See docs/numbers.md#preempted.
     """
@@ -77,7 +82,7 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("preempted", f"needs {canonical.SCHED_EVENTS.what}: {canonical.SCHED_EVENTS.record}")]
     states = case.scheduling.threads
     if not any(np.isin(one.labels, (RUNNABLE, BLOCKED)).any() for one in states.values()):
-        return [NotChecked("preempted", "needs to know why threads left their CPUs: nsys 2024.5 and later record it")]
+        return [NotChecked("preempted", "needs to know why threads left their CPUs: record with nsys 2024.5 or later")]
     spans: list[IdleSpan] = []
     ready: dict[int, Intervals] = {}
     runnable: dict[Task, list[Intervals]] = {}
@@ -122,16 +127,16 @@ def _preempted_finding(
     (_, who), longest = max(spent.items(), key=lambda item: (item[1], item[0]))
     unknown = sum(time for (_, name), time in spent.items() if not name)
     if 2 * unknown > whole:
-        had = f"for {100 * unknown / whole:.0f} % of it no thread that was recorded ran there"
+        had = f"No recorded thread had the CPU for {100 * unknown / whole:.0f} % of that time."
     else:
-        had = f"for {100 * longest / whole:.0f} % of it {who} ran there"
+        had = f"Thread {who} had the CPU for {100 * longest / whole:.0f} % of that time."
     sentence = (
-        f"GPUs are idle for {time_words(cost)} each while the thread that launches could run and has no CPU "
-        f"({number_of(len(gaps), 'gap')} on {number_of(len(case.devices), 'GPU')}); {had}; {_crowd(case, ready)}"
+        f"{each_gpu(case)} idles {time_words(cost)} while the launching thread could run but has no CPU "
+        f"({number_of(len(gaps), 'gap')} on {number_of(len(case.devices), 'GPU')}). {had} {_crowd(case, ready)}"
     )
     measured = (
-        "idle time between the first operation (of the first step) and the last one whose host cause is that the "
-        "launching thread was not scheduled; mean over the GPUs"
+        "Idle time between the first operation (of the first step) and the last one while the launching thread was "
+        "not scheduled. Mean over the GPUs."
     )
     return Finding(
         "preempted", Severity.WARNING, sentence, _OTHERS if 2 * unknown > whole else CROWDED,
@@ -141,7 +146,7 @@ def _preempted_finding(
 
 
 def _crowd(case: Case, ready: Mapping[int, Intervals]) -> str:
-    """The threads of a report that could run while one waited for a CPU and a GPU was idle, and the CPUs they used."""
+    """The threads of a report that could run while a GPU waited for a CPU, and the CPUs that the report used."""
     index, when = max(ready.items(), key=lambda item: (item[1].length, -item[0]))
     scheduling = case.scheduling
     own = [thread for thread in scheduling.threads if thread[0] == index]
@@ -149,18 +154,20 @@ def _crowd(case: Case, ready: Mapping[int, Intervals]) -> str:
     used = {cpu for one in own for cpu in scheduling.cpus[one].labels.tolist() if cpu >= 0}
     of_node = next(report.metadata.cpus for report in case.reports if report.index == index)
     cpus = f"{len(used)} of the node's {of_node} CPUs" if of_node else number_of(len(used), "CPU")
-    return f"on average {sum(able) / when.length:.1f} threads of its report could run then, and they used {cpus} in all"
+    return (
+        f"Meanwhile {sum(able) / when.length:.1f} threads of the export could run on average, and used {cpus} in all."
+    )
 
 
 _GIL, _READS = "gil-held", "blocking-reads"
 _BLOCKED_HOST_COLUMNS = (RANK, Column("time", header="Idle (ns)", label="idle", unit=Unit.DURATION), *CAUSE_COLUMNS)
 _OTHER_PROCESS = Advice(
-    "move what that thread does to another process, or into code that releases the GIL (NumPy, native code)",
-    "of the threads of a process only the one that holds the GIL runs Python, and so launches",
+    "Move the work of that thread to another process, or into code that releases the GIL (NumPy, native code).",
+    "In a process only the thread that holds the GIL can run Python code and launch.",
 )
 _AHEAD = Advice(
-    "read ahead on a thread that launches nothing, in larger pieces and from a local disk or a cache",
-    "the GPU has nothing to do until the file is read",
+    "Read ahead on a thread that launches nothing, in larger pieces, and from a local disk or a cache.",
+    "The GPU has nothing to do until the file is read.",
 )
 
 
@@ -181,7 +188,7 @@ def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
 
 @dataclass(frozen=True)
 class _Blocked:
-    """The time of each cause by rank, ns, the number of gaps with any, and the longest of these."""
+    """The time of each cause by rank (ns), the number of gaps with a cause, and the gap with the most of that time."""
 
     times: Mapping[tuple[int, Cause], int]
     gaps: int
@@ -192,7 +199,7 @@ class _Blocked:
         return sum(self.times.values())
 
     def most(self, words_of: Callable[[Cause], str]) -> tuple[str, float]:
-        """The words with the most time, and their share of all of it, %."""
+        """The words with the most time, and their share of the whole time, %."""
         found: dict[str, int] = {}
         for (_, cause), time in self.times.items():
             found[words_of(cause)] = found.get(words_of(cause), 0) + time
@@ -201,7 +208,7 @@ class _Blocked:
 
 
 def _blocked(case: Case, during: Mapping[Task, Intervals], is_meant: Callable[[Cause], bool]) -> _Blocked:
-    """The causes that are meant, in the gaps of the GPUs that overlap ``during`` of their process."""
+    """The causes for which ``is_meant`` holds, in the gaps of each GPU that overlap ``during`` of its process."""
     candidates: list[IdleSpan] = []
     for device in case.devices:
         task, number = device.device.task.task, device.device.device
@@ -248,20 +255,20 @@ def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(cost) < case.thresholds.gil_percent:
         return []
     holder, share = found.most(lambda cause: cause.thread)
-    held = f"{share:.0f} % of it thread {holder} holds it" if holder else "who holds it is not recorded"
     what, part = found.most(lambda cause: cause.what if cause.thread == holder else "")
-    held += f", most of that in {what}" if holder and what and part > share / 2 else ""
+    where = f", mostly in {what}" if what and part > share / 2 else ""
+    held = f"Thread {holder} holds the GIL for {share:.0f} % of that time{where}."
     sentence = (
-        f"GPUs are idle for {time_words(cost)} each while the thread that launches waits for Python's GIL "
-        f"({number_of(found.gaps, 'gap')}); {held}"
+        f"{each_gpu(case)} idles {time_words(cost)} while the launching thread waits for Python's GIL "
+        f"({number_of(found.gaps, 'gap')}). {held if holder else 'The export does not show the holder of the GIL.'}"
     )
-    measured = "idle time in which the launching thread waits for the GIL, in gaps of any length; mean over the GPUs"
-    gist = f"{case.waiting(cost)} for Python's GIL" + (f" (held by {holder})" if holder else "")
+    measured = "Idle time while the launching thread waits for the GIL, in gaps of any length. Mean over the GPUs."
+    gist = "waiting for Python's GIL" + (f" held by {holder}" if holder else "")
     return [_blocked_host_finding(case, _GIL, found, sentence, _OTHER_PROCESS, measured, gist)]
 
 
 def _has_python(case: Case) -> bool:
-    """Whether a process of the job is Python's."""
+    """Whether a process of the job runs Python."""
     known = tables.processes.c
     tasks = {(one.task.report, one.task.process) for one in case.ranks}
     query = sa.select(known.report, known.process).where(sa.func.lower(known.name).contains("python"))
@@ -287,26 +294,26 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     call, share = found.most(lambda cause: cause.what)
     caller, of_caller = found.most(lambda cause: cause.caller)
     by_others = sum(time for (_, cause), time in found.times.items() if cause.kind == WAITING)
-    words = [f"{share:.0f} % of it in {call}"]
-    words += [f"{of_caller:.0f} % of it called by {caller}"] if caller else []
-    words += [f"{100 * by_others / found.time:.0f} % of it by threads that it waits for"] if by_others else []
+    words = [f"{share:.0f} % is in {call}"]
+    words += [f"{of_caller:.0f} % is called by {caller}"] if caller else []
+    words += [f"{100 * by_others / found.time:.0f} % is in another thread"] if by_others else []
+    sentence = (
+        f"{each_gpu(case)} idles {time_words(cost)} while the launching thread reads, or waits for a thread that reads "
+        f"({number_of(found.gaps, 'gap')}). Of that time, {', '.join(words)}."
+    )
     files = found.most(lambda cause: cause.file)[0]
-    words += [f"most of it of {files}"] if files else []
+    sentence += f" The largest part reads {files}." if files else ""
     advice = _AHEAD
     if not tells_files:
-        words.append("which files is not recorded, and `read` may be of a pipe or a socket")
+        sentence += " The export does not show which files; `read` may also be of a pipe or a socket."
         advice = Advice(
-            f"see who calls it (`nsystui gaps`), and {canonical.FILES.record}; then {_AHEAD.text}", _AHEAD.reason
+            f"Find the caller (`nsystui gaps`) and the files ({canonical.FILES.record}). {_AHEAD.text}", _AHEAD.reason
         )
-    sentence = (
-        f"GPUs are idle for {time_words(cost)} each while the thread that launches, or one that it waits for, reads "
-        f"({number_of(found.gaps, 'gap')}; {'; '.join(words)})"
-    )
     measured = (
-        "idle time in which the launching thread is in a call that reads or opens a file, or waits while another "
-        "thread of its process reads one, in gaps of any length; mean over the GPUs"
+        "Idle time while the launching thread reads or opens a file, or waits for a thread of its process that reads "
+        "a file. Gaps of any length; mean over the GPUs."
     )
-    gist = f"{case.waiting(cost)} for reads ({call})"
+    gist = f"waiting for reads by {call}"
     return [_blocked_host_finding(case, _READS, found, sentence, advice, measured, gist)]
 
 
@@ -314,59 +321,58 @@ _LOOKED_AT = 40
 """The number of longest gaps in which the CPU's work is examined."""
 _ADVICE = {
     SYNCHRONISING: Advice(
-        "synchronise less often, or with events on the stream instead of the CPU",
-        "after a synchronisation the GPU has nothing to do until the CPU has launched again",
+        "Synchronise less often, or use events on the stream instead of blocking the CPU.",
+        "After a synchronisation the GPU has nothing to do until the CPU launches again.",
     ),
     COPYING: Advice(
-        "copy asynchronously from pinned memory, on a stream of its own",
-        "a copy that blocks the CPU keeps it from launching the next work",
+        "Copy asynchronously from pinned memory, on a separate stream.",
+        "A copy that blocks the CPU delays the next launch.",
     ),
     LAUNCHING: Advice(
-        "warm up before what is measured, or load kernels at the start (CUDA_MODULE_LOADING=EAGER); "
-        "`nsystui api --filter Launch` says which launches are long",
-        "a launch takes some µs, unless it loads its kernel, or waits for another thread that is in CUDA",
+        "Warm up before the measurement, or load kernels at the start (CUDA_MODULE_LOADING=EAGER). "
+        "`nsystui api --filter Launch` shows which launches are long.",
+        "A launch takes some µs, unless the call loads its kernel or waits for another thread in CUDA.",
     ),
-    OTHER_CALLS: Advice("look at the call on the Events screen", "the CPU was in it while the GPU had nothing to do"),
+    OTHER_CALLS: Advice("Look at the call on the Events screen.", "The CPU was in this call while the GPU was idle."),
     IN_MPI: Advice(
-        "overlap MPI with GPU work, or look for the rank that comes late", "the CPU waited in MPI and launched nothing"
+        "Overlap MPI with GPU work, or find the rank that arrives late.", "The CPU waited in MPI and launched nothing."
     ),
     GIL: Advice(
-        "move what the other thread does to another process, or into code that releases the GIL (`nsystui gaps`)",
-        "of the threads of a process only the one that holds the GIL runs Python code, and launches",
+        "Move the work of the other thread to another process, or into code that releases the GIL (`nsystui gaps`).",
+        _OTHER_PROCESS.reason,
     ),
     IN_OS: Advice(
-        "see who calls it (`nsystui gaps`), and have another thread or process do it ahead of time",
-        "the thread that launches waited for the system: for data, a file, a process",
+        "Find the caller (`nsystui gaps`), and let another thread or process do this work ahead of time.",
+        "The launching thread waited for the system: for data, a file or a process.",
     ),
     RUNNING_CODE: Advice(
-        "make that code faster, or run it on a thread that launches nothing (`nsystui calltree`)",
-        "the thread that launches was busy with it, and could launch nothing",
+        "Make that code faster, or run that code on a thread that launches nothing (`nsystui calltree`).",
+        "The launching thread was busy with that code and could launch nothing.",
     ),
     PREEMPTED: CROWDED,
     WAITING: Advice(
-        "make what the other thread does faster, or have it done earlier: more workers, prefetching (`nsystui gaps`)",
-        "the thread that launches waited while another thread of its process, or a worker process of it, ran",
+        "Make the work of the other thread faster, or start that work earlier: more workers, prefetching "
+        "(`nsystui gaps`).",
+        "The launching thread waited while another thread of its process, or one of its worker processes, ran.",
     ),
 }
-"""Of `OFF_CPU` and `NOTHING` the cause is not known: see `_unknown`."""
+"""`OFF_CPU` and `NOTHING` have no known cause: see `_unknown`."""
 _REASON = {
-    OFF_CPU: "the thread that launches was off its CPU, and no other thread of its process is known to have run: "
-    "what it waited for is not recorded",
-    NOTHING: "the thread that launches made no CUDA or MPI call, so nothing could be launched; nothing else is "
-    "recorded of it",
+    OFF_CPU: "The launching thread was off its CPU, and the export does not show what that thread waited for.",
+    NOTHING: "The launching thread made no CUDA or MPI call, and the export shows nothing else of that thread.",
 }
 _RECORDED = {
     NOTHING: (canonical.OS_CALLS, canonical.SCHED_EVENTS, canonical.HOST_SAMPLES),
     OFF_CPU: (canonical.OS_CALLS,),
 }
-"""The tables that would say more."""
+"""The tables that would show the cause."""
 _IDLE_GAPS_COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
     START,
     Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
     Column("kind", header="CPU", label="launching thread was"),
-    Column("share", header="CPU (%)", label="for", unit=Unit.PERCENT, decimals=1, importance=2),
+    Column("share", header="CPU (%)", label="share", unit=Unit.PERCENT, decimals=1, importance=2),
     Column("call", header="Call", label="longest call", importance=1),
     Column("range", header="NVTX Range", label="NVTX range", importance=1),
 )
@@ -395,8 +401,7 @@ def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
 
     See docs/numbers.md#expert-rules.
 
-    The work of the profiler itself divides no gap, and is no part of the cost: that is the finding of
-    `profiler_overhead`.
+    The profiler's own work divides no gap and is no part of the cost: `profiler_overhead` finds it.
     """
     if not case.devices:
         return [NotChecked("idle-gaps", f"needs GPU work: {canonical.KERNELS.record}")]
@@ -418,28 +423,28 @@ def _idle_gaps_finding(case: Case, spans: Sequence[CpuSpan], works: Sequence[Hos
     kind = max(spent, key=lambda one: spent[one])
     looked = sum(spent.values())
     longest = spans[0]
-    gist = f"{case.waiting(cost)} in long gaps"
+    gist = "long idle gaps"
     if not case.job.session.count(tables.api_calls):
-        doing, advice = "", Advice("record CUDA API calls (-t cuda)", "they would say what the CPU did in the gaps")
+        doing, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
     else:
-        which = "their time" if len(works) == len(spans) else f"the time of the {len(works)} longest"
+        which = "the gap time" if len(works) == len(spans) else f"the time of the {len(works)} longest gaps"
         doing = (
-            f"; for {100 * spent[kind] / looked:.0f} % of {which} the launching thread was {kind}{_where(works, kind)}"
+            f" For {100 * spent[kind] / looked:.0f} % of {which} the launching thread was {kind}.{_where(works, kind)}"
         )
-        gist += f" ({_gist(works, kind, looked)})"
+        gist += f", {_gist(works, kind, looked)}"
         if kind == ALLOCATING:
             advice = allocator_advice(case)
         else:
             advice = _ADVICE[kind] if kind in _ADVICE else _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
     sentence = (
-        f"GPUs are idle for {time_words(cost)} each in gaps of {case.thresholds.gap_ms:g} ms or more "
-        f"({number_of(len(spans), 'gap')} on {number_of(len(case.devices), 'GPU')}; the longest, on "
-        f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}){doing}"
+        f"{each_gpu(case)} idles {time_words(cost)} in gaps of {case.thresholds.gap_ms:g} ms or more "
+        f"({number_of(len(spans), 'gap')} on {number_of(len(case.devices), 'GPU')}). The longest gap, on "
+        f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{doing}"
     )
     measured = (
-        "time without any operation between the first one (of the first step) and the last one "
-        "of each GPU, and without the profiler's own work, long gaps only; mean over the GPUs"
+        "Idle time between the first operation (of the first step) and the last one of each GPU, without the "
+        "profiler's own work. Long gaps only; mean over the GPUs."
     )
     when = by_place((span.task, span.device, span.window.start, span.window.end) for span in spans)
     return Finding(
@@ -449,21 +454,21 @@ def _idle_gaps_finding(case: Case, spans: Sequence[CpuSpan], works: Sequence[Hos
 
 
 def _unknown(case: Case, kind: str) -> Advice:
-    """The advice where no cause is known: what to record, as far as it is not there, and else where to look."""
+    """The advice where no cause is known: what to record if that is missing, else where to look."""
     flags = what_to_record(case, kind)
     if flags:
-        return Advice(f"record with `nsys profile {flags}`: it would say what that thread did", _REASON[kind])
-    return Advice("look at the threads of all processes in the gaps (`nsystui gaps`, Timeline)", _REASON[kind])
+        return Advice(f"To see what that thread did: record with `nsys profile {flags}`.", _REASON[kind])
+    return Advice("Look at the threads of all processes in the gaps (`nsystui gaps`, Timeline).", _REASON[kind])
 
 
 def what_to_record(case: Case, kind: str) -> str:
-    """The flags of nsys for what would tell the cause of idle time of a kind, and is not there."""
+    """The flags of nsys that record the missing data on the cause of a kind of idle time."""
     lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
     return " ".join(table.options for table in lacking)
 
 
 def _gist(works: Sequence[HostWork], kind: str, looked: int) -> str:
-    """The call or function with more than half of the time of a kind, else the kind, and its share of all."""
+    """``mostly cudaMalloc``: the call or function with more than half of the time of a kind, else the kind."""
     calls: dict[str, int] = {}
     for work in works:
         for cause, time in work.causes.items():
@@ -475,28 +480,28 @@ def _gist(works: Sequence[HostWork], kind: str, looked: int) -> str:
     if longest and 2 * calls[longest] > time:
         time = calls[longest]
         kind = f"running {longest}" if kind == RUNNING_CODE else longest
-    return f"{kind} {100 * time / looked:.0f} %"
+    return f"mostly {kind}" if 2 * time > looked else f"{100 * time / looked:.0f} % {kind}"
 
 
 def _where(works: Sequence[HostWork], kind: str) -> str:
-    """The call, and the range or that there is none, that hold most of the time of a kind, each with its share."""
+    """The call, and the NVTX range (or none), with the most time of a kind, each with its share of that time."""
     calls: dict[str, int] = {}
     ranges: dict[str | None, int] = {}
     for work in works:
         ranges[work.range_name] = ranges.get(work.range_name, 0) + work.spent[kind]
         for cause, time in work.causes.items():
             if cause.kind == kind and cause.what:
-                what = f"while {cause.what} had its CPU" if kind == PREEMPTED else f"in {cause.words}"
+                what = f"with {cause.what} on the CPU" if kind == PREEMPTED else f"in {cause.words}"
                 calls[what] = calls.get(what, 0) + time
-    whole, words = sum(ranges.values()), ""
+    whole, words = sum(ranges.values()), list[str]()
     if calls:
         call = max(sorted(calls), key=lambda one: calls[one])
-        words = f", {100 * calls[call] / whole:.0f} % of it {call}"
-    if set(ranges) == {None}:
-        return words
-    longest = max(sorted(ranges, key=str), key=lambda one: ranges[one])
-    where = "outside of every NVTX range" if longest is None else f"in NVTX range `{longest}`"
-    return f"{words}, {100 * ranges[longest] / whole:.0f} % of it {where}"
+        words.append(f"{100 * calls[call] / whole:.0f} % was {call}")
+    if set(ranges) != {None}:
+        longest = max(sorted(ranges, key=str), key=lambda one: ranges[one])
+        where = "outside of every NVTX range" if longest is None else f"in NVTX range `{longest}`"
+        words.append(f"{100 * ranges[longest] / whole:.0f} % was {where}")
+    return f" Of that part, {' and '.join(words)}." if words else ""
 
 
 def _table(case: Case, works: Sequence[HostWork], gaps: int) -> TableAnswer:
@@ -511,7 +516,7 @@ def _table(case: Case, works: Sequence[HostWork], gaps: int) -> TableAnswer:
 
 _TOLD = 3
 _SEEN = 0.02
-"""A cause with less of the time is not told."""
+"""A cause with less of the time is not named."""
 _START_AND_END_COLUMNS = (
     Column("cause", header="Cause", label="cause"),
     Column("what", header="What", label="call or function"),
@@ -519,9 +524,9 @@ _START_AND_END_COLUMNS = (
 )
 _PARTS = {
     STARTUP: ("start-up", "before the steady state", "start_up_percent"),
-    TAIL: ("tail", "after their last operation", "tail_percent"),
+    TAIL: ("tail", "after its last operation", "tail_percent"),
 }
-_ONCE = "a program pays it once: in a long run it does not matter"
+_ONCE = "The program pays this time once: in a long run it does not matter."
 
 
 @rule(
@@ -537,7 +542,7 @@ _ONCE = "a program pays it once: in a long run it does not matter"
 def start_and_end(case: Case) -> Sequence[Finding | NotChecked]:
     """Idle time before the steady state and after the last operation, and what the CPU did (docs/numbers.md#gaps).
 
-    What a program pays once is stated, not scolded: both are remarks.
+    Both are remarks, as a program pays this time once.
     """
     budget = in_sum(device_budgets(case.job, case.chosen, case.step_name))
     costs = {STARTUP: case.mean([budget.startup]), TAIL: case.mean([budget.tail])}
@@ -562,23 +567,26 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
     told = [_words(case, *row) for row in rows[:_TOLD] if case.mean([row[2]]) >= _SEEN * cost]
     name, where, _ = _PARTS[part]
     when = by_place((span.task, span.device, span.start, span.end) for span in one.spans)
-    sentence = f"GPUs are idle for {time_words(cost)} each {where}{_beside(case, when)}: {'; '.join(told)}"
+    sentence = f"{each_gpu(case)} idles {time_words(cost)} {where}.{_beside(case, when)}"
+    sentence += f" Largest causes: {'; '.join(told)}." if told else ""
     longest = max(kinds, key=lambda kind: kinds[kind], default=NOTHING)
     flags = what_to_record(case, longest) if longest in (NOTHING, OFF_CPU) else ""
     if flags:
-        advice = Advice(f"record with `nsys profile {flags}`: it would say what the CPU did then", _ONCE)
+        advice = Advice(f"To see what the CPU did then: record with `nsys profile {flags}`.", _ONCE)
     elif longest == PROFILER:
-        advice = Advice("leave it out of timings", "most of it is the profiler's own work: without nsys there is none")
+        text = "Leave this time out of timings."
+        advice = Advice(text, "Most of this time is the profiler's own work, which a run without nsys does not have.")
     else:
-        advice = Advice("leave it out of timings; in a run as short as this, shorten it (`nsystui gaps`)", _ONCE)
-    measured = "idle time by part of the budget, without gaps below 1 ms among the causes; mean over the GPUs"
+        text = "Leave this time out of timings. In a run as short as this one, shorten this time (`nsystui gaps`)."
+        advice = Advice(text, _ONCE)
+    measured = "Idle time by part of the budget. The causes leave out gaps below 1 ms. Mean over the GPUs."
     evidence = TableAnswer(name, _START_AND_END_COLUMNS, rows, len(rows))
     percent = case.percent(cost)
     return Finding(name, Severity.INFO, sentence, advice, Door("gaps"), cost, percent, measured, evidence, times=when)
 
 
 def _beside(case: Case, when: Mapping[Place, Intervals]) -> str:
-    """For how much of the time another GPU of the process works: what the CPU did then is that GPU's affair."""
+    """How much of the time another GPU of the process works: the CPU may have served that GPU then."""
     beside = 0
     for (task, device), own in when.items():
         others = [one for one in case.devices if task in one.tasks and one.device.device != device]
@@ -586,10 +594,10 @@ def _beside(case: Case, when: Mapping[Place, Intervals]) -> str:
             hull = Window(int(own.starts[0]), int(own.ends[-1]))
             beside += intersect(own, worked_by(others, hull)).length
     share = beside / max(sum(own.length for own in when.values()), 1)
-    return f", for {100 * share:.0f} % of that while another GPU of the process works" if share >= _SEEN else ""
+    return f" For {100 * share:.0f} % of that time another GPU of the process works." if share >= _SEEN else ""
 
 
 def _words(case: Case, kind: str, what: str | None, time: int) -> str:
     """``7.718 s in calls that allocate or free memory (cudaMallocHost)``."""
-    words = "in which nothing is recorded of the CPU" if kind == NOTHING else kind
+    words = "without any record of the CPU" if kind == NOTHING else kind
     return f"{time_words(case.mean([time]))} {words}{f' ({what})' if what else ''}"

@@ -1,9 +1,4 @@
-"""GPUs that wait for their input: long gaps in a data loader's range, or between steps, and what is slow there.
-
-A gap is the input's if the launching thread is not mostly in CUDA or MPI calls, and most of it lies in an NVTX range
-of a data loader; or outside of every step, while that thread waits or reads for most of it, until a copy from the host
-begins. See docs/numbers.md#input-pipeline.
-"""
+"""GPUs that wait for input: long gaps in a data loader's range, or between steps, and what is slow there."""
 
 from __future__ import annotations
 
@@ -46,6 +41,7 @@ from nsystui.questions.triage.case import Case, by_place, number_of, spans, time
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import IDLE, FindingKind, rule
+from nsystui.questions.triage.rules.host import each_gpu
 from nsystui.store import tables
 
 _RANGES = (
@@ -71,23 +67,21 @@ _COLUMNS = (
     Column("pinning", header="In pin_memory", label="in pin_memory", unit=Unit.COUNT, importance=1),
     Column("function", header="Top Function", label="top function", importance=1),
 )
-_WAITS_FOR_DATA = (
-    "the next batch is not there when the GPU is done with the last one, and the thread that launches waits for it"
-)
+_WAITS_FOR_DATA = "The launching thread waits, as the next batch is not ready when the GPU finishes the last one."
 _PINNING = Advice(
-    "make batches cheaper to pin: smaller types, fewer and larger tensors, or workers that write to pinned memory",
-    "one thread pins all batches, and it is busy for most of the time in which the GPU waits",
+    "Make batches cheaper to pin: smaller types, fewer and larger tensors, or workers that write to pinned memory.",
+    "One thread pins all batches, and that thread is busy for most of the time while the GPU waits.",
 )
 _STORAGE = Advice(
-    "read ahead in workers, from files on a local disk, of a format that is read in large pieces",
-    "for most of the time in which the GPU waits, files are read",
+    "Read ahead in workers, from files on a local disk, in a format that is read in large pieces.",
+    "Files are read for most of the time while the GPU waits.",
 )
-_LOADS_ITSELF = "the thread that launches prepares the input itself, and launches nothing meanwhile"
+_LOADS_ITSELF = "The launching thread prepares the input itself, and launches nothing meanwhile."
 
 
 @dataclass(frozen=True)
 class _Worker:
-    """A thread in the gaps: for how much of their time it ran (``None``: not recorded), and its CPU samples."""
+    """A thread in the gaps: its CPU samples, and the part of the gap time that it ran (``None``: not recorded)."""
 
     thread: HostThread
     ran: float | None
@@ -112,11 +106,11 @@ class _Worker:
     },
 )
 def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
-    """GPUs that wait for their input: long gaps in a data loader's range, or between steps, and what is slow there.
+    """Long gaps that wait for input, in a data loader's range or between steps, and what is slow in them.
 
-    A gap is the input's if the launching thread is not mostly in CUDA or MPI calls, and most of it lies in an NVTX
-    range of a data loader; or outside of every step, while that thread waits or reads for most of it, until a copy from
-    the host begins. See docs/numbers.md#input-pipeline.
+    At least half of the gap lies in an NVTX range of a data loader. Or most of the gap lies outside of every step, the
+    launching thread waits or reads for half of the gap or more, and a copy from the host begins at the end of the gap.
+    A gap with the launching thread mostly in CUDA or MPI calls does not count. See docs/numbers.md#input-pipeline.
     """
     if not case.devices:
         return [NotChecked("input-pipeline", f"needs GPU work: {canonical.KERNELS.record}")]
@@ -170,7 +164,7 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _calling(causes: Mapping[Cause, int]) -> int:
-    """The time in CUDA and MPI calls, which are a cause of their own."""
+    """The time in CUDA and MPI calls: these gaps do not wait for input."""
     kinds = (ALLOCATING, SYNCHRONISING, COPYING, LAUNCHING, OTHER_CALLS, IN_MPI)
     return sum(time for cause, time in causes.items() if cause.kind in kinds)
 
@@ -196,7 +190,7 @@ def _loading_ranges(case: Case) -> dict[Task, Intervals]:
     """The ranges of data loaders of each process."""
     if not case.job.session.count(tables.nvtx_ranges):
         return {}
-    # One expression: to look for the words one after the other takes ten times as long.
+    # One expression: a search for each word takes ten times as long.
     is_named = sa.func.regexp_matches(FOLDED_LABEL, "|".join(_RANGES), "i", type_=sa.Boolean)
     found = spans(case, tables.nvtx_ranges, [is_named])
     return {task: own for (task, _), own in found.merged.items()}
@@ -224,32 +218,34 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
     others = {one.thread.task: one for one in workers if one.thread.rank is None and (one.ran or 0) >= _WORKS}
     period = _period(case)
     advice = _advice(case, kept, spent, whole, pinning)
-    words = ["in NVTX ranges of the data loader" if in_range else "between steps, outside of their ranges"]
+    words = []
     doing = max(spent, key=lambda key: spent[key])
     if spent[doing]:
         what = {"waits": "waits", "reads": "reads files", "prepares": "prepares the input itself"}[doing]
-        words.append(f"the thread that launches {what} for {100 * spent[doing] / whole:.0f} % of their time")
+        words.append(f"The launching thread {what} for {100 * spent[doing] / whole:.0f} % of the gap time.")
     busiest = max(workers, key=lambda one: one.samples, default=None)
     sampled = sum(one.samples for one in workers)
     if pinning is not None:
-        ran = "" if pinning.ran is None else f", which runs for {100 * pinning.ran:.0f} % of the gaps' time"
+        ran = "" if pinning.ran is None else f" and runs for {100 * pinning.ran:.0f} % of the gap time"
         words.append(
-            f"{pinning.samples:,} of {sampled:,} CPU samples in them are of the pin_memory thread ({pinning.name}{ran})"
+            f"The pin_memory thread ({pinning.name}) has {pinning.samples:,} of {sampled:,} CPU samples in the gaps"
+            f"{ran}."
         )
     elif busiest is not None and busiest.samples > _HALF * sampled and not others:
-        words.append(f"{busiest.samples:,} of {sampled:,} CPU samples in them are of thread {busiest.name}")
+        words.append(f"Thread {busiest.name} has {busiest.samples:,} of {sampled:,} CPU samples in the gaps.")
     if others:
         share = 100 * float(np.mean([one.ran or 0 for one in others.values()]))
-        processes = "1 worker process" if len(others) == 1 else f"each of {len(others)} worker processes"
-        words.append(f"{processes} ran for {share:.0f} % of the gaps' time")
+        processes = "1 worker process runs" if len(others) == 1 else f"{len(others)} worker processes each run"
+        words.append(f"{processes} for {share:.0f} % of the gap time.")
     if period:
-        words.append(f"step times repeat every {period} steps, as with {period} workers")
+        words.append(f"Step times repeat every {period} steps, as with {period} workers.")
     longest = max(kept, key=lambda one: (one.end - one.start, -one.start))
     window = Window(longest.start, longest.end)
+    where = "in NVTX ranges of the data loader" if in_range else "between steps"
     sentence = (
-        f"GPUs wait {time_words(cost)} each for their input, the data loader ({number_of(len(kept), 'gap')} of "
-        f"{case.thresholds.gap_ms:g} ms or more, {'; '.join(words)})"
-    )
+        f"{each_gpu(case)} waits {time_words(cost)} for the data loader ({number_of(len(kept), 'gap')} of "
+        f"{case.thresholds.gap_ms:g} ms or more, {where}). {' '.join(words)}"
+    ).rstrip()
     rows: list[Row] = [
         (
             one.thread.rank, one.thread.name, one.thread.tid, None if one.ran is None else 100 * one.ran,
@@ -258,12 +254,10 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
         for one in workers
     ]  # fmt: skip
     measured = (
-        "gaps that lie in a data loader's range, or outside of every step and in which the launching thread waits or "
-        "reads until a copy from the host begins; mean over the GPUs"
+        "Gaps in a data loader's range, and gaps outside of every step while the launching thread waits or reads until "
+        "a copy from the host begins. Mean over the GPUs."
     )
-    gist = f"{case.waiting(cost)} for the data loader"
-    if pinning is not None:
-        gist += f" (pin_memory thread {pinning.name})"
+    gist = "waiting for the data loader" + ("" if pinning is None else f"'s pin_memory thread {pinning.name}")
     ranks = tuple(sorted({case.rank_of[span.task] for span in kept}))
     return Finding(
         "input-pipeline", Severity.WARNING, sentence, advice, Door("timeline", window=window), cost, case.percent(cost),
@@ -278,19 +272,19 @@ def _advice(
 ) -> Advice:
     if spent["prepares"] > _HALF * whole:
         workers = by_framework(case, "threads or processes of its own", pytorch="workers (num_workers above 0)")
-        return Advice(f"load in {workers}, ahead of the step that needs it", _LOADS_ITSELF)
+        return Advice(f"Load batches in {workers}, ahead of the step that needs them.", _LOADS_ITSELF)
     if spent["reads"] > _HALF * whole or _reading(case, kept) > _HALF:
         return _STORAGE
     if pinning is not None and (pinning.ran or 0) > _HALF:
         return _PINNING
-    cheaper = "make the preparation of a sample cheaper"
+    cheaper = "make samples cheaper to prepare"
     how = by_framework(
         case,
-        f"load on more threads or processes, prefetch more, {cheaper}, or do it on the GPU",
-        dali=f"give DALI more threads (num_threads) and longer queues (prefetch_queue_depth), {cheaper}, or do more of "
-        'it on the GPU (device="mixed")',
-        pytorch=f"give the DataLoader more workers (num_workers) and prefetch more (prefetch_factor), {cheaper}, or do "
-        "it on the GPU (DALI)",
+        f"Load on more threads or processes, prefetch more, {cheaper}, or prepare them on the GPU.",
+        dali=f"Give DALI more threads (num_threads) and longer queues (prefetch_queue_depth), {cheaper}, or prepare "
+        'more of them on the GPU (device="mixed").',
+        pytorch=f"Give the DataLoader more workers (num_workers) and prefetch more (prefetch_factor), {cheaper}, or "
+        "prepare them on the GPU (DALI).",
     )
     return Advice(how, _WAITS_FOR_DATA)
 
@@ -304,7 +298,7 @@ def _gaps_of(kept: Sequence[IdleSpan]) -> dict[int, Intervals]:
 
 
 def _reading(case: Case, kept: Sequence[IdleSpan]) -> float:
-    """For how much of the gaps some process reads a file."""
+    """The part of the gap time in which some process reads a file."""
     if not case.job.session.count(tables.os_calls):
         return 0.0
     calls = spans(case, tables.os_calls, [tables.os_calls.c.name.in_(FILE_READS)])
@@ -347,7 +341,7 @@ def _workers(case: Case, kept: Sequence[IdleSpan]) -> list[_Worker]:
 
 
 def _period(case: Case) -> int | None:
-    """After how many steps the times of the steps of a rank repeat, if they do."""
+    """The number of steps after which the step times of a rank repeat; ``None`` if they do not."""
     skip = int(case.thresholds.warm_up_steps)
     found = [period_of(one.duration[skip:]) for _, one in sorted(case.steps.items())]
     return next((one for one in found if one is not None), None)
@@ -356,7 +350,7 @@ def _period(case: Case) -> int | None:
 def period_of(values: Times) -> int | None:
     """The smallest lag of 2 or more at which values repeat (autocorrelation); ``None`` if they do not.
 
-    Four periods must be there, and smaller lags correlate much less: else the values drift, or are all alike.
+    There must be four periods, and smaller lags must correlate much less: else the values drift, or are all alike.
     """
     count = len(values)
     if count < _FEWEST_STEPS or np.ptp(values) < 0.1 * np.median(values):

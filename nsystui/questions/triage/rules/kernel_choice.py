@@ -19,6 +19,7 @@ from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import NameWork, by_framework, kernel_mix, mix_table, shares
 from nsystui.questions.triage.rule import FindingKind, rule
+from nsystui.questions.triage.rules.host import each_gpu
 from nsystui.store import tables
 
 _ARITHMETIC = (GEMM, CONVOLUTION, ATTENTION)
@@ -33,21 +34,19 @@ _FASTER = (
     (r"GV100|V100|TU10\d|\bT4\b", "FP16", {"FP32": 8.0}),
     (r"^(?=.*(?:sm(?:8\d|9\d|1\d\d)_|ampere|hopper|tf32))", "BF16", {"TF32": 2.0, "FP32": 16.0}),
 )
-"""Pattern of a GPU (its name or its chip, else of a kernel built for it), the faster precision, its peak by theirs."""
+"""Pattern of a GPU (its name or chip, else a kernel built for it), the faster precision, how many times its peak is."""
 
 
 @rule(
     250,
     reads=frozenset({"kernels", "devices"}),
-    finds={
-        "precision": FindingKind("FP32 and TF32 where the GPUs are faster", gain=0.5),
-    },
+    finds={"precision": FindingKind("work in FP32 or TF32", gain=0.5)},
 )
 def precision(case: Case) -> Sequence[Finding | NotChecked]:
-    """Matrix products, convolutions, attention in FP32 or TF32 on GPUs whose tensor cores are faster at less.
+    """Matrix products, convolutions, attention in FP32 or TF32 on GPUs that are faster in BF16 or FP16.
 
-    The cost is a limit: the time that would go if each such kernel ran at the peak of the faster precision relative to
-    its own. The factors are those of dense peaks in NVIDIA's data sheets (see docs/numbers.md#kernel-families).
+    The cost is an upper limit: the time saved if each such kernel sped up by the ratio of the two peaks. The ratios are
+    those of dense peaks in NVIDIA's data sheets (see docs/numbers.md#kernel-families).
     """
     mix = kernel_mix(case)
     works = [one for one in mix if one.family in _ARITHMETIC]
@@ -56,23 +55,18 @@ def precision(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     gpu, faster, factors = _faster(case, slow)
     if not faster:
-        return [
-            NotChecked("precision", "needs the names of the GPUs: this export does not tell whether they are faster")
-        ]
+        return [NotChecked("precision", "needs the names of the GPUs: without them the faster precision is not known")]
     slow = [one for one in slow if one.precision in factors]
     cost = case.mean(one.time * (1.0 - 1.0 / factors[str(one.precision)]) for one in slow)
     share = case.percent(cost)
     if not slow or share < case.thresholds.precision_percent:
         return []
-    how = by_framework(case, f"do this work in {faster}", pytorch=f"let torch.autocast do this work in {faster}")
+    how = by_framework(case, f"Do this work in {faster}", pytorch=f"Let torch.autocast do this work in {faster}")
     advice = Advice(
-        f"{how}, or keep its data in {faster}, where its accuracy allows that",
-        f"the peak of {faster} on {gpu} is {_times(factors, slow)}; a limit, as memory and other work stay",
+        f"{how}, or store the data in {faster}, where accuracy allows.",
+        f"The peak of {faster} on {gpu} is {_times(factors, slow)}; memory-bound kernels gain less.",
     )
-    measured = (
-        "time of these kernels, by their names, less the part that is left at the peak of the faster precision: what "
-        "could be gained at most; mean over the GPUs"
-    )
+    measured = "Upper limit of what the ratio of the peaks would save of the time of these kernels. Mean over the GPUs."
     severity, evidence = Severity.WARNING, mix_table("precision", slow)
     sentence = _sentence(case, mix, works, slow, cost)
     return [
@@ -83,7 +77,7 @@ def precision(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _faster(case: Case, works: Sequence[NameWork]) -> tuple[str, str, dict[str, float]]:
-    """The GPU, the precision in which it is faster, and by which factors; empty where that is not known."""
+    """The GPU, its faster precision, and the factors by which that is faster; empty where the GPU is not known."""
     table = tables.devices
     named = [(str(name or chip), f"{chip} {name}") for name, chip in case.job.session.rows(
         sa.select(table.c.name, table.c.chip).distinct().order_by(table.c.name, table.c.chip)
@@ -115,11 +109,11 @@ def _sentence(
 
     parts = [told(word) for word, share in shares(slow, lambda one: str(one.precision)) if share >= 1.0]
     half = [one for one in works if one.precision not in ("TF32", "FP32", "FP64", None)]
-    other = f"{percent(half)} does such work in fewer bits" if half else "no FP16 or BF16 kernel does such work"
-    untold = [one for one in works if one.precision is None]
-    hidden = f" (the names of {percent(untold)} do not tell)" if percent(untold) != percent([]) else ""
-    limit = f"a faster precision could save {time_words(cost)} on each GPU at most"
-    return f"of the kernel time {', '.join(parts)}; {other}{hidden}; {limit}"
+    other = f"{percent(half)} is the same work in fewer bits" if half else "no FP16 or BF16 kernel does this work"
+    unnamed = [one for one in works if one.precision is None]
+    hidden = f" The precision of {percent(unnamed)} is not known." if percent(unnamed) != percent([]) else ""
+    limit = f"{each_gpu(case)} could save up to {time_words(cost)} with a faster precision."
+    return f"Of the kernel time, {', '.join(parts)}; {other}.{hidden} {limit}"
 
 
 _CHANNELS = re.compile("nchw_?to_?nhwc|nhwc_?to_?nchw", re.IGNORECASE)
@@ -130,9 +124,7 @@ _FILTER = f"/{_LAYOUT.pattern}/"
 @rule(
     260,
     reads=frozenset({"kernels"}),
-    finds={
-        "layout-changes": FindingKind("changes of tensor layout"),
-    },
+    finds={"layout-changes": FindingKind("tensor layout changes")},
 )
 def layout_changes(case: Case) -> Sequence[Finding]:
     """Kernels that only change the layout of tensors: between NCHW and NHWC around convolutions, and transposes."""
@@ -148,30 +140,30 @@ def layout_changes(case: Case) -> Sequence[Finding]:
     of_kernels = 100 * sum(one.time for one in found) / sum(one.time for one in mix)
     launches = number_of(sum(one.launches for one in found), "launch")
     sentence = (
-        f"changes of layout {words} take {time_words(cost)} on each GPU, {of_kernels:.0f} % of kernel time ({launches})"
+        f"{each_gpu(case)} spends {time_words(cost)} on layout changes {words}, {of_kernels:.0f} % of kernel time "
+        f"({launches})."
     )
     if is_of_channels:
         layout = by_framework(case, "NHWC", pytorch="channels_last (channels_last_3d)")
         advice = Advice(
-            f"keep model and inputs in one layout: {layout}",
-            "tensor cores convolve NHWC, so cuDNN converts every tensor that comes in NCHW, and converts it back; "
-            "all of this time at most can go",
+            f"Keep model and inputs in one layout: {layout}.",
+            "Tensor cores convolve NHWC, so cuDNN converts every NCHW tensor and converts the result back.",
         )
     else:
         advice = Advice(
-            "let the next kernel read the transposed tensor (a GEMM takes either order), or store it in its order once",
-            "a transpose only moves data; all of this time at most can go",
+            "Let the next kernel read the transposed tensor (a GEMM takes either order), or store the tensor that way.",
+            "A transpose only moves data.",
         )
-    measured = "sum of the durations of these kernels, by their names: what could be gained at most; mean over the GPUs"
+    measured = "Sum of the durations of these kernels (by name): an upper limit. Mean over the GPUs."
     door, evidence = Door("kernels", filter=_FILTER), mix_table("layout-changes", found)
     return [Finding("layout-changes", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
 _LOOKED_AT = 40
 _MOST_LAUNCHES = 2_000_000
-"""Of more kernels their launches are not read for the name of a range."""
+"""With more kernels the launches are not read for the name of a range."""
 _SUMS = 4
-"""Of the rows of the longest runs, the sums over all runs come first."""
+"""The rows of the longest chains begin with so many sums over all chains."""
 _COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -184,7 +176,7 @@ _COLUMNS = (
 )
 
 
-class _Run(NamedTuple):
+class _Chain(NamedTuple):
     rank: int | None
     device: int
     stream: int
@@ -198,26 +190,24 @@ class _Run(NamedTuple):
 @rule(
     270,
     reads=frozenset({"kernels", "nvtx_ranges"}),
-    finds={
-        "unfused-kernels": FindingKind("pointwise kernels that are not fused", gain=0.5),
-    },
+    finds={"unfused-kernels": FindingKind("unfused pointwise kernels", gain=0.5)},
 )
 def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
-    """Pointwise kernels in a row that could be one kernel: of an eager program, of an optimizer not fused.
+    """Chains of pointwise kernels that could be one kernel: of an eager program, of an optimizer that is not fused.
 
-    A run is two or more such kernels of a stream with nothing between them but gaps below `tiny_kernel_us`. It ends
-    where a kernel of it comes again on the same grid: that may be the next iteration of a loop, which needs the results
-    of this one. Those of one grid work on tensors of one size; fused they take at least as long as the longest of them:
-    what is left of the run is what fusing saves at most. Multi-tensor kernels are fused already.
+    A chain is two or more such kernels of a stream with nothing between them but gaps below `tiny_kernel_us`. A chain
+    ends where a kernel repeats on the same grid: that may be the next iteration of a loop, which needs the results of
+    this iteration. Kernels of one grid work on tensors of one size, and fused take at least as long as the longest:
+    the rest of the chain is the upper limit of what fusing saves. Multi-tensor kernels are fused already.
     """
     works = [one for one in kernel_mix(case) if _is_pointwise(one)]
     if not works or case.percent(case.mean(one.time for one in works)) < case.thresholds.unfused_percent / 2:
         return []  # cheaper than to put every launch in order
-    runs = _runs(case, works)
-    sums = [sa.cast(sa.func.sum(runs.c[key]).over(), sa.BigInteger) for key in ("saved", "kernels", "idle")]
+    chains = _chains(case, works)
+    sums = [sa.cast(sa.func.sum(chains.c[key]).over(), sa.BigInteger) for key in ("saved", "kernels", "idle")]
     keys = ("report", "process", "first", *(column.key for column in _COLUMNS[1:]))
-    longest = sa.select(*sums, sa.func.count().over(), *(runs.c[key] for key in keys))
-    found = case.job.session.rows(longest.order_by(runs.c.saved.desc(), runs.c.start).limit(_LOOKED_AT))
+    longest = sa.select(*sums, sa.func.count().over(), *(chains.c[key] for key in keys))
+    found = case.job.session.rows(longest.order_by(chains.c.saved.desc(), chains.c.start).limit(_LOOKED_AT))
     saved, kernels, idle, count = found[0][:_SUMS] if found else (0, 0, 0, 0)
     cost = case.mean([saved])
     share = case.percent(cost)
@@ -227,41 +217,42 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     steps = sum(len(one) for one in case.steps.values())
     each = f" ({kernels / steps:,.0f} a step)" if steps else ""
     name = _range(case, worst)
-    place = f", most of the longest in NVTX range `{name}`" if name else ""
+    place = f" Most of the longest chains are in NVTX range `{name}`." if name else ""
     sentence = (
-        f"{kernels:,} launches of pointwise kernels{each} come back to back, in {number_of(count, 'run')} of different "
-        f"kernels{place}: one kernel for those of a run with the same grid could save {time_words(cost)} on each GPU "
-        f"at most, {time_words(case.mean([idle]))} of it idle time between them"
+        f"{kernels:,} pointwise kernels{each} run in {number_of(count, 'back-to-back chain')} of different kernels."
+        f"{place} {each_gpu(case)} could save up to {time_words(cost)}, {time_words(case.mean([idle]))} of it idle "
+        "time, if each chain had one kernel for each grid."
     )
     is_optimizer = "optim" in name.lower() or any("addcdiv" in one.name for one in works)
-    optimizer = "a fused or foreach optimizer (torch.optim.Adam(fused=True)), and " if is_optimizer else ""
+    optimizer = "a fused or foreach optimizer (torch.optim.Adam(fused=True)) and " if is_optimizer else ""
     advice = Advice(
         by_framework(
             case,
-            "write one kernel for those that compute each element from the same place of their inputs",
-            pytorch=f"use {optimizer}torch.compile, or fused operators",
-            jax="put the whole step under one jax.jit, so that XLA fuses them",
+            "Write one kernel in place of the elementwise kernels of a chain that work on the same tensors.",
+            pytorch=f"Use {optimizer}torch.compile, or fused operators.",
+            jax="Put the whole step under one jax.jit, so that XLA fuses these kernels.",
         ),
-        "each of these kernels reads and writes whole tensors; a fused one reads and writes them once",
+        "Each of these kernels reads and writes whole tensors; a fused kernel reads and writes them once.",
     )
     measured = (
-        f"runs of two or more different pointwise kernels of a stream, gaps below {case.thresholds.tiny_kernel_us:g} "
-        "µs: their time without the longest kernel of each grid of a run; a limit; mean over the GPUs"
+        "Time of chains of two or more different pointwise kernels of a stream, with gaps below "
+        f"{case.thresholds.tiny_kernel_us:g} µs. The longest kernel of each grid of a chain is left out. This is an "
+        "upper limit. Mean over the GPUs."
     )
-    rows = [_Run(case.rank_of.get(Task(report, process)), *others) for report, process, _, *others in worst]
+    rows = [_Chain(case.rank_of.get(Task(report, process)), *others) for report, process, _, *others in worst]
     door, evidence = Door("kernels", by="family"), TableAnswer("unfused-kernels", _COLUMNS, rows, len(rows))
     return [Finding("unfused-kernels", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
 def _is_pointwise(one: NameWork) -> bool:
-    """Whether a kernel computes each element from those at its place, as casts do."""
+    """Whether a kernel computes each element from the elements at the same place, as casts do."""
     if "multi_tensor" in one.name:
         return False
     return one.family == ELEMENTWISE or (one.family == COPY and "copy_kernel" in one.name)
 
 
-def _runs(case: Case, works: Sequence[NameWork]) -> sa.Subquery:
-    """The runs: their place and first row, start, duration, kernels, idle time, and what fusing saves at most."""
+def _chains(case: Case, works: Sequence[NameWork]) -> sa.Subquery:
+    """The chains: place and first row, start, duration, kernels, idle time, and what fusing saves at most."""
     columns = tables.kernels.c
     names = [(one.name,) for one in works]
     own = sa.select(sa.values(sa.column("name", sa.String), name="given").data(names)).cte("pointwise")
@@ -284,12 +275,12 @@ def _runs(case: Case, works: Sequence[NameWork]) -> sa.Subquery:
     goes_on = sa.and_(last_own, kernels.c.start - last_end < round(case.thresholds.tiny_kernel_us * 1e3))
     ordered = sa.select(*kernels.c, sa.func.coalesce(goes_on, sa.false()).label("goes_on")).subquery("ordered")
     begun = in_order(ordered, sa.func.sum(sa.case((ordered.c.goes_on, 0), else_=1)), until_here=True)
-    of_run = sa.select(*ordered.c, begun.label("number")).subquery("of_run")
+    of_chain = sa.select(*ordered.c, begun.label("number")).subquery("of_chain")
     again = sa.func.row_number().over(
-        partition_by=[of_run.c[key] for key in (*place, "number", "name", "grid")],
-        order_by=[of_run.c.start, of_run.c.row],
+        partition_by=[of_chain.c[key] for key in (*place, "number", "name", "grid")],
+        order_by=[of_chain.c.start, of_chain.c.row],
     )
-    counted = sa.select(*of_run.c, again.label("again")).where(of_run.c.is_own).subquery("counted")
+    counted = sa.select(*of_chain.c, again.label("again")).where(of_chain.c.is_own).subquery("counted")
     iteration = sa.func.max(counted.c.again).over(
         partition_by=[counted.c[key] for key in (*place, "number")],
         order_by=[counted.c.start, counted.c.row],
@@ -316,15 +307,15 @@ def _runs(case: Case, works: Sequence[NameWork]) -> sa.Subquery:
             sa.func.greatest(span - sa.func.sum(grids.c.time), 0).label("idle"),
             sa.func.greatest(span - sa.func.sum(grids.c.longest), 0).label("saved"),
         ).group_by(*keys).having(kernels_of > 1)
-    ).subquery("runs")  # fmt: skip
+    ).subquery("chains")  # fmt: skip
 
 
-def _range(case: Case, runs: Sequence[tuple[Any, ...]]) -> str:
-    """The NVTX range that most of these runs were launched in, the innermost; empty where none is, or many launches."""
-    reports, rows = (np.array([run[place] for run in runs], np.int64) for place in (0, 2))
+def _range(case: Case, chains: Sequence[tuple[Any, ...]]) -> str:
+    """The innermost NVTX range that launched most of these chains; empty where there is none, or many launches."""
+    reports, rows = (np.array([chain[place] for chain in chains], np.int64) for place in (0, 2))
     part = case.job.session.part(sorted(set(reports.tolist())))
     if part.count(tables.kernels) > _MOST_LAUNCHES:
         return ""
     ranges = LaunchRanges.find(part, Selection(tasks=case.chosen.tasks))
     code, count = Counter(ranges.of(reports, rows).tolist()).most_common(1)[0]
-    return "" if code == NO_RANGE or 2 * count <= len(runs) else ranges.texts[code]
+    return "" if code == NO_RANGE or 2 * count <= len(chains) else ranges.texts[code]

@@ -35,6 +35,7 @@ from nsystui.questions.triage.kernel_times import (
     tails,
 )
 from nsystui.questions.triage.rule import WORK, FindingKind, rule
+from nsystui.questions.triage.rules.host import each_gpu
 from nsystui.store import tables
 
 
@@ -46,7 +47,7 @@ from nsystui.store import tables
     },
 )
 def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
-    """One kernel, by its full name with the template's arguments, that takes most of the time of all but NCCL's."""
+    """The kernel, by its full name with template arguments, that takes most of the kernel time without NCCL's."""
     table = tables.kernels
     session = case.job.session
     if not session.count(table):
@@ -71,15 +72,12 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     shown = smart_names(name for name, *_ in rows)[name]
     sentence = (
-        f"one kernel, {shorten(shown or '(no name)', 48)}, takes {100 * int(spent) / whole:.0f} % "
-        "of the time of all kernels "
-        f"but NCCL's ({time_words(cost)} on each GPU, {number_of(count, 'launch')})"
+        f"Kernel {shorten(shown or '(no name)', 48)} takes {100 * int(spent) / whole:.0f} % of the kernel time without "
+        f"NCCL. {each_gpu(case)} spends {time_words(cost)} in this kernel ({number_of(count, 'launch')})."
     )
-    advice = Advice(
-        "profile it with Nsight Compute (ncu)", "what it gains, the job gains; no other kernel can gain as much"
-    )
+    advice = Advice("Profile this kernel with Nsight Compute (ncu).", "No other kernel can save as much time.")
     evidence = kernel_summary(session, case.chosen, Names.SMART)
-    measured = "sum of the durations of its launches; mean over the GPUs"
+    measured = "Sum of the durations of this kernel's launches. Mean over the GPUs."
     share = case.percent(cost)
     door = Door("kernels")
     return [Finding("dominant-kernel", Severity.INFO, sentence, advice, door, cost, share, measured, evidence)]
@@ -123,10 +121,10 @@ def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
     if not busy or np.mean([one["tensor active"] for one in busy]) >= case.thresholds.tensor_percent:
         return []
     tensor, active = (float(np.mean([one[key] for one in busy])) for key in ("tensor active", "SM active"))
-    sentence = f"tensor cores are active {tensor:.1f} % of the time, while SMs are active {active:.0f} %"
+    sentence = f"Tensor cores are active {tensor:.1f} % of the time while SMs are active {active:.0f} %."
     advice = Advice(
-        "if the work is matrix products: use BF16, FP16 or TF32, and sizes that are multiples of 8",
-        "tensor cores do most of the FLOPs that a GPU can; other work does not need them",
+        "For matrix products, use BF16, FP16 or TF32, and sizes that are multiples of 8.",
+        "Tensor cores deliver most FLOPs of a GPU; other work does not need tensor cores.",
     )
     names = {report.index: report.name for report in case.reports}
     rows: list[Row] = [
@@ -153,12 +151,10 @@ _PACE = (
 @rule(
     340,
     reads=frozenset({"kernels", "gpu_metrics"}),
-    finds={
-        "slow-pace": FindingKind("kernels that become slower"),
-    },
+    finds={"slow-pace": FindingKind("kernels that slow down")},
 )
 def kernel_pace(case: Case) -> Sequence[Finding | NotChecked]:
-    """Kernels that become slower during the run."""
+    """Kernels that slow down during the run."""
     launches = [one for one in kernel_launches(case) if one.count >= FEWEST]
     if not launches:
         return [NotChecked("slow-pace", f"needs a kernel that a GPU runs {FEWEST} times or more")]
@@ -168,7 +164,7 @@ def kernel_pace(case: Case) -> Sequence[Finding | NotChecked]:
 
 @dataclass(frozen=True)
 class _Pace:
-    """Medians of the part means of each third of the run, ns, and what is over the first one in sum."""
+    """Median part means of the first and the last third of the run, and the sum of the time above the first; ns."""
 
     launches: KernelLaunches
     first: float
@@ -185,21 +181,21 @@ def _slower(case: Case, launches: Sequence[KernelLaunches]) -> Finding | None:
     growth = float(np.average([100 * (pace.last / pace.first - 1) for pace in paces], weights=weights))
     ranks = sorted({case.rank_of[pace.launches.task] for pace in paces if pace.launches.task in case.rank_of})
     clock = _clock(case)
-    whose = rank_words(ranks, case.ranks) if len(ranks) < len(case.ranks) else "all ranks"
+    whose = f" on {rank_words(ranks, case.ranks)}" if len(ranks) < len(case.ranks) else ""
     sentence = (
-        f"kernels become slower during the run: in the last third the same launches take {growth:.0f} % longer than in "
-        f"the first, on {whose}; {time_words(cost)} on each GPU"
+        f"Kernels slow down during the run{whose}: the same launches take {growth:.0f} % longer in the last third than "
+        f"in the first. {each_gpu(case)} loses {time_words(cost)}."
     )
     advice = Advice(
-        "look at clocks, power and temperature over the run (--gpu-metrics-devices=all records clocks); else at inputs "
-        "that grow",
-        "the same grid on the same GPU takes as long as before, unless its clock sinks or its data are others",
+        "Look at clocks, power and temperature over the run (--gpu-metrics-devices=all records clocks), or at inputs "
+        "that grow.",
+        "The same grid on the same GPU takes longer only if the clock falls or the data change.",
     )
     if clock is not None and clock[1] < (1 - _CLOCK_FELL) * clock[0]:
-        sentence += f"; the GPU clock falls from {clock[0]:,.0f} to {clock[1]:,.0f} MHz"
+        sentence += f" The GPU clock falls from {clock[0]:,.0f} to {clock[1]:,.0f} MHz."
         advice = Advice(
-            "look at power cap, temperature and cooling (nvidia-smi -q -d PERFORMANCE), or lock the clocks",
-            "the clock sinks with them: the GPU throttles",
+            "Look at power cap, temperature and cooling (nvidia-smi -q -d PERFORMANCE), or lock the clocks.",
+            "Kernels slow down as the clock falls: the GPU throttles.",
         )
     paces.sort(key=lambda pace: (-pace.lost, pace.launches.kernel.words))
     rows: list[Row] = [
@@ -215,8 +211,8 @@ def _slower(case: Case, launches: Sequence[KernelLaunches]) -> Finding | None:
         for pace in paces
     ]
     measured = (
-        "time of the launches over the usual of the first third (name, grid and block alike; medians of parts), of "
-        "kernels that grow from third to third; mean over the GPUs"
+        "Time of the launches above the usual time of the first third (same name, grid and block; medians of parts). "
+        "Only kernels that slow down from third to third. Mean over the GPUs."
     )
     evidence = TableAnswer("slow-pace", _PACE, rows, len(rows))
     share, severity = case.percent(cost), Severity.WARNING
@@ -224,7 +220,7 @@ def _slower(case: Case, launches: Sequence[KernelLaunches]) -> Finding | None:
 
 
 def _paces(launches: Sequence[KernelLaunches], growth: float) -> Iterator[_Pace]:
-    """The kernels that grow from third to third, by ``growth`` percent in all."""
+    """The kernels that slow down from third to third, by ``growth`` percent in all."""
     known = [one for one in launches if (np.isfinite(one.means).reshape(3, _THIRD).sum(axis=1) >= 2).all()]
     thirds = np.array([one.means for one in known]).reshape(len(known), 3, _THIRD)
     for one, (first, middle, last) in zip(known, np.nanmedian(thirds, axis=2).tolist(), strict=True):
@@ -254,13 +250,13 @@ def _clock(case: Case) -> tuple[float, float] | None:
 
 
 _RARE = 0.03
-"""If a larger share of the launches is long, on a GPU or on all, the kernel has two kinds of work, and no outliers."""
+"""If a larger share of the launches is long, on one GPU or on all, the kernel has two kinds of work, not outliers."""
 _KERNEL_OUTLIERS_COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
     Column("lost", header="Over the Usual (ns)", label="over usual", unit=Unit.DURATION),
     Column("count", header="Outliers", label="outliers", unit=Unit.COUNT),
-    Column("launches", header="Launches", label="of", unit=Unit.COUNT, importance=1),
+    Column("launches", header="Launches", label="launches", unit=Unit.COUNT, importance=1),
     Column("usual", header="Usual (ns)", label="usual", unit=Unit.DURATION, compared="max", decimals=0),
     Column("mad", header="MAD (ns)", label="MAD", unit=Unit.DURATION, compared="max", decimals=0, importance=2),
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION),
@@ -283,9 +279,7 @@ class _Row(NamedTuple):
 @rule(
     350,
     reads=frozenset({"kernels"}),
-    finds={
-        "kernel-outliers": FindingKind("rare slow launches"),
-    },
+    finds={"kernel-outliers": FindingKind("rare slow launches")},
 )
 def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
     """Launches that take far longer than the median of the launches of their kernel (`kernel_times`)."""
@@ -327,10 +321,10 @@ def _sums(counts: Iterable[tuple[Kernel, int]]) -> dict[Kernel, int]:
 
 
 def _suspects(case: Case, launches: Sequence[KernelLaunches]) -> list[Kernel]:
-    """The kernels that may have outliers that count, by what is known without a look at single launches.
+    """The kernels whose outliers may cost more than the threshold, judged without reading single launches.
 
-    No median is less than the shortest launch: what is not longer than that by the factor is no outlier. And so many
-    are rare, each at most as long as the longest, that together they may not be worth a word.
+    A median is at least the shortest launch, so an outlier is longer than the shortest launch times the factor. The
+    rare launches cost at most as if each were the longest.
     """
     limits = case.thresholds
     shortest: dict[Kernel, int] = {}
@@ -352,18 +346,17 @@ def _finding(case: Case, rows: Sequence[_Row], cost: int, where: Window) -> Find
     worst = rows[0]
     count = sum(row.outliers for row in rows)
     sentence = (
-        f"{number_of(count, 'kernel')} took more than {case.thresholds.outlier:g} times what is usual for their like, "
-        f"{time_words(cost)} over it on each GPU; most of it on rank {worst.rank} in {shorten(worst.kernel, 48)} "
-        f"(up to {time_words(worst.max)} instead of {time_words(worst.usual)})"
+        f"{number_of(count, 'launch')} took more than {case.thresholds.outlier:g} times the median of the same kernel. "
+        f"{each_gpu(case)} loses {time_words(cost)}. Rank {worst.rank} loses most, in {shorten(worst.kernel, 48)} "
+        f"(up to {time_words(worst.max)} instead of {time_words(worst.usual)})."
     )
     advice = Advice(
-        "look at what ran beside them (Timeline): other streams, copies, another process on this GPU, page faults",
-        "the same launch on the same GPU takes as long as before, unless something takes the GPU from it",
+        "Look at what ran at the same time (Timeline): other streams, copies, another process on the GPU, page faults.",
+        "The same launch on the same GPU takes longer only if something else uses the GPU.",
     )
     measured = (
-        "time of these launches over the median of their kernel (name, grid and block alike), where they are rare (3 % "
-        f"or less) and lie far outside of its spread (modified z-score {case.thresholds.outlier_score:g}); mean over "
-        "the GPUs"
+        "Time of these launches above the median of their kernel (same name, grid and block). Only rare launches (3 % "
+        f"or less) far outside of the spread (modified z-score {case.thresholds.outlier_score:g}). Mean over the GPUs."
     )
     ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
     evidence = TableAnswer("kernel-outliers", _KERNEL_OUTLIERS_COLUMNS, rows, len(rows))
@@ -374,7 +367,7 @@ def _finding(case: Case, rows: Sequence[_Row], cost: int, where: Window) -> Find
 
 
 def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task, int, Kernel, int, int, int, int]]:
-    """Task, device and kernel; of its launches above the limit how many, their time in sum, the longest, its start."""
+    """Task, device, kernel; the count of its launches above the limit, their total time, the longest, its start."""
     table = tables.kernels
     keys, (is_own, own) = shape_columns(), given_kernels(limits)
     time, start = duration(table), job_start(table)
@@ -389,7 +382,7 @@ def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task
             sa.func.arg_max(start, time),
         )
         .join_from(table, own, is_own)
-        # The least of all says the same, of rows that need not be joined then.
+        # The least limit leaves out most rows before the join.
         .where(
             *conditions(case),
             start >= begins(part_bounds(case)),
