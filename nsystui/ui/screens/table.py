@@ -38,6 +38,9 @@ _BESIDE = 150
 _ROOMY = 30
 """On a terminal of fewer lines they have two."""
 
+_AROUND, _DETAILS = 8, 6
+"""Lines of the screen around the table, with its headings, and of the details below it."""
+
 
 class TablesScreen(JobScreen):
     """A screen with tables, of which one (``table``) takes the keys for rows and their order."""
@@ -141,6 +144,13 @@ class TableScreen(TablesScreen):
         width, height = self.app.size
         self.set_class(width >= _BESIDE, "-beside")
         self.set_class(height < _ROOMY, "-low")
+
+    @property
+    def free_lines(self) -> int:
+        """The lines of the terminal that the rows, the details below them and the notes leave."""
+        details = 0 if self.has_class("-beside") else _DETAILS
+        notes = self.notes.get_content_height(self.size, self.size, self.size.width)
+        return self.app.size.height - _AROUND - notes - details - self.table.row_count
 
     def free_keys(self) -> frozenset[str]:
         """Keys of the table that this screen takes for itself."""
