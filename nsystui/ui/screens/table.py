@@ -20,6 +20,7 @@ from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.panels import DetailPane, NoteLines, SidePanel
 from nsystui.ui.widgets.repainting import reason_of
+from nsystui.ui.widgets.strip_chart import StripChart
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
@@ -275,6 +276,12 @@ class TableScreen(TablesScreen):
         if not self.question.is_outdated:
             self.cursor_moved()
             self.row_changed()
+
+    @on(StripChart.Resized)
+    def _chart_resized(self, message: StripChart.Resized) -> None:
+        message.stop()
+        if not self.question.is_outdated:
+            self.cursor_moved()
 
     def row_changed(self) -> None:
         """The cursor stands on another row."""
