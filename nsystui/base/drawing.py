@@ -45,8 +45,8 @@ COLOURS = {
 CATEGORIES = tuple(COLOURS)
 """``compute nccl memory graph idle api os cpu metric nvtx``, and ``error warning better worse``."""
 
-SHADES = {"compute": "█", "nccl": "╱", "memory": "▒", "graph": "░"}
-"""What fills a cell in place of a colour where there are no colours."""
+SHADES = {"nccl": "╱", "memory": "▒", "graph": "░", "api": "▒", "os": "╱", "idle": "░", "warning": "▒"}
+"""What fills a cell in place of a colour where there are no colours; "█" of every other category."""
 
 
 @dataclass(frozen=True)

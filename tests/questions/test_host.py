@@ -26,7 +26,7 @@ from nsystui.questions.host import causes, naming, stacks
 from nsystui.questions.host.calltree import call_tree_table, tree_of
 from nsystui.questions.host.functions import functions_table, samples_of
 from nsystui.questions.host.gaps import gaps_list, gaps_table, parts_of_row
-from nsystui.questions.host.threads import PARTS, threads_table
+from nsystui.questions.host.threads import PARTS, thread_over_time, threads_table
 from nsystui.questions.host.time_budget import budget_with_causes
 from nsystui.questions.job.job import OpenJob
 from nsystui.store import packing, tables
@@ -131,6 +131,17 @@ def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str)
     assert {key: main_thread[key] for key in expected} == {key: ms and ms * MS for key, ms in expected.items()}
     assert (main_thread["switches"], main_thread["migrations"]) == (3, 1)
     assert (other["cpu"], other["unknown"], other["idle_running"]) == (4 * MS, 10 * MS, 4 * MS)
+
+
+def test_the_parts_of_a_thread_over_time_add_up_to_those_of_the_whole(host: OpenJob):
+    selection = Selection(Window(0, 14 * MS))
+    for row in threads_table(host, selection).records():
+        thread = row["report"], row["process"] | row["tid"]
+        window, parts = thread_over_time(host, selection, thread, 7)
+        assert window == selection.window and sum(parts.values()) == pytest.approx([1.0] * 7)
+        assert {part: shares.sum() * 2 * MS for part, shares in parts.items()} == pytest.approx(
+            {part: row[part] or 0 for part in PARTS}
+        )
 
 
 def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero(tmp_path: Path):

@@ -7,7 +7,20 @@ import io
 
 import jobs
 import pytest
-from jobs import NARROW, WIDE, answer, cells, line_with, name_of_screen, press, rested, running, screen_text, view_bar
+from jobs import (
+    NARROW,
+    WIDE,
+    answer,
+    cells,
+    line_with,
+    name_of_screen,
+    press,
+    resize,
+    rested,
+    running,
+    screen_text,
+    view_bar,
+)
 from support import edit
 from synthetic import ExportWriter, training_job
 
@@ -86,6 +99,20 @@ async def test_the_call_tree_has_its_hot_path_opened_and_opens_and_closes_as_ran
         assert name in app.screen.values()["call"], "a filter begins the tree at functions of that name"
     assert main(["calltree", *map(str, job), "--bottom-up", "--format", "csv"]) == 0
     assert target.read_text() == capsys.readouterr().out
+
+
+async def test_the_time_of_the_thread_under_the_cursor_is_drawn_where_the_table_leaves_room(job, cache):
+    async with running(job, cache, (120, 50), "8", "down") as (app, pilot):
+        row, chart = app.screen.values(), app.screen.chart
+        (lane,) = chart.lanes
+        assert lane.label == row["thread"] and screen_text(app)[chart.region.y].strip().startswith(row["thread"])
+        means = {category: 100 * sum(shares) / len(shares) for category, shares in lane.stack}
+        expected = {"api": "cuda_percent", "os": "os_percent", "cpu": "running_percent"}
+        recorded = {category: row[key] for category, key in expected.items() if row[key]}
+        assert {category: means[category] for category in recorded} == pytest.approx(recorded) and recorded
+        assert not (await press(pilot, "v")).screen.chart.display
+        assert (await press(pilot, "V")).screen.chart.display
+        assert not (await resize(pilot, *NARROW)).screen.chart.display
 
 
 @pytest.mark.campaign

@@ -44,10 +44,14 @@ async def test_rows_open_what_they_are_of(demo_job, cache_directory):
 
 
 async def test_the_steps_of_the_rank_under_the_cursor_are_bars_with_the_slow_ones_in_colour(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "7", "v", "v", "v") as (app, _):
-        line_with(app, "steps of rank 0")
+    async with running(demo_job, cache_directory, WIDE, "7", "v") as (app, pilot):
+        line_with(app, "median of ranks")  # on the row of all
+        line_with(await press(pilot, "down"), "steps of rank 0")
+        one_row = app.screen.step_times.lanes[0].stack
+        line_with(await press(pilot, "v", "v"), "steps of rank 0")
         lane, answer = app.screen.step_times.lanes[0], app.screen.table.answer
         bars = dict(lane.stack)
+        assert lane.stack == one_row
         steps = [row for row in answer.records() if row["rank"] == 0]
         longest = max(row["duration"] for row in steps)
         shown = sorted({round(share, 6) for share in (*bars["nvtx"], *bars["warning"]) if share})

@@ -175,11 +175,15 @@ def test_a_bar_of_a_share_is_of_the_whole_and_another_one_says_that_it_is_of_the
     ]
 
 
+_STACK = (("compute", "compute"), ("nccl", "nccl"), ("memory", "memory"))
+BUSY = (
+    Column("busy", header="Busy", label="busy", unit=Unit.PERCENT, has_bar=True, stack=_STACK),
+    *(Column(key, header=key, label=key, unit=Unit.PERCENT) for key, _ in _STACK),
+)
+
+
 def test_a_bar_is_stacked_of_the_parts_of_its_row():
-    stack = (("compute", "compute"), ("nccl", "nccl"), ("memory", "memory"))
-    parts = [Column(key, header=key, label=key, unit=Unit.PERCENT) for key, _ in stack]
-    busy = Column("busy", header="Busy", label="busy", unit=Unit.PERCENT, has_bar=True, stack=stack)
-    layout, row = TableLayout((busy, *parts)), (80.0, 50.0, 20.0, 60.0)
+    layout, row = TableLayout(BUSY), (80.0, 50.0, 20.0, 60.0)
     layout.word([row])
     layout.format(row)
     layout.place(80, None)
@@ -443,6 +447,13 @@ async def test_a_click_moves_selects_and_sorts_and_the_cursor_shows_whether_the_
         blurred = (await rested(pilot)).table.render_line(4)
         assert not app.table.has_focus and (focused.text[0], blurred.text) == ("▸", f" {focused.text[1:]}")
         assert [s.style for s in blurred] != [s.style for s in focused]
+
+
+async def test_the_row_under_the_cursor_has_a_stacked_bar_as_the_others_have():
+    rows = [(80.0, 50.0, 20.0, 60.0)] * 2
+    async with shown(TableApp(WindowTable(TableAnswer("busy", BUSY, rows, 2)))) as (app, _):
+        here, below = ([(s.text, s.style) for s in app.table.render_line(y) if "█" in s.text] for y in (1, 2))
+        assert app.table.cursor_row == 0 and app.table.has_focus and here == below != []
 
 
 async def test_a_page_that_fails_is_said_and_survived():

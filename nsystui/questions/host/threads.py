@@ -11,11 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nsystui.base.answer import PID, PROCESS_ID, RANK, REPORT_ID, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.metadata import pid_of
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, subtract, union
+from nsystui.exports.metadata import pid_of, process_of
+from nsystui.questions.algebra.intervals import (
+    EMPTY,
+    Intervals,
+    Times,
+    covered_per_bin,
+    intersect,
+    subtract,
+    union,
+)
 from nsystui.questions.host.functions import SampleGroup, function_words, samples_of_job, top_function
 from nsystui.questions.host.naming import named_threads
 from nsystui.questions.host.segments import (
@@ -133,6 +142,17 @@ def thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[Threa
         spent |= {"runnable": None, "waiting": None}
     spent |= dict.fromkeys(times.lacking[thread[0]])
     return ThreadTime(**spent), when  # type: ignore[arg-type]
+
+
+def thread_over_time(
+    job: OpenJob, selection: Selection, thread: Thread, bins: int
+) -> tuple[Window, dict[str, NDArray[np.float64]]]:
+    """Cut the window of a thread's report into ``bins``: the share of each, 0 to 1, that each of `PARTS` takes."""
+    window = extents(job.session, selection).get(thread[0], Window(0, 0))
+    own = selection.with_name(None).with_tasks(frozenset({Task(thread[0], process_of(thread[1]))}))
+    _, when = thread_time(thread, HostTimes.load(job.session, own), window)
+    width = (window.end - window.start) / bins or 1
+    return window, {part: covered_per_bin(when[part], window.start, window.end, bins) / width for part in PARTS}
 
 
 def _share(part: str, label: str, header: str, importance: int) -> Column:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from textual.widget import Widget
+
 from nsystui.base.answer import Answer, Record, Row
 from nsystui.base.kernel_names import function_name
-from nsystui.base.selection import Selection, Task
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.host.calltree import CALL, COLUMNS, HOT, LEAST, CallTree, nodes_table, tree_of
 from nsystui.questions.host.causes import (
     ALLOCATING,
@@ -38,12 +42,14 @@ from nsystui.questions.host.functions import (
     sampling_notes,
 )
 from nsystui.questions.host.gaps import parts_of_row
+from nsystui.questions.host.threads import thread_over_time
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.question import QuestionView
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.outline import Outline, OutlineLayout, OutlineScreen
 from nsystui.ui.screens.table import GroupedViewsScreen, TableScreen
 from nsystui.ui.widgets.frame import Choice
+from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
 _SAMPLED = ("thread", "function")
 """The rows of views that count samples."""
@@ -58,6 +64,13 @@ _CATEGORIES = {
 }
 """The colours of causes of idle time."""
 _CELLS = {"running_percent": "cpu", "cuda_percent": "api", "os_percent": "os", "mpi_percent": "os"}
+_OVER_TIME = (
+    ("api", "in CUDA", "cuda"),
+    ("os", "in OS or MPI", "os", "mpi"),
+    ("cpu", "running", "running"),
+    ("idle", "waiting or off", "runnable", "waiting", "off"),
+)
+"""The layers of a thread's time: the colour, the words and the parts of each."""
 _IMPORTANCE = {"total_percent": 0, "total": 1, "own_percent": 2, "own": 3}
 _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "functions": (("all", {"by": "all"}), ("rank", {"by": "rank"}), ("thread", {"by": "thread"})),
@@ -153,8 +166,44 @@ class HostScreen(GroupedViewsScreen, SampledScreen):
         self.table.bar_category = "cpu"
         self.table.cell_styles = _cells if view.question.row == "thread" else None
         super().show(result, same_place)
+        self.chart.display &= view.question.row == "thread" and len(answer) > 0
         if len(answer):
             self.notes.show_notes(self.shown_notes(answer.notes))
+
+    def body(self) -> Iterable[Widget]:
+        """Compose the time of one thread between the table and the notes."""
+        around, notes = super().body()
+        self.chart = StillChart(label_width=24, value_width=0, id="chart")
+        self.chart.display = False
+        yield from (around, self.chart, notes)
+
+    def cursor_rests(self) -> None:
+        """Draw what the thread under the cursor did over time, where the table leaves room for that."""
+        super().cursor_rests()
+        job, values, selection = self.job, self.values(), self.selection
+        report, process, tid = (values.get(key) for key in ("report", "process", "tid"))
+        if job is None or self.answered.question.row != "thread":
+            return
+        if not (isinstance(report, int) and isinstance(process, int) and isinstance(tid, int)):
+            return
+        rows, thread, columns = self.chart.fit_lines(self.free_lines), (report, process | tid), self.chart.chart_width
+        if not self.chart.display or not self.chart.size.width:  # it comes again with a width
+            return
+
+        def arrived(found: tuple[Window, Mapping[str, NDArray[np.float64]]]) -> None:
+            window, parts = found
+            sums = [(category, words, np.sum([parts[part] for part in own], 0)) for category, words, *own in _OVER_TIME]
+            layers = [(category, words, shares) for category, words, shares in sums if shares.any()]
+            lane = Lane(
+                str(values["thread"]),
+                (),
+                stack=tuple((category, shares.tolist()) for category, _, shares in layers),
+                height=rows,
+                notes=tuple((category, f"{words} {100 * shares.mean():.1f} %") for category, words, shares in layers),
+            )
+            self.chart.set_lanes([lane] if layers else [], window.start, window.end if layers else window.start)
+
+        self.in_background("chart", lambda: thread_over_time(job, selection, thread, columns), arrived)
 
     def counted(self) -> str:
         """The word for the rows: single gaps, or those of the view."""

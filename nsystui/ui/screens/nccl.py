@@ -121,9 +121,6 @@ _HEIGHT, _SHARE = 11, 0.4
 _TALL, _LEAST_HEIGHT, _MOST_HEIGHT = 30, 9, 24
 """On a terminal of so many lines the summary has the curves of the bandwidth, in as many lines as are left."""
 
-_AROUND, _DETAILS = 8, 6
-"""Lines of the screen around the table, with its headings, and of the details below it."""
-
 
 class DrawingsBelow(Enum):
     """The drawings below the table; the value is the title, of one collective."""
@@ -473,9 +470,7 @@ class NcclScreen(CollectivesScreen):
     def drawn_lines(self, width: int) -> list[str]:
         """The histogram of sizes, and above it the bandwidths where the table leaves room for them."""
         bars = histogram(self._bars, width)
-        details = 0 if self.has_class("-beside") else _DETAILS
-        notes = self.notes.get_content_height(self.size, self.size, width)
-        free = self.app.size.height - _AROUND - notes - details - self.table.row_count - len(bars)
+        free = self.free_lines - len(bars)
         if free < _LEAST_HEIGHT or not any(points.sizes for points in self._points.values()):
             return bars
         return [*self.bandwidths(str(self.values().get("collective")), width, min(free, _MOST_HEIGHT)), "", *bars]

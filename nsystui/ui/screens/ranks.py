@@ -10,15 +10,18 @@ from textual.widget import Widget
 from nsystui.base.answer import Record, TableAnswer, Unit, Value
 from nsystui.base.selection import Window
 from nsystui.base.units import format_value
-from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.queries.tasks import RankedTask, selected_ranks
+from nsystui.questions.ranks.steps import every_step, steps_across_ranks
 from nsystui.questions.ranks.table import odd_figures
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import ViewsScreen
 from nsystui.ui.widgets.plots import step_axis
+from nsystui.ui.widgets.stacks import bar_stack
 from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
 if TYPE_CHECKING:
+    from nsystui.questions.job.job import OpenJob
     from nsystui.ui.pictures.gpu import ComparedLanes
 
 
@@ -28,13 +31,10 @@ _LANE_HEIGHT, _MOST_LANE_HEIGHT = 3, 10
 _AXIS = 2
 """Lines of the axis and the steps below the lanes."""
 
-_AROUND, _DETAILS = 9, 6
-"""Lines of the screen around the table, with its headings and notes, and of the details below it."""
-
 _ROOMY = 30
 """On a terminal of so many lines there are charts."""
 
-_STEPS = ("steps across", "every step")
+_STEPS = ("steps", "steps across", "every step")
 """The views of steps."""
 
 
@@ -49,6 +49,7 @@ class RanksScreen(ViewsScreen):
         super().__init__()
         self.comparison = RankComparison(self)
         self._odd_figures: dict[Value, list[str]] = {}  # by rank the columns of the figures in which it is odd
+        self._steps: Sequence[Record] = ()  # those of the bars, by their numbers
 
     def body(self) -> Iterable[Widget]:
         """Compose the lanes of one rank between the table and the notes."""
@@ -84,9 +85,7 @@ class RanksScreen(ViewsScreen):
     @property
     def _lane_height(self) -> int:
         """The lines of each of two lanes: what the table leaves is theirs."""
-        below = 0 if self.has_class("-beside") else _DETAILS
-        free = self.app.size.height - _AROUND - below - self.table.row_count - _AXIS
-        return max(_LANE_HEIGHT, min(free // 2, _MOST_LANE_HEIGHT))
+        return max(_LANE_HEIGHT, min((self.free_lines - _AXIS) // 2, _MOST_LANE_HEIGHT))
 
     def row_details(self) -> Details:
         """Name the row by its rank."""
@@ -97,9 +96,12 @@ class RanksScreen(ViewsScreen):
     def cursor_rests(self) -> None:
         """Draw the lanes of the rank under the cursor beside the others' mean, or the times of its steps."""
         super().cursor_rests()
-        if self.step_times.display:
-            self._draw_steps()
-        job, rank, selection = self.job, self.values().get("rank"), self.selection
+        job, rank, selection, answer = self.job, self.values().get("rank"), self.selection, self.table.answer
+        if self.step_times.display and job is not None and isinstance(answer, TableAnswer):
+            if self.answered.name == "steps":
+                self._ask_steps(job, self._ranks_of(rank))
+            else:
+                self._draw_steps(answer.records())
         if job is None or not isinstance(rank, int) or not self.lanes.display:
             return
         columns, height = max(1, self.lanes.chart_width), self._lane_height
@@ -115,38 +117,38 @@ class RanksScreen(ViewsScreen):
 
         self.in_background("lanes", ask, arrived)
 
-    def _shown_steps(self) -> list[Record]:
-        """The steps of the table, of every step those of the rank under the cursor, by their numbers."""
-        answer, rank = self.table.answer, self.values().get("rank")
-        if not isinstance(answer, TableAnswer) or self.answered.name not in _STEPS:
-            return []
-        return sorted((row for row in answer.records() if row.get("rank") == rank), key=lambda row: row["step"] or 0)
+    def _ask_steps(self, job: OpenJob, own: Sequence[RankedTask]) -> None:
+        """Ask for the steps of the rank under the cursor; on the row of all ranks for their medians."""
+        selection, name = self.selection, self.options.get("step_range")
+        question = every_step if own else steps_across_ranks
+        ranks = own or selected_ranks(job.ranks, selection)
+
+        def arrived(found: TableAnswer) -> None:
+            if self.answered.name == "steps":
+                self._draw_steps(found.records())
+
+        self.in_background("lanes", lambda: question(ranks, job.steps(name), selection.window), arrived)
 
     def _step_axis(self, _lo: int, _hi: int, width: int) -> str:
         """The numbers of the steps below their bars."""
-        numbers = [row["step"] for row in self._shown_steps()]
-        return step_axis([number for number in numbers if isinstance(number, int)], width)
+        return step_axis([row["step"] for row in self._steps if isinstance(row["step"], int)], width)
 
-    def _draw_steps(self) -> None:
-        """Draw a bar for each step, slow ones in the colour of warnings."""
-        steps = [(row["duration"], bool(row["slow"])) for row in self._shown_steps()]
-        times = [(time, slow) for time, slow in steps if isinstance(time, int | float)]
-        longest, width = max((time for time, _ in times), default=0), max(1, self.step_times.chart_width)
-        bars: dict[str, list[float]] = {"nvtx": [0.0] * width, "warning": [0.0] * width}
-        for number, (time, is_slow) in enumerate(times):
-            first, end = (place * width // len(times) for place in (number, number + 1))
-            gap = int(end - first > 2)
-            bars["warning" if is_slow else "nvtx"][first : end - gap] = [time / longest] * max(0, end - gap - first)
-        rank = self.values().get("rank")
+    def _draw_steps(self, rows: Iterable[Record]) -> None:
+        """Draw a bar for each step of the rank under the cursor, slow ones in the colour of warnings."""
+        rank = self.values().get("rank")  # a word where a row of all ranks stands beside them
+        own = [row for row in rows if str(row.get("rank", rank)) == str(rank)]
+        self._steps = sorted(own, key=lambda row: row["step"] or 0)
+        steps = [(row["duration"], "warning" if row["slow"] else "nvtx") for row in self._steps]
+        bars = [(time, category) for time, category in steps if isinstance(time, int | float)]
         lane = Lane(
-            f"steps of rank {rank}" if rank is not None else "median of ranks",
+            f"steps of rank {rank}" if own and "rank" in own[0] else "median of ranks",
             (),
-            format_value(Unit.DURATION, longest),
-            stack=tuple(bars.items()),
+            format_value(Unit.DURATION, max((time for time, _ in bars), default=0)),
+            stack=bar_stack(bars, max(1, self.step_times.chart_width)),
             height=2 * self._lane_height,
             notes=(("warning", "slow"),),
         )
-        self.step_times.set_lanes([lane] if times else [], 0, max(1, len(times)))
+        self.step_times.set_lanes([lane] if bars else [], 0, max(1, len(bars)))
 
     def action_clock(self) -> None:
         """Another clock: refined by collectives, UTC alone, none."""

@@ -20,6 +20,7 @@ from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.panels import DetailPane, NoteLines, SidePanel
 from nsystui.ui.widgets.repainting import reason_of
+from nsystui.ui.widgets.strip_chart import StripChart
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ _BESIDE = 150
 
 _ROOMY = 30
 """On a terminal of fewer lines they have two."""
+
+_AROUND, _DETAILS = 8, 6
+"""Lines of the screen around the table, with its headings, and of the details below it."""
 
 
 class TablesScreen(JobScreen):
@@ -141,6 +145,13 @@ class TableScreen(TablesScreen):
         width, height = self.app.size
         self.set_class(width >= _BESIDE, "-beside")
         self.set_class(height < _ROOMY, "-low")
+
+    @property
+    def free_lines(self) -> int:
+        """The lines of the terminal that the rows, the details below them and the notes leave."""
+        details = 0 if self.has_class("-beside") else _DETAILS
+        notes = self.notes.get_content_height(self.size, self.size, self.size.width)
+        return self.app.size.height - _AROUND - notes - details - self.table.row_count
 
     def free_keys(self) -> frozenset[str]:
         """Keys of the table that this screen takes for itself."""
@@ -265,6 +276,12 @@ class TableScreen(TablesScreen):
         if not self.question.is_outdated:
             self.cursor_moved()
             self.row_changed()
+
+    @on(StripChart.Resized)
+    def _chart_resized(self, message: StripChart.Resized) -> None:
+        message.stop()
+        if not self.question.is_outdated:
+            self.cursor_moved()
 
     def row_changed(self) -> None:
         """The cursor stands on another row."""

@@ -46,6 +46,17 @@ def stack_cells(stack: Stack, width: int, height: int, is_plain: bool = False) -
     return rows
 
 
+def bar_stack(bars: Sequence[tuple[float, str]], width: int) -> Stack:
+    """Values side by side in ``width`` bins as shares of the largest, each of its category; wide bars have gaps."""
+    longest = max((value for value, _ in bars), default=0) or 1
+    stack: dict[str, list[float]] = {}
+    for number, (value, category) in enumerate(bars):
+        first, end = (place * width // len(bars) for place in (number, number + 1))
+        end -= int(end - first > 2)
+        stack.setdefault(category, [0.0] * width)[first:end] = [value / longest] * (end - first)
+    return tuple(stack.items())
+
+
 def _stacked(shares: Sequence[tuple[str, float]], height: int, is_plain: bool) -> list[Cell]:
     """A column of a stack, the top cell first."""
     bounds, total = [0], 0.0

@@ -30,6 +30,9 @@ from nsystui.ui.widgets.window import category_class, fill_class
 # -- shares as blocks -------------------------------------------------------------------------------------------------
 
 
+_LEAST_ROWS, _MOST_ROWS = 5, 16
+"""Rows of a still chart of one lane: its label and four notes at least."""
+
 CROSSHAIR_ROWS = 3
 """Up to this many rows of lanes the cursor goes through all of them; with more it is in the current lane only."""
 
@@ -394,3 +397,10 @@ class StillChart(StripChart, can_focus=False):
     """Lanes to look at, without a cursor."""
 
     HAS_CURSOR = False
+
+    def fit_lines(self, lines: int) -> int:
+        """Take up to so many lines of the screen, none where they are few; the rows of the one lane in them."""
+        rows = min(lines - self.axis_lines(), _MOST_ROWS)
+        self.display = rows >= _LEAST_ROWS
+        self.styles.height = rows + self.axis_lines()
+        return rows

@@ -625,9 +625,9 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         if shown is None:
             return [Segment((gutter + "…").ljust(width), style)]
         row = self._cache.row(index) if self._cache else None
-        is_plain = at_cursor or self.app.no_color
-        pieces = self._table.row_line(shown, row or (), width - len(gutter), self._prefix_of(index), is_plain)
-        # The row under the cursor has one colour throughout.
+        prefix = self._prefix_of(index)
+        pieces = self._table.row_line(shown, row or (), width - len(gutter), prefix, self.app.no_color)
+        # The row under the cursor has one colour throughout, but for the parts of its stacked bar.
         styles, cells = (dict.fromkeys(PieceKind, style), {}) if at_cursor else self._styles_of(row)
         segments = [
             Segment(gutter, style),
