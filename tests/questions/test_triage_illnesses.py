@@ -76,7 +76,7 @@ ILL = {
     "first launches": Illness("first-launches", ill.first_use, ("5 of 5 first launches",), ("EAGER",),
         never=("graph",), rules=("first_use",)),
     "a loop bound by launches": Illness("launch-bound", ill.launch_bound,
-        ("60 % of that time", "in NVTX range `main_loop`"), rules=LAUNCHES),
+        ("60 % of this time", "in NVTX range `main_loop`"), rules=LAUNCHES),
     "a CPU that another thread had": Illness("preempted", ill.preempted, ("Thread omp 5900 had the CPU for 100 %",
         "3.0 threads of the export could run on average, and used 2 of the node's 96 CPUs"), ("OMP_NUM_THREADS",)),
     # What follows a cudaFree counts up to the next kernel, if the whole gap is short.

@@ -19,7 +19,7 @@ WRITERS = (
 )  # fmt: skip
 MOST_WORDS = 40
 BANNED = re.compile(
-    r"\b(tells?|told|mend(s|ed)?|run dry|ran dry|beside|comes? (late|last)|as many as elsewhere|be told|doors?|it is said)\b"
+    r"\b(tells?|told|mend(s|ed)?|run dry|ran dry|beside|comes? (late|last)|as many as elsewhere|doors?|it is said)\b"
 )
 SEVERAL = re.compile(r"\b(GPUs (are|idle|wait|spend)|each GPU|each other GPU|on each)\b")
 

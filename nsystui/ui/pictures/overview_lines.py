@@ -31,7 +31,7 @@ Line = list[Part]
 
 LABEL_WIDTH = 10
 _SEPARATOR = " · "
-_VALUE_WIDTH = 8
+_VALUE_WIDTH = 13
 _SHORTEST_TITLE = 15
 _LEAST_IDLE = 0.05
 """Parts of the idle time below so many percent are left out: a screen has few lines."""
