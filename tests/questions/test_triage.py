@@ -343,7 +343,7 @@ def test_the_families_of_kernels_are_told_with_their_shares_where_names_tell_the
         return triaged(*paths, rules=()).kernels
 
     mixed, own = illnesses.layout_changes(tmp_path / "mix.sqlite"), illnesses.step_traffic(tmp_path / "own.sqlite")
-    assert kernels(*mixed.paths) == "kernel time: convolution 80 %, copy/transpose 20 %"
+    assert kernels(*mixed.paths) == "Kernel time: convolution 80 %, copy/transpose 20 %."
     assert kernels(*own.paths) == "", "names that tell nothing"
     assert kernels(whole_graph_export(tmp_path / "graphs.sqlite")) == "", "graphs that hide most kernels"
 

@@ -46,7 +46,7 @@ def test_the_cause_comes_before_its_symptom_which_is_folded_and_the_summary_says
     text = lines(found)
     assert any(line.startswith("   so: slow-steps") for line in text)
     assert not any(line.startswith("W  slow-steps") for line in text)
-    assert found.summary.startswith("GPU busy 50 %: long idle gaps, mostly poll")
+    assert found.summary == "The GPU is busy 50 % of the time. Largest loss: long idle gaps, mostly poll (50.0 %)."
     assert "poll" in found.summary
     assert found.summary[:40] in " ".join(text[:3])
     assert "The GPU is busy 50 % of the time." in report(found)
@@ -72,9 +72,9 @@ def test_the_account_has_all_time_with_the_causes_of_what_is_idle(tmp_path):
         gpu.call("cudaFree_v3020", 900 * MS, 1000 * MS)
     found = triaged(tmp_path / "a.sqlite")
     assert found.account == (
-        "time: compute 10.0 %; idle: start-up 80.0 % (poll 60.0 %, nothing recorded, after cudaFree 10.0 %, "
+        "Time: compute 10.0 %. Idle: start-up 80.0 % (poll 60.0 %, nothing recorded, after cudaFree 10.0 %, "
         "nothing recorded, before cudaLaunchKernel 10.0 %), gaps 0.0 %, gaps under 1 ms 0.0 %, "
-        "tail 10.0 % (cudaFree 10.0 %)"
+        "tail 10.0 % (cudaFree 10.0 %)."
     )
     assert found.account in " ".join(lines(found))
     assert found.account in report(found).replace("\\", "")
@@ -88,7 +88,7 @@ def test_rules_that_need_the_same_are_one_line():
     ]
     text = lines(Triage((), tuple(needs), 100 * MS, 1, busy=40.0), lists_unjudged=True)
     assert text[text.index("Not checked:") + 1 :] == ["-  gaps, gil: needs GPU work", "-  slow-steps: needs steps"]
-    assert "3 not checked" in text[1]
+    assert "3 rules not checked" in text[1]
 
 
 def test_five_findings_are_told_and_the_others_in_a_line_each():

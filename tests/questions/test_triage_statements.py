@@ -240,7 +240,7 @@ def test_a_gpu_that_hardly_works_is_in_no_healthy_job(tmp_path):
         gpu.kernel(901 * MS, 902 * MS, launched=900 * MS)
         gpu.call("cudaFree_v3020", 902 * MS, 999 * MS)
     found = triaged(tmp_path / "a.sqlite", rules=("start_and_end",))
-    assert not found.is_healthy and found.headline.startswith("The GPU hardly works. 1 remark;")
+    assert not found.is_healthy and found.headline.startswith("The GPU hardly works. 1 remark.")
     assert found.summary.startswith("The GPU is busy <1 % of the time.")
 
 
