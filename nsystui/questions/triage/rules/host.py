@@ -514,7 +514,7 @@ def _table(case: Case, works: Sequence[HostWork], gaps: int) -> TableAnswer:
     return TableAnswer("idle-gaps", _IDLE_GAPS_COLUMNS, rows, gaps)
 
 
-_TOLD = 3
+_MOST_CAUSES = 3
 _SEEN = 0.02
 """A cause with less of the time is not named."""
 _START_AND_END_COLUMNS = (
@@ -564,11 +564,11 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
         times[key] = times.get(key, 0) + time
         kinds[cause.kind] = kinds.get(cause.kind, 0) + time
     rows = sorted(((kind, what or None, time) for (kind, what), time in times.items() if time), key=lambda row: -row[2])
-    told = [_words(case, *row) for row in rows[:_TOLD] if case.mean([row[2]]) >= _SEEN * cost]
+    largest = [_words(case, *row) for row in rows[:_MOST_CAUSES] if case.mean([row[2]]) >= _SEEN * cost]
     name, where, _ = _PARTS[part]
     when = by_place((span.task, span.device, span.start, span.end) for span in one.spans)
     sentence = f"{each_gpu(case)} idles {time_words(cost)} {where}.{_beside(case, when)}"
-    sentence += f" Largest causes: {'; '.join(told)}." if told else ""
+    sentence += f" Largest causes: {'; '.join(largest)}." if largest else ""
     longest = max(kinds, key=lambda kind: kinds[kind], default=NOTHING)
     flags = what_to_record(case, longest) if longest in (NOTHING, OFF_CPU) else ""
     if flags:

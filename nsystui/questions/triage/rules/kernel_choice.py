@@ -102,12 +102,12 @@ def _sentence(
     def percent(own: Sequence[NameWork]) -> str:
         return f"{100 * sum(one.time for one in own) / whole:.0f} %"
 
-    def told(precision: str) -> str:
+    def of(precision: str) -> str:
         own = [one for one in slow if one.precision == precision]
         kinds = [word for word, share in shares(own, lambda one: one.family) if share >= 1.0]
         return f"{percent(own)} is {precision} {' and '.join(kinds)}"
 
-    parts = [told(word) for word, share in shares(slow, lambda one: str(one.precision)) if share >= 1.0]
+    parts = [of(word) for word, share in shares(slow, lambda one: str(one.precision)) if share >= 1.0]
     half = [one for one in works if one.precision not in ("TF32", "FP32", "FP64", None)]
     other = f"{percent(half)} is the same work in fewer bits" if half else "no FP16 or BF16 kernel does this work"
     unnamed = [one for one in works if one.precision is None]
