@@ -24,13 +24,11 @@ class FindingKind:
 
     ``gist``: it in a few words, for the summary, where the finding has none of its own. ``symptom_of``: the ids of
     findings that may be the cause: where half of the time or more is that of one of these. Where only the costs are
-    known, one half as large or more tells, as its time is part of this one's. ``gain``: the part of the cost that may
-    go at best: a judgement, for the order of the findings alone. ``is_paid_once``: however long the job runs.
+    known, half of this one's is enough, as its time is part of this one's. ``is_paid_once``: however long the job runs.
     """
 
     gist: str = ""
     symptom_of: tuple[str, ...] = ()
-    gain: float = 1.0
     is_paid_once: bool = False
 
 

@@ -36,8 +36,6 @@ _LITTLE = 5.0
 """Communication that costs less, in %, is told as hidden."""
 _ONCE_TOLD = 20.0
 """Start-up and tail are told in the summary from so many percent on."""
-_ONCE_GAIN = 0.001
-"""What a program pays once comes last."""
 _CAUSES = 3
 """Causes of each part of idle time that are told."""
 _BUSY = {"compute": "compute", "exposed_nccl": "exposed NCCL", "memory": "memory", "graph": "graphs"}
@@ -211,7 +209,7 @@ def triage(
 
 
 def _ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings by severity, then by what could be gained, each followed by those that it is the cause of."""
+    """The findings by severity, what is paid once last, then by cost, each followed by those that it is the cause of."""
     by_id = {one.id: one for one in findings}
 
     def cause(one: Finding) -> str:
@@ -225,10 +223,11 @@ def _ordered(findings: Sequence[Finding]) -> list[Finding]:
                 return name
         return ""
 
-    def key(one: Finding) -> tuple[int, float, str, str]:
+    def key(one: Finding) -> tuple[int, bool, int, str, str]:
         return (
             one.severity.place,
-            -(one.cost or 0) * kind_of(one.id).gain * (_ONCE_GAIN if kind_of(one.id).is_paid_once else 1),
+            kind_of(one.id).is_paid_once,
+            -(one.cost or 0),
             one.id,
             one.sentence,
         )

@@ -298,7 +298,6 @@ _SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
                 "straggler",
                 "imbalance",
             ),
-            gain=0.5,
         ),
         "communication": FindingKind(),
     },

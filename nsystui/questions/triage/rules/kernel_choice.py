@@ -40,7 +40,7 @@ _FASTER = (
 @rule(
     250,
     reads=frozenset({"kernels", "devices"}),
-    finds={"precision": FindingKind("work in FP32 or TF32", gain=0.5)},
+    finds={"precision": FindingKind("work in FP32 or TF32")},
 )
 def precision(case: Case) -> Sequence[Finding | NotChecked]:
     """Matrix products, convolutions, attention in FP32 or TF32 on GPUs that are faster in BF16 or FP16.
@@ -190,7 +190,7 @@ class _Chain(NamedTuple):
 @rule(
     270,
     reads=frozenset({"kernels", "nvtx_ranges"}),
-    finds={"unfused-kernels": FindingKind("unfused pointwise kernels", gain=0.5)},
+    finds={"unfused-kernels": FindingKind("unfused pointwise kernels")},
 )
 def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     """Chains of pointwise kernels that could be one kernel: of an eager program, of an optimizer that is not fused.

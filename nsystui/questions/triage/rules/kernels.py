@@ -43,7 +43,7 @@ from nsystui.store import tables
     240,
     reads=frozenset({"kernels"}),
     finds={
-        "dominant-kernel": FindingKind(gain=0.1),
+        "dominant-kernel": FindingKind(),
     },
 )
 def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
