@@ -389,13 +389,13 @@ class NvtxTree:
         return (*names, node.name)
 
     def durations(self, node: Node) -> tuple[str, Ints, bool]:
-        """Return the name of the path of a node, no rank or thread, and the durations (ns) of its ranges by start.
+        """Return the name of the path of a node, and the durations (ns) of its ranges by start; of a thread none.
 
         Where any of them launched GPU work, they are the projected ones of those that did; the flag says so.
         """
         size = len(self)
         path = node.id % size if node.id < 2 * size else self.maker.path_of_range(node.id - 2 * size)
-        chosen = self.maker.ranges_of(path)
+        chosen = self.maker.ranges_of(path) if path >= self.maker.paths.groups else np.empty(0, np.int64)
         launched = chosen[self.ranges.values("op_count", chosen) > 0]
         own = launched if len(launched) else chosen
         own = own[np.argsort(self.ranges.values("start", own), kind="stable")]

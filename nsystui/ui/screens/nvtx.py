@@ -64,11 +64,6 @@ ORDERS = {
 }
 
 
-def _range_axis(_: int, count: int, width: int) -> str:
-    """The numbers of the ranges below their bars, the first of each where a bar is of several."""
-    return step_axis(range(1, count + 1, max(1, -(-count // width))), width)
-
-
 def _label(node: Node) -> str:
     if node.kind is NodeKind.RANK:
         return f"rank {node.rank}"
@@ -220,8 +215,7 @@ class NvtxScreen(OutlineScreen[Node]):
         """Compose the tree with bars of GPU time, and below it the durations of the ranges of one path."""
         around, notes = super().body()
         self.table.bar_category = "compute"
-        self.chart = StillChart(label_width=24, value_width=10, axis=_range_axis, id="chart")
-        self.chart.display = False
+        self.chart = StillChart(label_width=24, value_width=10, axis=self._range_axis, id="chart")
         yield from (around, self.chart, notes)
 
     def show_range(self, key: EventKey) -> None:
@@ -254,6 +248,10 @@ class NvtxScreen(OutlineScreen[Node]):
             else:
                 self.rows_changed(outline.reveal(number))
 
+    def _range_axis(self, _: int, count: int, width: int) -> str:
+        """The numbers of the ranges below their bars."""
+        return step_axis(range(1, count + 1, -(-count // width) or 1), width)
+
     def cursor_rests(self) -> None:
         """Draw the durations of the ranges of the path under the cursor, where the tree leaves room for that."""
         super().cursor_rests()
@@ -261,35 +259,21 @@ class NvtxScreen(OutlineScreen[Node]):
         if tree is None or node is None:
             return
         rows, columns = self.chart.fit_lines(self.free_lines), self.chart.chart_width
-        if not self.chart.display or not self.chart.size.width:  # it comes again with a width
-            return
 
         def arrived(found: tuple[str, Ints, bool]) -> None:
             name, durations, is_gpu = found
             count = len(durations)
-            if count < 2:
-                self.chart.set_lanes([], 0, 0)
-                return
-            together = -(-count // columns)
-            firsts = np.arange(0, count, together)
+            firsts = range(0, count, -(-count // columns) or 1)
             means = (np.add.reduceat(durations, firsts) / np.diff(firsts, append=count)).tolist()
-            category = "compute" if is_gpu else "nvtx"
-            notes = [f"{'GPU time' if is_gpu else 'wall time'} of {count:,}"]
-            if together > 1:
-                notes.append(f"a bar: mean of {together:,}")
-            lane = Lane(
-                name,
-                (),
-                format_value(Unit.DURATION, max(means)),
-                stack=bar_stack([(mean, category) for mean in means], columns),
-                height=rows,
-                notes=tuple((category, words) for words in notes),
-            )
-            self.chart.set_lanes([lane], 0, count)
+            words, category = ("GPU time", "compute") if is_gpu else ("wall time", "nvtx")
+            notes = [(category, f"{words} of {count:,}")]
+            if firsts.step > 1:
+                notes.append((category, f"a bar: mean of {firsts.step:,}"))
+            longest, stack = max(means, default=0), bar_stack([(mean, category) for mean in means], columns)
+            lane = Lane(name, (), format_value(Unit.DURATION, longest), stack=stack, height=rows, notes=tuple(notes))
+            self.chart.set_lanes([lane] if count > 1 else [], 0, count if count > 1 else 0)
 
-        if node.kind in (NodeKind.RANK, NodeKind.THREAD):
-            self.chart.set_lanes([], 0, 0)
-        else:
+        if rows:
             self.in_background("chart", lambda: tree.durations(node), arrived)
 
     def show_count(self) -> None:
