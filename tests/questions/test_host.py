@@ -17,7 +17,7 @@ from support import edit, native, native_count, session_over, shared
 from synthetic import ExportWriter
 
 from nsystui.base.answer import TableAnswer
-from nsystui.base.selection import Selection, Window
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.cli import main
 from nsystui.exports.writing.host import RUNNING as STATE_RUNNING
 from nsystui.exports.writing.host import Frame
@@ -136,8 +136,7 @@ def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str)
 def test_the_parts_of_a_thread_over_time_add_up_to_those_of_the_whole(host: OpenJob):
     selection = Selection(Window(0, 14 * MS))
     for row in threads_table(host, selection).records():
-        thread = row["report"], row["process"] | row["tid"]
-        window, parts = thread_over_time(host, selection, thread, 7)
+        window, parts = thread_over_time(host, selection, Task(row["report"], row["process"]), row["tid"], 7)
         assert window == selection.window and sum(parts.values()) == pytest.approx([1.0] * 7)
         assert {part: shares.sum() * 2 * MS for part, shares in parts.items()} == pytest.approx(
             {part: row[part] or 0 for part in PARTS}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import threading
 
 import campaign
@@ -11,11 +12,12 @@ import jobs
 import pytest
 from jobs import WIDE, answer, cells, last_line, name_of_screen, press, resize, rested, running, screen_text, shown, tap
 from support import real_exports
-from synthetic import node_graph_export, training_job
+from synthetic import ExportWriter, node_graph_export, training_job
 
 from nsystui.cli import main
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.kernels.summary import Names
+from nsystui.questions.nvtx.paths import NodeKind
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens import screen_of
 from nsystui.ui.screens.kernels import KernelInstancesScreen
@@ -152,6 +154,35 @@ async def test_nvtx_opens_folded_steps_down_to_single_ranges_and_their_gpu_work(
         assert (await press(pilot, "c")).screen.values()["kind"] == "kernel"
         assert not (await answer(app, pilot, "qqqq", "escape", "slash")).screen.pane.render_line(0).text.strip()
         assert last_line(await press(pilot, "n")) == 'no range matches "qqqq"'
+
+
+async def test_the_ranges_of_the_path_under_the_cursor_are_bars_in_order_of_start(job, cache):
+    async with running(job, cache, (200, 60), "5") as (app, pilot):
+        chart = app.screen.chart
+        assert chart.lanes[0].label == app.screen.node().name
+        while app.screen.node().kind is not NodeKind.RANGES:
+            await press(pilot, "down")
+        (lane,), node = chart.lanes, app.screen.node()
+        times = [one.gpu_total for one in app.screen.nvtx_tree.children(node, order="time")]
+        ((category, bins),) = lane.stack
+        shown = [share for share, before in itertools.pairwise([*bins, 0.0]) if share and share != before]
+        assert (category, len(times)) == ("compute", node.count)
+        assert shown == pytest.approx([time / max(times) for time in times])
+        await press(pilot, "end")  # nothing was launched in these
+        assert app.screen.node().gpu_total is None and [name for name, _ in chart.lanes[0].stack] == ["nvtx"]
+        assert not (await resize(pilot, *WIDE)).screen.chart.display
+
+
+async def test_a_bar_of_many_ranges_is_the_mean_of_neighbours(tmp_path):
+    with ExportWriter(tmp_path / "many.sqlite") as export:
+        thread = export.thread(export.process(70), 70, "python")
+        for number in range(1_000):
+            export.nvtx_range(thread, 10 * number, 10 * number + (2 if number % 2 else 4), "work")
+    async with running([tmp_path / "many.sqlite"], None, WIDE, "5", "left") as (app, _):
+        (lane,) = app.screen.chart.lanes
+        ((_, bins),) = lane.stack
+        together = -(-1_000 // app.screen.chart.chart_width)
+        assert lane.notes[-1][1] == f"a bar: mean of {together}" and min(bins) >= 0.75
 
 
 async def test_e_writes_what_the_command_prints_byte_for_byte(job, cache, tmp_path, capsys):

@@ -15,16 +15,8 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import PID, PROCESS_ID, RANK, REPORT_ID, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.exports.metadata import pid_of, process_of
-from nsystui.questions.algebra.intervals import (
-    EMPTY,
-    Intervals,
-    Times,
-    covered_per_bin,
-    intersect,
-    subtract,
-    union,
-)
+from nsystui.exports.metadata import pid_of
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, intersect, subtract, union
 from nsystui.questions.host.functions import SampleGroup, function_words, samples_of_job, top_function
 from nsystui.questions.host.naming import named_threads
 from nsystui.questions.host.segments import (
@@ -145,12 +137,12 @@ def thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[Threa
 
 
 def thread_over_time(
-    job: OpenJob, selection: Selection, thread: Thread, bins: int
+    job: OpenJob, selection: Selection, task: Task, tid: int, bins: int
 ) -> tuple[Window, dict[str, NDArray[np.float64]]]:
     """Cut the window of a thread's report into ``bins``: the share of each, 0 to 1, that each of `PARTS` takes."""
-    window = extents(job.session, selection).get(thread[0], Window(0, 0))
-    own = selection.with_name(None).with_tasks(frozenset({Task(thread[0], process_of(thread[1]))}))
-    _, when = thread_time(thread, HostTimes.load(job.session, own), window)
+    window = extents(job.session, selection).get(task.report, Window(0, 0))
+    times = HostTimes.load(job.session, selection.with_name(None).with_tasks(frozenset({task})))
+    _, when = thread_time((task.report, task.process | tid), times, window)
     width = (window.end - window.start) / bins or 1
     return window, {part: covered_per_bin(when[part], window.start, window.end, bins) / width for part in PARTS}
 

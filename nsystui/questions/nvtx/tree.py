@@ -388,6 +388,20 @@ class NvtxTree:
         names = [self.maker.name(number) for number in self.ancestors(node) if number < len(self)]
         return (*names, node.name)
 
+    def durations(self, node: Node) -> tuple[str, Ints, bool]:
+        """Return the name of the path of a node, and the durations (ns) of its ranges by start; of a thread none.
+
+        Where any of them launched GPU work, they are the projected ones of those that did; the flag says so.
+        """
+        size = len(self)
+        path = node.id % size if node.id < 2 * size else self.maker.path_of_range(node.id - 2 * size)
+        chosen = self.maker.ranges_of(path) if path >= self.maker.paths.groups else np.empty(0, np.int64)
+        launched = chosen[self.ranges.values("op_count", chosen) > 0]
+        own = launched if len(launched) else chosen
+        own = own[np.argsort(self.ranges.values("start", own), kind="stable")]
+        durations = self.ranges.values("gpu_length" if len(launched) else "length", own)
+        return self.maker.name(path), durations, len(launched) > 0
+
     def find_all(self, before: NvtxTree, numbers: Iterable[int]) -> set[int]:
         """Find the ranks, threads and paths with the names of some of another tree (ids), where this tree has them.
 

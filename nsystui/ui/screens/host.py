@@ -42,6 +42,7 @@ from nsystui.questions.host.functions import (
     sampling_notes,
 )
 from nsystui.questions.host.gaps import parts_of_row
+from nsystui.questions.host.threads import COLUMNS as THREAD_COLUMNS
 from nsystui.questions.host.threads import thread_over_time
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.question import QuestionView
@@ -64,13 +65,7 @@ _CATEGORIES = {
 }
 """The colours of causes of idle time."""
 _CELLS = {"running_percent": "cpu", "cuda_percent": "api", "os_percent": "os", "mpi_percent": "os"}
-_OVER_TIME = (
-    ("api", "in CUDA", "cuda"),
-    ("os", "in OS or MPI", "os", "mpi"),
-    ("cpu", "running", "running"),
-    ("idle", "waiting or off", "runnable", "waiting", "off"),
-)
-"""The layers of a thread's time: the colour, the words and the parts of each."""
+_LABELS = {column.key: column.label for column in THREAD_COLUMNS}
 _IMPORTANCE = {"total_percent": 0, "total": 1, "own_percent": 2, "own": 3}
 _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "functions": (("all", {"by": "all"}), ("rank", {"by": "rank"}), ("thread", {"by": "thread"})),
@@ -174,36 +169,28 @@ class HostScreen(GroupedViewsScreen, SampledScreen):
         """Compose the time of one thread between the table and the notes."""
         around, notes = super().body()
         self.chart = StillChart(label_width=24, value_width=0, id="chart")
-        self.chart.display = False
         yield from (around, self.chart, notes)
 
     def cursor_rests(self) -> None:
         """Draw what the thread under the cursor did over time, where the table leaves room for that."""
         super().cursor_rests()
-        job, values, selection = self.job, self.values(), self.selection
-        report, process, tid = (values.get(key) for key in ("report", "process", "tid"))
-        if job is None or self.answered.question.row != "thread":
+        job, selection, whose, name = self.job, self.selection, self.whose(), str(self.values().get("thread"))
+        if job is None or whose is None or whose.tid is None or self.answered.question.row != "thread":
             return
-        if not (isinstance(report, int) and isinstance(process, int) and isinstance(tid, int)):
-            return
-        rows, thread, columns = self.chart.fit_lines(self.free_lines), (report, process | tid), self.chart.chart_width
-        if not self.chart.display or not self.chart.size.width:  # it comes again with a width
-            return
+        rows, columns = self.chart.fit_lines(self.free_lines), self.chart.chart_width
+        (task,), tid = whose.tasks, whose.tid
 
         def arrived(found: tuple[Window, Mapping[str, NDArray[np.float64]]]) -> None:
             window, parts = found
-            sums = [(category, words, np.sum([parts[part] for part in own], 0)) for category, words, *own in _OVER_TIME]
-            layers = [(category, words, shares) for category, words, shares in sums if shares.any()]
-            lane = Lane(
-                str(values["thread"]),
-                (),
-                stack=tuple((category, shares.tolist()) for category, _, shares in layers),
-                height=rows,
-                notes=tuple((category, f"{words} {100 * shares.mean():.1f} %") for category, words, shares in layers),
-            )
-            self.chart.set_lanes([lane] if layers else [], window.start, window.end if layers else window.start)
+            seen = [part for part, shares in parts.items() if part != "unknown" and shares.any()]
+            colours = {part: _CELLS.get(f"{part}_percent", "idle") for part in seen}
+            stack = tuple((colour, parts[part].tolist()) for part, colour in colours.items())
+            notes = tuple((own, f"{_LABELS[part]} {100 * parts[part].mean():.1f} %") for part, own in colours.items())
+            lanes = [Lane(name, (), stack=stack, height=rows, notes=notes)] if seen else []
+            self.chart.set_lanes(lanes, window.start, window.end if seen else window.start)
 
-        self.in_background("chart", lambda: thread_over_time(job, selection, thread, columns), arrived)
+        if rows:
+            self.in_background("chart", lambda: thread_over_time(job, selection, task, tid, columns), arrived)
 
     def counted(self) -> str:
         """The word for the rows: single gaps, or those of the view."""

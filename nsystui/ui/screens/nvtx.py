@@ -7,15 +7,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from textual.widget import Widget
 
 from nsystui.base.answer import START, Answer, Column, Record, Row, TableAnswer, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.base.units import format_value
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.listing import TREE_COLUMNS, kernels_of, nvtx_summary, nvtx_tree_table
+from nsystui.questions.nvtx.loading import Ints
 from nsystui.questions.nvtx.paths import Folding, NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.questions.queries.question import QuestionView
@@ -24,7 +27,10 @@ from nsystui.ui.screens.kernels import EventRowsScreen, RangeInstancesScreen
 from nsystui.ui.screens.outline import PAGE, Outline, OutlineLayout, OutlineScreen
 from nsystui.ui.screens.table import TableScreen, ViewsScreen
 from nsystui.ui.widgets.frame import Choice
+from nsystui.ui.widgets.plots import step_axis
 from nsystui.ui.widgets.prompt import one_of
+from nsystui.ui.widgets.stacks import bar_stack
+from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
 OUTLINE_COLUMNS = (
     Column("name", header="Range", label="range"),
@@ -206,9 +212,11 @@ class NvtxScreen(OutlineScreen[Node]):
         self._exported = "rows"
 
     def body(self) -> Iterable[Widget]:
-        """Compose the tree with bars of GPU time."""
-        yield from super().body()
+        """Compose the tree with bars of GPU time, and below it the durations of the ranges of one path."""
+        around, notes = super().body()
         self.table.bar_category = "compute"
+        self.chart = StillChart(label_width=24, value_width=10, axis=self._range_axis, id="chart")
+        yield from (around, self.chart, notes)
 
     def show_range(self, key: EventKey) -> None:
         """Opens what is around a single range, and puts the cursor on that."""
@@ -232,12 +240,41 @@ class NvtxScreen(OutlineScreen[Node]):
         self.table.empty_text = "\n".join(tree.ranges.notes) or "no NVTX range in the selection: Esc goes back"
         outline = NvtxOutline(tree, LAYOUT, order, tree.ranges.notes, opened)
         self.show_outline(outline, same_place)
+        self.chart.display &= len(outline) > 0
         if self._target is not None:
             self._target = None
             if number is None:
                 self.say("the selection leaves that range out: Esc goes back, T and an empty line select all time")
             else:
                 self.rows_changed(outline.reveal(number))
+
+    def _range_axis(self, _: int, count: int, width: int) -> str:
+        """The numbers of the ranges below their bars."""
+        return step_axis(range(1, count + 1, -(-count // width) or 1), width)
+
+    def cursor_rests(self) -> None:
+        """Draw the durations of the ranges of the path under the cursor, where the tree leaves room for that."""
+        super().cursor_rests()
+        tree, node = self.nvtx_tree, self.node()
+        if tree is None or node is None:
+            return
+        rows, columns = self.chart.fit_lines(self.free_lines), self.chart.chart_width
+
+        def arrived(found: tuple[str, Ints, bool]) -> None:
+            name, durations, is_gpu = found
+            count = len(durations)
+            firsts = range(0, count, -(-count // columns) or 1)
+            means = (np.add.reduceat(durations, firsts) / np.diff(firsts, append=count)).tolist()
+            words, category = ("GPU time", "compute") if is_gpu else ("wall time", "nvtx")
+            notes = [(category, f"{words} of {count:,}")]
+            if firsts.step > 1:
+                notes.append((category, f"a bar: mean of {firsts.step:,}"))
+            longest, stack = max(means, default=0), bar_stack([(mean, category) for mean in means], columns)
+            lane = Lane(name, (), format_value(Unit.DURATION, longest), stack=stack, height=rows, notes=tuple(notes))
+            self.chart.set_lanes([lane] if count > 1 else [], 0, count if count > 1 else 0)
+
+        if rows:
+            self.in_background("chart", lambda: tree.durations(node), arrived)
 
     def show_count(self) -> None:
         """Count the rows that stand open, and all ranges."""

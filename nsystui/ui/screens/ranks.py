@@ -21,7 +21,6 @@ from nsystui.ui.widgets.stacks import bar_stack
 from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
 if TYPE_CHECKING:
-    from nsystui.questions.job.job import OpenJob
     from nsystui.ui.pictures.gpu import ComparedLanes
 
 
@@ -56,7 +55,6 @@ class RanksScreen(ViewsScreen):
         above, notes = super().body()
         self.lanes = StillChart(label_width=16, value_width=7, id="lanes")
         self.step_times = StillChart(label_width=16, value_width=10, axis=self._step_axis, id="step-times")
-        self.lanes.display = self.step_times.display = False
         self.table.cell_styles = self._odd_cells
         yield from (above, self.lanes, self.step_times, notes)
 
@@ -96,12 +94,12 @@ class RanksScreen(ViewsScreen):
     def cursor_rests(self) -> None:
         """Draw the lanes of the rank under the cursor beside the others' mean, or the times of its steps."""
         super().cursor_rests()
-        job, rank, selection, answer = self.job, self.values().get("rank"), self.selection, self.table.answer
-        if self.step_times.display and job is not None and isinstance(answer, TableAnswer):
-            if self.answered.name == "steps":
-                self._ask_steps(job, self._ranks_of(rank))
-            else:
-                self._draw_steps(answer.records())
+        job, rank, selection = self.job, self.values().get("rank"), self.selection
+        if self.step_times.display and job is not None:
+            own, name = self._ranks_of(rank), self.options.get("step_range")
+            question = every_step if own else steps_across_ranks  # on a row of all ranks their medians
+            ranks = own or selected_ranks(job.ranks, selection)
+            self.in_background("lanes", lambda: question(ranks, job.steps(name), selection.window), self._draw_steps)
         if job is None or not isinstance(rank, int) or not self.lanes.display:
             return
         columns, height = max(1, self.lanes.chart_width), self._lane_height
@@ -117,31 +115,18 @@ class RanksScreen(ViewsScreen):
 
         self.in_background("lanes", ask, arrived)
 
-    def _ask_steps(self, job: OpenJob, own: Sequence[RankedTask]) -> None:
-        """Ask for the steps of the rank under the cursor; on the row of all ranks for their medians."""
-        selection, name = self.selection, self.options.get("step_range")
-        question = every_step if own else steps_across_ranks
-        ranks = own or selected_ranks(job.ranks, selection)
-
-        def arrived(found: TableAnswer) -> None:
-            if self.answered.name == "steps":
-                self._draw_steps(found.records())
-
-        self.in_background("lanes", lambda: question(ranks, job.steps(name), selection.window), arrived)
-
     def _step_axis(self, _lo: int, _hi: int, width: int) -> str:
         """The numbers of the steps below their bars."""
         return step_axis([row["step"] for row in self._steps if isinstance(row["step"], int)], width)
 
-    def _draw_steps(self, rows: Iterable[Record]) -> None:
+    def _draw_steps(self, found: TableAnswer) -> None:
         """Draw a bar for each step of the rank under the cursor, slow ones in the colour of warnings."""
-        rank = self.values().get("rank")  # a word where a row of all ranks stands beside them
-        own = [row for row in rows if str(row.get("rank", rank)) == str(rank)]
-        self._steps = sorted(own, key=lambda row: row["step"] or 0)
+        self._steps = sorted(found.records(), key=lambda row: row["step"] or 0)
+        rank = next((row.get("rank") for row in self._steps), None)
         steps = [(row["duration"], "warning" if row["slow"] else "nvtx") for row in self._steps]
         bars = [(time, category) for time, category in steps if isinstance(time, int | float)]
         lane = Lane(
-            f"steps of rank {rank}" if own and "rank" in own[0] else "median of ranks",
+            f"steps of rank {rank}" if rank is not None else "median of ranks",
             (),
             format_value(Unit.DURATION, max((time for time, _ in bars), default=0)),
             stack=bar_stack(bars, max(1, self.step_times.chart_width)),

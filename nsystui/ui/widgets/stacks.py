@@ -48,12 +48,11 @@ def stack_cells(stack: Stack, width: int, height: int, is_plain: bool = False) -
 
 def bar_stack(bars: Sequence[tuple[float, str]], width: int) -> Stack:
     """Values side by side in ``width`` bins as shares of the largest, each of its category; wide bars have gaps."""
-    longest = max((value for value, _ in bars), default=0) or 1
+    longest, gap = max((value for value, _ in bars), default=0) or 1, int(width // max(1, len(bars)) > 2)
     stack: dict[str, list[float]] = {}
     for number, (value, category) in enumerate(bars):
         first, end = (place * width // len(bars) for place in (number, number + 1))
-        end -= int(end - first > 2)
-        stack.setdefault(category, [0.0] * width)[first:end] = [value / longest] * (end - first)
+        stack.setdefault(category, [0.0] * width)[first : end - gap] = [value / longest] * (end - gap - first)
     return tuple(stack.items())
 
 

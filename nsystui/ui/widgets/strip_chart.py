@@ -397,10 +397,11 @@ class StillChart(StripChart, can_focus=False):
     """Lanes to look at, without a cursor."""
 
     HAS_CURSOR = False
+    DEFAULT_CSS = "StillChart { display: none; }"
 
     def fit_lines(self, lines: int) -> int:
-        """Take up to so many lines of the screen, none where they are few; the rows of the one lane in them."""
+        """Take up to so many lines of the screen; the rows for a lane, 0 where they are few or not laid out yet."""
         rows = min(lines - self.axis_lines(), _MOST_ROWS)
         self.display = rows >= _LEAST_ROWS
         self.styles.height = rows + self.axis_lines()
-        return rows
+        return rows if self.display and self.size.width else 0
