@@ -44,7 +44,7 @@ def _milliseconds(ask: Callable[[], object]) -> float:
 
 
 def _tree(job: OpenJob) -> Iterator[Question]:
-    yield "NVTX tree", lambda: job.nvtx_tree(Selection(), TreeGrouping.THREAD.value, True).roots()
+    yield "NVTX tree", lambda: job.nvtx_tree(Selection(), TreeGrouping.THREAD.value, "steps").roots()
 
 
 def _questions(job: OpenJob) -> Iterator[Question]:

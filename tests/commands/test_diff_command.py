@@ -152,7 +152,7 @@ def test_a_table_that_neither_side_has_is_missing_data(tmp_path, diff):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([], "name two jobs, `nsystui diff A… -- B…`"),
+        ([], "did you mean `nsystui diff "),
         (["--ranks-a", "0", "--ranks-b", "9"], "rank 9 is not open"),
         (["--ranks-a", "0", "--tables", "kernals"], "the tables are summary, kernels"),
         (["--ranks-a", "0", "--tables", ""], "the tables are summary, kernels"),

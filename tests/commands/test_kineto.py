@@ -306,8 +306,8 @@ def test_the_name_tells_the_host_where_it_tells_the_process(table, tmp_path):
 def test_what_a_trace_lacks_is_said(run, trace):
     done = run("info", trace)
     assert "made of a PyTorch profiler trace, which has no OS calls" in done.err
-    assert "a PyTorch profiler trace has none; record with `nsys profile -t osrt`" in done.out
-    assert "a PyTorch profiler trace has none" in run("stats", "-r", "osrt_sum", trace).err
+    assert "a PyTorch profiler trace does not contain it; record with `nsys profile -t osrt`" in done.out
+    assert "a PyTorch profiler trace does not contain it" in run("stats", "-r", "osrt_sum", trace).err
 
 
 def test_a_trace_of_the_cpu_alone_says_how_to_trace_the_gpu(run, tmp_path):
@@ -389,8 +389,10 @@ def test_the_name_of_the_trace_is_that_of_the_report(tmp_path):
 def test_advice_to_record_with_nsys_says_that_this_profiler_has_none(run, traces, words):
     done = run(*words, *traces)
     said = " ".join((done.out + done.err).split())
-    assert "a PyTorch profiler trace has none; record with `nsys" in said or words == ("nccl",)
-    assert said.count("record with `nsys") == said.count("a PyTorch profiler trace has none; record with `nsys")
+    assert "a PyTorch profiler trace does not contain it; record with `nsys" in said or words == ("nccl",)
+    assert said.count("record with `nsys") == said.count(
+        "a PyTorch profiler trace does not contain it; record with `nsys"
+    )
     assert "nsys 2024.4 and later" not in said
 
 
@@ -409,7 +411,7 @@ def test_a_trace_without_gpu_activities_is_told_the_option_of_its_own_profiler(r
 
 def test_a_job_of_both_profilers_keeps_the_advice_for_nsys(run, traces, exports):
     said = " ".join(run("efficiency", exports[0], traces[1]).err.split())
-    assert "record with `nsys profile -t mpi`" in said and "has none; record with" not in said
+    assert "record with `nsys profile -t mpi`" in said and "does not contain it; record with" not in said
 
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_runtime", "cuda_driver")

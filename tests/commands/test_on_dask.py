@@ -140,7 +140,7 @@ def test_a_question_that_offers_a_cluster_takes_it_and_another_does_not_know_it(
         is_offered = "--dask" in run(one.name, "--help").out
         done = run(one.name, demo_job[0], "--dask", "tcp://127.0.0.1:9")
         assert is_offered == one.of_reports, one.name
-        assert ("--dask is for packed jobs" if is_offered else "unrecognized arguments: --dask") in done.err, one.name
+        assert ("--dask needs a packed job" if is_offered else "unrecognized arguments: --dask") in done.err, one.name
 
 
 @pytest.mark.campaign

@@ -228,7 +228,7 @@ class TestRefusals:
     def test_reports_of_which_nothing_tells_the_rank(self, refused, tmp_path):
         exports = [Path(shutil.copy(path, tmp_path)) for path in shared("cuda-graphs", "gpu-metrics")]
         said = refused("pack", *exports, "-o", tmp_path / "job")
-        assert "nothing tells which ranks cuda-graphs and gpu-metrics are" in said
+        assert "the rank numbers of cuda-graphs and gpu-metrics are unknown" in said
 
     def test_what_can_be_packed_is_and_the_status_tells_of_the_rest(self, run, tmp_path, demo_job):
         (tmp_path / "rank9.sqlite").write_bytes(b"SQLite format 3\0" + bytes(84))

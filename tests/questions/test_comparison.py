@@ -276,7 +276,7 @@ def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
     assert {row["count_b"] for row in rows(answer)} == {row["difference"] for row in rows(answer)} == {None}
     assert any(note.startswith("B: no NVTX ranges") for note in answer.notes)
     assert "bucket" not in by(found, "collective")["AllReduce"]
-    assert any("only one side tells message sizes" in note for note in found.notes)
+    assert any("only one side has message sizes" in note for note in found.notes)
 
 
 @pytest.mark.campaign

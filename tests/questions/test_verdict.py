@@ -153,7 +153,7 @@ def test_the_first_sentence_names_the_counts_that_changed_most(tmp_path):
     found = triaged_against(a, exchanging(tmp_path / "b.sqlite", 5, count=10, source=PINNED))
     told = found.words.split("; ")[-1]
     assert told == (
-        "pageable share of the bytes copied 100.0 % → 0.0 %, NCCL kernels of a step 8 → 5, kernels of a step 9 → 6"
+        "pageable share of the bytes copied 100.0 % → 0.0 %, NCCL kernels of a step 8 → 5, kernels of a step 9 → 6."
     )
     found = triaged_against(a, a)
     assert "→" not in found.words
@@ -162,7 +162,7 @@ def test_the_first_sentence_names_the_counts_that_changed_most(tmp_path):
 def test_without_steps_the_sums_are_named(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 10, 20, 10, memory=PINNED)
     _, notes = judged(a, kernels(tmp_path / "b.sqlite", 20, 20, 10))
-    assert notes[0].endswith("; copies and memsets 10 → 0, kernels launched 10 → 20")
+    assert notes[0].endswith("; copies and memsets 10 → 0, kernels launched 10 → 20.")
 
 
 @pytest.mark.campaign

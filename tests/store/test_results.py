@@ -200,7 +200,7 @@ def overview(job: OpenJob, selection: Selection) -> object:
 
 
 def tree(job: OpenJob, selection: Selection) -> object:
-    found = job.nvtx_tree(selection, "rank-thread", True)
+    found = job.nvtx_tree(selection, "rank-thread", "steps")
     return nvtx_tree_table(found).rows, arrays_of(found.ranges)
 
 
@@ -317,7 +317,7 @@ class TestWhatIsMadeOfThem:
         with opened(exports, cache) as job:
             for chosen in selections(job).values():
                 direct = NvtxRanges.load(job.session, chosen, job.ranks)
-                narrowed = job.nvtx_tree(chosen, "rank", False)
+                narrowed = job.nvtx_tree(chosen, "rank", "none")
                 assert arrays_of(narrowed.ranges) == arrays_of(direct)
                 assert narrowed.ranges.selection == chosen
                 expected = NvtxTree.build(direct, "rank", fold="none")

@@ -63,7 +63,7 @@ class TestFound:
             assert name_of_screen(await press(pilot, "enter")) == "FindingScreen"  # the findings have the focus
             first = app.screen.finding
             assert first.id == "straggler"
-            for word in ("why", "how to fix", "cost", "doors"):
+            for word in ("why", "how to fix", "cost", "go to"):
                 assert line_with(app, f"{word}  ")
             assert first.advice.text[:20] in line_with(app, "how to fix")
             assert app.screen.table.row_count == len(first.evidence) and " of " in screen_text(app)[1]

@@ -100,7 +100,7 @@ class TestTables:
                 assert len(app.screen_stack) == 1 and app.screen.table.cursor_row == row, table
             while app.screen.name_of_table != "calls":
                 await pilot.press("b")
-            line_with(await press(pilot, "enter"), "a log tells no more of this row")
+            line_with(await press(pilot, "enter"), "a log has no times of single calls")
 
     async def test_steps_choose_what_is_counted_or_are_told_with_those_that_are_there(self, tmp_path):
         path, text = tmp_path / "train.log", [INIT.format(rank=0, pid=1)]

@@ -11,6 +11,7 @@ from nsystui.base.answer import Answer
 from nsystui.base.selection import Selection
 from nsystui.output.formats import write
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.stats import report_of
 from nsystui.store.session import Session
 
@@ -32,6 +33,9 @@ def as_csv(answer: Answer) -> str:
 
 
 def printed(session: Session, text: str) -> str:
+    """What the report of nsys says; the screen has the calls of one PyTorch operator in one row of `nvtx_sum`."""
+    if text == "nvtx_sum":
+        return as_csv(nvtx_summary(session, Selection(), fold_suffixes=True))
     report, options = report_of(text)
     return as_csv(report.ask(OpenJob(session), Selection(), options))
 

@@ -209,7 +209,7 @@ def triage(
 
 
 def _ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings by severity, what is paid once last, then by cost, each followed by those that it is the cause of."""
+    """The findings by severity, those paid once last, then by cost, each followed by its symptoms."""
     by_id = {one.id: one for one in findings}
 
     def cause(one: Finding) -> str:
