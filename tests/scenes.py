@@ -17,7 +17,7 @@ class Scene:
 
 
 SCENES = (
-    Scene("overview", ()), Scene("finding", ("down", "enter")), Scene("gap", ("down", "enter", "enter")),
+    Scene("overview", ()), Scene("finding", ("enter",)), Scene("gap", ("enter", "enter")),
     Scene("kernels", ("2",)), Scene("instances", ("2", "enter")), Scene("nccl", ("3",)),
     Scene("nccl-calls", ("3", "enter")), Scene("nccl-sizes", ("3", "v", "v", "down", "d")), Scene("gpu", ("4",)),
     Scene("efficiency", ("4", "v", "v", "v")), Scene("nvtx", ("5", "down", "right", "down", "right")),
