@@ -306,7 +306,7 @@ def sent(files: list[Path], cache: Path) -> tuple[set[bytes], set[bytes], str]:
     words = [sys.executable, "-m", "nsystui", *map(str, files)]
     with Terminal(words, {"NSYSTUI_CACHE_DIR": str(cache)}, columns=120, lines=36) as terminal:
         terminal.wait_for("Kernels")
-        for key in ("2", "u", "escape", "y", "Y", "f", "escape", *"34567L1dq"):
+        for key in ("2", "u", "escape", "y", "Y", "f", "escape", *"34567L1Wq"):
             terminal.mark()
             terminal.press(key)
             terminal.answer(quiet=0.5)
