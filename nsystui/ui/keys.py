@@ -337,7 +337,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("7", "7", "mode('ranks')", "", "Ranks"),
         ("8", "8", "mode('host')", "", "Host"),
         ("L", "L", "timeline", "", "Timeline"),
-        ("w", "w", "nvtx_range", "", "innermost NVTX range around an event"),
+        ("w", "w", "nvtx_range", "", "innermost range; from an event to the deepest NVTX range around it"),
         ("ctrl+p", "ctrl+p", "palette", "all commands", "commands, views, recipes, kernels and findings by name"),
         ("question_mark", "?", "help", "help", "the keys of this place"),
         ("ctrl+z", "ctrl+z", "", "", "suspend the program until fg"),

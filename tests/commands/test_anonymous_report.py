@@ -37,7 +37,7 @@ FORMS = [
     *("GPU-A01", "gpu-a01.secretproj.lab", "gpu-a01-ib0", "on Gpu-A01: step", "10.31.2.77"),
     *("for carol", "CAROL", "secretproj@lab.org", "secretproj@gpu-a01", "user=secretproj", "USERNAME: secretproj"),
 ]
-PLANTED = ("secretproj", "carol", "gpu-a01", "10.31", "train.")
+PLANTED = ("secretproj", "carol", "gpu-a01", "10.31.2", "train.")
 KEPT = (
     "forward/layer 3",
     "model/layers.0/attn.c_proj",

@@ -59,7 +59,7 @@ def test_a_terminal_gets_the_characters_and_colours_that_it_has(running, env, ke
         for key in keys:
             terminal.cost(key)
         if "NO_COLOR" in env:
-            cursors = [line for line in terminal.cells.values() if all(line[x].reverse for x in range(80))]
+            cursors = [line for line in terminal.cells.values() if sum(line[x].reverse for x in range(80)) > 75]
             assert cursors, "without colours the cursor is reversed"
             assert {(cell.fg, cell.bg) for line in terminal.cells.values() for cell in line.values()} == {
                 ("default", "default")

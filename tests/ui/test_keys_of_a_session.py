@@ -78,9 +78,9 @@ def longest_of_most_expensive(job: list[Path]) -> tuple[str, int]:
 async def test_from_the_findings_to_the_cause_and_its_evidence(job, cache, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with session(job, cache) as user:
-        line_with(user.app, "rank 2 ")
+        line_with(user.app, "Rank 2 ")
         await user.press(*["down"] * user.place_of_finding("straggler"), "enter")  # the slowest rank
-        assert name_of_screen(user.app) == "FindingScreen" and "rank 2" in user.text
+        assert name_of_screen(user.app) == "FindingScreen" and "Rank 2" in user.text
         assert user.values["rank"] == 2 and user.values["late"] > 0
         await user.press("e", "enter")
         (written,) = tmp_path.iterdir()

@@ -34,11 +34,11 @@ def shown_range(app) -> tuple[str, int]:
 @pytest.mark.campaign
 async def test_from_a_kernel_its_call_a_launch_and_the_timeline_to_the_same_range(job, cache):
     async with running(job, cache, WIDE, "2") as (app, pilot):
-        assert not any("w its range" in line for line in screen_text(app))
-        line_with(await press(pilot, "enter"), "w its range")
+        assert not any("w innermost range" in line for line in screen_text(app))
+        line_with(await press(pilot, "enter"), "w innermost range")
         launched_in = shown_range(await press(pilot, "w"))
         assert shown_range(await press(pilot, "escape", "L", "w")) == launched_in
-        line_with(await press(pilot, "escape", "escape", "enter"), "w its range")
+        line_with(await press(pilot, "escape", "escape", "enter"), "w innermost range")
         assert name_of_screen(app) == "EventsScreen" and app.screen.values()["kind"] in ("kernel", "nccl")
         wanted = deepest_range(job[int(app.screen.values()["rank"])], int(app.screen.values()["correlation_id"]))
         row = app.screen.table.cursor_row
@@ -46,7 +46,7 @@ async def test_from_a_kernel_its_call_a_launch_and_the_timeline_to_the_same_rang
         await pilot.press("escape")  # the way to a range is one step
         assert name_of_screen(app) == "EventsScreen" and app.screen.table.cursor_row == row
         assert shown_range(await press(pilot, "c", "w")) == wanted
-        line_with(await press(pilot, "3", "enter"), "w its range")
+        line_with(await press(pilot, "3", "enter"), "w innermost range")
         assert shown_range(await press(pilot, "w"))[0]
 
 

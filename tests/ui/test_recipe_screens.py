@@ -83,7 +83,7 @@ async def test_a_question_in_a_new_file_is_in_the_palette_and_its_views_on_a_scr
 async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_directory, tmp_path):
     async with running(job, cache_directory) as (app, pilot):
         assert name_of_screen(await open_recipe(app, pilot, "cuda_gpu_kern_sum")) == "RecipeScreen"
-        shows(app, "recipe › cuda_gpu_kern_sum", "NVIDIA's statistics over ranks")
+        shows(app, "recipe › cuda_gpu_kern_sum", "NVIDIA computes statistics over ranks")
         every = len(app.screen.table.answer)
         assert 0 < len((await press(pilot, "slash", *"nccl", "enter")).screen.table.answer) < every
         await pilot.press("b")
