@@ -42,7 +42,7 @@ With all that follows, up to the next range: nothing tells where the name of a f
 _USER = re.compile(r"[/\\](?:home|users|global/homes/\w)[/\\]+([A-Za-z][\w.-]*)", re.IGNORECASE)
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _ADDRESS = re.compile(
-    rf"(?<![\d.])(?:{_OCTET}\.){{3}}{_OCTET}(?![\d.])|[\w.+*-]+@(?:(?=host-\d)|(?:[\w*-]+\.)+[A-Z]{{2,}}\b|[\w.-]*…)"
+    rf"(?<![\d.])(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\d)|[\w.+*-]+@(?:(?=host-\d)|(?:[\w*-]+\.)+[A-Z]{{2,}}\b|[\w.-]*…)"
     r"|(?<=\buser[=:])\s*[^\s,;]+|(?<=\busername[=:])\s*[^\s,;]+|(?<=\blogname[=:])\s*[^\s,;]+",
     re.IGNORECASE,
 )
