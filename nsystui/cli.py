@@ -152,9 +152,8 @@ def _run(words: list[str]) -> int:
     if words[0].partition("=")[0] in _PRINTING:
         return _print_from_parsers(words)
     # What follows an option is its value, whatever it is called.
-    late = next(
-        (two for one, two in pairwise(words) if one[0] != "-" and is_command(two) and not os.path.lexists(two)), None
-    )
+    values = (two for one, two in pairwise(words) if not one.startswith("-"))
+    late = next((word for word in values if is_command(word) and not os.path.lexists(word)), None)
     if late is not None:
         from nsystui.base.text import shell_word
 

@@ -247,7 +247,7 @@ def remembered(request: Request) -> Remembered | None:
     if (
         opening.no_cache
         or opening.dask
-        or any((selecting.narrows, selecting.ranks, *map(request.own.get, _OF_ITS_OWN)))
+        or any((selecting.is_narrowing, selecting.ranks, *map(request.own.get, _OF_ITS_OWN)))
     ):
         return None
     from nsystui.exports.convert import made_before
@@ -307,7 +307,7 @@ def deliver_empty(output: Output, answer: Answer) -> None:
 
 def no_rows(request: Request, total: int | None = None) -> str:
     """The reason why a table has no rows, of ``total``, although the exports lack none of its data."""
-    if request.selecting.narrows or any(map(request.own.get, _NARROWING)):
+    if request.selecting.is_narrowing or any(map(request.own.get, _NARROWING)):
         return "no rows in this selection"
     return (
         f"no rows: none of {total:,} matches the selection" if total else "no rows: these exports contain none of this"

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from glob import has_magic
 from typing import TYPE_CHECKING
 
 from nsystui.base import terminal
@@ -85,9 +86,8 @@ def _add_switch(group: argparse._ArgumentGroup, name: str, yes: str, no: str) ->
 
 def delegated(words: Sequence[str]) -> tuple[str, list[str]] | None:
     """``A… -- B…`` compares two jobs, as `diff` does."""
-    if "--" in words and any(not word.startswith("-") for word in words[: words.index("--")]):
-        return "diff", list(words)
-    return None
+    before = words[: words.index("--")] if "--" in words else ()
+    return ("diff", list(words)) if any(os.path.lexists(word) or has_magic(word) for word in before) else None
 
 
 def run(request: Request) -> int:

@@ -46,7 +46,7 @@ class Selecting:
         return self.ranks if self.ranks and numbering(self.ranks) is not None else ""
 
     @property
-    def narrows(self) -> bool:
+    def is_narrowing(self) -> bool:
         """Whether anything is left out."""
         return any((self.time, self.devices, self.streams, self.filter, self.ranks and not self.numbering))
 

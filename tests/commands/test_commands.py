@@ -333,6 +333,14 @@ class TestWords:
         a, b = map(str, demo_job[:2])
         assert refused("diff", a, b) == f"nsystui: did you mean `nsystui diff {a} -- {b}`?\n"
 
+    def test_an_empty_word_before_a_command_is_no_file(self, refused):
+        assert "an empty file name" in refused("", "x.sqlite")
+        assert "nsystui kernels ''" in refused("", "kernels")
+
+    def test_a_value_before_two_hyphens_is_no_job(self, refused, demo_job):
+        """As everywhere, ``--`` ends the options where no file stands before it."""
+        assert "terminal" in refused("--theme", "dark", "--", demo_job[0])
+
     def test_two_jobs_on_one_line_are_compared(self, run, demo_job):
         two = (demo_job[0], "--", demo_job[1])
         assert run(*two).out == run("diff", *two).out != ""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nsystui.base.errors import UsageError
-from nsystui.exports.discover import discover, natural_key
+from nsystui.exports.discover import discover, named_shortly, natural_key
 
 CASES = {
     "numbers in names count as numbers": (
@@ -96,3 +96,16 @@ def test_a_name_in_a_closed_directory_stays(tmp_path, unprivileged):
     finally:
         closed.chmod(0o700)
     assert "rank0.sqlite" in done.stdout, done.stderr
+
+
+def test_files_are_named_by_their_directory_where_they_are_all_of_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run 1").mkdir()
+    names = [f"run 1/rank{number}.sqlite" for number in range(5)]
+    for name in names:
+        Path(name).write_bytes(b"")
+    assert named_shortly(names) == "'run 1'"
+    assert named_shortly(names[:4]) == " ".join(f"'{name}'" for name in names[:4])
+    assert named_shortly(names[:1]) == "'run 1/rank0.sqlite'"
+    monkeypatch.chdir(tmp_path / "run 1")
+    assert named_shortly([f"rank{number}.sqlite" for number in range(5)]) == "."

@@ -330,7 +330,7 @@ def _nccl(asked: Asked) -> Section | None:
 
 
 def _nvtx(asked: Asked) -> Section:
-    return _section("nvtx", "NVTX ranges", [_asked(asked, "nvtx", fold="all", by="all", depth=3)], "nvtx")
+    return _section("nvtx", "NVTX ranges", [_asked(asked, "nvtx", by="all", depth=3)], "nvtx")
 
 
 def _efficiency(asked: Asked) -> Section:

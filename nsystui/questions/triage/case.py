@@ -95,10 +95,10 @@ class Case:
         """The GPUs that did anything."""
         return tuple(one for one in self.job.gpus(self.chosen) if one.busy_in(self.window_of(one)))
 
-    def waiting(self, cost: float) -> str:
-        """``it waits 0.3 s of 2 s``, of the GPU or the GPUs."""
-        who = "it waits" if len(self.devices) == 1 else "they wait"
-        return f"{who} {time_words(cost)} of {time_words(self.time)}"
+    @property
+    def each_gpu(self) -> str:
+        """The subject of a sentence on a mean over the GPUs: ``Each GPU``, or ``The GPU`` where there is one."""
+        return "The GPU" if len(self.devices) == 1 else "Each GPU"
 
     def window_of(self, device: DeviceIntervals) -> Window:
         return self.windows[device.device.task.task.report]

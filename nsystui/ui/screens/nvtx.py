@@ -400,12 +400,18 @@ def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
     roots = tree.roots(order)
     if len(roots) <= 4 and all(node.kind in (NodeKind.RANK, NodeKind.THREAD) for node in roots):
         return {node.id for node in roots}
+
+    def time(node: Node) -> int:
+        return (node.gpu_total or 0) if order is Order.GPU else node.total
+
     opened: set[int] = set()
     nodes = [node for node in roots if node.kind is NodeKind.PATH]
+    whole = sum(map(time, nodes))
     for _ in range(_OPENED):
-        times = [node.gpu_total or 0 if order is Order.GPU else node.total for node in nodes]
-        if not times or 4 * times[0] < sum(times):
+        if not nodes or not time(nodes[0]) or 4 * time(nodes[0]) < whole:
             break
-        opened.add(nodes[0].id)
-        nodes = [node for node in tree.children(nodes[0], order=order) if node.kind is NodeKind.PATH]
+        first, whole = nodes[0], time(nodes[0])
+        nodes = [node for node in tree.children(first, order=order) if node.kind is NodeKind.PATH]
+        if nodes:  # single ranges alone do not say where the time goes
+            opened.add(first.id)
     return opened

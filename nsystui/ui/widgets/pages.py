@@ -1,11 +1,11 @@
-"""The pages of an answer that a table keeps, however long the answer is."""
+"""The pages of an answer that a table keeps, however long it is, and the row of another that is about the same."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from nsystui.base.answer import Answer, Row
+from nsystui.base.answer import FILES_ONLY, Answer, Row, TableAnswer, Unit
 
 PAGE_ROWS = 200
 """Rows asked for at a time: several screens' worth, and still one short query."""
@@ -55,3 +55,39 @@ class PageCache:
         self._pages.move_to_end(number)
         while len(self._pages) > self._max_pages:
             self._pages.popitem(last=False)
+
+
+_MOST_COMPARED = 100_000
+"""Rows among which the same one is looked for."""
+_TELLING = (Unit.NUMBER, Unit.TEXT, Unit.TIME)
+"""The units of what a row is about, the most telling first: numbers of ranks and streams, names, moments."""
+
+
+def same_row(before: Answer | None, number: int, after: Answer) -> int | None:
+    """Return the number of the row of ``after`` that is about the same as the row ``number`` of ``before``.
+
+    It is the same in as many columns as it takes to tell that row from all others of ``before``. ``None`` where there
+    is none, or where one of the two is not in memory.
+    """
+    if not isinstance(before, TableAnswer) or not isinstance(after, TableAnswer) or number >= len(before):
+        return None
+    if max(len(before), len(after)) > _MOST_COMPARED:
+        return None
+
+    def rank(place: int) -> int:
+        column = before.columns[place]
+        is_telling = column.unit in _TELLING and column.importance < FILES_ONLY
+        return _TELLING.index(column.unit) if is_telling else len(_TELLING)
+
+    there = {column.key: place for place, column in enumerate(after.columns)}
+    shared = [place for place, column in enumerate(before.columns) if column.key in there]
+    row = before.rows[number]
+    others = [other for place, other in enumerate(before.rows) if place != number]
+    alike = list(enumerate(after.rows))
+    for place in sorted(shared, key=rank):
+        now = there[before.columns[place].key]
+        alike = [(new, other) for new, other in alike if other[now] == row[place]]
+        others = [other for other in others if other[place] == row[place]]
+        if not others:
+            break
+    return alike[0][0] if alike else None

@@ -23,7 +23,7 @@ from textual.timer import Timer
 
 from nsystui.base.answer import FILES_ONLY, Answer, Record, Row, TableAnswer, Unit, Value, record
 from nsystui.base.text import shorten, width_of
-from nsystui.ui.widgets.pages import PageCache
+from nsystui.ui.widgets.pages import PageCache, same_row
 from nsystui.ui.widgets.repainting import OwnFocus, in_thread
 from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
 from nsystui.ui.widgets.window import SEVERITIES, CategoryWidget, RowWindow, category_class, fill_class
@@ -79,9 +79,6 @@ class PageFailed(TableMessage, namespace="window_table"):
 
 MARKER = "▸ "
 """Stands before the cursor's row of the table with the focus: to be found without colour, and by a screen reader."""
-
-_MOST_COMPARED = 100_000
-"""Rows among which the one that the cursor was on is looked for."""
 
 PATIENCE = 0.15
 """Seconds that ``background`` waits for rows before it draws ``…`` in their places."""
@@ -205,7 +202,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         Otherwise, or where it is not among rows in memory, on the first row; with ``keep_cursor`` on the same number.
         """
         same_columns = self.answer is not None and self.answer.columns == answer.columns
-        row = None if self.answer is None or not self._is_placed else self._row_like_current(answer)
+        row = same_row(self.answer, self.cursor_row, answer) if self._is_placed else None
         self._is_placed = self._is_placed and (keep_cursor or row is not None)
         top = self._window.top if keep_cursor else 0
         cursor = row if row is not None else self.cursor_row if keep_cursor else 0
@@ -226,35 +223,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         if self._selects and self.row_count:
             self.post_message(self.RowSelected(self, self.cursor_row))
         self._selects = False
-
-    def _row_like_current(self, answer: Answer) -> int | None:
-        """The number of the row of an answer in memory that is about the same as the one under the cursor.
-
-        The same in as many columns as tell that one from the others here: numbers of things first, then texts.
-        """
-        before, row = self.answer, self.current_row
-        if row is None or not isinstance(before, TableAnswer) or not isinstance(answer, TableAnswer):
-            return None
-        if max(len(before), len(answer)) > _MOST_COMPARED:
-            return None
-        there = {column.key: place for place, column in enumerate(answer.columns)}
-        shared = [place for place, column in enumerate(before.columns) if column.key in there]
-
-        def rank(place: int) -> int:
-            column = before.columns[place]
-            kinds = (Unit.NUMBER, Unit.TEXT, Unit.TIME)
-            is_shown = column.importance < FILES_ONLY
-            return kinds.index(column.unit) if column.unit in kinds and is_shown else len(kinds)
-
-        others = [other for number, other in enumerate(before.rows) if number != self.cursor_row]
-        alike = list(enumerate(answer.rows))
-        for place in sorted(shared, key=rank):
-            now = there[before.columns[place].key]
-            alike = [(number, other) for number, other in alike if other[now] == row[place]]
-            others = [other for other in others if other[place] == row[place]]
-            if not others:
-                break
-        return alike[0][0] if alike else None
 
     @property
     def row_count(self) -> int:

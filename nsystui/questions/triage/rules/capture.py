@@ -23,7 +23,6 @@ from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
-from nsystui.questions.triage.rules.host import each_gpu
 from nsystui.store import tables
 
 _SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
@@ -163,9 +162,7 @@ def _short(case: Case) -> Iterator[Finding]:
         return
     if case.devices and case.spent.busy / len(case.devices) < case.thresholds.shortest_ms * 1e6:
         busy = time_words(case.spent.busy / len(case.devices))
-        text = (
-            f"{each_gpu(case)} is busy for only {busy} of {time_words(case.time)}. This is too short to judge shares."
-        )
+        text = f"{case.each_gpu} is busy for only {busy} of {time_words(case.time)}. This is too short to judge shares."
         yield Finding("short-window", Severity.INFO, text, advice, Door("gpu"))
 
 
@@ -345,7 +342,7 @@ def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     rows = _by_name(case)
     count = sum(row.entries for row in rows)
     sentence = (
-        f"{each_gpu(case)} idles {time_words(cost)} while the profiler itself works ({number_of(count, 'time')}). The "
+        f"{case.each_gpu} idles {time_words(cost)} while the profiler itself works ({number_of(count, 'time')}). The "
         f"largest part is {rows[0].name or '(no name)'}. A run without the profiler does not lose this time."
     )
     advice = Advice(

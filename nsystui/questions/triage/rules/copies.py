@@ -31,7 +31,6 @@ from nsystui.questions.triage.case import REMARKED, Case, Place, bytes_words, nu
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import WORK, FindingKind, rule
-from nsystui.questions.triage.rules.host import each_gpu
 from nsystui.store import tables
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ def _checked(case: Case, kind: _Kind) -> Finding | None:
     rows.sort(key=lambda row: (-row.time, str(row)))
     size = int(found["bytes"].sum())
     sentence = (
-        f"{kind.what} {bytes_words(size)} in {number_of(number, 'operation')}. {each_gpu(case)} spends "
+        f"{kind.what} {bytes_words(size)} in {number_of(number, 'operation')}. {case.each_gpu} spends "
         f"{time_words(cost)} on these operations while no kernel runs{_rates(case, kind)}."
         f"{_blocking(case, kind, found)}"
     )
@@ -291,7 +290,7 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
     sentence = (
         f"{count:,} copies between GPUs go through the host ({size}, {names}). Both ends of these copies are in device "
         "memory, although nsys names the copies Device-to-Host or Host-to-Device. "
-        f"{each_gpu(case)} spends {time_words(cost)} on these copies while no kernel runs."
+        f"{case.each_gpu} spends {time_words(cost)} on these copies while no kernel runs."
     )
     advice = Advice(
         "Enable peer access (cudaDeviceEnablePeerAccess), or place the processes on GPUs with peer access "
@@ -355,7 +354,7 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
     sentence = (
         f"Copies of equal size go to the GPU and back repeatedly: {bytes_words(moved)} each way. The largest group is "
         f"{ups:,} copies of {bytes_words(size)} up and {downs:,} down. "
-        f"{each_gpu(case)} spends {time_words(cost)} on these copies while no kernel runs."
+        f"{case.each_gpu} spends {time_words(cost)} on these copies while no kernel runs."
     )
     advice = Advice(
         "Keep the data of the next iteration on the GPU, and copy back only what the host reads.",
@@ -424,7 +423,7 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     first = dict(zip(places, evidence.page(0, 1)[0], strict=True))
     name = str(first["name"])
     sentence = (
-        f"{each_gpu(case)} spends {time_words(cost)} on memory copies and memsets while no kernel runs. The largest "
+        f"{case.each_gpu} spends {time_words(cost)} on memory copies and memsets while no kernel runs. The largest "
         f"part of all copy and memset time is {name}."
     )
     advice = next((_of_copies(case, word, name) for word in _LESS if word in name), _USUAL)
@@ -452,7 +451,7 @@ def _beside_kernels(case: Case) -> Iterator[Finding]:
         return
     sentence = (
         f"{count:,} host-to-device copies of pinned memory ({bytes_words(int(size))}) share streams with kernels. "
-        f"{each_gpu(case)} spends {time_words(cost)} on these copies while no kernel runs."
+        f"{case.each_gpu} spends {time_words(cost)} on these copies while no kernel runs."
     )
     advice = Advice(
         "Copy on a separate stream, and prefetch: start the copies for the next iteration while kernels run.",

@@ -61,11 +61,6 @@ _OTHERS = Advice(
 )
 
 
-def each_gpu(case: Case) -> str:
-    """The subject of a sentence on a mean over the GPUs: ``Each GPU``, or ``The GPU`` where there is one."""
-    return "The GPU" if len(case.devices) == 1 else "Each GPU"
-
-
 @rule(
     60,
     reads=IDLE | {"api_calls", "sched_events"},
@@ -131,7 +126,7 @@ def _preempted_finding(
     else:
         had = f"Thread {who} had the CPU for {100 * longest / whole:.0f} % of that time."
     sentence = (
-        f"{each_gpu(case)} idles {time_words(cost)} while the launching thread could run but has no CPU "
+        f"{case.each_gpu} idles {time_words(cost)} while the launching thread could run but has no CPU "
         f"({number_of(len(gaps), 'gap')} on {number_of(len(case.devices), 'GPU')}). {had} {_crowd(case, ready)}"
     )
     measured = (
@@ -259,7 +254,7 @@ def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
     where = f", mostly in {what}" if what and part > share / 2 else ""
     held = f"Thread {holder} holds the GIL for {share:.0f} % of that time{where}."
     sentence = (
-        f"{each_gpu(case)} idles {time_words(cost)} while the launching thread waits for Python's GIL "
+        f"{case.each_gpu} idles {time_words(cost)} while the launching thread waits for Python's GIL "
         f"({number_of(found.gaps, 'gap')}). {held if holder else 'The export does not show the holder of the GIL.'}"
     )
     measured = "Idle time while the launching thread waits for the GIL, in gaps of any length. Mean over the GPUs."
@@ -298,7 +293,7 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     words += [f"{of_caller:.0f} % is called by {caller}"] if caller else []
     words += [f"{100 * by_others / found.time:.0f} % is in another thread"] if by_others else []
     sentence = (
-        f"{each_gpu(case)} idles {time_words(cost)} while the launching thread reads, or waits for a thread that reads "
+        f"{case.each_gpu} idles {time_words(cost)} while the launching thread reads, or waits for a thread that reads "
         f"({number_of(found.gaps, 'gap')}). Of that time, {', '.join(words)}."
     )
     files = found.most(lambda cause: cause.file)[0]
@@ -438,7 +433,7 @@ def _idle_gaps_finding(case: Case, spans: Sequence[CpuSpan], works: Sequence[Hos
             advice = _ADVICE[kind] if kind in _ADVICE else _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
     sentence = (
-        f"{each_gpu(case)} idles {time_words(cost)} in gaps of {case.thresholds.gap_ms:g} ms or more "
+        f"{case.each_gpu} idles {time_words(cost)} in gaps of {case.thresholds.gap_ms:g} ms or more "
         f"({number_of(len(spans), 'gap')} on {number_of(len(case.devices), 'GPU')}). The longest gap, on "
         f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{doing}"
     )
@@ -567,7 +562,7 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
     largest = [_words(case, *row) for row in rows[:_MOST_CAUSES] if case.mean([row[2]]) >= _SEEN * cost]
     name, where, _ = _PARTS[part]
     when = by_place((span.task, span.device, span.start, span.end) for span in one.spans)
-    sentence = f"{each_gpu(case)} idles {time_words(cost)} {where}.{_beside(case, when)}"
+    sentence = f"{case.each_gpu} idles {time_words(cost)} {where}.{_beside(case, when)}"
     sentence += f" Largest causes: {'; '.join(largest)}." if largest else ""
     longest = max(kinds, key=lambda kind: kinds[kind], default=NOTHING)
     flags = what_to_record(case, longest) if longest in (NOTHING, OFF_CPU) else ""

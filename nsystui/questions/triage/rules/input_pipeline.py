@@ -41,7 +41,6 @@ from nsystui.questions.triage.case import Case, by_place, number_of, spans, time
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import IDLE, FindingKind, rule
-from nsystui.questions.triage.rules.host import each_gpu
 from nsystui.store import tables
 
 _RANGES = (
@@ -243,7 +242,7 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
     window = Window(longest.start, longest.end)
     where = "in NVTX ranges of the data loader" if in_range else "between steps"
     sentence = (
-        f"{each_gpu(case)} waits {time_words(cost)} for the data loader ({number_of(len(kept), 'gap')} of "
+        f"{case.each_gpu} waits {time_words(cost)} for the data loader ({number_of(len(kept), 'gap')} of "
         f"{case.thresholds.gap_ms:g} ms or more, {where}). {' '.join(words)}"
     ).rstrip()
     rows: list[Row] = [

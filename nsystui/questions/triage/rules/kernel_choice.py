@@ -19,7 +19,6 @@ from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import NameWork, by_framework, kernel_mix, mix_table, shares
 from nsystui.questions.triage.rule import FindingKind, rule
-from nsystui.questions.triage.rules.host import each_gpu
 from nsystui.store import tables
 
 _ARITHMETIC = (GEMM, CONVOLUTION, ATTENTION)
@@ -112,7 +111,7 @@ def _sentence(
     other = f"{percent(half)} is the same work in fewer bits" if half else "no FP16 or BF16 kernel does this work"
     unnamed = [one for one in works if one.precision is None]
     hidden = f" The precision of {percent(unnamed)} is not known." if percent(unnamed) != percent([]) else ""
-    limit = f"{each_gpu(case)} could save up to {time_words(cost)} with a faster precision."
+    limit = f"{case.each_gpu} could save up to {time_words(cost)} with a faster precision."
     return f"Of the kernel time, {', '.join(parts)}; {other}.{hidden} {limit}"
 
 
@@ -140,7 +139,7 @@ def layout_changes(case: Case) -> Sequence[Finding]:
     of_kernels = 100 * sum(one.time for one in found) / sum(one.time for one in mix)
     launches = number_of(sum(one.launches for one in found), "launch")
     sentence = (
-        f"{each_gpu(case)} spends {time_words(cost)} on layout changes {words}, {of_kernels:.0f} % of kernel time "
+        f"{case.each_gpu} spends {time_words(cost)} on layout changes {words}, {of_kernels:.0f} % of kernel time "
         f"({launches})."
     )
     if is_of_channels:
@@ -220,7 +219,7 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     place = f" Most of the longest chains are in NVTX range `{name}`." if name else ""
     sentence = (
         f"{kernels:,} pointwise kernels{each} run in {number_of(count, 'back-to-back chain')} of different kernels."
-        f"{place} {each_gpu(case)} could save up to {time_words(cost)}, {time_words(case.mean([idle]))} of it idle "
+        f"{place} {case.each_gpu} could save up to {time_words(cost)}, {time_words(case.mean([idle]))} of it idle "
         "time, if each chain had one kernel for each grid."
     )
     is_optimizer = "optim" in name.lower() or any("addcdiv" in one.name for one in works)

@@ -35,7 +35,6 @@ from nsystui.questions.triage.kernel_times import (
     tails,
 )
 from nsystui.questions.triage.rule import WORK, FindingKind, rule
-from nsystui.questions.triage.rules.host import each_gpu
 from nsystui.store import tables
 
 
@@ -73,7 +72,7 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     shown = smart_names(name for name, *_ in rows)[name]
     sentence = (
         f"Kernel {shorten(shown or '(no name)', 48)} takes {100 * int(spent) / whole:.0f} % of the kernel time without "
-        f"NCCL. {each_gpu(case)} spends {time_words(cost)} in this kernel ({number_of(count, 'launch')})."
+        f"NCCL. {case.each_gpu} spends {time_words(cost)} in this kernel ({number_of(count, 'launch')})."
     )
     advice = Advice("Profile this kernel with Nsight Compute (ncu).", "No other kernel can save as much time.")
     evidence = kernel_summary(session, case.chosen, Names.SMART)
@@ -184,7 +183,7 @@ def _slower(case: Case, launches: Sequence[KernelLaunches]) -> Finding | None:
     whose = f" on {rank_words(ranks, case.ranks)}" if len(ranks) < len(case.ranks) else ""
     sentence = (
         f"Kernels slow down during the run{whose}: the same launches take {growth:.0f} % longer in the last third than "
-        f"in the first. {each_gpu(case)} loses {time_words(cost)}."
+        f"in the first. {case.each_gpu} loses {time_words(cost)}."
     )
     advice = Advice(
         "Look at clocks, power and temperature over the run (--gpu-metrics-devices=all records clocks), or at inputs "
@@ -347,7 +346,7 @@ def _finding(case: Case, rows: Sequence[_Row], cost: int, where: Window) -> Find
     count = sum(row.outliers for row in rows)
     sentence = (
         f"{number_of(count, 'launch')} took more than {case.thresholds.outlier:g} times the median of the same kernel. "
-        f"{each_gpu(case)} loses {time_words(cost)}. Rank {worst.rank} loses most, in {shorten(worst.kernel, 48)} "
+        f"{case.each_gpu} loses {time_words(cost)}. Rank {worst.rank} loses most, in {shorten(worst.kernel, 48)} "
         f"(up to {time_words(worst.max)} instead of {time_words(worst.usual)})."
     )
     advice = Advice(
