@@ -158,7 +158,7 @@ def _run(words: list[str]) -> int:
         from nsystui.base.text import shell_word
 
         others = " ".join(shell_word(word) for word in words if word != late)
-        raise UsageError(f"a command stands before its files: `nsystui {late} {others}`")
+        raise UsageError(f"the command goes before the files: `nsystui {late} {others}`")
     if re.fullmatch(r"[\w-]+", words[0]) and words[0] == name and not os.path.lexists(name):
         import difflib
 

@@ -143,7 +143,7 @@ def selection_of(flags: Selecting, job: OpenJob) -> Selection:
     if flags.time:
         window, events = job.window(flags.time), job.extent()
         if window.start >= events.end or window.end <= events.start:
-            say_note(f"--time {flags.time}: no event lies there; the job's events lie {window_words(events)}")
+            say_note(f"--time {flags.time}: no event is in this window; the job's events run {window_words(events)}")
         chosen = chosen.with_window(window)
     return Selection(
         chosen.window,

@@ -68,7 +68,7 @@ def _not_checked_lines(found: Triage, files: str, lists_unjudged: bool) -> list[
     if lists_unjudged:
         return ["Not checked:", *(line for text in found.unjudged for line in _wrapped(text, "-  "))]
     count = len(found.not_checked)
-    text = f"Not checked: {count} {'rule' if count == 1 else 'rules'} for want of data; which, and what to record:"
+    text = f"Not checked: {count} {'rule lacks' if count == 1 else 'rules lack'} data. To list what each needs:"
     return [text, f"{_INDENT}nsystui triage {files} --not-checked"]
 
 

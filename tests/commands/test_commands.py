@@ -324,7 +324,7 @@ class TestWords:
     def test_a_command_after_its_files_is_told_its_place(self, refused, demo_job):
         file = str(demo_job[0])
         said = refused(file, "kernels", "--top", "3", lines=1)
-        assert said == f"nsystui: a command stands before its files: `nsystui kernels {file} --top 3`\n"
+        assert said == f"nsystui: the command goes before the files: `nsystui kernels {file} --top 3`\n"
 
     def test_the_screens_say_first_that_a_file_is_not_there(self, refused):
         assert refused("missing.sqlite", lines=1).startswith("nsystui: missing.sqlite: no such file")
@@ -350,7 +350,7 @@ class TestWords:
         assert first > 2
         done = run("kernels", demo_job[0], "--time", "0:2")
         assert done.status == 0
-        assert "no event lies there; the job's events lie from" in done.err
+        assert "no event is in this window; the job's events run from" in done.err
 
     def test_a_file_called_like_a_command_or_without_ending_is_one(self, run, table, demo_job, tmp_path, monkeypatch):
         for name in ("kernels", "rank0"):

@@ -47,7 +47,7 @@ def test_the_command_that_shows_more_can_be_pasted(run, stalled):
 
 def test_the_rules_that_could_not_judge_are_a_count_and_listed_on_request(run, stalled):
     told, listed = run("triage", *stalled).out, run("triage", *stalled, "--not-checked").out
-    assert "straggler: needs" not in told and "rules for want of data" in told
+    assert "straggler: needs" not in told and "rules lack data" in told
     assert "\n-  straggler: needs " in listed
     assert told.splitlines()[-1].strip().endswith("--not-checked")
 

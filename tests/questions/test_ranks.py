@@ -204,7 +204,7 @@ def test_two_runs_on_one_machine_are_told_apart_by_their_times(tmp_path, opened)
     edit(second, f"UPDATE TARGET_INFO_SESSION_START_TIME SET {later}")
     job = OpenJob(opened(first, second))
     assert not job.shares_clock
-    assert job.several_runs.endswith(f"`nsystui {first} -- {second}` compares two")
+    assert job.several_runs.endswith(f"`nsystui {first} -- {second}` compares them")
 
 
 class TestMap:

@@ -112,8 +112,9 @@ class OpenJob:
         if self.shares_clock:
             return ""
         paths = [str(report.path) for report in self.session.reports]
-        words = " -- ".join(map(shell_word, paths)) if len(paths) == 2 else "A… -- B…"
-        return f"these reports are of different runs: `nsystui {words}` compares two"
+        if len(paths) != 2:
+            return "these reports are of different runs: `nsystui A… -- B…` compares two of them"
+        return f"these reports are of different runs: `nsystui {' -- '.join(map(shell_word, paths))}` compares them"
 
     def window(self, text: str) -> Window:
         """``A:B`` as a window of job time.
