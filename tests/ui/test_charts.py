@@ -199,11 +199,11 @@ async def test_many_lanes_scroll():
 
 async def test_a_span_is_marked_between_two_presses():
     async with shown(ChartApp()) as (app, pilot):
-        await pilot.press("greater_than_sign", "space", "right", "right", "space", "right")
+        await pilot.press("greater_than_sign", "m", "right", "right", "m", "right")
         assert app.chart.span == (10, 12)
         assert app.chart.span_times == (app.chart.column_times(10)[0], app.chart.column_times(12)[1])
         assert app.lines()[16][23:26] == "━━━"
-        assert (await press(pilot, "space")).chart.span is None
+        assert (await press(pilot, "m")).chart.span is None
         app.chart.mark_span(3, 5)
         assert app.chart.span == (3, 5)
         await pilot.press("home", "greater_than_sign", "greater_than_sign", "greater_than_sign")
@@ -217,6 +217,6 @@ async def test_a_span_is_marked_between_two_presses():
 
 async def test_labels_are_safe_and_an_empty_chart_draws():
     async with shown(ChartApp(lanes=0)) as (app, pilot):
-        assert "".join((await press(pilot, "down", "right", "enter", "space", "pagedown", "end")).lines()) == ""
+        assert "".join((await press(pilot, "down", "right", "enter", "m", "pagedown", "end")).lines()) == ""
         app.chart.set_lanes([Lane("a\x1b[31m[b]", [1.0], "\x07")], 0, 10)
         assert (await rested(pilot)).lines()[0].startswith("▸ a␛[31m[b]")

@@ -75,7 +75,7 @@ class StripChart(TimeChart):
         Binding("down,j", "lane(1)", show=False),
         Binding("pageup,ctrl+b", "lane_page(-1)", show=False),
         Binding("pagedown,ctrl+f", "lane_page(1)", show=False),
-        Binding("space", "mark", "mark", show=False),
+        Binding("m", "mark", "mark", show=False),
         Binding("enter", "select", "open", show=False),
     ]
 
