@@ -73,11 +73,6 @@ class OpenJob:
         """The tasks by rank."""
         return self.once(("ranks",), lambda: ranked_tasks(self.session, self.numbering))
 
-    @property
-    def report_names(self) -> tuple[str, ...]:
-        """The names of the reports, in their order."""
-        return tuple(report.name for report in self.session.reports)
-
     def align(self, mode: ClockMode) -> None:
         """Puts all reports on one clock; those that join later go by UTC until this is asked again."""
         from nsystui.questions.collectives.alignment import align
