@@ -204,6 +204,18 @@ class Wording:
             return f"{'>-' if number < 0 else '<'}{10**-self.decimals:.{self.decimals}f}"
         return f"+{text}" if self.unit is Unit.CHANGE and number > 0 else text
 
+    def words(self, value: Value) -> str:
+        """``value`` with four digits and the unit of the column: ``0.9075 ms`` where another value is ``10.12 ms``.
+
+        What is less than a thousandth of that has a unit of its own, as in ``format_value``.
+        """
+        if value is None or isinstance(value, str) or not math.isfinite(value):
+            return format_value(self.unit, value)
+        if not self.symbol or self.unit not in _SCALES or 0 < abs(value) < self.size / 1000:
+            return format_value(self.unit, value)
+        sign = "+" if self.unit is Unit.CHANGE and value > 0 else ""
+        return f"{sign}{_four_digits(value / self.size)} {self.symbol}"
+
 
 _NUMBER = re.compile(r"(?P<whole>[-+]?[0-9][0-9,]*)(?P<fraction>\.[0-9 ]*[0-9])?(?P<unit> [^0-9\s]\S*)?")
 

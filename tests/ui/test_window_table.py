@@ -213,6 +213,17 @@ def test_columns_that_are_compared_share_one_unit():
     assert line_of(layout, (1, 1_500_000, 400, 1, 1, 1, 1), 200).split()[1:3] == ["1.500", "<0.001"]
 
 
+def test_a_value_without_a_place_has_the_unit_of_the_columns_that_it_is_compared_with():
+    wall, own = (Column(key, header=key, label=key, unit=Unit.DURATION, compared="wall") for key in ("wall", "self"))
+    share = Column("share", header="", label="share %", unit=Unit.PERCENT, importance=2)
+    layout = TableLayout((wall, own.with_importance(1), share))
+    layout.word([(20_000_500, 907_500, 12.5), (907_500, 400, None)])
+    layout.place(11, None)
+    assert [placed.index for placed in layout.placed] == [0]
+    assert layout.hidden_facts((20_000_500, 907_500, 12.5)) == {"self": "self 0.9075 ms", "share": "share 12.5 %"}
+    assert layout.hidden_facts((907_500, 400, None)) == {"self": "self 400 ns"}
+
+
 def test_text_is_cut_at_its_end_or_seen_from_where_the_reader_moved():
     text = "abcdefghij"
     assert [set_text(text, 7, pan=pan) for pan in (0, 2, 4)] == ["abcdef…", "…defgh…", "…fghij "]

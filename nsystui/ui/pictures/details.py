@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import FILES_ONLY, Column, Unit
-from nsystui.base.units import MISSING, format_value
+from nsystui.base.answer import Column, Unit, record
+from nsystui.base.units import Wording, format_value
 from nsystui.ui import keys
 
 if TYPE_CHECKING:
@@ -42,35 +42,22 @@ def doors_of(places: Sequence[str], is_event: bool) -> str:
 
 
 def row_details(
-    columns: Sequence[Column], row: Row, name: str | None, shown: Collection[str], around: Sequence[str] = ()
+    columns: Sequence[Column], row: Row, name: str | None, facts: Mapping[str, str], around: Sequence[str] = ()
 ) -> Details:
-    """The details of a row of any table: its name, and the values that the table has no room for.
+    """The details of a row of any table: its name, and the ``facts`` that the table has no room for.
 
-    ``name`` is the key of the column with the name, ``shown`` are those of the columns on the screen.
+    ``name`` is the key of the column with the name.
     """
-    values = dict(zip((column.key for column in columns), row, strict=True))
-    title = str(values.get(name or "") or f"{columns[0].label} {format_value(columns[0].unit, row[0])}")
-    return [[title], list(around), list(hidden_facts(columns, values, {name or "", *shown}).values())]
-
-
-def hidden_facts(columns: Sequence[Column], values: Record, shown: Collection[str]) -> dict[str, str]:
-    """Word each column that is not ``shown`` and has a value as ``label value``, by its key."""
-    hidden = [column for column in columns if column.importance < FILES_ONLY and column.key not in shown]
-    worded = {column: format_value(column.unit, values[column.key]) for column in hidden}
-    return {
-        column.key: f"{column.label.removesuffix(' %')} {value}"
-        for column, value in worded.items()
-        if value not in ("", MISSING)
-    }
+    title = str(record(columns, row).get(name or "") or f"{columns[0].label} {format_value(columns[0].unit, row[0])}")
+    return [[title], list(around), [words for key, words in facts.items() if key != name]]
 
 
 def event_details(job: OpenJob, row: Row, besides: Mapping[str, str] = MappingProxyType({})) -> Details:
     """The details of an event of the event list: what launched it, the NVTX ranges around, its place, every fact.
 
-    Of GPU work also what its thread did while the GPU was idle before it. A table may have columns ``besides`` (see
-    `hidden_facts`): those that are none of these facts precede them.
+    Of GPU work also what its thread did while the GPU was idle before it. A table may have facts ``besides``:
+    those that are none of these precede them.
     """
-    from nsystui.base.answer import record
     from nsystui.questions.events.listing import EVENT_COLUMNS, facts, key_of, waited_for
 
     session, values = job.session, record(EVENT_COLUMNS, row)
@@ -123,7 +110,6 @@ def event_context(job: OpenJob, key: EventKey) -> list[str]:
 def _step(job: OpenJob, key: EventKey) -> list[str]:
     import numpy as np
 
-    from nsystui.base.answer import record
     from nsystui.questions.events.listing import EVENT_COLUMNS, event_row, partners
     from nsystui.questions.steps.times import NO_STEP
 
@@ -161,7 +147,6 @@ def _collective(job: OpenJob, key: EventKey) -> list[str]:
 
 def idle_before(job: OpenJob, row: Row) -> list[str]:
     """What the thread of GPU work did while the GPU was idle before it, as one sentence or none."""
-    from nsystui.base.answer import record
     from nsystui.base.selection import Task
     from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
     from nsystui.questions.host.gaps import before_launch
@@ -205,8 +190,9 @@ def _delay(call: Row, work: Row) -> str:
     from nsystui.questions.events.listing import launch
 
     delays = launch(call, work)
-    queue = "began before the call returned" if delays.queue is None else f"queued {_duration(delays.queue)}"
-    return f"{_duration(delays.delay)} from call to start ({queue})"
+    wording = Wording.of(Unit.DURATION, (delays.delay,))
+    queue = "began before the call returned" if delays.queue is None else f"queued {wording.words(delays.queue)}"
+    return f"{wording.words(delays.delay)} from call to start ({queue})"
 
 
 def _duration(value: int) -> str:
@@ -214,7 +200,6 @@ def _duration(value: int) -> str:
 
 
 def _name(row: Row) -> Value:
-    from nsystui.base.answer import record
     from nsystui.questions.events.listing import EVENT_COLUMNS
 
     return record(EVENT_COLUMNS, row)["name"]
@@ -222,7 +207,6 @@ def _name(row: Row) -> Value:
 
 def _path(session: Session, row: Row) -> list[str]:
     """The NVTX ranges around an event of a thread, outermost first."""
-    from nsystui.base.answer import record
     from nsystui.questions.events.kinds import EventKind
     from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
     from nsystui.questions.nvtx.around import path_at

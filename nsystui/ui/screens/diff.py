@@ -191,7 +191,8 @@ class DiffScreen(FilteredTableScreen):
         if answer is None or row is None:
             return []
         name = "what" if self._current == _SUMMARY else self.table.name_key
-        (title, *_), *others = row_details(answer.columns, row, name, {*self.table.shown_keys, BAR.key})
+        facts = {key: words for key, words in self.table.hidden_facts.items() if key != BAR.key}
+        (title, *_), *others = row_details(answer.columns, row, name, facts)
         return [[title.strip()], *others]
 
     def natural_order(self) -> tuple[str | None, bool]:

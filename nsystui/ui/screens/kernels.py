@@ -19,7 +19,7 @@ from nsystui.questions.queries.distributions import Distribution, distribution
 from nsystui.questions.queries.mpi import is_by_range
 from nsystui.questions.queries.registry import view_named
 from nsystui.ui.doors import show_event
-from nsystui.ui.pictures.details import Details, event_details, hidden_facts
+from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import NcuQuestion, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, ViewsScreen, names_choice
 from nsystui.ui.widgets.frame import Choice
@@ -65,10 +65,9 @@ class EventRowsScreen(TableScreen):
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
         """Ask for the event's own details, with what this table has besides."""
-        key, own, answer = self.event_here(), self.row_details(), self.table.answer
-        if key is None or answer is None:
+        key, own, besides = self.event_here(), self.row_details(), self.table.hidden_facts
+        if key is None:
             return None
-        besides = hidden_facts(answer.columns, self.values(), {self.table.name_key or "", *self.table.shown_keys})
 
         def ask(job: OpenJob) -> Details:
             row = event_row(job.session, key, job.ranks)

@@ -326,7 +326,7 @@ class TableScreen(TablesScreen):
         answer, row = self.table.answer, self.table.current_row
         if answer is None or row is None:
             return []
-        return row_details(answer.columns, row, self.table.name_key, self.table.shown_keys, self.around_row())
+        return row_details(answer.columns, row, self.table.name_key, self.table.hidden_facts, self.around_row())
 
     def around_row(self) -> Sequence[str]:
         """What the row is part of, in words."""

@@ -14,7 +14,7 @@ from rich.cells import set_cell_size
 
 from nsystui.base.answer import FILES_ONLY, Column, Row, Unit, Value
 from nsystui.base.text import fit, safe_text, shorten, width_of
-from nsystui.base.units import Wording
+from nsystui.base.units import MISSING, Wording
 from nsystui.ui.widgets.plots import bar, stacked_bar
 
 GAP = 2
@@ -258,6 +258,20 @@ class TableLayout:
         for index, (measure, text) in enumerate(zip(self.measures, shown, strict=True)):
             measure.see(prefix + text if index == self.tree_column else text)
         return shown
+
+    def hidden_facts(self, row: Row) -> dict[str, str]:
+        """Word each value of a column that has no place as ``label value``, in the unit of its column, by key."""
+        placed = {one.index for one in self.placed}
+        worded = {
+            measure.column: measure.wording.words(value)
+            for index, (measure, value) in enumerate(zip(self.measures, row, strict=True))
+            if index not in placed and measure.column.importance < FILES_ONLY
+        }
+        return {
+            column.key: f"{column.label.removesuffix(' %')} {words}"
+            for column, words in worded.items()
+            if words not in ("", MISSING)
+        }
 
     def place(self, width: int, sorted_key: str | None) -> None:
         """Choose the columns for lines of ``width`` cells."""

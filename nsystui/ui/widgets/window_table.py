@@ -247,9 +247,10 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return None if elastic is None or self.answer is None else self.answer.columns[elastic].key
 
     @property
-    def shown_keys(self) -> frozenset[str]:
-        """The keys of the columns that there is room for."""
-        return frozenset(self._table.measures[placed.index].column.key for placed in self._table.placed)
+    def hidden_facts(self) -> dict[str, str]:
+        """The values of the row under the cursor that there is no room for, as ``label value``, by column key."""
+        row = self.current_row
+        return {} if row is None else self._table.hidden_facts(row)
 
     def move_to(self, row: int) -> None:
         """Put the cursor on ``row`` (clamped), scrolling as little as needed."""
