@@ -99,7 +99,7 @@ class TestReasons:
         found = [partners_of(session, row) for row in listed(session, EventKind.KERNEL)[:7]]
         assert [len(item.rows) for item in found] == [0] * 4 + [1] * 3
         assert {item.reason for item in found[:4]} == {
-            "its API call was not recorded (launched before the capture, or API rows were not traced)"
+            "its API call was not recorded (it came before the capture, or API calls were not traced)"
         }
         assert {item.reason for item in found[4:]} == {""}
 
@@ -112,7 +112,7 @@ class TestReasons:
         assert len(migrations) == 11
         kernel = next(row for row in listed(session, EventKind.KERNEL) if of(row, "report") == 1)
         for row in (*migrations[::4], kernel):
-            assert partners_of(session, row).reason == "this row records no correlation id"
+            assert partners_of(session, row).reason == "this row has no correlation id"
 
     def test_events_that_have_no_other_side(self, demo_session, tmp_path, session):
         session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))

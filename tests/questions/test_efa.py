@@ -103,7 +103,7 @@ class TestBothForms:
     def test_names_that_say_no_bytes_are_only_named(self, job, schema):
         found = job(schema, events_of(tx_pkts=[1, 2, 3], rx_drops=[0, 0, 0]))
         assert not len(ask(MAP, found, Selection()))
-        said = "no field of the EFA samples says bytes; there are: rx_drops, tx_pkts"
+        said = "no field of the EFA samples has bytes in its name; the fields are rx_drops, tx_pkts"
         assert drawn(found).notes == (UNDOCUMENTED, said)
 
     def test_beside_adapters_that_nsys_samples_itself(self, opened, tmp_path, schema):

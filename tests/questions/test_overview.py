@@ -188,7 +188,7 @@ def test_diagnostics_are_grouped_worst_first_and_follow_the_tasks_and_the_name_f
         ("Info", 2, "2 reports", 5, "Profiling has started."),
     ]
     assert table.notes == (
-        f"events may be missing; counts and times may be undercounted: {lost}",
+        f"events may be missing, so counts and times may be too low: {lost}",
         "no diagnostics in rank2: nsys 2024.4 and later write them",
     )
     first = next(item.task for item in ranked_tasks(complaining) if item.report_name == "rank0")

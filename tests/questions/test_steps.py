@@ -188,8 +188,8 @@ def test_without_gpu_work_the_words_alone_tell(run):
 def test_without_steps_a_note_says_how_to_name_them(run):
     run.series("range", 3)
     assert steps_of(run).notes == (
-        "no steps: no numbered NVTX ranges such as `step 7` hold half of the GPU's work; "
-        "--step-range REGEX says which ranges are steps",
+        "no steps: no numbered NVTX ranges, such as `step 7`, launch half of the GPU's work; --step-range REGEX "
+        "selects the ranges that are steps",
     )
 
 
@@ -246,7 +246,7 @@ class TestJobs:
         found = [(own.name, own.numbers.tolist()) for own in steps.of_task.values()]
         assert found == [("step *", [0, 1, 2, 3])] * 2
         assert steps.notes == (
-            "steps are the NVTX ranges `step *` (4 a rank): what was launched in one belongs to it",
+            "steps are the NVTX ranges `step *` (4 a rank): work belongs to the step that launched it",
             "33.57 ms of GPU work, 25.0 % of all, was launched outside of steps",  # before the first one
         )
         pairing = in_steps(job.pairing(), steps)

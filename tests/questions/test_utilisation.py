@@ -190,7 +190,7 @@ def test_tasks_devices_and_streams_narrow_but_a_name_filter_does_not(opened, tmp
     ):
         assert [lane.totals.busy for lane in load(session, selection).lanes(Window(0, 100), 4)] == expected, selection
     notes = load(session, first.with_name("absent")).notes
-    assert notes == ("the name filter is left out here: how busy a GPU is depends on all of its work",)
+    assert notes == ("the name filter does not apply here: how busy a GPU is depends on all of its work",)
 
 
 def test_reports_lie_on_the_job_clock_and_are_missing_outside_their_session(opened, tmp_path):

@@ -71,7 +71,7 @@ def report_ranks(job: OpenJob) -> Found:
 
 
 def _without_tasks(report: Report) -> ExportError:
-    return ExportError(str(report.path), "no process in it did anything that was recorded")
+    return ExportError(str(report.path), "it has no process with recorded events")
 
 
 @dataclass
@@ -154,7 +154,9 @@ def check_different(reports: Iterable[ReportRanks]) -> None:
                 names = f"{other.report.name} and {one.report.name}"
                 if one.source == other.source == BY_ORDER:
                     raise UsageError(f"the rank numbers of {names} are unknown: give them with --ranks")
-                raise UsageError(f"{names} are both rank {rank} ({one.source}): say who is which with --ranks")
+                raise UsageError(
+                    f"{names} are both rank {rank} ({one.source}): give the rank of each file with --ranks"
+                )
 
 
 def compute_first_answers(job: OpenJob) -> None:

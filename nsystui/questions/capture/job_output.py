@@ -62,12 +62,12 @@ def output_table(job: OpenJob) -> TableAnswer:
             )
             for line, time, step in zip(lines, times, steps, strict=True)
         ]  # fmt: skip
-    notes = [f"{left_out:,} lines are left out that look like environment variables or keys"] if left_out else []
+    notes = [f"{left_out:,} lines that look like environment variables or keys are left out"] if left_out else []
     if lacking:
         where = which_of(lacking, len(job.session.reports))
         notes.append(f"the output of the application is not in {where}: pack with --job-output")
     if not rows and not notes:
-        notes.append("no output of the application: nsys keeps what a program prints that it started itself")
+        notes.append("no output of the application: nsys keeps only the output of a program that it started itself")
     return TableAnswer("job-output", COLUMNS, rows, len(rows), tuple(notes))
 
 

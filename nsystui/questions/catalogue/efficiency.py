@@ -46,7 +46,7 @@ def _read(values: Values) -> _Options:
     mfu = _mfu_request(values)
     tables = chosen_tables(values["tables"], tuple(TABLES), _USUAL)
     if mfu is None and values["tables"] is not None and "mfu" in values["tables"].replace(" ", "").split(","):
-        raise UsageError("--tables mfu needs --flops-per-step: exports say nothing of a model's arithmetic")
+        raise UsageError("--tables mfu needs --flops-per-step: exports do not contain the FLOPs of a model")
     for option in (_SCALING_OPTION, _BASELINE_TIME):
         if option.is_given(values) and not values["baseline"]:
             raise UsageError(f"--{option.flag} goes with --baseline")
@@ -133,11 +133,11 @@ _GPUS = Option(
 )
 _SCALING_OPTION = Option(
     "scaling",
-    "both jobs did the same (strong, the default), or each GPU did",
+    "strong: both jobs did the same work (default); weak: each GPU did the same",
     choices=("strong", "weak"),
     group=_SCALING,
 )
-_BASELINE_TIME = Option("baseline-time", "the window of the baseline's time", metavar="A:B", group=_SCALING)
+_BASELINE_TIME = Option("baseline-time", "the window of the baseline, in its own time", metavar="A:B", group=_SCALING)
 
 QUESTIONS = (
     Question(

@@ -21,9 +21,8 @@ FAMILY = "recipe"
 BY_RANK = Option("by-rank", "each rank by itself, with a column for it")
 NAME = Option(
     "name",
-    "the kernel or NVTX range that is looked at: a whole name, of kernels full, short or mangled, of ranges "
-    "with or without the domain, and * for numbers, as in 'step *' "
-    "(default: the kernel with most time, the training steps; of kern_hist all)",
+    "the kernel (full, short or mangled name) or NVTX range (name with or without its domain); * stands for numbers, "
+    "as in 'step *' (default: the kernel with most time, the training steps; kern_hist: all kernels)",
     metavar="TEXT",
     group=FAMILY,
 )
@@ -138,7 +137,7 @@ _HEAT = (
     "or --time"
 )
 _GRAPHS = (
-    "NVIDIA's counts whole CUDA graph launches as idle, for their kernels are in no table; here they are busy time"
+    "NVIDIA's counts whole CUDA graph launches as idle because their kernels are in no table; here they are busy time"
 )
 _FIRST_DELTA = (
     "NVIDIA's delta of the first one is its start, as if something had ended when the session began; here it is missing"
@@ -155,7 +154,11 @@ QUESTIONS = (
         "sums",
         ((_CALLS,),),
         (BY_RANK,),
-        (_STATISTICS, "NVIDIA's counts a call of a capture with --cudabacktrace twice, for it has two rows; here once"),
+        (
+            _STATISTICS,
+            "NVIDIA's counts a call of a capture with --cudabacktrace twice because it has two rows; here "
+            "it counts once",
+        ),
         row="api",
     ),
     _recipe(
@@ -252,8 +255,9 @@ QUESTIONS = (
         _one_side,
         FAMILY,
         differs=(
-            "NVIDIA's pairs files by the order of their names and subtracts tables, and leaves out what is below a "
-            "tolerance; here jobs are compared by names, which are marked as new or gone, per rank where ranks differ",
+            "NVIDIA's pairs files by the order of their names, subtracts tables and leaves out differences below a "
+            "tolerance; here rows are paired by name and marked as new or gone, and values are per rank where the "
+            "numbers of ranks differ",
         ),
         home=COMPARISON,
         title="compare two jobs",
@@ -266,8 +270,8 @@ QUESTIONS = (
         (GAP,),
         (
             _GRAPHS,
-            "NVIDIA's takes some of the profiler's own work for the GPU's, by its name, and cuts gaps at it; here a "
-            "gap is whole, with the part of it in which the profiler worked, and at what",
+            "NVIDIA's counts some of the profiler's own work as GPU work and cuts gaps there; here a gap is whole "
+            "and shows how long the profiler worked in it, and at what",
         ),
         has_times=True,
     ),
@@ -289,8 +293,8 @@ QUESTIONS = (
         (_WORK,),
         (THRESHOLD, CHUNKS),
         (
-            "NVIDIA's adds up operations that run side by side: a part may be in use for more than 100 %, and is not "
-            "listed although the GPU was idle in most of it; here every moment counts once",
+            "NVIDIA's adds up operations that run at the same time: a part of the time may be more than 100 % in use "
+            "and is then not listed, even if the GPU was idle for most of it; here every moment counts once",
             _GRAPHS,
         ),
         has_times=True,
@@ -339,7 +343,7 @@ QUESTIONS = (
         "busy_maps",
         ((_KERNELS,),),
         (
-            "NVIDIA's (2023.4) takes a kernel for NCCL's only where its start and end are those of a projected range: "
+            "NVIDIA's (2023.4) counts a kernel as NCCL's only where its start and end are those of a projected range: "
             "several kernels of a group count as compute; here the kernel's name decides, as in newer versions",
             _HEAT,
         ),
@@ -359,10 +363,12 @@ QUESTIONS = (
         (("nic_metrics", "efa_samples"),),
         (
             "NVIDIA's (2023.4) swaps received and sent",
-            "NVIDIA's has an adapter for every report that saw it, here it counts once by host and GUID, in bytes/s",
+            "NVIDIA's counts an adapter once for every report that saw it; here it counts once, by host and GUID, in "
+            "bytes/s",
             "here what was not sampled is missing, and a bin is the mean over its sampled part",
             "counters of AWS's EFA plugin (of NVIDIA's network_map_aws) that say bytes are here, under the names they "
-            "were recorded with; NVIDIA documents neither these nor their units; what never falls is taken as a total",
+            "were recorded with; NVIDIA documents neither the names nor the units; what never falls is taken as a "
+            "total",
             _HEAT,
         ),
     ),

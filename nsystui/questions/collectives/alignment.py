@@ -98,20 +98,21 @@ class Alignment:
         if self.mode is ClockMode.OWN:
             return "clock: not aligned, each report counts from its own start"
         if not shares_clock(reports):
-            return "clock: the reports lie on no common one"
+            return "clock: the reports have no common clock"
         if self.mode is ClockMode.UTC:
             return "clock: UTC of the hosts, which may be milliseconds apart"
         if not self.fit.shifts:
             kinds = " or ".join(ENDING_TOGETHER)
             return (
-                f"clock: UTC of the hosts, which may be milliseconds apart (no {kinds} of several reports to refine it)"
+                f"clock: UTC of the hosts, which may be milliseconds apart (the reports share no {kinds} that could "
+                f"refine it)"
             )
         number = self.fit.collectives
         told = f"{number:,} collective" + ("" if number == 1 else "s")
         error = "not known" if self.fit.error is None else format_value(Unit.DURATION, self.fit.error)
         rest = len(reports) - len(self.fit.shifts)
         only_utc = f"; UTC only for {rest} of {len(reports)} reports" if rest else ""
-        return f"clock: UTC, then {told}: residual {error}{only_utc}"
+        return f"clock: UTC, refined by {told}, residual {error}{only_utc}"
 
 
 def columns_read() -> dict[str, tuple[str, ...]]:

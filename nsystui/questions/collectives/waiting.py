@@ -298,12 +298,15 @@ def _arrivals(selection: Selection, matching: Matching) -> Iterator[Arrivals]:
 
 def _notes(numbers: Mapping[Task, int], matching: Matching) -> Iterator[str]:
     yield (
-        "late is who came last, by the durations: all kernels of a collective end together, so the shortest began last "
-        "(among the ranks that are open)"
+        "the late rank of a collective is the one with the shortest kernel: all of its kernels end together, so the "
+        "shortest began last (among the ranks that are open)"
     )
     without = [numbers[member.task] for member in matching.unmatched if member.task in numbers]
     if without:
         whose = few_numbers(without)
-        yield f"the collectives of rank {whose} are not matched: the other ranks have another number or order"
+        yield (
+            f"the collectives of rank {whose} are not matched: the other ranks ran another number of them, or in "
+            f"another order"
+        )
     if not matching.groups:
-        yield f"no two ranks have the same {', '.join(SYNCHRONOUS)} in common: open the exports of all ranks together"
+        yield f"no two ranks share a collective ({', '.join(SYNCHRONOUS)}): open the exports of all ranks together"

@@ -143,7 +143,7 @@ def call_tree(a: Side, b: Side, step_range: str | None = None) -> Compared:
     every = int((trees[0].total + trees[1].total > 0)[1:].sum())
     notes = pair.notes
     if len(rows) < every:
-        small = f"neither they nor what they call differ by {LEAST:g} % of the time"
+        small = f"they and what they call differ by less than {LEAST:g} % of the time"
         notes = (*notes, f"{every - len(rows):,} of {every:,} nodes are left out: {small}")
     columns = (*_columns("total", "Total", pair.each, 0), _RATIO, *_columns("own", "Self", pair.each, 2))
     names = (_STATUS, HOT, _CALL, MODULE.with_importance(4), KERNEL_MODE.with_importance(5), *_PLACES, FULL_NAME)
@@ -194,14 +194,16 @@ def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
         return _Pair(found, "", tuple(notes))
     if by_step:
         notes.append(
-            f"times are per step, of which A has {divisors[0]:,}, B {divisors[1]:,}; samples before and after all "
-            f"steps are left out: {left_out[0]} of A, {left_out[1]} of B"
+            f"times are per step (A has {divisors[0]:,}, B has {divisors[1]:,}); samples before and after all steps "
+            f"are left out: {left_out[0]} of A, {left_out[1]} of B"
         )
     else:
         notes += basis.note("ranks with CPU samples")
-        notes.append("without steps on both sides times compare where both did the same work, percentages always")
+        notes.append(
+            "A or B has no steps: compare times only if both did the same work; percentages can always be compared"
+        )
     said = ("–" if one.time is None else format_value(Unit.DURATION, one.time) for one in found)
-    notes.append("a sample stands for running time: of A for {}, of B for {}".format(*said))
+    notes.append("a sample of A stands for {} of running time, a sample of B for {}".format(*said))
     return _Pair(found, "step" if by_step else "rank" if basis.is_per_rank else "", tuple(notes))
 
 

@@ -357,7 +357,7 @@ def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> st
     percent = format_value(Unit.PERCENT, 100 * abs(b / a - 1))
     times_as = f"{format_value(Unit.COUNT, b / a)} times as many"
     many = times_as if b >= 2 * a else f"{percent} {'fewer' if b < a else 'more'}"
-    return f"B launched {many} kernels{span}: totals change with that, medians and 'from duration' do not"
+    return f"B launched {many} kernels{span}: this changes totals, but not medians and 'from duration'"
 
 
 def _largest(what: str, answer: TableAnswer) -> Iterator[str]:

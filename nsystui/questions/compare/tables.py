@@ -144,7 +144,7 @@ def nccl(a: Side, b: Side) -> Compared:
     basis = Basis(a.gpu_ranks, b.gpu_ranks) if what == KERNEL else Basis(a.call_ranks, b.call_ranks)
     notes = [*basis.note("ranks with a GPU" if what == KERNEL else "ranks with calls")]
     if by != USUAL:
-        notes.append("by collective alone: only one side has message sizes")
+        notes.append("rows are by collective alone because only one side has message sizes")
     notes += both(found[0].notes, found[1].notes)
     names = (_WHAT, *(COLUMNS[one] for one in by))
     sides = _measured_calls(found[0].frame(), what, by), _measured_calls(found[1].frame(), what, by)
@@ -315,7 +315,7 @@ def _step_times(side: Side, name: str | None) -> list[StepTimes]:
 def _clocks(a: Side, b: Side, name: str | None) -> tuple[str, ...]:
     """A sentence where a step of one side is its time on the GPU, and of the other on the CPU."""
     kinds = {one.on_gpu for side in (a, b) for one in _step_times(side, name)}
-    return ("not every step has GPU work: a step without any is its time on the CPU",) if len(kinds) > 1 else ()
+    return ("some steps have no GPU work: their time is that on the CPU",) if len(kinds) > 1 else ()
 
 
 def _together(parts: Sequence[Times]) -> Times:

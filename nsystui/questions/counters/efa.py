@@ -21,7 +21,7 @@ from nsystui.store import tables
 Floats = NDArray[np.float64]
 
 UNDOCUMENTED = (
-    "EFA counters are shown under the names they were recorded with; NVIDIA documents neither these nor their units"
+    "EFA counters are shown under the names they were recorded with; NVIDIA documents neither the names nor the units"
 )
 _UNREADABLE = "the EFA samples have no time in the session, or no field that is a number"
 _SAMPLES = tables.efa_samples
@@ -168,12 +168,17 @@ def _totals(series: dict[_Key, tuple[Times, Floats]]) -> frozenset[str]:
 def _notes(fields: set[str], shown: set[str], totals: frozenset[str]) -> Iterator[str]:
     yield UNDOCUMENTED
     if not shown:
-        yield f"no field of the EFA samples says bytes; there are: {', '.join(sorted(fields))}"
+        yield f"no field of the EFA samples has bytes in its name; the fields are {', '.join(sorted(fields))}"
         return
     if totals:
         names = few(sorted(totals))
-        yield f"EFA counters that never fall are taken as running totals, and shown as their rise per second: {names}"
+        yield (
+            f"EFA counters that never fall are taken as running totals and shown as their increase per second: {names}"
+        )
     if shown - totals:
         names = few(sorted(shown - totals))
-        yield f"EFA counters that fall, stay or say per second are shown as recorded, as their mean in a bin: {names}"
-    yield "an EFA sample counts from the sample before it, so the first one of each counter is not shown"
+        yield (
+            f"EFA counters that fall, stay the same or have per second in their names are shown as recorded, as "
+            f"the mean of a bin: {names}"
+        )
+    yield "an EFA sample covers the time since the sample before it, so the first sample of each counter is not shown"

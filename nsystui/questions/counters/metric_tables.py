@@ -343,8 +343,8 @@ def _means_notes(job: OpenJob, by: str, has_rows: bool) -> Iterator[str]:
     """Why there are no rows, or what to think of them."""
     if has_rows:
         yield (
-            "most of this time is in spans too short for two samples: their means include what ran just "
-            "before and after"
+            "most of this time is in spans too short for two samples: their means include what ran just before and "
+            "after them"
         )
     elif lacking := missing_note(job.session, tables.nvtx_ranges if by in ("range", "step") else tables.kernels):
         yield lacking

@@ -148,7 +148,7 @@ def _sampled(
     """The samples of ``NET_NIC_METRIC`` and of switches: figure, adapter, its name, report, samples."""
     wanted, known = dict(_metrics(job)), _names(job)
     if job.session.count(tables.nic_metrics) and not wanted:
-        notes.append("none of the metrics sampled are bytes received, bytes sent or send waits")
+        notes.append("no sampled metric is bytes received, bytes sent or send waits")
     if chosen != hosts.keys() and wanted:
         notes.append("these are the adapters in the reports of the selected ranks")
     for (report, nic, is_switch, metric), unit, (starts, ends, values) in _samples(job, sorted(wanted)):
@@ -415,6 +415,6 @@ def _notes(found: Sequence[Adapter], notes: Sequence[str]) -> tuple[str, ...]:
         period = float(np.median(np.concatenate(lengths))) / 1e6
         notes = (
             *notes,
-            f"a sample is the mean of {period:g} ms: shorter events share it with what ran at the same time",
+            f"a sample is the mean of {period:g} ms: a shorter event shares it with what else ran in that time",
         )
     return tuple(notes)

@@ -37,8 +37,8 @@ class Useful(Enum):
     def words(self) -> str:
         """The definition, for a note."""
         if self is Useful.POP:
-            return "useful (pop): kernels but NCCL's; NCCL kernels, copies and memsets are communication"
-        return "useful (talp): every kernel, NCCL's too; copies and memsets are communication"
+            return "useful (pop): compute kernels; NCCL kernels, copies and memsets are communication"
+        return "useful (talp): every kernel, also NCCL's; copies and memsets are communication"
 
     def time(self, spent: Breakdown) -> int:
         """Useful_d, ns."""

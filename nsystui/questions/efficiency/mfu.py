@@ -113,9 +113,9 @@ def mfu(
     peak, peak_note = _peak(request, gpus)
     notes = [count_note, peak_note, *steps.notes]
     if step_time is None and steps.of_task:
-        notes.append("no MFU: in this time no step begins that another one follows")
+        notes.append("no MFU: no step in this time has another step after it")
     elif step_time is None:
-        notes.append("no MFU without steps: it needs NVTX ranges that number them (`step 7`), or --step-range")
+        notes.append("no MFU: it needs NVTX ranges that number the steps (`step 7`), or --step-range")
     return Mfu(request, step_time, len(together), count, peak, tuple(note for note in notes if note))
 
 

@@ -63,10 +63,12 @@ class Scalability:
         sizes = f"{self.scaling.value} scaling from {self.baseline.device.devices} to {self.job.device.devices} GPUs"
         here, there = self.job.steps, self.baseline.steps
         if here is not None and there is not None and here != there:
-            return f"{sizes}, but of other work: {here} steps here, {there} in the baseline (--time, --baseline-time)"
+            return (
+                f"{sizes}, but the work differs: {here} steps here, {there} in the baseline (--time, --baseline-time)"
+            )
         what = "the same problem" if self.scaling is Scaling.STRONG else "the same problem for each GPU"
         steps = f"; both have {here} steps" if here is not None and there is not None else ""
-        return f"{sizes}: true if both windows hold {what}{steps} (--time, --baseline-time)"
+        return f"{sizes}: valid if both windows contain {what}{steps} (--time, --baseline-time)"
 
 
 def scalability(job: Sized, baseline: Sized, scaling: Scaling) -> Scalability:
@@ -202,7 +204,9 @@ def common_window(session: Session, selection: Selection) -> Window:
     start = max(events.start, *(one.start for one in sessions))
     end = min(events.end, *(one.end for one in sessions))
     if end <= start and events.end > events.start:
-        raise UsageError("at no time were all of these ranks recorded: choose ranks (--ranks) or a time (--time)")
+        raise UsageError(
+            "there is no time in which all of these ranks were recorded: choose ranks (--ranks) or a time (--time)"
+        )
     return Window(start, max(start, end))
 
 
@@ -292,11 +296,11 @@ def _device_notes(
         yield "whole CUDA graphs count as useful: NCCL and copies inside them cannot be separated"
     size = recorded_size(job.session.reports)
     if size > len(job.ranks):
-        yield f"{len(job.ranks)} of the {size} processes of the job are open: factors are of those alone"
+        yield f"{len(job.ranks)} of the {size} processes of the job are open: the factors cover only these"
     elif len(gpus) == 1:
-        yield "one GPU: its load balance is 100 % whatever it did"
+        yield "the job has one GPU, so its load balance is always 100 %"
     if not any(useful.time(gpu.breakdown(window)) for gpu in gpus):
-        yield "nothing useful ran: factors with nothing to divide by are 0, as in DLB"
+        yield "nothing useful ran: factors that would divide by 0 are 0, as in DLB"
     if unplaced(job.session, gpus):
         yield "these exports do not say which GPU a process used: each process's device counts as a GPU of its own"
     yield from recording_notes(busy, window)
@@ -304,12 +308,12 @@ def _device_notes(
 
 def _host_notes(host: HostEfficiency) -> Iterator[str]:
     yield (
-        "host: a process is in a call while any of its threads is; useful is all other time, an upper bound; "
-        "only processes that used a GPU"
+        "host: a process counts as in a call while any of its threads is in one; all other time is useful, which is "
+        "an upper bound; only processes that used a GPU count"
     )
     with_mpi = [one.task.rank for one in host.processes if one.mpi is not None]
     if not with_mpi:
-        yield f"no MPI calls here: time in MPI, if there was any, counts as useful ({canonical.MPI_CALLS.record})"
+        yield f"no MPI calls were recorded: any time in MPI counts as useful ({canonical.MPI_CALLS.record})"
     elif len(with_mpi) < len(host.processes):
         without = [one.task.rank for one in host.processes if one.mpi is None]
         yield f"no MPI efficiency: no MPI calls of rank {few_numbers(without)} ({canonical.MPI_CALLS.record})"

@@ -316,7 +316,7 @@ def partners(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Pa
     identity = sa.select(table.c.process, table.c.correlation_id)
     recorded = session.rows(identity.where(table.c.report == key.report, table.c.row == key.row, _at(table, key)))
     if not recorded or recorded[0][1] is None or recorded[0][0] in (None, NO_PROCESS):
-        return Partners((), "this row records no correlation id")
+        return Partners((), "this row has no correlation id")
     process, correlation_id = recorded[0]
     parts = []
     for kind in GPU_KINDS if key.kind is EventKind.API else (EventKind.API,):
@@ -330,7 +330,7 @@ def partners(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Pa
         return Partners(rows)
     if key.kind is EventKind.API:
         return Partners((), "this call launched no GPU work")
-    return Partners((), "its API call was not recorded (launched before the capture, or API rows were not traced)")
+    return Partners((), "its API call was not recorded (it came before the capture, or API calls were not traced)")
 
 
 def _at(table: sa.Table, key: EventKey) -> sa.ColumnElement[bool]:
@@ -401,6 +401,6 @@ def waited_for(session: Session, key: EventKey, name: str) -> str:
     ]  # fmt: skip
     rows = session.rows(query.where(*own).order_by(calls.c.start.desc(), records.c.row.desc()).limit(1))
     if not rows:
-        return f"{words}, which was not recorded before in this export"
+        return f"{words}; this export has no earlier record of that event"
     stream, recorded = rows[0]
     return f"{words}, recorded on stream {stream} {format_value(Unit.DURATION, start - recorded)} before"

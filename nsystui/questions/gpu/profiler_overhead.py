@@ -58,4 +58,4 @@ def overhead_conditions(selection: Selection) -> list[Condition]:
 def unnoticed(session: Session) -> str:
     """Return the note on exports that do not record the profiler's work; empty where all do."""
     lacking = [report for report in session.reports if not report.has(_TABLE)]
-    return f"{lack(session, _TABLE, lacking)}: which gaps the profiler made is not known" if lacking else ""
+    return f"{lack(session, _TABLE, lacking)}: it is not known which gaps the profiler caused" if lacking else ""

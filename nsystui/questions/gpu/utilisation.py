@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 
-_NAME_NOTE = "the name filter is left out here: how busy a GPU is depends on all of its work"
+_NAME_NOTE = "the name filter does not apply here: how busy a GPU is depends on all of its work"
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,11 +280,11 @@ def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
             "(record with --cuda-graph-trace=node)"
         )
     if selection.streams is not None:
-        yield "only the selected streams: idle is the time in which none of them worked"
+        yield "only the selected streams count: idle is the time in which none of them was busy"
     for made_of in dict.fromkeys(report.metadata.made_of for report in reports if report.metadata.made_of):
         yield (
             f"100 % of a {made_of} is the time from its first event to its last, also outside of its steps, unless a "
-            "time is selected: all of it without GPU work is idle"
+            f"time is selected; time without GPU work is idle"
         )
 
 
@@ -385,7 +385,7 @@ def utilisation_over_time(busy: BusyIntervals, window: Window, bins: int) -> Tab
 def _table_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
     if busy.shares_clock:
         return (*busy.notes, *recording_notes(busy, window))
-    return (*busy.notes, "these reports share no clock: select the ranks of one to see it over its own time")
+    return (*busy.notes, "these reports share no clock: select the ranks of one report to see it over its own time")
 
 
 def window_notes(busy: BusyIntervals, windows: Mapping[int, Window]) -> tuple[str, ...]:
@@ -405,7 +405,7 @@ def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
     if not partly:
         return ()
     who = f"rank {few_numbers(partly)} was" if len(partly) == 1 else f"ranks {few_numbers(partly)} were"
-    return (f"{who} not recorded for all of this time: what is missing counts as idle in totals",)
+    return (f"{who} not recorded for all of this time: the missing part counts as idle in totals",)
 
 
 def _times_of(spent: Breakdown) -> list[int]:

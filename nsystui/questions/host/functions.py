@@ -67,10 +67,11 @@ class CpuSamples:
     def notes(self) -> tuple[str, ...]:
         """What is to be said of the stacks."""
         damaged = sum(one.damaged for one in self.stacks.values())
-        found = ["without CPU samples, the samples of Python are shown"] if self.of_python else []
+        found = ["no CPU samples were recorded: the samples of Python are shown"] if self.of_python else []
         if damaged:
             found.append(
-                f"{damaged:,} call chains are damaged (frames are missing or there twice): shown without what is lost"
+                f"{damaged:,} call chains are damaged (frames are missing or repeated) and shown without the lost "
+                f"frames"
             )
         return tuple(found)
 

@@ -242,7 +242,7 @@ def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_na
         rows.append((*where, *cause_cells(cause), 100.0 * causes[cause] / length, range_name))
     notes = _notes(job, selection)
     if len(numbers) > _WITH_RANGE:
-        notes = (*notes, f"the NVTX range is that of the {_WITH_RANGE} longest spans alone")
+        notes = (*notes, f"only the {_WITH_RANGE} longest spans have an NVTX range")
     return _answer(job, LIST_COLUMNS, rows, len(one.spans), notes)
 
 

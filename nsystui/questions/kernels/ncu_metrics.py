@@ -53,8 +53,8 @@ _LATENCY_BELOW, _BALANCED_WITHIN, _SATURATED_FROM = 60.0, 10.0, 80.0
 """The thresholds of the rule SOLBottleneck of Nsight Compute (SpeedOfLight.py), percent of the peak."""
 
 METHOD = (
-    "ncu measures another run: one kernel at a time, by default with the GPU's clocks fixed at their base and caches "
-    "flushed, so that its duration is not that of this run"
+    "ncu measured another run, one kernel at a time, by default with base clocks and flushed caches: its durations "
+    "are not those of this run"
 )
 
 

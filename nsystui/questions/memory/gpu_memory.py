@@ -163,13 +163,16 @@ def gpu_memory(session: Session, selection: Selection) -> GpuMemory:
     events = _events(session, selection)
     is_odd = (events["bytes"] < 0) | (events["address"] == 0) | ~events["is_free"].isin((0, 1))
     if odd := int(is_odd.sum()):
-        notes.append(f"{odd:,} events are left out that have no address, no size, or are neither allocation nor free")
+        notes.append(
+            f"{odd:,} events without an address, without a size, or that are neither allocation nor free are left out"
+        )
         events = events[~is_odd]
     allocations, unknown, lost = _allocations(events)
     if len(unknown):
         size = int(unknown["bytes"].sum())
         notes.append(
-            f"{len(unknown):,} frees of {size:,} bytes are left out, for the memory was allocated before the recording"
+            f"{len(unknown):,} frees of {size:,} bytes are left out because the memory was allocated before the "
+            f"recording"
         )
     if lost:
         notes.append(f"the free of {lost:,} allocations was not recorded: they end where their address is used again")
@@ -335,7 +338,7 @@ def by_rank(job: OpenJob, memory: GpuMemory) -> list[tuple[Usage, int | None]]:
 def _notes(memory: GpuMemory, selection: Selection) -> tuple[str, ...]:
     notes = list(memory.notes)
     if selection.name is not None:
-        notes.append("the name filter is left out here: how much memory is in use depends on all allocations")
+        notes.append("the name filter does not apply here: how much memory is in use depends on all allocations")
     return tuple(notes)
 
 
@@ -387,7 +390,7 @@ def pool_table(job: OpenJob, selection: Selection) -> TableAnswer:
     missing = missing_note(session, tables.gpu_memory)
     notes = [missing] if missing else []
     if not rows and session.count(tables.gpu_memory):
-        notes.append("no memory pools: all memory was allocated without (cudaMalloc, not cudaMallocAsync)")
+        notes.append("no memory pools: all memory was allocated with cudaMalloc, not cudaMallocAsync")
     return TableAnswer("gpu-memory-pools", POOL_COLUMNS, rows, len(rows), tuple(notes))
 
 

@@ -122,7 +122,7 @@ def by_of(text: str) -> tuple[NcclProperty, ...]:
             raise UsageError(f"group {word!r}: the groups are {', '.join(known)}")
     found = tuple(dict.fromkeys(known[word] for word in words))
     if sum(by in _SIZES for by in found) > 1:
-        raise UsageError(f"groups {text!r}: of size, pow2 and bytes, take one")
+        raise UsageError(f"groups {text!r}: use only one of size, pow2 and bytes")
     return found
 
 

@@ -85,7 +85,7 @@ def _missing(
     if silent := with_kernels - with_calls:
         yield (
             f"NCCL kernels but no NCCL NVTX ranges{_of(session, ranks, silent, all_tasks)}: "
-            f"no message sizes, and collectives by the names of kernels only; "
+            f"message sizes are unknown, and collectives are known from kernel names only; "
             f"{recording_advice(canonical.NCCL_CALLS, session.reports)}"
         )
     if idle := with_calls - with_kernels:

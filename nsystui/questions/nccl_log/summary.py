@@ -232,14 +232,18 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
     yield f"{found}; {summary.unread.total():,} more could not be read{why}"
     if cut is not None:
         yield (
-            f"--steps chose {_many(cut.chosen, 'training line')}, {_many(cut.outside, 'call')} left out: the calls "
-            "after the line of an iteration count as its own"
+            f"--steps chose {_many(cut.chosen, 'training line')}, {_many(cut.outside, 'call')} left out; the calls "
+            f"after the line of an iteration belong to it"
         )
     if summary.iterations_left_out:
         left_out = _many(summary.iterations_left_out, "line")
-        yield f"the table of iterations has the first {_MOST_ITERATIONS:,}: {left_out} of others left out"
+        yield (
+            f"the table of iterations has the first {_MOST_ITERATIONS:,} iterations; {left_out} of later ones left out"
+        )
     if summary.topology.left_out:
-        yield f"the topology is not whole: {_many(summary.topology.left_out, 'part')} left out, there are too many"
+        yield (
+            f"the topology is not whole: {_many(summary.topology.left_out, 'part')} left out because there are too many"
+        )
     if not summary.calls:
         yield f"no calls: {_RECORD}"
         return
@@ -253,10 +257,10 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
 def _missing(summary: LogSummary) -> Iterator[str]:
     homeless = sum(made.calls for member, made in summary.members.items() if member.process is None)
     if homeless:
-        yield f"{_many(homeless, 'call')} lost the host and process before it: counted, but for no GPU"
+        yield f"{_many(homeless, 'call')} without host and process: counted, but for no GPU"
     unnamed = sum(made.calls for member, made in summary.members.items() if member.communicator is None)
     if unnamed:
-        yield f"{_many(unnamed, 'call')} lost the communicator: counted, but for none"
+        yield f"{_many(unnamed, 'call')} without a communicator: counted, but for no communicator"
     pointers = sum(not member.is_shared and member.communicator is not None for member in summary.members)
     if pointers:
         yield (
@@ -283,7 +287,7 @@ def nothing(summary: LogSummary, cut: StepCut | None = None) -> str:
         return f"none of the iterations is in these logs: they have {cut.first} to {cut.last}"
     if cut is not None:
         lines = "such as NeMo's `Training epoch 0, iteration 45/99`"
-        return f"no training lines in these logs to cut them by ({lines}): leave --steps out"
+        return f"these logs have no training lines ({lines}) to cut them by: leave --steps out"
     if summary.unread:
         return f"none of the {summary.unread.total():,} calls in {summary.lines:,} lines could be read: is it cut up?"
     return f"no calls of NCCL in {summary.lines:,} lines: {_RECORD}"

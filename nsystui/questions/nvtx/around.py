@@ -57,7 +57,7 @@ def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -
             return Around(None, found.reason)
         row = found.rows[0]
     if row is None:
-        return Around(None, "this event is not there any more")
+        return Around(None, "this event no longer exists")
     values, own = record(EVENT_COLUMNS, row), key_of(row)
     thread = int(values["process"] or 0) | int(values["tid"] or 0)
     table = tables.nvtx_ranges
@@ -65,7 +65,7 @@ def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -
     query = query.order_by(table.c.start.desc(), table.c.end, table.c.row.desc()).limit(1)
     deepest = session.part([own.report]).rows(query)
     if not deepest:
-        return Around(None, "no NVTX range is around it")
+        return Around(None, "no NVTX range is around this event")
     number, start = deepest[0]
     return Around(EventKey(own.report, EventKind.NVTX, number, start + report_at(session, own.report).clock_offset))
 

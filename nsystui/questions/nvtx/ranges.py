@@ -456,7 +456,7 @@ def _thread_names(session: Session) -> Mapping[tuple[int, int], str]:
 
 def _notes(session: Session, has_ranges: bool) -> tuple[str, ...]:
     graphs = session.count(tables.graph_launches) if has_ranges else 0
-    in_graphs = f"GPU time has the {graphs:,} whole CUDA graph launches, which nsys stats leaves out" if graphs else ""
+    in_graphs = f"GPU time includes {graphs:,} whole CUDA graph launches; nsys stats leaves them out" if graphs else ""
     with_ranges = [report for report in session.reports if report.count(tables.nvtx_ranges)]
     lacking = [report.name for report in with_ranges if not has_launches(report)]
     advice = "record with `nsys profile -t cuda,nvtx`"

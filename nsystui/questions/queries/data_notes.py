@@ -40,7 +40,7 @@ def lacking_note(session: Session, table: sa.Table | CanonicalTable, lacking: Se
     if not lacking:
         return ""
     if any(table.name in report.damaged for report in lacking):
-        return f"{lack(session, table, lacking)}: the export is damaged: export it again"
+        return f"{lack(session, table, lacking)}: the export is damaged; export it again"
     return f"{lack(session, table, lacking)}: {recording_advice(canonical.BY_NAME[table.name], lacking)}"
 
 
@@ -117,7 +117,7 @@ def left_out_note(reports: Sequence[Report]) -> str:
     """The note on rows with impossible times, which are in no answer, and on lost names; empty where none is known."""
     told = []
     for text, words in (
-        ("left out of {}, for their times cannot be: {}", _impossible),
+        ("left out of {} because their times are impossible: {}", _impossible),
         ("the string table of {} lacks the names of {}", _nameless),
     ):
         having = [report for report in reports if any(map(words, report.packed.left_out.values()))]

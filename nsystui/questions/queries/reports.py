@@ -126,7 +126,7 @@ def diagnostics_table(session: Session, selection: Selection) -> TableAnswer:
     every = _said(session, [of_reports]) if named else said
     notes = []
     if lost := lost_events((level, text) for level, *_, text in every):
-        notes.append(f"events may be missing; counts and times may be undercounted: {few(lost)}")
+        notes.append(f"events may be missing, so counts and times may be too low: {few(lost)}")
     if silent := [report.name for report in reports if not report.count(tables.diagnostics)]:
         notes.append(f"no diagnostics in {which_of(silent, len(reports))}: nsys 2024.4 and later write them")
     return TableAnswer("diagnostics", DIAGNOSTIC_COLUMNS, rows, len(every), tuple(notes))

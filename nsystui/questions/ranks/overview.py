@@ -132,8 +132,8 @@ def _assumed_gpus(session: Session, selection: Selection) -> Iterator[str]:
     for report in selected_reports(session, selection):
         if not report.metadata.cuda_devices and len(report.metadata.gpus) > 1:
             yield (
-                "not every export says which GPU a process used: the number is that of its CUDA device, which differs "
-                "under CUDA_VISIBLE_DEVICES"
+                "some exports do not say which GPU a process used: its number is then that of the CUDA device, which "
+                "differs under CUDA_VISIBLE_DEVICES"
             )
             return
 

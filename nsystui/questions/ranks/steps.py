@@ -202,7 +202,7 @@ def _notes(steps: Steps, times: Mapping[Task, StepTimes]) -> tuple[str, ...]:
     if any(one.on_gpu for one in times.values()):
         notes.append("a step lasts from its first GPU operation to the first one of the next step")
     if any(not one.on_gpu for one in times.values()):
-        notes.append("where the launches of a step are not known its time is that on the CPU")
+        notes.append("where the launches of a step are not known, its time is that on the CPU")
     if times:
         notes.append(f"slow: more than {SLOW} times the median")
     return tuple(notes)

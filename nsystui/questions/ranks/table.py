@@ -221,16 +221,19 @@ def _notes(
         yield f"rank numbers from: {ranks[0].source}"
     size = world_size(session)
     if size is not None and size > len(ranks) and facts.lateness:
-        yield f"{len(ranks)} of {size} ranks are open: late is who came last among these, not of all"
+        yield f"{len(ranks)} of {size} ranks are open: the late rank is the last of these, not of all"
     if not shares_clock(session.reports):
-        yield "these reports are of different runs: no rank is marked as odd, collectives are matched within a report"
+        yield (
+            "these reports are of different runs: no rank is marked as odd, and collectives are matched within "
+            "each report"
+        )
     elif len(chosen) < FEWEST:
-        yield f"no rank is marked as odd: that takes {FEWEST} ranks or more"
+        yield f"no rank is marked as odd: this needs {FEWEST} ranks or more"
     without = [item.rank for item in chosen if item.task not in facts.lateness and item.devices]
     if facts.lateness and without:
         yield f"lateness is unknown for ranks {few_numbers(without)}: their collectives match no other rank"
     elif without and len(chosen) > 1:
-        yield f"no lateness: no {', '.join(SYNCHRONOUS)} kernels that several ranks have in common"
+        yield f"lateness is unknown: several ranks have no {', '.join(SYNCHRONOUS)} kernels in common"
     yield from facts.busy.notes
     yield from window_notes(facts.busy, extents(session, selection))
     yield from facts.notes

@@ -74,7 +74,7 @@ def _share(item: DeviceIntervals, figure: Figure, window: Window, bins: int) -> 
     return shares
 
 
-_NAME_NOTE = "the name filter is left out here: it is about all calls and kernels"
+_NAME_NOTE = "the name filter does not apply here: it is about all calls and kernels"
 
 
 def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], IntervalBlocks | None]) -> Draw:
@@ -118,7 +118,7 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
 def _missing(lines: int, ranks: int, title: str, calls: int) -> tuple[str, ...]:
     """The note on ranks without such calls; that no rank has any is another note."""
     if not lines:
-        return (f"none of the {calls:,} {title} calls is one of a selected rank with GPU work",) if calls else ()
+        return (f"no selected rank with GPU work made any of the {calls:,} {title} calls",) if calls else ()
     return (f"{ranks - lines} of {ranks} ranks have no {title} calls",) if lines < ranks else ()
 
 

@@ -188,7 +188,7 @@ def clock_notes(job: OpenJob, selection: Selection) -> tuple[str, ...]:
     """The note on several reports whose times do not compare."""
     if shares_clock(selected_reports(job.session, selection)):
         return ()
-    return ("these reports share no clock: select the ranks of one to see it over its own time",)
+    return ("these reports share no clock: select the ranks of one report to see it over its own time",)
 
 
 def map_table(shown: RecipeMap) -> TableAnswer:

@@ -162,7 +162,7 @@ COLUMNS = (
     Column("stddev", header="Proj StdDev (ns)", label="GPU stddev", unit=Unit.DURATION, decimals=1, importance=6),
     Column("op_count", header="Total GPU Ops", label="GPU ops", unit=Unit.COUNT, importance=2),
 )
-_ONLY_KERNELS = "of kernels: copies that NCCL makes without one are not in it"
+_ONLY_KERNELS = "only kernels count: copies that NCCL makes without a kernel are missing"
 
 
 def nccl_projected(job: OpenJob, selection: Selection) -> TableAnswer:

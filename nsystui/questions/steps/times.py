@@ -432,7 +432,7 @@ def _ranges(chosen: Mapping[Task, TaskSteps]) -> Iterator[str]:
     for kind, counts in kinds.items():
         number = f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
         each = " a rank" if len(chosen) > 1 else ""
-        yield f"steps are the NVTX ranges `{kind}` ({number}{each}): what was launched in one belongs to it"
+        yield f"steps are the NVTX ranges `{kind}` ({number}{each}): work belongs to the step that launched it"
 
 
 def _why_none(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], name: str | None) -> Iterator[str]:
@@ -443,8 +443,8 @@ def _why_none(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], name:
             yield f"no steps{whose}: no NVTX range is called `{name}`"
         else:
             yield (
-                f"no steps{whose}: no numbered NVTX ranges such as `step 7` hold half of the GPU's work; "
-                "--step-range REGEX says which ranges are steps"
+                f"no steps{whose}: no numbered NVTX ranges, such as `step 7`, launch half of the GPU's work; "
+                f"--step-range REGEX selects the ranges that are steps"
             )
 
 

@@ -447,8 +447,8 @@ class Timeline:
                     count = report.count(KIND_TABLES[kind].table)
                     if count > MOST_CALLS:
                         found.append(
-                            f"rank {item.rank}: no lanes of its {count:,} {kind.value} calls, which are too many: "
-                            "6 Events lists them"
+                            f"rank {item.rank}: its {count:,} {kind.value} calls are too many for lanes; 6 Events "
+                            f"lists them"
                         )
                 inside = self._inside(item.task, wait=False)
                 if inside is not None and inside.other_streams:

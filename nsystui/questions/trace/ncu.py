@@ -118,25 +118,26 @@ class NcuCommand:
         found = []
         if self.count is not None:
             found.append(
-                "ncu counts the launches of this name in each process by itself, over all devices and streams, in the "
-                "order of their API calls; in another run the order may be another"
+                "ncu counts the launches of this name in each process by itself, over all devices and streams, in "
+                "the order of their API calls; this order may differ in another run"
             )
         if self.without_call:
             launches = "launch has" if self.without_call == 1 else "launches have"
             found.append(
-                f"{self.without_call:,} {launches} no API call in the export and count by the start on the GPU"
+                f"{self.without_call:,} {launches} no API call in the export; they are ordered by their start on the "
+                f"GPU"
             )
         if self.rank is not None:
             found.append(OF_ONE_RANK)
         if self.in_graph:
             found.append(
-                "it runs in CUDA graphs: ncu profiles their kernels one by one (--graph-profiling node), in an order "
-                "of its own where branches of a graph have none; with --graph-profiling graph a whole graph is one "
+                "this kernel runs in CUDA graphs: ncu profiles their kernels one by one (--graph-profiling node) and "
+                "orders parallel branches itself; with --graph-profiling graph a whole graph is one "
                 "workload, and no kernel name matches"
             )
         if self.is_nccl:
             found.append(
-                "an NCCL kernel waits for other ranks: replayed by itself it may hang; see ncu's "
+                "an NCCL kernel waits for other ranks: it may hang when ncu replays it alone; see ncu's "
                 "--replay-mode app-range"
             )
         return tuple(found)

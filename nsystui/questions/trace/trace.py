@@ -239,7 +239,7 @@ def _notes(job: OpenJob, asked: Contents, there: Contents) -> tuple[str, ...]:
         lacking += () if there.among(GPU_KINDS) else (EventKind.KERNEL,)
     notes = [missing_note(job.session, KIND_TABLES[kind].table) for kind in lacking]
     if not job.shares_clock:
-        notes.append("the reports are of different runs: their times have nothing to do with each other")
+        notes.append("the reports are of different runs: their times cannot be compared")
     return tuple(dict.fromkeys(filter(None, notes)))
 
 

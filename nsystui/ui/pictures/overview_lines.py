@@ -243,7 +243,7 @@ def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: i
     diagnostics = picture.diagnostics
     lost = lost_events(zip(diagnostics.cells("severity"), diagnostics.cells("text"), strict=True))
     # Not the notes of the table: that nsys wrote no diagnostics is nothing to remark, the user did nothing wrong.
-    warning = f"events may be missing; counts and times may be undercounted: {few(lost)}"
+    warning = f"events may be missing, so counts and times may be too low: {few(lost)}"
     notes = [*picture.tasks.notes, *([warning] if lost else ())]
     said = [text for text in _warnings(diagnostics) if not any(text in note for note in notes)]
     remarks = [("! ", note) for note in notes] + [("· ", text) for text in said]
