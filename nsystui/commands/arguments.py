@@ -50,8 +50,8 @@ def add_dask(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dask",
         metavar="SCHEDULER",
-        help="compute on a Dask cluster what is made of single reports: the scheduler's address (tcp://host:8786) or "
-        "its file; FILE is a packed job that the workers see under the same path, and they have nsystui[dask]",
+        help="compute the results of single reports on a Dask cluster: the scheduler's address (tcp://host:8786) or "
+        "its file; FILE is a packed job that the workers see under the same path; they need nsystui[dask]",
     )
 
 
@@ -60,7 +60,7 @@ def check_dask(question: Question, values: Values = MappingProxyType({})) -> Non
     listed = [f"--{one.flag}" for one in question.options if one.lists and one.is_given(values)]
     if listed or not question.of_reports:
         name = " ".join([question.name, *listed])
-        raise UsageError(f"--dask: {name} is no sum over ranks or rows, and is answered here: leave --dask out")
+        raise UsageError(f"--dask: {name} does not run on a cluster: leave --dask out")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def add_ranks(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ranks",
         metavar="LIST",
-        help="ranks, such as 0,4-7; or who is which rank: a pattern on the file names with the number in a group, "
+        help="ranks, such as 0,4-7; or the rank of each file: a pattern on file names with the number in a group, "
         r"such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
     )
 

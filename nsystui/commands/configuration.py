@@ -96,11 +96,11 @@ def read_config(path: Path, environ: Mapping[str, str]) -> Config:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error} (--no-config starts without a config file)") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 at byte {error.start}, so no TOML") from None
+        raise UsageError(f"{path}: not UTF-8 at byte {error.start}, so it is not TOML") from None
     except RecursionError:
         raise UsageError(f"{path}: its lists are nested too deep for a config file") from None
     except ValueError as error:  # TOMLDecodeError, or a number of more digits than Python reads
-        raise UsageError(f'{path}: no TOML: {error}; a line is KEY = VALUE, such as memory-limit = "1G"') from None
+        raise UsageError(f'{path}: not TOML: {error}; a line is KEY = VALUE, such as memory-limit = "1G"') from None
     return _Reader(path, text, environ).config(given)
 
 

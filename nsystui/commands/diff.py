@@ -26,13 +26,13 @@ operations, functions by CPU samples and steps, largest difference first; with -
 samples. A and B are two jobs, or two ranks, groups of ranks or spans of time of one job.
 
   B - A          the difference of the summed times, in two parts:
-  from count     what more or fewer of them cost, at the mean duration of both sides
-  from duration  what longer or shorter ones cost, at the mean of both counts
-  of change %    the size of a row's difference by that of all rows
-  new, gone      only in B, only in A; where one side recorded none of it, neither
+  from count     what more or fewer operations cost, at the mean duration of both sides
+  from duration  what longer or shorter operations cost, at the mean count of both sides
+  of change %    the size of a row's difference, as a share of that of all rows
+  new, gone      only in B, only in A; not marked where one side recorded nothing of the kind
 
 Where the sides have different numbers of ranks, times and counts are per rank, and say so. NVTX ranges overlap, and so
-do their differences; names that differ in numbers only are one (--no-fold)."""
+do their differences; names that differ only in numbers share a row (--no-fold)."""
 EXAMPLES = """  nsystui diff before/ -- after/
   nsystui diff before/ -- after/ --format table
   nsystui diff old.sqlite -- new.sqlite --tables kernels --names short --top 20

@@ -17,7 +17,7 @@ DESCRIPTION = """A trace of the selection for another tool, all reports on the j
 Chrome's Trace Events, for ui.perfetto.dev and chrome://tracing: processes are ranks, tracks are streams and, for each
 thread, API calls, NVTX domains and NCCL, with arrows from calls to their work and GPU metrics as counters. .prv and
 .prv.gz are Paraver's, with .pcf, .row and views (.cfg) beside it: tasks are ranks, threads are CPU threads and streams.
-An event that overlaps the window of --time is in it whole. With --stacks, the call stacks of CPU samples: .json and
+An event that overlaps the window of --time is written whole. With --stacks, the call stacks of CPU samples: .json and
 .json.gz are speedscope's, .txt, .folded and .collapsed are collapsed stacks, for flame graphs. No file is overwritten
 without --force."""
 EXAMPLES = """  nsystui export --trace job.json.gz rank*.sqlite
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kinds",
         default="",
         metavar="LIST",
-        help="what is in it, separated by commas: kernel, nccl, memory, graph, api, nvtx, mark, mpi, ucx, openacc, "
+        help="kinds of events, separated by commas: kernel, nccl, memory, graph, api, nvtx, mark, mpi, ucx, openacc, "
         "openmp, metrics; os only when asked for (default: all the others)",
     )
     group.add_argument("--names", choices=("full", "short", "mangled"), default="short", help="which kernel names")

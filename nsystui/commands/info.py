@@ -39,11 +39,10 @@ TABLES = ("reports", "contents", "diagnostics")
 DESCRIPTION = """What the exports are: a row for each with nsys and schema version, host, GPUs, duration, ranks and what
 their numbers come from; what they hold, and what to record for the rest; what nsys said of its own capture.
 All three tables are printed as text or Markdown; one of them (--show, else `reports`) as CSV or JSON, to a file, sorted
-or cut. Captured environments are never shown. With --job-output what the application printed, line by line with the
-time and step of those that begin with a time; lines that look like environment variables and what looks like a token
-are never shown. With --diagnostics it tells about the program instead, for a bug report:
-versions, terminal, cache, limits, config file, and of the exports the tables with their rows; no hosts, no kernel
-names, no paths but the names of FILE."""
+or cut. Captured environments are never shown. With --job-output it shows what the application printed, line by line, with
+time and step where a line begins with a time; it never shows tokens or lines that look like environment variables.
+With --diagnostics it describes the program instead, for a bug report: versions, terminal, cache, limits, config file,
+and the tables of the exports with their rows; no hosts, no kernel names, and no paths except the names of FILE."""
 EXAMPLES = """  nsystui info rank*.sqlite
   nsystui info results/ --show contents
   nsystui info rank0.sqlite --format json
@@ -218,7 +217,7 @@ def _state(cache: Cache) -> Iterator[str]:
     except FileNotFoundError:
         yield "not there yet"
     except OSError as error:
-        yield f"cannot be looked at: {error.strerror}"
+        yield f"cannot be accessed: {error.strerror}"
     else:
         yield f"mode {stat.S_IMODE(status.st_mode):04o}{'' if status.st_uid == os.getuid() else ', of another user'}"
         if stat.S_IMODE(status.st_mode) & stat.S_IWOTH:

@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.trace.ncu import NcuCommand
 
-DESCRIPTION = """The `ncu` commands that have Nsight Compute profile kernels of the selection, one for each kernel of
-each rank, those with most time first: a line of comment, then the command, with -k regex:…, and where not every launch
-of the name is selected --launch-skip and --launch-count, from their place among the launches of that name in their
-process. Each rank writes a report of its own where the captured environment tells the variable with the rank. With
---wrapper a shell script that profiles the kernel with most time of each selected rank and runs the other ranks as
-always. With --format (or -o, --sort) a table. Nothing is run, and the words after the application's name are yours to
-fill in."""
+DESCRIPTION = """Prints the `ncu` commands that profile the selected kernels with Nsight Compute, one for each kernel of
+each rank, those with most time first. A command has -k regex:… and, if only some launches of the name are selected,
+--launch-skip and --launch-count, which count the launches of that name in the process. Each rank writes its own report
+if the captured environment has the variable with the rank. With --wrapper it prints a shell script that profiles the
+kernel with most time of each selected rank and runs the other ranks as usual. With --format (or -o, --sort) it prints a
+table. Nothing is run; fill in the arguments of your application."""
 EXAMPLES = """  nsystui ncu rank0.sqlite
   nsystui ncu rank0.sqlite --kernel '/^ampere_sgemm/' --launch 5
   nsystui ncu rank*.sqlite --ranks 3 --kernel softmax --time 1.2s:1.3s
@@ -151,8 +150,7 @@ def _print_wrapper(request: Request, job: OpenJob, commands: Sequence[NcuCommand
     launcher = own["launcher"] or launcher_of_job(job)
     if launcher is None:
         raise UsageError(
-            "--wrapper: no captured environment has the ranks of this job: say what starts them, --launcher "
-            + "|".join(LAUNCHERS)
+            "--wrapper: no captured environment has the ranks of this job: give --launcher " + "|".join(LAUNCHERS)
         )
     print_lines(wrapper_script(chosen, launcher))
     for note in cautions(chosen, is_wrapped=True):
@@ -160,13 +158,14 @@ def _print_wrapper(request: Request, job: OpenJob, commands: Sequence[NcuCommand
     numbers = {one.source for one in job.ranks}
     if own["launcher"] and own["launcher"] != launcher_of_job(job):
         shared.say_note(
-            f"the ranks are numbered by {', '.join(sorted(numbers))}: see that {LAUNCHERS[launcher][0]} counts the same"
+            f"the ranks are numbered by {', '.join(sorted(numbers))}: check that {LAUNCHERS[launcher][0]} counts the "
+            f"same way"
         )
     left = len({(one.kernel, one.base) for one in commands} - {(one.kernel, one.base) for one in chosen})
     if left:
         shared.say_note(
             f"{left:,} more {'kernel' if left == 1 else 'kernels'}: a run profiles one kernel of each rank, the one "
-            "with most time that is not of NCCL; --kernel chooses another"
+            f"with most time that is not NCCL's; --kernel chooses another"
         )
     return 0
 

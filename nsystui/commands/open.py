@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks",
         metavar="WHO",
-        help="which file is which rank, where the exports do not say it: a pattern on file names with the number in a "
+        help="the rank of each file, where the exports do not have it: a pattern on file names with the number in a "
         r"group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
     )
     add_step_range(parser)
@@ -204,7 +204,7 @@ def _numbered(request: Request, files: NamedFiles) -> str:
         return ""
     given = numbering(request.selecting.ranks)
     if given is None:
-        raise UsageError("--ranks is for who is which rank here, such as 'rank(\\d+)': r on a screen chooses ranks")
+        raise UsageError("--ranks gives the rank of each file here, such as 'rank(\\d+)'; r on a screen selects ranks")
     given.numbers([name_of(path) for path in discover(files.exports)])
     return str(request.selecting.ranks)
 

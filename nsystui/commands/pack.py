@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """Writes the columns of exports into a directory, the packed job, which opens at once and without the
 exports: `nsystui DIR`, or any command on DIR. Each rank may pack its own export into the same directory, at the same
 time as the others: in a Slurm script, srun bash -c 'nsystui pack rank_$SLURM_PROCID.sqlite -o packed'
-Of many exports, each rank is there when its line is printed; interrupted, the same command goes on with the others.
+A rank is packed when its line is printed. After an interruption, the same command continues with the others.
 The tables in it are Parquet datasets partitioned by rank, which Dask, Polars and DuckDB read as they are."""
 EXAMPLES = """  nsystui pack rank*.sqlite -o packed
   nsystui pack rank_$SLURM_PROCID.sqlite -o packed
@@ -49,12 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--job-output",
         action="store_true",
-        help="what the application printed, too, but for lines that look like environment variables, and tokens",
+        help="also what the application printed, without lines that look like environment variables and without tokens",
     )
     parser.add_argument(
         "--ranks",
         metavar="WHO",
-        help="which file is which rank, where the exports do not say it: a pattern on file names with the number in a "
+        help="the rank of each file, where the exports do not have it: a pattern on file names with the number in a "
         r"group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
     )
     group = parser.add_argument_group("opening")
@@ -75,7 +75,7 @@ def run(request: Request) -> int:
 
     who = numbering(request.selecting.numbering)
     if request.selecting.ranks and who is None:
-        raise UsageError("--ranks is for who is which rank here, such as 'rank(\\d+)'; every rank of FILE is packed")
+        raise UsageError("--ranks gives the rank of each file here, such as 'rank(\\d+)'; every rank of FILE is packed")
     writer = JobWriter(Path(str(request.output.target)), request.output.force)
     writer.check()
     paths = discover(request.opening.files)

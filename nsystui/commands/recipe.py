@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(_LIST, action=_Print, nargs=0, help=argparse.SUPPRESS)
     parser.add_argument(_ABOUT, action=_Print, help=argparse.SUPPRESS)
     shared.add_files(parser)
-    runner.add_options(parser, _options(), {FAMILY: "which of these a recipe takes says its own help"})
+    runner.add_options(parser, _options(), {FAMILY: "`nsystui recipe NAME --help` lists those that a recipe takes"})
     shared.add_selection(parser)
     shared.add_format(parser)
 

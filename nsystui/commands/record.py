@@ -10,9 +10,8 @@ from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
 
-DESCRIPTION = """Prints, and never runs, the commands that record what the questions need that you want answered:
-`nsys profile` for all ranks or some, `nsys export`, and triage. Options that your version of nsys does not have are
-left out, and said."""
+DESCRIPTION = """Prints, and never runs, the commands that record the data for your questions: `nsys profile`
+for all ranks or some, `nsys export`, and triage. Options that your version of nsys lacks are left out and named."""
 EXAMPLES = """  nsystui record -- python train.py
   nsystui record --why-idle --nccl-sizes -- python train.py
   nsystui record --gpu-metrics --ranks 0,8 --nvtx-range 'step 20' -- python train.py

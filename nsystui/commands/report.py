@@ -17,9 +17,9 @@ what was recorded with which versions. The numbers are those of the commands and
 .html is one file that loads nothing from anywhere and runs offline, dark or light, in print too; .md is Markdown with
 its drawings as SVG files in a folder beside it (report.files).
 
-With --baseline it begins with what changed from that job (A) to this one (B), as `nsystui triage` and `nsystui diff`
-tell it. A report has names of kernels, ranges, functions, hosts and files, and the profiled command without its
-arguments; with --anonymous hosts, files, paths, commands and users have numbers in their place."""
+With --baseline it begins with what changed from that job (A) to this one (B), as in `nsystui triage` and in
+`nsystui diff`. A report has names of kernels, ranges, functions, hosts and files, and the profiled command without its
+arguments; --anonymous replaces hosts, files, paths, commands and users with numbers."""
 EXAMPLES = """  nsystui report rank*.sqlite -o report.html
   nsystui report rank*.sqlite -o report.md
   nsystui report rank*.sqlite --time 1.2s:1.5s --ranks 0-3 -o part.html

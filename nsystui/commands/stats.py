@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Reports of `nsys stats` by their names. With --format csv the output is that of
 `nsys stats -q --format csv -r REPORT FILE`: same header, rows, order and rounding; with several files the statistics
-are exact over all rows of all of them. A report whose tables the exports lack is told of on stderr and left out.
+are exact over all rows of all of them. A report whose tables the exports lack is left out, with a message on stderr.
 The MB of these reports are nsys's, of 1,000,000 bytes; every other command has bytes, in KiB and MiB of base 1024."""
 EXAMPLES = """  nsystui stats -r cuda_gpu_kern_sum --format csv rank0.sqlite
   nsystui stats -r cuda_gpu_kern_sum:nvtx-name:base,cuda_gpu_mem_time_sum rank*.sqlite
@@ -130,13 +130,13 @@ def _filtered(request: Request, job: OpenJob) -> Selection:
     selection = shared.selection_of(request.selecting, job)
     if own["filter_time"]:
         if request.selecting.time:
-            raise UsageError("--time and --filter-time are two words for one thing: leave one out")
+            raise UsageError("--time and --filter-time mean the same: leave one out")
         selection = selection.with_window(filter_time(own["filter_time"]))
     if own["filter_nvtx"]:
         windows = filter_nvtx(job.session, range_name(own["filter_nvtx"]))
         names = [report.name for report in job.session.reports if report.index not in dict(windows)]
         if names:
-            shared.complain(f"no such NVTX range, so nothing of it: {', '.join(names)}")
+            shared.complain(f"no such NVTX range in {', '.join(names)}: nothing of these exports is shown")
         selection = replace(selection, windows=windows)
     return selection
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsystui.questions.triage.thresholds import Thresholds
 
 DESCRIPTION = """What is wrong with a job, worst first: what it costs, how to fix it, and where to look.
-A rule that lacks data says what it needs; a healthy job is said to be healthy. The letter is the severity: E, W, I.
+A rule that lacks data says what it needs. If nothing is wrong, triage says so. The letter is the severity: E, W, I.
 
 With --baseline: whether the job is faster than another one (by the time of a step, of the same work, or of the job),
 what is new, gone, or costs more or less of that time, and the largest changes between the two."""
@@ -43,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_baseline(group)
     group.add_argument(
-        "--explain", metavar="RULE", help="say how a finding is measured, with its thresholds; needs no export"
+        "--explain", metavar="RULE", help="explain how a finding is measured, with its thresholds; needs no export"
     )
     group.add_argument(
-        "--not-checked", action="store_true", help="list the rules that could not judge, and what they need"
+        "--not-checked", action="store_true", help="list the rules that could not be checked, and what they need"
     )
     add_thresholds(group)
     shared.add_step_range(group)
@@ -60,8 +60,7 @@ def add_baseline(group: argparse._ArgumentGroup) -> None:
         "--baseline",
         nargs="+",
         metavar="OTHER",
-        help="exports of another job to judge against; the flags of the selection choose in both, --time in the time "
-        "of each",
+        help="exports of another job to compare with; the selection applies to both jobs, --time in the time of each",
     )
 
 

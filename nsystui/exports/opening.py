@@ -171,18 +171,18 @@ def check(path: Path) -> ExportFile:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        cause = "a link to a file that is not there" if path.is_symlink() else "no such file"
+        cause = "a link to a missing file" if path.is_symlink() else "no such file"
         raise ExportError(name, cause, f"see what is there: ls -l {shell_word(str(path.parent))}") from None
     except OSError as error:
         advice = f"check the directory with ls -ld {shell_word(str(path.parent))}"
-        raise ExportError(name, f"cannot be looked at: {error.strerror}", advice) from None
+        raise ExportError(name, f"cannot be accessed: {error.strerror}", advice) from None
     if stat.S_ISDIR(status.st_mode):
         if not os.access(path, os.R_OK | os.X_OK):
             advice = f"check its permissions with ls -ld {shell_word(name)}"
-            raise ExportError(name, "no permission to look into this directory", advice)
+            raise ExportError(name, "no permission to read this directory", advice)
         raise ExportError(name, "no export in this directory", f"an export is a .sqlite file: {EXPORT_COMMAND}")
     if not stat.S_ISREG(status.st_mode):
-        raise ExportError(name, "not a regular file", "exports are opened where they lie, pipes and devices are not")
+        raise ExportError(name, "not a regular file", "exports are opened in place; pipes and devices cannot be opened")
     try:
         head, file = _look(path)
     except OSError as error:
@@ -230,7 +230,7 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
         command = f"{EXPORT_COMMAND} -o {shell_word(export.name)} {shell_word(str(report))}"
         return ExportError(
             name,
-            "a recording that is no report yet, not an export",
+            "a recording that is not yet a report, and not an export",
             f"make the report: {importing}, export it: {command}, or let nsystui do both with --convert",
         )
     if path.suffix in REPORT_ENDINGS or head.startswith(b"QUADD"):
@@ -244,7 +244,7 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
     for start, form in _FORMS_NOT_READ.items():
         if head.startswith(start):
             advice = f"nsystui opens -t sqlite, parquetdir and arrowdir: {EXPORT_COMMAND} FILE.nsys-rep"
-            return ExportError(name, f"an export {form}, a form that is not read", advice)
+            return ExportError(name, f"an export {form}, which nsystui does not read", advice)
     if first_of_json(path):
         cause = "JSON without traceEvents: no trace of the PyTorch profiler; exports of nsys as JSON are not read"
         forms = "what export_chrome_trace of torch.profiler writes, and -t sqlite, parquetdir and arrowdir"

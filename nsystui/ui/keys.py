@@ -205,7 +205,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "efficiency": (
         ("enter", "⏎", "", "open", "the screen that explains this factor; this rank and its GPU"),
-        ("U", "U", "useful", "useful", "what counts as useful: kernels but NCCL's (pop), or all (talp)"),
+        ("U", "U", "useful", "useful", "what counts as useful: kernels without NCCL's (pop), or all (talp)"),
     ),
     "gpu memory": (("enter", "⏎", "", "at peak", "the allocations that were in use at the peak of this row"),),
     "nvtx": (
@@ -231,7 +231,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
             "⏎",
             "",
             "open",
-            "of a thread its functions, of those the callers; of a cause its gaps, then the timeline",
+            "a thread's functions, a function's callers; a cause's gaps, then the timeline",
         ),
     ),
     "host samples": (("c", "c", "call_tree", "call tree", "the call tree of a thread, or of what a function calls"),),
@@ -259,8 +259,8 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("M", "M", "metrics('step')", "", "GPU metrics; the mean of each over these ranks' steps"),
     ),
     "rank map": (
-        ("enter", "⏎", "", "open", "the ranks of this line on lines of their own; of one rank, this time"),
-        ("a", "a", "merge", "mean", "what stands for several ranks on a line: mean, minimum, maximum"),
+        ("enter", "⏎", "", "open", "a line for each rank of this line; on the line of one rank: select this time"),
+        ("a", "a", "merge", "mean", "the value of a line of several ranks: mean, minimum, maximum"),
         ("t", "t", "take_window", "time", "select the time (or step) of this column for every screen"),
     ),
     "timeline": (
@@ -277,9 +277,15 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
             "⏎",
             "open_event",
             "event",
-            "the event under the cursor; on a CPU the call tree; of a closed rank its streams",
+            "the event under the cursor; on a CPU lane the call tree; on a closed rank its streams",
         ),
-        ("n", "n N", "match(1)", "match", "next and previous match of the search, on any lane; on a CPU lane, there"),
+        (
+            "n",
+            "n N",
+            "match(1)",
+            "match",
+            "next and previous match of the search on any lane; on a CPU lane, on that lane",
+        ),
         ("N", "N", "match(-1)", "", ""),
         ("c", "c", "partner", "partner", "from GPU work to the call that launched it, and back"),
         ("m", "m", "mark", "mark", "mark this time, to measure from; again to take the mark away"),
@@ -421,7 +427,7 @@ WORDS: tuple[Word, ...] = (
     Word(
         "%",
         "of the selected time, else of the time from the job's first event to its last, the same for every rank; "
-        "Efficiency: as far as every selected report recorded it",
+        "Efficiency: of the time that every selected report recorded",
         ("overview", "gpu", "efficiency", "ranks", "diff"),
     ),
     Word("busy", "union of kernels, memory operations and whole CUDA graphs", _UTILISATION),
@@ -436,7 +442,7 @@ WORDS: tuple[Word, ...] = (
     Word("idle", "the rest: nothing ran, or nothing was recorded", ("overview", "gpu", "ranks")),
     Word("kernels", "how many were launched, NCCL's among them", ("overview", "ranks")),
     Word("all kernels", "union of compute and NCCL", ("recipe map",)),
-    Word("in use %", "busy, of the time from a GPU's first operation to its last", ("recipe",)),
+    Word("in use %", "share of busy time, from a GPU's first operation to its last", ("recipe",)),
     Word(
         "C, N, M, G only",
         "compute, NCCL, memory operations or whole CUDA graphs while none of the others runs",
@@ -445,8 +451,8 @@ WORDS: tuple[Word, ...] = (
     Word("C+N, C+M, N+M", "two of compute, NCCL and memory operations at the same time", ("efficiency",)),
     Word(
         "busbw w/o wait",
-        "bus bandwidth of the transfer alone: the time is that of the kernel of the last rank to arrive, known where "
-        "all ranks of the communicator are open",
+        "bus bandwidth without waiting: bytes over the kernel time of the last rank to arrive; known where all ranks "
+        "of the communicator are open",
         ("nccl",),
     ),
     Word(
@@ -454,20 +460,24 @@ WORDS: tuple[Word, ...] = (
         "what a kernel does, by its name: GEMM, attention …; `nsystui help numbers`",
         ("kernels",),
     ),
-    Word("precision", "of what a kernel reads, as its name says it: TF32 is FP32 on tensor cores", ("kernels",)),
+    Word("precision", "data type of a kernel's inputs, from its name; TF32 is FP32 on tensor cores", ("kernels",)),
     Word("time %", "share of the time of all kernels, of all memory operations or of all calls", ("kernels", "nccl")),
     Word(
         "self",
-        "time in which no range nested in it runs (DurNonChild); only push/pop ranges have one: start/end ranges may "
-        "overlap anything, and stand beside the tree",
+        "time in which no nested range runs (DurNonChild); only push/pop ranges have it: start/end ranges may "
+        "overlap anything and are listed outside of the tree",
         ("nvtx",),
     ),
     Word("GPU total", "from first to last GPU operation launched in a range, summed over the ranges", ("nvtx",)),
     Word("late", "how often a rank was the last at a collective", _RANKS),
-    Word("late by", "how long after the first it then came (median)", ("ranks",)),
-    Word("wait caused", "what a typical other rank waited for it then, in sum, hidden by compute or not", _RANKS),
+    Word("late by", "how long after the first rank it then came (median)", ("ranks",)),
+    Word("wait caused", "how long a typical other rank waited for it, summed, hidden by compute or not", _RANKS),
     Word("total wait", "the time that a rank waited at collectives for the last one, summed", ("ranks",)),
-    Word("waiting", "by kind of collective: the mean of that over the ranks; waiting of all: their sum", ("ranks",)),
+    Word(
+        "waiting",
+        "by kind of collective: the mean of total wait over the ranks; waiting of all: the sum over the ranks",
+        ("ranks",),
+    ),
     Word(
         "exposed wait",
         "the part of waiting for a late rank that no compute hides, the mean over the other GPUs: what it costs them",

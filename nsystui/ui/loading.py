@@ -178,7 +178,7 @@ class Loading:
         try:
             self._opener.align(job)
         except NsystuiError as error:
-            self._post(Warned(f"the clocks go by UTC alone: {error}"))
+            self._post(Warned(f"clocks are aligned by UTC alone: {error}"))
 
     def _remember(self, job: OpenJob) -> None:
         """Remembers the first answers for the commands; a failure only costs those time."""

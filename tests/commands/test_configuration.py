@@ -126,7 +126,7 @@ def test_a_named_file_that_is_not_there_is_an_error_and_the_usual_one_is_not(hom
         ("families = 5\n", ":1: families is 5; write [families] and below it lines such as 'my_attention' ="),
         ("[families]\n'fmha' = 'atention'\n", ':2: fmha is the text "atention"; the families are "GEMM", "attention"'),
         ("[families]\n'(' = 'GEMM'\n", ":2: ( is no regular expression:"),
-        ("jobs = \n", ": no TOML: Invalid value (at line 1,"),
+        ("jobs = \n", ": not TOML: Invalid value (at line 1,"),
         (f"jobs = {'[' * 990}{']' * 990}\n", ": its lists are nested too deep"),
     ],
 )

@@ -32,7 +32,7 @@ def test_the_tables_of_a_job(run, demo_job):
     assert product == pytest.approx(device["device_parallel"], abs=0.03)
     assert values(found["host"])["mpi_parallel"] is None
     assert ran.err.count("100 % is the time in which every selected report") == 1
-    assert "useful (pop): kernels but NCCL's" in ran.err
+    assert "useful (pop): compute kernels" in ran.err
 
 
 @pytest.mark.parametrize("file_format", ["table", "csv", "md"])

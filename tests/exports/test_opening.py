@@ -90,7 +90,7 @@ class TestWhatIsNoExport:
         (tmp_path / "directory").mkdir()
         causes = {
             tmp_path / "directory": "no export in this directory",
-            tmp_path / "link.sqlite": "a link to a file that is not there",
+            tmp_path / "link.sqlite": "a link to a missing file",
             tmp_path / "pipe.sqlite": "not a regular file",
             Path("/dev/null"): "not a regular file",
         }
@@ -123,8 +123,8 @@ for name in sys.argv[1:]:
             closed.chmod(0o700)
         assert done.stdout.splitlines() == [
             f"cannot be read: Permission denied | check its permissions with ls -l {export}",
-            f"no permission to look into this directory | check its permissions with ls -ld {closed}",
-            f"cannot be looked at: Permission denied | check the directory with ls -ld {closed}",
+            f"no permission to read this directory | check its permissions with ls -ld {closed}",
+            f"cannot be accessed: Permission denied | check the directory with ls -ld {closed}",
         ], done.stderr
 
 
@@ -177,7 +177,7 @@ class TestReports:
         path = tmp_path / "it's rank 0.qdstrm"
         path.write_bytes(b"stream" * 20)
         error = refusal(path)
-        assert error.cause == "a recording that is no report yet, not an export"
+        assert error.cause == "a recording that is not yet a report, and not an export"
         importing, exporting = error.advice.removeprefix("make the report: ").split(", export it: ")
         assert shell_words(importing.partition(" (")[0]) == ["QdstrmImporter", "-i", str(path)]
         assert "host-linux-x64/QdstrmImporter" in importing

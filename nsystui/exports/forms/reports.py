@@ -38,7 +38,7 @@ def _write_report(report: Path, target: Path, advance: Advance) -> None:
     """Has ``nsys export`` write the export, without the newer options where it does not know them."""
     program = nsys()
     if program is None:
-        advice = "load the module that has it, or run `nsys export -t sqlite` where it is"
+        advice = "load the module that has nsys, or run `nsys export -t sqlite` where it is"
         raise ExportError(str(report), "a report, and nsys is not on the PATH to export it", advice)
     problem = ""
     for options in (_WITH_PAYLOADS, ()):
@@ -56,7 +56,7 @@ def _write_recording(recording: Path, target: Path, advance: Advance) -> None:
     program = importer()
     if program is None:
         advice = "load the module that has nsys: it lies in its directory host-linux-x64"
-        raise ExportError(str(recording), f"a recording, and {_IMPORTER} is not at hand to make its report", advice)
+        raise ExportError(str(recording), f"a recording, but {_IMPORTER}, which makes its report, is not found", advice)
     report = target.with_name(f"{target.name}.nsys-rep")
     try:
         problem = _run([program, "-i", str(recording.absolute()), "-o", str(report)], report, advance)

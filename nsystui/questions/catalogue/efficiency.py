@@ -170,7 +170,7 @@ less than the time of the other tables, from the job's first event to its last; 
             ),
             Option(
                 "useful",
-                "what of a GPU's time is useful: kernels but NCCL's (pop, the default), or every kernel (talp)",
+                "what of a GPU's time is useful: kernels without NCCL's (pop, the default), or every kernel (talp)",
                 choices=("pop", "talp"),
                 default="pop",
                 group="efficiency",

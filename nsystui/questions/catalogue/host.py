@@ -44,10 +44,10 @@ QUESTIONS = (
         "what each CPU thread did, in parts that add up to 100 %",
         function("host.threads:threads_table"),
         description="""\
-The time of each thread in parts that have no nanosecond in common and add up to the window: in MPI, CUDA and OS runtime
-calls; outside of these running on a CPU, runnable, waiting (where the export says why a thread left its CPU, else off
-CPU); not recorded. With it its whole time on CPUs, context switches and migrations, and what it did while the GPUs of
-its process were idle. Needs `nsys profile --cpuctxsw=process-tree`; --filter is for names of threads.""",
+Where the time of each thread went, in parts that do not overlap and add up to the window: in MPI, CUDA and OS runtime
+calls; outside of calls running on a CPU, runnable, or waiting (off CPU, if the export does not say why a thread left
+its CPU); not recorded. Also its whole time on CPUs, context switches, migrations, and what it did while the GPUs of its
+process were idle. Needs `nsys profile --cpuctxsw=process-tree`; --filter selects threads by name.""",
         examples="""  nsystui threads rank*.sqlite
   nsystui threads rank0.sqlite --time 1.2s:1.5s --format csv""",
         topic="numbers",
@@ -66,7 +66,7 @@ its process were idle. Needs `nsys profile --cpuctxsw=process-tree`; --filter is
         description="""\
 Functions by the CPU samples in the selection: self (the function ran), total (it ran or was a caller). Addresses that
 nsys could not resolve count for their module, [libcuda.so.1]; functions of the kernel are marked. Needs
-`nsys profile --sample=process-tree`; --filter is for functions.""",
+`nsys profile --sample=process-tree`; --filter selects functions by name.""",
         examples="""  nsystui functions rank0.sqlite --time 1.2s:1.5s
   nsystui functions rank*.sqlite --by thread --top 20
   nsystui functions rank0.sqlite --thread pin_memory --sort total""",
@@ -124,11 +124,11 @@ functions that ran to their callers. With --filter it begins at the functions wi
         "why the GPUs were idle: what the thread that launches did meanwhile",
         _ask_gaps,
         description="""\
-All idle time of the GPUs in the selection by cause, so that the times add up to it: in which CUDA, MPI or OS runtime
-call the launching thread was, which function it ran (by the nearest CPU sample), whether it had no CPU and who had it,
-which other thread of its process ran while it waited; what is not recorded is a part of its own. With --by range, the
-same time by the innermost NVTX range in which the launching thread was, each with its largest cause. With --list, each
-long idle span with its largest cause.""",
+All idle time of the GPUs in the selection by cause; the causes add up to the idle time. A cause is what the launching
+thread did meanwhile: it was in a CUDA, MPI or OS runtime call, it ran a function (by the nearest CPU sample), another
+thread had its CPU, or it waited while another thread of its process ran. Time that was not recorded has its own row.
+With --by range, the same time by the innermost NVTX range of the launching thread, each range with its largest cause.
+With --list, each long idle span with its largest cause.""",
         examples="""  nsystui gaps rank*.sqlite --top 20
   nsystui gaps rank0.sqlite --list --time 1.2s:1.5s
   nsystui gaps rank*.sqlite --by rank --format csv

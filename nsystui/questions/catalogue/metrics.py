@@ -37,10 +37,10 @@ QUESTIONS = (
         "GPU metrics: every sampled counter, over time, or its mean over kernels, ranges, steps, collectives",
         _ask,
         description="""\
-Every GPU metric that was sampled, under its recorded name: one row for each rank, device and metric. With --over-time,
-one for each span of the selected time, too. With --by, the mean of every metric over the kernels of a name, single
+Every GPU metric that was sampled, under its recorded name: one row for each rank, device and metric; with --over-time
+also for each span of the selected time. With --by, the mean of every metric over the kernels of a name, single
 launches, NVTX ranges (their GPU time), steps or collectives: each sample is weighted by the overlap of its period.
-`busiest` is the unit nearest to its peak, `bound` the same where it has 60 % of that. Recorded with
+`busiest` is the unit nearest to its peak; `bound` names it if it reaches 60 % of its peak. Recorded with
 `nsys profile --gpu-metrics-devices=all`.""",
         examples="""  nsystui metrics rank*.sqlite
   nsystui metrics rank0.sqlite --by kernel --sort of_peak_percent --top 10

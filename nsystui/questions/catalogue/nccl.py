@@ -121,17 +121,17 @@ QUESTIONS = (
         description="""NCCL kernels and API calls by collective and message size, with bandwidth and exposed time.
 Kernels get the sizes of the calls that launched them.
 
-  exposed   time of the kernels in which no kernel but NCCL's ran on their GPU, summed over the kernels (two side by
-            side both count, once in `nsystui gpu`); overlap: the rest, in percent
-  algbw     bytes by kernel time; busbw: the same times nccl-tests' factor, such as 2(n-1)/n for AllReduce, with
-            n times the bytes for AllGather, ReduceScatter, AlltoAll, Gather and Scatter. The kernel time includes
-            waiting for other ranks. Missing where the size, or the n, is not known
-  busbw w/o wait  the same by the time of the transfer alone: that of the kernel of the last rank to arrive, where all
-            ranks of the communicator are open
+  exposed   kernel time in which no compute kernel ran on the same GPU, summed over the kernels (two NCCL kernels at
+            the same time both count here, once in `nsystui gpu`); overlap: the rest, in percent
+  algbw     bytes / kernel time, which includes waiting for other ranks; missing where the size is not known
+  busbw     algbw × the factor of nccl-tests, such as 2(n-1)/n for AllReduce, with n times the bytes for AllGather,
+            ReduceScatter, AlltoAll, Gather and Scatter; missing where the size or n is not known
+  busbw w/o wait  busbw without waiting: it uses the kernel time of the last rank to arrive; known where all ranks of
+            the communicator are open
   several   the rows behind this one differ
 
-Sizes are those of a call: of AllGather and ReduceScatter those of one rank, of AlltoAll of one peer. Buckets and
-powers of two have base 1024 and include their lower edge.""",
+The size is that of one call: for AllGather and ReduceScatter the bytes of one rank, for AlltoAll those of one peer.
+Buckets and powers of two have base 1024 and include their lower edge.""",
         examples="""  nsystui nccl rank*.sqlite
   nsystui nccl rank*.sqlite --by collective,bytes,communicator --format csv
   nsystui nccl rank0.sqlite --by step --step-range '^iteration (\\d+)'

@@ -28,8 +28,8 @@ QUESTIONS = (
         description="""\
 NVTX ranges by path: push/pop ranges nested as they ran on each thread, with instances, wall time, self
 time (in which no nested range runs; DurNonChild of nsys) and the GPU time projected from what was launched inside them.
-Start/end ranges may overlap anything: they stand beside the tree, without self time. With --summary, one row for each
-name, without the arguments that PyTorch appends (`aten::item, op_id = 557`); `stats -r nvtx_sum` keeps them.""",
+Start/end ranges may overlap anything: they stand outside of the tree, without self time. With --summary, one row for
+each name, without the arguments that PyTorch appends (`aten::item, op_id = 557`); `stats -r nvtx_sum` keeps them.""",
         examples="""  nsystui nvtx rank0.sqlite --depth 3
   nsystui nvtx rank*.sqlite --by all --filter step
   nsystui nvtx rank0.sqlite --summary --format csv""",
@@ -37,10 +37,12 @@ name, without the arguments that PyTorch appends (`aten::item, op_id = 557`); `s
         order=100,
         options=(
             Option("depth", "only the outermost N levels", metavar="N", kind=int),
-            Option("by", "what is kept apart (all: nothing)", choices=("rank-thread", "rank", "all"), default="all"),
+            Option(
+                "by", "what has rows of its own (all: nothing)", choices=("rank-thread", "rank", "all"), default="all"
+            ),
             Option(
                 "fold",
-                "which numbered names are one row (steps: not those that recur in every range around them, as layers)",
+                "which numbered names share a row (steps: only those that number steps, not layers within each step)",
                 choices=("steps", "all", "none"),
                 default="steps",
             ),

@@ -93,7 +93,7 @@ QUESTIONS = (
         "GPU utilisation per rank and device, or over time",
         _ask_gpu,
         description="""\
-How busy each GPU was: one row per rank and device, with compute (kernels but NCCL's), NCCL, memory
+How busy each GPU was: one row per rank and device, with compute (kernels without NCCL's), NCCL, memory
 operations and whole CUDA graphs as unions of time. They overlap, so that together they may exceed `busy`; `exposed` is
 NCCL that no compute hides. With --over-time, one row for each device and each of --bins equal spans of the selected
 time, with the mean number of kernels that ran at once and every GPU metric that was sampled.
@@ -120,11 +120,11 @@ This is the table that `e` exports on the GPU screen; while zoomed, that of --ti
         "where the time of each GPU went, in parts that add up to 100 %",
         function("host.time_budget:budget_with_causes", "step_range"),
         description="""\
-The time of each GPU in parts that have no nanosecond in common and add up to 100 %: compute, NCCL that no compute
-hides, memory operations and whole graphs that nothing else hides, and idle time as start-up (before the first step that
-is not slow, or before the GPU first works in earnest), gaps of 1 ms or more, shorter gaps, and the tail after its last
-operation; what was not recorded of the window is no idle time. Notes name the causes of start-up and long gaps: what
-the CPU did meanwhile.""",
+Where the time of each GPU went, in parts that do not overlap and add up to 100 %: compute, NCCL that no compute hides,
+memory operations and whole graphs that nothing else hides, and idle time: start-up (before the first step that is not
+slow, or before the GPU first is half as busy as on average), gaps of 1 ms or more, shorter gaps, and the tail after the
+last operation. Time that was not recorded is not idle time. Notes name the causes of start-up and long gaps: what the
+CPU did meanwhile.""",
         examples="""  nsystui budget rank*.sqlite
   nsystui budget rank0.sqlite --time 1.2s:1.5s --format json
   nsystui budget rank*.sqlite -o budget.svg""",
@@ -146,7 +146,7 @@ the CPU did meanwhile.""",
 What each network adapter and switch sent and received: mean rates over its sampled part of the selected time, peaks,
 and send waits. An adapter counts once by host and GUID, however many reports saw it. With --by collective, one row
 for each NCCL collective, size and kind of link: what the adapters of a host moved while its kernels of the group ran,
-and the send waits beside all and beside the slowest tenth of them.""",
+and the send waits during all of them and during the slowest tenth.""",
         examples="""  nsystui network rank*.sqlite
   nsystui network rank*.sqlite --by collective --filter AllReduce
   nsystui network rank0.sqlite --time 1.2s:1.5s --format json""",
@@ -172,9 +172,9 @@ and the send waits beside all and beside the slowest tenth of them.""",
         "lanes of ranks, streams and NVTX threads over time, as text or as a table",
         function("timeline.picture:lanes_as_table", "width", "all_lanes"),
         description="""The timeline as text: a lane for each GPU of each rank, with --all-lanes also for each stream and
-NVTX thread. In each column stands what took most of it: K compute (kernels but NCCL's), N NCCL, M memory operations,
-G whole CUDA graphs; a small letter where it was busy for less than half of the time, nothing where it was idle, ·
-where nothing was recorded. Names stand where an event is wide enough. With --format (or -o, --sort, --top) it is a
+NVTX thread. In each column stands what took most of it: K compute (kernels without NCCL's), N NCCL, M memory
+operations, G whole CUDA graphs; a small letter where it was busy for less than half of the time, nothing where it was
+idle, · where nothing was recorded. Names stand where an event is wide enough. With --format (or -o, --sort, --top) it is a
 table, one row for each lane and column.""",
         examples="""  nsystui timeline rank*.sqlite
   nsystui timeline rank0.sqlite --all-lanes --time 1.2s:1.21s --width 160

@@ -64,7 +64,7 @@ QUESTIONS = (
         "one row per rank: GPU busy, NCCL, memory, idle",
         _ask_overview,
         description="""One row per rank: how busy its GPUs were and with what, and how much it did.
-Compute is kernels but NCCL's, `exposed` NCCL that no compute hides; `kernels` counts both.
+Compute is kernels without NCCL's, `exposed` NCCL that no compute hides; `kernels` counts both.
 Percentages are of the selected time, or of the time from the job's first event to its last, the same for every rank.
 This is the table that `e` exports on the Overview screen.""",
         examples="""  nsystui overview rank*.sqlite
@@ -85,10 +85,11 @@ This is the table that `e` exports on the Overview screen.""",
         _ask_ranks,
         description="""\
 One row per rank: busy, compute, NCCL, exposed NCCL and idle time, step time, how often it came last to
-a collective, how long the others waited for it and it for them, and in which of these it is the odd one out. Compute is
-kernels but NCCL's; `wait caused` is what a typical other rank waited for this one, hidden by compute or not (the
-finding `straggler` costs its exposed part).
-Collectives are matched across ranks by communicator and order; who ran shortest came last, whatever the clocks say.""",
+a collective, how long the others waited for it and it for them, and in which of these it differs from the other ranks.
+Compute is kernels without NCCL's; `wait caused` is how long a typical other rank waited for this one, hidden by compute
+or not (the finding `straggler` counts only the exposed part).
+Collectives are matched across ranks by communicator and order. The rank with the shortest kernel came last; this does
+not depend on the clocks.""",
         examples="""  nsystui ranks rank*.sqlite
   nsystui ranks rank*.sqlite --sort wait_caused_ns --top 5
   nsystui ranks rank*.sqlite --collectives --sort late_by_ns --top 20
@@ -143,7 +144,7 @@ Collectives are matched across ranks by communicator and order; who ran shortest
         _ask_steps,
         description="""\
 How long the training steps took on the GPU: a row per rank with median, p5, p95, CV and slow steps.
-Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of the GPU's work or more was launched.""",
+Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) that launch at least half of the GPU's work.""",
         examples="""  nsystui steps rank*.sqlite
   nsystui steps rank*.sqlite --across --sort spread_ns --top 10
   nsystui steps rank0.sqlite --every --format csv -o steps.csv

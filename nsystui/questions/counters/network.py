@@ -157,7 +157,7 @@ def _sampled(
         scale, bytes_per = 1.0, _BYTES.fullmatch(unit)
         if wanted[metric] != WAITS:
             if bytes_per is None:
-                notes.append(f"no rate of {metric!r}: its unit {unit!r} is not bytes in a time")
+                notes.append(f"no rate of {metric!r}: its unit {unit!r} is not bytes per time")
                 continue
             scale = _PER_SECOND[bytes_per[1]]
         samples = starts, ends, values * scale

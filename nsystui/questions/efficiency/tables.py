@@ -85,7 +85,7 @@ MFU_COLUMNS = (
     ),
 )
 _LETTERS = (
-    "C: compute (kernels but NCCL's), N: NCCL, M: memory, G: whole CUDA graphs; only: while none of the "
+    "C: compute (kernels without NCCL's), N: NCCL, M: memory, G: whole CUDA graphs; only: while none of the "
     "others runs; C+N: both overlap; all 3: C+N+M"
 )
 

@@ -355,7 +355,7 @@ def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
     """Tabulate for each device its busy time in ``window`` by category, in percent of the window and in ns.
 
     See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time. The parts are unions, so they overlap and add up to
-    more than busy where compute (kernels but NCCL's), NCCL and copies run side by side.
+    more than busy where compute (kernels without NCCL's), NCCL and copies run side by side.
     """
     rows: list[Row] = []
     for item in busy.devices:

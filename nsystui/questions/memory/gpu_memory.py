@@ -163,9 +163,7 @@ def gpu_memory(session: Session, selection: Selection) -> GpuMemory:
     events = _events(session, selection)
     is_odd = (events["bytes"] < 0) | (events["address"] == 0) | ~events["is_free"].isin((0, 1))
     if odd := int(is_odd.sum()):
-        notes.append(
-            f"{odd:,} events without an address, without a size, or that are neither allocation nor free are left out"
-        )
+        notes.append(f"{odd:,} events are left out because they have no address, no size or no known kind")
         events = events[~is_odd]
     allocations, unknown, lost = _allocations(events)
     if len(unknown):

@@ -41,7 +41,7 @@ REMARKED = 0.05
 
 @dataclass(frozen=True)
 class RankCompute:
-    """The computation of a rank: its kernels but NCCL's, and |U(K)| in ns."""
+    """The computation of a rank: its kernels without NCCL's, and |U(K)| in ns."""
 
     kernels: int
     time: int

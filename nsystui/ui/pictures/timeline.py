@@ -253,7 +253,7 @@ def event_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Wi
     return EventFacts(row, _full_name(timeline, row), details)
 
 
-_STATES = {RUNNABLE: "could run, and had no CPU", BLOCKED: "waited", OFF: "was off the CPU"}
+_STATES = {RUNNABLE: "was runnable, but had no CPU", BLOCKED: "waited", OFF: "was off the CPU"}
 _CALLERS = 12
 """Callers of a function that are told at most."""
 
@@ -265,7 +265,7 @@ def _cpu_facts(
     own, cpu = timeline.events(lane), timeline.cpu_work(lane)
     thread = lane.thread or 0
     if found is None:
-        yield ["nothing is recorded of the thread here"]
+        yield ["nothing was recorded of the thread here"]
     else:
         length, start = _duration(found.window.end - found.window.start), format_value(Unit.TIME, found.window.start)
         when = f"for {length} from {start} · rank {lane.rank} thread {tid_of(thread)}"
@@ -336,7 +336,9 @@ def partner_of(timeline: Timeline, row: Row) -> FoundEvent:
         return FoundEvent(None, None, found.reason)
     lane = timeline.lane_of(record(EVENT_COLUMNS, found.rows[0]))
     if lane is None:
-        return FoundEvent(None, None, "it has no lane in the selection: ⏎ opens the event, c there goes to it")
+        return FoundEvent(
+            None, None, "its partner has no lane in the selection: ⏎ opens the event, then c goes to the partner"
+        )
     return FoundEvent(found.rows[0], lane)
 
 
@@ -344,4 +346,4 @@ def place_of(timeline: Timeline, key: EventKey) -> FoundEvent:
     """An event by its key. Blocks."""
     row = event_row(timeline.session, key, timeline.ranks)
     lane = None if row is None else timeline.lane_of(record(EVENT_COLUMNS, row))
-    return FoundEvent(row, lane, "" if lane is not None else "the timeline has no lane of this event in the selection")
+    return FoundEvent(row, lane, "" if lane is not None else "the timeline has no lane for this event in the selection")

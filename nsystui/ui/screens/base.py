@@ -330,7 +330,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
 
         key, job = self.event_here(), self.job
         if key is None or job is None:
-            self.say("w goes from a single event to the NVTX range around it: there is no such event here")
+            self.say("w goes from an event to the NVTX range around it: there is no event here")
             return
 
         def found(around: Around) -> None:

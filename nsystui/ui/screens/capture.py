@@ -47,7 +47,7 @@ class ContentsScreen(TableScreen):
         """Go to the view of these rows, or say how to record them."""
         table = str(self.values().get("table"))
         if not self.values().get("rows"):
-            self.say(f"nothing of it was recorded: {self.values().get('record')}")
+            self.say(f"not recorded: {self.values().get('record')}")
         elif table == "diagnostics":
             self.lay_over(DiagnosticsScreen())
         elif (view := view_of_table(table)) is not None:

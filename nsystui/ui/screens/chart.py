@@ -160,7 +160,7 @@ class ZoomableChartScreen(ChartScreen):
         if direction > 0 and view.end - view.start <= self.columns:
             self.say("a column is 1 ns already")
         elif direction < 0 and self.view is None:
-            self.say("this is all of the selection: Esc goes back to the one before")
+            self.say("this is all of the selection: Esc goes back to the previous one")
         else:
             self.look_at(zoomed(view, base, self.time, direction > 0, self.columns), self.time)
 

@@ -176,7 +176,7 @@ class DiffScreen(FilteredTableScreen):
         """Say that A and B are being read."""
         super().show_waiting()
         self.show_title(right="reading")
-        self.table.empty_text = "reading: A and B are compared when all of both is read"
+        self.table.empty_text = "reading: A and B are compared when both are read completely"
         self.show_choices()
 
     def shown_names(self) -> Mapping[str, str]:
@@ -272,7 +272,7 @@ class DiffScreen(FilteredTableScreen):
 
     def action_selection(self) -> None:
         """Say that the sides have their own selections."""
-        self.say("A and B are fixed here: x on two ranks of another screen compares those")
+        self.say("A and B cannot be changed here: press x on two ranks of another screen")
 
     def show_filtered(self) -> None:
         """Show the rows of the table that pass the filter."""
@@ -303,7 +303,7 @@ class DiffScreen(FilteredTableScreen):
             if isinstance(table, str):
                 self._show_table(table)
             elif values:
-                self.say("no table has more on this; v shows the next one")
+                self.say("no other table shows this; v shows the next table")
         elif values:
             self._open_name(values)
 

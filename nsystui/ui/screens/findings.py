@@ -317,7 +317,7 @@ class FindingScreen(TableScreen):
 
     def empty_text(self, answer: Answer) -> str:
         """Say that there is no evidence to show."""
-        return "this finding has no table: its text is all there is"
+        return "this finding has no table"
 
     def action_next_finding(self, step: int) -> None:
         """Go to the next finding (``step=-1``: the one before)."""

@@ -141,7 +141,7 @@ class RanksScreen(ViewsScreen):
         if job is None or len(job.session.reports) < 2:
             self.say("one report has one clock")
         elif self.explorer.loading_now:
-            self.say("the clocks are made one when everything is loaded")
+            self.say("the clocks are aligned when everything is loaded")
         else:
             self.say("clock: " + self.explorer.next_clock().value + "…")
 
@@ -179,7 +179,7 @@ class RanksScreen(ViewsScreen):
             if self.answered.name == "collective kinds":
                 self.take_view("collectives")
             elif values:
-                self.say("this row is over all ranks: open one of them")
+                self.say("this row covers all ranks: open one of them")
             return
         self.call_later(self.explorer.go, "events" if self.answered.name == "collectives" else "gpu", selection)
 

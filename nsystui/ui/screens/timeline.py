@@ -53,7 +53,7 @@ class TimelineScreen(LanesScreen):
         time, forward = self.time, direction > 0
         if lane.is_cpu:
             if not self._go_to_interval(lane, time, forward):
-                self.say("no more of it on this lane")
+                self.say("no more matches on this lane")
             return
 
         find = partial(range_next_to, picture.timeline) if lane.is_host else neighbours.find

@@ -73,7 +73,7 @@ _DEEPEST = 200
 """The deepest nesting of JSON that is read: each level costs memory, and PyTorch writes about ten."""
 _STEPS = bytes.maketrans(b"{[}]", b"\1\1\xff\xff")
 _NO_STEPS = bytes(set(range(256)) - set(b"{[}]"))
-_COPY = "copy it again; a job that died while it wrote the trace leaves no whole one"
+_COPY = "copy it again; if the job died while it wrote the trace, the trace is incomplete"
 
 Event = Mapping[str, Any]
 
@@ -128,7 +128,7 @@ class KinetoTrace:
             except ArithmeticError:
                 raise self.damaged("but a number in it has an exponent that is too large") from None
             except UnicodeDecodeError:
-                raise self.damaged("text that is no UTF-8") from None
+                raise self.damaged("text that is not UTF-8") from None
             except EOFError:
                 raise self.damaged("cut short: the compressed file ends in the middle") from None
             except (zlib.error, gzip.BadGzipFile) as error:

@@ -101,7 +101,7 @@ def _translate(path: Path, target: Path, advance: Advance, origin: int | None) -
             if number % _ROWS_AT_ONCE == 0:
                 export.flush()
         if not translator.rows:
-            cause = "a trace, but no event in it is one of the PyTorch profiler"
+            cause = "a trace without events of the PyTorch profiler"
             if not first:
                 cause = "a trace of the PyTorch profiler, but its traceEvents are missing or hold no event"
             raise ExportError(str(path), cause, "nsystui opens what torch.profiler's export_chrome_trace writes")
