@@ -39,8 +39,8 @@ TABLES = ("reports", "contents", "diagnostics")
 DESCRIPTION = """What the exports are: a row for each with nsys and schema version, host, GPUs, duration, ranks and what
 their numbers come from; what they hold, and what to record for the rest; what nsys said of its own capture.
 All three tables are printed as text or Markdown; one of them (--show, else `reports`) as CSV or JSON, to a file, sorted
-or cut. Captured environments are never shown. With --job-output it shows what the application printed, line by line, with
-time and step where a line begins with a time; it never shows tokens or lines that look like environment variables.
+or cut. Captured environments are never shown. With --job-output it shows what the application printed, line by line,
+with time and step where a line begins with a time; it never shows tokens or lines that look like environment variables.
 With --diagnostics it describes the program instead, for a bug report: versions, terminal, cache, limits, config file,
 and the tables of the exports with their rows; no hosts, no kernel names, and no paths except the names of FILE."""
 EXAMPLES = """  nsystui info rank*.sqlite

@@ -169,7 +169,9 @@ class TestFiles:
         recording.parent.mkdir()
         recording.write_bytes(b"stream")
         said = refused("kernels", tmp_path / "results", *options, lines=2)
-        assert ("QdstrmImporter is not at hand" if options else f"QdstrmImporter -i {recording} ") in said
+        assert (
+            "QdstrmImporter, which makes its report, is not found" if options else f"QdstrmImporter -i {recording} "
+        ) in said
         assert not (tmp_path / "asked").exists()
 
     def test_names_do_not_reach_the_terminal_as_they_are(self, refused, tmp_path):

@@ -21,7 +21,7 @@ class TestExport:
         words = ["export", flag, tmp_path / name, *demo_job[:2]]
         done = run(*words)
         assert (done.status, done.out) == (0, "")
-        assert "events to" in done.err and "clock: UTC, then" in done.err
+        assert "events to" in done.err and "clock: UTC, refined by" in done.err
         before = (tmp_path / name).read_bytes()
         assert "exists already" in refused(*words)
         assert run(*words, "--force").status == 0

@@ -95,10 +95,10 @@ def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path):
     found = by(answer)
     assert found["train"]["own_a"] == pytest.approx(9 * MS, rel=0.05)
     assert found["train"]["difference"] == pytest.approx(0, abs=0.5 * MS)
-    assert any("times are per step, of which A has 4, B 8" in note for note in answer.notes)
+    assert any("times are per step (A has 4, B has 8" in note for note in answer.notes)
     header = next(column.header for column in answer.columns if column.key == "difference")
     assert header == "Self Difference per Step (ns)"
-    assert any("of which A has 2, B 4" in note for note in halves.notes)
+    assert any("A has 2, B has 4" in note for note in halves.notes)
 
 
 def test_a_side_without_samples_is_missing_not_zero(before: OpenJob, tmp_path: Path):

@@ -205,7 +205,7 @@ def waits_export(path, schema: str, *, numbered: bool = False):
 WAITS = [
     "waited for event 5, recorded on stream 13 10 µs before",
     "waited for event 5, recorded on stream 14 10 µs before",
-    "waited for event 6, which was not recorded before in this export",
+    "waited for event 6; this export has no earlier record of that event",
 ]
 
 

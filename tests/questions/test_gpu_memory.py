@@ -194,7 +194,7 @@ class TestTable:
         edit(path, f"INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS ({names}) VALUES {rows}")
         answer = memory_table(OpenJob(opened(path)), Selection())
         assert answer.records() == whole.records()
-        assert any(note.startswith("3 events are left out that have no address, no size") for note in answer.notes)
+        assert any(note.startswith("3 events are left out because they have no address") for note in answer.notes)
 
     def test_allocation_at_a_used_address_ends_the_one_before(self, job_with):
         def fill(export: ExportWriter, process: Process) -> None:

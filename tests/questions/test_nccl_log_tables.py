@@ -111,7 +111,7 @@ class TestCalls:
         summary = summary_of(call(), "904:5 [0] " + call().partition("] ")[2])
         assert cells("ops", summary, "calls", "calls_per_gpu") == [(2, 1.0)]
         assert cells("gpus", summary, "host") == [("n1",), (None,)]
-        assert says(summary, "1 call lost the host and process")
+        assert says(summary, "1 call without host and process")
 
 
 class TestRanks:
@@ -186,7 +186,7 @@ class TestSteps:
         monkeypatch.setattr("nsystui.questions.nccl_log.summary._MOST_ITERATIONS", 3)
         summary = summary_of(*(step(number) for number in range(10)))
         assert len(rows("iterations", summary)) == 3
-        assert says(summary, "has the first 3: 7 lines of others left out")
+        assert says(summary, "has the first 3 iterations; 7 lines of later ones left out")
 
     def test_each_log_is_cut_by_its_own_lines(self):
         cut, summary = StepCut(IterationSpan(45, 45)), LogSummary()

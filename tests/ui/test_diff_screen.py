@@ -147,7 +147,7 @@ async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(
     demo_job, other_job, cache_directory, tmp_path
 ):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        line_with(await press(pilot, "r"), "A and B are fixed here")
+        line_with(await press(pilot, "r"), "A and B cannot be changed here")
         name = cells(await press(pilot, "v"), "name")[0]
         totals = {side: cells(app, f"sum_{side}")[0] for side in "ab"}
         for side in ("b", "a", "b"):

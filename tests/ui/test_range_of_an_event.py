@@ -77,6 +77,6 @@ async def test_rows_that_are_sums_and_events_in_no_range_say_so(written_once, tm
     (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
     edit(path, "UPDATE NVTX_EVENTS SET end = start WHERE end IS NOT NULL")
     async with running([path], None, NARROW, "2", "w") as (app, pilot):
-        line_with(app, "w goes from a single event to the NVTX range around it")
+        line_with(app, "w goes from an event to the NVTX range around it")
         line_with(await press(pilot, "enter", "enter", "w"), "no NVTX range is around this event")
         assert name_of_screen(app) == "EventsScreen"

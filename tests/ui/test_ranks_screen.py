@@ -19,7 +19,7 @@ from nsystui.ui.screens.ranks import RanksScreen
 
 async def test_rows_open_what_they_are_of(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "7") as (app, pilot):
-        shows(app, "4 of 4 ranks", "clock: UTC, then")
+        shows(app, "4 of 4 ranks", "clock: UTC, refined by")
         line_with(await press(pilot, "down", "enter"), "4 GPU")
         assert app.selection.tasks == frozenset({app.job.ranks[1].task})
         assert (await press(pilot, "escape")).selection.tasks is None

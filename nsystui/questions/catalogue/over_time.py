@@ -174,8 +174,8 @@ and the send waits during all of them and during the slowest tenth.""",
         description="""The timeline as text: a lane for each GPU of each rank, with --all-lanes also for each stream and
 NVTX thread. In each column stands what took most of it: K compute (kernels without NCCL's), N NCCL, M memory
 operations, G whole CUDA graphs; a small letter where it was busy for less than half of the time, nothing where it was
-idle, · where nothing was recorded. Names stand where an event is wide enough. With --format (or -o, --sort, --top) it is a
-table, one row for each lane and column.""",
+idle, · where nothing was recorded. Names stand where an event is wide enough. With --format (or -o, --sort, --top) it
+is a table, one row for each lane and column.""",
         examples="""  nsystui timeline rank*.sqlite
   nsystui timeline rank0.sqlite --all-lanes --time 1.2s:1.21s --width 160
   nsystui timeline rank*.sqlite --time 1s:2s --width 1000 --format csv -o lanes.csv

@@ -92,7 +92,7 @@ class Alignment:
     fit: ClockFit = field(default_factory=ClockFit)
 
     def words(self, reports: Sequence[Report]) -> str:
-        """``clock: UTC, then 2,208 collectives: residual 14 µs``; empty where there is one report only."""
+        """``clock: UTC, refined by 2,208 collectives: residual 14 µs``; empty where there is one report only."""
         if len(reports) < 2:
             return ""
         if self.mode is ClockMode.OWN:
