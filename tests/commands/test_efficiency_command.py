@@ -31,7 +31,7 @@ def test_the_tables_of_a_job(run, demo_job):
     product = device["device_load_balance"] * device["device_communication"] * device["device_orchestration"] / 1e4
     assert product == pytest.approx(device["device_parallel"], abs=0.03)
     assert values(found["host"])["mpi_parallel"] is None
-    assert ran.err.count("100 % is the time in which every selected report") == 1
+    assert ran.err.count("100 % of each GPU is the time in which every selected report") == 1
     assert "useful (pop): compute kernels" in ran.err
 
 

@@ -406,7 +406,7 @@ def test_the_starved_gpu_of_a_real_tutorial_waits_for_the_thread_that_pins_memor
     assert "direct_copy_kernel" in named[0]["what"] and named[0]["thread"] == "python 114211"
     assert answer.rows[0][2] == causes.OFF_CPU
     (note,) = [note for note in answer.notes if "CPU samples in gaps" in note]
-    assert "of 7,925 CPU samples" in note and "7,888 are of thread python 114211" in note
+    assert "7,888 of the 7,925 CPU samples" in note and "are from thread python 114211" in note
     assert "direct_copy_kernel" in note
 
 
@@ -440,7 +440,7 @@ def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_
             (causes.IN_OS, "pthread_cond_wait", None, None): 1 * MS,
         }
         (note,) = [note for note in answer.notes if "CPU samples in gaps" in note]
-        assert "of 7 CPU samples" in note and "4 are of worker process worker 5001" in note
+        assert "4 of the 7 CPU samples" in note and "are from worker process worker 5001" in note
     else:
         assert not any(thread for _, _, thread, _ in found)
 
@@ -455,8 +455,8 @@ def test_the_starved_gpu_of_another_real_tutorial_waits_for_the_worker_of_its_da
     samples = native_count(path, "COMPOSITE_EVENTS", worker)
     assert sum(row["time"] for row in waiting) > 0.55 * sum(answer.cells("time"))
     (note,) = [note for note in answer.notes if "CPU samples in gaps" in note]
-    counted = re.search(r"of ([0-9,]+) CPU samples .* ([0-9,]+) are of worker process python3 751197", note)
-    assert counted is not None and int(counted[2].replace(",", "")) <= samples
+    counted = re.search(r"([0-9,]+) of the ([0-9,]+) CPU samples .* are from worker process python3 751197", note)
+    assert counted is not None and int(counted[1].replace(",", "")) <= samples
 
 
 def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one_name_in_several_ranks(tmp_path: Path):

@@ -536,8 +536,8 @@ class TestPaces:
             found = [table(job, recipe, name=one, names=names) for one in (full, short, mangled)]
             assert found[0] and found[0] == found[1] == found[2], (recipe, names)
         said = {names: notes(job, "cuda_gpu_kern_pace", name=short, names=names) for names in (Names.FULL, Names.SHORT)}
-        assert f"of {short} (the short name of 1 kernel)" in said[Names.FULL]
-        assert f"of {short}" in said[Names.SHORT] and "the short name" not in said[Names.SHORT]
+        assert f"shows {short} (the short name of 1 kernel)" in said[Names.FULL]
+        assert f"shows {short}" in said[Names.SHORT] and "the short name" not in said[Names.SHORT]
 
     def test_one_rank_without_the_kernel_does_not_hide_those_of_the_others(self, opened, tmp_path):
         def fill(name):
@@ -551,7 +551,7 @@ class TestPaces:
         (full,) = {label for label in job.nvtx_ranges(EVERYTHING).names if label.endswith(":ncclGroupEnd")}
         for name in ("nvtx_pace", "nvtx_gpu_proj_pace"):
             assert table(job, name, name="ncclGroupEnd") == table(job, name, name=full) != []
-            assert notes(job, name, name="ncclGroupEnd").startswith(f"of {full}")
+            assert notes(job, name, name="ncclGroupEnd").startswith(f"shows {full}")
 
     def test_a_text_of_several_domains_needs_its_domain(self, job_of):
         def fill(export, _, thread):

@@ -1,4 +1,4 @@
-"""Sentences of triage are short, plain and grammatical, whatever they are about."""
+"""Sentences of triage, and the notes and help of all questions, are short and plain, whatever they are about."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from synthetic import illnesses as ill
 from triaging import triaged
 
+import nsystui
+from nsystui.questions.queries.registry import questions
 from nsystui.questions.triage.finding import Finding
 from nsystui.questions.triage.run import Triage
 
@@ -55,3 +57,27 @@ def test_one_gpu_is_singular(found):
     assert not SEVERAL.search(found.summary)
     for one in found.findings:
         assert not SEVERAL.search(one.sentence), (one.id, one.sentence)
+
+
+RIDDLES = re.compile(
+    r"\b(but (for|NCCL)|those of these|as many as|whatever|side by side|odd one|in common and|in earnest|"
+    r"no (JSON|TOML|UTF-8)|is said|(tells?|told) (of|about)|for (it|they) (is|are|has|have))\b"
+)
+
+
+def test_notes_of_every_question_are_short_and_plain(demo_job):
+    notes = {}
+    with nsystui.open(*demo_job, no_cache=True) as job:
+        for name in nsystui.catalogue()["question"]:
+            notes |= dict.fromkeys(job.ask(name).attrs["notes"], name)
+    assert len(notes) > 10
+    for note, name in notes.items():
+        plain = re.sub("`[^`]*`", "", note)
+        assert not BANNED.search(plain) and not RIDDLES.search(plain), (name, note)
+        for sentence in re.split(r"(?<=[.:;,]) ", plain):
+            assert len(sentence.split()) <= MOST_WORDS, (name, sentence)
+
+
+def test_help_of_every_question_is_plain():
+    for one in questions():
+        assert not RIDDLES.search(f"{one.help}\n{one.description}"), one.name

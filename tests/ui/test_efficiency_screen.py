@@ -34,7 +34,7 @@ async def test_v_shows_factors_and_the_breakdown_of_each_gpu(job, cache_director
         line_with(await resize(pilot, *WIDE), "= load balance × communication × orchestration")
         await pilot.press("4", "enter", "v", "v", "v")  # a time in the selection is the whole
         assert name_of_screen(app) == "EfficiencyScreen"
-        line_with(app, "100 % is the selected time")
+        line_with(app, "100 % of each GPU is the selected time")
 
 
 @pytest.mark.campaign

@@ -215,14 +215,14 @@ def window_note(session: Session, selection: Selection, window: Window) -> str:
     width = format_value(Unit.DURATION, window.end - window.start)
     span = f"{width} from {format_value(Unit.TIME, window.start)}"
     if selection.window is not None:
-        return f"100 % is the selected time, {span}, of each GPU"
+        return f"100 % of each GPU is the selected time, {span}"
     many = len(selected_reports(session, selection)) > 1
     what = "the time in which every selected report was recording events" if many else "from first to last event"
     events = extent(session, selection)
     if window != events:
         whole = format_value(Unit.DURATION, events.end - events.start)
         span += f" (in other tables {whole}, from first to last event)"
-    return f"100 % is {what}, {span}, of each GPU"
+    return f"100 % of each GPU is {what}, {span}"
 
 
 @dataclass(frozen=True, eq=False)

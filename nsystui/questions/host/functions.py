@@ -130,7 +130,7 @@ def samples_words(samples: CpuSamples) -> str:
     period = samples.period
     if period is None:
         return ""
-    return f"{len(samples):,} samples; a thread that runs has one about every {period / 1e6:.2f} ms"
+    return f"{len(samples):,} samples; a running thread has one about every {period / 1e6:.2f} ms"
 
 
 NO_FUNCTION = Function("[no call stack]", "", False, False)

@@ -303,7 +303,7 @@ def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
     is_worker = thread.task in workers
     words = thread.words(is_worker) if is_worker else f"thread {thread.words()}"
     return (
-        f"of {total:,} CPU samples in gaps of {LONG_GAP // 1_000_000} ms or more, {count:,} are of "
+        f"{count:,} of the {total:,} CPU samples in gaps of {LONG_GAP // 1_000_000} ms or more are from "
         f"{words}{of_rank}{where}"
     )
 
