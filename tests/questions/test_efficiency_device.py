@@ -129,7 +129,7 @@ class TestScalability:
         def note(here: int | None, there: int | None) -> str:
             return scalability(self.of(2, 10, here), self.of(1, 10, there), Scaling.STRONG).note
 
-        assert "other work: 5 steps here, 9 in the baseline" in note(5, 9)
+        assert "the work differs: 5 steps here, 9 in the baseline" in note(5, 9)
         assert "both have 5 steps" in note(5, 5)
         assert note(None, 9) == note(5, None)
 
@@ -218,7 +218,7 @@ class TestJobs:
         with pytest.raises(UsageError, match="share no clock"):
             of(session)
         apart = opened(before, written(tmp_path / "later.sqlite", events, late=5000))
-        with pytest.raises(UsageError, match="at no time"):
+        with pytest.raises(UsageError, match="there is no time"):
             of(apart)
 
     def test_whole_graphs_are_useful_and_a_note_says_so(self, opened: Opener, tmp_path: Path):
@@ -239,7 +239,7 @@ class TestJobs:
 
     def test_one_gpu_says_that_its_load_balance_means_nothing(self, opened: Opener, tmp_path: Path):
         found = of(opened(written(tmp_path / "a.sqlite", [("C", 0, 100)])))
-        assert any(note.startswith("one GPU") for note in found.device_notes)
+        assert any(note.startswith("the job has one GPU") for note in found.device_notes)
         assert any(note.startswith("nothing useful ran") for note in found.device_notes)
 
     def test_the_demo_job_adds_up_and_multiplies(self, demo_session: Session):

@@ -181,7 +181,7 @@ class TestMfu:
         assert (found.step_time, found.intervals) == (30_000, 1)
         alone = mfu_in(session, MfuRequest(5e9), Selection(Window(55_000, 70_000)))
         assert alone.value is None
-        assert any("no step begins" in note for note in alone.notes)
+        assert any("no step in this time" in note for note in alone.notes)
 
     def test_without_steps_or_a_model_it_says_why_there_is_none(self, opened: Opener, tmp_path: Path):
         found = mfu_in(opened(traced(tmp_path / "none.sqlite", {100: [("cuda", 0, 10)]})), MfuRequest(1e15))

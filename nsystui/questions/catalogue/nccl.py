@@ -123,9 +123,9 @@ Kernels get the sizes of the calls that launched them.
 
   exposed   kernel time in which no compute kernel ran on the same GPU, summed over the kernels (two NCCL kernels at
             the same time both count here, once in `nsystui gpu`); overlap: the rest, in percent
-  algbw     bytes / kernel time, which includes waiting for other ranks; missing where the size is not known
-  busbw     algbw × the factor of nccl-tests, such as 2(n-1)/n for AllReduce, with n times the bytes for AllGather,
+  algbw     bytes / kernel time, which includes waiting for other ranks; the bytes are n times the size for AllGather,
             ReduceScatter, AlltoAll, Gather and Scatter; missing where the size or n is not known
+  busbw     algbw × the factor of nccl-tests, such as 2(n-1)/n for AllReduce
   busbw w/o wait  busbw without waiting: it uses the kernel time of the last rank to arrive; known where all ranks of
             the communicator are open
   several   the rows behind this one differ
