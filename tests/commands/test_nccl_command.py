@@ -62,7 +62,7 @@ class TestGroups:
         ("words", "told"),
         [
             (("--by", "ranks"), "the groups are collective, size, pow2"),
-            (("--by", "size,pow2"), "take one"),
+            (("--by", "size,pow2"), "use only one"),
             (("--bucket", "1MiB-16MiB"), "--bucket chooses single rows"),
             (("--calls", "--bucket", "1MiB"), "the buckets are <64KiB, 64KiB-1MiB"),
             (("--by", "step", "--step-range", "("), "'re:('"),

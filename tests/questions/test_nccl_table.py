@@ -198,7 +198,7 @@ class TestGroups:
         assert by_of("") == ()
         with pytest.raises(UsageError, match="'ranks': the groups are collective, size"):
             by_of("ranks")
-        with pytest.raises(UsageError, match="take one"):
+        with pytest.raises(UsageError, match="use only one"):
             by_of("size,bytes")
 
     def test_a_row_of_what_is_missing(self):
