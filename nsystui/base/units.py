@@ -205,13 +205,10 @@ class Wording:
         return f"+{text}" if self.unit is Unit.CHANGE and number > 0 else text
 
     def words(self, value: Value) -> str:
-        """``value`` with four digits and the unit of the column: ``0.9075 ms`` where another value is ``10.12 ms``.
-
-        What is less than a thousandth of that has a unit of its own, as in ``format_value``.
-        """
-        if value is None or isinstance(value, str) or not math.isfinite(value):
+        """``value`` with four digits, in the unit of the column unless that is more than a thousand times as large."""
+        if not isinstance(value, int | float) or not math.isfinite(value) or self.unit not in _SCALES:
             return format_value(self.unit, value)
-        if not self.symbol or self.unit not in _SCALES or 0 < abs(value) < self.size / 1000:
+        if not self.symbol or 0 < abs(value) < self.size / 1000:
             return format_value(self.unit, value)
         sign = "+" if self.unit is Unit.CHANGE and value > 0 else ""
         return f"{sign}{_four_digits(value / self.size)} {self.symbol}"

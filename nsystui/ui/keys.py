@@ -279,13 +279,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
             "event",
             "the event under the cursor; on a CPU lane the call tree; on a closed rank its streams",
         ),
-        (
-            "n",
-            "n N",
-            "match(1)",
-            "match",
-            "next and previous match of the search on any lane; on a CPU lane, on that lane",
-        ),
+        ("n", "n N", "match(1)", "match", "next and previous match, on any lane; on a CPU lane, on that lane"),
         ("N", "N", "match(-1)", "", ""),
         ("c", "c", "partner", "partner", "from GPU work to the call that launched it, and back"),
         ("m", "m", "mark", "mark", "mark this time, to measure from; again to take the mark away"),
@@ -473,11 +467,7 @@ WORDS: tuple[Word, ...] = (
     Word("late by", "how long after the first rank it then came (median)", ("ranks",)),
     Word("wait caused", "how long a typical other rank waited for it, summed, hidden by compute or not", _RANKS),
     Word("total wait", "the time that a rank waited at collectives for the last one, summed", ("ranks",)),
-    Word(
-        "waiting",
-        "by kind of collective: the mean of total wait over the ranks; waiting of all: the sum over the ranks",
-        ("ranks",),
-    ),
+    Word("waiting", "by kind of collective: total wait, mean over the ranks; waiting of all: their sum", ("ranks",)),
     Word(
         "exposed wait",
         "the part of waiting for a late rank that no compute hides, the mean over the other GPUs: what it costs them",

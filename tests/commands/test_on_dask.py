@@ -162,7 +162,7 @@ def test_workers_of_another_version_or_without_the_program(refused, dask_schedul
 def test_a_job_that_the_worker_does_not_see(tmp_path):
     told = compute_there([ReportPlace(0, str(tmp_path / "reports/rank=0"), 0)], Limits(), lambda session, reports: 1)
     assert told.result is None
-    assert "packed job must have the same path" in told.failure
+    assert "it must have the packed job" in told.failure
 
 
 def test_exports_are_refused_before_anything_is_asked(refused, demo_job):

@@ -218,7 +218,7 @@ class TestJobs:
         with pytest.raises(UsageError, match="share no clock"):
             of(session)
         apart = opened(before, written(tmp_path / "later.sqlite", events, late=5000))
-        with pytest.raises(UsageError, match="there is no time"):
+        with pytest.raises(UsageError, match="never all recorded at once"):
             of(apart)
 
     def test_whole_graphs_are_useful_and_a_note_says_so(self, opened: Opener, tmp_path: Path):

@@ -186,7 +186,7 @@ class TestTable:
 
     def test_frees_of_older_memory_and_damaged_rows_are_left_out_and_said(self, opened, tmp_path, random_jobs):
         whole = memory_table(random_jobs[2][1], Selection())
-        assert "1 frees of 123 bytes are left out because the memory was allocated before the recording" in whole.notes
+        assert "1 frees of 123 bytes are left out: the memory was allocated before the recording" in whole.notes
         path = random_export(tmp_path / "x.sqlite", 2)
         values = "(5, 1, 0, 1, {0}, 0, {1}, 2, {2})"
         rows = ", ".join(values.format(*one) for one in ((0, 9, 0), (64, -9, 0), (64, 9, 7)))

@@ -186,7 +186,7 @@ class TestSteps:
         monkeypatch.setattr("nsystui.questions.nccl_log.summary._MOST_ITERATIONS", 3)
         summary = summary_of(*(step(number) for number in range(10)))
         assert len(rows("iterations", summary)) == 3
-        assert says(summary, "has the first 3 iterations; 7 lines of later ones left out")
+        assert says(summary, "has the first 3; 7 lines of later ones left out")
 
     def test_each_log_is_cut_by_its_own_lines(self):
         cut, summary = StepCut(IterationSpan(45, 45)), LogSummary()

@@ -127,7 +127,7 @@ class TestTable:
 
     def test_notes_say_where_clock_and_numbers_are_from(self, eight):
         answer = rank_table(eight.session, EVERYTHING, eight.ranks, eight.rank_facts(EVERYTHING))
-        assert any("collectives: residual" in note for note in answer.notes)
+        assert any("collectives, residual" in note for note in answer.notes)
         assert "rank numbers from: NCCL communicator" in answer.notes
 
     def test_a_part_of_a_job_says_so(self, opened):

@@ -154,9 +154,7 @@ def check_different(reports: Iterable[ReportRanks]) -> None:
                 names = f"{other.report.name} and {one.report.name}"
                 if one.source == other.source == BY_ORDER:
                     raise UsageError(f"the rank numbers of {names} are unknown: give them with --ranks")
-                raise UsageError(
-                    f"{names} are both rank {rank} ({one.source}): give the rank of each file with --ranks"
-                )
+                raise UsageError(f"{names} are both rank {rank} ({one.source}): number the files with --ranks")
 
 
 def compute_first_answers(job: OpenJob) -> None:

@@ -154,11 +154,7 @@ QUESTIONS = (
         "sums",
         ((_CALLS,),),
         (BY_RANK,),
-        (
-            _STATISTICS,
-            "NVIDIA's counts a call of a capture with --cudabacktrace twice because it has two rows; here "
-            "it counts once",
-        ),
+        (_STATISTICS, "NVIDIA's counts a call with --cudabacktrace twice because it has two rows; here once"),
         row="api",
     ),
     _recipe(
@@ -256,8 +252,7 @@ QUESTIONS = (
         FAMILY,
         differs=(
             "NVIDIA's pairs files by the order of their names, subtracts tables and leaves out differences below a "
-            "tolerance; here rows are paired by name and marked as new or gone, and values are per rank where the "
-            "numbers of ranks differ",
+            "tolerance; here rows are paired by name, marked as new or gone, and per rank where ranks differ",
         ),
         home=COMPARISON,
         title="compare two jobs",
@@ -363,12 +358,10 @@ QUESTIONS = (
         (("nic_metrics", "efa_samples"),),
         (
             "NVIDIA's (2023.4) swaps received and sent",
-            "NVIDIA's counts an adapter once for every report that saw it; here it counts once, by host and GUID, in "
-            "bytes/s",
+            "NVIDIA's counts an adapter once per report that saw it; here it counts once by host and GUID, in bytes/s",
             "here what was not sampled is missing, and a bin is the mean over its sampled part",
             "counters of AWS's EFA plugin (of NVIDIA's network_map_aws) that say bytes are here, under the names they "
-            "were recorded with; NVIDIA documents neither the names nor the units; what never falls is taken as a "
-            "total",
+            "were recorded with; NVIDIA documents neither names nor units; what never falls is taken as a total",
             _HEAT,
         ),
     ),

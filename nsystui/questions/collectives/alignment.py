@@ -92,7 +92,7 @@ class Alignment:
     fit: ClockFit = field(default_factory=ClockFit)
 
     def words(self, reports: Sequence[Report]) -> str:
-        """``clock: UTC, refined by 2,208 collectives: residual 14 µs``; empty where there is one report only."""
+        """``clock: UTC, refined by 2,208 collectives, residual 14 µs``; empty where there is one report only."""
         if len(reports) < 2:
             return ""
         if self.mode is ClockMode.OWN:
@@ -104,8 +104,7 @@ class Alignment:
         if not self.fit.shifts:
             kinds = " or ".join(ENDING_TOGETHER)
             return (
-                f"clock: UTC of the hosts, which may be milliseconds apart (the reports share no {kinds} that could "
-                f"refine it)"
+                f"clock: UTC of the hosts, which may be milliseconds apart (the reports share no {kinds} to refine it)"
             )
         number = self.fit.collectives
         told = f"{number:,} collective" + ("" if number == 1 else "s")

@@ -304,9 +304,6 @@ def _notes(numbers: Mapping[Task, int], matching: Matching) -> Iterator[str]:
     without = [numbers[member.task] for member in matching.unmatched if member.task in numbers]
     if without:
         whose = few_numbers(without)
-        yield (
-            f"the collectives of rank {whose} are not matched: the other ranks ran another number of them, or in "
-            f"another order"
-        )
+        yield f"the collectives of rank {whose} are not matched: the other ranks differ in number or order"
     if not matching.groups:
         yield f"no two ranks share a collective ({', '.join(SYNCHRONOUS)}): open the exports of all ranks together"

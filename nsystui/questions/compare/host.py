@@ -199,9 +199,7 @@ def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
         )
     else:
         notes += basis.note("ranks with CPU samples")
-        notes.append(
-            "A or B has no steps: compare times only if both did the same work; percentages can always be compared"
-        )
+        notes.append("A or B has no steps: compare percentages, and times only if both did the same work")
     said = ("–" if one.time is None else format_value(Unit.DURATION, one.time) for one in found)
     notes.append("a sample of A stands for {} of running time, a sample of B for {}".format(*said))
     return _Pair(found, "step" if by_step else "rank" if basis.is_per_rank else "", tuple(notes))

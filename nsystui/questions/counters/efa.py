@@ -21,7 +21,7 @@ from nsystui.store import tables
 Floats = NDArray[np.float64]
 
 UNDOCUMENTED = (
-    "EFA counters are shown under the names they were recorded with; NVIDIA documents neither the names nor the units"
+    "EFA counters are shown under the names they were recorded with; NVIDIA documents neither names nor units"
 )
 _UNREADABLE = "the EFA samples have no time in the session, or no field that is a number"
 _SAMPLES = tables.efa_samples
@@ -172,13 +172,8 @@ def _notes(fields: set[str], shown: set[str], totals: frozenset[str]) -> Iterato
         return
     if totals:
         names = few(sorted(totals))
-        yield (
-            f"EFA counters that never fall are taken as running totals and shown as their increase per second: {names}"
-        )
+        yield f"EFA counters that never fall are taken as running totals and shown as increase per second: {names}"
     if shown - totals:
         names = few(sorted(shown - totals))
-        yield (
-            f"EFA counters that fall, stay the same or have per second in their names are shown as recorded, as "
-            f"the mean of a bin: {names}"
-        )
+        yield f"EFA counters that fall, stay constant or are rates are shown as recorded, averaged in a bin: {names}"
     yield "an EFA sample covers the time since the sample before it, so the first sample of each counter is not shown"

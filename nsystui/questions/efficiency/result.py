@@ -63,9 +63,7 @@ class Scalability:
         sizes = f"{self.scaling.value} scaling from {self.baseline.device.devices} to {self.job.device.devices} GPUs"
         here, there = self.job.steps, self.baseline.steps
         if here is not None and there is not None and here != there:
-            return (
-                f"{sizes}, but the work differs: {here} steps here, {there} in the baseline (--time, --baseline-time)"
-            )
+            return f"{sizes}; the work differs: {here} steps here, {there} in the baseline (--time, --baseline-time)"
         what = "the same problem" if self.scaling is Scaling.STRONG else "the same problem for each GPU"
         steps = f"; both have {here} steps" if here is not None and there is not None else ""
         return f"{sizes}: valid if both windows contain {what}{steps} (--time, --baseline-time)"
@@ -204,9 +202,7 @@ def common_window(session: Session, selection: Selection) -> Window:
     start = max(events.start, *(one.start for one in sessions))
     end = min(events.end, *(one.end for one in sessions))
     if end <= start and events.end > events.start:
-        raise UsageError(
-            "there is no time in which all of these ranks were recorded: choose ranks (--ranks) or a time (--time)"
-        )
+        raise UsageError("these ranks were never all recorded at once: choose ranks (--ranks) or a time (--time)")
     return Window(start, max(start, end))
 
 

@@ -70,8 +70,7 @@ class CpuSamples:
         found = ["no CPU samples were recorded: the samples of Python are shown"] if self.of_python else []
         if damaged:
             found.append(
-                f"{damaged:,} call chains are damaged (frames are missing or repeated) and shown without the lost "
-                f"frames"
+                f"{damaged:,} call chains are damaged (frames are missing or repeated): lost frames are not shown"
             )
         return tuple(found)
 

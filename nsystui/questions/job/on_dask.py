@@ -64,8 +64,7 @@ def compute_there(places: Sequence[ReportPlace], limits: Limits, compute: Comput
         for place in places:
             if not os.path.isdir(place.path):
                 return WorkerResult(
-                    failure=f"the worker on {host} does not see {place.path}: the packed job must have the same path "
-                    f"there as here"
+                    failure=f"the worker on {host} does not see {place.path}: it must have the packed job there"
                 )
             session.add(Path(place.path), index=place.report)
         session.set_clock(Clock(is_common=False, shifts={place.report: place.clock_offset for place in places}))

@@ -83,9 +83,7 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
     lacking = missing_note(session, work.table)
     notes = [lacking] if lacking else []
     if work is API and (doubles := session.count(tables.api_backtraces)):
-        notes.append(
-            f"every call counts once; nsys stats also counts the {doubles:,} second rows that --cudabacktrace writes"
-        )
+        notes.append(f"calls count once; nsys stats also counts the {doubles:,} second rows of --cudabacktrace")
     return TableAnswer(work.name, columns, rows, total, tuple(notes))
 
 

@@ -169,8 +169,7 @@ def gpu_memory(session: Session, selection: Selection) -> GpuMemory:
     if len(unknown):
         size = int(unknown["bytes"].sum())
         notes.append(
-            f"{len(unknown):,} frees of {size:,} bytes are left out because the memory was allocated before the "
-            f"recording"
+            f"{len(unknown):,} frees of {size:,} bytes are left out: the memory was allocated before the recording"
         )
     if lost:
         notes.append(f"the free of {lost:,} allocations was not recorded: they end where their address is used again")

@@ -237,13 +237,9 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
         )
     if summary.iterations_left_out:
         left_out = _many(summary.iterations_left_out, "line")
-        yield (
-            f"the table of iterations has the first {_MOST_ITERATIONS:,} iterations; {left_out} of later ones left out"
-        )
+        yield f"the table of iterations has the first {_MOST_ITERATIONS:,}; {left_out} of later ones left out"
     if summary.topology.left_out:
-        yield (
-            f"the topology is not whole: {_many(summary.topology.left_out, 'part')} left out because there are too many"
-        )
+        yield f"the topology is not whole: {_many(summary.topology.left_out, 'part')} left out, there are too many"
     if not summary.calls:
         yield f"no calls: {_RECORD}"
         return

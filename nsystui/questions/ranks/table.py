@@ -223,10 +223,7 @@ def _notes(
     if size is not None and size > len(ranks) and facts.lateness:
         yield f"{len(ranks)} of {size} ranks are open: the late rank is the last of these, not of all"
     if not shares_clock(session.reports):
-        yield (
-            "these reports are of different runs: no rank is marked as odd, and collectives are matched within "
-            "each report"
-        )
+        yield "these reports are of different runs: no rank is marked as odd, collectives match within a report"
     elif len(chosen) < FEWEST:
         yield f"no rank is marked as odd: this needs {FEWEST} ranks or more"
     without = [item.rank for item in chosen if item.task not in facts.lateness and item.devices]

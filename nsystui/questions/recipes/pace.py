@@ -98,11 +98,9 @@ def _asked(find: Callable[[OpenJob, Selection, RecipeOptions], _Found | None], w
         if found is None:
             return TableAnswer("pace", columns, [])
         why = found.meant_by if options.name else f"{what}; --name or the filter chooses another"
-        chosen = f" ({why})" if why else ""
+        chosen = f"shows {shorten(found.name, _NAME)}" + (f" ({why})" if why else "")
         rows = _every(found.ranks) if options.by_rank else _across(found.ranks)
-        return TableAnswer(
-            "pace", columns, rows, len(rows), (f"shows {shorten(found.name, _NAME)}{chosen}", *found.notes)
-        )
+        return TableAnswer("pace", columns, rows, len(rows), (chosen, *found.notes))
 
     return ask
 

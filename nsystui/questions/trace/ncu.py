@@ -123,10 +123,7 @@ class NcuCommand:
             )
         if self.without_call:
             launches = "launch has" if self.without_call == 1 else "launches have"
-            found.append(
-                f"{self.without_call:,} {launches} no API call in the export; they are ordered by their start on the "
-                f"GPU"
-            )
+            found.append(f"{self.without_call:,} {launches} no API call in the export: ordered by the start on the GPU")
         if self.rank is not None:
             found.append(OF_ONE_RANK)
         if self.in_graph:

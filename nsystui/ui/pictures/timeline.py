@@ -336,9 +336,7 @@ def partner_of(timeline: Timeline, row: Row) -> FoundEvent:
         return FoundEvent(None, None, found.reason)
     lane = timeline.lane_of(record(EVENT_COLUMNS, found.rows[0]))
     if lane is None:
-        return FoundEvent(
-            None, None, "its partner has no lane in the selection: ⏎ opens the event, then c goes to the partner"
-        )
+        return FoundEvent(None, None, "its partner has no lane here: ⏎ opens the event, then c goes there")
     return FoundEvent(found.rows[0], lane)
 
 

@@ -262,16 +262,12 @@ class TableLayout:
     def hidden_facts(self, row: Row) -> dict[str, str]:
         """Word each value of a column that has no place as ``label value``, in the unit of its column, by key."""
         placed = {one.index for one in self.placed}
-        worded = {
-            measure.column: measure.wording.words(value)
+        hidden = [
+            (measure.column, measure.wording.words(value))
             for index, (measure, value) in enumerate(zip(self.measures, row, strict=True))
             if index not in placed and measure.column.importance < FILES_ONLY
-        }
-        return {
-            column.key: f"{column.label.removesuffix(' %')} {words}"
-            for column, words in worded.items()
-            if words not in ("", MISSING)
-        }
+        ]
+        return {one.key: f"{one.label.removesuffix(' %')} {words}" for one, words in hidden if words.strip(MISSING)}
 
     def place(self, width: int, sorted_key: str | None) -> None:
         """Choose the columns for lines of ``width`` cells."""
