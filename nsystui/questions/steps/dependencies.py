@@ -5,7 +5,9 @@ ends last of
 
 * the operation before it in its stream;
 * for each ``cudaStreamWaitEvent`` on that stream between the launches of the two, the last operation launched into the
-  stream of the matching ``cudaEventRecord`` before that record.
+  stream of the matching ``cudaEventRecord`` before that record;
+* between the legacy default stream of a context and its blocking streams, the last operation that was launched into the
+  other one before.
 
 Correlation ids order the calls of a process, whatever its threads. A handle of an event is used again and again: the
 record that counts is the last one before the wait, or where both have an ``eventSyncId``, the one with the same.
@@ -13,7 +15,7 @@ record that counts is the last one before the wait, or where both have an ``even
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +24,10 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Task, Window
+from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.conditions import is_launched_by
+from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -49,6 +53,7 @@ class Operations:
     """
 
     device: Numbers
+    context: Numbers
     stream: Numbers
     start: Times
     end: Times
@@ -89,6 +94,7 @@ def operations_of(session: Session, task: Task, window: Window | None, communica
         node = columns.graph_node_id if "graph_node_id" in columns else sa.literal(None)
         query = sa.select(
             columns.device,
+            sa.func.coalesce(columns.context, NONE).label("context"),
             columns.stream,
             columns.start,
             columns.end,
@@ -108,7 +114,7 @@ def operations_of(session: Session, task: Task, window: Window | None, communica
         found.append({**arrays, "table": np.full(len(arrays["start"]), number, np.int8)})
     if not found:
         nothing = np.zeros(0, np.int64)
-        return Operations(*[nothing] * 9, nothing.astype(bool), *[nothing] * 3)
+        return Operations(*[nothing] * 10, nothing.astype(bool), *[nothing] * 3)
     joined = {key: np.concatenate([one[key] for one in found]) for key in found[0]}
     order = np.lexsort((joined["end"], joined["start"]))
     work = {key: values[order] for key, values in joined.items()}
@@ -159,54 +165,73 @@ def _launches(session: Session, task: Task, ids: Times) -> tuple[Times, Times, T
 
 def _producers(session: Session, task: Task, work: dict[str, Numbers]) -> Times:
     """The place of the operation that each waited for, the last to end, or ``NONE``."""
-    device, end = work["device"], work["end"]
-    order = np.lexsort((np.arange(len(end)), work["stream"], device))
-    is_same = np.zeros(len(order), bool)
-    is_same[1:] = (np.diff(device[order]) == 0) & (np.diff(work["stream"][order]) == 0)
-    producer = np.full(len(end), NONE, np.int64)
-    producer[order[1:][is_same[1:]]] = order[:-1][is_same[1:]]
-    waits, records = _events(session, task)
-    if not len(waits["correlation"]) or not len(records["correlation"]):
-        return producer
+    context, end = work["context"], work["end"]
+    order = np.lexsort((np.arange(len(end)), work["stream"], context))
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = (np.diff(context[order]) != 0) | (np.diff(work["stream"][order]) != 0)
     # One ascending number of (stream, greatest id so far): where a call stands among the operations of a stream.
-    streams = np.unique(np.stack([device, work["stream"]]), axis=1)
-    number = {place: at for at, place in enumerate(map(tuple, streams.T.tolist()))}
-    which = np.cumsum(~is_same) - 1
-    base = which << _SHIFT
-    launched = np.maximum.accumulate(base + work["correlation"][order])
+    which = np.cumsum(is_first) - 1
+    launched = np.maximum.accumulate((which << _SHIFT) + work["correlation"][order])
+    streams = zip(context[order][is_first].tolist(), work["stream"][order][is_first].tolist(), strict=True)
+    number = {place: at for at, place in enumerate(streams)}
 
-    def key(rows: dict[str, Numbers], at: Numbers) -> Times:
-        places = zip(rows["device"][at].tolist(), rows["stream"][at].tolist(), strict=True)
-        own = np.array([number.get(place, NONE) for place in places], np.int64)
-        return np.where(own == NONE, NONE, (own << _SHIFT) + rows["correlation"][at])
+    def last_before(stream: Times, correlation: Times) -> Times:
+        """The last operation that was launched into each stream before each call, ``NONE`` where there is none."""
+        place = np.searchsorted(launched, (stream << _SHIFT) + correlation, side="left") - 1
+        is_there = (stream >= 0) & (place >= 0)
+        is_there[is_there] &= which[place[is_there]] == stream[is_there]
+        return np.where(is_there, order[np.maximum(place, 0)], NONE)
 
+    waiters, sources = [order[1:][~is_first[1:]]], [order[:-1][~is_first[1:]]]
+    waits, records = _events(session, task)
     record = _matching(waits, records)
-    at = np.flatnonzero(record != NONE)
-    waiting, recorded = key(waits, at), key(records, record[at])
-    after = np.searchsorted(launched, waiting, side="right")
-    before = np.searchsorted(launched, recorded, side="left") - 1
-    is_real = (waiting != NONE) & (recorded != NONE) & (after < len(order)) & (before >= 0)
-    is_real[is_real] &= which[after[is_real]] == waiting[is_real] >> _SHIFT
-    is_real[is_real] &= which[before[is_real]] == recorded[is_real] >> _SHIFT
-    waiter, source = order[after[is_real]], order[before[is_real]]
+    known = np.flatnonzero(record != NONE)
+    waiting, recorded = (
+        np.array([number.get(place, NONE) for place in zip(*(rows[key][at].tolist() for key in _STREAM), strict=True)])
+        for rows, at in ((waits, known), (records, record[known]))
+    )
+    if len(known):
+        after = np.searchsorted(launched, (waiting << _SHIFT) + waits["correlation"][known], side="right")
+        is_there = (waiting != NONE) & (after < len(order))
+        is_there[is_there] &= which[after[is_there]] == waiting[is_there]
+        waiters.append(order[after[is_there]])
+        sources.append(last_before(recorded, records["correlation"][record[known]])[is_there])
+    for default, blocking in _default_streams(session, task, number):
+        for waiter, source in ((default, blocking), (blocking, default)):
+            own = order[which == waiter]
+            waiters.append(own)
+            sources.append(last_before(np.full(len(own), source), work["correlation"][own]))
+    waiter, source = np.concatenate(waiters), np.concatenate(sources)
+    waiter, source = waiter[source != NONE], source[source != NONE]
     latest = np.lexsort((end[source], waiter))
-    waiter, source = waiter[latest], source[latest]
-    is_last = np.append(np.diff(waiter) > 0, True)[: len(waiter)]
-    waiter, source = waiter[is_last], source[is_last]
-    earlier = producer[waiter]
-    is_later = (earlier == NONE) | (end[source] > end[earlier])
-    producer[waiter[is_later]] = source[is_later]
+    producer = np.full(len(end), NONE, np.int64)
+    # Of several values for one place the last stays.
+    producer[waiter[latest]] = source[latest]
     return producer
 
 
+_STREAM = ("context", "stream")
+
+
+def _default_streams(session: Session, task: Task, number: Mapping[tuple[int, int], int]) -> Iterator[tuple[int, int]]:
+    """The legacy default stream of each context and each blocking stream beside it, where both have operations."""
+    pid = pid_of(task.process)
+    for one in report_at(session, task.report).metadata.blocking_streams:
+        default = number.get((one.context, one.stream))
+        for other in report_at(session, task.report).metadata.blocking_streams:
+            blocking = number.get((other.context, other.stream))
+            is_pair = one.is_default and not other.is_default and one.context == other.context
+            if is_pair and one.pid == other.pid == pid and default is not None and blocking is not None:
+                yield default, blocking
+
+
 def _events(session: Session, task: Task) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
-    """The waits of streams for events, and the records of events, of a process; with device, stream and key."""
+    """The waits of streams for events, and the records of events, of a process; with stream and key."""
     found = []
     calls = tables.api_calls
     for table in (tables.syncs, tables.cuda_events):
         columns = table.c
         query = sa.select(
-            columns.device,
             columns.stream,
             columns.context,
             columns.event,
@@ -220,7 +245,7 @@ def _events(session: Session, task: Task) -> tuple[dict[str, Numbers], dict[str,
         if session.count(table) and session.count(calls):
             found.append({key: np.ma.filled(values, NONE) for key, values in session.arrays(query).items()})
         else:
-            names = ("device", "stream", "context", "event", "event_sync", "correlation")
+            names = (*_STREAM, "event", "event_sync", "correlation")
             found.append({name: np.zeros(0, np.int64) for name in names})
     return found[0], found[1]
 
@@ -228,6 +253,8 @@ def _events(session: Session, task: Task) -> tuple[dict[str, Numbers], dict[str,
 def _matching(waits: dict[str, Numbers], records: dict[str, Numbers]) -> Times:
     """The place in ``records`` of what each wait waits for, ``NONE`` where it was not recorded before."""
     found = np.full(len(waits["correlation"]), NONE, np.int64)
+    if not len(records["correlation"]):
+        return found
     # An eventSyncId is of one record; a handle is of the last record of its event before the wait.
     for names in (("context", "event"), ("event_sync",)):
         own, known = (np.stack([rows[name].astype(np.int64) for name in names]) for rows in (waits, records))
