@@ -282,7 +282,7 @@ class _Reader:
         rows += self._rows("TARGET_INFO_CUDA_STREAM", (*names, "flag"))
         # cudaStreamDefault, and the default stream itself (CUpti_ActivityStreamFlag); all others are non-blocking.
         found = {tuple(row) for row in rows if row[3] in (1, 3) and all(isinstance(value, int) for value in row)}
-        return tuple(BlockingStream(*place, flag == 3) for *place, flag in sorted(found))
+        return tuple(BlockingStream(pid, context, stream, flag == 3) for pid, context, stream, flag in sorted(found))
 
     def _mpi_ranks(self) -> dict[int, int]:
         """Rank by process: a process whose threads say different ranks is left out."""

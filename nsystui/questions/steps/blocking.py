@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from nsystui.base.kernel_families import COMMUNICATION as COMMUNICATION_FAMILY
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Task, Window
-from nsystui.questions.algebra.intervals import Intervals, Times, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.derived import in_runs, of_each_report
 from nsystui.questions.queries.tasks import GPU_TABLES
@@ -127,15 +127,15 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
         has_one = producer != NONE
         freed = np.where(has_one, np.clip(work.end[producer], launched, end), launched)
         kind = np.where(has_one, work.kind[producer], COMPUTE).astype(np.int8)
-    edges = (np.minimum(times, window.end) for times in (start, launched, freed, end))
-    return Gaps(*edges, kind, is_known, ended_by)
+    start, launched, freed, end = (np.minimum(times, window.end) for times in (start, launched, freed, end))
+    return Gaps(start, launched, freed, end, kind, is_known, ended_by)
 
 
 @dataclass(frozen=True, eq=False)
 class Iterations:
     """The budgets of n iterations of a GPU: ``parts`` of shape ``(n, len(PARTS))``, ``busy`` ``(n,)``, ns.
 
-    ``starts``, ``ends``: job time.
+    ``starts``, ``ends``: job time. ``starved``: the longest stretches of launch-starved time, by start.
     """
 
     task: Task
@@ -144,6 +144,7 @@ class Iterations:
     ends: Times
     parts: Times
     busy: Times
+    starved: Intervals
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -158,15 +159,20 @@ class Iterations:
         return self.parts[:, PARTS.index(name)]
 
 
-def budgets_of(work: Operations, device: int, window: Window, starts: Times, ends: Times) -> tuple[Times, Times]:
-    """The parts and the busy time in ``window`` of each iteration of a GPU: see `Iterations`; the clock of ``work``."""
+def budgets_of(
+    work: Operations, device: int, window: Window, starts: Times, ends: Times
+) -> tuple[Times, Times, Intervals]:
+    """The parts and the busy time in ``window`` of each iteration of a GPU, and when it was launch-starved.
+
+    See `Iterations`; all on the clock of ``work``.
+    """
     starts, ends = (np.clip(times, window.start, window.end) for times in (starts, ends))
     gaps = gaps_of(work, device, Window(int(starts.min()), int(ends.max())))
     own = work.device == device
     is_compute = own & (work.kind == COMPUTE)
     whens = [union(work.start[is_compute], work.end[is_compute]), *map(gaps.part, PARTS[1:])]
     parts = np.stack([when.covered(starts, ends) for when in whens], axis=1)
-    return parts, union(work.start[own], work.end[own]).covered(starts, ends)
+    return parts, union(work.start[own], work.end[own]).covered(starts, ends), gaps.part("starved")
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +191,21 @@ def blocking(job: OpenJob, step_name: str | None = None) -> Blocking:
     return job.once(("blocking", step_name), lambda: _load(job, step_name))
 
 
+def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterations]:
+    """Find what blocked each GPU in a window of job time, which is one iteration."""
+    found = {}
+    for report in job.session.reports:
+        edges = np.array([window.start, window.end]) - report.clock_offset
+        for task, spans in _spans(job.session.part([report.index])).items():
+            work = operations_of(job.session, task, Window(*edges.tolist()), communicating(job.session, job.families))
+            for device in spans:
+                own = budgets_of(work, device, Window(*edges.tolist()), edges[:1], edges[1:])
+                starved = Intervals(*(times + report.clock_offset for times in (own[2].starts, own[2].ends)))
+                low, high = np.array([window.start]), np.array([window.end])
+                found[task, device] = Iterations(task, device, low, high, own[0], own[1], starved)
+    return found
+
+
 def _load(job: OpenJob, step_name: str | None) -> Blocking:
     edges: dict[Task, tuple[Times, Times]] = {}
     for task, own in step_times(job.steps(step_name)).items():
@@ -201,31 +222,41 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
     iterations: dict[tuple[Task, int], Iterations] = {}
     whole: dict[tuple[Task, int], Iterations] = {}
     for report in reports:
-        arrays, first = found[report.index], 0
-        for process, device, count in zip(
-            *(arrays[key].tolist() for key in ("process", "device", "count")), strict=True
-        ):
-            task, parts = Task(report.index, process), arrays["parts"].reshape(-1, len(PARTS))
+        arrays, first, first_starved = found[report.index], 0, 0
+        keys = (arrays[key].tolist() for key in ("process", "device", "count", "starved"))
+        for process, device, count, number in zip(*keys, strict=True):
+            task = Task(report.index, process)
+            rows = slice(first_starved, first_starved + number)
+            starved = Intervals(*(arrays[f"starved_{edge}"][rows] + report.clock_offset for edge in _EDGES))
             for kept, last in ((whole, first + 1), (iterations, first + count)):
-                rows = slice(first, last)
-                starts, ends = (arrays[edge][rows] + report.clock_offset for edge in ("starts", "ends"))
-                if last > first:
-                    kept[task, device] = Iterations(task, device, starts, ends, parts[rows], arrays["busy"][rows])
-                first = last
+                rows, first = slice(first, last), last
+                starts, ends = (arrays[edge][rows] + report.clock_offset for edge in _EDGES)
+                if len(starts):
+                    parts = arrays["parts"].reshape(-1, len(PARTS))[rows]
+                    kept[task, device] = Iterations(task, device, starts, ends, parts, arrays["busy"][rows], starved)
+            first_starved += number
     return Blocking(iterations, whole)
+
+
+def communicating(session: Session, rules: Rules) -> frozenset[str]:
+    """The names of the kernels that communicate without NCCL, by their family."""
+    names = session.rows(sa.select(tables.kernels.c.name).distinct()) if session.count(tables.kernels) else ()
+    return frozenset(name for (name,) in names if name and family_of(name, rules) == COMMUNICATION_FAMILY)
+
+
+_EDGES = ("starts", "ends")
+_LONGEST = 100
+"""So many stretches of launch-starved time are kept of each GPU."""
 
 
 def _arrays(
     edges: Mapping[Task, tuple[Times, Times]], rules: Rules, session: Session, reports: list[Report]
 ) -> dict[int, Arrays]:
-    """The budgets of the GPUs of each report in a row: ``count`` rows each, of which the first is `whole`."""
-    names = session.rows(sa.select(tables.kernels.c.name).distinct()) if session.count(tables.kernels) else ()
-    communication = {name for (name,) in names if name and family_of(name, rules) == COMMUNICATION_FAMILY}
+    """The budgets of the GPUs of each report in a row: ``count`` rows each, of which the first is `Blocking.whole`."""
+    communication = communicating(session, rules)
+    names = ("process", "device", "count", "starved", *_EDGES, "parts", "busy", "starved_starts", "starved_ends")
     none = np.zeros(0, np.int64)
-    found: dict[int, dict[str, list[Times]]] = {
-        report.index: {key: [none] for key in ("process", "device", "count", "starts", "ends", "parts", "busy")}
-        for report in reports
-    }
+    found: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
     for task, spans in _spans(session).items():
         own = {
             device: tuple(np.append(edge, more) for edge, more in zip(span, edges.get(task, (none, none)), strict=True))
@@ -234,14 +265,20 @@ def _arrays(
         sums = {
             device: (np.zeros((len(starts), len(PARTS)), np.int64), 0 * starts) for device, (starts, _) in own.items()
         }
+        starved = dict.fromkeys(own, EMPTY)
         for window in _slices(session, task, spans.values()):
             work = operations_of(session, task, window, communication)
             for device, (starts, ends) in own.items():
-                for total, more in zip(sums[device], budgets_of(work, device, window, starts, ends), strict=True):
-                    total += more
+                *more, waits = budgets_of(work, device, window, starts, ends)
+                for total, part in zip(sums[device], more, strict=True):
+                    total += part
+                waits = merge(starved[device], waits)
+                longest = np.sort(np.argsort(waits.starts - waits.ends, kind="stable")[:_LONGEST])
+                starved[device] = Intervals(waits.starts[longest], waits.ends[longest])
         for device, (starts, ends) in own.items():
-            numbers = (np.array([number]) for number in (task.process, device, len(starts)))
-            values = (*numbers, starts, ends, sums[device][0].reshape(-1), sums[device][1])
+            waits = starved[device]
+            numbers = (np.array([number]) for number in (task.process, device, len(starts), len(waits)))
+            values = (*numbers, starts, ends, sums[device][0].reshape(-1), sums[device][1], waits.starts, waits.ends)
             for kept, value in zip(found[task.report].values(), values, strict=True):
                 kept.append(value)
     return {index: {key: np.concatenate(parts) for key, parts in arrays.items()} for index, arrays in found.items()}

@@ -16,7 +16,7 @@ record that counts is the last one before the wait, or where both have an ``even
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,7 @@ def operations_of(session: Session, task: Task, window: Window | None, communica
         found.append({**arrays, "table": np.full(len(arrays["start"]), number, np.int8)})
     if not found:
         nothing = np.zeros(0, np.int64)
-        return Operations(*[nothing] * 10, nothing.astype(bool), *[nothing] * 3)
+        return Operations(**{item.name: nothing for item in fields(Operations)})
     joined = {key: np.concatenate([one[key] for one in found]) for key in found[0]}
     order = np.lexsort((joined["end"], joined["start"]))
     work = {key: values[order] for key, values in joined.items()}
@@ -173,7 +173,7 @@ def _producers(session: Session, task: Task, work: dict[str, Numbers]) -> Times:
     which = np.cumsum(is_first) - 1
     launched = np.maximum.accumulate((which << _SHIFT) + work["correlation"][order])
     streams = zip(context[order][is_first].tolist(), work["stream"][order][is_first].tolist(), strict=True)
-    number = {place: at for at, place in enumerate(streams)}
+    number: dict[tuple[int, int], int] = {place: at for at, place in enumerate(streams)}
 
     def last_before(stream: Times, correlation: Times) -> Times:
         """The last operation that was launched into each stream before each call, ``NONE`` where there is none."""
@@ -197,10 +197,10 @@ def _producers(session: Session, task: Task, work: dict[str, Numbers]) -> Times:
         waiters.append(order[after[is_there]])
         sources.append(last_before(recorded, records["correlation"][record[known]])[is_there])
     for default, blocking in _default_streams(session, task, number):
-        for waiter, source in ((default, blocking), (blocking, default)):
-            own = order[which == waiter]
+        for stream, other in ((default, blocking), (blocking, default)):
+            own = order[which == stream]
             waiters.append(own)
-            sources.append(last_before(np.full(len(own), source), work["correlation"][own]))
+            sources.append(last_before(np.full(len(own), other), work["correlation"][own]))
     waiter, source = np.concatenate(waiters), np.concatenate(sources)
     waiter, source = waiter[source != NONE], source[source != NONE]
     latest = np.lexsort((end[source], waiter))
