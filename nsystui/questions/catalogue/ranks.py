@@ -42,6 +42,10 @@ def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
     from nsystui.questions.queries.tasks import selected_ranks
     from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
 
+    if options["budget"]:
+        from nsystui.questions.steps.budget import budget_of_each_step
+
+        return budget_of_each_step(job, selection, options["step_range"])
     steps = job.steps(options["step_range"])
     chosen = selected_ranks(job.ranks, selection)
     table = steps_across_ranks if options["across"] else every_step if options["every"] else steps_by_rank
@@ -52,7 +56,7 @@ def _draw_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> 
     """The times of all steps, whichever table is asked for."""
     from nsystui.questions.report.drawings import step_lanes
 
-    return step_lanes(_ask_steps(job, selection, {**options, "across": False, "every": True}))
+    return step_lanes(_ask_steps(job, selection, {**options, "across": False, "budget": False, "every": True}))
 
 
 _AFTER_STEPS = 65
@@ -155,6 +159,11 @@ Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of th
                 "across", "a row for each step number: its time over the ranks, and the slowest rank", one_of="table"
             ),
             Option("every", "a row for each step of each rank", one_of="table"),
+            Option(
+                "budget",
+                "a row for each step of each GPU, with what its time went to and what blocked it",
+                one_of="table",
+            ),
             STEP_RANGE,
         ),
         drawing=_draw_steps,

@@ -15,7 +15,7 @@ the next kernel had been launched and waited for it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -153,6 +153,11 @@ class Iterations:
     def time(self) -> Times:
         """How long each took, ns."""
         return self.ends - self.starts
+
+    def at(self, chosen: NDArray[np.bool_]) -> Iterations:
+        """Some of them."""
+        names = ("starts", "ends", "parts", "busy")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     def part(self, name: str) -> Times:
         """The time of one of `PARTS` in each, ns."""

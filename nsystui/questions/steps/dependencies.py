@@ -62,7 +62,7 @@ class Operations:
     called: Times
     returned: Times
     thread: Times
-    inside_graph: NDArray[np.bool_]
+    inside_graph: Numbers
     producer: Times
     row: Times
     table: Numbers
@@ -114,7 +114,7 @@ def operations_of(session: Session, task: Task, window: Window | None, communica
         found.append({**arrays, "table": np.full(len(arrays["start"]), number, np.int8)})
     if not found:
         nothing = np.zeros(0, np.int64)
-        return Operations(**{item.name: nothing for item in fields(Operations)})
+        return Operations(**dict.fromkeys((item.name for item in fields(Operations)), nothing))
     joined = {key: np.concatenate([one[key] for one in found]) for key in found[0]}
     order = np.lexsort((joined["end"], joined["start"]))
     work = {key: values[order] for key, values in joined.items()}
