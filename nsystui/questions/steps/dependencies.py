@@ -163,46 +163,67 @@ def _launches(session: Session, task: Task, ids: Times) -> tuple[Times, Times, T
     return called, returned, thread
 
 
+class _Streams:
+    """The operations of each stream in order, to be found by the correlation ids of calls."""
+
+    def __init__(self, context: Numbers, stream: Numbers, correlation: Times) -> None:
+        self.order = np.lexsort((np.arange(len(stream)), stream, context))
+        context, stream = context[self.order], stream[self.order]
+        self.is_first = np.ones(len(stream), bool)
+        self.is_first[1:] = (np.diff(context) != 0) | (np.diff(stream) != 0)
+        # One ascending number of (stream, greatest id so far): where a call stands among the operations of a stream.
+        self.which = np.cumsum(self.is_first) - 1
+        self._launched = np.maximum.accumulate((self.which << _SHIFT) + correlation[self.order])
+        places = zip(context[self.is_first].tolist(), stream[self.is_first].tolist(), strict=True)
+        self._number: dict[tuple[int, int], int] = {place: at for at, place in enumerate(places)}
+
+    def __len__(self) -> int:
+        return len(self._number)
+
+    def number(self, context: int, stream: int) -> int:
+        """The number of a stream here, ``NONE`` where it has no operations."""
+        return self._number.get((context, stream), NONE)
+
+    def numbers(self, rows: Mapping[str, Numbers], at: Numbers) -> Times:
+        """The numbers of the streams of some rows."""
+        places = zip(rows["context"][at].tolist(), rows["stream"][at].tolist(), strict=True)
+        return np.array([self._number.get(place, NONE) for place in places], np.int64)
+
+    def last_before(self, stream: Times, correlation: Times) -> Times:
+        """The last operation that was launched into each stream before each call, ``NONE`` where there is none."""
+        place = np.searchsorted(self._launched, (stream << _SHIFT) + correlation, side="left") - 1
+        return self._at(place, stream)
+
+    def first_after(self, stream: Times, correlation: Times) -> Times:
+        """The first operation that was launched into each stream after each call, ``NONE`` where there is none."""
+        return self._at(np.searchsorted(self._launched, (stream << _SHIFT) + correlation, side="right"), stream)
+
+    def _at(self, place: Numbers, stream: Times) -> Times:
+        is_there = (stream >= 0) & (place >= 0) & (place < len(self.order))
+        is_there[is_there] &= self.which[place[is_there]] == stream[is_there]
+        found = np.full(len(place), NONE, np.int64)
+        found[is_there] = self.order[place[is_there]]
+        return found
+
+
 def _producers(session: Session, task: Task, work: dict[str, Numbers]) -> Times:
     """The place of the operation that each waited for, the last to end, or ``NONE``."""
-    context, end = work["context"], work["end"]
-    order = np.lexsort((np.arange(len(end)), work["stream"], context))
-    is_first = np.ones(len(order), bool)
-    is_first[1:] = (np.diff(context[order]) != 0) | (np.diff(work["stream"][order]) != 0)
-    # One ascending number of (stream, greatest id so far): where a call stands among the operations of a stream.
-    which = np.cumsum(is_first) - 1
-    launched = np.maximum.accumulate((which << _SHIFT) + work["correlation"][order])
-    streams = zip(context[order][is_first].tolist(), work["stream"][order][is_first].tolist(), strict=True)
-    number: dict[tuple[int, int], int] = {place: at for at, place in enumerate(streams)}
-
-    def last_before(stream: Times, correlation: Times) -> Times:
-        """The last operation that was launched into each stream before each call, ``NONE`` where there is none."""
-        place = np.searchsorted(launched, (stream << _SHIFT) + correlation, side="left") - 1
-        is_there = (stream >= 0) & (place >= 0)
-        is_there[is_there] &= which[place[is_there]] == stream[is_there]
-        return np.where(is_there, order[np.maximum(place, 0)], NONE)
-
-    waiters, sources = [order[1:][~is_first[1:]]], [order[:-1][~is_first[1:]]]
-    waits, records = _events(session, task)
+    streams, end = _Streams(work["context"], work["stream"], work["correlation"]), work["end"]
+    waiters, sources = [streams.order[1:][~streams.is_first[1:]]], [streams.order[:-1][~streams.is_first[1:]]]
+    waits, records = _waits(session, task, "StreamWaitEvent"), _records(session, task)
     record = _matching(waits, records)
     known = np.flatnonzero(record != NONE)
-    waiting, recorded = (
-        np.array([number.get(place, NONE) for place in zip(*(rows[key][at].tolist() for key in _STREAM), strict=True)])
-        for rows, at in ((waits, known), (records, record[known]))
-    )
-    if len(known):
-        after = np.searchsorted(launched, (waiting << _SHIFT) + waits["correlation"][known], side="right")
-        is_there = (waiting != NONE) & (after < len(order))
-        is_there[is_there] &= which[after[is_there]] == waiting[is_there]
-        waiters.append(order[after[is_there]])
-        sources.append(last_before(recorded, records["correlation"][record[known]])[is_there])
-    for default, blocking in _default_streams(session, task, number):
+    waiters.append(streams.first_after(streams.numbers(waits, known), waits["correlation"][known]))
+    record = record[known]
+    sources.append(streams.last_before(streams.numbers(records, record), records["correlation"][record]))
+    for default, blocking in _default_streams(session, task, streams):
         for stream, other in ((default, blocking), (blocking, default)):
-            own = order[which == stream]
+            own = streams.order[streams.which == stream]
             waiters.append(own)
-            sources.append(last_before(np.full(len(own), other), work["correlation"][own]))
+            sources.append(streams.last_before(np.full(len(own), other), work["correlation"][own]))
     waiter, source = np.concatenate(waiters), np.concatenate(sources)
-    waiter, source = waiter[source != NONE], source[source != NONE]
+    is_known = (waiter != NONE) & (source != NONE)
+    waiter, source = waiter[is_known], source[is_known]
     latest = np.lexsort((end[source], waiter))
     producer = np.full(len(end), NONE, np.int64)
     # Of several values for one place the last stays.
@@ -210,44 +231,47 @@ def _producers(session: Session, task: Task, work: dict[str, Numbers]) -> Times:
     return producer
 
 
-_STREAM = ("context", "stream")
-
-
-def _default_streams(session: Session, task: Task, number: Mapping[tuple[int, int], int]) -> Iterator[tuple[int, int]]:
+def _default_streams(session: Session, task: Task, streams: _Streams) -> Iterator[tuple[int, int]]:
     """The legacy default stream of each context and each blocking stream beside it, where both have operations."""
-    pid = pid_of(task.process)
-    for one in report_at(session, task.report).metadata.blocking_streams:
-        default = number.get((one.context, one.stream))
-        for other in report_at(session, task.report).metadata.blocking_streams:
-            blocking = number.get((other.context, other.stream))
+    every = [
+        one for one in report_at(session, task.report).metadata.blocking_streams if one.pid == pid_of(task.process)
+    ]
+    for one in every:
+        for other in every:
+            pair = streams.number(one.context, one.stream), streams.number(other.context, other.stream)
             is_pair = one.is_default and not other.is_default and one.context == other.context
-            if is_pair and one.pid == other.pid == pid and default is not None and blocking is not None:
-                yield default, blocking
+            if is_pair and NONE not in pair:
+                yield pair
 
 
-def _events(session: Session, task: Task) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
-    """The waits of streams for events, and the records of events, of a process; with stream and key."""
-    found = []
-    calls = tables.api_calls
-    for table in (tables.syncs, tables.cuda_events):
-        columns = table.c
-        query = sa.select(
-            columns.stream,
-            columns.context,
-            columns.event,
-            columns.event_sync,
-            columns.correlation_id.label("correlation"),
-        ).where(columns.report == task.report, columns.process == task.process, columns.correlation_id.is_not(None))
-        if table is tables.syncs:
-            # By the name of the call, for versions of nsys number the types of synchronisation differently.
-            query = query.join_from(table, calls, is_launched_by(table, calls))
-            query = query.where(calls.c.name.contains("StreamWaitEvent"))
-        if session.count(table) and session.count(calls):
-            found.append({key: np.ma.filled(values, NONE) for key, values in session.arrays(query).items()})
-        else:
-            names = (*_STREAM, "event", "event_sync", "correlation")
-            found.append({name: np.zeros(0, np.int64) for name in names})
-    return found[0], found[1]
+_KEYS = ("context", "stream", "event", "event_sync", "correlation_id")
+
+
+def _waits(session: Session, task: Task, name: str) -> dict[str, Numbers]:
+    """The synchronisations of a process by calls with ``name`` in their names, with stream and event.
+
+    By the name of the call, for versions of nsys number the types of synchronisation differently.
+    """
+    columns, calls = tables.syncs.c, tables.api_calls
+    query = sa.select(*(columns[key] for key in _KEYS)).join_from(
+        tables.syncs, calls, is_launched_by(tables.syncs, calls)
+    )
+    return _rows(session, query.where(calls.c.name.contains(name)), tables.syncs, task)
+
+
+def _records(session: Session, task: Task) -> dict[str, Numbers]:
+    """The records of events of a process, with stream and event."""
+    return _rows(session, sa.select(*(tables.cuda_events.c[key] for key in _KEYS)), tables.cuda_events, task)
+
+
+def _rows(session: Session, query: sa.Select[Any], table: sa.Table, task: Task) -> dict[str, Numbers]:
+    if session.count(table) and session.count(tables.api_calls):
+        is_own = (table.c.report == task.report, table.c.process == task.process)
+        rows = session.arrays(query.where(*is_own, table.c.correlation_id.is_not(None)))
+        found = {key: np.ma.filled(values, NONE).astype(np.int64) for key, values in rows.items()}
+    else:
+        found = {key: np.zeros(0, np.int64) for key in _KEYS}
+    return {**found, "correlation": found["correlation_id"]}
 
 
 def _matching(waits: dict[str, Numbers], records: dict[str, Numbers]) -> Times:
@@ -257,7 +281,7 @@ def _matching(waits: dict[str, Numbers], records: dict[str, Numbers]) -> Times:
         return found
     # An eventSyncId is of one record; a handle is of the last record of its event before the wait.
     for names in (("context", "event"), ("event_sync",)):
-        own, known = (np.stack([rows[name].astype(np.int64) for name in names]) for rows in (waits, records))
+        own, known = (np.stack([rows[name] for name in names]) for rows in (waits, records))
         _, number = np.unique(np.concatenate([own, known], axis=1), axis=1, return_inverse=True)
         own, known = np.split(number.reshape(-1), [len(found)])
         keys = (known << _SHIFT) + records["correlation"]
@@ -267,3 +291,74 @@ def _matching(waits: dict[str, Numbers], records: dict[str, Numbers]) -> Times:
         is_known = (place >= 0) & (known[record] == own) & (waits[names[-1]] != NONE)
         found = np.where(is_known, record, found)
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class HostCalls:
+    """The n CUDA calls of a process by start; own clock, ns; shapes ``(n,)``.
+
+    ``name``: places in ``names``. ``operation``: the place of the operation that the thread waited for in the call, the
+    last one of those, or ``NONE``.
+    """
+
+    thread: Times
+    start: Times
+    end: Times
+    name: Numbers
+    names: tuple[str, ...]
+    operation: Times
+
+
+def host_calls_of(session: Session, task: Task, window: Window, work: Operations) -> HostCalls:
+    """Read the CUDA calls of a process in ``window`` (own clock), and for which of its operations each waited.
+
+    ``cudaStreamSynchronize`` waits for what was launched into the stream before it, ``cudaEventSynchronize`` for what
+    was before the record of the event, ``cudaDeviceSynchronize`` for everything; a call that copies or sets memory
+    waited for its own operation if it returned after that.
+    """
+    columns = tables.api_calls.c
+    query = sa.select(columns.thread, columns.start, columns.end, columns.correlation_id, columns.name).where(
+        columns.report == task.report,
+        columns.process == task.process,
+        columns.thread.is_not(None),
+        columns.end > window.start,
+        columns.start < window.end,
+    )
+    if not session.count(tables.api_calls):
+        nothing = np.zeros(0, np.int64)
+        return HostCalls(nothing, nothing, nothing, nothing, (), nothing)
+    found = session.arrays(query.order_by(columns.start, columns.end.desc()))
+    thread, start, end, ids = (np.ma.filled(found[key], NONE).astype(np.int64) for key in _CALL)
+    names, name = np.unique(np.ma.filled(found["name"], "").astype(str), return_inverse=True)
+    operation = np.full(len(start), NONE, np.int64)
+    streams = _Streams(work.context, work.stream, work.correlation)
+    is_own = np.isin(work.table, (1,))
+    own = np.flatnonzero(is_own)[np.argsort(work.correlation[is_own], kind="stable")]
+    if len(own):
+        place = np.minimum(np.searchsorted(work.correlation[own], ids), len(own) - 1)
+        waited = (work.correlation[own[place]] == ids) & (ids != NONE) & (work.end[own[place]] <= end)
+        operation[waited] = own[place[waited]]
+    waits = {kind: _waits(session, task, f"{kind}Synchronize") for kind in ("Stream", "Event")}
+    records = _records(session, task)
+    record = _matching(waits["Event"], records)
+    known = np.flatnonzero(record != NONE)
+    at_stream = streams.numbers(waits["Stream"], np.arange(len(waits["Stream"]["correlation"])))
+    at_record = streams.numbers(records, record[known])
+    last = [
+        (waits["Stream"]["correlation"], streams.last_before(at_stream, waits["Stream"]["correlation"])),
+        (waits["Event"]["correlation"][known], streams.last_before(at_record, records["correlation"][record[known]])),
+    ]
+    whole = np.flatnonzero([("DeviceSynchronize" in one) or ("CtxSynchronize" in one) for one in names])
+    every = ids[np.isin(name, whole) & (ids != NONE)]
+    last += [(every, streams.last_before(np.full(len(every), number), every)) for number in range(len(streams))]
+    order = np.argsort(ids, kind="stable")
+    for caller, source in last if len(ids) else ():
+        place = order[np.minimum(np.searchsorted(ids[order], caller), len(ids) - 1)]
+        is_known = (ids[place] == caller) & (source != NONE)
+        place, source = place[is_known], source[is_known]
+        is_later = (operation[place] == NONE) | (work.end[source] > work.end[operation[place]])
+        operation[place[is_later]] = source[is_later]
+    return HostCalls(thread, start, end, name.reshape(-1), tuple(names.tolist()), operation)
+
+
+_CALL = ("thread", "start", "end", "correlation_id")
