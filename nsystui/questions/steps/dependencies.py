@@ -175,10 +175,12 @@ class _Streams:
         self.which = np.cumsum(self.is_first) - 1
         self._launched = np.maximum.accumulate((self.which << _SHIFT) + correlation[self.order])
         places = zip(context[self.is_first].tolist(), stream[self.is_first].tolist(), strict=True)
-        self._number: dict[tuple[int, int], int] = {place: at for at, place in enumerate(places)}
+        numbers = {place: at for at, place in enumerate(places)}
+        # A trace that does not say the context of a call has one.
+        self._number: dict[tuple[int, int], int] = {(NONE, stream): at for (_, stream), at in numbers.items()} | numbers
 
     def __len__(self) -> int:
-        return len(self._number)
+        return int(self.is_first.sum())
 
     def number(self, context: int, stream: int) -> int:
         """The number of a stream here, ``NONE`` where it has no operations."""

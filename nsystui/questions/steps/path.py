@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -31,7 +31,6 @@ from nsystui.base.answer import (
     Column,
     TableAnswer,
     Unit,
-    Value,
 )
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
@@ -134,9 +133,10 @@ class _Side:
             raise UsageError(f"{len(work):,} operations are too many for one path: choose a shorter time (--time A:B)")
         calls = host_calls_of(session, task, own, work)
         self.start, self.end = ((times + offset).tolist() for times in (work.start, work.end))
-        # An operation without a known launch has none at any time.
-        self.called, self.returned = (
-            np.where(work.thread == NONE, NONE, times + offset).tolist() for times in (work.called, work.returned)
+        # A call that returned after its copy had ended queued it long before.
+        queued = np.where((work.table == 1) & (work.end <= work.returned), work.called, work.returned)
+        self.called, self.queued = (
+            np.where(work.thread == NONE, NONE, times + offset).tolist() for times in (work.called, queued)
         )
         self.thread, self.producer, self.kind = (one.tolist() for one in (work.thread, work.producer, work.kind))
         self.table, self.row, self.inside_graph = (one.tolist() for one in (work.table, work.row, work.inside_graph))
@@ -226,13 +226,13 @@ class _Walk:
                         late[0], self.add(at, other.start[source], NCCL, operation=one), source, is_begun=False
                     )
             return at._replace(time=self.add(at, side.start[one], side.kind[one], operation=one), is_begun=False)
-        producer, returned = side.producer[one], side.returned[one]
+        producer, queued = side.producer[one], side.queued[one]
         freed = min(side.end[producer], at.time) if producer != NONE else self.window.start
-        if returned == NONE or side.inside_graph[one] or freed > returned or freed == at.time:
+        if queued == NONE or side.inside_graph[one] or freed > queued or freed == at.time:
             kind = UNRESOLVED if producer == NONE else KERNEL_DELAY
             time = self.add(at, freed, kind, operation=one)
             return None if producer == NONE else _Place(at.task, time, producer)
-        time = self.add(at, min(returned, at.time), LAUNCH_DELAY, operation=one)
+        time = self.add(at, min(queued, at.time), LAUNCH_DELAY, operation=one)
         return _Place(at.task, time, thread=side.thread[one])
 
     def _before_on_cpu(self, at: _Place, side: _Side) -> _Place | None:
@@ -290,10 +290,10 @@ def _named(job: OpenJob, pieces: Sequence[Piece], calls: Mapping[Task, _Side], w
     """Name the pieces; those on the CPU are cut where calls begin and end, and where NVTX ranges do."""
     texts = _texts(job, pieces)
     ranges = ThreadRanges.load(job) if with_ranges else None
-    around = {
-        (one.task, one.thread): ranges.of(one.task, (one.task.report, one.thread))
-        for one in (pieces if ranges is not None else ())
-    }
+    around: dict[tuple[Task, int], Segments] = {}
+    if ranges is not None:
+        for task, thread in {(one.task, one.thread) for one in pieces}:
+            around[task, thread] = ranges.of(task, (task.report, thread))
     found: list[_Named] = []
     for piece in pieces:
         own = around.get((piece.task, piece.thread))
@@ -315,7 +315,8 @@ def _named(job: OpenJob, pieces: Sequence[Piece], calls: Mapping[Task, _Side], w
 def _range_at(ranges: ThreadRanges | None, own: Segments | None, time: int) -> str:
     if ranges is None or own is None:
         return ""
-    return ranges.names[own.labels[int(np.searchsorted(own.starts, time, side="right")) - 1]]
+    place = int(np.searchsorted(own.starts, time, side="right")) - 1
+    return ranges.names[int(own.labels[place])]
 
 
 def _texts(job: OpenJob, pieces: Sequence[Piece]) -> dict[tuple[int, int, int], str]:
@@ -364,10 +365,10 @@ def path_table(
     task, window, words = _iteration(job, selection, step, step_name)
     walk, path = walked(job, task, window)
     ranks = {one.task: one.rank for one in job.ranks}
-    groups: dict[tuple[Value, ...], list[_Named]] = {}
+    groups: dict[tuple[Any, ...], list[_Named]] = {}
     for number, one in enumerate(_named(job, path.pieces, walk.sides, by == "range")):
         kind, rank = KINDS[one.piece.kind], ranks.get(one.piece.task)
-        key: dict[str, tuple[Value, ...]] = {
+        key: dict[str, tuple[Any, ...]] = {
             "name": (kind, None, None, one.name or None),
             "kind": (kind, None, None, None),
             "range": (kind, None, one.range or None, None),
@@ -375,7 +376,8 @@ def path_table(
             "piece": (kind, rank, None, one.name or None, number),
         }
         groups.setdefault(key[by], []).append(one)
-    whole, rows = window.end - window.start, []
+    whole = window.end - window.start
+    rows: list[tuple[Any, ...]] = []
     for (kind, rank, around, name, *_), own in groups.items():
         longest = max((one.piece for one in own), key=lambda piece: piece.end - piece.start)
         time = sum(one.piece.end - one.piece.start for one in own)
