@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsystui.base.answer import DEVICE, DURATION, RANK, START, STEP, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import DEVICE, DURATION, FILES_ONLY, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.host.time_budget import cause_words, causes_of
@@ -158,4 +158,9 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
         columns = (numbers, one.of.starts.tolist(), one.of.time.tolist(), one.of.parts.tolist())
         for number, start, time, parts in zip(*columns, strict=True):
             rows.append((one.rank, one.of.device, number, start, time, *parts))
-    return TableAnswer("steps-budget", STEP_BUDGET_COLUMNS, rows, len(rows), _notes(job, every, step_name))
+    seen = {part for part in PARTS if any(one.of.part(part).any() for one in every)}
+    columns = (
+        one.with_importance(FILES_ONLY) if one.key in LABELS and one.key not in seen else one
+        for one in STEP_BUDGET_COLUMNS
+    )
+    return TableAnswer("steps-budget", tuple(columns), rows, len(rows), _notes(job, every, step_name))

@@ -387,7 +387,11 @@ def path_table(
         rows.append((kind, *figures, rank, around, name, *event))
     if by != "piece":
         rows.sort(key=lambda row: -row[1])
-    return TableAnswer("path", COLUMNS, rows, len(rows), (words,))
+    shown = [any(value is not None for value in values) for values in zip(*rows, strict=True)]
+    columns = (
+        one if is_shown else one.with_importance(FILES_ONLY) for one, is_shown in zip(COLUMNS, shown, strict=True)
+    )
+    return TableAnswer("path", tuple(columns) if rows else COLUMNS, rows, len(rows), (words,))
 
 
 def _iteration(job: OpenJob, selection: Selection, step: int | None, step_name: str | None) -> tuple[Task, Window, str]:
