@@ -159,8 +159,8 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
         for number, start, time, parts in zip(*columns, strict=True):
             rows.append((one.rank, one.of.device, number, start, time, *parts))
     seen = {part for part in PARTS if any(one.of.part(part).any() for one in every)}
-    columns = (
+    kept = (
         one.with_importance(FILES_ONLY) if one.key in LABELS and one.key not in seen else one
         for one in STEP_BUDGET_COLUMNS
     )
-    return TableAnswer("steps-budget", tuple(columns), rows, len(rows), _notes(job, every, step_name))
+    return TableAnswer("steps-budget", tuple(kept), rows, len(rows), _notes(job, every, step_name))
