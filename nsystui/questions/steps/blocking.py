@@ -8,7 +8,8 @@ ends at a compute kernel and is split, in this order:
 * *stalled*: from there until the kernel began;
 * *unresolved*, in place of all three, where the launch of the kernel is not known.
 
-*Tail* is the time after the last compute kernel. Exposed communication is what no kernel hides; it blocks only where
+After the last compute kernel the copies, memsets and communication that still run block the end; the rest is *tail*.
+Exposed communication is what no kernel hides; it blocks only where
 the next kernel had been launched and waited for it.
 """
 
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from nsystui.base.kernel_families import COMMUNICATION as COMMUNICATION_FAMILY
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Task, Window
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.derived import in_runs, of_each_report
 from nsystui.questions.queries.tasks import GPU_TABLES
@@ -175,8 +176,16 @@ def budgets_of(
     gaps = gaps_of(work, device, Window(int(starts.min()), int(ends.max())))
     own = work.device == device
     is_compute = own & (work.kind == COMPUTE)
-    whens = [union(work.start[is_compute], work.end[is_compute]), *map(gaps.part, PARTS[1:])]
-    parts = np.stack([when.covered(starts, ends) for when in whens], axis=1)
+    times = {part: gaps.part(part).covered(starts, ends) for part in PARTS[1:]}
+    times["compute"] = union(work.start[is_compute], work.end[is_compute]).covered(starts, ends)
+    tail = gaps.part("tail")
+    for kind, part in BLOCKERS.items() if len(tail) else ():
+        is_kind = own & (work.kind == kind)
+        running = intersect(tail, union(work.start[is_kind], work.end[is_kind]))
+        times[part] += running.covered(starts, ends)
+        times["tail"] -= running.covered(starts, ends)
+        tail = subtract(tail, running)
+    parts = np.stack([times[part] for part in PARTS], axis=1)
     return parts, union(work.start[own], work.end[own]).covered(starts, ends), gaps.part("starved")
 
 

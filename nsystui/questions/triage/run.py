@@ -80,8 +80,10 @@ class Triage:
     budget: Budget = field(default_factory=Budget)
     """The time of all GPUs by part, and the causes of the idle parts; empty without GPU work."""
     causes: IdleCauses = field(default_factory=IdleCauses)
-    blocked: Mapping[str, int] = field(default_factory=dict)
-    """The time of a GPU by part of `steps.blocking`, the mean over all, ns; empty where it is not known."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """The time of an iteration of a GPU by part of `steps.blocking`, the mean over all, ns; empty without any."""
+    has_steps: bool = False
+    """Whether the iterations are steps, else they are all of the time."""
     mix: tuple[tuple[str, float], ...] = ()
     """The share of each family in the time of all kernels, %, the largest first; empty where graphs hide most."""
     notes: tuple[str, ...] = ()
@@ -107,10 +109,10 @@ class Triage:
 
     def _blocking(self) -> Iterator[str]:
         """What blocks compute most, in a sentence; or that the GPUs compute all the time."""
-        whole = sum(self.blocked.values())
-        if not whole:
+        whole = sum(self.parts.values())
+        if not whole or 2 * self.parts["unresolved"] > whole - self.parts["compute"] > 0:
             return
-        shares = {part: 100 * time / whole for part, time in self.blocked.items()}
+        shares = {part: 100 * time / whole for part, time in self.parts.items()}
         causes: dict[str, float] = {}
         for part, share in shares.items():
             if part in _BLOCKERS:
@@ -119,7 +121,8 @@ class Triage:
         whose = "The GPU computes" if self.gpus == 1 else "GPUs compute"
         told = [f"{cause} ({share:.1f} %)" for cause, share in most]
         blocked = f", blocked most by {' and '.join(told)}" if told else ""
-        yield f"{whose} {shares['compute']:.0f} % of the time{blocked}."
+        share = "<1" if 0 < shares["compute"] < 0.5 else f"{shares['compute']:.0f}"
+        yield f"{whose} {share} % of {'a step' if self.has_steps else 'the time'}{blocked}."
 
     def _paid_once(self) -> Iterator[str]:
         """``start-up (98.0 %, mostly cudaMallocHost)``: where it is much of the time, with the largest cause."""
@@ -231,32 +234,38 @@ def triage(
         rule_of,
         case.percent(case.mean([case.spent.busy])) if case.devices else None,
         *_account(case, findings),
-        case.blocked or {},
+        *_step_budget(case),
         () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda one: one.family)),
         job.busy(case.chosen).notes if case.devices else (),
+    )
+
+
+def _step_budget(case: Case) -> tuple[Mapping[str, float], bool]:
+    """The parts of an iteration, the mean over those of each GPU and over the GPUs, ns; and whether these are steps."""
+    every = case.budgets
+    means = {part: [float(one.of.part(part).mean()) for one in every] for part in PARTS if every}
+    return {part: sum(times) / len(every) for part, times in means.items()}, all(
+        one.numbers is not None for one in every
     )
 
 
 def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     """The findings with what they could win back: their costs, but no more than what the GPU was blocked by them."""
     costly = [one for one in findings if one.cost and kind_of(one.id).parts and not kind_of(one.id).is_paid_once]
-    if not costly or not case.budgets:
+    parts, is_step = _step_budget(case)
+    if not parts:
         return list(findings)
-    number = len(case.budgets)
-    is_step = all(one.numbers is not None for one in case.budgets)
-    # Of a GPU, the mean over its iterations; of these, the mean over the GPUs.
-    parts = {part: sum(float(one.of.part(part).mean()) for one in case.budgets) / number for part in PARTS}
-    whole = sum(float(one.of.time.mean()) for one in case.budgets) / number
-    count = sum(len(one.of) for one in case.budgets) / number
+    count = sum(len(one.of) for one in case.budgets) / len(case.budgets)
     gains: dict[str, Gain] = {}
     for one in costly:
         own = kind_of(one.id).parts
         share, most = (one.cost or 0) / count, sum(parts[part] for part in own)
-        standing = Standing.INFERRED if "compute" in own else Standing.MEASURED if most <= share else Standing.BOUNDED
-        others = {two.id for two in costly if two.id != one.id and set(kind_of(two.id).parts) & set(own)}
         if not round(min(share, most)):
             continue
-        gains[one.id] = Gain(round(min(share, most)), round(whole), standing, tuple(sorted(others)), is_step)
+        standing = Standing.INFERRED if "compute" in own else Standing.MEASURED if most <= share else Standing.BOUNDED
+        others = {two.id for two in costly if two.id != one.id and set(kind_of(two.id).parts) & set(own)}
+        whole = round(sum(parts.values()))
+        gains[one.id] = Gain(round(min(share, most)), whole, standing, tuple(sorted(others)), is_step)
     return [replace(one, gain=gains.get(one.id)) for one in findings]
 
 
@@ -387,11 +396,7 @@ def row_of(one: Finding) -> Row:
         one.cost,
         one.percent,
         one.sentence,
-        *(
-            (None,) * 5
-            if gain is None
-            else (gain.recoverable, gain.iteration, gain.speedup, gain.standing.value, others)
-        ),
+        *won,
         one.advice.text,
         one.advice.reason,
         one.measured or None,
