@@ -118,11 +118,12 @@ class Triage:
             if part in _BLOCKERS:
                 causes[_BLOCKERS[part]] = causes.get(_BLOCKERS[part], 0.0) + share
         most = sorted((cause for cause in causes.items() if cause[1] >= _LEAST_TOLD), key=lambda cause: -cause[1])[:2]
-        whose = "The GPU computes" if self.gpus == 1 else "GPUs compute"
+        whose = "the GPU computes" if self.gpus == 1 else "GPUs compute"
         told = [f"{cause} ({share:.1f} %)" for cause, share in most]
         blocked = f", blocked most by {' and '.join(told)}" if told else ""
-        share = "<1" if 0 < shares["compute"] < 0.5 else f"{shares['compute']:.0f}"
-        yield f"{whose} {share} % of {'a step' if self.has_steps else 'the time'}{blocked}."
+        computed = "<1" if 0 < shares["compute"] < 0.5 else f"{shares['compute']:.0f}"
+        when = "In a step" if self.has_steps else "Between first and last operation"
+        yield f"{when}, {whose} {computed} % of the time{blocked}."
 
     def _paid_once(self) -> Iterator[str]:
         """``start-up (98.0 %, mostly cudaMallocHost)``: where it is much of the time, with the largest cause."""

@@ -325,8 +325,8 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     if is_exposed:
         sentence = (
             f"Exposed NCCL kernels cost {time_words(cost)} per GPU ({share:.0f} % of all NCCL time), including waits "
-            f"for late ranks.{case.blocking_words(BY_COMMUNICATION)} {'Most' if len(most) > 1 else 'All'} of the exposed "
-            f"time is in {most['collective'].iloc[0]} ({calls})."
+            f"for late ranks.{case.blocking_words(BY_COMMUNICATION)} {'Most' if len(most) > 1 else 'All'} of the "
+            f"exposed time is in {most['collective'].iloc[0]} ({calls})."
         )
         advice = _advice(case, most, share)
         return [
