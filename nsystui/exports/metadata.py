@@ -129,6 +129,16 @@ class CudaDevice:
 
 
 @dataclass(frozen=True)
+class BlockingStream:
+    """A stream of a process (by pid) that the legacy default stream of its context waits for, or that stream itself."""
+
+    pid: int
+    context: int
+    stream: int
+    is_default: bool
+
+
+@dataclass(frozen=True)
 class Metadata:
     """The facts of one report. Times are ns; ``None`` or an empty string is what the export does not say.
 
@@ -149,6 +159,7 @@ class Metadata:
     environment: Mapping[str, str] = field(default_factory=dict)
     gpus: tuple[Gpu, ...] = ()
     cuda_devices: tuple[CudaDevice, ...] = ()
+    blocking_streams: tuple[BlockingStream, ...] = ()
     mpi_ranks: Mapping[int, int] = field(default_factory=dict)
     json_included: bool = False
     blobs_included: bool = False
@@ -166,6 +177,7 @@ class Metadata:
         plain = dict(values)
         plain["gpus"] = tuple(_gpu(gpu) for gpu in plain["gpus"])
         plain["cuda_devices"] = tuple(CudaDevice(**device) for device in plain["cuda_devices"])
+        plain["blocking_streams"] = tuple(BlockingStream(**stream) for stream in plain["blocking_streams"])
         plain["mpi_ranks"] = {int(process): rank for process, rank in plain["mpi_ranks"].items()}
         return cls(**plain)
 
@@ -216,6 +228,7 @@ class _Reader:
             environment=self._environment(),
             gpus=self._gpus(),
             cuda_devices=self._cuda_devices(),
+            blocking_streams=self._blocking_streams(),
             mpi_ranks=self._mpi_ranks(),
             json_included=export.get("EXPORT_PARAM_INCLUDE_JSON", "").lower() == "true",
             blobs_included=export.get("EXPORT_PARAM_INCLUDE_BLOBS", "").lower() == "true",
@@ -262,6 +275,14 @@ class _Reader:
     def _cuda_devices(self) -> tuple[CudaDevice, ...]:
         rows = self._rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
         return tuple(CudaDevice(*row) for row in rows if all(isinstance(value, int) for value in row))
+
+    def _blocking_streams(self) -> tuple[BlockingStream, ...]:
+        names = ("processId", "contextId", "streamId")
+        rows = [(*row, 3) for row in self._rows("TARGET_INFO_CUDA_NULL_STREAM", names)]
+        rows += self._rows("TARGET_INFO_CUDA_STREAM", (*names, "flag"))
+        # cudaStreamDefault, and the default stream itself (CUpti_ActivityStreamFlag); all others are non-blocking.
+        found = {tuple(row) for row in rows if row[3] in (1, 3) and all(isinstance(value, int) for value in row)}
+        return tuple(BlockingStream(pid, context, stream, flag == 3) for pid, context, stream, flag in sorted(found))
 
     def _mpi_ranks(self) -> dict[int, int]:
         """Rank by process: a process whose threads say different ranks is left out."""

@@ -79,6 +79,8 @@ def _title(one: Finding) -> str:
 def body_lines(one: Finding, files: str) -> Iterator[str]:
     """A finding without its first line."""
     yield from _wrapped(one.sentence)
+    if one.gain is not None:
+        yield from _wrapped(f"to win: {one.gain.words}")
     yield from _wrapped(f"how to fix: {one.advice.text}")
     yield from _wrapped(f"why: {one.advice.reason}")
     # Not wrapped, so that it can be copied.
@@ -119,7 +121,8 @@ def report(found: Triage, files: str = _FILES) -> str:
 
 def body_report(one: Finding, files: str) -> list[str]:
     """A finding without its heading, with the first rows of its evidence."""
-    parts = [f"{plain(one.sentence)}\n", f"* **How to fix**: {plain(one.advice.text)} {plain(one.advice.reason)}"]
+    won = [] if one.gain is None else [f"* **To win**: {plain(one.gain.words)}"]
+    parts = [f"{plain(one.sentence)}\n", *won, f"* **How to fix**: {plain(one.advice.text)} {plain(one.advice.reason)}"]
     if one.measured:
         parts.append(f"* **Measured as**: {plain(one.measured)}")
     if one.window is not None:

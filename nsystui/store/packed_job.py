@@ -33,7 +33,7 @@ from nsystui.exports.discover import (
     rank_directory,
 )
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
-from nsystui.exports.metadata import CudaDevice, Gpu, Metadata
+from nsystui.exports.metadata import BlockingStream, CudaDevice, Gpu, Metadata
 from nsystui.exports.partial_files import drop_abandoned, partial_name
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
@@ -50,7 +50,7 @@ RENAMED: Mapping[str, tuple[str, str]] = {
 
 def form_version() -> str:
     """The version of packed jobs: it follows from the columns and facts that they have."""
-    facts = [[item.name for item in fields(kind)] for kind in (Metadata, Gpu, CudaDevice, PackedReport)]
+    facts = [[item.name for item in fields(kind)] for kind in (Metadata, Gpu, CudaDevice, BlockingStream, PackedReport)]
     definition = json.dumps([canonical.fingerprint(), facts, RENAMED])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
 

@@ -152,9 +152,8 @@ def syncs(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
     columns = integers(schema, table, {**GPU_EVENT, **_EVENT, "sync_kind": "syncType"})
     sync_type = labelled("sync_kind", SYNC_TYPES)
-    # Other waits have numbers there too, which are of no event.
-    events = {name: f"CASE WHEN c.sync_kind IN (1, 2) THEN {sql} END" for name, sql in _EVENT_FIELDS.items()}
-    fields = {"row": "row_id", **GPU_EVENT_FIELDS, "sync_type": sync_type, **events}
+    # Which rows wait for an event, only the names of their calls tell: some versions of nsys shift the types by one.
+    fields = {"row": "row_id", **GPU_EVENT_FIELDS, "sync_type": sync_type, **_EVENT_FIELDS}
     return Source(table, columns, {"syncs": Transform(fields)})
 
 

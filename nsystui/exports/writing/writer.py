@@ -178,7 +178,7 @@ class CudaEvents(HostEvents):
         )
 
     def cuda_event(
-        self, process: Process, device: int, stream: int, *, correlation_id: int, event_id: int, context: int = 1
+        self, process: Process, device: int, stream: int, *, correlation_id: int, event_id: int, context: int | None = 1
     ) -> None:
         """A recorded CUDA event (``cudaEventRecord``)."""
         self.rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT").append(

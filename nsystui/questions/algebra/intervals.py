@@ -70,6 +70,19 @@ class Intervals:
         real = ends > starts  # an interval at the edge of the window leaves a gap of nothing
         return Intervals(starts[real], ends[real])
 
+    def before(self, times: Times) -> tuple[Times, Times]:
+        """The time covered before each of ``times``, and how far the interval around it reaches beyond it, ns."""
+        if not len(self):
+            return np.zeros(len(times), np.int64), np.zeros(len(times), np.int64)
+        number = np.searchsorted(self.starts, times, side="right")
+        covered = np.concatenate((as_times([0]), np.cumsum(self.ends - self.starts)))[number]
+        beyond = np.maximum(np.where(number > 0, self.ends[number - 1] - times, 0), 0)
+        return covered - beyond, beyond
+
+    def covered(self, starts: Times, ends: Times) -> Times:
+        """The time covered of each span ``[starts[i], ends[i])``, ns."""
+        return self.before(ends)[0] - self.before(starts)[0]
+
 
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -147,10 +160,7 @@ def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> NDArra
     whole = lo + ns * k + rest * k // bins
     part = rest * k % bins
     # Intervals begin and end on whole ns, so the ns in which an edge lies is covered in full or not at all.
-    before = np.searchsorted(intervals.starts, whole, side="right")
-    covered = np.concatenate((as_times([0]), np.cumsum(intervals.ends - intervals.starts)))[before]
-    beyond = np.where(before > 0, intervals.ends[before - 1] - whole, 0)
-    covered -= np.maximum(beyond, 0)
+    covered, beyond = intervals.before(whole)
     return np.diff(covered) + np.diff(np.where(beyond > 0, part, 0)) / bins
 
 

@@ -47,6 +47,16 @@ def _draw_gpu(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Sh
     return utilisation_lanes(job, selection, options["bins"] if options["over_time"] else None)
 
 
+def _ask_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+    if options["by"] == "step":
+        from nsystui.questions.steps.budget import budget_by_step
+
+        return budget_by_step(job, selection, options["step_range"])
+    from nsystui.questions.host.time_budget import budget_with_causes
+
+    return budget_with_causes(job, selection, options["step_range"])
+
+
 def _draw_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
     from nsystui.questions.host.time_budget import device_budgets
     from nsystui.questions.report.drawings import device_bars
@@ -118,7 +128,7 @@ This is the table that `e` exports on the GPU screen; while zoomed, that of --ti
     Question(
         "budget",
         "where the time of each GPU went, in parts that add up to 100 %",
-        function("host.time_budget:budget_with_causes", "step_range"),
+        _ask_budget,
         description="""\
 Where the time of each GPU went, in parts that do not overlap and add up to 100 %: compute, NCCL that no compute hides,
 memory operations and whole graphs that nothing else hides, and idle time: start-up (before the first step that is not
@@ -130,7 +140,15 @@ CPU did meanwhile.""",
   nsystui budget rank*.sqlite -o budget.svg""",
         topic="numbers",
         order=85,
-        options=(STEP_RANGE,),
+        options=(
+            Option(
+                "by",
+                "a row for each GPU (default), or for each part of an iteration",
+                choices=("gpu", "step"),
+                default="gpu",
+            ),
+            STEP_RANGE,
+        ),
         drawing=_draw_budget,
         is_whole=True,
         has_times=True,

@@ -8,7 +8,6 @@ from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Val
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
-    from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.queries.question import Expected
@@ -36,23 +35,6 @@ def _ask_ranks(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
     if options["kinds"]:
         return collective_kinds(selection, job.ranks, job.collectives())
     return rank_table(job.session, selection, job.ranks, job.rank_facts(selection, options["step_range"]))
-
-
-def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.queries.tasks import selected_ranks
-    from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
-
-    steps = job.steps(options["step_range"])
-    chosen = selected_ranks(job.ranks, selection)
-    table = steps_across_ranks if options["across"] else every_step if options["every"] else steps_by_rank
-    return table(chosen, steps, selection.window)
-
-
-def _draw_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
-    """The times of all steps, whichever table is asked for."""
-    from nsystui.questions.report.drawings import step_lanes
-
-    return step_lanes(_ask_steps(job, selection, {**options, "across": False, "every": True}))
 
 
 _AFTER_STEPS = 65
@@ -135,39 +117,6 @@ order. The rank with the shortest kernel came last, independent of the clocks.""
                 ("start", False),
                 order=_AFTER_STEPS,
             ),
-        ),
-    ),
-    Question(
-        "steps",
-        "training steps by rank, across ranks, or one by one",
-        _ask_steps,
-        description="""\
-How long the training steps took on the GPU: a row per rank with median, p5, p95, CV and slow steps.
-Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) that launch at least half of the GPU's work.""",
-        examples="""  nsystui steps rank*.sqlite
-  nsystui steps rank*.sqlite --across --sort spread_ns --top 10
-  nsystui steps rank0.sqlite --every --format csv -o steps.csv
-  nsystui steps rank*.sqlite --step-range '^iteration (\\d+)'""",
-        topic="ranks",
-        order=60,
-        options=(
-            Option(
-                "across", "a row for each step number: its time over the ranks, and the slowest rank", one_of="table"
-            ),
-            Option("every", "a row for each step of each rank", one_of="table"),
-            STEP_RANGE,
-        ),
-        drawing=_draw_steps,
-        is_whole=True,
-        has_times=True,
-        of_reports=True,
-        row="step",
-        home="ranks",
-        title="steps",
-        views=(
-            View("steps"),
-            View("steps across", "steps across ranks", "steps", {"across": True}, ("step", False), label="across"),
-            View("every step", "every step", "steps", {"every": True}),
         ),
     ),
 )

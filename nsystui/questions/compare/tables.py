@@ -23,6 +23,7 @@ from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.statistics import frame_groups
 from nsystui.questions.ranks.steps import StepTimes, step_times
+from nsystui.questions.steps.budget import LABELS, iterations
 from nsystui.store import tables
 
 if TYPE_CHECKING:
@@ -285,11 +286,13 @@ def steps(a: Side, b: Side, name: str | None = None) -> Compared:
     """The steps of both sides that begin in their windows; every rank's step counts.
 
     ``name`` is a regular expression for the ranges that are steps (see `Job.steps`). A row for the time of a step as
-    the screen of the ranks has it (`ranks.step_times`), its NVTX range on the CPU, and the sum of the durations of its
-    GPU operations.
+    the screen of the ranks has it (`ranks.step_times`), its NVTX range on the CPU, the sum of the durations of its
+    GPU operations, and the parts of its budget (`steps.blocking`) that any step has.
     """
     found = [spreads(side, name) for side in (a, b)]
-    rows = [_step_row(what, found[0][what], found[1][what]) for what in (STEP, ON_CPU, GPU_TIME)]
+    rows = [
+        _step_row(what, found[0][what], found[1][what]) for what in found[0] if any(one[what].maximum for one in found)
+    ]
     has_any = any(one[STEP].count for one in found)
     notes = (*both(*(side.job.steps(name).notes for side in (a, b))), *_clocks(a, b, name))
     return Compared("diff-steps", _STEP_COLUMNS, rows if has_any else [], len(rows) if has_any else 0, notes)
@@ -299,10 +302,13 @@ def spreads(side: Side, name: str | None = None) -> dict[str, DurationSpread]:
     """The durations of the steps of a side, by the names of the rows."""
     found = _step_times(side, name)
     on_gpu = [one for one in found if one.on_gpu]
+    every = iterations(side.job, side.selection.with_name(None), name)
+    own = [one.of for one in every if one.numbers is not None and one.of.task in {item.task for item in side.ranks}]
     return {
         STEP: DurationSpread.of(_together([one.duration for one in found])),
         ON_CPU: DurationSpread.of(_together([one.cpu_duration for one in found])),
         GPU_TIME: DurationSpread.of(_together([one.op_time for one in on_gpu])),
+        **{label: DurationSpread.of(_together([one.part(part) for one in own])) for part, label in LABELS.items()},
     }
 
 

@@ -85,43 +85,52 @@ def caused_budgets(
     return job.once(("idle causes", selection.with_name(None), step_name), make)
 
 
+IdleTime = tuple[Task, int, Intervals]
+"""A GPU (task, CUDA ordinal) and when it was idle, job time."""
+
+
 def idle_causes(job: OpenJob, selection: Selection, budgets: Sequence[DeviceBudget]) -> IdleCauses:
     """Find the causes of the start-up, the long gaps and the tail of some GPUs."""
-    own = profiler_overhead(job.session, selection.with_name(None))
     whole = in_sum(budgets)
-    parts = (
-        ([one.startup for one in budgets], whole.startup),
-        ([one.long_gaps for one in budgets], whole.long_gaps),
-        ([one.after for one in budgets], whole.tail),
-    )
+    parts = [
+        [(one.device.task.task, one.device.device, getattr(one, name)) for one in budgets]
+        for name in ("startup", "long_gaps", "after")
+    ]
+    startup, long_gaps, tail = causes_of(job, selection, parts, (whole.startup, whole.long_gaps, whole.tail))
+    return IdleCauses(startup, long_gaps, tail=tail)
+
+
+def causes_of(
+    job: OpenJob, selection: Selection, parts: Sequence[Sequence[IdleTime]], times: Sequence[int]
+) -> list[tuple[SummedCause, ...]]:
+    """Find the causes of each of some parts of the time, which take ``times``, ns: in their longest spans."""
+    own = profiler_overhead(job.session, selection.with_name(None))
     found: list[dict[str, int]] = [{} for _ in parts]
     longest: list[list[CpuSpan]] = []
-    for times, (idle, _) in zip(found, parts, strict=True):
+    for spent, part in zip(found, parts, strict=True):
         spans: list[CpuSpan] = []
-        for one, intervals in zip(budgets, idle, strict=True):
-            place = one.device
-            free = subtract(intervals, own.get(place.task.task, EMPTY))
-            _add(times, PROFILER, intervals.length - free.length)
+        for task, device, intervals in part:
+            free = subtract(intervals, own.get(task, EMPTY))
+            _add(spent, PROFILER, intervals.length - free.length)
             chosen = np.argsort(free.starts - free.ends, kind="stable")[:_LOOKED_AT]
             windows = map(Window, free.starts[chosen].tolist(), free.ends[chosen].tolist())
-            spans += [CpuSpan(place.task.task, place.device, window) for window in windows]
+            spans += [CpuSpan(task, device, window) for window in windows]
         spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
         longest.append(spans[:_LOOKED_AT])
     # All at once: what is recorded of the threads is read for each question.
     works = iter(host_work(job, [span for spans in longest for span in spans], with_calls=True))
     causes = []
-    for times, spans, (_, time) in zip(found, longest, parts, strict=True):
+    for spent, spans, time in zip(found, longest, times, strict=True):
         for work in islice(works, len(spans)):
-            for cause, spent in work.causes.items():
-                _add(times, _name(work, cause), spent)
-        named = ((name, spent) for name, spent in times.items() if name != UNEXPLAINED)
+            for cause, share in work.causes.items():
+                _add(spent, _name(work, cause), share)
+        named = ((name, share) for name, share in spent.items() if name != UNEXPLAINED)
         known = sorted(named, key=lambda cause: (-cause[1], cause[0]))
-        rest = time - sum(spent for _, spent in known)
+        rest = time - sum(share for _, share in known)
         causes.append(
-            tuple(SummedCause(name, spent) for name, spent in [*known, *([(UNEXPLAINED, rest)] if rest else [])])
+            tuple(SummedCause(name, share) for name, share in [*known, *([(UNEXPLAINED, rest)] if rest else [])])
         )
-    startup, long_gaps, tail = causes
-    return IdleCauses(startup, long_gaps, tail=tail)
+    return causes
 
 
 def _add(found: dict[str, int], name: str, time: int) -> None:

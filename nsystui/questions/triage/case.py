@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -30,6 +30,8 @@ from nsystui.questions.queries.conditions import Condition, job_end, job_start, 
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extents, selected_reports
 from nsystui.questions.ranks.steps import StepTimes, step_times
+from nsystui.questions.steps.blocking import PARTS, blocked_in, blocking
+from nsystui.questions.steps.budget import RankIterations, iterations
 from nsystui.questions.triage.thresholds import Thresholds
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -219,6 +221,39 @@ class Case:
         """The place that stands for a GPU, by each place of it: that of the process with most busy time."""
         first = [((one.device.task.task, one.device.device), one) for one in self.devices]
         return {(item.task.task, item.device): place for place, one in first for item in one.devices}
+
+    @cached_property
+    def budgets(self) -> list[RankIterations]:
+        """The budgets of the iterations of each selected GPU, or of all of its time where it has no steps."""
+        return iterations(self.job, self.chosen, self.step_name)
+
+    @cached_property
+    def blocked(self) -> Mapping[str, int] | None:
+        """The time of each GPU by part of the budget (`steps.blocking`), the mean over all, ns, steps or not.
+
+        ``None`` where of most time without compute it is not known what it waited for.
+        """
+        if self.chosen.window is None:
+            every = [one for key, one in blocking(self.job, self.step_name).whole.items() if key[0] in self.tasks]
+        else:
+            found = blocked_in(self.job, self.chosen.window)
+            every = [one for key, one in found.items() if key[0] in self.tasks]
+        sums = {part: self.mean(int(one.part(part).sum()) for one in every) for part in PARTS}
+        absent = sum(sums.values()) - sums["compute"]
+        return sums if every and 2 * sums["unresolved"] <= absent else None
+
+    def blocking_words(self, parts: Collection[str]) -> str:
+        """Return ``It blocks compute for 8.53 ms.``, of the time of some parts; empty where it is not known."""
+        if self.blocked is None:
+            return ""
+        time = sum(self.blocked[part] for part in parts)
+        return f" It blocks compute for {time_words(time)}." if time else " It blocks no compute."
+
+    def blocks(self, parts: Collection[str], threshold: float) -> bool:
+        """Whether some parts of the time block compute for enough of ``threshold``, in %, or it is not known."""
+        if self.blocked is None:
+            return True
+        return self.percent(sum(self.blocked[part] for part in parts)) >= REMARKED * threshold
 
     @cached_property
     def host_copies(self) -> tuple[HostCopies, ...]:

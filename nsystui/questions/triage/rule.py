@@ -17,6 +17,11 @@ WORK = frozenset({"kernels", "memory_ops", "graph_launches"})
 IDLE = WORK | {"profiler_overhead"}
 """Those that tell when GPUs were idle."""
 
+BY_COMMUNICATION = ("nccl", "communication")
+BY_COPIES = ("to_device", "to_host", "on_device", "other_copies", "memsets")
+BY_CPU = ("starved",)
+BY_COMPUTE = ("compute",)
+
 
 @dataclass(frozen=True)
 class FindingKind:
@@ -25,11 +30,14 @@ class FindingKind:
     ``gist``: it in a few words, for the summary, where the finding has none of its own. ``symptom_of``: the ids of
     findings that may be the cause: where half of the time or more is that of one of these. Where only the costs are
     known, half of this one's is enough, as its time is part of this one's. ``is_paid_once``: however long the job runs.
+    ``parts``: those of the budget of an iteration (`steps.blocking`) in which its time can have blocked the GPU; with
+    ``compute`` its gain is inferred.
     """
 
     gist: str = ""
     symptom_of: tuple[str, ...] = ()
     is_paid_once: bool = False
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

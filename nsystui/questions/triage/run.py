@@ -24,8 +24,9 @@ from nsystui.questions.host.time_budget import (
 )
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import fitting_advice
+from nsystui.questions.steps.blocking import PARTS
 from nsystui.questions.triage.case import Case
-from nsystui.questions.triage.finding import Finding, NotChecked, Severity
+from nsystui.questions.triage.finding import Finding, Gain, NotChecked, Severity, Standing
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
 from nsystui.questions.triage.rule import Rule
 from nsystui.questions.triage.rules import kind_of, rules
@@ -39,6 +40,15 @@ _ONCE_TOLD = 20.0
 _CAUSES = 3
 """Causes of each part of idle time that are told."""
 _BUSY = {"compute": "compute", "exposed_nccl": "exposed NCCL", "memory": "memory", "graph": "graphs"}
+_BLOCKERS = {
+    "starved": "late launches",
+    "nccl": "NCCL",
+    "communication": "other communication",
+    **dict.fromkeys(("to_device", "to_host", "on_device", "other_copies"), "copies"),
+    "memsets": "memsets",
+    "stalled": "launch latency",
+}
+"""What blocks compute by part of the budget of an iteration, in words."""
 _LAUNCHES = ("launch-overhead", "launch-bound")
 """The findings, of which a job has one at most, whose cost is short gaps alone."""
 _LEAST_TOLD = 1.0
@@ -70,6 +80,10 @@ class Triage:
     budget: Budget = field(default_factory=Budget)
     """The time of all GPUs by part, and the causes of the idle parts; empty without GPU work."""
     causes: IdleCauses = field(default_factory=IdleCauses)
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """The time of an iteration of a GPU by part of `steps.blocking`, the mean over all, ns; empty without any."""
+    has_steps: bool = False
+    """Whether the iterations are steps, else they are all of the time."""
     mix: tuple[tuple[str, float], ...] = ()
     """The share of each family in the time of all kernels, %, the largest first; empty where graphs hide most."""
     notes: tuple[str, ...] = ()
@@ -91,7 +105,25 @@ class Triage:
             if losses
             else "No loss was found."
         )
-        return " ".join([f"{whose} busy {busy} % of the time.", lost, *filter(None, hidden)])
+        return " ".join([*self._blocking(), f"{whose} busy {busy} % of the time.", lost, *filter(None, hidden)])
+
+    def _blocking(self) -> Iterator[str]:
+        """What blocks compute most, in a sentence; or that the GPUs compute all the time."""
+        whole = sum(self.parts.values())
+        if not whole or 2 * self.parts["unresolved"] > whole - self.parts["compute"] > 0:
+            return
+        shares = {part: 100 * time / whole for part, time in self.parts.items()}
+        causes: dict[str, float] = {}
+        for part, share in shares.items():
+            if part in _BLOCKERS:
+                causes[_BLOCKERS[part]] = causes.get(_BLOCKERS[part], 0.0) + share
+        most = sorted((cause for cause in causes.items() if cause[1] >= _LEAST_TOLD), key=lambda cause: -cause[1])[:2]
+        whose = "the GPU computes" if self.gpus == 1 else "GPUs compute"
+        told = [f"{cause} ({share:.1f} %)" for cause, share in most]
+        blocked = f", blocked most by {' and '.join(told)}" if told else ""
+        computed = "<1" if 0 < shares["compute"] < 0.5 else f"{shares['compute']:.0f}"
+        when = "In a step" if self.has_steps else "Between first and last operation"
+        yield f"{when}, {whose} {computed} % of the time{blocked}."
 
     def _paid_once(self) -> Iterator[str]:
         """``start-up (98.0 %, mostly cudaMallocHost)``: where it is much of the time, with the largest cause."""
@@ -195,7 +227,7 @@ def triage(
                 not_checked.append(replace(result, why=fitting_advice(case.reports, result.why)))
                 unsaid.add(one.name)
     return Triage(
-        tuple(_ordered(findings)),
+        tuple(_ordered(_with_gains(case, findings), case.time)),
         tuple(not_checked),
         case.time,
         len(case.devices),
@@ -203,13 +235,46 @@ def triage(
         rule_of,
         case.percent(case.mean([case.spent.busy])) if case.devices else None,
         *_account(case, findings),
+        *_step_budget(case),
         () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda one: one.family)),
         job.busy(case.chosen).notes if case.devices else (),
     )
 
 
-def _ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings by severity, those paid once last, then by cost, each followed by its symptoms."""
+def _step_budget(case: Case) -> tuple[Mapping[str, float], bool]:
+    """The parts of an iteration, the mean over those of each GPU and over the GPUs, ns; and whether these are steps."""
+    every = case.budgets
+    means = {part: [float(one.of.part(part).mean()) for one in every] for part in PARTS if every}
+    return {part: sum(times) / len(every) for part, times in means.items()}, all(
+        one.numbers is not None for one in every
+    )
+
+
+def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with what they could win back: their costs, but no more than what the GPU was blocked by them."""
+    costly = [one for one in findings if one.cost and kind_of(one.id).parts and not kind_of(one.id).is_paid_once]
+    parts, is_step = _step_budget(case)
+    if not parts:
+        return list(findings)
+    count = sum(len(one.of) for one in case.budgets) / len(case.budgets)
+    gains: dict[str, Gain] = {}
+    for one in costly:
+        own = kind_of(one.id).parts
+        share, most = (one.cost or 0) / count, sum(parts[part] for part in own)
+        if not round(min(share, most)):
+            continue
+        standing = Standing.INFERRED if "compute" in own else Standing.MEASURED if most <= share else Standing.BOUNDED
+        others = {two.id for two in costly if two.id != one.id and set(kind_of(two.id).parts) & set(own)}
+        whole = round(sum(parts.values()))
+        gains[one.id] = Gain(round(min(share, most)), whole, standing, tuple(sorted(others)), is_step)
+    return [replace(one, gain=gains.get(one.id)) for one in findings]
+
+
+def _ordered(findings: Sequence[Finding], time: int) -> list[Finding]:
+    """The findings by severity, those paid once last, then by the share of the time that they could win back or cost.
+
+    Each is followed by its symptoms.
+    """
     by_id = {one.id: one for one in findings}
 
     def cause(one: Finding) -> str:
@@ -223,10 +288,12 @@ def _ordered(findings: Sequence[Finding]) -> list[Finding]:
                 return name
         return ""
 
-    def key(one: Finding) -> tuple[int, bool, int, str, str]:
+    def key(one: Finding) -> tuple[int, bool, float, int, str, str]:
+        cost = (one.cost or 0) / max(time, 1)
         return (
             one.severity.place,
             kind_of(one.id).is_paid_once,
+            -(cost if one.gain is None else one.gain.recoverable / max(one.gain.iteration, 1)),
             -(one.cost or 0),
             one.id,
             one.sentence,
@@ -292,6 +359,11 @@ COLUMNS = (
     Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION),
     Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1),
     Column("sentence", header="Finding", label="finding"),
+    Column("recoverable", header="Recoverable per Iteration (ns)", label="to win", unit=Unit.DURATION, importance=3),
+    Column("iteration", header="Iteration (ns)", label="of", unit=Unit.DURATION, compared="recoverable", importance=4),
+    Column("speedup", header="Speed-up at Most", label="speed-up", unit=Unit.RATIO, importance=4),
+    Column("standing", header="Standing", label="standing", importance=5),
+    Column("includes", header="May Include", label="may include", importance=5),
     Column("suggestion", header="Suggestion", label="suggestion", importance=1),
     Column("reason", header="Reason", label="reason", importance=2),
     Column("measured", header="Measured", label="measured", importance=3),
@@ -314,13 +386,18 @@ def triage_table(found: Triage) -> TableAnswer:
 
 def row_of(one: Finding) -> Row:
     """A finding as a row of `triage_table`."""
-    window = one.window
+    window, gain = one.window, one.gain
+    won: Row = (None,) * 5
+    if gain is not None:
+        others = " ".join(gain.includes) or None
+        won = gain.recoverable, gain.iteration, gain.speedup, gain.standing.value, others
     return (
         one.severity.value,
         one.id,
         one.cost,
         one.percent,
         one.sentence,
+        *won,
         one.advice.text,
         one.advice.reason,
         one.measured or None,

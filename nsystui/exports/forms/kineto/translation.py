@@ -264,6 +264,13 @@ class _Translator:
             sync_type=next((number for start, number in _BY_LENGTH if words.startswith(start)), 0),
             event_id=NO_EVENT if event is None else event,
         )  # fmt: skip
+        record, recorded = (span.number(f"wait_on_{name}") for name in ("cuda_event_record_corr_id", "stream"))
+        # A wait says where its event was recorded; there are no rows of the records themselves.
+        if event is not None and record is not None and record >= 0 and recorded is not None and recorded >= 0:
+            self.export.cuda_event(
+                self._main, _said(span.device, "device"), recorded, correlation_id=record, event_id=event,
+                context=span.context,
+            )  # fmt: skip
 
     # -- work of the CPU --------------------------------------------------------------------------------------------
 

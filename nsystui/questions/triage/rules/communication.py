@@ -24,7 +24,7 @@ from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.triage.case import Case, RankCompute, bytes_words, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
-from nsystui.questions.triage.rule import WORK, FindingKind, rule
+from nsystui.questions.triage.rule import BY_COMMUNICATION, WORK, FindingKind, rule
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,8 +74,8 @@ class _Waiting:
     30,
     reads=WORK | {"nccl_calls", "nvtx_ranges"},
     finds={
-        "straggler": FindingKind("waiting for a late rank"),
-        "imbalance": FindingKind("ranks waiting for each other"),
+        "straggler": FindingKind("waiting for a late rank", parts=BY_COMMUNICATION),
+        "imbalance": FindingKind("ranks waiting for each other", parts=BY_COMMUNICATION),
     },
 )
 def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
@@ -298,8 +298,9 @@ _SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
                 "straggler",
                 "imbalance",
             ),
+            parts=BY_COMMUNICATION,
         ),
-        "communication": FindingKind(),
+        "communication": FindingKind(parts=BY_COMMUNICATION),
     },
 )
 def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
@@ -310,7 +311,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     if not case.spent.nccl:
         return [NotChecked("exposed-communication", f"needs NCCL kernels: {case.has_none}")]
     cost, limits = case.mean([case.spent.exposed_nccl]), case.thresholds
-    is_exposed = case.percent(cost) >= limits.exposed_percent
+    is_exposed = case.percent(cost) >= limits.exposed_percent and case.blocks(BY_COMMUNICATION, limits.exposed_percent)
     if not is_exposed and case.percent(case.mean([case.spent.nccl])) < limits.communication_percent:
         return []
     job = case.job
@@ -324,8 +325,8 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     if is_exposed:
         sentence = (
             f"Exposed NCCL kernels cost {time_words(cost)} per GPU ({share:.0f} % of all NCCL time), including waits "
-            f"for late ranks. {'Most' if len(most) > 1 else 'All'} of this time is in {most['collective'].iloc[0]} "
-            f"({calls})."
+            f"for late ranks.{case.blocking_words(BY_COMMUNICATION)} {'Most' if len(most) > 1 else 'All'} of the "
+            f"exposed time is in {most['collective'].iloc[0]} ({calls})."
         )
         advice = _advice(case, most, share)
         return [
@@ -341,7 +342,8 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     gist = f"Compute hides {100 - share:.0f} % of NCCL time."
     sentence = (
         f"{gist} NCCL runs {time_words(case.mean([spent.nccl]))} per GPU: {time_words(cost)} exposed, "
-        f"{time_words(case.mean([spent.nccl_only]))} with no other kernel or copy running. Calls: {calls}."
+        f"{time_words(case.mean([spent.nccl_only]))} with no other kernel or copy running."
+        f"{case.blocking_words(BY_COMMUNICATION)} Calls: {calls}."
     )
     hidden = Advice("No action needed.", "Overlapped communication costs little.")
     advice = hidden if share < 50 and percent < _LITTLE else _advice(case, most, share)
@@ -397,7 +399,7 @@ def _per_step(case: Case, collective: object) -> float | None:
     120,
     reads=WORK | {"nccl_calls"},
     finds={
-        "small-messages": FindingKind("small NCCL messages"),
+        "small-messages": FindingKind("small NCCL messages", parts=BY_COMMUNICATION),
     },
 )
 def small_messages(case: Case) -> Sequence[Finding | NotChecked]:

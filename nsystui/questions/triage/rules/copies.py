@@ -30,7 +30,7 @@ from nsystui.questions.queries.statistics import places_by
 from nsystui.questions.triage.case import REMARKED, Case, Place, bytes_words, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
-from nsystui.questions.triage.rule import WORK, FindingKind, rule
+from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, WORK, FindingKind, rule
 from nsystui.store import tables
 
 if TYPE_CHECKING:
@@ -111,9 +111,9 @@ class _Row(NamedTuple):
     190,
     reads=WORK | {"api_calls"},
     finds={
-        "synchronous-copies": FindingKind("synchronous copies"),
-        "pageable-copies": FindingKind("copies of pageable memory"),
-        "synchronous-memsets": FindingKind("synchronous memsets"),
+        "synchronous-copies": FindingKind("synchronous copies", parts=BY_COPIES + BY_CPU),
+        "pageable-copies": FindingKind("copies of pageable memory", parts=BY_COPIES + BY_CPU),
+        "synchronous-memsets": FindingKind("synchronous memsets", parts=BY_COPIES + BY_CPU),
     },
 )
 def memory_copies(case: Case) -> Sequence[Finding | NotChecked]:
@@ -243,7 +243,7 @@ _STAGED_COPIES_COLUMNS = (
 @rule(
     200,
     reads=WORK,
-    finds={"staged-peer-copies": FindingKind("GPU-to-GPU copies through the host")},
+    finds={"staged-peer-copies": FindingKind("GPU-to-GPU copies through the host", parts=BY_COPIES + BY_CPU)},
 )
 def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
     """Copies between GPUs through the host: host-to-device or device-to-host copies with device memory at both ends.
@@ -321,7 +321,7 @@ _ROUND_TRIPS_COLUMNS = (
 @rule(
     210,
     reads=WORK,
-    finds={"round-trips": FindingKind("data that go to the GPU and back repeatedly")},
+    finds={"round-trips": FindingKind("data that go to the GPU and back repeatedly", parts=BY_COPIES + BY_CPU)},
 )
 def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Data that go to the GPU and back: copies of a size up and down equally often, |U(M of these) \ U(K)|."""
@@ -401,8 +401,7 @@ _USUAL = Advice(
     reads=WORK,
     finds={
         "exposed-memory": FindingKind(
-            "exposed copies",
-            symptom_of=("synchronous-copies", "pageable-copies", "step-traffic"),
+            "exposed copies", symptom_of=("synchronous-copies", "pageable-copies", "step-traffic"), parts=BY_COPIES
         ),
     },
 )
@@ -423,13 +422,14 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     first = dict(zip(places, evidence.page(0, 1)[0], strict=True))
     name = str(first["name"])
     sentence = (
-        f"{case.each_gpu} spends {time_words(cost)} on memory copies and memsets while no kernel runs. The largest "
-        f"part of all copy and memset time is {name}."
+        f"{case.each_gpu} spends {time_words(cost)} on memory copies and memsets while no kernel runs."
+        f"{case.blocking_words(BY_COPIES)} The largest part of all copy and memset time is {name}."
     )
     advice = next((_of_copies(case, word, name) for word in _LESS if word in name), _USUAL)
     measured = "Time of copies and memsets while no kernel runs, from the first step on. Mean over the GPUs."
     door, share = Door("memory"), case.percent(cost)
-    return [Finding("exposed-memory", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
+    severity = Severity.WARNING if case.blocks(BY_COPIES, case.thresholds.exposed_memory_percent) else Severity.INFO
+    return [Finding("exposed-memory", severity, sentence, advice, door, cost, share, measured, evidence)]
 
 
 def _beside_kernels(case: Case) -> Iterator[Finding]:

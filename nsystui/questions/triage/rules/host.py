@@ -40,7 +40,7 @@ from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, 
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum
 from nsystui.questions.triage.case import Case, Place, by_place, number_of, rank_words, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.rule import IDLE, FindingKind, rule
+from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.questions.triage.rules.memory import advice as allocator_advice
 from nsystui.store import tables
 
@@ -64,7 +64,7 @@ _OTHERS = Advice(
 @rule(
     60,
     reads=IDLE | {"api_calls", "sched_events"},
-    finds={"preempted": FindingKind("waiting for a CPU")},
+    finds={"preempted": FindingKind("waiting for a CPU", parts=BY_CPU)},
 )
 def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     """Idle GPUs whose launching thread could run, but has no CPU.
@@ -169,7 +169,7 @@ _AHEAD = Advice(
 @rule(
     50,
     reads=IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
-    finds={"gil-held": FindingKind(), "blocking-reads": FindingKind()},
+    finds={"gil-held": FindingKind(parts=BY_CPU), "blocking-reads": FindingKind(parts=BY_CPU)},
 )
 def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
     """Idle GPUs whose launching thread waits for Python's GIL, or for a file that it or another thread reads.
@@ -387,7 +387,8 @@ _IDLE_GAPS_COLUMNS = (
                 "jit-compilation",
                 "host-allocation",
                 "first-launches",
-            )
+            ),
+            parts=BY_CPU,
         ),
     },
 )

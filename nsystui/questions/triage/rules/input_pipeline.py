@@ -40,7 +40,7 @@ from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.triage.case import Case, by_place, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
-from nsystui.questions.triage.rule import IDLE, FindingKind, rule
+from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.store import tables
 
 _RANGES = (
@@ -101,7 +101,7 @@ class _Worker:
     40,
     reads=IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
     finds={
-        "input-pipeline": FindingKind("waiting for the data loader"),
+        "input-pipeline": FindingKind("waiting for the data loader", parts=BY_CPU),
     },
 )
 def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:

@@ -18,7 +18,7 @@ from nsystui.questions.stats.cuda_sums import NO_RANGE, LaunchRanges
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import NameWork, by_framework, kernel_mix, mix_table, shares
-from nsystui.questions.triage.rule import FindingKind, rule
+from nsystui.questions.triage.rule import BY_COMPUTE, FindingKind, rule
 from nsystui.store import tables
 
 _ARITHMETIC = (GEMM, CONVOLUTION, ATTENTION)
@@ -39,7 +39,7 @@ _FASTER = (
 @rule(
     250,
     reads=frozenset({"kernels", "devices"}),
-    finds={"precision": FindingKind("work in FP32 or TF32")},
+    finds={"precision": FindingKind("work in FP32 or TF32", parts=BY_COMPUTE)},
 )
 def precision(case: Case) -> Sequence[Finding | NotChecked]:
     """Matrix products, convolutions, attention in FP32 or TF32 on GPUs that are faster in BF16 or FP16.
@@ -123,7 +123,7 @@ _FILTER = f"/{_LAYOUT.pattern}/"
 @rule(
     260,
     reads=frozenset({"kernels"}),
-    finds={"layout-changes": FindingKind("tensor layout changes")},
+    finds={"layout-changes": FindingKind("tensor layout changes", parts=BY_COMPUTE)},
 )
 def layout_changes(case: Case) -> Sequence[Finding]:
     """Kernels that only change the layout of tensors: between NCHW and NHWC around convolutions, and transposes."""
@@ -189,7 +189,7 @@ class _Chain(NamedTuple):
 @rule(
     270,
     reads=frozenset({"kernels", "nvtx_ranges"}),
-    finds={"unfused-kernels": FindingKind("unfused pointwise kernels")},
+    finds={"unfused-kernels": FindingKind("unfused pointwise kernels", parts=BY_COMPUTE)},
 )
 def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     """Chains of pointwise kernels that could be one kernel: of an eager program, of an optimizer that is not fused.

@@ -34,7 +34,7 @@ from nsystui.questions.triage.kernel_times import (
     spreads,
     tails,
 )
-from nsystui.questions.triage.rule import WORK, FindingKind, rule
+from nsystui.questions.triage.rule import BY_COMPUTE, WORK, FindingKind, rule
 from nsystui.store import tables
 
 
@@ -150,7 +150,7 @@ _PACE = (
 @rule(
     340,
     reads=frozenset({"kernels", "gpu_metrics"}),
-    finds={"slow-pace": FindingKind("kernels that slow down")},
+    finds={"slow-pace": FindingKind("kernels that slow down", parts=BY_COMPUTE)},
 )
 def kernel_pace(case: Case) -> Sequence[Finding | NotChecked]:
     """Kernels that slow down during the run."""
@@ -278,7 +278,7 @@ class _Row(NamedTuple):
 @rule(
     350,
     reads=frozenset({"kernels"}),
-    finds={"kernel-outliers": FindingKind("rare slow launches")},
+    finds={"kernel-outliers": FindingKind("rare slow launches", parts=BY_COMPUTE)},
 )
 def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
     """Launches that take far longer than the median of the launches of their kernel (`kernel_times`)."""

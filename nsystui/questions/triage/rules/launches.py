@@ -18,7 +18,7 @@ from nsystui.questions.queries.conditions import is_launched_by, job_end, job_st
 from nsystui.questions.triage.case import Case, Place, below, number_of, places_in, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
-from nsystui.questions.triage.rule import IDLE, FindingKind, rule
+from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.store import tables
 
 _CHUNKS = 30
@@ -52,6 +52,7 @@ class _LowUtilisationRow(NamedTuple):
                 "launch-bound",
                 "synchronising-calls",
             ),
+            parts=BY_CPU,
         ),
     },
 )
@@ -147,6 +148,7 @@ class _LaunchOverheadRow(NamedTuple):
                 "allocator-churn",
                 "synchronising-calls",
             ),
+            parts=BY_CPU,
         ),
     },
 )
@@ -317,7 +319,7 @@ class _Stretch(NamedTuple):
     150,
     reads=IDLE | {"api_calls"},
     finds={
-        "launch-bound": FindingKind("launch-bound stretches"),
+        "launch-bound": FindingKind("launch-bound stretches", parts=BY_CPU),
     },
 )
 def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
@@ -423,7 +425,7 @@ def _finding(case: Case, found: Sequence[_Stretch], cost: int, share: float) -> 
     180,
     reads=IDLE | {"api_calls"},
     finds={
-        "synchronising-calls": FindingKind("idle time after synchronising calls"),
+        "synchronising-calls": FindingKind("idle time after synchronising calls", parts=BY_CPU),
     },
 )
 def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:

@@ -24,7 +24,7 @@ from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.triage.case import Case, bytes_words, number_of, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
-from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
+from nsystui.questions.triage.rule import BY_CPU, IDLE, WORK, FindingKind, rule
 from nsystui.questions.triage.rules.launches import idle_after
 from nsystui.questions.triage.rules.once import CALL_COLUMNS, HOST_CALLS, longest_calls
 from nsystui.store import tables
@@ -67,7 +67,7 @@ class _Calls:
     70,
     reads=IDLE | {"api_calls", "nvtx_ranges"},
     finds={
-        "allocator-churn": FindingKind("GPU memory allocation"),
+        "allocator-churn": FindingKind("GPU memory allocation", parts=BY_CPU),
     },
 )
 def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:

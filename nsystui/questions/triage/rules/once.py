@@ -24,7 +24,7 @@ from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_end, job_start, where
 from nsystui.questions.triage.case import Case, Place, number_of, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
+from nsystui.questions.triage.rule import BY_CPU, IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
 
 _COMPILERS = {
@@ -76,7 +76,7 @@ _NONE = _Compiling({}, ())
     130,
     reads=IDLE | {"host_samples"},
     finds={
-        "jit-compilation": FindingKind(),
+        "jit-compilation": FindingKind(parts=BY_CPU),
     },
 )
 def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
@@ -250,8 +250,8 @@ class _First(NamedTuple):
     reads=WORK | {"api_calls"},
     finds={
         "context-creation": FindingKind("CUDA context creation", is_paid_once=True),
-        "host-allocation": FindingKind("allocation of page-locked host memory"),
-        "first-launches": FindingKind("first launches of kernels", symptom_of=("jit-compilation",)),
+        "host-allocation": FindingKind("allocation of page-locked host memory", parts=BY_CPU),
+        "first-launches": FindingKind("first launches of kernels", symptom_of=("jit-compilation",), parts=BY_CPU),
     },
 )
 def first_use(case: Case) -> Sequence[Finding | NotChecked]:

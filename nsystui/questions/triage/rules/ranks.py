@@ -25,7 +25,7 @@ from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, Spans, by_place, number_of, rank_words, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import FEWEST, Kernel, KernelLaunches, kernel_launches, usual_times
-from nsystui.questions.triage.rule import WORK, FindingKind, rule
+from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_CPU, WORK, FindingKind, rule
 from nsystui.store import tables
 
 _BLOCKING = (
@@ -81,7 +81,7 @@ class _MpiWaitsRow(NamedTuple):
     300,
     reads=WORK | {"mpi_calls", "nvtx_ranges", "api_calls"},
     finds={
-        "mpi-waits": FindingKind("blocking MPI calls"),
+        "mpi-waits": FindingKind("blocking MPI calls", parts=BY_CPU),
     },
 )
 def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
@@ -278,7 +278,7 @@ class _DifferentWorkRow(NamedTuple):
     280,
     reads=frozenset({"kernels", "nvtx_ranges", "api_calls"}),
     finds={
-        "different-work": FindingKind("uneven work of the ranks"),
+        "different-work": FindingKind("uneven work of the ranks", parts=BY_COMMUNICATION),
     },
 )
 def different_work(case: Case) -> Sequence[Finding | NotChecked]:
@@ -354,7 +354,7 @@ class _Gpu:
     360,
     reads=frozenset({"kernels", "devices"}),
     finds={
-        "slow-place": FindingKind("slow GPUs of one place"),
+        "slow-place": FindingKind("slow GPUs of one place", parts=BY_COMMUNICATION),
     },
 )
 def slow_places(case: Case) -> Sequence[Finding | NotChecked]:

@@ -31,7 +31,7 @@ from nsystui.questions.triage.case import (
     time_words,
 )
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
+from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
 
 _DOOR = Door("steps across", sort="duration_ns")
@@ -229,7 +229,7 @@ class _Row(NamedTuple):
     320,
     reads=WORK | {"nvtx_ranges", "api_calls"},
     finds={
-        "step-traffic": FindingKind("host-to-device copies within steps"),
+        "step-traffic": FindingKind("host-to-device copies within steps", parts=BY_COPIES + BY_CPU),
     },
 )
 def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:

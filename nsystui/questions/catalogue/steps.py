@@ -1,0 +1,113 @@
+"""Questions about the steps of a job: their times, their budgets, and the critical path of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nsystui.questions.queries.question import STEP_RANGE, Option, Question, View, function
+
+if TYPE_CHECKING:
+    from nsystui.base.answer import Answer
+    from nsystui.base.drawing import Drawing as Shapes
+    from nsystui.base.selection import Selection
+    from nsystui.questions.job.job import OpenJob
+
+
+def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.queries.tasks import selected_ranks
+    from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
+
+    if options["budget"]:
+        from nsystui.questions.steps.budget import budget_of_each_step
+
+        return budget_of_each_step(job, selection, options["step_range"])
+    steps = job.steps(options["step_range"])
+    chosen = selected_ranks(job.ranks, selection)
+    table = steps_across_ranks if options["across"] else every_step if options["every"] else steps_by_rank
+    return table(chosen, steps, selection.window)
+
+
+def _draw_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+    """The times of all steps, whichever table is asked for."""
+    from nsystui.questions.report.drawings import step_lanes
+
+    return step_lanes(_ask_steps(job, selection, {**options, "across": False, "budget": False, "every": True}))
+
+
+QUESTIONS = (
+    Question(
+        "steps",
+        "training steps by rank, across ranks, or one by one",
+        _ask_steps,
+        description="""\
+How long the training steps took on the GPU: a row per rank with median, p5, p95, CV and slow steps.
+Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) that launch at least half of the GPU's work.""",
+        examples="""  nsystui steps rank*.sqlite
+  nsystui steps rank*.sqlite --across --sort spread_ns --top 10
+  nsystui steps rank0.sqlite --every --format csv -o steps.csv
+  nsystui steps rank*.sqlite --step-range '^iteration (\\d+)'""",
+        topic="ranks",
+        order=60,
+        options=(
+            Option(
+                "across", "a row for each step number: its time over the ranks, and the slowest rank", one_of="table"
+            ),
+            Option("every", "a row for each step of each rank", one_of="table"),
+            Option(
+                "budget",
+                "a row for each step of each GPU, with what its time went to and what blocked it",
+                one_of="table",
+            ),
+            STEP_RANGE,
+        ),
+        drawing=_draw_steps,
+        is_whole=True,
+        has_times=True,
+        of_reports=True,
+        row="step",
+        home="ranks",
+        title="steps",
+        views=(
+            View("steps"),
+            View("steps across", "steps across ranks", "steps", {"across": True}, ("step", False), label="across"),
+            View("every step", "every step", "steps", {"every": True}),
+            View("step budgets", "budget of each step", "steps", {"budget": True}, label="budgets"),
+        ),
+    ),
+    Question(
+        "path",
+        "the critical path of a step: what its time went to, and what each part waited for",
+        function("steps.path:path_table", "by", "step", "step_range"),
+        description="""\
+What the time of one step went to, walked back from its end: from an operation of the GPU to the one that it waited for,
+or to the call that launched it; from a CPU call to what its thread did before, or to the operation that the thread
+waited for; out of a collective to the rank that came last. The pieces cover the step once: they add up to it exactly.
+Without --step it is the step whose time is nearest to the median; with --time, that time.""",
+        examples="""  nsystui path rank*.sqlite
+  nsystui path rank*.sqlite --by range
+  nsystui path rank0.sqlite --step 5 --by piece --format csv -o path.csv""",
+        topic="path",
+        order=62,
+        options=(
+            Option(
+                "by",
+                "a row for each kernel, call or copy (default), kind, NVTX range, rank, or piece in order",
+                choices=("name", "kind", "range", "rank", "piece"),
+                default="name",
+            ),
+            Option("step", "the step with this number", metavar="N", kind=int),
+            STEP_RANGE,
+        ),
+        is_whole=True,
+        has_times=True,
+        row="event",
+        home="ranks",
+        title="critical path",
+        views=(
+            View("path", sort=("time", True)),
+            View("path kinds", "critical path by kind", values={"by": "kind"}, sort=("time", True)),
+            View("path ranges", "critical path by NVTX range", values={"by": "range"}, sort=("time", True)),
+            View("path pieces", "critical path, piece by piece", "pieces", {"by": "piece"}),
+        ),
+    ),
+)

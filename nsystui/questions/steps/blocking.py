@@ -1,0 +1,329 @@
+"""What blocked the GPU: the time of each iteration in parts that add up to it (docs/path.md#budget).
+
+*Compute* is the union of the kernels that do not communicate, over all streams of a GPU. Every stretch without compute
+ends at a compute kernel and is split, in this order:
+
+* *launch-starved*: until the call that launched the kernel returned;
+* *blocked*, by the kind of the kernel's producer (`dependencies`): from there until the producer ended;
+* *stalled*: from there until the kernel began;
+* *unresolved*, in place of all three, where the launch of the kernel is not known.
+
+After the last compute kernel the copies, memsets and communication that still run block the end; the rest is *tail*.
+Exposed communication is what no kernel hides; it blocks only where
+the next kernel had been launched and waited for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.base.kernel_families import COMMUNICATION as COMMUNICATION_FAMILY
+from nsystui.base.kernel_families import family_of
+from nsystui.base.selection import Task, Window
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.derived import in_runs, of_each_report
+from nsystui.questions.queries.tasks import GPU_TABLES
+from nsystui.questions.queries.time_window import report_at
+from nsystui.questions.ranks.steps import step_times
+from nsystui.questions.steps.dependencies import (
+    COMMUNICATION,
+    COMPUTE,
+    MEMSET,
+    NCCL,
+    NONE,
+    ON_DEVICE,
+    OTHER_COPY,
+    TO_DEVICE,
+    TO_HOST,
+    Operations,
+    operations_of,
+)
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.base.kernel_families import Rules
+    from nsystui.store.results import Arrays
+
+BLOCKERS = {
+    NCCL: "nccl",
+    COMMUNICATION: "communication",
+    TO_DEVICE: "to_device",
+    TO_HOST: "to_host",
+    ON_DEVICE: "on_device",
+    OTHER_COPY: "other_copies",
+    MEMSET: "memsets",
+}
+PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "unresolved", "tail")
+"""The parts of an iteration, which add up to it exactly."""
+
+_AT_ONCE = 1 << 21
+"""About so many operations are in memory at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """The n stretches without compute of a GPU, ns, shapes ``(n,)``: each ends at the operation ``ended_by``.
+
+    Launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, stalled until ``end``.
+    ``is_known`` is false where the launch is not known. A tail has no ``ended_by`` (``NONE``).
+    """
+
+    start: Times
+    launched: Times
+    freed: Times
+    end: Times
+    kind: NDArray[np.int8]
+    is_known: NDArray[np.bool_]
+    ended_by: Times
+
+    def part(self, name: str) -> Intervals:
+        """When a part of the budget was, but for compute."""
+        if name == "starved":
+            return _real(self.start, np.where(self.is_known, self.launched, self.start))
+        if name == "stalled":
+            return _real(self.freed, np.where(self.is_known, self.end, self.freed))
+        if name in ("unresolved", "tail"):
+            is_own = ~self.is_known & ((self.ended_by == NONE) == (name == "tail"))
+            return _real(self.start, np.where(is_own, self.end, self.start))
+        kind = next(kind for kind, part in BLOCKERS.items() if part == name)
+        is_own = self.is_known & (self.kind == kind)
+        return _real(self.launched, np.where(is_own, self.freed, self.launched))
+
+
+def _real(starts: Times, ends: Times) -> Intervals:
+    """The intervals that have a length; they are in order, and may touch."""
+    is_real = ends > starts
+    return Intervals(starts[is_real], ends[is_real])
+
+
+def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
+    """Split the stretches of ``window`` (the clock of ``work``) in which a GPU runs no compute kernel."""
+    computes = np.flatnonzero((work.device == device) & (work.kind == COMPUTE))
+    begins = work.start[computes]
+    reach = np.maximum.accumulate(np.append(window.start, work.end[computes]))
+    start, end = reach, np.append(begins, window.end)
+    is_gap = (end > start) & (start < window.end)
+    ended_by = np.append(computes, NONE)[is_gap]
+    start, end = start[is_gap], end[is_gap]
+    by = np.maximum(ended_by, 0)
+    returned, inside = (values[by] if len(work) else np.zeros(len(by), np.int64) for values in (
+        work.returned, work.inside_graph,
+    ))  # fmt: skip
+    is_known = (ended_by != NONE) & (returned != NONE) & (inside == 0)
+    launched = np.clip(returned, start, end)
+    producer = np.where(is_known, work.producer[by], NONE) if len(work) else ended_by
+    freed, kind = launched, np.full(len(by), COMPUTE, np.int8)
+    if len(work):
+        has_one = producer != NONE
+        freed = np.where(has_one, np.clip(work.end[producer], launched, end), launched)
+        kind = np.where(has_one, work.kind[producer], COMPUTE).astype(np.int8)
+    start, launched, freed, end = (np.minimum(times, window.end) for times in (start, launched, freed, end))
+    return Gaps(start, launched, freed, end, kind, is_known, ended_by)
+
+
+@dataclass(frozen=True, eq=False)
+class Iterations:
+    """The budgets of n iterations of a GPU: ``parts`` of shape ``(n, len(PARTS))``, ``busy`` ``(n,)``, ns.
+
+    ``starts``, ``ends``: job time. ``starved``: the longest stretches of launch-starved time, by start.
+    """
+
+    task: Task
+    device: int
+    starts: Times
+    ends: Times
+    parts: Times
+    busy: Times
+    starved: Intervals
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def time(self) -> Times:
+        """How long each took, ns."""
+        return self.ends - self.starts
+
+    def at(self, chosen: NDArray[np.bool_]) -> Iterations:
+        """Some of them."""
+        names = ("starts", "ends", "parts", "busy")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+
+    def part(self, name: str) -> Times:
+        """The time of one of `PARTS` in each, ns."""
+        return self.parts[:, PARTS.index(name)]
+
+
+def budgets_of(
+    work: Operations, device: int, window: Window, starts: Times, ends: Times
+) -> tuple[Times, Times, Intervals]:
+    """The parts and the busy time in ``window`` of each iteration of a GPU, and when it was launch-starved.
+
+    See `Iterations`; all on the clock of ``work``.
+    """
+    starts, ends = (np.clip(times, window.start, window.end) for times in (starts, ends))
+    gaps = gaps_of(work, device, Window(int(starts.min()), int(ends.max())))
+    own = work.device == device
+    is_compute = own & (work.kind == COMPUTE)
+    times = {part: gaps.part(part).covered(starts, ends) for part in PARTS[1:]}
+    times["compute"] = union(work.start[is_compute], work.end[is_compute]).covered(starts, ends)
+    tail = gaps.part("tail")
+    for kind, part in BLOCKERS.items() if len(tail) else ():
+        is_kind = own & (work.kind == kind)
+        running = intersect(tail, union(work.start[is_kind], work.end[is_kind]))
+        times[part] += running.covered(starts, ends)
+        times["tail"] -= running.covered(starts, ends)
+        tail = subtract(tail, running)
+    parts = np.stack([times[part] for part in PARTS], axis=1)
+    return parts, union(work.start[own], work.end[own]).covered(starts, ends), gaps.part("starved")
+
+
+@dataclass(frozen=True, eq=False)
+class Blocking:
+    """The budgets of each GPU (task, CUDA ordinal) that worked: of its iterations, and of all of its time as one row.
+
+    ``whole`` is from the first operation of the GPU to the end of its last.
+    """
+
+    iterations: Mapping[tuple[Task, int], Iterations]
+    whole: Mapping[tuple[Task, int], Iterations]
+
+
+def blocking(job: OpenJob, step_name: str | None = None) -> Blocking:
+    """Find what blocked each GPU, in each of its iterations and over all; kept with the job, and with its exports."""
+    return job.once(("blocking", step_name), lambda: _load(job, step_name))
+
+
+def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterations]:
+    """Find what blocked each GPU in a window of job time, which is one iteration."""
+    found = {}
+    for report in job.session.reports:
+        edges = np.array([window.start, window.end]) - report.clock_offset
+        for task, spans in _spans(job.session.part([report.index])).items():
+            work = operations_of(job.session, task, Window(*edges.tolist()), communicating(job.session, job.families))
+            for device in spans:
+                own = budgets_of(work, device, Window(*edges.tolist()), edges[:1], edges[1:])
+                starved = Intervals(*(times + report.clock_offset for times in (own[2].starts, own[2].ends)))
+                low, high = np.array([window.start]), np.array([window.end])
+                found[task, device] = Iterations(task, device, low, high, own[0], own[1], starved)
+    return found
+
+
+def _load(job: OpenJob, step_name: str | None) -> Blocking:
+    edges: dict[Task, tuple[Times, Times]] = {}
+    for task, own in step_times(job.steps(step_name)).items():
+        if own.on_gpu:
+            start = own.start - report_at(job.session, task.report).clock_offset
+            edges[task] = start, start + own.duration
+    compute = partial(_arrays, edges, job.families)
+    reports, is_chosen = job.session.reports, (job.step_range if step_name is None else step_name) is not None
+    if is_chosen or job.families:
+        runs = in_runs(job.session, reports, compute, tables.kernels, "what blocked")
+        found = {index: arrays for run in runs for index, arrays in run.items()}
+    else:
+        found = of_each_report(job.session, reports, "blocking", compute, by=tables.kernels, doing="what blocked")
+    iterations: dict[tuple[Task, int], Iterations] = {}
+    whole: dict[tuple[Task, int], Iterations] = {}
+    for report in reports:
+        arrays, first, first_starved = found[report.index], 0, 0
+        keys = (arrays[key].tolist() for key in ("process", "device", "count", "starved"))
+        for process, device, count, number in zip(*keys, strict=True):
+            task = Task(report.index, process)
+            rows = slice(first_starved, first_starved + number)
+            starved = Intervals(*(arrays[f"starved_{edge}"][rows] + report.clock_offset for edge in _EDGES))
+            for kept, last in ((whole, first + 1), (iterations, first + count)):
+                rows, first = slice(first, last), last
+                starts, ends = (arrays[edge][rows] + report.clock_offset for edge in _EDGES)
+                if len(starts):
+                    parts = arrays["parts"].reshape(-1, len(PARTS))[rows]
+                    kept[task, device] = Iterations(task, device, starts, ends, parts, arrays["busy"][rows], starved)
+            first_starved += number
+    return Blocking(iterations, whole)
+
+
+def communicating(session: Session, rules: Rules) -> frozenset[str]:
+    """The names of the kernels that communicate without NCCL, by their family."""
+    names = session.rows(sa.select(tables.kernels.c.name).distinct()) if session.count(tables.kernels) else ()
+    return frozenset(name for (name,) in names if name and family_of(name, rules) == COMMUNICATION_FAMILY)
+
+
+_EDGES = ("starts", "ends")
+_LONGEST = 100
+"""So many stretches of launch-starved time are kept of each GPU."""
+
+
+def _arrays(
+    edges: Mapping[Task, tuple[Times, Times]], rules: Rules, session: Session, reports: list[Report]
+) -> dict[int, Arrays]:
+    """The budgets of the GPUs of each report in a row: ``count`` rows each, of which the first is `Blocking.whole`."""
+    communication = communicating(session, rules)
+    names = ("process", "device", "count", "starved", *_EDGES, "parts", "busy", "starved_starts", "starved_ends")
+    none = np.zeros(0, np.int64)
+    found: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
+    for task, spans in _spans(session).items():
+        own = {
+            device: tuple(np.append(edge, more) for edge, more in zip(span, edges.get(task, (none, none)), strict=True))
+            for device, span in spans.items()
+        }
+        sums = {
+            device: (np.zeros((len(starts), len(PARTS)), np.int64), 0 * starts) for device, (starts, _) in own.items()
+        }
+        starved = dict.fromkeys(own, EMPTY)
+        for window in _slices(session, task, spans.values()):
+            work = operations_of(session, task, window, communication)
+            for device, (starts, ends) in own.items():
+                *more, waits = budgets_of(work, device, window, starts, ends)
+                for total, part in zip(sums[device], more, strict=True):
+                    total += part
+                waits = merge(starved[device], waits)
+                longest = np.sort(np.argsort(waits.starts - waits.ends, kind="stable")[:_LONGEST])
+                starved[device] = Intervals(waits.starts[longest], waits.ends[longest])
+        for device, (starts, ends) in own.items():
+            waits = starved[device]
+            numbers = (np.array([number]) for number in (task.process, device, len(starts), len(waits)))
+            values = (*numbers, starts, ends, sums[device][0].reshape(-1), sums[device][1], waits.starts, waits.ends)
+            for kept, value in zip(found[task.report].values(), values, strict=True):
+                kept.append(value)
+    return {index: {key: np.concatenate(parts) for key, parts in arrays.items()} for index, arrays in found.items()}
+
+
+def _spans(session: Session) -> dict[Task, dict[int, tuple[int, int]]]:
+    """From the first operation of each GPU of each process to the end of the last, own clock."""
+    found: dict[Task, dict[int, tuple[int, int]]] = {}
+    for table in map(tables.of, GPU_TABLES):
+        if not session.count(table):
+            continue
+        columns = table.c
+        place = (columns.report, columns.process, columns.device)
+        query = sa.select(*place, sa.func.min(columns.start), sa.func.max(columns.end)).group_by(*place)
+        query = query.where(columns.device.is_not(None), columns.start.is_not(None), columns.end.is_not(None))
+        for report, process, device, start, end in session.rows(query):
+            of_task = found.setdefault(Task(report, process), {})
+            low, high = of_task.get(device, (start, end))
+            of_task[device] = min(low, start), max(high, end)
+    return found
+
+
+def _slices(session: Session, task: Task, spans: Collection[tuple[int, int]]) -> Iterator[Window]:
+    """The time of a process in slices with about as many kernels each as fit into memory."""
+    columns = tables.kernels.c
+    edges = [min(start for start, _ in spans), max(end for _, end in spans)]
+    number = session.count(tables.kernels) // _AT_ONCE
+    if number:
+        shares = [place / (number + 1) for place in range(1, number + 1)]
+        cuts = sa.func.approx_quantile(columns.start, sa.literal(shares, type_=sa.ARRAY(sa.Float)))
+        is_own = (columns.report == task.report, columns.process == task.process)
+        edges += session.scalar(sa.select(cuts).where(*is_own)) or ()
+    edges = sorted({int(edge) for edge in edges})
+    yield from (Window(start, end) for start, end in pairwise(edges))

@@ -1,0 +1,166 @@
+"""The budget of an iteration as tables: what a step spent its time on, and each step with its parts (docs/path.md).
+
+Where a job has no steps, all of its time is one iteration, and a note says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsystui.base.answer import DEVICE, DURATION, FILES_ONLY, RANK, START, STEP, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.host.time_budget import cause_words, causes_of
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.tasks import selected_ranks
+from nsystui.questions.ranks.steps import step_times
+from nsystui.questions.steps.blocking import PARTS, Iterations, blocked_in, blocking
+
+LABELS = {
+    "compute": "compute",
+    "starved": "launch-starved",
+    "nccl": "blocked by NCCL",
+    "communication": "blocked by other communication",
+    "to_device": "blocked by copies to the GPU",
+    "to_host": "blocked by copies to the host",
+    "on_device": "blocked by copies on the GPU",
+    "other_copies": "blocked by other copies",
+    "memsets": "blocked by memsets",
+    "stalled": "stalled",
+    "unresolved": "unresolved",
+    "tail": "tail",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class RankIterations:
+    """The budgets of the iterations of a GPU with its rank and the numbers of its steps, none where it has no steps."""
+
+    rank: int
+    of: Iterations
+    numbers: Times | None
+
+
+def iterations(job: OpenJob, selection: Selection, step_name: str | None = None) -> list[RankIterations]:
+    """Compute the budgets of the selected GPUs: of the steps that begin in the selection's window, by rank and device.
+
+    A GPU without steps has one iteration: the window, or the time from its first operation to the end of its last.
+    """
+    found, window = blocking(job, step_name), selection.window
+    numbers = {task: one for task, one in step_times(job.steps(step_name)).items() if one.on_gpu}
+    without = blocked_in(job, window) if window is not None and found.whole.keys() - found.iterations.keys() else {}
+    kept = []
+    for rank in selected_ranks(job.ranks, selection):
+        for (task, device), whole in sorted(found.whole.items()):
+            if task != rank.task or (selection.devices is not None and device not in selection.devices):
+                continue
+            own = found.iterations.get((task, device))
+            if own is None:
+                kept.append(RankIterations(rank.rank, without.get((task, device), whole), None))
+                continue
+            inside = np.ones(len(own), bool)
+            if window is not None:
+                inside = (own.starts >= window.start) & (own.starts < window.end)
+            if inside.any():
+                kept.append(RankIterations(rank.rank, own.at(inside), numbers[task].numbers[inside]))
+    return kept
+
+
+PART_COLUMNS = (
+    Column("part", header="Part", label="part"),
+    Column("share", header="Share (%)", label="share %", unit=Unit.PERCENT, decimals=2, has_bar=True),
+    Column("median", header="Median (ns)", label="median", unit=Unit.DURATION, decimals=0),
+    Column("min", header="Min (ns)", label="min", unit=Unit.DURATION, importance=2),
+    Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=1),
+    Column("most", header="Most at Rank", label="most at rank", unit=Unit.NUMBER, importance=3),
+    Column("count", header="Iterations", label="iterations", unit=Unit.COUNT, importance=2),
+    Column("total", header="Total (ns)", label="total", unit=Unit.DURATION, importance=4),
+)
+
+
+def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
+    """Tabulate the parts of an iteration over the selected GPUs; parts that no iteration has are left out.
+
+    ``share`` is the part of all of their time; compute and the parts below it add up to 100 %.
+    """
+    every = iterations(job, selection, step_name)
+    if not every:
+        return TableAnswer("step-budget", PART_COLUMNS, [], 0, job.steps(step_name).why_none)
+    sums = {"iteration": [one.of.time for one in every], "GPU busy": [one.of.busy for one in every]}
+    sums["GPU idle"] = [one.of.time - one.of.busy for one in every]
+    sums["without compute"] = [one.of.time - one.of.part("compute") for one in every]
+    sums |= {LABELS[part]: [one.of.part(part) for one in every] for part in PARTS}
+    whole = sum(int(times.sum()) for times in sums["iteration"])
+    rows: list[Row] = []
+    for name, parts in sums.items():
+        values = np.concatenate(parts)
+        if not values.any():
+            continue
+        medians = [float(np.median(part)) for part in parts]
+        most = every[int(np.argmax(medians))].rank if len(every) > 1 else None
+        total = int(values.sum())
+        figures = (float(np.median(values)), int(values.min()), int(values.max()), most, len(values), total)
+        rows.append((name, 100.0 * total / whole, *figures))
+    return TableAnswer(
+        "step-budget", PART_COLUMNS, rows, len(rows), (*_notes(job, every, step_name), *_causes(job, every))
+    )
+
+
+def _notes(job: OpenJob, every: Sequence[RankIterations], step_name: str | None) -> tuple[str, ...]:
+    steps = job.steps(step_name)
+    if all(one.numbers is not None for one in every):
+        return steps.notes
+    return (*steps.notes, "Without steps all of the time of a GPU is one iteration.")
+
+
+def _causes(job: OpenJob, every: Sequence[RankIterations]) -> list[str]:
+    """What the CPU did while the GPUs waited for launches."""
+    starved = [
+        (one.of.task, one.of.device, one.of.starved.clip(int(one.of.starts[0]), int(one.of.ends[-1]))) for one in every
+    ]
+    time = sum(int(one.of.part("starved").sum()) for one in every)
+    if not time:
+        return []
+    (causes,) = causes_of(job, Selection(), [starved], [time])
+    words = cause_words(causes, time)
+    return [f"Launch-starved time by cause: {words}."] if words else []
+
+
+STEP_BUDGET_COLUMNS = (
+    RANK,
+    DEVICE.with_importance(3),
+    STEP,
+    START.with_importance(2),
+    DURATION,
+    *(
+        Column(
+            part,
+            header=f"{label[0].upper()}{label[1:]} (ns)",
+            label=label.replace("blocked by", "by").replace("launch-", ""),
+            unit=Unit.DURATION,
+            compared="duration",
+            importance=importance,
+        )
+        for importance, (part, label) in enumerate(LABELS.items())
+    ),
+)
+
+
+def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
+    """Tabulate the budget of each iteration of each selected GPU, by rank and time."""
+    every = iterations(job, selection, step_name)
+    rows: list[Row] = []
+    for one in every:
+        numbers = [None] * len(one.of) if one.numbers is None else one.numbers.tolist()
+        columns = (numbers, one.of.starts.tolist(), one.of.time.tolist(), one.of.parts.tolist())
+        for number, start, time, parts in zip(*columns, strict=True):
+            rows.append((one.rank, one.of.device, number, start, time, *parts))
+    seen = {part for part in PARTS if any(one.of.part(part).any() for one in every)}
+    kept = (
+        one.with_importance(FILES_ONLY) if one.key in LABELS and one.key not in seen else one
+        for one in STEP_BUDGET_COLUMNS
+    )
+    return TableAnswer("steps-budget", tuple(kept), rows, len(rows), _notes(job, every, step_name))

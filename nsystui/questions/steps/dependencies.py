@@ -1,0 +1,366 @@
+"""What each operation of a GPU waited for, as far as an export tells (docs/path.md#dependencies).
+
+An operation begins when its launching call has queued it and its *producer* has ended. The producer is the one that
+ends last of
+
+* the operation before it in its stream;
+* for each ``cudaStreamWaitEvent`` on that stream between the launches of the two, the last operation launched into the
+  stream of the matching ``cudaEventRecord`` before that record;
+* between the legacy default stream of a context and its blocking streams, the last operation that was launched into the
+  other one before.
+
+Correlation ids order the calls of a process, whatever its threads. A handle of an event is used again and again: the
+record that counts is the last one before the wait, or where both have an ``eventSyncId``, the one with the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nsystui.base.selection import Task, Window
+from nsystui.exports.metadata import pid_of
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.queries.conditions import is_launched_by
+from nsystui.questions.queries.time_window import report_at
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+Numbers = NDArray[Any]
+
+COMPUTE, NCCL, COMMUNICATION, TO_DEVICE, TO_HOST, ON_DEVICE, OTHER_COPY, MEMSET = range(8)
+"""Kinds of operations. Whole CUDA graphs are compute."""
+_COPIES = {1: TO_DEVICE, 2: TO_HOST, 8: ON_DEVICE}
+
+NONE = -1
+_SHIFT = 34
+"""Correlation ids have 32 bits: a stream and an id fit into one number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Operations:
+    """The m operations of a process on its GPUs by start; own clock, ns; shapes ``(m,)``.
+
+    ``correlation``: the id of the launching call. ``called``, ``returned``: when that call began and ended; ``thread``:
+    who made it; all ``NONE`` where the export has no such call. ``inside_graph``: whether another operation of the same
+    launch began before. ``producer``: the place of the operation that it waited for, or ``NONE``. ``row``, ``table``
+    (0 kernels, 1 memory operations, 2 graphs) say which row of the export it is.
+    """
+
+    device: Numbers
+    context: Numbers
+    stream: Numbers
+    start: Times
+    end: Times
+    kind: Numbers
+    correlation: Times
+    called: Times
+    returned: Times
+    thread: Times
+    inside_graph: Numbers
+    producer: Times
+    row: Times
+    table: Numbers
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def operations_of(session: Session, task: Task, window: Window | None, communication: Collection[str]) -> Operations:
+    """Read the operations of a process that run in ``window`` (own clock), and what each waited for.
+
+    Those are read too that begin after the window until the first compute kernel does, for it ends the last gap.
+    ``communication``: the names of kernels that communicate without NCCL.
+    """
+    found: list[dict[str, Numbers]] = []
+    until = None if window is None else _until(session, task, window, communication)
+    for number, table in enumerate((tables.kernels, tables.memory_ops, tables.graph_launches)):
+        if not session.count(table):
+            continue
+        columns = table.c
+        if table is tables.kernels:
+            is_other = columns.name.in_(sorted(communication)) if communication else sa.false()
+            kind: Any = sa.case((columns.is_nccl == 1, NCCL), (is_other, COMMUNICATION), else_=COMPUTE)
+        elif table is tables.memory_ops:
+            copies = sa.case(_COPIES, value=columns.copy_kind, else_=OTHER_COPY)
+            kind = sa.case((columns.is_memset == 1, MEMSET), else_=copies)
+        else:
+            kind = sa.literal(COMPUTE)
+        node = columns.graph_node_id if "graph_node_id" in columns else sa.literal(None)
+        query = sa.select(
+            columns.device,
+            sa.func.coalesce(columns.context, NONE).label("context"),
+            columns.stream,
+            columns.start,
+            columns.end,
+            columns.row,
+            sa.cast(kind, sa.SmallInteger).label("kind"),
+            sa.func.coalesce(columns.correlation_id, NONE).label("correlation"),
+            node.is_not(None).label("is_node"),
+        ).where(
+            columns.report == task.report,
+            columns.process == task.process,
+            columns.start.is_not(None),
+            columns.end.is_not(None),
+        )
+        if window is not None:
+            query = query.where(columns.end > window.start, columns.start <= until)
+        arrays = {key: np.ma.getdata(values) for key, values in session.arrays(query).items()}
+        found.append({**arrays, "table": np.full(len(arrays["start"]), number, np.int8)})
+    if not found:
+        nothing = np.zeros(0, np.int64)
+        return Operations(**dict.fromkeys((item.name for item in fields(Operations)), nothing))
+    joined = {key: np.concatenate([one[key] for one in found]) for key in found[0]}
+    order = np.lexsort((joined["end"], joined["start"]))
+    work = {key: values[order] for key, values in joined.items()}
+    called, returned, thread = _launches(session, task, work["correlation"])
+    inside = work.pop("is_node").astype(bool)
+    _, firsts = np.unique(work["correlation"], return_index=True)
+    inside[firsts] = False
+    producer = _producers(session, task, work)
+    return Operations(**work, called=called, returned=returned, thread=thread, inside_graph=inside, producer=producer)
+
+
+def _until(session: Session, task: Task, window: Window, communication: Collection[str]) -> int:
+    """When the first compute begins after ``window`` on each of the GPUs of a process: the last of these moments."""
+    found: dict[int, int] = {}
+    for table in (tables.kernels, tables.graph_launches):
+        columns = table.c
+        query = sa.select(columns.device, sa.func.min(columns.start)).where(
+            columns.report == task.report, columns.process == task.process, columns.start >= window.end
+        )
+        if table is tables.kernels:
+            query = query.where(columns.is_nccl == 0, columns.name.not_in(sorted(communication)))
+        for device, first in session.rows(query.group_by(columns.device)) if session.count(table) else ():
+            found[device] = min(found.get(device, first), first)
+    return max([window.end, *found.values()])
+
+
+def _launches(session: Session, task: Task, ids: Times) -> tuple[Times, Times, Times]:
+    """When the launching call of each operation began and returned, and its thread; ``NONE`` where there is none."""
+    calls, unknown = tables.api_calls, np.full(len(ids), NONE, np.int64)
+    known = ids[ids != NONE]
+    if not len(known) or not session.count(calls):
+        return unknown, unknown, unknown
+    query = sa.select(calls.c.correlation_id, calls.c.start, calls.c.end, calls.c.thread).where(
+        calls.c.report == task.report,
+        calls.c.process == task.process,
+        calls.c.correlation_id.between(int(known.min()), int(known.max())),
+        calls.c.end.is_not(None),
+    )
+    found = {key: np.ma.filled(values, NONE) for key, values in session.arrays(query).items()}
+    order = np.argsort(found["correlation_id"], kind="stable")
+    keys = found["correlation_id"][order]
+    place = np.minimum(np.searchsorted(keys, ids), max(len(keys) - 1, 0))
+    is_known = keys[place] == ids if len(keys) else np.zeros(len(ids), bool)
+    values = (found[key][order] for key in ("start", "end", "thread"))
+    called, returned, thread = (np.where(is_known, value[place], NONE) if len(keys) else unknown for value in values)
+    return called, returned, thread
+
+
+class _Streams:
+    """The operations of each stream in order, to be found by the correlation ids of calls."""
+
+    def __init__(self, context: Numbers, stream: Numbers, correlation: Times) -> None:
+        self.order = np.lexsort((np.arange(len(stream)), stream, context))
+        context, stream = context[self.order], stream[self.order]
+        self.is_first = np.ones(len(stream), bool)
+        self.is_first[1:] = (np.diff(context) != 0) | (np.diff(stream) != 0)
+        # One ascending number of (stream, greatest id so far): where a call stands among the operations of a stream.
+        self.which = np.cumsum(self.is_first) - 1
+        self._launched = np.maximum.accumulate((self.which << _SHIFT) + correlation[self.order])
+        places = zip(context[self.is_first].tolist(), stream[self.is_first].tolist(), strict=True)
+        numbers = {place: at for at, place in enumerate(places)}
+        # A trace that does not say the context of a call has one.
+        self._number: dict[tuple[int, int], int] = {(NONE, stream): at for (_, stream), at in numbers.items()} | numbers
+
+    def __len__(self) -> int:
+        return int(self.is_first.sum())
+
+    def number(self, context: int, stream: int) -> int:
+        """The number of a stream here, ``NONE`` where it has no operations."""
+        return self._number.get((context, stream), NONE)
+
+    def numbers(self, rows: Mapping[str, Numbers], at: Numbers) -> Times:
+        """The numbers of the streams of some rows."""
+        places = zip(rows["context"][at].tolist(), rows["stream"][at].tolist(), strict=True)
+        return np.array([self._number.get(place, NONE) for place in places], np.int64)
+
+    def last_before(self, stream: Times, correlation: Times) -> Times:
+        """The last operation that was launched into each stream before each call, ``NONE`` where there is none."""
+        place = np.searchsorted(self._launched, (stream << _SHIFT) + correlation, side="left") - 1
+        return self._at(place, stream)
+
+    def first_after(self, stream: Times, correlation: Times) -> Times:
+        """The first operation that was launched into each stream after each call, ``NONE`` where there is none."""
+        return self._at(np.searchsorted(self._launched, (stream << _SHIFT) + correlation, side="right"), stream)
+
+    def _at(self, place: Numbers, stream: Times) -> Times:
+        is_there = (stream >= 0) & (place >= 0) & (place < len(self.order))
+        is_there[is_there] &= self.which[place[is_there]] == stream[is_there]
+        found = np.full(len(place), NONE, np.int64)
+        found[is_there] = self.order[place[is_there]]
+        return found
+
+
+def _producers(session: Session, task: Task, work: dict[str, Numbers]) -> Times:
+    """The place of the operation that each waited for, the last to end, or ``NONE``."""
+    streams, end = _Streams(work["context"], work["stream"], work["correlation"]), work["end"]
+    waiters, sources = [streams.order[1:][~streams.is_first[1:]]], [streams.order[:-1][~streams.is_first[1:]]]
+    waits, records = _waits(session, task, "StreamWaitEvent"), _records(session, task)
+    record = _matching(waits, records)
+    known = np.flatnonzero(record != NONE)
+    waiters.append(streams.first_after(streams.numbers(waits, known), waits["correlation"][known]))
+    record = record[known]
+    sources.append(streams.last_before(streams.numbers(records, record), records["correlation"][record]))
+    for default, blocking in _default_streams(session, task, streams):
+        for stream, other in ((default, blocking), (blocking, default)):
+            own = streams.order[streams.which == stream]
+            waiters.append(own)
+            sources.append(streams.last_before(np.full(len(own), other), work["correlation"][own]))
+    waiter, source = np.concatenate(waiters), np.concatenate(sources)
+    is_known = (waiter != NONE) & (source != NONE)
+    waiter, source = waiter[is_known], source[is_known]
+    latest = np.lexsort((end[source], waiter))
+    producer = np.full(len(end), NONE, np.int64)
+    # Of several values for one place the last stays.
+    producer[waiter[latest]] = source[latest]
+    return producer
+
+
+def _default_streams(session: Session, task: Task, streams: _Streams) -> Iterator[tuple[int, int]]:
+    """The legacy default stream of each context and each blocking stream beside it, where both have operations."""
+    every = [
+        one for one in report_at(session, task.report).metadata.blocking_streams if one.pid == pid_of(task.process)
+    ]
+    for one in every:
+        for other in every:
+            pair = streams.number(one.context, one.stream), streams.number(other.context, other.stream)
+            is_pair = one.is_default and not other.is_default and one.context == other.context
+            if is_pair and NONE not in pair:
+                yield pair
+
+
+_KEYS = ("context", "stream", "event", "event_sync", "correlation_id")
+
+
+def _waits(session: Session, task: Task, name: str) -> dict[str, Numbers]:
+    """The synchronisations of a process by calls with ``name`` in their names, with stream and event.
+
+    By the name of the call, for versions of nsys number the types of synchronisation differently.
+    """
+    columns, calls = tables.syncs.c, tables.api_calls
+    query = sa.select(*(columns[key] for key in _KEYS)).join_from(
+        tables.syncs, calls, is_launched_by(tables.syncs, calls)
+    )
+    return _rows(session, query.where(calls.c.name.contains(name)), tables.syncs, task)
+
+
+def _records(session: Session, task: Task) -> dict[str, Numbers]:
+    """The records of events of a process, with stream and event."""
+    return _rows(session, sa.select(*(tables.cuda_events.c[key] for key in _KEYS)), tables.cuda_events, task)
+
+
+def _rows(session: Session, query: sa.Select[Any], table: sa.Table, task: Task) -> dict[str, Numbers]:
+    if session.count(table) and session.count(tables.api_calls):
+        is_own = (table.c.report == task.report, table.c.process == task.process)
+        rows = session.arrays(query.where(*is_own, table.c.correlation_id.is_not(None)))
+        found = {key: np.ma.filled(values, NONE).astype(np.int64) for key, values in rows.items()}
+    else:
+        found = {key: np.zeros(0, np.int64) for key in _KEYS}
+    return {**found, "correlation": found["correlation_id"]}
+
+
+def _matching(waits: dict[str, Numbers], records: dict[str, Numbers]) -> Times:
+    """The place in ``records`` of what each wait waits for, ``NONE`` where it was not recorded before."""
+    found = np.full(len(waits["correlation"]), NONE, np.int64)
+    if not len(records["correlation"]):
+        return found
+    # An eventSyncId is of one record; a handle is of the last record of its event before the wait.
+    for names in (("context", "event"), ("event_sync",)):
+        own, known = (np.stack([rows[name] for name in names]) for rows in (waits, records))
+        _, number = np.unique(np.concatenate([own, known], axis=1), axis=1, return_inverse=True)
+        own, known = np.split(number.reshape(-1), [len(found)])
+        keys = (known << _SHIFT) + records["correlation"]
+        order = np.argsort(keys, kind="stable")
+        place = np.searchsorted(keys[order], (own << _SHIFT) + waits["correlation"], side="left") - 1
+        record = order[np.maximum(place, 0)]
+        is_known = (place >= 0) & (known[record] == own) & (waits[names[-1]] != NONE)
+        found = np.where(is_known, record, found)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class HostCalls:
+    """The n CUDA calls of a process by start; own clock, ns; shapes ``(n,)``.
+
+    ``name``: places in ``names``. ``operation``: the place of the operation that the thread waited for in the call, the
+    last one of those, or ``NONE``.
+    """
+
+    thread: Times
+    start: Times
+    end: Times
+    name: Numbers
+    names: tuple[str, ...]
+    operation: Times
+
+
+def host_calls_of(session: Session, task: Task, window: Window, work: Operations) -> HostCalls:
+    """Read the CUDA calls of a process in ``window`` (own clock), and for which of its operations each waited.
+
+    ``cudaStreamSynchronize`` waits for what was launched into the stream before it, ``cudaEventSynchronize`` for what
+    was before the record of the event, ``cudaDeviceSynchronize`` for everything; a call that copies or sets memory
+    waited for its own operation if it returned after that.
+    """
+    columns = tables.api_calls.c
+    query = sa.select(columns.thread, columns.start, columns.end, columns.correlation_id, columns.name).where(
+        columns.report == task.report,
+        columns.process == task.process,
+        columns.thread.is_not(None),
+        columns.end > window.start,
+        columns.start < window.end,
+    )
+    if not session.count(tables.api_calls):
+        nothing = np.zeros(0, np.int64)
+        return HostCalls(nothing, nothing, nothing, nothing, (), nothing)
+    found = session.arrays(query.order_by(columns.start, columns.end.desc()))
+    thread, start, end, ids = (np.ma.filled(found[key], NONE).astype(np.int64) for key in _CALL)
+    names, name = np.unique(np.ma.filled(found["name"], "").astype(str), return_inverse=True)
+    operation = np.full(len(start), NONE, np.int64)
+    streams = _Streams(work.context, work.stream, work.correlation)
+    is_own = np.isin(work.table, (1,))
+    own = np.flatnonzero(is_own)[np.argsort(work.correlation[is_own], kind="stable")]
+    if len(own):
+        place = np.minimum(np.searchsorted(work.correlation[own], ids), len(own) - 1)
+        waited = (work.correlation[own[place]] == ids) & (ids != NONE) & (work.end[own[place]] <= end)
+        operation[waited] = own[place[waited]]
+    waits = {kind: _waits(session, task, f"{kind}Synchronize") for kind in ("Stream", "Event")}
+    records = _records(session, task)
+    record = _matching(waits["Event"], records)
+    known = np.flatnonzero(record != NONE)
+    at_stream = streams.numbers(waits["Stream"], np.arange(len(waits["Stream"]["correlation"])))
+    at_record = streams.numbers(records, record[known])
+    last = [
+        (waits["Stream"]["correlation"], streams.last_before(at_stream, waits["Stream"]["correlation"])),
+        (waits["Event"]["correlation"][known], streams.last_before(at_record, records["correlation"][record[known]])),
+    ]
+    whole = np.flatnonzero([("DeviceSynchronize" in one) or ("CtxSynchronize" in one) for one in names])
+    every = ids[np.isin(name, whole) & (ids != NONE)]
+    last += [(every, streams.last_before(np.full(len(every), number), every)) for number in range(len(streams))]
+    order = np.argsort(ids, kind="stable")
+    for caller, source in last if len(ids) else ():
+        place = order[np.minimum(np.searchsorted(ids[order], caller), len(ids) - 1)]
+        is_known = (ids[place] == caller) & (source != NONE)
+        place, source = place[is_known], source[is_known]
+        is_later = (operation[place] == NONE) | (work.end[source] > work.end[operation[place]])
+        operation[place[is_later]] = source[is_later]
+    return HostCalls(thread, start, end, name.reshape(-1), tuple(names.tolist()), operation)
+
+
+_CALL = ("thread", "start", "end", "correlation_id")
