@@ -21,7 +21,8 @@ from nsystui.demo import Thread
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import in_steps
 from nsystui.questions.steps import times as steps
-from nsystui.questions.steps.times import NO_STEP, Steps, TaskSteps
+from nsystui.questions.steps.task_steps import NO_STEP, TaskSteps
+from nsystui.questions.steps.times import Steps
 
 
 class Run:

@@ -25,7 +25,8 @@ from nsystui.exports.metadata import ALLOCATION_VARIABLE, SIZE_VARIABLES
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.ranks.steps import StepTimes
-from nsystui.questions.steps.times import Steps, TaskSteps
+from nsystui.questions.steps.task_steps import TaskSteps
+from nsystui.questions.steps.times import Steps
 from nsystui.store.report import Report
 
 

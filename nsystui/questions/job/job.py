@@ -48,6 +48,8 @@ class OpenJob:
     """Who is which rank, where the user says it."""
     step_range: str | None = None
     """Which NVTX ranges are steps, where the user says it for the whole job: see `steps`."""
+    steps_by: str | None = None
+    """What steps are found by, where the user says it: see `steps.times.ANCHORS`."""
     families: Rules = ()
     """The user's own rules for families of kernels: see `base.kernel_families`."""
     alignment: Alignment | None = None
@@ -205,7 +207,7 @@ class OpenJob:
         from nsystui.questions.steps.times import Steps
 
         name = self.step_range if name is None else name
-        return self.once(("steps", name), lambda: Steps.load(self.session, self.ranks, name))
+        return self.once(("steps", name), lambda: Steps.load(self.session, self.ranks, name, self.steps_by))
 
     def smart_names(self) -> Mapping[str, str]:
         """The smart name of every kernel of the job by its full name."""
