@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nsystui.base.errors import UsageError
 from nsystui.questions.queries.question import (
     OVER_TIME,
-    STEP_RANGE,
+    STEPS,
     Option,
     Question,
     Values,
@@ -130,7 +130,7 @@ the CPU did meanwhile.""",
   nsystui budget rank*.sqlite -o budget.svg""",
         topic="numbers",
         order=85,
-        options=(STEP_RANGE,),
+        options=STEPS,
         drawing=_draw_budget,
         is_whole=True,
         has_times=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Values, View
+from nsystui.questions.queries.question import STEPS, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -108,7 +108,7 @@ Collectives are matched across ranks by communicator and order; who ran shortest
                 "a row for each kind of collective: transfer, waiting, and the rank that is mostly last",
                 one_of="table",
             ),
-            STEP_RANGE,
+            *STEPS,
         ),
         is_whole=True,
         has_times=True,
@@ -143,11 +143,14 @@ Collectives are matched across ranks by communicator and order; who ran shortest
         _ask_steps,
         description="""\
 How long the training steps took on the GPU: a row per rank with median, p5, p95, CV and slow steps.
-Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of the GPU's work or more was launched.""",
+Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of the GPU's work or more was launched.
+Without them steps are found by what comes back regularly in the GPU's work: the optimizer's kernels, collectives, one
+CUDA graph, any operation.""",
         examples="""  nsystui steps rank*.sqlite
   nsystui steps rank*.sqlite --across --sort spread_ns --top 10
   nsystui steps rank0.sqlite --every --format csv -o steps.csv
-  nsystui steps rank*.sqlite --step-range '^iteration (\\d+)'""",
+  nsystui steps rank*.sqlite --step-range '^iteration (\\d+)'
+  nsystui steps rank*.sqlite --steps-by optimizer""",
         topic="ranks",
         order=60,
         options=(
@@ -155,7 +158,7 @@ Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) in which half of th
                 "across", "a row for each step number: its time over the ranks, and the slowest rank", one_of="table"
             ),
             Option("every", "a row for each step of each rank", one_of="table"),
-            STEP_RANGE,
+            *STEPS,
         ),
         drawing=_draw_steps,
         is_whole=True,

@@ -116,7 +116,7 @@ def mfu(
     if step_time is None and steps.of_task:
         notes.append("no MFU: in this time no step begins that another one follows")
     elif step_time is None:
-        notes.append("no MFU without steps: it needs NVTX ranges that number them (`step 7`), or --step-range")
+        notes.append("no MFU without steps (`nsystui steps` says why there are none)")
     return Mfu(request, step_time, len(together), count, peak, tuple(note for note in notes if note))
 
 

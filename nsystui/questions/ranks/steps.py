@@ -143,7 +143,7 @@ BY_RANK_COLUMNS = (
     *_FIGURES,
     Column("first", header="First Step (ns)", label="first", unit=Unit.DURATION, compared="median", importance=4),
     Column("measured", header="Measured", label="measured on", importance=5),
-    Column("range", header="NVTX Range", label="NVTX range", importance=3),
+    Column("anchor", header="Anchor", label="anchor", importance=3),
 )
 ACROSS_COLUMNS = (
     STEP,

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.kernel_families import COMMUNICATION, NCCL, OPTIMIZER, family_of
+from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
@@ -177,7 +178,7 @@ class Work:
     def _regular(self) -> dict[int, _Repetition]:
         """The names that come back regularly."""
         found = {
-            code: self._repetition(places, self.names.texts[code])
+            code: self._repetition(places, smart_name(self.names.texts[code]))
             for code, places in self._runs.items()
             if len(places) >= FEWEST
         }
@@ -232,14 +233,16 @@ class Work:
                 yield from self._all(firsts, "collectives")
 
     def _graphs(self) -> Iterator[_Repetition]:
-        """A step begins with the launch of a CUDA graph, traced as a whole or node by node."""
+        """A step holds one launch of a CUDA graph, at its start or its end; traced as a whole or node by node."""
         places = np.flatnonzero(self.graph)
         if not len(places):
             return
         first = np.flatnonzero(np.diff(self.launch[places], prepend=self.launch[places[0]] - 1))
         graphs = np.minimum.reduceat(self.graph[places], first)
         for graph in np.unique(graphs).tolist():
-            yield from self._all(places[first[graphs == graph]], "launches of a CUDA graph")
+            begins = places[first[graphs == graph]]
+            phases = [*self._all(begins, "CUDA graph"), *self._all(begins + 1, "CUDA graph")]
+            yield from sorted(phases, key=lambda one: one.edges[-1] - one.edges[0])[-1:]
 
     def _all(self, begins: Times, name: str) -> Iterator[_Repetition]:
         found = self._repetition(begins, name)

@@ -65,7 +65,7 @@ class TaskSteps:
     @property
     def median(self) -> float:
         """The median time from the first GPU operation of a step to that of the next, ns."""
-        return float(np.median(np.diff(self.gpu.start)))
+        return float(np.median(np.diff(self.gpu.start, append=self.gpu.end[-1])))
 
     def places_at(self, times: Times) -> Times:
         """Find the step whose CPU range contains each time (its end excluded), by its place; ``NO_STEP`` for none."""

@@ -64,7 +64,13 @@ _NAMES = {
     OPTIMIZER: "optimizer kernels",
     COLLECTIVES: "collectives",
     GRAPH: "launches of one CUDA graph",
-    KERNELS: "operations that come back once a step",
+    KERNELS: "what else comes back once a step",
+}
+_MARKS = {
+    OPTIMIZER: "each ends with the kernels of the optimizer",
+    COLLECTIVES: "each begins with the first collective of a group",
+    GRAPH: "each holds one launch of a CUDA graph",
+    KERNELS: "each begins with `{}`",
 }
 ANCHORS = tuple(_NAMES)
 """What steps are found by, in the order in which they are tried."""
@@ -76,7 +82,7 @@ _NONE = {
         "are steps)"
     ),
     **{kind: f"no {_NAMES[kind]} at regular distances in the GPU's work" for kind in (OPTIMIZER, COLLECTIVES, GRAPH)},
-    KERNELS: "no operation comes back at regular distances in the GPU's work",
+    KERNELS: "the GPU's work does not repeat regularly",
 }
 _MOST_NAMES = 4
 _WORDS = tuple(re.compile(word, re.IGNORECASE) for word in ("ProfilerStep", "step", "iter", "batch", "epoch"))
@@ -387,31 +393,29 @@ def _anchors(chosen: Mapping[Task, TaskSteps]) -> Iterator[str]:
         if anchor == NVTX:
             yield f"steps are the NVTX ranges `{name}` ({number}): what was launched in one belongs to it"
             continue
-        where = "end with" if anchor == OPTIMIZER else "begin with"
-        mark = f"the operation `{name}`" if anchor == KERNELS else f"the {name}"
         agree, both = min((one.agree, one.agree + one.differ) for one in every)
-        sure = f"; {agree} of {both} operations that come back once a step say so" if both else ""
-        yield (
-            f"steps are found in the GPU's work ({number}): they {where} {mark}{sure}; "
-            "the start and the end of the capture are left out where they are no whole step"
-        )
+        sure = f"; {agree} of {both} operations that come back once a step give the same number" if both else ""
+        yield f"steps are found in the GPU's work ({number}): {_MARKS[anchor].format(name)}{sure}"
 
 
 def _others(chosen: Mapping[Task, TaskSteps], rest: _Found) -> Iterator[str]:
     """What other anchors say of the same tasks."""
+    alike = []
     for kind, found in rest.items():
         both = [(chosen[task], one) for task, one in found.items() if task in chosen]
         if both:
             own, other = (float(np.median([one.median for one in every])) for every in zip(*both, strict=True))
-            word, number = _NAMES[kind], _range(len(one) for _, one in both)
+            number = _range(len(one) for _, one in both)
             if abs(other - own) <= _ALIKE * own:
-                yield f"a second anchor agrees: {word} ({number})"
+                alike.append(f"{_NAMES[kind]} ({number})")
                 continue
             times = [format_value(Unit.DURATION, one) for one in (other, own)]
             yield (
-                f"{word} say otherwise: {number} steps with a median of {times[0]} instead of {times[1]}; "
+                f"{_NAMES[kind]} say otherwise: {number} steps with a median of {times[0]} instead of {times[1]}; "
                 f"--steps-by {kind} takes these"
             )
+    if alike:
+        yield f"the same step time is found by {' and by '.join(alike)}"
 
 
 def _range(counts: Iterable[int]) -> str:
@@ -444,4 +448,5 @@ def _outside(chosen: Mapping[Task, TaskSteps]) -> Iterator[str]:
     if outside:
         total = outside + sum(int(one.gpu.op_time.sum()) for one in chosen.values())
         time = format_value(Unit.DURATION, outside)
-        yield f"{time} of GPU work, {100 * outside / total:.1f} % of all, was launched outside of steps"
+        where = "" if any(one.anchor == NVTX for one in chosen.values()) else ": before or after all whole ones"
+        yield f"{time} of GPU work, {100 * outside / total:.1f} % of all, was launched outside of steps{where}"
