@@ -26,6 +26,7 @@ from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
+from nsystui.questions.memory.host_copies import DEVICE_TO_HOST
 from nsystui.questions.steps import task_steps
 from nsystui.questions.steps.task_steps import FEWEST, LEAST_COVERAGE, TaskSteps, launched_work, to_arrays
 from nsystui.store import tables
@@ -48,7 +49,6 @@ _LEAST_VOTES = 0.1
 _JUMP = 1.5
 _MOST_JUMPS = 8
 """Distances within a step are told from those between steps where one is so much longer than the next shorter one."""
-_TO_HOST = 2
 _LOSS = re.compile(r"loss|cross_?entropy", re.IGNORECASE)
 
 
@@ -59,12 +59,16 @@ def anchored_steps(tasks: Collection[Task], session: Session, reports: list[Repo
     parts: dict[Task, list[dict[str, Any]]] = {}
     for task, batch in launched_work(session, found, _MORE):
         if task in tasks:
-            codes = np.searchsorted(names.keys, batch.pop("key")).astype(np.int32)
-            parts.setdefault(task, []).append({**batch, "code": codes})
+            batch["code"] = np.searchsorted(names.keys, batch.pop("key")).astype(np.int32)
+            if not batch["graph"].any():
+                batch["graph"] = batch["graph"].astype(np.int8)  # most have none: a byte is enough then
+            # Each in order, all are nearly so, and quickly sorted.
+            order = np.lexsort((batch["start"], batch["launch"]))
+            parts.setdefault(task, []).append({key: values[order] for key, values in batch.items()})
     for task in sorted(parts):
         own = parts.pop(task)
         columns = {key: np.concatenate([part.pop(key) for part in own]) for key in list(own[0])}
-        order = np.lexsort((columns["start"], columns["launch"]))
+        order = np.argsort(columns["launch"], kind="stable")
         work = Work(names=names, **{key: columns.pop(key)[order] for key in list(columns)})
         found[task.report] += work.steps(task)
     return {report.index: to_arrays(found[report.index], report.clock_offset) for report in reports}
@@ -116,7 +120,7 @@ def _names(session: Session, reports: Sequence[int]) -> Names:
     kind = tables.memory_ops.c.copy_kind
     for table, text, is_to_host in (
         (tables.kernels, _KERNEL, sa.false()),
-        (tables.memory_ops, _OPERATION, sa.func.coalesce(kind == _TO_HOST, sa.false())),
+        (tables.memory_ops, _OPERATION, sa.func.coalesce(kind == DEVICE_TO_HOST, sa.false())),
         (tables.graph_launches, _GRAPH, sa.false()),
     ):
         if session.count(table):
@@ -165,14 +169,19 @@ class Work:
     @cached_property
     def _runs(self) -> dict[int, Times]:
         """Where each name begins to run, by its code; what follows itself is one run."""
-        begins = np.flatnonzero(np.diff(self.code, prepend=-1))
-        order = np.argsort(self.code[begins], kind="stable")
-        codes, first = np.unique(self.code[begins][order], return_index=True)
-        return dict(zip(codes.tolist(), np.split(begins[order], first[1:]), strict=True))
+        begins = np.flatnonzero(np.append(True, self.code[1:] != self.code[:-1])).astype(np.int32)
+        code = self.code[begins]
+        begins = begins[np.argsort(code, kind="stable")]
+        counts = np.bincount(code)
+        return dict(enumerate(np.split(begins, np.cumsum(counts)[:-1])))
 
     @cached_property
     def _busy(self) -> Times:
-        return np.append(0, np.cumsum(self.end - self.start))
+        """The GPU time of all operations before each place."""
+        busy = np.zeros(len(self.start) + 1, np.int64)
+        np.subtract(self.end, self.start, out=busy[1:])
+        np.cumsum(busy[1:], out=busy[1:])
+        return busy
 
     @cached_property
     def _regular(self) -> dict[int, _Repetition]:
@@ -192,6 +201,8 @@ class Work:
         sizes = np.diff(edges)
         typical = np.median(sizes)
         is_alike = np.abs(sizes - typical) <= _ALIKE * typical
+        # Of the pieces at the ends no anchor says that they are whole, nor that a step is all that they hold.
+        is_alike[[0, -1]] = sizes[[0, -1]] == typical
         whole = np.flatnonzero(is_alike)
         if len(whole) < FEWEST:
             return None
@@ -221,16 +232,21 @@ class Work:
 
     def _optimizer(self) -> Iterator[_Repetition]:
         """A step ends with the work of the optimizer."""
-        places = np.flatnonzero(np.isin(self.code, self.names.of(OPTIMIZER)))
-        for _, lasts in _bursts(places):
+        for _, lasts in _bursts(self._places(self.names.of(OPTIMIZER))):
             yield from self._all(lasts + 1, "optimizer kernels")
 
     def _collectives(self) -> Iterator[_Repetition]:
         """A step begins with the first collective of a group, of one name or of any."""
         codes = self.names.of(NCCL, COMMUNICATION)
         for chosen in (codes, *(codes[[place]] for place in range(len(codes)) if len(codes) > 1)):
-            for firsts, _ in _bursts(np.flatnonzero(np.isin(self.code, chosen))):
+            for firsts, _ in _bursts(self._places(chosen)):
                 yield from self._all(firsts, "collectives")
+
+    def _places(self, codes: NDArray[np.int64]) -> Times:
+        """Where any of these names runs."""
+        is_wanted = np.zeros(len(self.names.texts), bool)
+        is_wanted[codes] = True
+        return np.flatnonzero(is_wanted[self.code])
 
     def _graphs(self) -> Iterator[_Repetition]:
         """A step holds one launch of a CUDA graph, at its start or its end; traced as a whole or node by node."""

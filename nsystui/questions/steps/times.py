@@ -448,5 +448,6 @@ def _outside(chosen: Mapping[Task, TaskSteps]) -> Iterator[str]:
     if outside:
         total = outside + sum(int(one.gpu.op_time.sum()) for one in chosen.values())
         time = format_value(Unit.DURATION, outside)
-        where = "" if any(one.anchor == NVTX for one in chosen.values()) else ": before or after all whole ones"
+        is_cut = all(one.anchor != NVTX for one in chosen.values())
+        where = ", where the capture starts or ends with no whole step" if is_cut else ""
         yield f"{time} of GPU work, {100 * outside / total:.1f} % of all, was launched outside of steps{where}"
