@@ -66,11 +66,7 @@ def anchored_steps(tasks: Collection[Task], session: Session, reports: list[Repo
             order = np.lexsort((batch["start"], batch["launch"]))
             parts.setdefault(task, []).append({key: values[order] for key, values in batch.items()})
     for task in sorted(parts):
-        own = parts.pop(task)
-        columns = {key: np.concatenate([part.pop(key) for part in own]) for key in list(own[0])}
-        order = np.argsort(columns["launch"], kind="stable")
-        work = Work(names=names, **{key: columns.pop(key)[order] for key in list(columns)})
-        found[task.report] += work.steps(task)
+        found[task.report] += Work.of(names, parts.pop(task)).steps(task)
     return {report.index: to_arrays(found[report.index], report.clock_offset) for report in reports}
 
 
@@ -155,6 +151,13 @@ class Work:
     end: Times
     code: NDArray[np.int32]
     graph: Times
+
+    @classmethod
+    def of(cls, names: Names, parts: Sequence[dict[str, Any]]) -> Work:
+        """The operations of all parts, which are emptied, in order."""
+        columns = {key: np.concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}
+        order = np.argsort(columns["launch"], kind="stable")
+        return cls(names, **{key: columns.pop(key)[order] for key in list(columns)})
 
     def steps(self, task: Task) -> list[TaskSteps]:
         """The steps by each kind of anchor that has any."""
