@@ -17,7 +17,8 @@ from synthetic import ExportWriter, training_job
 
 from nsystui.base.errors import UsageError
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.steps.times import ANCHORS, Steps
+from nsystui.questions.queries.question import ANCHORS
+from nsystui.questions.steps.times import Steps
 
 ADAM = "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>(int)"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

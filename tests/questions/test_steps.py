@@ -195,6 +195,16 @@ def test_without_steps_a_note_says_how_to_name_them(run):
     )
 
 
+def test_forward_steps_of_an_inference_server(run):
+    for step, (prefill, decode) in enumerate([(4, 0), (1, 4), (0, 5), (0, 5)]):
+        run.range(
+            f"[Executor] _forward_step {step}: {prefill} ctx reqs, {decode} gen reqs", 100 * step, 100 * step + 90
+        )
+        run.launch(100 * step + 10, 100 * step + 20)
+    (found,) = steps_of(run).of_task.values()
+    assert found.numbers.tolist() == [0, 1, 2, 3]
+
+
 class TestNamed:
     def test_the_user_may_name_the_ranges(self, run):
         for place in range(2):

@@ -49,7 +49,7 @@ class OpenJob:
     step_range: str | None = None
     """Which NVTX ranges are steps, where the user says it for the whole job: see `steps`."""
     steps_by: str | None = None
-    """What steps are found by, where the user says it: see `steps.times.ANCHORS`."""
+    """What steps are found by, where the user says it: one of `queries.question.ANCHORS`."""
     families: Rules = ()
     """The user's own rules for families of kernels: see `base.kernel_families`."""
     alignment: Alignment | None = None
@@ -216,7 +216,8 @@ class OpenJob:
 
     def next_steps_by(self) -> str | None:
         """Find steps by the next anchor that any task has, ``None`` for the usual one; return it."""
-        from nsystui.questions.steps.times import ANCHORS, Steps
+        from nsystui.questions.queries.question import ANCHORS
+        from nsystui.questions.steps.times import Steps
 
         rest = ANCHORS[ANCHORS.index(self.steps_by) + 1 :] if self.steps_by is not None else ANCHORS
         has_steps = (one for one in rest if Steps.load(self.session, self.ranks, None, one).of_task)

@@ -98,6 +98,8 @@ class Option(NamedTuple):
         return not (self.metavar or self.choices)
 
 
+ANCHORS = ("nvtx", "optimizer", "collectives", "graph", "kernels")
+"""What steps are found by, in the order in which they are tried: see `steps.times`."""
 STEPS = (
     Option(
         "step-range",
@@ -109,7 +111,7 @@ STEPS = (
     Option(
         "steps-by",
         "what steps are found by (default: NVTX ranges; without them what comes back regularly in the GPU's work)",
-        choices=("nvtx", "optimizer", "collectives", "graph", "kernels"),
+        choices=ANCHORS,
         group="",
     ),
 )

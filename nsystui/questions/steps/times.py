@@ -33,6 +33,7 @@ from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL
 from nsystui.questions.queries.conditions import Condition, job_end, job_start, matches
 from nsystui.questions.queries.derived import in_runs, of_each_report
+from nsystui.questions.queries.question import ANCHORS
 from nsystui.questions.queries.statistics import places_by
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.steps.anchors import anchored_steps
@@ -72,8 +73,6 @@ _MARKS = {
     GRAPH: "each holds one launch of a CUDA graph",
     KERNELS: "each begins with `{}`",
 }
-ANCHORS = tuple(_NAMES)
-"""What steps are found by, in the order in which they are tried."""
 _ALIKE = 0.1
 """Median steps of two anchors that differ by less are the same."""
 _NONE = {
