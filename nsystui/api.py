@@ -35,8 +35,8 @@ def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  
     """Opens exports, directories of them, packed jobs or globs as one job.
 
     ``options`` are those under "opening" in ``nsystui kernels --help``, such as ``clock="utc"``, ``jobs=8`` or
-    ``no_cache=True``, with ``step_range`` and, for who is which rank, ``ranks``. A file that cannot be opened is
-    warned of; where none can, that is an NsystuiError. Raises UsageError for options that make no sense.
+    ``no_cache=True``, with ``step_range``, ``steps_by`` and, for who is which rank, ``ranks``. A file that cannot be
+    opened is warned of; where none can, that is an NsystuiError. Raises UsageError for options that make no sense.
     """
     from nsystui.commands import arguments as shared
     from nsystui.commands.configuration import add_config
@@ -45,7 +45,7 @@ def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  
 
     parser = _Parser(prog="nsystui.open", add_help=False)
     shared.add_files(parser)
-    shared.add_step_range(parser)
+    shared.add_steps(parser)
     shared.add_ranks(parser.add_argument_group())
     add_config(parser)
     request = parsed(parser, [*_words(options), "--", *(os.fspath(file) for file in files)])

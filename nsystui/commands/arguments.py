@@ -12,7 +12,7 @@ from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageEr
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
 from nsystui.base.terminal import complain as complain
 from nsystui.commands.configuration import CLOCKS, add_limits
-from nsystui.questions.queries.question import STEP_RANGE, Question, Values
+from nsystui.questions.queries.question import STEPS, Question, Values
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -100,9 +100,12 @@ def add_clock(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def add_step_range(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """``--step-range``: which NVTX ranges are steps."""
-    parser.add_argument(f"--{STEP_RANGE.flag}", metavar=STEP_RANGE.metavar, help=STEP_RANGE.help)
+def add_steps(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """``--step-range`` and ``--steps-by``: what the steps are."""
+    for option in STEPS:
+        parser.add_argument(
+            f"--{option.flag}", metavar=option.metavar or None, choices=option.choices or None, help=option.help
+        )
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
@@ -221,6 +224,7 @@ def source_of(request: Request) -> JobSource:
         cache.cap,
         ranks=request.selecting.ranks or "",
         clock=opening.clock,
+        steps_by=request.own.get("steps_by"),
         families=request.config.families,
         dask=opening.dask,
     )

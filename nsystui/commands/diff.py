@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="which kernel names (default: smart ones in a text, full ones in files)",
     )
     group.add_argument("--no-fold", action="store_true", help="numbered NVTX names (layer 0, layer 1 …) one by one")
-    shared.add_step_range(group)
+    shared.add_steps(group)
     shared.add_selection(parser)
     shared.add_format(parser)
     screen = parser.add_argument_group("screen")

@@ -37,7 +37,7 @@ EXAMPLES = """  nsystui rank*.sqlite
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from nsystui.commands.arguments import add_dask, add_files, add_step_range
+    from nsystui.commands.arguments import add_dask, add_files, add_steps
 
     add_files(parser)
     add_dask(parser)
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the rank of each file, where the exports do not have it: a pattern on file names with the number in a "
         r"group, such as 'rank(\d+)', or FILE=RANK,FILE=RANK",
     )
-    add_step_range(parser)
+    add_steps(parser)
     add_screen(parser.add_argument_group("screen"))
 
 

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--anonymous", action="store_true", help="numbers in place of hosts, files, paths, commands and users"
     )
     add_thresholds(group)
-    shared.add_step_range(group)
+    shared.add_steps(group)
     shared.add_selection(parser)
     output = parser.add_argument_group("output")
     output.add_argument(

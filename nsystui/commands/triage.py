@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--not-checked", action="store_true", help="list the rules that could not be checked, and what they need"
     )
     add_thresholds(group)
-    shared.add_step_range(group)
+    shared.add_steps(group)
     shared.add_selection(parser)
     shared.add_format(parser)
 

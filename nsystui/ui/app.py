@@ -324,6 +324,16 @@ class NsystuiApp(App[int]):
         )
         return mode
 
+    def next_anchor(self) -> None:
+        """Finds the steps of every screen by the next anchor, in the background."""
+        assert self.job is not None
+
+        def found(anchor: str | None) -> None:
+            self.say(f"steps by: {anchor or 'usual'}")
+            self.update_screen()
+
+        self._in_thread("anchor", self.job.next_steps_by, found, self.say, exclusive=True)
+
     def resume_loading(self) -> bool:
         """Resumes loading the exports that a stop left out; ``False`` where there are none."""
         rest = [
@@ -559,6 +569,16 @@ class DiffApp(NsystuiApp):
             await self.remove_mode(mode)
             self.add_mode(mode, type(self).MODES[mode])  # type: ignore[arg-type]
         self.job, self.selection = side.job, side.selection
+
+    def next_anchor(self) -> None:
+        """Finds the steps of every screen by the next anchor, in the background."""
+        assert self.job is not None
+
+        def found(anchor: str | None) -> None:
+            self.say(f"steps by: {anchor or 'usual'}")
+            self.update_screen()
+
+        self._in_thread("anchor", self.job.next_steps_by, found, self.say, exclusive=True)
 
     def resume_loading(self) -> bool:
         """Resumes the reading that a stop interrupted: ready reports come from the cache, or are read again."""

@@ -46,7 +46,7 @@ VERBS = {
     ),
     "View": (
         *("choose", "sort", "zoom", "whole", "fold", "drawing", "open_rank", "expand"),
-        *("collapse", "merge", "useful", "clock", "kinds", "swap", "check"),
+        *("collapse", "merge", "useful", "clock", "anchor", "kinds", "swap", "check"),
     ),
     "Select": (
         *("filter", "search", "take_window", "window", "ranks", "devices", "only_rank", "mark"),
@@ -256,6 +256,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other"),
         ("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7"),
         ("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none"),
+        ("A", "A", "anchor", "steps by", "what steps are found by: the usual, or another anchor that gives any"),
         ("M", "M", "metrics('step')", "", "GPU metrics; the mean of each over these ranks' steps"),
     ),
     "rank map": (

@@ -96,7 +96,7 @@ def contents(run, tmp_path):
 @pytest.mark.parametrize("command", ["kernels", "memory", "api", "gpu", "steps"])
 def test_a_trace_answers_as_the_export_of_the_same_job(table, exports, traces, command):
     # PyTorch calls its steps in its own way; it knows the ordinal of a GPU, and nothing but its own events.
-    without = {"NVTX Range", "GPU", "Recorded (ns)"}
+    without = {"Anchor", "GPU", "Recorded (ns)"}
     of_export, of_traces = (
         [{key: value.partition("_v")[0] for key, value in row.items() if key not in without} for row in found]
         for found in (table(command, *exports), table(command, *traces))

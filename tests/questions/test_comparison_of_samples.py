@@ -18,7 +18,7 @@ from nsystui.questions.compare.host import call_tree, functions
 from nsystui.questions.compare.side import Side
 from nsystui.questions.host.calltree import call_tree_table
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.steps.times import TaskSteps
+from nsystui.questions.steps.task_steps import TaskSteps
 
 MS = 1_000_000
 MAIN, LOAD, TRAIN, CODEC = (Frame(name, "/opt/app/main") for name in ("main", "load", "train", "decode"))

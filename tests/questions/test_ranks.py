@@ -22,7 +22,7 @@ from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_
 from nsystui.questions.ranks.overview import task_table
 from nsystui.questions.ranks.steps import StepTimes, every_step, figures, step_times, steps_across_ranks, steps_by_rank
 from nsystui.questions.ranks.table import Measure, is_odd, rank_table, scores
-from nsystui.questions.steps.times import TaskSteps
+from nsystui.questions.steps.task_steps import TaskSteps
 from nsystui.questions.triage.run import triage
 
 ANY = Measure("x", 0.0)

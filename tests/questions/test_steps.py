@@ -20,8 +20,10 @@ from nsystui.cli import main
 from nsystui.demo import Thread
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import in_steps
+from nsystui.questions.steps import task_steps
 from nsystui.questions.steps import times as steps
-from nsystui.questions.steps.times import NO_STEP, Steps, TaskSteps
+from nsystui.questions.steps.task_steps import NO_STEP, TaskSteps
+from nsystui.questions.steps.times import Steps
 
 
 class Run:
@@ -159,7 +161,7 @@ def found(request, tmp_path_factory) -> dict[str, tuple[Any, TaskSteps | None]]:
     """What each process expects, and its steps; calls may be joined with their operations in portions."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param:
-            patch.setattr(steps, "_JOINED", request.param)
+            patch.setattr(task_steps, "_JOINED", request.param)
         export = ExportWriter(tmp_path_factory.mktemp("steps") / "steps.sqlite")
         runs = {name: Found(export, 6000 + 10 * number) for number, name in enumerate(NAMES)}
         expected = {name: getattr(run, name)() for name, run in runs.items()}
@@ -188,9 +190,19 @@ def test_without_gpu_work_the_words_alone_tell(run):
 def test_without_steps_a_note_says_how_to_name_them(run):
     run.series("range", 3)
     assert steps_of(run).notes == (
-        "no steps: no numbered NVTX ranges, such as `step 7`, launch half of the GPU's work; --step-range REGEX "
-        "selects the ranges that are steps",
+        "no steps: no numbered NVTX ranges such as `step 7` hold half of the GPU's work (--step-range REGEX says which "
+        "ranges are steps); the GPU's work does not repeat regularly",
     )
+
+
+def test_forward_steps_of_an_inference_server(run):
+    for step, (prefill, decode) in enumerate([(4, 0), (1, 4), (0, 5), (0, 5)]):
+        run.range(
+            f"[Executor] _forward_step {step}: {prefill} ctx reqs, {decode} gen reqs", 100 * step, 100 * step + 90
+        )
+        run.launch(100 * step + 10, 100 * step + 20)
+    (found,) = steps_of(run).of_task.values()
+    assert found.numbers.tolist() == [0, 1, 2, 3]
 
 
 class TestNamed:

@@ -66,7 +66,7 @@ ILL = {
         "The GPU could save up to 100 ms with a faster precision."), ("2 times that of TF32",)),
     "changes of layout": Illness("layout-changes", ill.layout_changes, advises=("one layout: NHWC",)),
     "unfused kernels": Illness("unfused-kernels", ill.unfused,
-        ("400 pointwise kernels (8 a step) run in 50 back-to-back chains of different kernels.",
+        ("400 pointwise kernels run in 50 back-to-back chains of different kernels.",
         "Most of the longest chains are in NVTX range `optimizer`."), ("fused or foreach optimizer",)),
     "a starved GPU": Illness("input-pipeline", ill.starved, ("The launching thread waits",
         "pin_memory thread (python 5900", "runs for 20 % of the gap time", "repeat every 3 steps, as with 3 workers"),

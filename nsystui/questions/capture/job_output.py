@@ -15,7 +15,7 @@ from nsystui.exports.job_output import JobOutput, OutputLine, read_job_output
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import recorded
-from nsystui.questions.steps.times import NO_STEP
+from nsystui.questions.steps.task_steps import NO_STEP
 from nsystui.store.packed_job import JobReport
 from nsystui.store.report import Report
 from nsystui.store.results import Results

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Titled, Values, chosen_tables
+from nsystui.questions.queries.question import Option, Question, Titled, Values, chosen_tables, steps_in
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -175,7 +175,7 @@ less than the time of the other tables, from the job's first event to its last; 
                 default="pop",
                 group="efficiency",
             ),
-            *(_FLOPS, _PEAK, _GPUS, STEP_RANGE._replace(group=_MFU)),
+            *(_FLOPS, _PEAK, _GPUS, *steps_in(_MFU)),
             Option(
                 "baseline",
                 "exports of a job of another size, after FILE",

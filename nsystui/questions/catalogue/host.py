@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Values, View, function
+from nsystui.questions.queries.question import STEPS, Option, Question, Values, View, function
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -144,7 +144,7 @@ With --list, each long idle span with its largest cause.""",
             ),
             Option("list", "the single spans", lists=True),
             Option("least", "with --list: spans of at least so many ms (1)", metavar="MS", kind=float),
-            STEP_RANGE,
+            *STEPS,
         ),
         read=_read_gaps,
         is_whole=True,

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Values, View
+from nsystui.questions.queries.question import Option, Question, Values, View, steps_in
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -200,7 +200,7 @@ Buckets and powers of two have base 1024 and include their lower edge.""",
                 "with --calls or --kernels: only one message size: <64KiB, 64KiB–1MiB, 1MiB–16MiB, >16MiB, unknown",
                 metavar="SIZE",
             ),
-            STEP_RANGE._replace(group="table"),
+            *steps_in("table"),
             Option(
                 "nccl-log",
                 "NCCL's debug logs of the same job (plain, .gz or globs), after FILE: they give the message sizes that "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nsystui.base.errors import UsageError
 from nsystui.questions.queries.question import (
     OVER_TIME,
-    STEP_RANGE,
+    STEPS,
     Option,
     Question,
     Values,
@@ -147,7 +147,7 @@ CPU did meanwhile.""",
                 choices=("gpu", "step"),
                 default="gpu",
             ),
-            STEP_RANGE,
+            *STEPS,
         ),
         drawing=_draw_budget,
         is_whole=True,

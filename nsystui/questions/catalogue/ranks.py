@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import STEP_RANGE, Option, Question, Values, View
+from nsystui.questions.queries.question import STEPS, Option, Question, Values, View
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -90,7 +90,7 @@ order. The rank with the shortest kernel came last, independent of the clocks.""
                 "a row for each kind of collective: transfer, waiting, and the rank that is mostly last",
                 one_of="table",
             ),
-            STEP_RANGE,
+            *STEPS,
         ),
         is_whole=True,
         has_times=True,

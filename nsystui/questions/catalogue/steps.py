@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import STEP_RANGE, Option, Question, View, function
+from nsystui.questions.queries.question import STEPS, Option, Question, View, function
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -41,11 +41,16 @@ QUESTIONS = (
         _ask_steps,
         description="""\
 How long the training steps took on the GPU: a row per rank with median, p5, p95, CV and slow steps.
-Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) that launch at least half of the GPU's work.""",
+Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) that launch at least half of the GPU's work.
+Without them, steps are what comes back regularly in the GPU's work: the optimizer's kernels, collectives, one CUDA
+graph, any operation.
+
+With --budget, what the time of each step went to, and what blocked the GPU: see `nsystui help path`.""",
         examples="""  nsystui steps rank*.sqlite
   nsystui steps rank*.sqlite --across --sort spread_ns --top 10
   nsystui steps rank0.sqlite --every --format csv -o steps.csv
-  nsystui steps rank*.sqlite --step-range '^iteration (\\d+)'""",
+  nsystui steps rank*.sqlite --step-range '^iteration (\\d+)'
+  nsystui steps rank*.sqlite --steps-by optimizer""",
         topic="ranks",
         order=60,
         options=(
@@ -58,7 +63,7 @@ Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) that launch at leas
                 "a row for each step of each GPU, with what its time went to and what blocked it",
                 one_of="table",
             ),
-            STEP_RANGE,
+            *STEPS,
         ),
         drawing=_draw_steps,
         is_whole=True,
@@ -96,7 +101,7 @@ Without --step it is the step whose time is nearest to the median; with --time, 
                 default="name",
             ),
             Option("step", "the step with this number", metavar="N", kind=int),
-            STEP_RANGE,
+            *STEPS,
         ),
         is_whole=True,
         has_times=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.queries.question import STEP_RANGE, Ask, Option, Question, Values, View
+from nsystui.questions.queries.question import Ask, Option, Question, Values, View, steps_in
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -131,7 +131,7 @@ With --instances, every launch of one kernel.""",
             ),
             Option("only", "only the kernels of this family or precision", metavar="WORD", default=""),
             Option("instances", "the launches of the kernel of this name", metavar="NAME", lists=True),
-            STEP_RANGE._replace(group="table"),
+            *steps_in("table"),
             Option(
                 "ncu",
                 "after FILE: what Nsight Compute measured of the kernels, from `ncu --import REPORT.ncu-rep --csv "

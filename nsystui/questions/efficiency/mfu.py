@@ -25,7 +25,8 @@ from nsystui.exports.metadata import ALLOCATION_VARIABLE, SIZE_VARIABLES
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.ranks.steps import StepTimes
-from nsystui.questions.steps.times import Steps, TaskSteps
+from nsystui.questions.steps.task_steps import TaskSteps
+from nsystui.questions.steps.times import Steps
 from nsystui.store.report import Report
 
 
@@ -115,7 +116,7 @@ def mfu(
     if step_time is None and steps.of_task:
         notes.append("no MFU: no step in this time has another step after it")
     elif step_time is None:
-        notes.append("no MFU: it needs NVTX ranges that number the steps (`step 7`), or --step-range")
+        notes.append("no MFU without steps (`nsystui steps` says why there are none)")
     return Mfu(request, step_time, len(together), count, peak, tuple(note for note in notes if note))
 
 

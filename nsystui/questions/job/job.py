@@ -1,7 +1,7 @@
 """A job: the open reports, who is which rank, and what several questions share, computed once.
 
-The results in its memory (pairings, busy intervals, NVTX ranges) belong to one state of the session: when another
-report joins, they are computed anew.
+The results in its memory (pairings, busy intervals, NVTX ranges) belong to one state of the job: when another report
+joins, or steps are found by something else, they are computed anew.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class OpenJob:
     """Who is which rank, where the user says it."""
     step_range: str | None = None
     """Which NVTX ranges are steps, where the user says it for the whole job: see `steps`."""
+    steps_by: str | None = None
+    """What steps are found by, where the user says it: one of `queries.question.ANCHORS`."""
     families: Rules = ()
     """The user's own rules for families of kernels: see `base.kernel_families`."""
     alignment: Alignment | None = None
@@ -205,7 +207,22 @@ class OpenJob:
         from nsystui.questions.steps.times import Steps
 
         name = self.step_range if name is None else name
-        return self.once(("steps", name), lambda: Steps.load(self.session, self.ranks, name))
+        return self.once(("steps", name), lambda: Steps.load(self.session, self.ranks, name, self.steps_by))
+
+    @property
+    def version(self) -> Hashable:
+        """What every answer depends on: the reports with their clocks, and what steps are found by."""
+        return self.session.version, self.steps_by
+
+    def next_steps_by(self) -> str | None:
+        """Find steps by the next anchor that any task has, ``None`` for the usual one; return it."""
+        from nsystui.questions.queries.question import ANCHORS
+        from nsystui.questions.steps.times import Steps
+
+        rest = ANCHORS[ANCHORS.index(self.steps_by) + 1 :] if self.steps_by is not None else ANCHORS
+        has_steps = (one for one in rest if Steps.load(self.session, self.ranks, None, one).of_task)
+        self.steps_by = next(has_steps, None)
+        return self.steps_by
 
     def smart_names(self) -> Mapping[str, str]:
         """The smart name of every kernel of the job by its full name."""
@@ -236,7 +253,8 @@ class OpenJob:
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """``make()``, or what it gave for the same key and the same state of the session."""
-        made = self._memory.once(ResultKey((str(self.session.version),), key), make)
+        state = (str(self.version),)
+        made = self._memory.once(ResultKey(state, key), make)
         # Else each state of hundreds of reports that join one by one would hold the intervals of all before it.
-        self._memory.forget_others((str(self.session.version),))
+        self._memory.forget_others(state)
         return made

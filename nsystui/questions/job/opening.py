@@ -34,9 +34,9 @@ class JobSource:
 
     ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
     ``logs`` are debug logs of NCCL, one name each. ``ranks`` says who is which rank, where the user does, and ``clock``
-    what makes the clocks one (a ``ClockMode``). ``step_range``, ``families``: see `OpenJob`. ``log_steps``: the
-    training steps that the screens show of the logs. ``dask``: the scheduler of a Dask cluster whose workers compute
-    what is made of single reports: its address, or the path of its file.
+    what makes the clocks one (a ``ClockMode``). ``step_range``, ``steps_by``, ``families``: see `OpenJob`.
+    ``log_steps``: the training steps that the screens show of the logs. ``dask``: the scheduler of a Dask cluster whose
+    workers compute what is made of single reports: its address, or the path of its file.
     """
 
     files: tuple[str, ...]
@@ -51,6 +51,7 @@ class JobSource:
     ranks: str = ""
     clock: str = "collectives"
     step_range: str | None = None
+    steps_by: str | None = None
     families: Rules = ()
     dask: str | None = None
 
@@ -139,7 +140,14 @@ class Opener:
         )
         if source.dask is not None:
             self._connect(session, source.dask, [export.path for export in exports])
-        return OpenJob(session, numbering=who, step_range=source.step_range, families=source.families), exports
+        job = OpenJob(
+            session,
+            numbering=who,
+            step_range=source.step_range,
+            steps_by=source.steps_by,
+            families=source.families,
+        )
+        return job, exports
 
     def _connect(self, session: Session, scheduler: str, paths: Sequence[Path]) -> None:
         """Gives the session the workers of a cluster."""

@@ -98,13 +98,30 @@ class Option(NamedTuple):
         return not (self.metavar or self.choices)
 
 
-STEP_RANGE = Option(
-    "step-range",
-    "which NVTX ranges (domain:text) are steps; a group in it is their number (default: numbered ranges, such "
-    "as `step 7`, that hold half of the GPU's work)",
-    metavar="REGEX",
-    group="",
+ANCHORS = ("nvtx", "optimizer", "collectives", "graph", "kernels")
+"""What steps are found by, in the order in which they are tried: see `steps.times`."""
+STEPS = (
+    Option(
+        "step-range",
+        "which NVTX ranges (domain:text) are steps; a group in it is their number (default: numbered ranges, such "
+        "as `step 7`, that hold half of the GPU's work)",
+        metavar="REGEX",
+        group="",
+    ),
+    Option(
+        "steps-by",
+        "what steps are found by (default: NVTX ranges; without them what comes back regularly in the GPU's work)",
+        choices=ANCHORS,
+        group="",
+    ),
 )
+"""What the steps are: of every question that has any."""
+
+
+def steps_in(group: str) -> tuple[Option, ...]:
+    """`STEPS` in a group of the help."""
+    return tuple(option._replace(group=group) for option in STEPS)
+
 
 _BINS = 100
 OVER_TIME = (

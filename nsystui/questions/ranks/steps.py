@@ -17,7 +17,8 @@ from nsystui.base.answer import DURATION, RANK, START, STEP, Column, Row, TableA
 from nsystui.base.selection import Task, Window
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.tasks import RankedTask
-from nsystui.questions.steps.times import Steps, TaskSteps
+from nsystui.questions.steps.task_steps import TaskSteps
+from nsystui.questions.steps.times import Steps
 
 SLOW = 1.5
 """A step is slow that takes more than so many times the median of its rank."""
@@ -142,7 +143,7 @@ BY_RANK_COLUMNS = (
     *_FIGURES,
     Column("first", header="First Step (ns)", label="first", unit=Unit.DURATION, compared="median", importance=4),
     Column("measured", header="Measured", label="measured on", importance=5),
-    Column("range", header="NVTX Range", label="NVTX range", importance=3),
+    Column("anchor", header="Anchor", label="anchor", importance=3),
 )
 ACROSS_COLUMNS = (
     STEP,

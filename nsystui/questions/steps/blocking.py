@@ -227,7 +227,7 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
             start = own.start - report_at(job.session, task.report).clock_offset
             edges[task] = start, start + own.duration
     compute = partial(_arrays, edges, job.families)
-    reports, is_chosen = job.session.reports, (job.step_range if step_name is None else step_name) is not None
+    reports, is_chosen = job.session.reports, {step_name, job.step_range, job.steps_by} != {None}
     if is_chosen or job.families:
         runs = in_runs(job.session, reports, compute, tables.kernels, "what blocked")
         found = {index: arrays for run in runs for index, arrays in run.items()}

@@ -9,13 +9,13 @@ thread, during them. Of several candidates the first of these words in the name 
 layers are numbered too. A user may name the ranges instead.
 
 The CPU runs ahead of the GPU, so a step has two spans: its range on the CPU, and the time from the first to the last
-GPU operation launched in it. ``to_arrays`` and ``of_arrays`` store the steps of a report next to its columns.
+GPU operation launched in it. Where ranges do not tell the steps of every task, `anchors` finds them in the GPU's work.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -24,112 +24,75 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import Unit
+from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Task
 from nsystui.base.text import few_numbers, whole_number
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL
-from nsystui.questions.queries.conditions import Condition, is_launched_by, job_end, job_start, matches
+from nsystui.questions.queries.conditions import Condition, job_end, job_start, matches
 from nsystui.questions.queries.derived import in_runs, of_each_report
+from nsystui.questions.queries.question import ANCHORS
 from nsystui.questions.queries.statistics import places_by
-from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask
+from nsystui.questions.queries.tasks import RankedTask
+from nsystui.questions.steps.anchors import anchored_steps
+from nsystui.questions.steps.task_steps import (
+    COLLECTIVES,
+    FEWEST,
+    GRAPH,
+    KERNELS,
+    LEAST_COVERAGE,
+    NO_STEP,
+    NVTX,
+    OPTIMIZER,
+    TaskSteps,
+    launched_work,
+    of_arrays,
+    to_arrays,
+    without_holes,
+)
 from nsystui.store import tables
 from nsystui.store.report import Report
-from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 
-NO_STEP = -1
-
-_TIMES = ("starts", "ends")
-_GPU = ("op_count", "op_time", "start", "end")
-
-
-@dataclass(frozen=True, eq=False)
-class TaskSteps:
-    """The n steps of a task by start. Times are job time, ns; shapes are ``(n,)``.
-
-    ``name``: what the ranges are called, with ``*`` for numbers. ``numbers``: ascending, those in the names; where they
-    repeat (steps counted anew in each epoch) or there are none, the places 0, 1, … ``starts``, ``ends``: on the CPU;
-    steps do not overlap. ``gpu``: the GPU operations launched in each. ``outside``: the durations of those launched in
-    none, added up.
-    """
-
-    task: Task
-    name: str
-    numbers: Times
-    starts: Times
-    ends: Times
-    gpu: Projection
-    outside: int = 0
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def places_at(self, times: Times) -> Times:
-        """Find the step whose CPU range contains each time (its end excluded), by its place; ``NO_STEP`` for none."""
-        place = np.searchsorted(self.starts, times, side="right") - 1
-        return np.where((place >= 0) & (times < self.ends[place]), place, NO_STEP)
-
-
-def to_arrays(found: Mapping[Task, TaskSteps], clock_offset: int) -> Arrays:
-    """Join the steps of the tasks of a report one after the other, on the report's own clock."""
-    every = list(found.values())
-
-    def joined(of: Iterable[Any], name: str, offset: int = 0) -> Times:
-        return np.concatenate([np.zeros(0, np.int64), *(getattr(one, name) for one in of)]) - offset
-
-    gpu = [steps.gpu for steps in every]
-    return {
-        "process": np.array([task.process for task in found], np.int64),
-        "count": np.array([len(steps) for steps in every], np.int64),
-        "outside": np.array([steps.outside for steps in every], np.int64),
-        "names": json_array([steps.name for steps in every]),
-        "numbers": joined(every, "numbers"),
-        **{name: joined(every, name, clock_offset) for name in _TIMES},
-        **{f"gpu_{name}": joined(gpu, name) for name in _GPU[:2]},
-        **{f"gpu_{name}": joined(gpu, name, clock_offset) for name in _GPU[2:]},
-    }
-
-
-def of_arrays(report: int, arrays: Arrays, clock_offset: int) -> Iterator[TaskSteps]:
-    """Undo ``to_arrays``, for a report with this index."""
-    first = 0
-    names = json_of(arrays["names"])
-    single = (arrays[key].tolist() for key in ("process", "count", "outside"))
-    for process, count, outside, name in zip(*single, names, strict=True):
-        keys = ("numbers", *_TIMES, *(f"gpu_{key}" for key in _GPU))
-        own = {key: arrays[key][first : first + count] for key in keys}
-        first += count
-        starts, ends = (own[key] + clock_offset for key in _TIMES)
-        gpu_start, gpu_end = own["gpu_start"] + clock_offset, own["gpu_end"] + clock_offset
-        gpu = Projection(own["gpu_op_count"], gpu_start, gpu_end, own["gpu_op_time"])
-        yield TaskSteps(Task(report, process), name, own["numbers"], starts, ends, _without_holes(gpu), outside)
-
-
-def _without_holes(gpu: Projection) -> Projection:
-    """The projection with times of 0 where a step launched nothing and so has no place on any clock."""
-    is_empty = gpu.op_count == 0
-    return replace(gpu, start=np.where(is_empty, 0, gpu.start), end=np.where(is_empty, 0, gpu.end))
-
-
-FEWEST = 3
-"""So many ranges must follow one another to be steps, unless the user named them."""
-LEAST_COVERAGE = 0.5
-"""The share of a task's GPU work that must have been launched in them."""
-
+_NAMES = {
+    NVTX: "NVTX ranges",
+    OPTIMIZER: "optimizer kernels",
+    COLLECTIVES: "collectives",
+    GRAPH: "launches of one CUDA graph",
+    KERNELS: "what else comes back once a step",
+}
+_MARKS = {
+    OPTIMIZER: "each ends with the kernels of the optimizer",
+    COLLECTIVES: "each begins with the first collective of a group",
+    GRAPH: "each holds one launch of a CUDA graph",
+    KERNELS: "each begins with `{}`",
+}
+_ALIKE = 0.1
+"""Median steps of two anchors that differ by less are the same."""
+_NONE = {
+    NVTX: (
+        "no numbered NVTX ranges, such as `step 7`, launch half of the GPU's work (--step-range REGEX selects the ranges "
+        "are steps)"
+    ),
+    **{kind: f"no {_NAMES[kind]} at regular distances in the GPU's work" for kind in (OPTIMIZER, COLLECTIVES, GRAPH)},
+    KERNELS: "the GPU's work does not repeat regularly",
+}
 _MOST_NAMES = 4
 _WORDS = tuple(re.compile(word, re.IGNORECASE) for word in ("ProfilerStep", "step", "iter", "batch", "epoch"))
 _NUMBER = re.compile("[0-9]+")
 _LARGEST = 10**15 - 1
 _TEMPLATE = sa.func.regexp_replace(FOLDED_LABEL, "[0-9]+", "*", "g", type_=sa.Text)
 """The name that ranges of one kind share: ``step *`` of ``step 7``."""
-_JOINED = 1 << 17
-"""About so many API calls are joined with their operations at once."""
+
+
+_Found = Mapping[str, Mapping[Task, TaskSteps]]
+"""The steps of each task by their anchor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,28 +104,62 @@ class Steps:
     why_none: tuple[str, ...] = ()
 
     @classmethod
-    def load(cls, session: Session, ranks: Sequence[RankedTask], name: str | None = None) -> Steps:
+    def load(
+        cls, session: Session, ranks: Sequence[RankedTask], name: str | None = None, anchor: str | None = None
+    ) -> Steps:
         """Find the steps of the tasks in ``ranks``.
 
         ``name`` is a regular expression for the names of the ranges (``domain:text``) that are steps, whatever they
         hold; of ranges in one another the outermost count. If it has a group, the step's number is what that matched.
-        Raises UsageError where it is no regular expression. Reads every NVTX range and every launch.
+        ``anchor`` is one of `ANCHORS`, else the first of them that most of the tasks have. Raises UsageError where
+        ``name`` is no regular expression, or goes with another anchor than NVTX. Reads every NVTX range and launch.
         """
         tasks = {item.task: item.rank for item in ranks}
         reports = [report for report in session.reports if any(task.report == report.index for task in tasks)]
-        of_task: dict[Task, TaskSteps] = {}
-        if name is None:
-            compute = partial(_kept, tasks)
-            stored = of_each_report(session, reports, "steps", compute, by=tables.api_calls, doing="steps")
-            for report in reports:
-                steps = of_arrays(report.index, stored[report.index], report.clock_offset)
-                of_task |= {one.task: one for one in steps}
-        else:
+        if name is not None:
+            if anchor not in (None, NVTX):
+                raise UsageError(f"--step-range chooses NVTX ranges, and --steps-by {anchor} other work: give one")
+            of_task: dict[Task, TaskSteps] = {}
             named = partial(_steps, tasks, NameFilter(f"re:{name}"))
             for found in in_runs(session, reports, named, tables.api_calls, "steps"):
                 of_task |= found
-        why_none = tuple(_why_none(of_task, tasks, name))
-        return cls(of_task, (*_ranges(of_task), *why_none, *_outside(of_task)), why_none)
+            return cls._of(of_task, {}, tasks, [f"no NVTX range is called `{name}`"])
+
+        def stored(question: str, compute: Callable[..., dict[int, Arrays]]) -> dict[str, dict[Task, TaskSteps]]:
+            kept = of_each_report(
+                session, reports, question, partial(compute, tasks), by=tables.api_calls, doing="steps"
+            )
+            every: dict[str, dict[Task, TaskSteps]] = {}
+            for report in reports:
+                for one in of_arrays(report.index, kept[report.index], report.clock_offset):
+                    every.setdefault(one.anchor, {})[one.task] = one
+            return every
+
+        by = stored("steps", _kept) if anchor in (None, NVTX) else {}
+        if anchor != NVTX and len(by.get(NVTX, ())) < len(tasks):
+            by |= stored("anchored steps", anchored_steps)
+        return cls._chosen(by, tasks, anchor)
+
+    @classmethod
+    def _chosen(cls, by: _Found, tasks: Mapping[Task, int], anchor: str | None) -> Steps:
+        if anchor is not None:
+            return cls._of(by.get(anchor, {}), {}, tasks, [_NONE[anchor]])
+        certain = {
+            kind: {task: one for task, one in by[kind].items() if not one.is_doubtful} for kind in ANCHORS if kind in by
+        }
+        # The same anchor for all ranks: steps that begin elsewhere in the work could not be compared.
+        chosen = max(certain, key=lambda kind: len(certain[kind]), default=NVTX)
+        reasons = [_NONE[NVTX], *(() if KERNELS in certain else (_NONE[KERNELS],)), *_doubts(by)]
+        rest = {kind: found for kind, found in certain.items() if kind != chosen}
+        return cls._of(certain.get(chosen, {}), rest, tasks, reasons)
+
+    @classmethod
+    def _of(
+        cls, found: Mapping[Task, TaskSteps], rest: _Found, tasks: Mapping[Task, int], reasons: Sequence[str]
+    ) -> Steps:
+        of_task = _numbered_alike(found)
+        why_none = tuple(_why_none(of_task, tasks, reasons))
+        return cls(of_task, (*_anchors(of_task), *_others(of_task, rest), *why_none, *_outside(of_task)), why_none)
 
     def numbers_at(self, reports: Times, processes: Times, times: Times) -> Times:
         """Return the number of the step in which each time lies, ``NO_STEP`` for none; all shapes are ``(m,)``."""
@@ -210,21 +207,22 @@ class _Candidate:
         """The durations of the ranges on the CPU, ns."""
         return int((self.ends - self.starts).sum())
 
-    def add(self, launches: Times, starts: Times, ends: Times) -> None:
+    def add(self, launch: Times, start: Times, end: Times) -> None:
         """Takes in GPU operations by the times of their launches."""
-        place = np.searchsorted(self.starts, launches, side="right") - 1
-        is_inside = (place >= 0) & (launches < self.ends[place])
-        place, starts, ends = place[is_inside], starts[is_inside], ends[is_inside]
+        self.total += int((end - start).sum())
+        place = np.searchsorted(self.starts, launch, side="right") - 1
+        is_inside = (place >= 0) & (launch < self.ends[place])
+        place, start, end = place[is_inside], start[is_inside], end[is_inside]
         np.add.at(self.gpu.op_count, place, 1)
-        np.add.at(self.gpu.op_time, place, ends - starts)
-        np.minimum.at(self.gpu.start, place, starts)
-        np.maximum.at(self.gpu.end, place, ends)
+        np.add.at(self.gpu.op_time, place, end - start)
+        np.minimum.at(self.gpu.start, place, start)
+        np.maximum.at(self.gpu.end, place, end)
 
     def steps(self) -> TaskSteps:
         """The ranges as the steps of their task."""
         numbers = self.numbers if self.is_ascending else np.arange(len(self.starts))
         outside = self.total - int(self.gpu.op_time.sum())
-        return TaskSteps(self.task, self.name, numbers, self.starts, self.ends, _without_holes(self.gpu), outside)
+        return TaskSteps(self.task, self.name, numbers, self.starts, self.ends, without_holes(self.gpu), outside)
 
 
 def _kept(tasks: Collection[Task], session: Session, reports: list[Report]) -> dict[int, Arrays]:
@@ -232,7 +230,7 @@ def _kept(tasks: Collection[Task], session: Session, reports: list[Report]) -> d
     steps = _steps(tasks, None, session, reports)
     return {
         report.index: to_arrays(
-            {task: one for task, one in steps.items() if task.report == report.index}, report.clock_offset
+            [one for task, one in steps.items() if task.report == report.index], report.clock_offset
         )
         for report in reports
     }
@@ -352,64 +350,9 @@ def _add_gpu_work(session: Session, candidates: Sequence[_Candidate]) -> None:
     by_task: dict[Task, list[_Candidate]] = {}
     for one in candidates:
         by_task.setdefault(one.task, []).append(one)
-    total: dict[Task, int] = {}
-    work = [tables.of(table) for table in GPU_TABLES if session.count(table)]
-    for ids in _id_spans(session, by_task):
-        for table in work:
-            for batch in session.array_batches(_launches_query(table, by_task, ids)):
-                for task, rows in _rows_by_task(batch["report"], batch["process"]):
-                    launches, starts, ends = (batch[key][rows] for key in ("launch", "start", "end"))
-                    total[task] = total.get(task, 0) + int((ends - starts).sum())
-                    for one in by_task.get(task, ()):
-                        one.add(launches, starts, ends)
-    for one in candidates:
-        one.total = total.get(one.task, 0)
-
-
-def _id_spans(session: Session, tasks: Iterable[Task]) -> Iterator[tuple[int, int]]:
-    """The correlation ids of the calls in portions, first and last: a join of all at once would hold all calls.
-
-    Ids count up, so that each portion is in a few row groups.
-    """
-    reports = sorted({task.report for task in tasks})
-    calls = tables.api_calls
-    if not session.count(calls):
-        return
-    ids = calls.c.correlation_id
-    query = sa.select(sa.func.count(ids), sa.func.min(ids), sa.func.max(ids)).where(calls.c.report.in_(reports))
-    ((count, first, last),) = session.rows(query)
-    if count:
-        width = (last - first + 1) * _JOINED // count + 1
-        for start in range(first, last + 1, width):
-            yield start, min(start + width - 1, last)
-
-
-def _rows_by_task(reports: Times, processes: Times) -> Iterator[tuple[Task, Times]]:
-    """The rows of each task, as indices."""
-    for report in np.unique(reports).tolist():
-        rows = np.flatnonzero(reports == report)
-        for process in np.unique(processes[rows]).tolist():
-            yield Task(report, process), rows[processes[rows] == process]
-
-
-def _launches_query(table: sa.Table, tasks: Iterable[Task], ids: tuple[int, int]) -> sa.Select[Any]:
-    """Each operation of a table whose correlation id is one of ``ids``, with the time of its launch; job time."""
-    calls, columns = tables.api_calls, table.c
-    return (
-        sa.select(
-            columns.report,
-            columns.process,
-            job_start(calls).label("launch"),
-            job_start(table).label("start"),
-            job_end(table).label("end"),
-        )
-        .join_from(table, calls, is_launched_by(table, calls))
-        .where(
-            columns.report.in_(sorted({task.report for task in tasks})),
-            columns.end.is_not(None),
-            *(one.c.correlation_id.between(*ids) for one in (calls, table)),
-        )
-    )
+    for task, batch in launched_work(session, {task.report for task in by_task}):
+        for one in by_task.get(task, ()):
+            one.add(**batch)
 
 
 def _best(candidates: Sequence[_Candidate], is_free: bool) -> Iterator[tuple[Task, _Candidate]]:
@@ -425,27 +368,78 @@ def _best(candidates: Sequence[_Candidate], is_free: bool) -> Iterator[tuple[Tas
         yield task, min(own, key=lambda one: (one.word if is_free else 0, -(one.share or 0.0), -one.time))
 
 
-def _ranges(chosen: Mapping[Task, TaskSteps]) -> Iterator[str]:
-    kinds: dict[str, set[int]] = {}
+def _numbered_alike(found: Mapping[Task, TaskSteps]) -> Mapping[Task, TaskSteps]:
+    """The steps, with the same number for those of all ranks that ran at the same time, where no name has a number."""
+    if not found or any(one.anchor == NVTX for one in found.values()):
+        return found
+    first = next(iter(found.values())).gpu
+    middle = first.start + (first.end - first.start) // 2
+    # The first one that ends after the middle of another runs with it.
+    shifts = {
+        task: round(float(np.median(np.searchsorted(one.gpu.end, middle) - np.arange(len(middle)))))
+        for task, one in found.items()
+    }
+    most = max(shifts.values())
+    return {task: replace(one, numbers=one.numbers + most - shifts[task]) for task, one in found.items()}
+
+
+def _anchors(chosen: Mapping[Task, TaskSteps]) -> Iterator[str]:
+    kinds: dict[tuple[str, str], list[TaskSteps]] = {}
     for one in chosen.values():
-        kinds.setdefault(one.name, set()).add(len(one))
-    for kind, counts in kinds.items():
-        number = f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
-        each = " a rank" if len(chosen) > 1 else ""
-        yield f"steps are the NVTX ranges `{kind}` ({number}{each}): work belongs to the step that launched it"
+        kinds.setdefault((one.anchor, one.name), []).append(one)
+    for (anchor, name), every in kinds.items():
+        number = f"{_range(map(len, every))}{' a rank' if len(chosen) > 1 else ''}"
+        if anchor == NVTX:
+            yield f"steps are the NVTX ranges `{name}` ({number}): work belongs to the step that launched it"
+            continue
+        agree, both = min((one.agree, one.agree + one.differ) for one in every)
+        sure = f"; {agree} of {both} operations that come back once a step give the same number" if both else ""
+        yield f"steps are found in the GPU's work ({number}): {_MARKS[anchor].format(name)}{sure}"
 
 
-def _why_none(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], name: str | None) -> Iterator[str]:
+def _others(chosen: Mapping[Task, TaskSteps], rest: _Found) -> Iterator[str]:
+    """What other anchors say of the same tasks."""
+    alike = []
+    for kind, found in rest.items():
+        both = [(chosen[task], one) for task, one in found.items() if task in chosen]
+        if both:
+            own, other = (float(np.median([one.median for one in every])) for every in zip(*both, strict=True))
+            number = _range(len(one) for _, one in both)
+            if abs(other - own) <= _ALIKE * own:
+                alike.append(f"{_NAMES[kind]} ({number})")
+                continue
+            times = [format_value(Unit.DURATION, one) for one in (other, own)]
+            yield (
+                f"{_NAMES[kind]} say otherwise: {number} steps with a median of {times[0]} instead of {times[1]}; "
+                f"--steps-by {kind} takes these"
+            )
+    if alike:
+        yield f"the same step time is found by {' and by '.join(alike)}"
+
+
+def _range(counts: Iterable[int]) -> str:
+    every = sorted(set(counts))
+    return f"{every[0]:,}" if len(every) == 1 else f"{every[0]:,} to {every[-1]:,}"
+
+
+def _doubts(by: _Found) -> Iterator[str]:
+    """Repetitions that may be layers."""
+    for kind in ANCHORS:
+        every = [one for one in by.get(kind, {}).values() if one.is_doubtful]
+        if every:
+            size = _range(int(np.median(one.gpu.op_count)) for one in every)
+            yield (
+                f"{size} operations come back {_range(map(len, every))} times, but nothing in them tells a step from "
+                f"a layer (no copy to the host, loss or optimizer): --steps-by {kind} takes them as steps"
+            )
+            return
+
+
+def _why_none(chosen: Mapping[Task, TaskSteps], tasks: Mapping[Task, int], reasons: Sequence[str]) -> Iterator[str]:
     without = sorted(rank for task, rank in tasks.items() if task not in chosen)
     if without:
         whose = "" if not chosen else f" of rank{'s' if len(without) > 1 else ''} {few_numbers(without)}"
-        if name is not None:
-            yield f"no steps{whose}: no NVTX range is called `{name}`"
-        else:
-            yield (
-                f"no steps{whose}: no numbered NVTX ranges, such as `step 7`, launch half of the GPU's work; "
-                f"--step-range REGEX selects the ranges that are steps"
-            )
+        yield f"no steps{whose}: {'; '.join(reasons)}"
 
 
 def _outside(chosen: Mapping[Task, TaskSteps]) -> Iterator[str]:
@@ -453,4 +447,6 @@ def _outside(chosen: Mapping[Task, TaskSteps]) -> Iterator[str]:
     if outside:
         total = outside + sum(int(one.gpu.op_time.sum()) for one in chosen.values())
         time = format_value(Unit.DURATION, outside)
-        yield f"{time} of GPU work, {100 * outside / total:.1f} % of all, was launched outside of steps"
+        is_cut = all(one.anchor != NVTX for one in chosen.values())
+        where = ", where the capture starts or ends with no whole step" if is_cut else ""
+        yield f"{time} of GPU work, {100 * outside / total:.1f} % of all, was launched outside of steps{where}"

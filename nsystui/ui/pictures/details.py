@@ -111,7 +111,7 @@ def _step(job: OpenJob, key: EventKey) -> list[str]:
     import numpy as np
 
     from nsystui.questions.events.listing import EVENT_COLUMNS, event_row, partners
-    from nsystui.questions.steps.times import NO_STEP
+    from nsystui.questions.steps.task_steps import NO_STEP
 
     row = event_row(job.session, key, job.ranks)
     if row is not None and key.kind.on_gpu:

@@ -97,7 +97,7 @@ def overview_picture(job: OpenJob, selection: Selection, bins: int) -> OverviewP
     """The picture with a strip of ``bins`` bins. Blocks: call it in a thread."""
     # Part of the key below: a report may join between the two lines, and tables with the busy intervals of before it
     # must not be kept as those of after it.
-    version = job.session.version
+    version = job.version
     busy = job.busy(selection)
     parts = job.once(("overview", selection, version), lambda: _tables(job, selection, busy))
     windows = extents(job.session, selection)  # each device in that in which its report is judged

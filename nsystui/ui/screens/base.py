@@ -183,7 +183,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         if job is None:
             self.show_waiting()
         else:
-            self.question.ask(job, (job.session.version, self.selection, *self.parameters()))
+            self.question.ask(job, (job.version, self.selection, *self.parameters()))
             self._put_cursors_back()
 
     def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
@@ -216,7 +216,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         """The views of the tab that there are rows for; none on a drilled screen."""
         if not self.SCREEN:
             return ()
-        version = self.job.session.version if self.job is not None else None
+        version = self.job.version if self.job is not None else None
         if self._views[0] != (version, self.view_name_asked()):
             views = tuple(filter(self.has_view, views_on(keys.MODE_OF[self.MODE_KEY])))
             self._views = ((version, self.view_name_asked()), views)

@@ -125,7 +125,7 @@ class DiffScreen(FilteredTableScreen):
     def parameters(self) -> tuple[Hashable, ...]:
         """The table, the sides and the options."""
         assert self.sides is not None
-        return (self.name_of_table, self._is_swapped, self._options(), self.sides[1].job.session.version)
+        return (self.name_of_table, self._is_swapped, self._options(), self.sides[1].job.version)
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[str, TableAnswer]:
         """Compare A with B by the table that is asked for."""

@@ -154,7 +154,7 @@ class FindingsTable(WindowTable):
 
     def seek(self, job: OpenJob, selection: Selection, is_asked_for: bool = False) -> None:
         """Looks for the findings of a selection, unless it did; of a huge job only where the user asks for it."""
-        token = (job.session.version, selection)
+        token = (job.version, selection)
         if token == self._token and not (is_asked_for and self.waits):
             return
         self._token = token

@@ -267,7 +267,7 @@ class OverviewScreen(TablesScreen):
         return self.job is not None and self._idle_token(self.job) == self._idle_shown
 
     def _idle_token(self, job: OpenJob) -> object:
-        return (job.session.version, self.selection, self.findings.waits)
+        return (job.version, self.selection, self.findings.waits)
 
     def _seek_idle(self) -> None:
         """Asks where the GPUs were idle, once everything is loaded; why, where findings are looked for, too."""

@@ -145,6 +145,16 @@ class RanksScreen(ViewsScreen):
         else:
             self.say("clock: " + self.explorer.next_clock().value + "…")
 
+    def action_anchor(self) -> None:
+        """Other steps: those by the next anchor."""
+        job = self.job
+        if job is None or self.explorer.loading_now:
+            self.say("steps are found when everything is loaded")
+        elif job.step_range is not None:
+            self.say("steps are the NVTX ranges of --step-range")
+        else:
+            self.explorer.next_anchor()
+
     def action_compare(self) -> None:
         """Mark a rank, or compare it with the marked one."""
         self.comparison.mark(self._rank())

@@ -173,8 +173,8 @@ def _missing(case: Case) -> Iterator[Finding]:
         yield Finding(
             "no-nvtx",
             Severity.INFO,
-            "There are no NVTX ranges, so time cannot be split by phase or step.",
-            Advice(f"To see phases: {canonical.NVTX_RANGES.record}.", "NVTX ranges name steps, layers and NCCL calls."),
+            "There are no NVTX ranges, so time cannot be split by phase.",
+            Advice(f"To see phases: {canonical.NVTX_RANGES.record}.", "They name phases, layers and NCCL calls."),
             Door("nvtx"),
         )
     if session.count(tables.nccl_calls) and not case.has_message_sizes:

@@ -37,6 +37,7 @@ from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import job_start, where
+from nsystui.questions.steps.task_steps import NVTX, TaskSteps
 from nsystui.questions.triage.case import Case, by_place, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
@@ -119,12 +120,12 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     steps = case.job.steps(case.step_name).of_task
     loading = _loading_ranges(case)
     if not steps and not loading:
-        need = "needs steps (numbered NVTX ranges, or --step-range REGEX), or NVTX ranges of the data loader"
+        need = "needs steps (`nsystui steps` says why there are none), or NVTX ranges of the data loader"
         return [NotChecked("input-pipeline", need)]
     in_range, between = [], []
     for device, gaps in zip(case.devices, long, strict=True):
         task, own = device.device.task.task, steps.get(device.device.task.task)
-        inside = union(own.starts, own.ends) if own is not None else None
+        inside = _inside(own) if own is not None else None
         arrivals = _arrivals(case).get((task, device.device.device), frozenset())
         for start, end in zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True):
             half, span = _HALF * (end - start), IdleSpan(task, device.device.device, start, end)
@@ -160,6 +161,11 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
         )
         return [NotChecked("input-pipeline", need)]
     return [_finding(case, kept, len(in_range), spent, cost)]
+
+
+def _inside(steps: TaskSteps) -> Intervals:
+    """The time in steps: on the CPU in their NVTX ranges, else on the GPU, where one of their operations is first."""
+    return union(steps.starts, steps.ends) if steps.anchor == NVTX else union(steps.gpu.start, steps.gpu.end)
 
 
 def _calling(causes: Mapping[Cause, int]) -> int:

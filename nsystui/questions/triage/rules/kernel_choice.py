@@ -213,12 +213,10 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     if not saved or share < case.thresholds.unfused_percent:
         return []
     worst = [row[_SUMS:] for row in found]
-    steps = sum(len(one) for one in case.steps.values())
-    each = f" ({kernels / steps:,.0f} a step)" if steps else ""
     name = _range(case, worst)
     place = f" Most of the longest chains are in NVTX range `{name}`." if name else ""
     sentence = (
-        f"{kernels:,} pointwise kernels{each} run in {number_of(count, 'back-to-back chain')} of different kernels."
+        f"{kernels:,} pointwise kernels run in {number_of(count, 'back-to-back chain')} of different kernels."
         f"{place} {case.each_gpu} could save up to {time_words(cost)}, {time_words(case.mean([idle]))} of it idle "
         "time, if each chain had one kernel for each grid."
     )

@@ -55,7 +55,7 @@ def step_times(case: Case) -> Sequence[Finding | NotChecked]:
     least = warm_up + _FEWEST
     judged = {task: one for task, one in case.steps.items() if len(one) >= least}
     if not judged:
-        why = f"needs at least {least} steps of a rank: numbered NVTX ranges such as `step 7`, or --step-range REGEX"
+        why = f"needs at least {least} steps of a rank (`nsystui steps` says what it finds)"
         return [NotChecked("slow-steps", why)]
     found = [_slow(case, judged, warm_up), _warm_up(case, judged, warm_up), _drift(case, judged, warm_up)]
     return [one for one in found if one is not None]
@@ -238,7 +238,7 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("step-traffic", f"needs memory operations: {case.has_none}")]
     devices = [one for one in case.devices if one.device.task.task in case.steps]
     if not devices:
-        return [NotChecked("step-traffic", "needs steps: numbered NVTX ranges such as `step 7`, or --step-range REGEX")]
+        return [NotChecked("step-traffic", "needs steps (`nsystui steps` says why there are none)")]
     copies = spans(case, tables.memory_ops, [tables.memory_ops.c.copy_kind.in_(_HOST_TO_DEVICE)], by_device=True)
     sizes = _sizes(case)
     rows = [_row(case, device, copies, sizes) for device in devices]

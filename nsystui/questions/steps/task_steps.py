@@ -1,0 +1,180 @@
+"""The steps of one task, how they are stored, and the GPU work that they are found in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.selection import Task
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.projection import Projection
+from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start
+from nsystui.questions.queries.question import ANCHORS
+from nsystui.questions.queries.tasks import GPU_TABLES
+from nsystui.store import tables
+from nsystui.store.results import json_array, json_of
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    from nsystui.store.results import Arrays
+
+NO_STEP = -1
+NVTX, OPTIMIZER, COLLECTIVES, GRAPH, KERNELS = ANCHORS
+FEWEST = 3
+"""So many steps must follow one another, unless the user named them."""
+LEAST_COVERAGE = 0.5
+"""The share of a task's GPU time that must have been launched in them."""
+
+_TIMES = ("starts", "ends")
+_GPU = ("op_count", "op_time", "start", "end")
+_FOUND = ("name", "anchor", "agree", "differ", "is_doubtful")
+
+
+@dataclass(frozen=True, eq=False)
+class TaskSteps:
+    """The n steps of a task by start. Times are job time, ns; shapes are ``(n,)``.
+
+    ``name``: what the ranges are called, with ``*`` for numbers, or the work that marks the steps. ``numbers``:
+    ascending, those in the names; where they repeat (steps counted anew in each epoch) or there are none, the places
+    0, 1, … ``starts``, ``ends``: on the CPU; steps do not overlap. ``gpu``: the GPU operations launched in each.
+    ``outside``: the durations of those launched in none, added up.
+
+    ``anchor``: what they were found by. Of the other names that come back once a step, ``agree`` give as many steps and
+    ``differ`` do not. ``is_doubtful``: nothing tells them from layers.
+    """
+
+    task: Task
+    name: str
+    numbers: Times
+    starts: Times
+    ends: Times
+    gpu: Projection
+    outside: int = 0
+    anchor: str = NVTX
+    agree: int = 0
+    differ: int = 0
+    is_doubtful: bool = False
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def median(self) -> float:
+        """The median time from the first GPU operation of a step to that of the next, ns."""
+        return float(np.median(np.diff(self.gpu.start, append=self.gpu.end[-1])))
+
+    def places_at(self, times: Times) -> Times:
+        """Find the step whose CPU range contains each time (its end excluded), by its place; ``NO_STEP`` for none."""
+        place = np.searchsorted(self.starts, times, side="right") - 1
+        return np.where((place >= 0) & (times < self.ends[place]), place, NO_STEP)
+
+
+def to_arrays(every: Sequence[TaskSteps], clock_offset: int) -> Arrays:
+    """Join the steps of the tasks of a report one after the other, on the report's own clock."""
+
+    def joined(of: Iterable[Any], name: str, offset: int = 0) -> Times:
+        return np.concatenate([np.zeros(0, np.int64), *(getattr(one, name) for one in of)]) - offset
+
+    gpu = [steps.gpu for steps in every]
+    return {
+        "process": np.array([steps.task.process for steps in every], np.int64),
+        "count": np.array([len(steps) for steps in every], np.int64),
+        "outside": np.array([steps.outside for steps in every], np.int64),
+        "found": json_array([{name: getattr(steps, name) for name in _FOUND} for steps in every]),
+        "numbers": joined(every, "numbers"),
+        **{name: joined(every, name, clock_offset) for name in _TIMES},
+        **{f"gpu_{name}": joined(gpu, name) for name in _GPU[:2]},
+        **{f"gpu_{name}": joined(gpu, name, clock_offset) for name in _GPU[2:]},
+    }
+
+
+def of_arrays(report: int, arrays: Arrays, clock_offset: int) -> Iterator[TaskSteps]:
+    """Undo ``to_arrays``, for a report with this index."""
+    first = 0
+    single = (arrays[key].tolist() for key in ("process", "count", "outside"))
+    for process, count, outside, found in zip(*single, json_of(arrays["found"]), strict=True):
+        keys = ("numbers", *_TIMES, *(f"gpu_{key}" for key in _GPU))
+        own = {key: arrays[key][first : first + count] for key in keys}
+        first += count
+        starts, ends = (own[key] + clock_offset for key in _TIMES)
+        gpu_start, gpu_end = own["gpu_start"] + clock_offset, own["gpu_end"] + clock_offset
+        gpu = without_holes(Projection(own["gpu_op_count"], gpu_start, gpu_end, own["gpu_op_time"]))
+        task, numbers = Task(report, process), own["numbers"]
+        yield TaskSteps(task, numbers=numbers, starts=starts, ends=ends, gpu=gpu, outside=outside, **found)
+
+
+def without_holes(gpu: Projection) -> Projection:
+    """The projection with times of 0 where a step launched nothing and so has no place on any clock."""
+    is_empty = gpu.op_count == 0
+    return replace(gpu, start=np.where(is_empty, 0, gpu.start), end=np.where(is_empty, 0, gpu.end))
+
+
+_JOINED = 1 << 17
+"""About so many API calls are joined with their operations at once."""
+
+
+def launched_work(
+    session: Session, reports: Iterable[int], more: Mapping[str, Sequence[sa.Label[Any]]] = MappingProxyType({})
+) -> Iterator[tuple[Task, dict[str, Any]]]:
+    """Yield the GPU operations of each task in portions: their ``launch``, ``start`` and ``end`` in job time.
+
+    ``more`` are further columns by the name of their table. Ids count up, and so do portions, roughly, with time.
+    """
+    chosen = sorted(set(reports))
+    work = [tables.of(table) for table in GPU_TABLES if session.count(table)]
+    for ids in _id_spans(session, chosen) if work else ():
+        for table in work:
+            query = _launches_query(table, chosen, ids).add_columns(*more.get(table.name, ()))
+            for batch in session.array_batches(query):
+                yield from _by_task(batch)
+
+
+def _id_spans(session: Session, reports: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The correlation ids of the calls in portions, first and last: a join of all at once would hold all calls.
+
+    Ids count up, so that each portion is in a few row groups.
+    """
+    calls = tables.api_calls
+    if not session.count(calls):
+        return
+    ids = calls.c.correlation_id
+    query = sa.select(sa.func.count(ids), sa.func.min(ids), sa.func.max(ids)).where(calls.c.report.in_(reports))
+    ((count, first, last),) = session.rows(query)
+    if count:
+        width = (last - first + 1) * _JOINED // count + 1
+        for start in range(first, last + 1, width):
+            yield start, min(start + width - 1, last)
+
+
+def _by_task(batch: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]:
+    """The rows of each task."""
+    reports, processes = batch.pop("report"), batch.pop("process")
+    for report in np.unique(reports).tolist():
+        for process in np.unique(processes[reports == report]).tolist():
+            rows = np.flatnonzero((reports == report) & (processes == process))
+            yield Task(report, process), {key: values[rows] for key, values in batch.items()}
+
+
+def _launches_query(table: sa.Table, reports: Sequence[int], ids: tuple[int, int]) -> sa.Select[Any]:
+    """Each operation of a table whose correlation id is one of ``ids``, with the time of its launch; job time."""
+    calls, columns = tables.api_calls, table.c
+    return (
+        sa.select(
+            columns.report,
+            columns.process,
+            job_start(calls).label("launch"),
+            job_start(table).label("start"),
+            job_end(table).label("end"),
+        )
+        .join_from(table, calls, is_launched_by(table, calls))
+        .where(
+            columns.report.in_(reports),
+            columns.end.is_not(None),
+            *(one.c.correlation_id.between(*ids) for one in (calls, table)),
+        )
+    )

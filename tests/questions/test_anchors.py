@@ -1,0 +1,220 @@
+"""Steps of exports without numbered NVTX ranges are found by what comes back regularly in the GPU's work."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+from support import session_over
+from synthetic import ExportWriter, training_job
+
+from nsystui.base.errors import UsageError
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.question import ANCHORS
+from nsystui.questions.steps.times import Steps
+
+ADAM = "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>(int)"
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+LAYER = ("gemm(int)", "relu(int)", "layer_norm(int)")
+TO_HOST, TO_DEVICE = "DtoH", "HtoD"
+
+
+def layers(number: int, *after: str) -> list[str]:
+    """The forward and the backward pass of so many layers; ``after`` each of the backward pass."""
+    return [*LAYER * number, "loss_fwd(int)", *("gemm_backward(int)", "relu_backward(int)", *after) * number]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[[Iterable[str]], OpenJob]]:
+    """A job of one process that runs these operations one after the other, 10 µs each, most every 20 µs."""
+    opened = []
+
+    def write(operations: Iterable[str]) -> OpenJob:
+        path = tmp_path / "run.sqlite"
+        export = ExportWriter(path)
+        process = export.process(5000, "python")
+        thread = export.thread(process, 5000, "python")
+        start = 0
+        for number, name in zip(count(1), operations, strict=False):
+            start += 100_000 if name == TO_DEVICE else 20_000  # the CPU waits for input
+            export.api(thread, start, start + 500, "cudaLaunchKernel_v7000", number)
+            times = (start + 5_000, start + 15_000)
+            if name in (TO_HOST, TO_DEVICE):
+                export.memcpy(process, 0, 7, *times, kind=name, size=4096, correlation_id=number)
+            else:
+                export.kernel(process, 0, 7, *times, name=name, correlation_id=number)
+        export.close()
+        opened.append(OpenJob(session_over(path)))
+        return opened[-1]
+
+    yield write
+    for one in opened:
+        one.close()
+
+
+def found(job: OpenJob, anchor: str | None = None) -> tuple[str, int, list[int]] | None:
+    """The anchor, the number of steps and the numbers of operations in them."""
+    every = list(Steps.load(job.session, job.ranks, None, anchor).of_task.values())
+    return (every[0].anchor, len(every[0]), sorted(set(every[0].gpu.op_count.tolist()))) if every else None
+
+
+class TestAnchors:
+    def test_a_step_ends_with_the_burst_of_the_optimizer(self, job):
+        step = [*layers(4), *[ADAM, ADAM, "scale(int)", ADAM]]
+        training = job(step * 6)
+        assert found(training) == ("optimizer", 6, [len(step)])
+        (steps,) = training.steps().of_task.values()
+        assert steps.starts[1] == 20_000 * (len(step) + 1)
+        assert (steps.ends[:-1] == steps.starts[1:]).all()
+        assert steps.gpu.start[1] == steps.starts[1] + 5_000
+
+    def test_collectives_in_groups(self, job):
+        step = layers(4, ALL_REDUCE)
+        assert found(job(step * 6), "collectives") == ("collectives", 5, [len(step)])
+
+    def test_any_operation_that_comes_back_once_a_step(self, job):
+        step = [TO_DEVICE, *layers(4), "update(int)", TO_HOST]
+        assert found(job(step * 6)) == ("kernels", 6, [len(step)])
+
+    def test_operations_of_layers_that_are_nearly_regular_are_no_steps(self, job):
+        """Each of 20 layers has 12 kernels, and what ends a step are as few as 3."""
+        layer = [f"part{part}(int)" for part in range(12)]
+        step = [*layer * 20, "head(int)", "sample(int)", TO_HOST]
+        assert found(job(step * 5)) == ("kernels", 4, [len(step)])
+
+    def test_a_check_every_few_steps_does_not_make_longer_ones(self, job):
+        step = [TO_DEVICE, *(f"part{part}(int)" for part in range(30)), TO_HOST]
+        check = ["norm_check(int)", "norm_report(int)"]
+        assert found(job([*step * 5, *check] * 5))[1] in (24, 25)
+
+    def test_gradient_accumulation_counts_steps_of_the_optimizer(self, job):
+        training = job([*layers(4) * 3, ADAM, TO_HOST] * 5)
+        kind, number, _ = found(training)
+        assert (kind, number) == ("optimizer", 4)
+
+
+class TestEnds:
+    def test_warm_up_and_a_start_in_the_middle_of_a_step_are_left_out(self, job):
+        step = [*layers(4), ADAM]
+        training = job([*["benchmark(int)"] * 40, *step, *step[10:], *step * 6, *step[:12]])
+        assert found(training) == ("optimizer", 6, [len(step)])
+        assert "where the capture starts or ends with no whole step" in training.steps().notes[-1]
+
+    def test_two_whole_steps_are_no_repetition(self, job):
+        assert found(job([*layers(4), ADAM] * 2)) is None
+
+
+class TestNone:
+    @pytest.mark.parametrize(
+        "operations",
+        [
+            ["vectorAdd(int)"] * 1000,
+            Random(3).choices([*LAYER, ADAM, ALL_REDUCE, TO_HOST, TO_DEVICE], k=2_000),
+            [name for size in (3, 9, 2, 14, 5, 30, 4, 11) for name in (*layers(size), ADAM, TO_HOST)],
+        ],
+        ids=["one kernel", "random order", "steps of many sizes"],
+    )
+    def test_what_does_not_repeat_has_no_steps(self, job, operations):
+        run = job(operations)
+        assert all(found(run, anchor) is None for anchor in (None, *ANCHORS))
+        assert run.steps().why_none[0].endswith("the GPU's work does not repeat regularly")
+
+    def test_layers_alone_are_offered_and_not_taken(self, job):
+        run = job([f"part{part}(int)" for part in range(30)] * 12)
+        assert found(run) is None
+        assert re.search("30 operations come back 1[12] times.*--steps-by kernels", run.steps().notes[0])
+        assert found(run, "kernels")[2] == [30]
+        assert found(job([*layers(8), TO_HOST])) is None
+
+
+class TestSeveralAnchors:
+    def test_a_second_one_that_agrees_is_named(self, job):
+        notes = job([*layers(4, ALL_REDUCE), ADAM, TO_HOST] * 8).steps().notes
+        assert any(note.startswith("the same step time is found by") for note in notes)
+
+    def test_one_that_disagrees_is_named_with_its_flag(self, job):
+        part = [TO_DEVICE, *(f"part{part}(int)" for part in range(30)), "loss_fwd(int)", TO_HOST]
+        run = job([*part * 3, ADAM] * 8)
+        assert found(run)[0] == "optimizer"
+        assert any("say otherwise" in note and "--steps-by kernels" in note for note in run.steps().notes)
+
+    def test_the_job_may_choose(self, job):
+        run = job([*layers(4, ALL_REDUCE), ADAM, TO_HOST] * 8)
+        assert [run.next_steps_by() for _ in range(4)] == ["optimizer", "collectives", "kernels", None]
+        run.steps_by = "graph"
+        assert run.steps().notes == ("no steps: no launches of one CUDA graph at regular distances in the GPU's work",)
+        with pytest.raises(UsageError):
+            run.steps("step")
+
+
+def without_nvtx(paths: Sequence[Path], directory: Path) -> list[Path]:
+    """Copies of exports whose NVTX ranges were taken away."""
+    copies = []
+    for path in paths:
+        copies.append(Path(shutil.copy(path, directory / path.name)))
+        copies[-1].chmod(0o644)
+        with closing(sqlite3.connect(copies[-1])) as export:
+            export.execute("DELETE FROM NVTX_EVENTS")
+            export.commit()
+    return copies
+
+
+class TestRanks:
+    def test_all_ranks_have_the_same_steps_at_the_same_time(self, tmp_path, opened):
+        (tmp_path / "copies").mkdir()
+        paths = without_nvtx(training_job(tmp_path, ranks=2, steps=6, layers=4), tmp_path / "copies")
+        steps = OpenJob(opened(*paths)).steps()
+        first, second = steps.of_task.values()
+        assert first.anchor == second.anchor and first.numbers.tolist() == second.numbers.tolist()
+        assert abs(first.gpu.start - second.gpu.start).max() < first.median / 2
+
+    def test_one_rank_without_ranges_makes_all_use_the_work_of_the_gpu(self, tmp_path, opened):
+        (tmp_path / "copies").mkdir()
+        first, second = training_job(tmp_path, ranks=2, steps=6, layers=4)
+        steps = OpenJob(opened(first, *without_nvtx([second], tmp_path / "copies"))).steps()
+        assert {one.anchor for one in steps.of_task.values()} == {"optimizer"}
+        assert len(steps.of_task) == 2
+
+
+class TestGolden:
+    @pytest.mark.parametrize(
+        ("name", "anchor", "number"),
+        [
+            ("ddp-a100-rank0of4", "optimizer", 58),
+            ("ddp-a100-nobroadcast-rank0of4", "optimizer", 58),
+            ("dataloader-bound-a100", "kernels", 59),
+            ("ai-training-before", "kernels", 58),
+        ],
+    )
+    def test_without_ranges_as_many_steps_of_the_same_length(
+        self, shared_export, opened, tmp_path, name, anchor, number
+    ):
+        """One may be cut off: of 59 steps in NVTX ranges the first or the last."""
+        path = shared_export(name)
+        (copy,) = without_nvtx([path], tmp_path)
+        (ranges,) = OpenJob(opened(path)).steps().of_task.values()
+        (steps,) = OpenJob(opened(copy)).steps().of_task.values()
+        assert (steps.anchor, len(steps), len(ranges)) == (anchor, number, 59)
+        assert steps.median == pytest.approx(ranges.median, rel=0.002)
+
+    def test_launches_of_one_graph(self, shared_export, opened):
+        assert found(OpenJob(opened(shared_export("cuda-graphs")))) == ("graph", 10, [4])
+
+    @pytest.mark.parametrize("name", ["h100-2rank-moe-before", "h100-2rank-moe-after"])
+    def test_a_window_of_layers_has_no_steps(self, shared_export, opened, name):
+        steps = OpenJob(opened(shared_export(name))).steps()
+        assert not steps.of_task
+        assert "157 operations come back" in steps.why_none[0]
+
+    @pytest.mark.parametrize(
+        "name", ["vadd-launch-bound", "gpu-metrics", "gemm-pinned", "alcf-allgather-rank0", "schema2021-no-metadata"]
+    )
+    def test_exports_without_repetition_have_none(self, shared_export, opened, name):
+        assert OpenJob(opened(shared_export(name))).steps().why_none[0].endswith("does not repeat regularly")
