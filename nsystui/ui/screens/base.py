@@ -40,7 +40,7 @@ DETAIL_DELAY = 0.2
 _NO_CHOICE = {
     "view": "this tab has one view only",
     "by": "these rows cannot be grouped otherwise",
-    "names": "there are no kernel names here",
+    "as": "these rows are shown in one way only: there are no kernel names here",
     "Metrics": "no GPU metrics here: record with `nsys profile --gpu-metrics-devices=all`",
 }
 """Why a key has nothing to choose from, by the label of the choice."""

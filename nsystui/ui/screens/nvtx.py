@@ -342,7 +342,7 @@ class NvtxScreen(OutlineScreen[Node]):
         node = self.node()
         return None if node is None else node.selection_window
 
-    def action_work(self) -> None:
+    def action_partner(self) -> None:
         """The GPU work of a single range."""
         node = self.node()
         if node is None or self.nvtx_tree is None:
@@ -364,7 +364,7 @@ class NvtxScreen(OutlineScreen[Node]):
         self.say(_FOLDED[following])
         self.ask_with(fold=following)
 
-    def action_next_match(self, direction: int) -> None:
+    def action_match(self, direction: int) -> None:
         """The next node, below or above the cursor, whose name passes the filter."""
         wanted: NameFilter | None = self.selection.name
         outline = self.outline

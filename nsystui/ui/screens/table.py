@@ -511,8 +511,8 @@ class FilteredTableScreen(TableScreen):
 
 def names_choice(names: Names, choose: Callable[[Names], object], without: Collection[Names] = ()) -> Choice:
     """The choice of the names of kernels, ``without`` those that a table does not have."""
-    kinds = {kind: kind.value for kind in type(names) if kind not in without}
-    return Choice.among("names", kinds, names, choose)
+    kinds = {kind: f"{kind.value} names" for kind in type(names) if kind not in without}
+    return Choice.among("as", kinds, names, choose)
 
 
 def rows_with(answer: TableAnswer, words: NameFilter | None) -> TableAnswer:
