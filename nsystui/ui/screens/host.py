@@ -347,6 +347,10 @@ class CallNodes:
         """The numbers of the nodes above one."""
         return self.calls.above(node.id)
 
+    def find_all(self, before: CallNodes, numbers: Iterable[int]) -> set[int]:
+        """The nodes with the same functions and callers as some of a tree before, which goes in the same direction."""
+        return self.calls.find_all(before.calls, numbers) if before.is_bottom_up == self.is_bottom_up else set()
+
     def _is_small(self, number: int) -> bool:
         return bool(100 * self.calls.total[number] < LEAST * self.calls.samples)
 
@@ -420,12 +424,8 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the tree with what stood open, else the path of most samples."""
-        before, opened = self.nodes, set() if self.outline is None else self.outline.opened
         self.nodes, self.samples, self._sampling = result
         notes = self._sampling
-        is_same = before is not None and before.is_bottom_up == self.nodes.is_bottom_up
-        opened = self.nodes.calls.find_all(before.calls, opened) if before is not None and is_same else set()
-        opened = opened or set(self.nodes.hot)
         self.table.bar_category = "cpu"
         none = "no sample in the selection has such a function: Esc goes back"
         self.table.empty_text = "\n".join(notes) if self.samples is None or not len(self.samples) else none
@@ -438,8 +438,8 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
             lambda node, count: f"… {count:,} more below {nodes.name(node.id)}",
             lambda node: nodes.many(node.id) != 1,  # a chain of calls, which may be deep, stands at one indent
         )
-        outline = Outline(self.nodes, layout, self._order_key, tuple(self.shown_notes(notes)), opened)
-        self.show_outline(outline, same_place)
+        opened = self.opened_in(nodes) or set(nodes.hot)
+        self.show_outline(Outline(nodes, layout, self._order_key, tuple(self.shown_notes(notes)), opened))
 
     def show_count(self) -> None:
         """Count the rows that stand open, the nodes and the samples."""

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from textual import on
 
 from nsystui.base.answer import Answer, Unit
 from nsystui.base.drawing import Drawing
@@ -215,9 +214,8 @@ class RankMapScreen(ChartScreen):
         self._merge[self._of_steps] = merge
         self.job_changed()
 
-    @on(StripChart.Selected)
-    def _selected(self, message: StripChart.Selected) -> None:
-        message.stop()
+    def open_column(self) -> None:
+        """Enter: the ranks of a line on lines of their own, or the time of one rank."""
         place = self._place()
         if place is None:
             return
