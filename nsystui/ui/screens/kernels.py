@@ -101,7 +101,7 @@ class KernelInstancesScreen(EventRowsScreen):
     """Every launch of one kernel, the longest first."""
 
     HAS_PANEL = True
-    PLACES = ("launches", "rows opened", "table", "everywhere")
+    PLACES = ("rows opened", "launches", "table", "everywhere")
 
     def __init__(self, name: str, names: Names) -> None:
         super().__init__("launches")
@@ -295,9 +295,6 @@ class KernelsScreen(ViewsScreen):
 
     def open_row(self) -> None:
         """Open the launches or calls of a name, or the names of a kind of kernels."""
-        if self.job is None:
-            self.say("this is a sample: its launches can be opened when the export is read")
-            return
         if self.options["by"] in _OF_NAMES and self.answered.question.row == "kernel":
             self._open_kind()
             return

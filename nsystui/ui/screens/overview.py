@@ -416,8 +416,8 @@ class OverviewScreen(TablesScreen):
     @on(RowSelected)
     async def _row_selected(self, message: RowSelected) -> None:
         message.stop()
-        if self.picture is None:
-            self.say("nothing is loaded yet")
+        if self.picture is None or self.is_awaiting:
+            self.keep_enter()
         elif message.table is self.findings:
             self._open_finding()
         elif message.table is self.ranks:
